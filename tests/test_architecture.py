@@ -84,7 +84,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # A model for each of many series: states of all of them, the parts of an ensemble on them.
     "fleet": (
-        frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"}),
+        frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"})
+        | frozenset({"calibration", "distributions"}),
         frozenset({"tqdm"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.

@@ -98,6 +98,10 @@ class IntervalLevels:
         lower, upper = self._ends(state.lower.unsqueeze(-1), state.upper.unsqueeze(-1))
         return _probabilities(lower, upper).squeeze(-1)
 
+    def probabilities_each(self, state: LevelsState) -> Tensor:
+        """The same for the states of S series side by side, ends (C, S): shape (2, C, S)."""
+        return _probabilities(*self._ends(state.lower, state.upper))
+
     def update_block(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
         """Learn a block of targets in order.
 
@@ -133,6 +137,26 @@ class IntervalLevels:
         """:meth:`update_block` of one target, from a plain number: a call of torch costs more."""
         down, up, _, levels, covered = self._track(state, normal_score_of(pit))
         return LevelsState(down, up), LevelsOutput(levels, covered)
+
+    def update_each(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
+        """Learn one target of each of S series, whose states stand side by side: ends (C, S).
+
+        Args:
+            state: The states before the targets.
+            pit: Probability integral transforms of the targets, shape (S,); NaN where missing.
+
+        Returns:
+            The states after them, and the intervals that were in force: levels (2, C, S) and covered (C, S).
+        """
+        z = normal_score(pit.detach().to(state.lower))
+        lower, upper = self._ends(state.lower, state.upper)
+        half = lower.new_tensor([(1 - coverage) / 2 for coverage in self.coverages]).unsqueeze(-1)
+        below, above = (z <= lower).to(lower), ((z >= upper) & (z > lower)).to(lower)
+        seen = ~z.isnan()
+        down = torch.where(seen, state.lower + _STEP * (half - below), state.lower)
+        up = torch.where(seen, state.upper + _STEP * (above - half), state.upper)
+        covered = torch.where(seen, ((z > lower) & (z < upper)).to(lower), torch.nan)
+        return LevelsState(down, up), LevelsOutput(_probabilities(lower, upper), covered)
 
     def _track(self, state: LevelsState, z: float) -> tuple[Tensor, ...]:
         misses = np.array([1 - coverage for coverage in self.coverages])

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -50,6 +50,7 @@ class EnsembleFleet:
         names: Names of the first series.
         start: State of a series before its first row; by default, the ensemble's before any data.
         folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
+        notes: Further numbers that are kept for each series, by name, and what they are at first.
 
     Raises:
         TypeError: If an expert cannot be one of a fleet.
@@ -76,13 +77,14 @@ class EnsembleFleet:
         *,
         start: EnsembleState | None = None,
         folder: str | Path | None = None,
+        notes: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.turns = Turns()
         start = ensemble.init() if start is None else start
         _check_kinds(ensemble, start)
         self.ensemble = ensemble
         self._slots = Slots()
-        self._store = Store(start, _new_folder(folder))
+        self._store = Store(start, _new_folder(folder), notes)
         self._step: Step | None = None
         self._store.on_move = self._read_anew
         self.add(names)
@@ -118,7 +120,7 @@ class EnsembleFleet:
                 experts in quarantine.
             RoomError: If there is no memory for them.
         """
-        names = _listed(names)
+        names = listed(names)
         given = state.state if isinstance(state, OnlineEnsemble) else state
         self._slots.check_new(names)
         if given is not None:
@@ -138,7 +140,7 @@ class EnsembleFleet:
         Raises:
             KeyError: If a series is unknown; then all stay.
         """
-        self._slots.retire(_listed(names))
+        self._slots.retire(listed(names))
 
     def export(self, name: Hashable) -> OnlineEnsemble:
         """An ensemble with the hyperparameters of the fleet and a copy of the state of one series.
@@ -204,13 +206,34 @@ class EnsembleFleet:
     @torch.no_grad()
     def log_weights(self, names: Names) -> Tensor:
         """Log weights in force for the next target of each series, shape (N, M)."""
-        return self._read().log_weights(self._slots.places(_listed(names)).to(self._store.failed.device))
+        return self._read().log_weights(self._slots.places(listed(names)).to(self._store.failed.device))
 
-    def save(self, folder: str | Path, *, progress: bool = False) -> None:
+    def read_hyperparameters(self) -> None:
+        """Read the ensemble's hyperparameters anew; without series only, for states belong to those they learned with.
+
+        Raises:
+            ValueError: If there are series.
+        """
+        if len(self):
+            raise ValueError(f"{len(self)} series have learned with these hyperparameters; fit them before adding any")
+        self._store.begin_with(self.ensemble.init())
+        self._read_anew()
+
+    def note(self, note: str, names: Names) -> Tensor:
+        """A copy of the numbers that are kept under a name for each series, shape (S, ...)."""
+        return self._store.note(note)[self._slots.places(listed(names)).to(self._store.failed.device)]
+
+    def write_note(self, note: str, names: Names, values: Tensor) -> None:
+        """Keep other numbers (S, ...) for series, which are distinct."""
+        places = self._slots.places(listed(names)).to(self._store.failed.device)
+        self._store.note(note)[places] = values
+
+    def save(self, folder: str | Path, *, about: Mapping[str, Any] | None = None, progress: bool = False) -> None:
         """Write hyperparameters and all series into a folder, in shards; a save that fails leaves the one before.
 
         Args:
             folder: Where; made if it is not there.
+            about: Further tensors and plain containers for the head.
             progress: Show a progress bar.
 
         Raises:
@@ -218,9 +241,9 @@ class EnsembleFleet:
             OSError: If a file cannot be written.
         """
         names = self._slots.names
-        about = {"ensemble": dict(self.ensemble.state_dict())}
+        whole = {**(about or {}), "ensemble": dict(self.ensemble.state_dict())}
         places = self._slots.places(names).to(self._store.failed.device)
-        save_fleet(Path(folder), about, names, places, self._store.tensors, progress=progress)
+        save_fleet(Path(folder), whole, names, places, self._store.tensors, progress=progress)
 
     def load(self, folder: str | Path) -> None:
         """Become what was saved in a folder, to the bit, by a fleet whose ensemble was built alike.
@@ -243,10 +266,10 @@ class EnsembleFleet:
     def _places(self, names: Names, X: Tensor) -> Tensor:
         like = self.ensemble.experts[0].features.prior_variance.detach()
         check_inputs(X, self.ensemble.num_inputs, like, self.ensemble.bounded_features())
-        listed = _listed(names)
-        if len(listed) != len(X):
-            raise ValueError(f"there must be one name for each of the {len(X)} rows of X, got {len(listed)}")
-        return self._slots.places(listed).to(X.device)
+        given = listed(names)
+        if len(given) != len(X):
+            raise ValueError(f"there must be one name for each of the {len(X)} rows of X, got {len(given)}")
+        return self._slots.places(given).to(X.device)
 
     def _read(self) -> Step:
         if self._step is None:
@@ -261,7 +284,8 @@ class EnsembleFleet:
         return f"EnsembleFleet({len(self)} series, {num} experts each, {len(self.failures)} set aside)"
 
 
-def _listed(names: Names) -> Sequence[Hashable]:
+def listed(names: Names) -> Sequence[Hashable]:
+    """Names as a sequence of Python objects; refuses one string."""
     if isinstance(names, str):
         raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")
     return names.tolist() if isinstance(names, _HasList) else list(names)

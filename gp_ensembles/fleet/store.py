@@ -21,17 +21,25 @@ class Store:
     Args:
         start: The state of a series before any data.
         folder: Where tensors live as memory-mapped files; ``None`` for memory.
+        notes: Further numbers of each series, by name, and what they are at first.
     """
 
-    def __init__(self, start: EnsembleState, folder: Path | None = None) -> None:
+    def __init__(
+        self, start: EnsembleState, folder: Path | None = None, notes: Mapping[str, Tensor] | None = None
+    ) -> None:
         start = start._replace(quarantine=None)
         self.kinds: tuple[type[FilterState], ...] = tuple(type(part) for part in start.experts)
         self._layers = start.innovations is not None, start.history is not None
         self._folder = folder
         self._start = dict(named_tensors(start))
         self._start[FAILED] = start.meta.num_seen.new_full((), -1)
+        self._start |= {f"note_{name}": value for name, value in (notes or {}).items()}
         self._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
         self.on_move: Callable[[], None] = lambda: None
+
+    def begin_with(self, start: EnsembleState) -> None:
+        """Give new series another first state, of the same ensemble."""
+        self._start |= self._checked(start)
 
     @property
     def room(self) -> int:
@@ -57,6 +65,10 @@ class Store:
     def failed(self) -> Tensor:
         """Rows that each series had learned when it failed, -1 for those that did not, (T,), by reference."""
         return self._tensors[FAILED]
+
+    def note(self, name: str) -> Tensor:
+        """One of the further numbers of each series, (T, ...), by reference."""
+        return self._tensors[f"note_{name}"]
 
     def layers(self, places: Tensor) -> EnsembleState:
         """Copies of what stands around the experts, (S, ...) each; the experts' own states are left out."""
@@ -123,7 +135,7 @@ class Store:
 
     def _checked(self, state: EnsembleState) -> dict[str, Tensor]:
         values = dict(named_tensors(state._replace(quarantine=None)))
-        wanted = {name: value.shape for name, value in self._start.items() if name != FAILED}
+        wanted = {name: value.shape for name, value in self._start.items() if name != FAILED and name[:5] != "note_"}
         got = {name: value.shape for name, value in values.items()}
         for name in [*wanted, *got]:
             if wanted.get(name) != got.get(name):

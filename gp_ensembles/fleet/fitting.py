@@ -1,0 +1,128 @@
+r"""Hyperparameters that many series share: those with the highest sum of the series' evidences.
+
+.. math:: \max_\lambda \sum_s \log p(y_s \mid X_s, \lambda)
+
+Every series has a function of its own, drawn from one prior: rows of several series are not put into one table, which
+would take what tells them apart for noise.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.experts.empirical_bayes import EvidenceFit, fit_empirical_bayes
+from gp_ensembles.experts.evidence import whitened_statistics
+from gp_ensembles.experts.gaussian import GaussianExpert
+
+
+def evidence_of_each(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
+    r"""Log evidence of the targets of each series under each expert's static model, differentiable.
+
+    Args:
+        expert: Experts of batch shape (\*batch).
+        X: Inputs, shape (S, N, D).
+        y: Targets, shape (S, N); NaN where missing.
+
+    Returns:
+        In nats, shape (S, \*batch).
+
+    Raises:
+        NumericalError: If it cannot be computed for one.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+        >>> X, y = torch.ones(2, 3, 1, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
+        >>> each = evidence_of_each(expert, X, y)
+        >>> bool((each[1] - expert.log_evidence(X[1], y[1])).abs() < 1e-9)
+        True
+    """
+    bound = expert.bind()
+    seen = (~y.isnan()).to(y).reshape(len(y), *[1] * len(expert.batch_shape), -1, 1)
+    targets = y.nan_to_num(0.0).reshape(seen.shape)
+    Phi = bound.features(X) * seen
+    quadratic, half_log_determinant = whitened_statistics(Phi, targets, bound.prior_variance / bound.noise)
+    normalizer = seen.sum((-2, -1)) * (math.log(2 * math.pi) + bound.noise.log())
+    return -0.5 * (quadratic / bound.noise + normalizer) - half_log_determinant
+
+
+class _Shared(GaussianExpert):
+    """Experts whose evidence is the sum over series, whatever rows it is asked for."""
+
+    def on(self, X: Tensor, y: Tensor) -> Self:
+        """The same, on the rows of these series, (S, N, D) and (S, N)."""
+        self._rows = X, y
+        return self
+
+    def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
+        """The sum over series, whatever X and y are."""
+        return evidence_of_each(self, *self._rows).sum(0)
+
+    def take(self, index: Tensor) -> "_Shared":
+        """See :meth:`Expert.take`."""
+        taken = super().take(index)
+        return _Shared(taken.features, taken.likelihood, taken.transition, taken.initial_state).on(*self._rows)
+
+
+def fit_shared(
+    expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings, *, progress: bool = False
+) -> EvidenceFit:
+    r"""Fit the hyperparameters of every expert of a batch to several series at once, in place.
+
+    Args:
+        expert: Its features and likelihood change, which other experts may share.
+        X: Inputs, shape (S, N, D).
+        y: Targets, shape (S, N); NaN where missing, or where a series has fewer rows.
+        fit: The optimizer, and the prior around where it starts.
+        progress: Show a progress bar.
+
+    Returns:
+        The evidence reached, iterations and convergence, per expert.
+
+    Raises:
+        NumericalError: If an evidence cannot be computed where it starts.
+        ValueError: If the settings have no optimizer, or no target is observed.
+    """
+    if fit.method is None:
+        raise ValueError("settings without an optimizer fit nothing; give FitSettings(LBFGS())")
+    shared = _Shared(expert.features, expert.likelihood, expert.transition, expert.initial_state).on(X, y)
+    flat = X.reshape(-1, X.shape[-1]), y.flatten()
+    return fit_empirical_bayes(shared, *flat, fit.method, start_precision=fit.start_precision, progress=progress)
+
+
+def fit_bases(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, *, progress: bool = False) -> None:
+    """Fit the experts on bases of an ensemble that was built but not fitted, see :func:`fit_shared`.
+
+    Args:
+        ensemble: Its static experts and their twins that walk change; others, such as the previous value, stay.
+        X: Inputs, shape (S, N, D).
+        y: Targets, shape (S, N).
+        fit: See :func:`fit_shared`.
+        progress: Show a progress bar.
+    """
+    memory = ensemble.memory
+    if memory is not None:
+        history = memory.init(y).expand(len(y), -1)
+        X = torch.cat([X, memory.columns(history, y)[1]], dim=-1)
+    done: set[int] = set()
+    for expert in experts_on_bases(ensemble):
+        if id(expert.features) not in done:
+            done.add(id(expert.features))
+            fit_shared(expert, X, y, fit, progress=progress)
+
+
+def experts_on_bases(ensemble: Ensemble) -> Sequence[GaussianExpert]:
+    """The static experts and walking twins that :class:`~gp_ensembles.ensembles.spec.EnsembleSpec` makes of bases."""
+    found, start = [], 0
+    for expert in ensemble.experts:
+        name = ensemble.expert_names[start]
+        start += expert.num_experts
+        if isinstance(expert, GaussianExpert) and ("/static/" in name or "/dynamic " in name):
+            found.append(expert)
+    return found

@@ -1,0 +1,511 @@
+"""Many series in their own units, each with an ensemble of its own: rows in, distributions and intervals out."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
+from gp_ensembles.distributions import Mixture, StudentTMixture
+from gp_ensembles.distributions.quadrature import cdf_by_pieces
+from gp_ensembles.ensembles.bases import FourierBasis
+from gp_ensembles.ensembles.input_checks import check_real_numbers
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.memory import find_season
+from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.ensembles.presets import light
+from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
+from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.ensembles.turns import Turns, in_turns
+from gp_ensembles.fleet.arrivals import batches
+from gp_ensembles.fleet.checkpoint import read_about
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet, Names, listed
+from gp_ensembles.fleet.fitting import fit_bases
+from gp_ensembles.fleet.scales import SeriesScales, fill
+from gp_ensembles.numerics.lag_selection import find_lags
+
+_LEAST_TARGETS = 10
+_MOST_SERIES, _MOST_ROWS = 50, 500  # to which hyperparameters are fitted
+_BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
+# ``light`` with few features: eighty kilobytes for each series.
+SMALL = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), further=())
+
+
+class FleetPredictions(NamedTuple):
+    """Predictions of the N rows of a call, each made before its target was seen.
+
+    Nothing is said of rows of a series whose warm-up is not over: they are NaN, as are those of one that is set aside.
+
+    Attributes:
+        mean: Means in the units of each target, shape (N,).
+        variance: Variances, noise included, shape (N,).
+        log_prob: Log densities of the targets, in nats, shape (N,); NaN where a target is missing, too.
+        rows: Numbers of the R rows of which something is said, shape (R,).
+        distribution: Predictive distributions of these rows; ``None`` where there are none.
+        coverages: Shares of targets that intervals are to cover, C of them.
+        levels: Probabilities at the lower and upper ends of their intervals, shape (2, C, R).
+        covered: Whether each target lies inside, 0 or 1, shape (C, N); NaN where it is missing.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_prob: Tensor
+    rows: Tensor
+    distribution: Mixture | StudentTMixture | None
+    coverages: tuple[float, ...]
+    levels: Tensor
+    covered: Tensor
+
+    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the interval of each row, shape (N,) each.
+
+        Raises:
+            ValueError: If it is none of the fleet's coverages.
+        """
+        place = _place(coverage, self.coverages)
+        ends = torch.full((2, len(self.mean)), torch.nan, dtype=self.mean.dtype, device=self.mean.device)
+        if self.distribution is not None:
+            for end, levels in zip(ends, self.levels[:, place], strict=True):
+                end[self.rows] = _quantile(self.distribution, levels)
+        return ends[0], ends[1]
+
+
+class _Rows(NamedTuple):
+    """Rows of one series, in the order of time."""
+
+    X: Tensor
+    y: Tensor
+
+
+@in_turns(learning=["fit", "observe", "retire"], reading=["predict", "predict_interval", "save"])
+class Fleet:
+    """A model for each of many series: one ensemble's hyperparameters for all, scales, weights and states for each.
+
+    The first rows of a series set its scales. Hyperparameters are fitted once, to the sum of the evidences of up to
+    fifty series, by :meth:`fit`, or by the first call of :meth:`observe` after which a series has its warm-up. A series
+    begins with the call that brings the last row of its warm-up, all of whose rows it learns; until then nothing is
+    said of it. Missing targets are NaN; for missing inputs the series' last values stand in.
+
+    Args:
+        spec: What every series' ensemble is made of; experts whose states have no fixed size, such as windows and
+            boosted trees, cannot be among them. The default takes eighty kilobytes a series.
+        warmup: Rows from which a series' scales come.
+        coverages: Shares of targets that intervals are to cover, each series' following its own targets.
+        seed: Seed of all randomness.
+        dtype: Precision of the states; scales and predictions are in float64.
+        folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
+
+    Raises:
+        ValueError: If targets are not single real numbers, or a number is out of range.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.ensembles.bases import LinearBasis
+        >>> from gp_ensembles.ensembles.presets import e_doebe
+        >>> fleet = Fleet(replace(e_doebe, bases=(LinearBasis(),), fit_settings=FitSettings(num_samples=1)), warmup=30)
+        >>> names = ["north", "south"] * 40
+        >>> X = torch.linspace(0, 9, 80, dtype=torch.float64).unsqueeze(-1)
+        >>> y = 1000 + torch.tensor([3.0, -5.0], dtype=torch.float64).repeat(40) * X.squeeze(-1)
+        >>> fleet.fit(names[:60], X[:60], y[:60])
+        >>> predictions = fleet.observe(names[60:], X[60:], y[60:])
+        >>> bool((predictions.mean - y[60:]).abs().max() < 1)
+        True
+    """
+
+    def __init__(
+        self,
+        spec: EnsembleSpec = SMALL,
+        *,
+        warmup: int = 200,
+        coverages: Sequence[float] = (0.9,),
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+        folder: str | Path | None = None,
+    ) -> None:
+        if not spec.target.is_real or spec.target.num_outputs is not None:
+            raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
+        if warmup < _LEAST_TARGETS:
+            raise ValueError(f"warmup is {warmup}; at least {_LEAST_TARGETS} rows of a series are needed to begin")
+        self.turns = Turns()
+        self.spec, self.warmup, self.seed, self.dtype = spec, warmup, seed, dtype
+        self.intervals = IntervalLevels(tuple(coverages))
+        self.series: EnsembleFleet | None = None
+        self._folder = folder
+        self._waiting: dict[Hashable, _Rows] = {}
+        self._template: _Rows | None = None  # standardized rows of the series that the ensemble is made for
+
+    @property
+    def names(self) -> tuple[Hashable, ...]:
+        """Names of the series that have begun."""
+        return () if self.series is None else self.series.names
+
+    @property
+    def waiting(self) -> dict[Hashable, int]:
+        """Series whose warm-up is not over, and how many rows each has had."""
+        return {name: len(rows.y) for name, rows in self._waiting.items()}
+
+    @property
+    def failures(self) -> dict[Hashable, int]:
+        """Series that were set aside because an expert failed, and how many rows each had learned."""
+        return {} if self.series is None else self.series.failures
+
+    @property
+    def weights(self) -> dict[Hashable, dict[str, float]]:
+        """Weights in force for the next target of each series, by expert with its innovation models."""
+        if self.series is None or not self.names:
+            return {}
+        layers, experts = self.series.ensemble.layers, self.series.ensemble.expert_names
+        each = layers.by_expert(self.series.log_weights(self.names).T).exp().T.tolist()
+        return {name: dict(zip(experts, row, strict=True)) for name, row in zip(self.names, each, strict=True)}
+
+    def fit(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
+        """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
+
+        Args:
+            names: The series of each row, N of them. The rows of one series are in the order of time.
+            X: Inputs in their units, shape (N, D), any float dtype; NaN where missing.
+            y: Targets, shape (N,); NaN where missing.
+            progress: Show a progress bar.
+
+        Raises:
+            ValueError: If rows are malformed, or no series has enough of them.
+            NumericalError: If an evidence cannot be computed where it starts.
+        """
+        other = Fleet(
+            self.spec,
+            warmup=self.warmup,
+            coverages=self.intervals.coverages,
+            seed=self.seed,
+            dtype=self.dtype,
+            folder=self._folder,
+        )
+        given, X, y = other._checked(names, X, y)
+        other._wait(given, X, y)
+        if not other._begin(progress):
+            most = max(other.waiting.values())
+            raise ValueError(
+                f"no series has {self.warmup} rows and {_LEAST_TARGETS} targets to begin with, the longest has {most} "
+                f"rows; give more rows, or take a smaller warmup"
+            )
+        self.__dict__.update({**other.__dict__, "turns": self.turns})
+
+    @torch.no_grad()
+    def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
+        """Predict each target, then learn it; a rejected call changes nothing.
+
+        Args:
+            names: The series of each row, N of them, new ones among them. The rows of one series are in the order of
+                time.
+            X: Inputs in their units, shape (N, D), any float dtype; NaN where missing.
+            y: Targets, shape (N,); NaN where missing.
+
+        Returns:
+            Predictions in the order of the rows.
+
+        Raises:
+            ValueError: If rows are malformed.
+        """
+        given, X, y = self._checked(names, X, y)
+        begun = [row for row, name in enumerate(given) if self.series is not None and name in self.series]
+        rows = torch.tensor(begun, dtype=torch.int64, device=y.device)
+        said = _nothing(y, rows, self.intervals.coverages)
+        if self.series is not None and begun:
+            said = self._observe(self.series, [given[row] for row in begun], X[rows], y[rows], said)
+        if len(begun) < len(given):
+            is_new = torch.ones_like(y, dtype=torch.bool).index_fill(0, rows, False)
+            new = is_new.nonzero().flatten()
+            self._wait([given[row] for row in new.tolist()], X[new], y[new])
+            self._begin(progress=False)
+        return said
+
+    @torch.no_grad()
+    def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
+        """Distributions of the next target of a series at each row, in its units; learns nothing.
+
+        Args:
+            names: The series of each row; one may come several times.
+            X: Inputs as in :meth:`observe`, shape (N, D).
+
+        Raises:
+            KeyError: If a series is unknown, or its warm-up is not over.
+            ValueError: If rows are malformed.
+        """
+        given, X, _ = self._checked(names, X, torch.zeros(len(X), dtype=torch.float64, device="cpu"))
+        series = self._series_of(given)
+        scales, last = _scales(series, given), series.note("last", given)
+        inputs = scales.inputs(torch.where(X.isnan(), last, X)).to(self.dtype)
+        return _in_units(series.predict(given, inputs), scales)
+
+    def predict_interval(self, names: Names, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends, (N,) each, of intervals of the next target of a series at each row.
+
+        Args:
+            names: As in :meth:`predict`.
+            X: As there.
+            coverage: One of the fleet's coverages.
+        """
+        place, distribution = _place(coverage, self.intervals.coverages), self.predict(names, X)
+        given = listed(names)
+        state = _levels(self._series_of(given), given)
+        lower, upper = self.intervals.probabilities_each(state)[:, place]
+        return _quantile(distribution, lower), _quantile(distribution, upper)
+
+    def retire(self, names: Names) -> None:
+        """Take series out, those whose warm-up is not over among them.
+
+        Raises:
+            KeyError: If one is unknown; then all stay.
+        """
+        given = list(dict.fromkeys(listed(names)))
+        begun = [name for name in given if name not in self._waiting]
+        if begun:
+            self._series_of(begun).retire(begun)
+        for name in set(given) - set(begun):
+            del self._waiting[name]
+
+    def save(self, folder: str | Path, *, progress: bool = False) -> None:
+        """Write everything into a folder, in shards; a save that fails leaves the one before.
+
+        Raises:
+            TypeError: If a series' name is neither a string nor a whole number.
+            OSError: If a file cannot be written.
+            ValueError: If hyperparameters are not fitted yet.
+        """
+        if self.series is None or self._template is None:
+            raise ValueError("nothing is fitted yet: no series has had its warm-up; observe more rows before saving")
+        waiting = [{"name": name, **rows._asdict()} for name, rows in self._waiting.items()]
+        about = {
+            "spec": spec_to_plain(self.spec),
+            "warmup": self.warmup,
+            "coverages": list(self.intervals.coverages),
+            "seed": self.seed,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "template": dict(self._template._asdict()),
+            "waiting": waiting,
+        }
+        self.series.save(folder, about=about, progress=progress)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, states: str | Path | None = None) -> "Fleet":
+        """The fleet that was saved in a folder, to the bit.
+
+        Args:
+            folder: Where it was saved.
+            states: Where states live as memory-mapped files; by default they live in memory.
+
+        Raises:
+            FileNotFoundError: If there is no fleet in the folder.
+            ValueError: If a file is damaged.
+        """
+        about, _ = read_about(Path(folder))
+        fleet = cls(
+            spec_from_plain(about["spec"]),
+            warmup=about["warmup"],
+            coverages=about["coverages"],
+            seed=about["seed"],
+            dtype=getattr(torch, about["dtype"]),
+            folder=states,
+        )
+        fleet._template = _Rows(**about["template"])
+        fleet.series = fleet._empty(fleet._template)
+        fleet.series.load(folder)
+        fleet._waiting = {row["name"]: _Rows(row["X"], row["y"]) for row in about["waiting"]}
+        return fleet
+
+    def __repr__(self) -> str:
+        return f"Fleet({self.spec.name}, {len(self.names)} series, {len(self._waiting)} waiting)"
+
+    def _observe(
+        self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, said: FleetPredictions
+    ) -> FleetPredictions:
+        """Rows of series that have begun."""
+        scales, codes, distinct = _scales(series, names), *_codes(names, y)
+        X = fill(X, codes, series.note("last", names))
+        predictions = series.observe(names, scales.inputs(X).to(self.dtype), scales.targets(y).to(self.dtype))
+        distribution = _in_units(predictions.mixture, scales)
+        pit = cdf_by_pieces(distribution, y)
+        state = _levels(series, distinct)
+        levels = y.new_zeros(2, len(self.intervals.coverages), len(y))
+        covered = levels[0].clone()
+        newest = torch.zeros_like(codes[: len(distinct)])
+        for batch in batches(codes, lengths=(1,)):
+            rows, here = batch.rows.squeeze(-1), batch.places
+            part = LevelsState(*(ends[:, here] for ends in state))
+            after, output = self.intervals.update_each(part, pit[rows])
+            for ends, new in zip(state, after, strict=True):
+                ends[:, here] = new
+            levels[:, :, rows], covered[:, rows], newest[here] = output.levels, output.covered, rows
+        series.write_note("lower", distinct, state.lower.T)
+        series.write_note("upper", distinct, state.upper.T)
+        series.write_note("last", distinct, X[newest])
+        log_prob = predictions.log_prob.double() - scales.y_scale.log()
+        whole = said._replace(distribution=distribution, levels=levels)
+        for old, new in (
+            (whole.mean, distribution.mean),
+            (whole.variance, distribution.variance),
+            (whole.log_prob, log_prob),
+            (whole.covered, covered),
+        ):
+            old.index_copy_(-1, said.rows, new)
+        return whole
+
+    def _checked(self, names: Names, X: Tensor, y: Tensor) -> tuple[Sequence[Hashable], Tensor, Tensor]:
+        """Names, inputs and targets in float64, if they are legal."""
+        given = listed(names)
+        if not isinstance(X, Tensor) or X.ndim != 2 or not X.is_floating_point():
+            raise ValueError("X must be a floating point tensor of shape (N, D)")
+        check_real_numbers(X, y)
+        if y.shape != X.shape[:1] or len(given) != len(y) or len(y) == 0:
+            raise ValueError(
+                f"there must be a name and a target for each row of X, one row at least; got {len(given)} names, "
+                f"{len(X)} rows and targets of shape {tuple(y.shape)}"
+            )
+        num_inputs = self._num_inputs
+        if num_inputs is not None and X.shape[1] != num_inputs:
+            raise ValueError(f"X has {X.shape[1]} columns, the rows before had {num_inputs}")
+        for what, values in (("X", X.flatten(1)), ("y", y.unsqueeze(-1))):
+            wild = values.isinf().any(-1)
+            if bool(wild.any()):
+                row = int(wild.int().argmax())
+                raise ValueError(f"{what} is infinite in row {row}, of series {given[row]!r}; use NaN where missing")
+        return given, X.detach().double(), y.detach().double()
+
+    @property
+    def _num_inputs(self) -> int | None:
+        """Number of columns of all rows so far; ``None`` before any."""
+        if self._template is not None:
+            return self._template.X.shape[1]
+        return next((rows.X.shape[1] for rows in self._waiting.values()), None)
+
+    def _wait(self, names: Sequence[Hashable], X: Tensor, y: Tensor) -> None:
+        """Keep rows of series that have not begun."""
+        codes, distinct = _codes(names, y)
+        order = codes.argsort(stable=True)
+        counts = codes.bincount(minlength=len(distinct)).tolist()
+        for name, rows in zip(distinct, order.split(counts), strict=True):
+            old = self._waiting.get(name)
+            parts = [(X[rows], y[rows])] if old is None else [old, (X[rows], y[rows])]
+            self._waiting[name] = _Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def _begin(self, progress: bool) -> bool:
+        """Begin with the series whose warm-up is over; tells whether any has begun."""
+        ready = {name: rows for name, rows in self._waiting.items() if self._is_enough(rows)}
+        if not ready:
+            return self.series is not None
+        scales = [SeriesScales.fit(*rows) for rows in ready.values()]
+        filled = [
+            _Rows(fill(rows.X, torch.zeros_like(rows.y, dtype=torch.int64), one.X_mean.expand_as(rows.X)), rows.y)
+            for rows, one in zip(ready.values(), scales, strict=True)
+        ]
+        standard = [_Rows(one.inputs(rows.X), one.targets(rows.y)) for rows, one in zip(filled, scales, strict=True)]
+        if self.series is None:
+            self._fit(standard, progress)
+        assert self.series is not None
+        names = list(ready)
+        self.series.add(names)
+        for field in SeriesScales._fields:
+            self.series.write_note(field, names, torch.cat([getattr(one, field) for one in scales]))
+        self.series.write_note("last", names, torch.stack([rows.X[-1] for rows in filled]))
+        each = [name for name, rows in zip(names, standard, strict=True) for _ in range(len(rows.y))]
+        X, y = (torch.cat(part).to(self.dtype) for part in zip(*standard, strict=True))
+        self.series.observe(each, X, y)
+        for name in names:
+            del self._waiting[name]
+        return True
+
+    def _is_enough(self, rows: _Rows) -> bool:
+        return len(rows.y) >= self.warmup and int((~rows.y.isnan()).sum()) >= _LEAST_TARGETS
+
+    def _fit(self, standard: Sequence[_Rows], progress: bool) -> None:
+        """Find the hyperparameters that some series share, from their standardized rows."""
+        template = max(standard, key=lambda rows: int((~rows.y.isnan()).sum()))
+        template = _Rows(template.X[:_MOST_ROWS], template.y[:_MOST_ROWS])
+        places = torch.linspace(0, len(standard) - 1, min(len(standard), _MOST_SERIES), dtype=torch.float64)
+        some = [standard[place] for place in places.round().long().tolist()]
+        longest = min(_MOST_ROWS, max(len(rows.y) for rows in some))
+        X = torch.zeros(len(some), longest, template.X.shape[1], dtype=torch.float64, device=template.X.device)
+        y = torch.full((len(some), longest), torch.nan, dtype=torch.float64, device=template.X.device)
+        for number, rows in enumerate(some):
+            X[number, : len(rows.y)], y[number, : len(rows.y)] = rows.X[:longest], rows.y[:longest]
+        series = self._empty(template)
+        settings = self.spec.fit_settings
+        if settings.method is not None:
+            with torch.enable_grad():
+                fit_bases(series.ensemble, X.to(self.dtype), y.to(self.dtype), settings, progress=progress)
+            series.read_hyperparameters()
+        self.series, self._template = series, template
+
+    def _empty(self, template: _Rows) -> EnsembleFleet:
+        """No series yet, with hyperparameters as they start."""
+        spec = replace(self.spec, fit_settings=replace(self.spec.fit_settings, num_samples=1))
+        X, y = template.X.to(self.dtype), template.y.to(self.dtype)
+        if spec.lags is not None and spec.lags.lags is None:
+            season = find_season(y)
+            lags = sorted({*find_lags(y, spec.lags.most, spec.lags.longest), *([] if season is None else [season])})
+            spec = replace(spec, lags=replace(spec.lags, lags=tuple(lags)) if lags else None)
+        generator = torch.Generator().manual_seed(self.seed)
+        ensemble = spec.unfitted(X, y, generator=generator).ensemble
+        zero = template.X.new_zeros(template.X.shape[1])
+        levels = self.intervals.init(zero)
+        notes = {
+            **{"X_mean": zero, "X_scale": zero + 1, "y_mean": zero.new_zeros(()), "y_scale": zero.new_ones(())},
+            **{"last": zero, "lower": levels.lower, "upper": levels.upper},
+        }
+        return EnsembleFleet(ensemble, folder=self._folder, notes=notes)
+
+    def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
+        waiting = next((name for name in names if name in self._waiting), None)
+        if waiting is not None:
+            raise KeyError(
+                f"series {waiting!r} has had {self.waiting[waiting]} of the {self.warmup} rows of its warm-up"
+            )
+        if self.series is None:
+            raise KeyError("no series has begun: observe or fit first")
+        return self.series
+
+
+def _scales(series: EnsembleFleet, names: Sequence[Hashable]) -> SeriesScales:
+    return SeriesScales(*(series.note(field, names) for field in SeriesScales._fields))
+
+
+def _levels(series: EnsembleFleet, names: Sequence[Hashable]) -> LevelsState:
+    """Interval levels of series side by side, ends (C, S)."""
+    return LevelsState(series.note("lower", names).T.clone(), series.note("upper", names).T.clone())
+
+
+def _codes(names: Sequence[Hashable], like: Tensor) -> tuple[Tensor, list[Hashable]]:
+    """A number for each distinct name, (N,), and the names by number."""
+    numbers: dict[Hashable, int] = {}
+    codes = [numbers.setdefault(name, len(numbers)) for name in names]
+    return torch.tensor(codes, dtype=torch.int64, device=like.device), list(numbers)
+
+
+def _nothing(y: Tensor, rows: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:
+    nothing = torch.full_like(y, torch.nan)
+    levels = y.new_zeros(2, len(coverages), 0)
+    covered = nothing.expand(len(coverages), -1).clone()
+    return FleetPredictions(nothing, nothing.clone(), nothing.clone(), rows, None, coverages, levels, covered)
+
+
+def _in_units(mixture: AnyMixture, scales: SeriesScales) -> Mixture | StudentTMixture:
+    assert isinstance(mixture, Mixture | StudentTMixture)
+    doubles = {name: value.double() for name, value in mixture._asdict().items()}
+    return mixture._replace(**doubles).rescale(scales.y_mean, scales.y_scale)
+
+
+def _place(coverage: float, coverages: tuple[float, ...]) -> int:
+    if coverage not in coverages:
+        raise ValueError(f"there is no interval of coverage {coverage:g}; those of the fleet are {coverages}")
+    return coverages.index(coverage)
+
+
+def _quantile(distribution: Mixture | StudentTMixture, levels: Tensor) -> Tensor:
+    """Quantiles of rows (R,) at probabilities of their own (R,); NaN where a distribution is."""
+    known = distribution.mean.isfinite().nonzero().flatten()
+    found = torch.full_like(levels, torch.nan)
+    some = type(distribution)(*(part[:, known] for part in distribution))  # weights are those of each row
+    found[known] = some.quantile(levels[known])
+    return found

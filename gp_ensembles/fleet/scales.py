@@ -1,0 +1,91 @@
+"""Units of many series: shifts and scales of each, and what stands in for its missing inputs."""
+
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.fleet.arrivals import Batch, batches
+
+
+class SeriesScales(NamedTuple):
+    """Shifts and scales of N rows, each from its own series.
+
+    Attributes:
+        X_mean: Means of the inputs, shape (N, D).
+        X_scale: Their standard deviations, shape (N, D); one where a column did not move.
+        y_mean: Means of the targets, shape (N,).
+        y_scale: Their standard deviations, shape (N,); where targets did not move, their size, or one.
+    """
+
+    X_mean: Tensor
+    X_scale: Tensor
+    y_mean: Tensor
+    y_scale: Tensor
+
+    @classmethod
+    def fit(cls, X: Tensor, y: Tensor) -> Self:
+        """Those of one series from its first rows X (N, D) and y (N,), NaN where missing: N is one.
+
+        Example:
+            >>> X = torch.tensor([[0.0, 5.0], [2.0, 5.0]])
+            >>> scales = SeriesScales.fit(X, torch.tensor([1.0, torch.nan]))
+            >>> scales.X_mean.tolist(), scales.X_scale.tolist(), scales.y_mean.item(), scales.y_scale.item()
+            ([[1.0, 5.0]], [[1.0, 1.0]], 1.0, 1.0)
+        """
+        X_mean, X_scale = _moments(X)
+        y_mean, y_scale = _moments(y.unsqueeze(-1))
+        size = y_mean.abs()
+        y_scale = torch.where(y_scale > 0, y_scale, torch.where(size > 0, size, 1.0))
+        return cls(X_mean, torch.where(X_scale > 0, X_scale, 1.0), y_mean.squeeze(-1), y_scale.squeeze(-1))
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Inputs (N, D) in standardized units."""
+        return (X - self.X_mean) / self.X_scale
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Targets (N,) in standardized units."""
+        return (y - self.y_mean) / self.y_scale
+
+
+def _moments(X: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and population standard deviations of the observed values of X (N, D), (1, D) each; round-off is none."""
+    seen = (~X.isnan()).sum(0, keepdim=True).clamp_min(1)
+    mean = X.nansum(0, keepdim=True) / seen
+    scale = ((X - mean).square().nansum(0, keepdim=True) / seen).sqrt()
+    largest = X.nan_to_num(0.0).abs().amax(0, keepdim=True)
+    return mean, torch.where(scale > 10 * torch.finfo(X.dtype).eps * largest, scale, 0.0)
+
+
+def fill(X: Tensor, places: Tensor, last: Tensor) -> Tensor:
+    """Inputs whose missing values are those that their series had before, also within these rows.
+
+    Args:
+        X: Rows in the order of time, shape (N, D); NaN where missing.
+        places: The series of each, shape (N,).
+        last: What the series of each row had before all of them, shape (N, D); no NaN.
+
+    Example:
+        >>> X = torch.tensor([[1.0], [torch.nan], [torch.nan]])
+        >>> fill(X, torch.tensor([4, 5, 4]), torch.tensor([[7.0], [8.0], [7.0]])).flatten().tolist()
+        [1.0, 8.0, 1.0]
+    """
+    gaps = X.isnan()
+    if not bool(gaps.any()):
+        return X
+    filled, before = X.clone(), last
+    for batch in batches(places, lengths=(1,)):
+        rows = batch.rows.squeeze(-1)
+        values = torch.where(gaps[rows], before[rows], X[rows])
+        filled[rows] = values
+        before = _carried(before, batch, values, places)
+    return filled
+
+
+def _carried(before: Tensor, batch: Batch, values: Tensor, places: Tensor) -> Tensor:
+    """What each row's series had last, after some of them had a row."""
+    room = int(places.max()) + 1
+    table = before.new_zeros(room, before.shape[-1])
+    table[places] = before
+    table[batch.places] = values
+    return table[places]
