@@ -3,6 +3,7 @@
 ``import gp_ensembles as gpe`` gives the names below; nothing is loaded before it is used.
 
 - ``OnlineModel``, made from a ``StreamConfig``: rows in their own units in, distributions in the target's units out.
+- ``Fleet``: a model for each of many series.
 - ``OnlineRegressor``, ``OnlineClassifier``, ``EnsembleGPLVM``: the same for scikit-learn; ``RiverRegressor``,
   ``RiverClassifier``: for river.
 - ``auto``, ``light`` and ``deep``, and the papers' ensembles (``oebe``, ..., ``ie_gp``, ...): ``EnsembleSpec`` records.

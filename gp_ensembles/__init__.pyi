@@ -33,6 +33,7 @@ from .estimators.river import RiverClassifier as RiverClassifier
 from .estimators.river import RiverRegressor as RiverRegressor
 from .estimators.scikit_learn import OnlineClassifier as OnlineClassifier
 from .estimators.scikit_learn import OnlineRegressor as OnlineRegressor
+from .fleet import Fleet as Fleet
 from .fusion import fit_fusion as fit_fusion
 from .gplvm import ie_gplvm as ie_gplvm
 from .sparse import select_knots as select_knots

@@ -8,16 +8,19 @@ would take what tells them apart for noise.
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.empirical_bayes import EvidenceFit, fit_empirical_bayes
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.filters.states import FilterState
+from gp_ensembles.filters.transitions import Transition
 
 
 def evidence_of_each(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
@@ -52,22 +55,43 @@ def evidence_of_each(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
     return -0.5 * (quadratic / bound.noise + normalizer) - half_log_determinant
 
 
-class _Shared(GaussianExpert):
-    """Experts whose evidence is the sum over series, whatever rows it is asked for."""
+@final
+class _Shared(Expert):
+    """Experts whose evidence is the sum over series, whatever rows it is asked for.
 
-    def on(self, X: Tensor, y: Tensor) -> Self:
-        """The same, on the rows of these series, (S, N, D) and (S, N)."""
-        self._rows = X, y
-        return self
+    Args:
+        expert: The experts; features and likelihood are theirs.
+        X: Inputs, shape (S, N, D).
+        y: Targets, shape (S, N); NaN where missing.
+    """
+
+    def __init__(self, expert: GaussianExpert, X: Tensor, y: Tensor) -> None:
+        super().__init__(expert.features, expert.transition)
+        self._expert, self._rows = expert, (X, y)
+
+    def init(self) -> FilterState:
+        """See :meth:`Expert.init`."""
+        return self._expert.init()
+
+    def bind(self) -> BoundExpert:
+        """See :meth:`Expert.bind`."""
+        return self._expert.bind()
+
+    def check_targets(self, y: Tensor) -> None:
+        """See :meth:`Expert.check_targets`."""
+        self._expert.check_targets(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
         """The sum over series, whatever X and y are."""
-        return evidence_of_each(self, *self._rows).sum(0)
+        return evidence_of_each(self._expert, *self._rows).sum(0)
 
     def take(self, index: Tensor) -> "_Shared":
         """See :meth:`Expert.take`."""
-        taken = super().take(index)
-        return _Shared(taken.features, taken.likelihood, taken.transition, taken.initial_state).on(*self._rows)
+        return _Shared(self._expert.take(index), *self._rows)
+
+    def with_transition(self, transition: Transition | None) -> "_Shared":
+        """See :meth:`Expert.with_transition`."""
+        return _Shared(self._expert.with_transition(transition), *self._rows)
 
 
 def fit_shared(
@@ -91,7 +115,7 @@ def fit_shared(
     """
     if fit.method is None:
         raise ValueError("settings without an optimizer fit nothing; give FitSettings(LBFGS())")
-    shared = _Shared(expert.features, expert.likelihood, expert.transition, expert.initial_state).on(X, y)
+    shared = _Shared(expert, X, y)
     flat = X.reshape(-1, X.shape[-1]), y.flatten()
     return fit_empirical_bayes(shared, *flat, fit.method, start_precision=fit.start_precision, progress=progress)
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import final
 
 import torch
 from torch import Tensor
@@ -14,72 +14,26 @@ from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.input_checks import check_real_numbers
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.memory import find_season
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.fleet.arrivals import batches
+from gp_ensembles.fleet.beginning import Rows, shared_ensemble, stacked, template_of
 from gp_ensembles.fleet.checkpoint import read_about
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet, Names, listed
 from gp_ensembles.fleet.fitting import fit_bases
+from gp_ensembles.fleet.predictions import FleetPredictions, nothing, place_of, quantile_each
 from gp_ensembles.fleet.scales import SeriesScales, fill
-from gp_ensembles.numerics.lag_selection import find_lags
 
 _LEAST_TARGETS = 10
-_MOST_SERIES, _MOST_ROWS = 50, 500  # to which hyperparameters are fitted
 _BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
 # ``light`` with few features: eighty kilobytes for each series.
 SMALL = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), further=())
 
 
-class FleetPredictions(NamedTuple):
-    """Predictions of the N rows of a call, each made before its target was seen.
-
-    Nothing is said of rows of a series whose warm-up is not over: they are NaN, as are those of one that is set aside.
-
-    Attributes:
-        mean: Means in the units of each target, shape (N,).
-        variance: Variances, noise included, shape (N,).
-        log_prob: Log densities of the targets, in nats, shape (N,); NaN where a target is missing, too.
-        rows: Numbers of the R rows of which something is said, shape (R,).
-        distribution: Predictive distributions of these rows; ``None`` where there are none.
-        coverages: Shares of targets that intervals are to cover, C of them.
-        levels: Probabilities at the lower and upper ends of their intervals, shape (2, C, R).
-        covered: Whether each target lies inside, 0 or 1, shape (C, N); NaN where it is missing.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    log_prob: Tensor
-    rows: Tensor
-    distribution: Mixture | StudentTMixture | None
-    coverages: tuple[float, ...]
-    levels: Tensor
-    covered: Tensor
-
-    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends of the interval of each row, shape (N,) each.
-
-        Raises:
-            ValueError: If it is none of the fleet's coverages.
-        """
-        place = _place(coverage, self.coverages)
-        ends = torch.full((2, len(self.mean)), torch.nan, dtype=self.mean.dtype, device=self.mean.device)
-        if self.distribution is not None:
-            for end, levels in zip(ends, self.levels[:, place], strict=True):
-                end[self.rows] = _quantile(self.distribution, levels)
-        return ends[0], ends[1]
-
-
-class _Rows(NamedTuple):
-    """Rows of one series, in the order of time."""
-
-    X: Tensor
-    y: Tensor
-
-
+@final
 @in_turns(learning=["fit", "observe", "retire"], reading=["predict", "predict_interval", "save"])
 class Fleet:
     """A model for each of many series: one ensemble's hyperparameters for all, scales, weights and states for each.
@@ -103,9 +57,10 @@ class Fleet:
 
     Example:
         >>> import torch
+        >>> from dataclasses import replace
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import e_doebe
-        >>> fleet = Fleet(replace(e_doebe, bases=(LinearBasis(),), fit_settings=FitSettings(num_samples=1)), warmup=30)
+        >>> fleet = Fleet(replace(e_doebe, bases=(LinearBasis(),)), warmup=30)
         >>> names = ["north", "south"] * 40
         >>> X = torch.linspace(0, 9, 80, dtype=torch.float64).unsqueeze(-1)
         >>> y = 1000 + torch.tensor([3.0, -5.0], dtype=torch.float64).repeat(40) * X.squeeze(-1)
@@ -134,8 +89,8 @@ class Fleet:
         self.intervals = IntervalLevels(tuple(coverages))
         self.series: EnsembleFleet | None = None
         self._folder = folder
-        self._waiting: dict[Hashable, _Rows] = {}
-        self._template: _Rows | None = None  # standardized rows of the series that the ensemble is made for
+        self._waiting: dict[Hashable, Rows] = {}
+        self._template: Rows | None = None  # standardized rows of the series that the ensemble is made for
 
     @property
     def names(self) -> tuple[Hashable, ...]:
@@ -211,7 +166,7 @@ class Fleet:
         given, X, y = self._checked(names, X, y)
         begun = [row for row, name in enumerate(given) if self.series is not None and name in self.series]
         rows = torch.tensor(begun, dtype=torch.int64, device=y.device)
-        said = _nothing(y, rows, self.intervals.coverages)
+        said = nothing(y, rows, self.intervals.coverages)
         if self.series is not None and begun:
             said = self._observe(self.series, [given[row] for row in begun], X[rows], y[rows], said)
         if len(begun) < len(given):
@@ -247,11 +202,11 @@ class Fleet:
             X: As there.
             coverage: One of the fleet's coverages.
         """
-        place, distribution = _place(coverage, self.intervals.coverages), self.predict(names, X)
+        place, distribution = place_of(coverage, self.intervals.coverages), self.predict(names, X)
         given = listed(names)
         state = _levels(self._series_of(given), given)
         lower, upper = self.intervals.probabilities_each(state)[:, place]
-        return _quantile(distribution, lower), _quantile(distribution, upper)
+        return quantile_each(distribution, lower), quantile_each(distribution, upper)
 
     def retire(self, names: Names) -> None:
         """Take series out, those whose warm-up is not over among them.
@@ -309,10 +264,10 @@ class Fleet:
             dtype=getattr(torch, about["dtype"]),
             folder=states,
         )
-        fleet._template = _Rows(**about["template"])
+        fleet._template = Rows(**about["template"])
         fleet.series = fleet._empty(fleet._template)
         fleet.series.load(folder)
-        fleet._waiting = {row["name"]: _Rows(row["X"], row["y"]) for row in about["waiting"]}
+        fleet._waiting = {row["name"]: Rows(row["X"], row["y"]) for row in about["waiting"]}
         return fleet
 
     def __repr__(self) -> str:
@@ -388,7 +343,7 @@ class Fleet:
         for name, rows in zip(distinct, order.split(counts), strict=True):
             old = self._waiting.get(name)
             parts = [(X[rows], y[rows])] if old is None else [old, (X[rows], y[rows])]
-            self._waiting[name] = _Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
+            self._waiting[name] = Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _begin(self, progress: bool) -> bool:
         """Begin with the series whose warm-up is over; tells whether any has begun."""
@@ -397,10 +352,10 @@ class Fleet:
             return self.series is not None
         scales = [SeriesScales.fit(*rows) for rows in ready.values()]
         filled = [
-            _Rows(fill(rows.X, torch.zeros_like(rows.y, dtype=torch.int64), one.X_mean.expand_as(rows.X)), rows.y)
+            Rows(fill(rows.X, torch.zeros_like(rows.y, dtype=torch.int64), one.X_mean.expand_as(rows.X)), rows.y)
             for rows, one in zip(ready.values(), scales, strict=True)
         ]
-        standard = [_Rows(one.inputs(rows.X), one.targets(rows.y)) for rows, one in zip(filled, scales, strict=True)]
+        standard = [Rows(one.inputs(rows.X), one.targets(rows.y)) for rows, one in zip(filled, scales, strict=True)]
         if self.series is None:
             self._fit(standard, progress)
         assert self.series is not None
@@ -416,45 +371,31 @@ class Fleet:
             del self._waiting[name]
         return True
 
-    def _is_enough(self, rows: _Rows) -> bool:
+    def _is_enough(self, rows: Rows) -> bool:
         return len(rows.y) >= self.warmup and int((~rows.y.isnan()).sum()) >= _LEAST_TARGETS
 
-    def _fit(self, standard: Sequence[_Rows], progress: bool) -> None:
+    def _fit(self, standard: Sequence[Rows], progress: bool) -> None:
         """Find the hyperparameters that some series share, from their standardized rows."""
-        template = max(standard, key=lambda rows: int((~rows.y.isnan()).sum()))
-        template = _Rows(template.X[:_MOST_ROWS], template.y[:_MOST_ROWS])
-        places = torch.linspace(0, len(standard) - 1, min(len(standard), _MOST_SERIES), dtype=torch.float64)
-        some = [standard[place] for place in places.round().long().tolist()]
-        longest = min(_MOST_ROWS, max(len(rows.y) for rows in some))
-        X = torch.zeros(len(some), longest, template.X.shape[1], dtype=torch.float64, device=template.X.device)
-        y = torch.full((len(some), longest), torch.nan, dtype=torch.float64, device=template.X.device)
-        for number, rows in enumerate(some):
-            X[number, : len(rows.y)], y[number, : len(rows.y)] = rows.X[:longest], rows.y[:longest]
+        template = template_of(standard)
         series = self._empty(template)
         settings = self.spec.fit_settings
         if settings.method is not None:
+            X, y = (part.to(self.dtype) for part in stacked(standard))
             with torch.enable_grad():
-                fit_bases(series.ensemble, X.to(self.dtype), y.to(self.dtype), settings, progress=progress)
+                fit_bases(series.ensemble, X, y, settings, progress=progress)
             series.read_hyperparameters()
         self.series, self._template = series, template
 
-    def _empty(self, template: _Rows) -> EnsembleFleet:
+    def _empty(self, template: Rows) -> EnsembleFleet:
         """No series yet, with hyperparameters as they start."""
-        spec = replace(self.spec, fit_settings=replace(self.spec.fit_settings, num_samples=1))
-        X, y = template.X.to(self.dtype), template.y.to(self.dtype)
-        if spec.lags is not None and spec.lags.lags is None:
-            season = find_season(y)
-            lags = sorted({*find_lags(y, spec.lags.most, spec.lags.longest), *([] if season is None else [season])})
-            spec = replace(spec, lags=replace(spec.lags, lags=tuple(lags)) if lags else None)
-        generator = torch.Generator().manual_seed(self.seed)
-        ensemble = spec.unfitted(X, y, generator=generator).ensemble
         zero = template.X.new_zeros(template.X.shape[1])
         levels = self.intervals.init(zero)
         notes = {
             **{"X_mean": zero, "X_scale": zero + 1, "y_mean": zero.new_zeros(()), "y_scale": zero.new_ones(())},
             **{"last": zero, "lower": levels.lower, "upper": levels.upper},
         }
-        return EnsembleFleet(ensemble, folder=self._folder, notes=notes)
+        rows = Rows(*(part.to(self.dtype) for part in template))
+        return EnsembleFleet(shared_ensemble(self.spec, rows, self.seed), folder=self._folder, notes=notes)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
         waiting = next((name for name in names if name in self._waiting), None)
@@ -483,29 +424,7 @@ def _codes(names: Sequence[Hashable], like: Tensor) -> tuple[Tensor, list[Hashab
     return torch.tensor(codes, dtype=torch.int64, device=like.device), list(numbers)
 
 
-def _nothing(y: Tensor, rows: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:
-    nothing = torch.full_like(y, torch.nan)
-    levels = y.new_zeros(2, len(coverages), 0)
-    covered = nothing.expand(len(coverages), -1).clone()
-    return FleetPredictions(nothing, nothing.clone(), nothing.clone(), rows, None, coverages, levels, covered)
-
-
 def _in_units(mixture: AnyMixture, scales: SeriesScales) -> Mixture | StudentTMixture:
     assert isinstance(mixture, Mixture | StudentTMixture)
     doubles = {name: value.double() for name, value in mixture._asdict().items()}
     return mixture._replace(**doubles).rescale(scales.y_mean, scales.y_scale)
-
-
-def _place(coverage: float, coverages: tuple[float, ...]) -> int:
-    if coverage not in coverages:
-        raise ValueError(f"there is no interval of coverage {coverage:g}; those of the fleet are {coverages}")
-    return coverages.index(coverage)
-
-
-def _quantile(distribution: Mixture | StudentTMixture, levels: Tensor) -> Tensor:
-    """Quantiles of rows (R,) at probabilities of their own (R,); NaN where a distribution is."""
-    known = distribution.mean.isfinite().nonzero().flatten()
-    found = torch.full_like(levels, torch.nan)
-    some = type(distribution)(*(part[:, known] for part in distribution))  # weights are those of each row
-    found[known] = some.quantile(levels[known])
-    return found

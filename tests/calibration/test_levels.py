@@ -142,3 +142,21 @@ def test_other_mistakes():
     levels = IntervalLevels()
     with pytest.raises(ValueError, match=r"pit must have shape \(B,\)"):
         levels.update_block(levels.init(torch.zeros(1)), torch.zeros(2, 2))
+
+
+def test_targets_of_many_series_move_the_levels_of_each_as_of_one(generator):
+    levels = IntervalLevels((0.9, 0.5))
+    pit = torch.rand(300, 5, generator=generator, dtype=torch.float64)
+    pit[7::11, 2], pit[:, 4] = torch.nan, 0.5 + 0.001 * (pit[:, 4] - 0.5)  # one whose interval becomes empty
+    one = levels.init(pit)
+    each = type(one)(*(ends.unsqueeze(-1).expand(-1, 5).clone() for ends in one))
+    said = []
+    for row in pit:
+        each, output = levels.update_each(each, row)
+        said.append(output)
+    for s in range(5):
+        state, output = levels.update_block(one, pit[:, s])
+        close = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
+        torch.testing.assert_close(torch.stack([part.levels[:, :, s] for part in said], -1), output.levels, **close)
+        torch.testing.assert_close(torch.stack([part.covered[:, s] for part in said], -1), output.covered, **close)
+        torch.testing.assert_close(levels.probabilities_each(each)[..., s], levels.probabilities(state), **close)

@@ -1,0 +1,80 @@
+"""What a fleet says of the rows of a call."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions import Mixture, StudentTMixture
+
+
+class FleetPredictions(NamedTuple):
+    """Predictions of the N rows of a call, each made before its target was seen.
+
+    Nothing is said of rows of a series whose warm-up is not over: they are NaN, as are those of one that is set aside.
+
+    Attributes:
+        mean: Means in the units of each target, shape (N,).
+        variance: Variances, noise included, shape (N,).
+        log_prob: Log densities of the targets, in nats, shape (N,); NaN where a target is missing, too.
+        rows: Numbers of the R rows of which something is said, shape (R,).
+        distribution: Predictive distributions of these rows; ``None`` where there are none.
+        coverages: Shares of targets that intervals are to cover, C of them.
+        levels: Probabilities at the lower and upper ends of their intervals, shape (2, C, R).
+        covered: Whether each target lies inside, 0 or 1, shape (C, N); NaN where it is missing.
+
+    Example:
+        >>> y = torch.zeros(2, dtype=torch.float64)
+        >>> nothing(y, torch.zeros(0, dtype=torch.int64), (0.9,)).interval()[0]
+        tensor([nan, nan], dtype=torch.float64)
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_prob: Tensor
+    rows: Tensor
+    distribution: Mixture | StudentTMixture | None
+    coverages: tuple[float, ...]
+    levels: Tensor
+    covered: Tensor
+
+    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends of the interval of each row, shape (N,) each.
+
+        Raises:
+            ValueError: If it is none of the fleet's coverages.
+        """
+        place = place_of(coverage, self.coverages)
+        ends = torch.full((2, len(self.mean)), torch.nan, dtype=self.mean.dtype, device=self.mean.device)
+        if self.distribution is not None:
+            for end, levels in zip(ends, self.levels[:, place], strict=True):
+                end[self.rows] = quantile_each(self.distribution, levels)
+        return ends[0], ends[1]
+
+
+def nothing(y: Tensor, rows: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:
+    """Predictions of rows (N,) before anything is said of some of them, (R,)."""
+    none = torch.full_like(y, torch.nan)
+    levels = y.new_zeros(2, len(coverages), 0)
+    covered = none.expand(len(coverages), -1).clone()
+    return FleetPredictions(none, none.clone(), none.clone(), rows, None, coverages, levels, covered)
+
+
+def place_of(coverage: float, coverages: tuple[float, ...]) -> int:
+    """Where a coverage stands among those of a fleet.
+
+    Raises:
+        ValueError: If it is none of them.
+    """
+    if coverage not in coverages:
+        raise ValueError(f"there is no interval of coverage {coverage:g}; those of the fleet are {coverages}")
+    return coverages.index(coverage)
+
+
+def quantile_each(distribution: Mixture | StudentTMixture, levels: Tensor) -> Tensor:
+    """Quantiles of rows (R,) at probabilities of their own (R,); NaN where a distribution is."""
+    known = distribution.mean.isfinite().nonzero().flatten()
+    found = torch.full_like(levels, torch.nan)
+    some = type(distribution)(*(part[:, known] for part in distribution))  # weights are those of each row
+    found[known] = some.quantile(levels[known])
+    return found

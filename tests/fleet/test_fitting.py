@@ -1,0 +1,49 @@
+"""Hyperparameters that series share: the sum of the evidences of each, by the evidence of one."""
+
+import torch
+
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.fleet.fitting import evidence_of_each, fit_shared
+from tests.fleet.instances import fourier
+
+NUM_SERIES, NUM_ROWS, NOISE = 15, 80, 0.3
+
+
+def series(generator):
+    draw = {"generator": generator, "dtype": torch.float64}
+    X = torch.randn(NUM_SERIES, NUM_ROWS, 2, **draw)
+    y = torch.randn(NUM_SERIES, 1, **draw) * X[..., 0].sin() + NOISE * torch.randn(NUM_SERIES, NUM_ROWS, **draw)
+    y[2, 50:], y[:, 5] = torch.nan, torch.nan
+    return X, y
+
+
+def test_evidence_of_each_is_that_of_one_series(generator):
+    X, y = series(generator)
+    expert = GaussianExpert(fourier())
+    found = evidence_of_each(expert, X, y)
+    for s in range(NUM_SERIES):
+        seen = ~y[s].isnan()
+        torch.testing.assert_close(found[s], expert.log_evidence(X[s][seen], y[s][seen]), rtol=1e-10, atol=1e-9)
+
+
+def test_the_fit_is_a_maximum_of_the_sum_and_finds_the_noise(generator):
+    X, y = series(generator)
+    expert = GaussianExpert(fourier())
+    before = evidence_of_each(expert, X, y).sum(0).detach()
+    fit = fit_shared(expert, X, y, FitSettings(LBFGS(loss_tolerance=1e-10), start_precision=0))
+    best = evidence_of_each(expert, X, y).sum(0).detach()
+    torch.testing.assert_close(fit.log_evidence, best)
+    assert (best > before + 100).all()
+    torch.testing.assert_close(
+        expert.likelihood.noise.detach().sqrt().mean(), torch.tensor(NOISE).double(), rtol=0.05, atol=0
+    )
+    vectors = get_vectors(expert)
+    for column in range(vectors.shape[1]):
+        for step in (-0.05, 0.05):
+            moved = vectors.clone()
+            moved[:, column] += step
+            set_vectors_(expert, moved)
+            assert (evidence_of_each(expert, X, y).sum(0) < best + 1e-6).all()

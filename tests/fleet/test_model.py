@@ -1,0 +1,208 @@
+"""Fleets in units of their series, beside one ensemble for each, standardized by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gp_ensembles.calibration import IntervalLevels
+from gp_ensembles.ensembles import OnlineEnsemble
+from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import INNOVATIONS, oebe
+from gp_ensembles.ensembles.targets import BinaryTarget
+from gp_ensembles.ensembles.windows import WindowGP
+from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.fleet import Fleet
+
+SERIES, WARMUP, LATER = 4, 40, 50
+BASIS = FourierBasis(num_features=12, starts=(0.7,))
+SPEC = replace(
+    oebe,
+    name="test",
+    bases=(BASIS, LinearBasis()),
+    random_walk_variances=(1e-2,),
+    fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1),
+    innovations=INNOVATIONS[:2],
+    lags=TargetLags(lags=(1, 3), bases=(BASIS,)),
+    outlier_threshold=6.0,
+)
+QUICK = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(None, num_samples=1))
+
+
+def table(num_rows, generator):
+    """Rows of all series in turn, in units of their own, with gaps in inputs and targets."""
+    draw = {"generator": generator, "dtype": torch.float64}
+    size = 10.0 ** torch.arange(SERIES, dtype=torch.float64)
+    X = torch.randn(num_rows, SERIES, 2, **draw) * size[:, None] + 7
+    y = size * (3 + torch.sin(X[..., 0] / size) + 0.2 * torch.randn(num_rows, SERIES, **draw))
+    names = [f"unit {s}" for _ in range(num_rows) for s in range(SERIES)]
+    X, y = X.reshape(-1, 2), y.flatten()
+    X[::23, 1], y[::19] = torch.nan, torch.nan
+    return names, X, y
+
+
+def rows_of(names, s):
+    return torch.tensor([name == f"unit {s}" for name in names])
+
+
+@pytest.mark.parametrize("size", [1, 7, SERIES * LATER])
+def test_every_series_is_an_ensemble_on_rows_standardized_by_hand(size, generator):
+    names, X, y = table(WARMUP + LATER, generator)
+    cut = SERIES * WARMUP
+    fleet = Fleet(SPEC, warmup=WARMUP, coverages=(0.9, 0.5))
+    fleet.fit(names[:cut], X[:cut], y[:cut])
+    parts = [
+        fleet.observe(names[start : start + size], X[start : start + size], y[start : start + size])
+        for start in range(cut, len(y), size)
+    ]
+    found = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("mean", "variance", "log_prob")}
+    covered = torch.cat([part.covered for part in parts], dim=1)
+    lower = torch.cat([part.interval(0.5)[0] for part in parts])
+    for s in range(SERIES):
+        mine = rows_of(names, s)
+        own_X, own_y = X[mine].numpy(), y[mine].numpy()
+        first_X, first_y = own_X[:WARMUP], own_y[:WARMUP]
+        filled = pd.DataFrame(np.vstack([np.nanmean(first_X, 0), own_X])).ffill().to_numpy()[1:]
+        inputs = torch.from_numpy((filled - np.nanmean(first_X, 0)) / np.nanstd(first_X, 0))
+        mean, scale = np.nanmean(first_y), np.nanstd(first_y)
+        online = OnlineEnsemble(fleet.series.ensemble, block_size=1)
+        targets = torch.from_numpy((own_y - mean) / scale)
+        online.observe(inputs[:WARMUP], targets[:WARMUP])
+        said = online.observe(inputs[WARMUP:], targets[WARMUP:])
+        close = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
+        here = mine[cut:]
+        torch.testing.assert_close(found["mean"][here], said.mean * scale + mean, **close)
+        torch.testing.assert_close(found["variance"][here], said.variance * scale**2, rtol=1e-7, atol=1e-12)
+        torch.testing.assert_close(found["log_prob"][here], said.log_prob - np.log(scale), **close)
+        levels = IntervalLevels((0.9, 0.5))
+        _, output = levels.update_block(levels.init(targets), said.mixture.cdf(targets[WARMUP:]))
+        torch.testing.assert_close(covered[:, here], output.covered, **close)
+        expected = said.mixture.quantile(output.levels[0, 1]) * scale + mean
+        torch.testing.assert_close(lower[here], expected, rtol=1e-7, atol=1e-9)
+
+
+def test_series_begin_one_after_another(generator):
+    names, X, y = table(WARMUP + LATER, generator)
+    fleet = Fleet(QUICK, warmup=WARMUP)
+    late = torch.tensor([name != "unit 3" for name in names])
+    half = len(y) // 2
+    few = [row for row in range(half) if late[row]]
+    said = fleet.observe([names[row] for row in few], X[few], y[few])
+    assert said.mean.isnan().all()
+    assert fleet.names == tuple(f"unit {s}" for s in range(3))
+    said = fleet.observe(names[half:], X[half:], y[half:])
+    known = torch.tensor([name != "unit 3" for name in names[half:]])
+    assert torch.equal(said.mean.isfinite(), known)
+    assert torch.equal(said.interval()[0].isfinite(), known)
+    assert (fleet.names, fleet.waiting) == ((*(f"unit {s}" for s in range(3)), "unit 3"), {})
+    assert fleet.predict(["unit 3"], X[:1]).mean.isfinite().all()
+    with pytest.raises(KeyError, match="unknown series 'x'"):
+        fleet.predict(["x"], X[:1])
+    fleet.observe(["x"], X[:1], y[:1])
+    with pytest.raises(KeyError, match="series 'x' has had 1 of the 40 rows of its warm-up"):
+        fleet.predict(["x"], X[:1])
+    fleet.retire(["x", "unit 1"])
+    assert (fleet.names, fleet.waiting) == (("unit 0", "unit 2", "unit 3"), {})
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_fleet_goes_on_with_the_same_bits(dtype, tmp_path, generator):
+    names, X, y = table(WARMUP + LATER, generator)
+    cut = SERIES * (WARMUP + 5)
+    fleet = Fleet(SPEC, warmup=WARMUP, coverages=(0.8,), dtype=dtype)
+    fleet.fit(names[:cut], X[:cut], y[:cut])
+    fleet.observe(["new", *names[cut : cut + 40]], X[cut - 1 : cut + 40], y[cut - 1 : cut + 40])
+    fleet.save(tmp_path / "fleet")
+    other = Fleet.load(tmp_path / "fleet", states=tmp_path / "states")
+    assert (other.names, other.waiting, other.spec.name) == (fleet.names, {"new": 1}, "test")
+    for start in range(cut + 40, len(y), 17):
+        rows = slice(start, start + 17)
+        said = [one.observe(names[rows], X[rows], y[rows]) for one in (fleet, other)]
+        for field in ("mean", "variance", "log_prob", "covered", "levels"):
+            left, right = (getattr(one, field).nan_to_num(7.0) for one in said)
+            assert torch.equal(left, right)
+    assert fleet.weights == other.weights
+
+
+def test_intervals_cover_what_they_are_to_cover(generator):
+    names, X, y = table(600, generator)
+    fleet = Fleet(QUICK, warmup=100, coverages=(0.9, 0.5))
+    cut = SERIES * 100
+    fleet.fit(names[:cut], X[:cut], y[:cut])
+    covered = fleet.observe(names[cut:], X[cut:], y[cut:]).covered
+    for s in range(SERIES):
+        share = covered[:, rows_of(names, s)[cut:]].nanmean(1)
+        torch.testing.assert_close(share, torch.tensor([0.9, 0.5], dtype=torch.float64), rtol=0, atol=0.03)
+    lower, upper = fleet.predict_interval(["unit 1", "unit 0"], X[:2], 0.5)
+    wide = fleet.predict_interval(["unit 1", "unit 0"], X[:2], 0.9)
+    assert (wide[0] < lower).all()
+    assert (lower < upper).all()
+    assert (upper < wide[1]).all()
+
+
+def test_series_that_stand_still_have_units_too(generator):
+    """A target that is always 5 in the warm-up, one that is always 0, a column that never moves."""
+    num_rows = 60
+    X = torch.randn(num_rows, 2, 2, generator=generator, dtype=torch.float64)
+    X[..., 1] = 3.0
+    y = torch.tensor([5.0, 0.0], dtype=torch.float64).repeat(num_rows)
+    noisy = torch.randn(num_rows, generator=generator, dtype=torch.float64)
+    fleet = Fleet(QUICK, warmup=30)
+    fleet.fit(["a", "b"] * num_rows + ["c"] * num_rows, torch.cat([X.reshape(-1, 2), X[:, 0]]), torch.cat([y, noisy]))
+    with pytest.raises(ValueError, match="the targets of all 2 series whose warm-up is over stand still"):
+        Fleet(QUICK, warmup=30).fit(["a", "b"] * num_rows, X.reshape(-1, 2), y)
+    mean = fleet.predict(["a", "b"], torch.zeros(2, 2, dtype=torch.float64)).mean
+    torch.testing.assert_close(mean, torch.tensor([5.0, 0.0], dtype=torch.float64), rtol=0, atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda names, X, y: (names[:-1], X, y), ValueError, "there must be a name and a target for each row"),
+        (lambda names, X, y: (names, X[:, :1], y), ValueError, "X has 1 columns, the rows before had 2"),
+        (lambda names, X, y: (names, X, y.float()), TypeError, "float32"),
+        (lambda names, X, y: (names, X, y / 0.0), ValueError, "y is infinite in row"),
+        (lambda names, X, y: (names, X / 0.0, y), ValueError, "X is infinite in row 0, of series 'unit 0'"),
+        (lambda names, X, y: ("unit 0", X, y), TypeError, "a sequence with a name for each row"),
+    ],
+)
+def test_a_rejected_call_changes_nothing(change, error, words, generator):
+    names, X, y = table(WARMUP + 10, generator)
+    cut = SERIES * WARMUP
+    fleet, other = (Fleet(QUICK, warmup=WARMUP) for _ in range(2))
+    for one in (fleet, other):
+        one.fit(names[:cut], X[:cut], y[:cut])
+    with pytest.raises(error, match=words):
+        fleet.observe(*change(names[cut:], X[cut:], y[cut:]))
+    said = [one.observe(names[cut:], X[cut:], y[cut:]).mean for one in (fleet, other)]
+    assert torch.equal(*said)
+
+
+def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
+    with pytest.raises(ValueError, match="single real numbers as targets"):
+        Fleet(replace(QUICK, target=BinaryTarget()))
+    with pytest.raises(ValueError, match="warmup is 3; at least 10"):
+        Fleet(QUICK, warmup=3)
+    names, X, y = table(WARMUP, generator)
+    with pytest.raises(ValueError, match="no series has 41 rows and 10 targets to begin with, the longest has 40 rows"):
+        Fleet(QUICK, warmup=WARMUP + 1).fit(names, X, y)
+    with pytest.raises(TypeError, match="WindowExpert cannot be an expert of a fleet"):
+        Fleet(replace(QUICK, further=(WindowGP(),)), warmup=WARMUP).fit(names, X, y)
+    with pytest.raises(ValueError, match="nothing is fitted yet"):
+        Fleet(QUICK).save(tmp_path / "fleet")
+    with pytest.raises(FileNotFoundError, match="holds no fleet"):
+        Fleet.load(tmp_path)
+
+
+def test_a_fit_that_fails_forgets_nothing(generator):
+    names, X, y = table(WARMUP, generator)
+    fleet = Fleet(QUICK, warmup=WARMUP)
+    fleet.fit(names, X, y)
+    before = fleet.predict(["unit 2"], X[:1]).mean
+    with pytest.raises(ValueError, match="no series has"):
+        fleet.fit(names[:20], X[:20], y[:20])
+    assert torch.equal(fleet.predict(["unit 2"], X[:1]).mean, before)
