@@ -19,6 +19,8 @@ from gp_ensembles.cli.lines.run import LineOutput
 from gp_ensembles.cli.lines.session import WINDOW, LineSession
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.seen_rows import pass_over_seen
+from gp_ensembles.cli.series.command import is_of_series, resume_series, stream_series
+from gp_ensembles.cli.series.run import SeriesOutput
 from gp_ensembles.cli.summary import health_lines
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
 from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
@@ -99,6 +101,7 @@ def _add_columns(command: ArgumentParser) -> None:
     add("--kinds", type=str | None, default=None, help=f"kinds of columns, NAME=KIND,...: {kinds}; found by default")
     _add_missing(command)
     add("--time", type=str | None, default=None, help="column that orders the rows; the first of dates by default")
+    add("--series", type=str | None, default=None, help="column of the series of a row; each has a model of its own")
     add("--classes", type=str | None, default=None, help="values of a target that tells classes, comma-separated")
     add("--explain", type=bool, default=False, help="say what is made of each column and of time, and run nothing")
 
@@ -117,7 +120,8 @@ def request(values: Namespace) -> TableRequest:
     if "target" not in values:
         return TableRequest(values.data, None, values.data_folder, dialect)
     features, classes = split_names(values.features), split_names(values.classes)
-    columns = replace(dialect, features=features, kinds=split_kinds(values.kinds), time=values.time, classes=classes)
+    kinds, series = split_kinds(values.kinds), values.series
+    columns = replace(dialect, features=features, kinds=kinds, time=values.time, classes=classes, series=series)
     return TableRequest(values.data, values.target, values.data_folder, columns)
 
 
@@ -129,6 +133,8 @@ def _output(values: Namespace) -> Output:
 
 def _stream(values: Namespace) -> int:
     table = request(values)
+    if values.series is not None and (values.format != "table" or values.follow):
+        raise ValueError("--series is for tables; lines of several series are not answered yet")
     config = _for_classes(config_from(values), values)
     if values.format != "table":
         if (values.out / CHECKPOINT).exists():
@@ -137,6 +143,10 @@ def _stream(values: Namespace) -> int:
             )
         window = WINDOW if values.window is None else values.window
         return _answer(LineSession.for_target(config, table.target, table.options, window), values)
+    if values.series is not None and not values.explain:
+        named = None if values.ensemble is None else config
+        print(stream_series(table, named, config, values.warmup, _series_output(values)))
+        return 0
     if values.follow:
         raise ValueError("a growing file is read line by line; say how lines are written, --format jsonl or csv")
     if values.explain:
@@ -151,6 +161,10 @@ def _stream(values: Namespace) -> int:
     if values.warmup is None and rows.num_warm_up < StreamConfig().warmup:
         print(f"the warm-up took a third of the table, {rows.num_warm_up} rows; --warmup takes others")
     return _told(summary, output, values)
+
+
+def _series_output(values: Namespace) -> SeriesOutput:
+    return SeriesOutput(values.out, values.progress, values.checkpoint_seconds)
 
 
 def _told(summary: dict[str, object], output: Output, values: Namespace) -> int:
@@ -193,6 +207,9 @@ def _answer(session: LineSession, values: Namespace) -> int:
 
 
 def _resume(values: Namespace) -> int:
+    if is_of_series(values.checkpoint):
+        print(resume_series(request(values), values.checkpoint, _series_output(values)))
+        return 0
     if values.checkpoint.is_dir():
         values.checkpoint = values.checkpoint / CHECKPOINT
     if values.format != "table":
@@ -223,6 +240,8 @@ def _resume(values: Namespace) -> int:
 
 
 def _compare(values: Namespace) -> int:
+    if values.series is not None:
+        raise ValueError("compare takes tables of one series; stream takes --series")
     table = request(values)
     if not table.can_be_read_again:
         raise ValueError("compare reads the table once for each config; give a file, not the standard input")

@@ -90,8 +90,12 @@ class TableRequest:
             ValueError: If an input is missing.
             OSError: If a file cannot be read.
         """
+        return self.reopen_plain(table.encoder.to_plain())
+
+    def reopen_plain(self, columns: Mapping[str, Any]) -> RowStream:
+        """The same from what :meth:`RowStream.to_plain` gave of the first rows."""
         source, _, name, options = self._source()
-        rows = reopen_rows(source, table.encoder.to_plain(), options)
+        rows = reopen_rows(source, columns, options)
         rows.name = name or rows.name
         return rows
 

@@ -33,7 +33,7 @@ def template_of(series: Sequence[Rows]) -> Rows:
     Raises:
         ValueError: If the targets of all series stand still.
     """
-    moving = [rows for rows in series if _moves(rows)]
+    moving = [rows for rows in series if moves(rows)]
     if not moving:
         raise ValueError(
             f"the targets of all {len(series)} series whose warm-up is over stand still; there is nothing to fit to"
@@ -52,7 +52,7 @@ def stacked(series: Sequence[Rows]) -> tuple[Tensor, Tensor]:
         tensor([[1., 2., nan],
                 [3., 4., 5.]])
     """
-    moving = [rows for rows in series if _moves(rows)]
+    moving = [rows for rows in series if moves(rows)]
     num = min(len(moving), _MOST_SERIES)
     some = [moving[number * len(moving) // num] for number in range(num)]
     longest, like = min(_MOST_ROWS, max(len(rows.y) for rows in some)), some[0].X
@@ -77,7 +77,12 @@ def shared_ensemble(spec: EnsembleSpec, template: Rows, seed: int) -> Ensemble:
     return spec.unfitted(template.X, template.y, generator=generator).ensemble
 
 
-def _moves(rows: Rows) -> bool:
-    """Whether targets differ."""
+def moves(rows: Rows) -> bool:
+    """Whether the targets of a series, of which there is one at least, differ.
+
+    Example:
+        >>> moves(Rows(torch.ones(3, 1), torch.tensor([1.0, torch.nan, 1.0])))
+        False
+    """
     seen = rows.y[~rows.y.isnan()]
     return bool((seen != seen[0]).any())

@@ -1,9 +1,9 @@
 """Many series in their own units, each with an ensemble of its own: rows in, distributions and intervals out."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -20,13 +20,14 @@ from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.fleet.arrivals import batches
-from gp_ensembles.fleet.beginning import Rows, shared_ensemble, stacked, template_of
+from gp_ensembles.fleet.beginning import Rows, moves, shared_ensemble, stacked, template_of
 from gp_ensembles.fleet.checkpoint import read_about
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet, Names, listed
 from gp_ensembles.fleet.fitting import fit_bases
 from gp_ensembles.fleet.predictions import FleetPredictions, nothing, place_of, quantile_each
 from gp_ensembles.fleet.scales import SeriesScales, fill
 
+_Counts = dict[Hashable, int]  # rows of series
 _LEAST_TARGETS = 10
 _BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
 # ``light`` with few features: eighty kilobytes for each series.
@@ -39,9 +40,9 @@ class Fleet:
     """A model for each of many series: one ensemble's hyperparameters for all, scales, weights and states for each.
 
     The first rows of a series set its scales. Hyperparameters are fitted once, to the sum of the evidences of up to
-    fifty series, by :meth:`fit`, or by the first call of :meth:`observe` after which a series has its warm-up. A series
-    begins with the call that brings the last row of its warm-up, all of whose rows it learns; until then nothing is
-    said of it. Missing targets are NaN; for missing inputs the series' last values stand in.
+    fifty series: by :meth:`fit`, to all rows that it is given, or by the first call of :meth:`observe` in which a
+    series comes to the end of its warm-up, to the warm-ups of those that do. Until a series has had its warm-up nothing
+    is said of it. Missing targets are NaN; for missing inputs the series' last values stand in.
 
     Args:
         spec: What every series' ensemble is made of; experts whose states have no fixed size, such as windows and
@@ -139,7 +140,8 @@ class Fleet:
         )
         given, X, y = other._checked(names, X, y)
         other._wait(given, X, y)
-        if not other._begin(progress):
+        ready = {name: len(rows.y) for name, rows in other._waiting.items() if other._enough(rows)}
+        if not other._begin(ready, must_fit=True, progress=progress):
             most = max(other.waiting.values())
             raise ValueError(
                 f"no series has {self.warmup} rows and {_LEAST_TARGETS} targets to begin with, the longest has {most} "
@@ -164,17 +166,17 @@ class Fleet:
             ValueError: If rows are malformed.
         """
         given, X, y = self._checked(names, X, y)
-        begun = [row for row, name in enumerate(given) if self.series is not None and name in self.series]
-        rows = torch.tensor(begun, dtype=torch.int64, device=y.device)
+        before = dict(self._waiting)
+        try:
+            kept = self._keep(given, X, y)
+        except BaseException:
+            self._waiting = before
+            raise
+        rows = torch.ones_like(y, dtype=torch.bool).index_fill(0, kept, False).nonzero().flatten()
         said = nothing(y, rows, self.intervals.coverages)
-        if self.series is not None and begun:
-            said = self._observe(self.series, [given[row] for row in begun], X[rows], y[rows], said)
-        if len(begun) < len(given):
-            is_new = torch.ones_like(y, dtype=torch.bool).index_fill(0, rows, False)
-            new = is_new.nonzero().flatten()
-            self._wait([given[row] for row in new.tolist()], X[new], y[new])
-            self._begin(progress=False)
-        return said
+        if self.series is None or not len(rows):
+            return said
+        return self._observe(self.series, [given[row] for row in rows.tolist()], X[rows], y[rows], said)
 
     @torch.no_grad()
     def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
@@ -221,8 +223,13 @@ class Fleet:
         for name in set(given) - set(begun):
             del self._waiting[name]
 
-    def save(self, folder: str | Path, *, progress: bool = False) -> None:
+    def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None, progress: bool = False) -> None:
         """Write everything into a folder, in shards; a save that fails leaves the one before.
+
+        Args:
+            folder: Where; made if it is not there.
+            notes: Plain containers to be kept with it, such as where a table was read up to; see :meth:`notes_in`.
+            progress: Show a progress bar.
 
         Raises:
             TypeError: If a series' name is neither a string nor a whole number.
@@ -240,6 +247,7 @@ class Fleet:
             "dtype": str(self.dtype).removeprefix("torch."),
             "template": dict(self._template._asdict()),
             "waiting": waiting,
+            "notes": dict(notes or {}),
         }
         self.series.save(folder, about=about, progress=progress)
 
@@ -269,6 +277,17 @@ class Fleet:
         fleet.series.load(folder)
         fleet._waiting = {row["name"]: Rows(row["X"], row["y"]) for row in about["waiting"]}
         return fleet
+
+    @staticmethod
+    def notes_in(folder: str | Path) -> dict[str, Any]:
+        """What was kept with a fleet that was saved in a folder.
+
+        Raises:
+            FileNotFoundError: As :meth:`load`.
+            ValueError: As there.
+        """
+        notes: dict[str, Any] = read_about(Path(folder))[0]["notes"]
+        return notes
 
     def __repr__(self) -> str:
         return f"Fleet({self.spec.name}, {len(self.names)} series, {len(self._waiting)} waiting)"
@@ -335,6 +354,25 @@ class Fleet:
             return self._template.X.shape[1]
         return next((rows.X.shape[1] for rows in self._waiting.values()), None)
 
+    def _keep(self, names: Sequence[Hashable], X: Tensor, y: Tensor) -> Tensor:
+        """Keep the rows of warm-ups, begin with the series that have theirs now; tells which rows were kept, (K,)."""
+        new = [row for row, name in enumerate(names) if self.series is None or name not in self.series]
+        rows = torch.tensor(new, dtype=torch.int64, device=y.device)
+        if not new:
+            return rows
+        came = self.waiting
+        self._wait([names[row] for row in new], X[rows], y[rows])
+        begun = self._begin({name: num for name, kept in self._waiting.items() if (num := self._enough(kept))})
+        places = []
+        for name in (names[row] for row in new):
+            places.append(came.get(name, 0))
+            came[name] = places[-1] + 1
+        is_kept = [
+            name not in begun or place < begun[name]
+            for name, place in zip((names[row] for row in new), places, strict=True)
+        ]
+        return rows[torch.tensor(is_kept, dtype=torch.bool, device=y.device)]
+
     def _wait(self, names: Sequence[Hashable], X: Tensor, y: Tensor) -> None:
         """Keep rows of series that have not begun."""
         codes, distinct = _codes(names, y)
@@ -345,21 +383,23 @@ class Fleet:
             parts = [(X[rows], y[rows])] if old is None else [old, (X[rows], y[rows])]
             self._waiting[name] = Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def _begin(self, progress: bool) -> bool:
-        """Begin with the series whose warm-up is over; tells whether any has begun."""
-        ready = {name: rows for name, rows in self._waiting.items() if self._is_enough(rows)}
-        if not ready:
-            return self.series is not None
-        scales = [SeriesScales.fit(*rows) for rows in ready.values()]
+    def _begin(
+        self, ready: dict[Hashable, int], *, must_fit: bool = False, progress: bool = False
+    ) -> dict[Hashable, int]:
+        """Begin with series, each from its first so many rows; with none while there is nothing to fit to."""
+        warm = {name: Rows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
+        if not warm or (self.series is None and not must_fit and not any(moves(rows) for rows in warm.values())):
+            return {}
+        scales = [SeriesScales.fit(*rows) for rows in warm.values()]
         filled = [
             Rows(fill(rows.X, torch.zeros_like(rows.y, dtype=torch.int64), one.X_mean.expand_as(rows.X)), rows.y)
-            for rows, one in zip(ready.values(), scales, strict=True)
+            for rows, one in zip(warm.values(), scales, strict=True)
         ]
         standard = [Rows(one.inputs(rows.X), one.targets(rows.y)) for rows, one in zip(filled, scales, strict=True)]
         if self.series is None:
             self._fit(standard, progress)
         assert self.series is not None
-        names = list(ready)
+        names = list(warm)
         self.series.add(names)
         for field in SeriesScales._fields:
             self.series.write_note(field, names, torch.cat([getattr(one, field) for one in scales]))
@@ -369,10 +409,13 @@ class Fleet:
         self.series.observe(each, X, y)
         for name in names:
             del self._waiting[name]
-        return True
+        return ready
 
-    def _is_enough(self, rows: Rows) -> bool:
-        return len(rows.y) >= self.warmup and int((~rows.y.isnan()).sum()) >= _LEAST_TARGETS
+    def _enough(self, rows: Rows) -> int | None:
+        """How many of the first rows are a warm-up; ``None`` while there are too few."""
+        num_seen = (~rows.y.isnan()).cumsum(0)
+        least = max(self.warmup, int((num_seen < _LEAST_TARGETS).sum()) + 1)
+        return least if least <= len(rows.y) else None
 
     def _fit(self, standard: Sequence[Rows], progress: bool) -> None:
         """Find the hyperparameters that some series share, from their standardized rows."""

@@ -12,7 +12,7 @@ from gp_ensembles.tables.columns import ColumnEncoder, DroppedColumn, column_fro
 from gp_ensembles.tables.kinds import fit_column, refuse_text
 from gp_ensembles.tables.notes import notes_of, notes_of_target
 from gp_ensembles.tables.options import TableOptions
-from gp_ensembles.tables.raw import CellError, Cells, RawRows, without
+from gp_ensembles.tables.raw import CellError, Cells, RawRows, texts_of, without
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.target import TargetColumn
 
@@ -56,6 +56,7 @@ class TableEncoder:
         missing: Share of warm-up cells without a value, by column.
         notes: What a reader of the table should know.
         words: Cells that mean that there is no value.
+        series: The column that tells the series of each row; ``None`` where there is one.
     """
 
     columns: tuple[ColumnEncoder, ...]
@@ -64,6 +65,7 @@ class TableEncoder:
     missing: dict[str, float]
     notes: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    series: str | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -74,7 +76,8 @@ class TableEncoder:
     def input_columns(self) -> tuple[str, ...]:
         """Columns of the table that are read for the inputs and the time."""
         names = [column.name for column in self.columns if not isinstance(column, DroppedColumn)]
-        return tuple(dict.fromkeys((*names, *(() if self.clock is None else self.clock.names))))
+        clock, series = self.clock, self.series
+        return tuple(dict.fromkeys((*names, *(() if clock is None else clock.names), *([series] if series else []))))
 
     @classmethod
     def fit(
@@ -111,6 +114,13 @@ class TableEncoder:
         target_column = _Named(path, target, raw).run(
             TargetColumn.fit, target, raw.columns[target], decimal, options.classes
         )
+        if options.series is not None:
+            if options.time is not None:
+                raise TableError(
+                    f"{path}: rows of several series have no common order; leave out the time {options.time}"
+                )
+            told = notes_of(columns, raw.columns, decimal)
+            return cls(tuple(columns), target_column, None, missing, told, options.missing, options.series)
         clock, notes = find_clock(columns, raw.columns, decimal)
         if options.time == target:
             raise TableError(f"{path}: the column {target} is the target, and cannot order the rows as well")
@@ -168,8 +178,17 @@ class TableEncoder:
             None if steps is None else torch.from_numpy(steps),
             first_row,
             None if raw.lines is None else torch.from_numpy(raw.lines),
+            None if self.series is None else self._series_of(self.series, raw, path, first_row),
         )
         return replace(self, clock=clock), rows
+
+    def _series_of(self, column: str, raw: RawRows, path: str, first_row: int) -> tuple[str, ...]:
+        """The series of each row."""
+        names = tuple(texts_of(raw.columns[column]))
+        if "" in names:
+            problem = "the row belongs to no series; name it, or leave the row out"
+            raise _Named(path, column, raw, first_row).error(names.index(""), problem)
+        return names
 
     def times(self, raw: RawRows, decimal: str, path: str, first_row: int) -> Times | None:
         """Times of rows (B,), ``None`` without a clock; arguments as for :meth:`encode`.
@@ -213,6 +232,7 @@ class TableEncoder:
             "missing": dict(self.missing),
             "notes": list(self.notes),
             "words": list(self.words),
+            "series": self.series,
         }
 
     @classmethod
@@ -226,6 +246,7 @@ class TableEncoder:
             dict(plain["missing"]),
             tuple(plain["notes"]),
             tuple(plain["words"]),
+            plain.get("series"),
         )
 
     def _column_of(self, place: int) -> str:

@@ -21,6 +21,8 @@ class TableOptions:
         time: The column that orders the rows, a date or a number; by default the first date column that never
             decreases on the warm-up rows.
         classes: Values of a target that tells classes, in the order of their labels 0, 1, ...
+        series: The column that tells which series each row belongs to: no input, and rows of several series are in no
+            common order of time.
         missing: Cells that mean that there is no value, besides empty ones, NA and the like: ``-999``.
         gaps: Columns that are read besides the features, whatever ``features`` says: forecasts of others.
 
@@ -42,6 +44,7 @@ class TableOptions:
     classes: tuple[str, ...] | None = None
     gaps: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    series: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("features", "classes", "gaps", "missing"):

@@ -18,6 +18,7 @@ class Rows(NamedTuple):
         steps: Time since the row before in usual steps, shape (B,), float64; 1 for the first row of all.
         first_row: Number of the first row, counted from 1.
         lines: Line of the file of each row, shape (B,); ``None`` where there are none.
+        series: The series that each row belongs to, B names; ``None`` where a table is one series.
 
     Example:
         >>> zero = torch.zeros(3, 1, dtype=torch.float64)
@@ -31,6 +32,7 @@ class Rows(NamedTuple):
     steps: Tensor | None
     first_row: int
     lines: Tensor | None
+    series: tuple[str, ...] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -47,6 +49,7 @@ class Rows(NamedTuple):
             None if self.steps is None else self.steps[rows],
             self.first_row + start,
             None if self.lines is None else self.lines[rows],
+            None if self.series is None else self.series[rows],
         )
 
     @classmethod
@@ -61,6 +64,7 @@ class Rows(NamedTuple):
             _joined([part.steps for part in parts]),
             parts[0].first_row,
             _joined([part.lines for part in parts]),
+            None if parts[0].series is None else tuple(name for part in parts for name in part.series or ()),
         )
 
 

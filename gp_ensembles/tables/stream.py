@@ -276,17 +276,22 @@ def open_rows(
     known = raw_source.header
     features = options.features
     if features is None:
-        features = tuple(name for name in known if name != target)
+        features = tuple(name for name in known if name not in (target, options.series))
     else:
         features = tuple(dict.fromkeys((*features, *options.gaps)))
-    named = (target, *features, *options.kinds, *(() if options.time is None else (options.time,)))
+    further = [name for name in (options.time, options.series) if name is not None]
+    named = (target, *features, *options.kinds, *further)
     _check_names(raw_source, named)
     if target in features:
         raise ValueError(f"the target {target} is also among the features; leave it out there")
     kept = [name for name in features if options.kinds.get(name) != "drop"]
     if not kept:
         raise ValueError(f"{raw_source.path} has no input column besides the target {target}")
-    wanted = list(dict.fromkeys((*features, target, *(() if options.time is None else (options.time,)))))
+    if options.series is not None and options.series in (target, *features):
+        raise ValueError(
+            f"the column {options.series} tells the series of a row; it is neither the target nor an input"
+        )
+    wanted = list(dict.fromkeys((*features, target, *further)))
     rest = raw_source.rows(wanted)
     least = 3 * USUAL_WARM_UP if num_warm_up is None else num_warm_up + 1
     ready, num_ready = list[RawRows](), 0

@@ -92,10 +92,12 @@ def test_series_begin_one_after_another(generator):
     half = len(y) // 2
     few = [row for row in range(half) if late[row]]
     said = fleet.observe([names[row] for row in few], X[few], y[few])
-    assert said.mean.isnan().all()
+    num_seen = torch.arange(len(few)) // 3  # rows that each of the three has had before
+    assert torch.equal(said.mean.isfinite(), num_seen >= WARMUP)
     assert fleet.names == tuple(f"unit {s}" for s in range(3))
     said = fleet.observe(names[half:], X[half:], y[half:])
-    known = torch.tensor([name != "unit 3" for name in names[half:]])
+    num_seen = torch.arange(len(y) - half) // SERIES
+    known = torch.tensor([name != "unit 3" for name in names[half:]]) | (num_seen >= WARMUP)
     assert torch.equal(said.mean.isfinite(), known)
     assert torch.equal(said.interval()[0].isfinite(), known)
     assert (fleet.names, fleet.waiting) == ((*(f"unit {s}" for s in range(3)), "unit 3"), {})
@@ -126,6 +128,22 @@ def test_a_fleet_goes_on_with_the_same_bits(dtype, tmp_path, generator):
             left, right = (getattr(one, field).nan_to_num(7.0) for one in said)
             assert torch.equal(left, right)
     assert fleet.weights == other.weights
+
+
+@pytest.mark.parametrize("size", [1, 9, 100])
+def test_later_series_begin_wherever_calls_end(size, generator):
+    """Hyperparameters are there already; the first rows of a series are its warm-up whatever call brings them."""
+    names, X, y = table(WARMUP + 20, generator)
+    said = []
+    for step in (size, len(y)):
+        fleet = Fleet(QUICK, warmup=WARMUP)
+        fleet.fit(["first"] * 60, X[:60], y[:60])
+        cuts = [slice(start, start + step) for start in range(0, len(y), step)]
+        said.append([fleet.observe(names[rows], X[rows], y[rows]) for rows in cuts])
+    for field in ("mean", "variance", "log_prob", "covered"):
+        some, whole = (torch.cat([getattr(part, field) for part in parts], dim=-1) for parts in said)
+        torch.testing.assert_close(some, whole, rtol=1e-9, atol=1e-9, equal_nan=True)
+    assert int(whole.isnan().sum()) >= SERIES * WARMUP
 
 
 def test_intervals_cover_what_they_are_to_cover(generator):

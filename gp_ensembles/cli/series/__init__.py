@@ -1,0 +1,1 @@
+"""Tables of many series: ``stream --series COLUMN`` and its ``resume``."""

@@ -1,0 +1,200 @@
+"""A table of many series through a fleet: what is written, and what a run that was killed goes on from.
+
+``predictions.csv.partial`` is appended to, and the folder ``fleet`` holds the series up to some row with the size that
+the table had then, which is on the disk before. A run that goes on cuts the table there and passes over the rows that
+were read. At the end the table, ``series.csv`` and ``summary.json`` replace earlier ones together.
+"""
+
+import math
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from gp_ensembles.cli.out_folder import make_writable
+from gp_ensembles.cli.running import progress_bar
+from gp_ensembles.cli.series.scores import Score, Scores
+from gp_ensembles.cli.text_tables import not_a_formula
+from gp_ensembles.files.growing import GrowingTable
+from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
+from gp_ensembles.files.together import staged
+from gp_ensembles.fleet import Fleet, FleetPredictions
+from gp_ensembles.tables import Rows, RowStream
+
+FLEET, PREDICTIONS, SERIES, SUMMARY = "fleet", "predictions.csv", "series.csv", "summary.json"
+BATCH_ROWS = 10_000  # that are learned together
+
+
+class SeriesOutput(NamedTuple):
+    """What a run leaves behind.
+
+    Attributes:
+        out: Folder of the results.
+        progress: Show a progress bar.
+        checkpoint_seconds: Seconds between two saves of the fleet while rows are read.
+    """
+
+    out: Path
+    progress: bool = True
+    checkpoint_seconds: float = 30.0
+
+
+class SeriesRun:
+    """A fleet on a table, and where it stands.
+
+    Args:
+        fleet: The fleet.
+        scores: Scores so far.
+        num_read: Rows read so far.
+    """
+
+    def __init__(self, fleet: Fleet, scores: Scores | None = None, num_read: int = 0) -> None:
+        self.fleet = fleet
+        self.scores = Scores() if scores is None else scores
+        self.num_read = num_read
+
+    @classmethod
+    def load(cls, folder: Path) -> "SeriesRun":
+        """Where a run stands that wrote into a folder.
+
+        Raises:
+            FileNotFoundError: If there is none.
+            ValueError: If a file is damaged.
+        """
+        notes = Fleet.notes_in(folder / FLEET)
+        return cls(Fleet.load(folder / FLEET), Scores(notes["scores"]), notes["num_read"])
+
+    def run(self, rows: RowStream, output: SeriesOutput, *, size: int | None = None) -> dict[str, object]:
+        """Predict and learn all rows, and write everything down.
+
+        Args:
+            rows: The rows to come.
+            output: What to leave behind.
+            size: Bytes of the folder's table that stay; a new table is begun by default.
+
+        Returns:
+            The summary.
+
+        Raises:
+            ValueError: If a row is malformed; the run can go on from where it was saved last.
+            OSError: If something cannot be written.
+        """
+        make_writable(output.out)
+        partial = output.out / (PREDICTIONS + PARTIAL)
+        if size is None:
+            with staged(output.out) as place:
+                write_text(place / partial.name, self._header())
+        table, saved = GrowingTable(partial, size), time.monotonic()
+        total = None if rows.num_rows is None else rows.num_rows - rows.num_given
+        try:
+            with progress_bar("stream", total, output.progress) as bar:
+                while (part := rows.take(BATCH_ROWS)).num_rows:
+                    table.append(self._learn(part))
+                    self.num_read += part.num_rows
+                    bar.update(part.num_rows)
+                    # After whole batches only: a run that goes on then meets the same batches, and the same bits.
+                    is_due = time.monotonic() - saved >= output.checkpoint_seconds
+                    if is_due and part.num_rows == BATCH_ROWS:
+                        self._save(rows, table, output.out)
+                        saved = time.monotonic()
+            self._save(rows, table, output.out)
+        finally:
+            table.close()
+        summary = self._summary(rows)
+        with staged(output.out, {partial.name: PREDICTIONS}) as place:
+            write_json(place / SUMMARY, summary)
+            write_text(place / SERIES, self._series_table())
+        return summary
+
+    @property
+    def _coverage(self) -> float | None:
+        coverages = self.fleet.intervals.coverages
+        return coverages[0] if coverages else None
+
+    def _header(self) -> str:
+        ends = [] if self._coverage is None else ["lower", "upper"]
+        return ",".join(["row", "series", "mean", "std", *ends, "log_prob", "y"]) + "\n"
+
+    def _learn(self, rows: Rows) -> str:
+        """Predict and learn rows; what was said of them, as text."""
+        assert rows.series is not None
+        said = self.fleet.observe(rows.series, rows.X, rows.y)
+        covered = said.covered[0] if len(said.covered) else torch.full_like(said.mean, torch.nan)
+        self.scores.add(rows.series, said.log_prob, rows.y - said.mean, covered)
+        return _lines(rows, said, self._coverage, self.num_read + 1)
+
+    def _save(self, rows: RowStream, table: GrowingTable, out: Path) -> None:
+        """Save the fleet with where it stands; the rows of the table are on the disk before."""
+        if self.fleet.series is None:
+            return
+        table.sync()
+        notes = {
+            "num_read": self.num_read,
+            "size": table.path.stat().st_size,
+            "scores": self.scores.to_plain(),
+            "columns": rows.to_plain(),
+        }
+        self.fleet.save(out / FLEET, notes=notes)
+
+    def _summary(self, rows: RowStream) -> dict[str, object]:
+        fleet, whole = self.fleet, self.scores.whole.told(self._coverage)
+        del whole["rmse"]  # series have units of their own
+        return {
+            "data": rows.name,
+            "model": fleet.spec.name,
+            "series": len(fleet.names),
+            "waiting": len(fleet.waiting),
+            "set_aside": {str(name): number for name, number in fleet.failures.items()},
+            "rows_read": self.num_read,
+            **whole,
+        }
+
+    def _series_table(self) -> str:
+        """A line for each series: whether it learns, its rows and scores."""
+        failures, waiting = self.fleet.failures, self.fleet.waiting
+        lines = [",".join(["series", "state", *Score().told(self._coverage)])]
+        for name in (*self.fleet.names, *waiting):
+            score = self.scores.of_each.get(str(name), Score())
+            state = "set aside" if name in failures else "warm-up" if name in waiting else "learning"
+            values = ["" if value is None else repr(value) for value in score.told(self._coverage).values()]
+            lines.append(",".join([quoted(str(name)), state, *values]))
+        return "\n".join(lines) + "\n"
+
+
+def quoted(name: str) -> str:
+    """A name as a cell of a table.
+
+    Example:
+        >>> quoted("pump 1"), quoted("north, 2")
+        ('pump 1', '"north, 2"')
+    """
+    text = not_a_formula(name)
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
+
+
+def keep_results(folder: Path) -> int | None:
+    """Make the table of a folder one to be appended to, and tell how many bytes of it the fleet beside it knows.
+
+    Returns:
+        ``None`` where there is no table.
+    """
+    partial, whole = folder / (PREDICTIONS + PARTIAL), folder / PREDICTIONS
+    if not partial.exists():
+        if not whole.exists():
+            return None
+        copy_file(whole, partial)
+    size: int = Fleet.notes_in(folder / FLEET)["size"]
+    return size
+
+
+def _lines(rows: Rows, said: FleetPredictions, coverage: float | None, first_row: int) -> str:
+    assert rows.series is not None
+    columns = [said.mean, said.variance.sqrt()]
+    if coverage is not None:
+        columns += said.interval(coverage)
+    lists = [column.tolist() for column in (*columns, said.log_prob, rows.y)]
+    return "".join(
+        f"{row},{quoted(name)}," + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"
+        for row, name, *values in zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)
+    )

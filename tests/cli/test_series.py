@@ -1,0 +1,150 @@
+"""``stream --series``: tables of many series through a fleet, killed, gone on with, and refused."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.config import load_config
+from gp_ensembles.cli.series import run
+from gp_ensembles.fleet import Fleet
+
+NAMES = ("north", "south, 2", "7")
+CONFIG = "ensemble: {like: oebe, bases: [LinearBasis], fit_settings: {num_samples: 1}}\nwarmup: 30\n"
+COLUMNS = ["mean", "std", "lower", "upper", "log_prob"]
+
+
+def table(num_rows, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    series = torch.randint(0, len(NAMES), (num_rows,), generator=generator)
+    x = torch.randn(num_rows, generator=generator, dtype=torch.float64)
+    y = 10.0**series * (3 + x + 0.1 * torch.randn(num_rows, generator=generator, dtype=torch.float64))
+    frame = pd.DataFrame({"meter": [NAMES[s] for s in series.tolist()], "x": x.numpy(), "load": y.numpy()})
+    frame.loc[5::17, "load"] = math.nan
+    frame.loc[8::23, "x"] = math.nan
+    return frame
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    table(400).to_csv("all.csv", index=False)
+    return tmp_path
+
+
+def stream(*words):
+    return main(
+        ["stream", "--target", "load", "--series", "meter", "--config", "small.yaml", "--progress", "false", *words]
+    )
+
+
+def test_predictions_are_those_of_a_fleet(folder, capsys):
+    assert stream("all.csv", "--out", "run") == 0
+    said = capsys.readouterr().out
+    found, frame = pd.read_csv("run/predictions.csv"), table(400)
+    fleet = Fleet(load_config("small.yaml").ensemble, warmup=30)
+    X = torch.tensor(frame[["x"]].to_numpy())
+    expected = fleet.observe(frame["meter"].tolist(), X, torch.tensor(frame["load"].to_numpy()))
+    lower, upper = expected.interval(0.9)
+    for name, value in zip(
+        COLUMNS, (expected.mean, expected.variance.sqrt(), lower, upper, expected.log_prob), strict=True
+    ):
+        torch.testing.assert_close(torch.tensor(found[name].to_numpy()), value, rtol=1e-12, atol=0, equal_nan=True)
+    assert found["series"].tolist() == frame["meter"].tolist()
+    assert found["row"].tolist() == list(range(1, 401))
+    scores = pd.read_csv("run/series.csv").set_index("series")
+    assert set(scores.index) == set(NAMES)
+    for name in NAMES:
+        mine = found[(found["series"] == name) & found["log_prob"].notna()]
+        inside = ((mine["y"] > mine["lower"]) & (mine["y"] < mine["upper"])).mean()
+        told = scores.loc[name]
+        assert told["rows"] == len(mine)
+        assert told["log_score"] == pytest.approx(mine["log_prob"].mean())
+        assert told["rmse"] == pytest.approx(((mine["y"] - mine["mean"]) ** 2).mean() ** 0.5)
+        assert told["coverage_90"] == pytest.approx(inside)
+    summary = json.loads((folder / "run/summary.json").read_text())
+    assert (summary["series"], summary["rows_read"]) == (3, 400)
+    assert summary["log_score"] == pytest.approx(found["log_prob"].mean())
+    assert "3 series of all: " in said
+
+
+@pytest.mark.parametrize("seconds", ["0", "1000"])
+def test_a_run_that_stops_goes_on_to_the_same_bytes(seconds, folder, capsys, monkeypatch):
+    """At a malformed row; the table is mended, and the run goes on with the rows behind the last save, if any."""
+    monkeypatch.setattr(run, "BATCH_ROWS", 90)
+    assert stream("all.csv", "--out", "whole") == 0
+    broken = (folder / "all.csv").read_text().splitlines(keepends=True)
+    broken[251] = "north,oops,1.0\n"
+    (folder / "table.csv").write_text("".join(broken))
+    assert stream("table.csv", "--out", "run", "--checkpoint_seconds", seconds) == 2
+    assert "oops" in capsys.readouterr().err
+    assert not (folder / "run/predictions.csv").exists()
+    (folder / "table.csv").write_text((folder / "all.csv").read_text())
+    again = ["resume", "table.csv", "--checkpoint", "run", "--out", "run", "--progress", "false"]
+    if seconds == "0":
+        assert main(again) == 0
+    else:
+        assert main(again) == 2
+        assert stream("table.csv", "--out", "run") == 0
+    for name in ("predictions.csv", "series.csv"):
+        assert (folder / "run" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+
+
+def test_further_rows_go_on_with_a_complete_run(folder):
+    rows = table(400)
+    rows[:250].to_csv("first.csv", index=False)
+    rows[250:].to_csv("then.csv", index=False)
+    assert stream("all.csv", "--out", "whole") == 0
+    assert stream("first.csv", "--out", "run") == 0
+    assert main(["resume", "then.csv", "--checkpoint", "run", "--out", "run", "--progress", "false"]) == 0
+    whole, parts = pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv")
+    pd.testing.assert_frame_equal(whole, parts, rtol=1e-9)
+    rows[250:].to_csv("then.csv", index=False, columns=["meter", "x"])  # no targets, elsewhere
+    assert main(["resume", "then.csv", "--checkpoint", "run", "--out", "other", "--progress", "false"]) == 0
+    other = pd.read_csv("other/predictions.csv")
+    assert len(other) == 150
+    assert other["row"].iloc[0] == 401
+    assert other["mean"].notna().all()
+    assert other["log_prob"].isna().all()
+
+
+def test_explain_says_what_columns_are_and_runs_nothing(folder, capsys):
+    assert stream("all.csv", "--explain") == 0
+    assert "400 rows" in capsys.readouterr().out
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--series", "load"], "the column load tells the series of a row"),
+        (["--series", "metre"], "no column named metre; did you mean meter?"),
+        (["--time", "x"], "no common order"),
+        (["--features", "x,meter"], "the column meter tells the series of a row"),
+        (["--ensemble", "auto"], "WindowExpert cannot be an expert of a fleet"),
+        (["--format", "jsonl"], "--series is for tables"),
+        (["--warmup", "3"], "at least 10"),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused(words, message, folder, capsys):
+    assert stream("all.csv", "--out", "run", *words) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "run" / "predictions.csv").exists()
+
+
+def test_rows_of_no_series_are_named(folder, capsys):
+    frame = table(60)
+    frame.loc[41, "meter"] = None
+    frame.to_csv("gap.csv", index=False)
+    assert stream("gap.csv", "--out", "run") == 2
+    assert "data row 42 (line 43), column meter: the row belongs to no series" in capsys.readouterr().err
+
+
+def test_compare_takes_one_series(folder, capsys):
+    words = ["compare", "all.csv", "--target", "load", "--series", "meter", "--configs", "oebe", "--out", "run"]
+    assert main(words) == 2
+    assert "compare takes tables of one series" in capsys.readouterr().err
