@@ -40,6 +40,7 @@ EVERYTHING = frozenset(
         "fusion",
         "gplvm",
         "fleet",
+        "distributed",
     }
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -87,6 +88,11 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"})
         | frozenset({"calibration", "distributions"}),
         frozenset({"tqdm"}),
+    ),
+    # Experts over several processes: the parts of an ensemble, put together anew.
+    "distributed": (
+        frozenset({"numerics", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"}),
+        frozenset(),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
     "bo": (

@@ -1,0 +1,125 @@
+"""Experts over one, two and four processes: the same bits, checkpoints of any number on any other, failures told."""
+
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gp_ensembles.distributed import DistributedEnsemble
+from gp_ensembles.distributed.pieces import share_of
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.experts import LaplaceExpert
+from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.meta_learners import FixedShare
+from tests.fleet.instances import ENSEMBLES, linear, rows
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = ["switching", "all layers", "unknown noise"]
+
+
+def run(folder: Path, size: int, what: str, kind: str, most: float = 100.0) -> list:
+    """What each process found; those that wrote nothing found ``None``."""
+    folder.mkdir(exist_ok=True)
+    (folder / "store").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "tests.distributed.worker", "--size", str(size), "--folder", str(folder)]
+    command += ["--what", what, "--kind", kind]
+    workers = [subprocess.Popen([*command, "--rank", str(rank)], cwd=ROOT) for rank in range(size)]
+    for worker in workers:
+        worker.wait(most)
+    found = []
+    for rank in range(size):
+        path = folder / f"{what}-{rank}"
+        found.append(pickle.loads(path.read_bytes()) if path.exists() else None)
+    return found
+
+
+def same(left, right) -> bool:
+    return len(left) == len(right) and all(
+        torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in zip(left, right, strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_alone_it_is_an_online_ensemble(kind, generator):
+    ensemble = ENSEMBLES[kind]()
+    online, other = DistributedEnsemble(ensemble, piece_size=1), OnlineEnsemble(ensemble)
+    _, X, y = rows(120, generator)
+    said, expected = online.observe(X, y), other.observe(X, y)
+    close = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
+    torch.testing.assert_close(said.mean, expected.mean, **close)
+    torch.testing.assert_close(said.log_prob, expected.log_prob, **close)
+    torch.testing.assert_close(said.log_weights.exp(), expected.log_weights.exp(), **close)
+    torch.testing.assert_close(online.predict(X[:4]).variance, other.predict(X[:4]).variance, **close)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), pytest.param((1, 4), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["all layers", pytest.param("unknown noise", marks=pytest.mark.slow)])
+def test_any_number_of_processes_gives_the_same_bits_and_goes_on_with_those_of_another(kind, sizes, tmp_path):
+    if sizes[1] == 4:
+        kind = "switching"  # five experts
+    few, many = (run(tmp_path / str(size), size, "stream", kind) for size in sizes)
+    for found in many:
+        assert same(found, few[0])
+    later = len(few[0]) // 2
+    (tmp_path / str(sizes[0]) / "state").rename(tmp_path / "moved")
+    (tmp_path / str(sizes[1]) / "state").rename(tmp_path / str(sizes[0]) / "state")
+    (tmp_path / "moved").rename(tmp_path / str(sizes[1]) / "state")
+    for size in sizes:
+        for found in run(tmp_path / str(size), size, "go on", kind):
+            assert same(found, few[0][later:])
+
+
+def test_an_expert_that_fails_fails_on_all_and_nothing_is_learned(tmp_path):
+    before = run(tmp_path / "one", 1, "stream", "switching")[0]
+    log_weights = before[len(before) // 2 - 1]
+    for found in run(tmp_path / "two", 2, "break", "switching"):
+        assert found[0] == "NumericalError"
+        assert torch.equal(found[1], log_weights)
+
+
+def test_where_a_process_ends_the_others_say_so(tmp_path):
+    start = time.monotonic()
+    left, gone = run(tmp_path, 2, "end", "switching")
+    assert gone is None
+    assert left[0] == "RankLostError"
+    assert time.monotonic() - start < 60
+
+
+def test_what_cannot_be_distributed_is_refused(monkeypatch, tmp_path, generator):
+    with pytest.raises(TypeError, match="LaplaceExpert cannot lie on several processes"):
+        DistributedEnsemble(Ensemble([LaplaceExpert(linear(), LogisticLikelihood())], FixedShare()))
+    with pytest.raises(ValueError, match="piece_size must be positive"):
+        DistributedEnsemble(ENSEMBLES["switching"](), piece_size=0)
+    online = DistributedEnsemble(ENSEMBLES["switching"](), piece_size=1)
+    _, X, y = rows(40, generator)
+    online.observe(X, y)
+    online.save(tmp_path)
+    before = online.log_weights
+    with pytest.raises(ValueError, match="in other pieces"):
+        DistributedEnsemble(ENSEMBLES["switching"](), piece_size=2).load(tmp_path)
+    with pytest.raises(ValueError, match="y must have shape"):
+        online.observe(X, y[:3])
+    damaged = next(tmp_path.glob("experts-*"))
+    damaged.write_bytes(damaged.read_bytes()[:-50])
+    with pytest.raises(ValueError, match="not a readable checkpoint"):
+        online.load(tmp_path)
+    assert torch.equal(online.log_weights, before)
+    assert len(list(tmp_path.iterdir())) == 6  # five pieces and the head
+
+
+@given(st.lists(st.floats(0.1, 50.0), min_size=1, max_size=30), st.data())
+def test_every_piece_has_one_process_and_every_process_a_piece(costs, data):
+    num = data.draw(st.integers(1, len(costs)))
+    shares = [share_of(costs, rank, num) for rank in range(num)]
+    assert [place for share in shares for place in share] == list(range(len(costs)))
+    assert all(len(share) > 0 for share in shares)
+
+
+def test_equal_pieces_are_shared_out_evenly():
+    assert [len(share_of([1.0] * 32, rank, 4)) for rank in range(4)] == [8, 8, 8, 8]
