@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, 
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.experts.laplace import BoundLaplace
+from gp_ensembles.files.operations import make_folder
 from gp_ensembles.filters.states import GaussianState, SquareRootState, StudentTState
 from gp_ensembles.fleet.arrivals import batches
 from gp_ensembles.fleet.checkpoint import read_about, read_shard, save_fleet
@@ -325,7 +326,7 @@ def _new_folder(folder: str | Path | None) -> Path | None:
     if folder is None:
         return None
     path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     if any(path.iterdir()):
         raise ValueError(f"the folder {path} for the states of a fleet is not empty; give a new one")
     return path

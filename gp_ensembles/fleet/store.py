@@ -1,5 +1,6 @@
 """The states of many series as one tensor for each part of a state, with an axis for the series in front."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.state import EnsembleState, named_tensors
+from gp_ensembles.files.operations import OpenFile
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
@@ -163,7 +165,7 @@ class Store:
         # A file that is there already keeps what it holds, and gets longer.
         path, numbers = self._folder / f"{name}.bin", room * like.numel()
         size = numbers * like.element_size()
-        with path.open("ab") as file:
+        with OpenFile(path, os.O_RDWR | os.O_CREAT) as file:
             file.truncate(max(size, path.stat().st_size))
         if like.numel() == 0:
             return like.new_empty(room, *like.shape)
