@@ -6,6 +6,7 @@ CPU times of one thread. The loop goes over models that together are larger than
 """
 
 import argparse
+import copy
 import time
 from statistics import median
 
@@ -15,11 +16,14 @@ from torch import Tensor
 
 from benchmarks.price_of_block import Ratio
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet.variances import fit_variances
 from gp_ensembles.meta_learners import FixedShare
 
 NUM_EXPERTS, NUM_FEATURES, NUM_INPUTS, NUM_ALONE = 4, 64, 3, 1000
@@ -80,6 +84,23 @@ def alone(dtype: torch.dtype) -> float:
     return took / NUM_ALONE
 
 
+def fitting(num_series: int = 1000, num_rows: int = 300, num_by_one: int = 20) -> Ratio:
+    """Noise and prior variances of many series in one batch, over all hyperparameters of each by itself."""
+    expert = ensemble(torch.float64).experts[0]
+    assert isinstance(expert, GaussianExpert)
+    draw = {"generator": torch.Generator().manual_seed(4), "dtype": torch.float64}
+    X = torch.randn(num_series, num_rows, NUM_INPUTS, **draw)
+    y = X[..., 0].sin() + 0.3 * torch.rand(num_series, 1, **draw) * torch.randn(num_series, num_rows, **draw)
+    start = time.thread_time()
+    fit_variances(expert, X, y, FitSettings(LBFGS()))
+    batched = (time.thread_time() - start) / num_series
+    start = time.thread_time()
+    for number in range(num_by_one):
+        fit_empirical_bayes(copy.deepcopy(expert), X[number], y[number], LBFGS())
+    by_one = (time.thread_time() - start) / num_by_one
+    return f"variances of {num_series} series of {num_rows} rows at once over a fit of each", batched / by_one, 0.05
+
+
 def ratios(num_series: int = 20_000, num_rounds: int = 4) -> list[Ratio]:
     """The table's rows."""
     torch.set_num_threads(1)
@@ -100,7 +121,7 @@ def ratios(num_series: int = 20_000, num_rounds: int = 4) -> list[Ratio]:
             (f"{name}: rows of a tenth of the series over a round", tenth / cost, 0.2),
             (f"{name}: the last round over the first ones", times[-1] / median(times[: max(1, num_rounds // 2)]), None),
         ]
-    return found
+    return [*found, fitting()]
 
 
 if __name__ == "__main__":

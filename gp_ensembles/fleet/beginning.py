@@ -42,8 +42,15 @@ def template_of(series: Sequence[Rows]) -> Rows:
     return Rows(longest.X[:_MOST_ROWS], longest.y[:_MOST_ROWS])
 
 
+def some_of(series: Sequence[Rows]) -> list[Rows]:
+    """Some of the series that move, evenly chosen."""
+    moving = [rows for rows in series if moves(rows)]
+    num = min(len(moving), _MOST_SERIES)
+    return [moving[number * len(moving) // num] for number in range(num)]
+
+
 def stacked(series: Sequence[Rows]) -> tuple[Tensor, Tensor]:
-    """Inputs (S, N, D) and targets (S, N) of some of the series that move, evenly chosen; NaN where one is shorter.
+    """Inputs (S, N, D) and targets (S, N) of the first rows of series; NaN where one is shorter.
 
     Example:
         >>> short = Rows(torch.ones(2, 1), torch.tensor([1.0, 2.0]))
@@ -52,12 +59,9 @@ def stacked(series: Sequence[Rows]) -> tuple[Tensor, Tensor]:
         tensor([[1., 2., nan],
                 [3., 4., 5.]])
     """
-    moving = [rows for rows in series if moves(rows)]
-    num = min(len(moving), _MOST_SERIES)
-    some = [moving[number * len(moving) // num] for number in range(num)]
-    longest, like = min(_MOST_ROWS, max(len(rows.y) for rows in some)), some[0].X
-    X, y = like.new_zeros(num, longest, like.shape[1]), like.new_full((num, longest), torch.nan)
-    for number, rows in enumerate(some):
+    longest, like = min(_MOST_ROWS, max(len(rows.y) for rows in series)), series[0].X
+    X, y = like.new_zeros(len(series), longest, like.shape[1]), like.new_full((len(series), longest), torch.nan)
+    for number, rows in enumerate(series):
         X[number, : len(rows.y)], y[number, : len(rows.y)] = rows.X[:longest], rows.y[:longest]
     return X, y
 

@@ -13,15 +13,18 @@ from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.turns import Turns, in_turns
+from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.files.operations import make_folder
 from gp_ensembles.filters.states import GaussianState, SquareRootState, StudentTState
 from gp_ensembles.fleet.arrivals import batches
 from gp_ensembles.fleet.checkpoint import read_about, read_shard, save_fleet
+from gp_ensembles.fleet.exported import with_own_variances
 from gp_ensembles.fleet.said import Said
 from gp_ensembles.fleet.slots import Slots
 from gp_ensembles.fleet.step import Step, Work
 from gp_ensembles.fleet.store import Store
+from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.numerics.room import check_room
 
 
@@ -52,6 +55,7 @@ class EnsembleFleet:
         start: State of a series before its first row; by default, the ensemble's before any data.
         folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
         notes: Further numbers that are kept for each series, by name, and what they are at first.
+        own_variances: Whether series have noise and prior variances of their own, see :meth:`add`.
 
     Raises:
         TypeError: If an expert cannot be one of a fleet.
@@ -79,10 +83,14 @@ class EnsembleFleet:
         start: EnsembleState | None = None,
         folder: str | Path | None = None,
         notes: Mapping[str, Tensor] | None = None,
+        own_variances: bool = False,
     ) -> None:
         self.turns = Turns()
         start = ensemble.init() if start is None else start
         _check_kinds(ensemble, start)
+        self.has_own_variances = own_variances
+        if own_variances:
+            notes = {**(notes or {}), **_variance_notes(ensemble)}
         self.ensemble = ensemble
         self._slots = Slots()
         self._store = Store(start, _new_folder(folder), notes)
@@ -108,13 +116,21 @@ class EnsembleFleet:
         found = self._store.failed[self._slots.places(names)].tolist() if names else []
         return {name: rows for name, rows in zip(names, found, strict=True) if rows >= 0}
 
-    def add(self, names: Names, state: EnsembleState | OnlineEnsemble | None = None) -> None:
+    def add(
+        self,
+        names: Names,
+        state: EnsembleState | OnlineEnsemble | None = None,
+        *,
+        variances: Sequence[Variances | None] = (),
+    ) -> None:
         """Add series.
 
         Args:
             names: Their names, new and distinct.
-            state: The state that each begins with, such as that of an ensemble of its own (imported); by default, that
-                before any data.
+            state: The state that each begins with, such as that of an ensemble of its own (imported, with its noise and
+                prior variances where series have their own); by default, that before any data.
+            variances: For each expert object those of the S series, with which they begin before any data; ``None``
+                for the expert's own. None of them by default.
 
         Raises:
             ValueError: If a series is there already or named twice, or the state is one of another ensemble, or has
@@ -128,12 +144,24 @@ class EnsembleFleet:
             if given.quarantine is not None and bool((given.quarantine.until != 0).any()):
                 raise ValueError("some experts of this state are in quarantine; observe on until they are back")
             self._store.check(given)
+        if variances and (given is not None or not self.has_own_variances):
+            raise ValueError("series with variances of their own begin before any data, in a fleet with own_variances")
         if not names:
             return
         device = self._store.failed.device
         check_room(len(names) * self._store.bytes_each, device, f"{len(names)} series", "add fewer, or give a folder")
         with torch.no_grad():
-            self._store.put(self._slots.add(names).to(device), given)
+            places = self._slots.add(names).to(device)
+            self._store.put(places, given)
+            for number, own in enumerate(variances):
+                if own is not None:
+                    self._store.begin_with_variances(number, places, own)
+            if self.has_own_variances and isinstance(state, OnlineEnsemble):
+                for number, bound in enumerate(state.ensemble.bind()):
+                    assert isinstance(bound, BoundGaussian)
+                    shape = (len(places), *bound.noise.shape)
+                    own = Variances(bound.noise.expand(shape), bound.prior_variance.expand(shape))
+                    self._store.put_variances(number, places, own)
 
     def retire(self, names: Names) -> None:
         """Take series out; their places are taken by the next ones.
@@ -144,13 +172,22 @@ class EnsembleFleet:
         self._slots.retire(listed(names))
 
     def export(self, name: Hashable) -> OnlineEnsemble:
-        """An ensemble with the hyperparameters of the fleet and a copy of the state of one series.
+        """An ensemble with the hyperparameters of one series and a copy of its state; feature maps and rule are shared.
 
         Raises:
             KeyError: If the series is unknown.
         """
-        place = int(self._slots.places([name])[0])
-        return OnlineEnsemble(self.ensemble, self._store.state(place))
+        place, ensemble = int(self._slots.places([name])[0]), self.ensemble
+        if self.has_own_variances:
+            ensemble = with_own_variances(ensemble, self._variances_at(place))
+        return OnlineEnsemble(ensemble, self._store.state(place))
+
+    def _variances_at(self, place: int) -> list[Variances]:
+        numbers = range(len(self.ensemble.experts))
+        return [
+            Variances(*(self._store.note(f"{kind}_{number}")[place] for kind in Variances._fields))
+            for number in numbers
+        ]
 
     @torch.no_grad()
     def observe(self, names: Names, X: Tensor, y: Tensor) -> EnsemblePredictions:
@@ -217,7 +254,8 @@ class EnsembleFleet:
         """
         if len(self):
             raise ValueError(f"{len(self)} series have learned with these hyperparameters; fit them before adding any")
-        self._store.begin_with(self.ensemble.init())
+        notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
+        self._store.begin_with(self.ensemble.init(), notes)
         self._read_anew()
 
     def note(self, note: str, names: Names) -> Tensor:
@@ -310,6 +348,16 @@ def _check_kinds(ensemble: Ensemble, start: EnsembleState) -> None:
                 f"{type(expert).__name__} cannot be an expert of a fleet, whose states have a fixed size; leave it "
                 f"out, as the preset light does"
             )
+
+
+def _variance_notes(ensemble: Ensemble) -> dict[str, Tensor]:
+    """What the variances of a series are at first: the experts' own."""
+    notes = {}
+    for number, (expert, bound) in enumerate(zip(ensemble.experts, ensemble.bind(), strict=True)):
+        if not isinstance(bound, BoundGaussian):
+            raise TypeError(f"{type(expert).__name__} has no noise variance of its own; leave own_variances out")
+        notes[f"noise_{number}"], notes[f"prior_{number}"] = bound.noise.detach(), bound.prior_variance.detach()
+    return notes
 
 
 def _check_alike(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:

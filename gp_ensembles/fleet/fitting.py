@@ -21,6 +21,7 @@ from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.fleet.variances import Variances, fit_variances
 
 
 def evidence_of_each(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
@@ -47,12 +48,16 @@ def evidence_of_each(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
         True
     """
     bound = expert.bind()
-    seen = (~y.isnan()).to(y).reshape(len(y), *[1] * len(expert.batch_shape), -1, 1)
+    return evidence_terms(bound.features(X), y, bound.prior_variance, bound.noise)
+
+
+def evidence_terms(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
+    r"""The same from features (S, \*batch, N, F) and variances of shape (\*batch) or (S, \*batch)."""
+    seen = (~y.isnan()).to(y).reshape(len(y), *[1] * (Phi.ndim - 3), -1, 1)
     targets = y.nan_to_num(0.0).reshape(seen.shape)
-    Phi = bound.features(X) * seen
-    quadratic, half_log_determinant = whitened_statistics(Phi, targets, bound.prior_variance / bound.noise)
-    normalizer = seen.sum((-2, -1)) * (math.log(2 * math.pi) + bound.noise.log())
-    return -0.5 * (quadratic / bound.noise + normalizer) - half_log_determinant
+    quadratic, half_log_determinant = whitened_statistics(Phi * seen, targets, prior_variance / noise)
+    normalizer = seen.sum((-2, -1)) * (math.log(2 * math.pi) + noise.log())
+    return -0.5 * (quadratic / noise + normalizer) - half_log_determinant
 
 
 @final
@@ -130,15 +135,50 @@ def fit_bases(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, *, pro
         fit: See :func:`fit_shared`.
         progress: Show a progress bar.
     """
-    memory = ensemble.memory
-    if memory is not None:
-        history = memory.init(y).expand(len(y), -1)
-        X = torch.cat([X, memory.columns(history, y)[1]], dim=-1)
+    X = with_lagged(ensemble, X, y)
     done: set[int] = set()
     for expert in experts_on_bases(ensemble):
         if id(expert.features) not in done:
             done.add(id(expert.features))
             fit_shared(expert, X, y, fit, progress=progress)
+
+
+def with_lagged(ensemble: Ensemble, X: Tensor, y: Tensor) -> Tensor:
+    """Inputs (S, N, D) as the experts see them: with the lagged targets (S, N) that the ensemble remembers."""
+    memory = ensemble.memory
+    if memory is None:
+        return X
+    history = memory.init(y).expand(len(y), -1)
+    return torch.cat([X, memory.columns(history, y)[1]], dim=-1)
+
+
+def fit_own_variances(
+    ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_move: Tensor
+) -> list[Variances | None]:
+    """Variances of each series under the experts on bases, see :func:`fit_variances`; ``None`` for other experts.
+
+    Args:
+        ensemble: The ensemble.
+        X: Inputs, shape (S, N, D).
+        y: Targets, shape (S, N).
+        fit: See :func:`fit_variances`.
+        may_move: For which series, (S,); the others get the experts' own.
+    """
+    X, known = with_lagged(ensemble, X, y), dict[int, Variances]()
+    fitted = {id(expert) for expert in experts_on_bases(ensemble)}
+    found = list[Variances | None]()
+    for expert in ensemble.experts:
+        if not isinstance(expert, GaussianExpert) or id(expert) not in fitted:
+            found.append(None)
+            continue
+        if id(expert.features) not in known:
+            own, bound = fit_variances(expert, X, y, fit), expert.bind()
+            chosen = may_move.reshape(-1, *[1] * (own.noise.ndim - 1))
+            shared = bound.noise.detach(), bound.prior_variance.detach()
+            parts = (torch.where(chosen, one, other) for one, other in zip(own, shared, strict=True))
+            known[id(expert.features)] = Variances(*parts)
+        found.append(known[id(expert.features)])
+    return found
 
 
 def experts_on_bases(ensemble: Ensemble) -> Sequence[GaussianExpert]:

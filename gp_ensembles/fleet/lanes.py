@@ -24,6 +24,7 @@ from gp_ensembles.filters.states import (
     StudentTPredictions,
 )
 from gp_ensembles.filters.transitions import RandomWalk
+from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.numerics import normal
 
 _STATE_BYTES, _ROW_BYTES = 64_000_000, 256_000_000
@@ -46,13 +47,14 @@ class Lane(ABC):
         """How many series may be staged at once."""
 
     @abstractmethod
-    def stage(self, places: Tensor, Phi: Tensor, y: Tensor) -> Predictions:
+    def stage(self, places: Tensor, Phi: Tensor, y: Tensor, own: Variances | None) -> Predictions:
         r"""Predict rows, and keep what they teach.
 
         Args:
             places: Distinct places of the series, shape (S,).
             Phi: Features of their rows in the order of time, shape (S, \*batch, B, F).
             y: Targets, shape (S, B); NaN where missing.
+            own: Variances of each series; ``None`` for the expert's, which all share.
 
         Returns:
             Predictions made before each target, (S, \*batch, B).
@@ -63,7 +65,7 @@ class Lane(ABC):
         """Learn what was staged, for some of the series: places among them, integers."""
 
     @abstractmethod
-    def predict(self, places: Tensor, Phi: Tensor) -> Predictions:
+    def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
         r"""Predict a row of each series (S,), which may come several times, from features (S, \*batch, 1, F)."""
 
 
@@ -88,9 +90,9 @@ class RowLane(Lane):
         """See :meth:`Lane.most_series`."""
         return max(1, _ROW_BYTES // (4 * self._moments[0, :, 0].numel() * self._moments.element_size()))
 
-    def stage(self, places: Tensor, Phi: Tensor, y: Tensor) -> Predictions:
+    def stage(self, places: Tensor, Phi: Tensor, y: Tensor, own: Variances | None) -> Predictions:
         """See :meth:`Lane.stage`."""
-        rows = predict_rows(self._moments, places, self._rows(Phi), self._walk, self._noise)
+        rows = predict_rows(self._moments, places, self._rows(Phi), self._walk, self._noise_of(own))
         targets = y.squeeze(-1)
         self._staged = places, rows, targets
         log_prob = normal.log_prob(targets.unsqueeze(-1), rows.mean, rows.variance)
@@ -105,10 +107,13 @@ class RowLane(Lane):
             places, targets, rows = places[keep], targets[keep], RowPredictions(*(part[keep] for part in rows))
         learn_rows(self._moments, places, rows, targets, self._walk)
 
-    def predict(self, places: Tensor, Phi: Tensor) -> Predictions:
+    def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
         """See :meth:`Lane.predict`."""
-        rows = predict_rows(self._moments, places, self._rows(Phi), self._walk, self._noise)
+        rows = predict_rows(self._moments, places, self._rows(Phi), self._walk, self._noise_of(own))
         return self._predictions(rows, torch.full_like(rows.variance, torch.nan), Phi)
+
+    def _noise_of(self, own: Variances | None) -> Tensor:
+        return self._noise if own is None else own.noise.reshape(len(own.noise), -1)
 
     def _rows(self, Phi: Tensor) -> Tensor:
         return Phi.reshape(len(Phi), len(self._noise), Phi.shape[-1])
@@ -132,18 +137,21 @@ class BlockLane(Lane):
         size = sum(part[0].numel() * part.element_size() for part in self.state)
         return max(1, _STATE_BYTES // max(1, size))
 
-    def stage(self, places: Tensor, Phi: Tensor, y: Tensor) -> Predictions:
+    def stage(self, places: Tensor, Phi: Tensor, y: Tensor, own: Variances | None) -> Predictions:
         """See :meth:`Lane.stage`."""
-        after, steps = self._update(self._at(places), Phi, y)
+        after, steps = self._update(self._at(places), Phi, y, own)
         self._staged = places, after
         return steps
 
-    def _update(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
-        if not isinstance(self.bound, BoundGaussian | BoundLaplace):
+    def _update(
+        self, state: FilterState, Phi: Tensor, y: Tensor, own: Variances | None
+    ) -> tuple[FilterState, Predictions]:
+        bound = self._bound_to(own)
+        if not isinstance(bound, BoundGaussian | BoundLaplace):
             done: tuple[FilterState, Predictions] = torch.func.vmap(self.bound.update_block)(state, Phi, y)
             return done
         targets = y.reshape(len(y), *[1] * (Phi.ndim - 3), -1).expand(Phi.shape[:-1])
-        return self.bound.update_block(state, Phi, targets)
+        return bound.update_block(state, Phi, targets)
 
     def commit(self, keep: Tensor) -> None:
         """See :meth:`Lane.commit`."""
@@ -153,13 +161,19 @@ class BlockLane(Lane):
         for old, new in zip(self.state, after, strict=True):
             old.index_copy_(0, places[keep], new[keep])
 
-    def predict(self, places: Tensor, Phi: Tensor) -> Predictions:
+    def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
         """See :meth:`Lane.predict`."""
-        state = self._at(places)
-        if isinstance(self.bound, BoundGaussian | BoundLaplace):
-            return self.bound.predict(state, Phi)
+        state, bound = self._at(places), self._bound_to(own)
+        if isinstance(bound, BoundGaussian | BoundLaplace):
+            return bound.predict(state, Phi)
         steps: Predictions = torch.func.vmap(self.bound.predict)(state, Phi)
         return steps
+
+    def _bound_to(self, own: Variances | None) -> BoundExpert:
+        """The bound expert with the variances of each series."""
+        if own is None:
+            return self.bound
+        return BoundGaussian(self.bound.features, own.prior, self.bound.transition, own.noise)
 
     def _at(self, places: Tensor) -> FilterState:
         return type(self.state)(*(part.index_select(0, places) for part in self.state))

@@ -20,12 +20,13 @@ from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.fleet.arrivals import batches
-from gp_ensembles.fleet.beginning import Rows, moves, shared_ensemble, stacked, template_of
+from gp_ensembles.fleet.beginning import Rows, moves, shared_ensemble, some_of, stacked, template_of
 from gp_ensembles.fleet.checkpoint import read_about
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet, Names, listed
-from gp_ensembles.fleet.fitting import fit_bases
+from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
 from gp_ensembles.fleet.predictions import FleetPredictions, nothing, place_of, quantile_each
 from gp_ensembles.fleet.scales import SeriesScales, fill
+from gp_ensembles.fleet.variances import Variances
 
 _Counts = dict[Hashable, int]  # rows of series
 _LEAST_TARGETS = 10
@@ -51,6 +52,8 @@ class Fleet:
         coverages: Shares of targets that intervals are to cover, each series' following its own targets.
         seed: Seed of all randomness.
         dtype: Precision of the states; scales and predictions are in float64.
+        own_variances: Whether noise and prior variances are fitted for each series at the end of its warm-up, with the
+            length scales that all share.
         folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
 
     Raises:
@@ -79,6 +82,7 @@ class Fleet:
         coverages: Sequence[float] = (0.9,),
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
+        own_variances: bool = True,
         folder: str | Path | None = None,
     ) -> None:
         if not spec.target.is_real or spec.target.num_outputs is not None:
@@ -87,6 +91,7 @@ class Fleet:
             raise ValueError(f"warmup is {warmup}; at least {_LEAST_TARGETS} rows of a series are needed to begin")
         self.turns = Turns()
         self.spec, self.warmup, self.seed, self.dtype = spec, warmup, seed, dtype
+        self.own_variances = own_variances
         self.intervals = IntervalLevels(tuple(coverages))
         self.series: EnsembleFleet | None = None
         self._folder = folder
@@ -136,6 +141,7 @@ class Fleet:
             coverages=self.intervals.coverages,
             seed=self.seed,
             dtype=self.dtype,
+            own_variances=self.own_variances,
             folder=self._folder,
         )
         given, X, y = other._checked(names, X, y)
@@ -244,6 +250,7 @@ class Fleet:
             "warmup": self.warmup,
             "coverages": list(self.intervals.coverages),
             "seed": self.seed,
+            "own_variances": self.own_variances,
             "dtype": str(self.dtype).removeprefix("torch."),
             "template": dict(self._template._asdict()),
             "waiting": waiting,
@@ -269,6 +276,7 @@ class Fleet:
             warmup=about["warmup"],
             coverages=about["coverages"],
             seed=about["seed"],
+            own_variances=about["own_variances"],
             dtype=getattr(torch, about["dtype"]),
             folder=states,
         )
@@ -400,7 +408,7 @@ class Fleet:
             self._fit(standard, progress)
         assert self.series is not None
         names = list(warm)
-        self.series.add(names)
+        self.series.add(names, variances=self._variances_of(self.series, standard))
         for field in SeriesScales._fields:
             self.series.write_note(field, names, torch.cat([getattr(one, field) for one in scales]))
         self.series.write_note("last", names, torch.stack([rows.X[-1] for rows in filled]))
@@ -410,6 +418,14 @@ class Fleet:
         for name in names:
             del self._waiting[name]
         return ready
+
+    def _variances_of(self, series: EnsembleFleet, standard: Sequence[Rows]) -> Sequence[Variances | None]:
+        """The variances of series that begin, from their standardized warm-ups; none where all share the experts'."""
+        if not series.has_own_variances or self.spec.fit_settings.method is None:
+            return ()
+        X, y = (part.to(self.dtype) for part in stacked(standard))
+        may_move = torch.tensor([moves(rows) for rows in standard], dtype=torch.bool, device=y.device)
+        return fit_own_variances(series.ensemble, X, y, self.spec.fit_settings, may_move)
 
     def _enough(self, rows: Rows) -> int | None:
         """How many of the first rows are a warm-up; ``None`` while there are too few."""
@@ -423,7 +439,7 @@ class Fleet:
         series = self._empty(template)
         settings = self.spec.fit_settings
         if settings.method is not None:
-            X, y = (part.to(self.dtype) for part in stacked(standard))
+            X, y = (part.to(self.dtype) for part in stacked(some_of(standard)))
             with torch.enable_grad():
                 fit_bases(series.ensemble, X, y, settings, progress=progress)
             series.read_hyperparameters()
@@ -438,7 +454,8 @@ class Fleet:
             **{"last": zero, "lower": levels.lower, "upper": levels.upper},
         }
         rows = Rows(*(part.to(self.dtype) for part in template))
-        return EnsembleFleet(shared_ensemble(self.spec, rows, self.seed), folder=self._folder, notes=notes)
+        ensemble = shared_ensemble(self.spec, rows, self.seed)
+        return EnsembleFleet(ensemble, folder=self._folder, notes=notes, own_variances=self.own_variances)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
         waiting = next((name for name in names if name in self._waiting), None)

@@ -4,6 +4,7 @@ The experts are run by :mod:`~gp_ensembles.fleet.lanes`; what stands around them
 code of one series under ``torch.func.vmap``.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -125,7 +126,12 @@ class Step:
         if memory is not None and state.history is not None:
             X = torch.cat([X, state.history[:, [-lag for lag in memory.lags]]], dim=-1)
         features = self._features(X.unsqueeze(-2))
-        steps = side_by_side([lane.predict(places, Phi) for lane, Phi in zip(self._rows, features, strict=True)])
+        steps = side_by_side(
+            [
+                lane.predict(places, Phi, self._store.variances(number, places))
+                for number, (lane, Phi) in enumerate(zip(self._rows, features, strict=True))
+            ]
+        )
         bank, rule = self._layers.bank, self._layers.rule
         if bank is not None and state.innovations is not None:
             copies = torch.func.vmap(bank.predict)(state.innovations, steps.mean, steps.variance)
@@ -190,8 +196,8 @@ class Step:
         assert self._layers.outlier_threshold is not None
         share = (self._layers.outlier_threshold * deviation / (y - mean)) ** 4
         root = share.sqrt()
-        for lane, Phi in zip(self._rows, features, strict=True):
-            lane.stage(work.places, Phi * root.reshape(-1, *[1] * (Phi.ndim - 1)), y * root)
+        shaped = [Phi * root.reshape(-1, *[1] * (Phi.ndim - 1)) for Phi in features]
+        self._stage(self._rows, work.places, shaped, y * root)
         weighed = self._weigh(_Given(before, steps, y, share, None))
         history, memory = None, self._layers.memory
         if memory is not None and before.history is not None:  # a usual target is remembered: the prediction was wrong
@@ -209,10 +215,17 @@ class Step:
             X = torch.cat([X, columns], dim=-1)
         features = self._features(X)
         lanes = self._lanes(y.shape[1])
-        steps = side_by_side([lane.stage(work.places, Phi, y) for lane, Phi in zip(lanes, features, strict=True)])
+        steps = side_by_side(self._stage(lanes, work.places, features, y))
         missing = y.isnan()
         weighed = self._weigh(_Given(before, steps, y, None, missing if bool(missing.any()) else None))
         return weighed._replace(state=weighed.state._replace(history=history)), features
+
+    def _stage(self, lanes: list[Lane], places: Tensor, features: Sequence[Tensor], y: Tensor) -> list[Predictions]:
+        """Predict rows with all expert objects, and keep what they teach."""
+        return [
+            lane.stage(places, Phi, y, self._store.variances(number, places))
+            for number, (lane, Phi) in enumerate(zip(lanes, features, strict=True))
+        ]
 
     def _features(self, X: Tensor) -> list[Tensor]:
         r"""Features of each expert object at inputs (S, B, D), shape (S, \*batch, B, F); of all rows in one product."""

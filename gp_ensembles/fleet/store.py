@@ -9,7 +9,8 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.state import EnsembleState, named_tensors
 from gp_ensembles.files.operations import OpenFile
-from gp_ensembles.filters.states import FilterState
+from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_state, square_root_state
+from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 
@@ -39,9 +40,24 @@ class Store:
         self._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
         self.on_move: Callable[[], None] = lambda: None
 
-    def begin_with(self, start: EnsembleState) -> None:
-        """Give new series another first state, of the same ensemble."""
-        self._start |= self._checked(start)
+    def begin_with(self, start: EnsembleState, notes: Mapping[str, Tensor]) -> None:
+        """Give new series another first state, of the same ensemble, and other further numbers."""
+        self._start |= {**self._checked(start), **{f"note_{name}": value for name, value in notes.items()}}
+
+    def begin_with_variances(self, number: int, places: Tensor, own: Variances) -> None:
+        """Let series begin anew under one expert object, with variances (S, ...) of their own."""
+        state, kind = self.expert(number), self.kinds[number]
+        num_features = state[0].shape[-2] if kind is GaussianState else state[0].shape[-1]
+        first = (gaussian_state if kind is GaussianState else square_root_state)(own.prior, num_features)
+        for old, new in zip(state, first, strict=True):
+            old[places] = new.to(old)
+        self.put_variances(number, places, own)
+
+    def put_variances(self, number: int, places: Tensor, own: Variances) -> None:
+        """Write variances (S, ...) of series under one expert object; states stay."""
+        for name, value in own._asdict().items():
+            note = self.note(f"{name}_{number}")
+            note[places] = value.to(note)
 
     @property
     def room(self) -> int:
@@ -67,6 +83,12 @@ class Store:
     def failed(self) -> Tensor:
         """Rows that each series had learned when it failed, -1 for those that did not, (T,), by reference."""
         return self._tensors[FAILED]
+
+    def variances(self, number: int, places: Tensor) -> Variances | None:
+        """Variances of some series under one expert object; ``None`` where all share the expert's."""
+        if f"note_noise_{number}" not in self._tensors:
+            return None
+        return Variances(*(self.note(f"{kind}_{number}")[places] for kind in Variances._fields))
 
     def note(self, name: str) -> Tensor:
         """One of the further numbers of each series, (T, ...), by reference."""

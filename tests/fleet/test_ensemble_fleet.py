@@ -5,14 +5,19 @@ from itertools import pairwise
 
 import pytest
 import torch
+from gpytorch.constraints import Positive
 from gpytorch.kernels import RBFKernel
-from gpytorch.likelihoods import SoftmaxLikelihood
+from gpytorch.likelihoods import GaussianLikelihood, SoftmaxLikelihood
 from torch import Tensor
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.state import named_tensors
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
+from gp_ensembles.experts.gaussian import InitialState
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.filters import RandomWalk, gaussian_state, square_root_state
 from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, OnlineNewton
 from tests.fleet.instances import ENSEMBLES, INPUTS, SERIES, linear, rows
 
@@ -197,3 +202,61 @@ def test_experts_whose_states_grow_are_refused():
     ensemble = Ensemble([WindowExpert(RBFKernel().double(), INPUTS, num_rows=10)], FixedShare())
     with pytest.raises(TypeError, match="WindowExpert cannot be an expert of a fleet"):
         EnsembleFleet(ensemble)
+
+
+def of_variances(noise: Tensor, prior: Tensor, walks: bool, form: InitialState) -> Ensemble:
+    """Two experts on one map, static and walking or both static, with these variances."""
+    features = LinearFeatures(INPUTS, prior)
+    likelihood = GaussianLikelihood(noise_constraint=Positive()).to(prior)
+    likelihood.noise = noise.reshape(1)
+    transition = RandomWalk(1e-2) if walks else None
+    experts = [GaussianExpert(features, likelihood, one, form) for one in (None, transition)]
+    return Ensemble(experts, FixedShare())
+
+
+@pytest.mark.parametrize("form", [gaussian_state, square_root_state])
+@pytest.mark.parametrize("walks", [True, False])
+def test_series_with_variances_of_their_own_are_ensembles_with_these(walks, form, generator):
+    one = torch.ones((), dtype=torch.float64)
+    fleet = EnsembleFleet(of_variances(one, one, walks, form), own_variances=True)
+    noise, prior = (torch.rand(SERIES, generator=generator, dtype=torch.float64) + 0.1 for _ in range(2))
+    fleet.add(NAMES, variances=[Variances(noise, prior)] * 2)
+    fleet.add(["usual"])
+    others = {
+        name: OnlineEnsemble(of_variances(*own, walks, form)) for name, *own in zip(NAMES, noise, prior, strict=True)
+    }
+    others["usual"] = OnlineEnsemble(of_variances(one, one, walks, form))
+    names, X, y = rows(150, generator)
+    names[::7] = ["usual"] * len(names[::7])
+    said = [fleet.observe(names[part], X[part], y[part]) for part in (slice(0, 40), slice(40, 41), slice(41, None))]
+    close = {"rtol": 1e-9, "atol": 1e-9, "equal_nan": True}
+    for name, other in others.items():
+        mine = torch.tensor([one == name for one in names])
+        expected = other.observe(X[mine], y[mine])
+        for field in ("mean", "variance", "log_prob"):
+            found = torch.cat([getattr(part, field) for part in said])[mine]
+            torch.testing.assert_close(found, getattr(expected, field), **close)
+        torch.testing.assert_close(fleet.predict([name], X[:1]).variance, other.predict(X[:1]).variance, **close)
+    # One that leaves takes its variances with it, and brings them when it comes back.
+    name, *_, X, y = NAMES[0], *rows(20, generator)
+    alone = fleet.export(name)
+    expected = others[name].observe(X, y)
+    torch.testing.assert_close(alone.observe(X, y).log_prob, expected.log_prob, **close)
+    fleet.retire([name])
+    fleet.add([name], alone)
+    torch.testing.assert_close(fleet.predict([name], X[:1]).variance, others[name].predict(X[:1]).variance, **close)
+    again = fleet.observe([name] * 20, X, y).log_prob
+    torch.testing.assert_close(again, others[name].observe(X, y).log_prob, **close)
+
+
+def test_variances_that_cannot_be_are_refused():
+    one = torch.ones((), dtype=torch.float64)
+    ensemble = of_variances(one, one, True, gaussian_state)
+    fleet, own = EnsembleFleet(ensemble, own_variances=True), Variances(one.reshape(1), one.reshape(1))
+    with pytest.raises(ValueError, match="begin before any data"):
+        fleet.add(["a"], ensemble.init(), variances=[own, own])
+    with pytest.raises(ValueError, match="begin before any data"):
+        EnsembleFleet(ensemble).add(["a"], variances=[own, own])
+    assert len(fleet) == 0
+    with pytest.raises(TypeError, match="StudentTExpert has no noise variance of its own"):
+        EnsembleFleet(ENSEMBLES["unknown noise"](), own_variances=True)

@@ -53,7 +53,7 @@ def rows_of(names, s):
 def test_every_series_is_an_ensemble_on_rows_standardized_by_hand(size, generator):
     names, X, y = table(WARMUP + LATER, generator)
     cut = SERIES * WARMUP
-    fleet = Fleet(SPEC, warmup=WARMUP, coverages=(0.9, 0.5))
+    fleet = Fleet(SPEC, warmup=WARMUP, coverages=(0.9, 0.5), own_variances=False)
     fleet.fit(names[:cut], X[:cut], y[:cut])
     parts = [
         fleet.observe(names[start : start + size], X[start : start + size], y[start : start + size])
@@ -109,6 +109,24 @@ def test_series_begin_one_after_another(generator):
         fleet.predict(["x"], X[:1])
     fleet.retire(["x", "unit 1"])
     assert (fleet.names, fleet.waiting) == (("unit 0", "unit 2", "unit 3"), {})
+
+
+def test_noise_is_that_of_each_series(generator):
+    """Alike but for the size of their noise, which standard rows of a smooth function would not tell."""
+    num_rows, draw = 400, {"generator": generator, "dtype": torch.float64}
+    deviation = torch.tensor([0.02, 0.1, 0.5, 2.0], dtype=torch.float64)
+    X = torch.randn(num_rows, SERIES, 1, **draw)
+    y = 3 * X.squeeze(-1) + deviation * torch.randn(num_rows, SERIES, **draw)
+    names = [f"unit {s}" for _ in range(num_rows) for s in range(SERIES)]
+    cut, said = SERIES * 100, {}
+    for own in (True, False):
+        fleet = Fleet(replace(QUICK, fit_settings=FitSettings(num_samples=1)), warmup=100, own_variances=own)
+        fleet.fit(names[:cut], X.reshape(-1, 1)[:cut], y.flatten()[:cut])
+        said[own] = fleet.observe(names[cut:], X.reshape(-1, 1)[cut:], y.flatten()[cut:])
+    found = said[True].variance.sqrt().reshape(-1, SERIES)[-50:].mean(0)
+    torch.testing.assert_close(found, deviation, rtol=0.15, atol=0)
+    gain = (said[True].log_prob - said[False].log_prob).reshape(-1, SERIES).mean(0)
+    assert (gain > 0.02).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -1,0 +1,133 @@
+r"""Noise and prior variance of each of many series on features that they share, profiled exactly.
+
+With the features fixed, one decomposition :math:`\Phi^\top \Phi = V \mathrm{diag}(\lambda) V^\top` for each series and
+expert gives its evidence for all variances at F operations each, :math:`b = V^\top \Phi^\top y` and
+:math:`r = \sigma_\theta^2 / \sigma^2`:
+
+.. math:: \log p(y) = -\tfrac12 \Bigl( \frac{y^\top y - r \sum_i b_i^2 / (1 + r \lambda_i)}{\sigma^2}
+              + N \log 2 \pi \sigma^2 + \sum_i \log (1 + r \lambda_i) \Bigr)
+
+(Rasmussen and Williams 2006, section 2.2, by Woodbury's identity.) Length scales stay those that all series share: to
+fit them for each in one batch costs what it costs one by one, since their features are most of the work.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.numerics.minimize import minimize
+
+_FEATURES_AT_ONCE = 300_000  # numbers that stay in the cache
+_LEAST_NOISE = 1e-6  # of standardized targets, as of experts
+
+
+class Variances(NamedTuple):
+    r"""Variances of S series under the experts of one object.
+
+    Attributes:
+        noise: Noise variances, shape (S, \*batch).
+        prior: Prior variances of the weights, shape (S, \*batch).
+    """
+
+    noise: Tensor
+    prior: Tensor
+
+
+class _Profile(NamedTuple):
+    """What the evidence of P problems needs: eigenvalues and squares (P, F), the targets' squares and number (P,)."""
+
+    eigenvalues: Tensor
+    squares: Tensor
+    total: Tensor
+    num_rows: Tensor
+
+
+@torch.no_grad()
+def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings) -> Variances:
+    r"""The variances of each series with the highest evidence, under a prior around the expert's own.
+
+    Args:
+        expert: Experts of batch shape () or (M,).
+        X: Inputs, shape (S, N, D).
+        y: Targets, shape (S, N); NaN where missing, or where a series has fewer rows.
+        fit: The optimizer, L-BFGS, and the precision of the prior in logarithms.
+
+    Raises:
+        ValueError: If the optimizer is another.
+
+    Example:
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> X = torch.randn(2, 200, 1, generator=generator, dtype=torch.float64)
+        >>> deviation = torch.tensor([[0.1], [1.0]], dtype=torch.float64)
+        >>> y = X.squeeze(-1) + deviation * torch.randn(2, 200, generator=generator, dtype=torch.float64)
+        >>> found = fit_variances(expert, X, y, FitSettings()).noise.sqrt()
+        >>> bool((found / deviation.squeeze(-1) - 1).abs().max() < 0.2)
+        True
+    """
+    if not isinstance(fit.method, LBFGS):
+        raise ValueError("variances of series are fitted by L-BFGS; give FitSettings(LBFGS())")
+    bound = expert.bind()
+    num_features, num_experts = expert.features.num_features, expert.num_experts
+    size = max(1, _FEATURES_AT_ONCE // (num_experts * y.shape[1] * num_features))
+    parts = [
+        _profile(bound.features(rows).reshape(len(rows), num_experts, -1, num_features), targets)
+        for rows, targets in zip(X.split(size), y.split(size), strict=True)
+    ]
+    profile = _Profile(*(torch.cat(part).flatten(0, 1).double() for part in zip(*parts, strict=True)))
+    own = torch.stack([bound.noise.reshape(-1), bound.prior_variance.reshape(-1)], dim=-1).double().log()
+    start = own.expand(len(y), -1, -1).reshape(-1, 2)
+
+    def losses(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
+        some = _Profile(*(part[problems] for part in profile))
+        value, gradient = _evidence(some, points)
+        away = points - start[problems]
+        value = value - 0.5 * fit.start_precision * away.square().sum(-1)
+        gradient = gradient - fit.start_precision * away
+        rows = some.num_rows.clamp_min(1.0)
+        return -value / rows, -gradient / rows.unsqueeze(-1)
+
+    method = fit.method
+    found = minimize(
+        losses,
+        start.contiguous(),
+        max_iterations=method.max_iterations,
+        gradient_tolerance=method.gradient_tolerance,
+        loss_tolerance=method.loss_tolerance,
+    )
+    variances = found.point.exp().to(y).reshape(len(y), *expert.batch_shape, 2)
+    return Variances(variances[..., 0].clamp_min(_LEAST_NOISE), variances[..., 1])
+
+
+def _profile(Phi: Tensor, y: Tensor) -> _Profile:
+    """Of features (S, M, N, F) and targets (S, N), with axes (S, M) in front."""
+    seen = (~y.isnan()).to(y)
+    targets = y.nan_to_num(0.0)
+    design = Phi * seen[:, None, :, None]
+    eigenvalues, axes = torch.linalg.eigh(design.mT @ design)
+    moments = (axes.mT @ (design.mT @ targets[:, None, :, None])).squeeze(-1)
+    like = eigenvalues[..., 0]
+    total, num_rows = (part.unsqueeze(1).expand_as(like) for part in (targets.square().sum(-1), seen.sum(-1)))
+    return _Profile(eigenvalues.clamp_min(0.0), moments.square(), total, num_rows)
+
+
+def _evidence(profile: _Profile, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Log evidence (P,) and its gradient (P, 2) at logarithms of noise and prior variance (P, 2)."""
+    noise, ratio = points[:, 0].exp(), (points[:, 1] - points[:, 0]).exp()
+    shrink = 1 / (1 + ratio.unsqueeze(-1) * profile.eigenvalues)
+    quadratic = profile.total - ratio * (profile.squares * shrink).sum(-1)
+    value = -0.5 * (
+        quadratic / noise + profile.num_rows * (math.log(2 * math.pi) + points[:, 0]) - shrink.log().sum(-1)
+    )
+    # By the logarithm of the ratio at fixed noise, and by that of the noise at fixed ratio.
+    by_ratio = (
+        0.5 * ratio * ((profile.squares * shrink.square()).sum(-1) / noise - (profile.eigenvalues * shrink).sum(-1))
+    )
+    by_noise = 0.5 * (quadratic / noise - profile.num_rows)
+    return value, torch.stack([by_noise - by_ratio, by_ratio], dim=-1)

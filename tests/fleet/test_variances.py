@@ -1,0 +1,55 @@
+"""Variances of each series: the evidence by the dense normal density, its maximum by a search of another library."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
+from gp_ensembles.fleet.variances import fit_variances
+from tests.fleet.instances import fourier
+
+NUM_SERIES, NUM_ROWS, PRECISION = 6, 40, 0.5
+
+
+def series(generator):
+    draw = {"generator": generator, "dtype": torch.float64}
+    X = torch.randn(NUM_SERIES, NUM_ROWS, 2, **draw)
+    noise = torch.logspace(-1.5, 0.3, NUM_SERIES, dtype=torch.float64).unsqueeze(-1)
+    y = 2 * X[..., 0].sin() + noise * torch.randn(NUM_SERIES, NUM_ROWS, **draw)
+    y[1, 25:], y[:, 3] = torch.nan, torch.nan
+    return X, y
+
+
+@pytest.mark.parametrize("num_experts", [1, 2])
+def test_each_series_has_the_variances_with_the_highest_evidence(num_experts, generator):
+    X, y = series(generator)
+    expert = GaussianExpert(fourier(num_experts=num_experts))
+    found = fit_variances(expert, X, y, FitSettings(LBFGS(loss_tolerance=1e-12), start_precision=PRECISION))
+    assert found.noise.shape == (NUM_SERIES, num_experts)
+    Phi = expert.bind().features(X).detach().numpy()
+    own = np.log([expert.likelihood.noise.detach().numpy()[0, 0], expert.features.prior_variance.detach().numpy()[0]])
+    for s in range(NUM_SERIES):
+        seen = ~np.isnan(y[s].numpy())
+        target = y[s].numpy()[seen]
+        for m in range(num_experts):
+            design = Phi[s, m][seen]
+
+            def height(logs, design=design, target=target):
+                noise, prior = np.exp(logs)
+                covariance = prior * design @ design.T + noise * np.eye(len(target))
+                density = stats.multivariate_normal(cov=covariance, allow_singular=True).logpdf(target)
+                return -density + 0.5 * PRECISION * ((logs - own) ** 2).sum()
+
+            best = optimize.minimize(height, own, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+            logs = np.log([float(found.noise[s, m]), float(found.prior[s, m])])
+            assert height(logs) <= best.fun + 1e-7
+            np.testing.assert_allclose(logs, best.x, rtol=0, atol=1e-3)
+
+
+def test_other_optimizers_are_refused(generator):
+    X, y = series(generator)
+    with pytest.raises(ValueError, match="fitted by L-BFGS"):
+        fit_variances(GaussianExpert(fourier()), X, y, FitSettings(Adam()))
