@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.numerics.lag_selection import carried_forward
+from gp_ensembles.numerics.reductions import readable_flags
 
 _FAR = 100.0  # in widths of the range of the warm-up targets
 _LEAST_CORRELATION = 0.2  # of a season
@@ -65,20 +66,24 @@ class TargetMemory(nn.Module):
         """The last targets before there are any, shape (L,) for the longest lag L."""
         return like.new_zeros(self.lags[-1])
 
-    def columns(self, history: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def columns(self, history: Tensor, y: Tensor, *, is_complete: bool = False) -> tuple[Tensor, Tensor]:
         """Lagged targets at each row of a block.
 
         Args:
             history: The last L targets before the block, gaps filled, the newest last; shape (L,), or (S, L) where
                 there are S series.
             y: Targets of the block, shape (B,) or (S, B); NaN where missing.
+            is_complete: Whether it is known that none is missing.
 
         Returns:
             The last L targets after the block, and the columns (B, P) or (S, B, P): row t knows targets before t only.
         """
         longest = self.lags[-1]
-        fill = self._filled if y.ndim == 1 else self._filled_each
-        known = fill(history, y.clamp(*self.reach()))
+        y = y.clamp(*self.reach())
+        if is_complete:
+            known = torch.cat([history, y], dim=-1)
+        else:
+            known = self._filled(history, y) if y.ndim == 1 else self._filled_each(history, y)
         columns = [known[..., longest - lag : known.shape[-1] - lag] for lag in self.lags]
         return known[..., -longest:], torch.stack(columns, dim=-1)
 
@@ -101,14 +106,15 @@ class TargetMemory(nn.Module):
         return (targets >= lower - (upper - lower)) & (targets <= upper + (upper - lower))
 
     def _filled(self, history: Tensor, y: Tensor) -> Tensor:
-        known = torch.cat([history, y])
-        gaps = torch.isnan(y).nonzero().flatten()
-        if gaps.numel() == 0:
+        known, gaps = torch.cat([history, y]), readable_flags(torch.isnan(y))
+        if gaps is None:
+            return self._filled_each(history.unsqueeze(0), y.unsqueeze(0)).squeeze(0)
+        if not any(gaps):
             return known
         # A gap may be filled from another one: in order, and in plain numbers.
         values, shift, slopes = known.tolist(), float(self.coefficients[-1]), self.coefficients[:-1].tolist()
         lower, upper = self.bounds.tolist()
-        for place in (gaps + history.shape[0]).tolist():
+        for place in (history.shape[0] + number for number, is_gap in enumerate(gaps) if is_gap):
             value = shift + sum(slope * values[place - lag] for slope, lag in zip(slopes, self.lags, strict=True))
             values[place] = min(max(value, lower), upper)
         return known.new_tensor(values)
@@ -119,8 +125,9 @@ class TargetMemory(nn.Module):
         lower, upper = self.bounds.unbind()
         for place in range(longest, known.shape[-1]):
             gaps = known[:, place].isnan()
-            if bool(gaps.any()):
-                lagged = known[:, [place - lag for lag in self.lags]]
+            flags = readable_flags(gaps)
+            if flags is None or any(flags):
+                lagged = torch.stack([known[:, place - lag] for lag in self.lags], dim=-1)
                 value = self.coefficients[-1] + lagged @ self.coefficients[:-1]
                 known[:, place] = torch.where(gaps, value.clamp(lower, upper), known[:, place])
         return known

@@ -17,6 +17,7 @@ from gp_ensembles.filters.schedule import Schedule, scale_features, scale_state
 from gp_ensembles.filters.sites import LaplaceRule, MomentMatchingRule, SiteRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments
 from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
+from gp_ensembles.numerics.reductions import readable_flags
 
 _AT_ONCE = 16  # rows of a block that move one another singly; those after them follow by matrix products
 
@@ -186,7 +187,7 @@ def _by_rows(moments: Tensor, target_scale: Tensor | None, y: Tensor, rule: Site
     if moments.shape[-2] > num_rows:
         moments = torch.cat([moments[..., :num_rows, :num_rows], moments[..., :num_rows, -1:]], dim=-1)
     missing = torch.isnan(y)
-    known = missing.tolist() if y.ndim == 1 else None  # targets of many series are missing at rows of their own
+    known = readable_flags(missing) if y.ndim == 1 else None  # targets of many series are missing at rows of their own
     columns, gradients, curvatures, means, variances = [], [], [], [], []
     for t in range(num_rows):
         column = moments[..., t]

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.ensembles.fixed_size import check_fixed_size
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.experts.gaussian import BoundGaussian
-from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.files.operations import make_folder
-from gp_ensembles.filters.states import GaussianState, SquareRootState, StudentTState
 from gp_ensembles.fleet.arrivals import batches
 from gp_ensembles.fleet.checkpoint import read_about, read_shard, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
@@ -87,7 +86,7 @@ class EnsembleFleet:
     ) -> None:
         self.turns = Turns()
         start = ensemble.init() if start is None else start
-        _check_kinds(ensemble, start)
+        check_fixed_size(ensemble, start, "a fleet")
         self.has_own_variances = own_variances
         if own_variances:
             notes = {**(notes or {}), **_variance_notes(ensemble)}
@@ -328,26 +327,6 @@ def listed(names: Names) -> Sequence[Hashable]:
     if isinstance(names, str):
         raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")
     return names.tolist() if isinstance(names, _HasList) else list(names)
-
-
-def _check_kinds(ensemble: Ensemble, start: EnsembleState) -> None:
-    if ensemble.num_outputs is not None or ensemble.forecasts:
-        raise ValueError("series of a fleet have one target each, and no forecasts of others among their inputs")
-    try:
-        meta = type(start.meta)(*(part.unsqueeze(0) for part in start.meta))
-        zero = start.meta.log_weights.new_zeros(1, ensemble.num_experts, 1)
-        torch.func.vmap(ensemble.meta_learner.update_block)(meta, zero)
-    except RuntimeError:
-        rule = type(ensemble.meta_learner).__name__
-        raise TypeError(f"{rule} cannot weigh many series at once; take FixedShare() or another rule") from None
-    for expert, bound, state in zip(ensemble.experts, ensemble.bind(), start.experts, strict=True):
-        if isinstance(bound, BoundLaplace) and bound.num_latent > 1:
-            raise TypeError("series of a fleet have one latent value each: two classes, levels or counts, not classes")
-        if not isinstance(state, GaussianState | SquareRootState | StudentTState):
-            raise TypeError(
-                f"{type(expert).__name__} cannot be an expert of a fleet, whose states have a fixed size; leave it "
-                f"out, as the preset light does"
-            )
 
 
 def _variance_notes(ensemble: Ensemble) -> dict[str, Tensor]:

@@ -1,10 +1,10 @@
 r"""Noise and prior variance of each of many series on features that they share, profiled exactly.
 
 With the features fixed, one decomposition :math:`\Phi^\top \Phi = V \mathrm{diag}(\lambda) V^\top` for each series and
-expert gives its evidence for all variances at F operations each, :math:`b = V^\top \Phi^\top y` and
-:math:`r = \sigma_\theta^2 / \sigma^2`:
+expert gives its evidence for all variances at F operations each, :math:`c_i = (V^\top \Phi^\top y)_i^2 / \lambda_i`,
+:math:`e = y^\top y - \sum_i c_i` (what least squares leave) and :math:`r = \sigma_\theta^2 / \sigma^2`:
 
-.. math:: \log p(y) = -\tfrac12 \Bigl( \frac{y^\top y - r \sum_i b_i^2 / (1 + r \lambda_i)}{\sigma^2}
+.. math:: \log p(y) = -\tfrac12 \Bigl( \frac{e + \sum_i c_i / (1 + r \lambda_i)}{\sigma^2}
               + N \log 2 \pi \sigma^2 + \sum_i \log (1 + r \lambda_i) \Bigr)
 
 (Rasmussen and Williams 2006, section 2.2, by Woodbury's identity.) Length scales stay those that all series share: to
@@ -24,6 +24,7 @@ from gp_ensembles.numerics.minimize import minimize
 
 _FEATURES_AT_ONCE = 300_000  # numbers that stay in the cache
 _LEAST_NOISE = 1e-6  # of standardized targets, as of experts
+_ROUND_OFF = 1e-14  # of the largest eigenvalue
 
 
 class Variances(NamedTuple):
@@ -39,11 +40,11 @@ class Variances(NamedTuple):
 
 
 class _Profile(NamedTuple):
-    """What the evidence of P problems needs: eigenvalues and squares (P, F), the targets' squares and number (P,)."""
+    """What the evidence of P problems needs: eigenvalues and c (P, F), e and the number of targets (P,)."""
 
     eigenvalues: Tensor
-    squares: Tensor
-    total: Tensor
+    explained: Tensor
+    left: Tensor
     num_rows: Tensor
 
 
@@ -80,8 +81,9 @@ def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings
         _profile(bound.features(rows).reshape(len(rows), num_experts, -1, num_features), targets)
         for rows, targets in zip(X.split(size), y.split(size), strict=True)
     ]
-    profile = _Profile(*(torch.cat(part).flatten(0, 1).double() for part in zip(*parts, strict=True)))
-    own = torch.stack([bound.noise.reshape(-1), bound.prior_variance.reshape(-1)], dim=-1).double().log()
+    profile = _Profile(*(torch.cat(part).flatten(0, 1) for part in zip(*parts, strict=True)))
+    above = (bound.noise.reshape(-1).double() - _LEAST_NOISE).clamp_min(_LEAST_NOISE**2)
+    own = torch.stack([above, bound.prior_variance.reshape(-1).double()], dim=-1).log()
     start = own.expand(len(y), -1, -1).reshape(-1, 2)
 
     def losses(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,32 +104,34 @@ def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings
         loss_tolerance=method.loss_tolerance,
     )
     variances = found.point.exp().to(y).reshape(len(y), *expert.batch_shape, 2)
-    return Variances(variances[..., 0].clamp_min(_LEAST_NOISE), variances[..., 1])
+    return Variances(_LEAST_NOISE + variances[..., 0], variances[..., 1])
 
 
 def _profile(Phi: Tensor, y: Tensor) -> _Profile:
     """Of features (S, M, N, F) and targets (S, N), with axes (S, M) in front."""
-    seen = (~y.isnan()).to(y)
-    targets = y.nan_to_num(0.0)
+    seen = (~y.isnan()).double()
+    targets = y.double().nan_to_num(0.0)
     design = Phi * seen[:, None, :, None]
     eigenvalues, axes = torch.linalg.eigh(design.mT @ design)
     moments = (axes.mT @ (design.mT @ targets[:, None, :, None])).squeeze(-1)
-    like = eigenvalues[..., 0]
-    total, num_rows = (part.unsqueeze(1).expand_as(like) for part in (targets.square().sum(-1), seen.sum(-1)))
-    return _Profile(eigenvalues.clamp_min(0.0), moments.square(), total, num_rows)
+    like = eigenvalues[..., -1:]
+    is_zero = eigenvalues <= _ROUND_OFF * like  # along such an axis the targets have nothing either
+    explained = torch.where(is_zero, 0.0, moments.square() / eigenvalues)
+    total, num_rows = (part.unsqueeze(1).expand_as(like[..., 0]) for part in (targets.square().sum(-1), seen.sum(-1)))
+    left = (total - explained.sum(-1)).clamp_min(0.0)
+    return _Profile(eigenvalues.masked_fill(is_zero, 0.0), explained, left, num_rows)
 
 
 def _evidence(profile: _Profile, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Log evidence (P,) and its gradient (P, 2) at logarithms of noise and prior variance (P, 2)."""
-    noise, ratio = points[:, 0].exp(), (points[:, 1] - points[:, 0]).exp()
-    shrink = 1 / (1 + ratio.unsqueeze(-1) * profile.eigenvalues)
-    quadratic = profile.total - ratio * (profile.squares * shrink).sum(-1)
-    value = -0.5 * (
-        quadratic / noise + profile.num_rows * (math.log(2 * math.pi) + points[:, 0]) - shrink.log().sum(-1)
-    )
+    """Log evidence (P,) and its gradient (P, 2) at logarithms of the noise above the least and of the prior."""
+    above, prior = points.exp().unbind(-1)
+    noise = _LEAST_NOISE + above
+    ratio = (prior / noise).unsqueeze(-1)
+    shrink = 1 / (1 + ratio * profile.eigenvalues)
+    quadratic = profile.left + (profile.explained * shrink).sum(-1)
+    value = -0.5 * (quadratic / noise + profile.num_rows * (2 * math.pi * noise).log() - shrink.log().sum(-1))
     # By the logarithm of the ratio at fixed noise, and by that of the noise at fixed ratio.
-    by_ratio = (
-        0.5 * ratio * ((profile.squares * shrink.square()).sum(-1) / noise - (profile.eigenvalues * shrink).sum(-1))
-    )
+    learned = ratio * profile.eigenvalues * shrink
+    by_ratio = 0.5 * ((profile.explained * shrink * learned).sum(-1) / noise - learned.sum(-1))
     by_noise = 0.5 * (quadratic / noise - profile.num_rows)
-    return value, torch.stack([by_noise - by_ratio, by_ratio], dim=-1)
+    return value, torch.stack([(by_noise - by_ratio) * (above / noise), by_ratio], dim=-1)

@@ -116,6 +116,6 @@ def _decayed_sums(start: Tensor, terms: Tensor, counts: Tensor) -> Tensor:
     """
     num_before = torch.cat([counts.new_zeros(1, dtype=terms.dtype), counts.to(terms.dtype).cumsum(0)])
     between = num_before - num_before[1:].unsqueeze(-1)  # (B, B + 1), negative for terms that are not before t
-    powers = MEMORY ** num_before[-1:].new_tensor(range(len(num_before)))
+    powers = MEMORY ** torch.arange(len(num_before), dtype=num_before.dtype, device=num_before.device)
     decay = torch.where(between >= 0, powers[between.clamp_min(0.0).long()], 0.0).triu(1)
     return terms @ decay + start.unsqueeze(-1) * powers[num_before.long()]

@@ -86,7 +86,7 @@ class InnovationBank:
         if not models or len(set(models)) < len(models):
             raise ValueError(f"innovation models must be at least one and distinct, got {list(models)}")
         self.models = tuple(models)
-        self._constants: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor]] = {}
+        self._constants: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._followed = tuple(dict.fromkeys(_Scale.of(model) for model in models))
         self._places = [self._followed.index(_Scale.of(model)) for model in models]
         factors = [_variance(model.degrees_of_freedom) for model in models]
@@ -138,7 +138,7 @@ class InnovationBank:
         after, drift = autoregression.update_block(start, counted, variance, missing)
         squares = torch.stack([errors, errors - drift]).square() / variance
         squares = squares.clamp_max(torch.finfo(squares.dtype).max ** 0.5)  # a gross target's square may overflow
-        rate, df, rows = self._on(mean)
+        rate, df, rows, _ = self._on(mean)
         scale, scales = volatility.update_block(state.scale, squares[rows], rate, df, missing)
         moments = self._moments(mean, variance, drift, scales)
         log_prob = self._log_prob(squares, scales, variance)
@@ -165,14 +165,16 @@ class InnovationBank:
         scale, products, errors = (torch.cat([old, more], -1) for old, more in zip(state[:3], new[:3], strict=True))
         return InnovationState(scale, products, errors, state.age)
 
-    def _on(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rates and degrees of freedom of the V recursions, (V, 1), and which errors they follow, (V,)."""
+    def _on(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rates and degrees of freedom of the V recursions, (V, 1), the errors they follow, (V,); df of models (K,)."""
         key = like.dtype, like.device
         if key not in self._constants:
-            rate = like.new_tensor([[f.rate] for f in self._followed])
-            df = like.new_tensor([[f.df] for f in self._followed])
+            numbers = [[f.rate for f in self._followed], [f.df for f in self._followed]]
+            rate, df = (torch.tensor(one, dtype=like.dtype, device=like.device).unsqueeze(1) for one in numbers)
             rows = torch.tensor([f.is_autoregressive for f in self._followed], dtype=torch.int64, device=like.device)
-            self._constants[key] = rate, df, rows
+            models = [model.degrees_of_freedom for model in self.models]
+            degrees = torch.tensor(models, dtype=like.dtype, device=like.device)
+            self._constants[key] = rate, df, rows, degrees
         return self._constants[key]
 
     def _moments(self, mean: Tensor, variance: Tensor, drift: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -181,8 +183,8 @@ class InnovationBank:
         means = [drifted if model.autoregressive else mean for model in self.models]
         factors = [model.width * _variance(model.degrees_of_freedom) for model in self.models]
         variances = [variance * scales[v] * f for v, f in zip(self._places, factors, strict=True)]
-        df = mean.new_tensor([model.degrees_of_freedom for model in self.models])
-        return torch.stack(means, 1), torch.stack(variances, 1), df[:, None].expand(mean.shape[0], -1, mean.shape[1])
+        df = self._on(mean)[-1][:, None].expand(mean.shape[0], -1, mean.shape[1])
+        return torch.stack(means, 1), torch.stack(variances, 1), df
 
     def _log_prob(self, squares: Tensor, scales: Tensor, variance: Tensor) -> Tensor:
         """Log densities of all models, (M, K, B), from squared errors (2, M, B) in the experts' variances."""

@@ -225,7 +225,7 @@ class DynamicModelAveraging(MetaLearner):
         times = torch.arange(num_steps + 1, device=log_prob.device)
         # Entry (s, t): what is left, before the step after t, of what was learned in s.
         age = (times - times.unsqueeze(1)).to(log_prob.dtype)
-        decay = torch.pow(log_prob.new_tensor(self.forgetting), age.clamp(min=0.0)).triu()
+        decay = torch.pow(log_prob.new_full((), self.forgetting), age.clamp(min=0.0)).triu()
         after = columns @ decay
         weights = torch.log_softmax(self.forgetting * after[:, :-1], 0)
         density = (weights + columns[:, 1:]).logsumexp(0) + best

@@ -407,7 +407,7 @@ def _careful(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState,
 def share_logs(share: float, state: MetaState) -> tuple[float, Tensor | None]:
     """Logs of what an expert keeps and of what each gets, the latter ``None`` where nothing is shared."""
     num_experts = state.log_weights.shape[0]
-    return math.log1p(-share), state.log_weights.new_tensor(share / num_experts).log() if share else None
+    return math.log1p(-share), state.log_weights.new_full((), share / num_experts).log() if share else None
 
 
 def share_out(log_weights: Tensor, keep: float, part: Tensor | None) -> Tensor:

@@ -90,9 +90,9 @@ class ExponentiatedGradient(MetaLearner):
         return grown_weights(state, num_new, share)
 
     def _linear_step(self, state: MetaState) -> LinearStep:
-        part = state.log_weights.new_tensor(self.share / state.log_weights.shape[0])
-        kept = state.log_weights.new_tensor(1 - self.share)
-        rate = state.log_weights.new_tensor(self.learning_rate)
+        part = state.log_weights.new_full((), self.share / state.log_weights.shape[0])
+        kept = state.log_weights.new_full((), 1 - self.share)
+        rate = state.log_weights.new_full((), self.learning_rate)
 
         def linear(weights: Tensor, column: Tensor, _: int) -> tuple[Tensor, Tensor]:
             density = torch.dot(weights, column)
@@ -190,7 +190,7 @@ def _fixed_rate(rate: float, state: MetaState, log_prob: Tensor) -> tuple[MetaSt
     where a target is impossible, undefined or next to impossible.
     """
     best = log_prob.detach().amax(0)
-    weights, stay = state.log_weights.exp(), log_prob.new_tensor(1 - rate)
+    weights, stay = state.log_weights.exp(), log_prob.new_full((), 1 - rate)
     factors, densities = [], []
     for column in (log_prob - best).exp().unbind(1):
         density = torch.dot(weights, column)

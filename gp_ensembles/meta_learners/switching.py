@@ -84,8 +84,8 @@ class FixedShare(MetaLearner):
             if pair is not None:
                 after = state._replace(log_weights=pair.switched, num_seen=state.num_seen + log_prob.shape[1])
                 return after, MetaOutput(pair.log_weights, pair.log_prob)
-            part = state.log_weights.new_tensor(self.share / log_prob.shape[0])
-            kept = state.log_weights.new_tensor(1 - self.share)
+            part = state.log_weights.new_full((), self.share / log_prob.shape[0])
+            kept = state.log_weights.new_full((), 1 - self.share)
 
             def linear(weights: Tensor, column: Tensor, _: int) -> tuple[Tensor, Tensor]:
                 density = torch.dot(weights, column)

@@ -7,6 +7,7 @@ is a fixed share for :math:`a = 0, b = 1 - \delta, c = \delta`, and Soft-Bayes o
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -227,7 +228,9 @@ def run_together(rules: Sequence[MetaLearner], states: Sequence[MetaState], log_
     num_experts, num_rows = log_prob.shape
     if len(forms) < len(rules) or all(given == 0 for _, _, given in forms) or num_rows < 2:
         return None
-    kept, gained, given = log_prob.new_tensor(forms).unbind(1)
+    if not readable_all(log_prob < torch.inf):
+        return None
+    kept, gained, given = _on(tuple(forms), log_prob.dtype, log_prob.device).unbind(1)
     kept, given = (part.unsqueeze(-1).expand(-1, num_experts).contiguous() for part in (kept, given / num_experts))
     best = log_prob.detach().amax(0)
     current = torch.stack([state.log_weights for state in states]).exp()
@@ -249,6 +252,13 @@ def run_together(rules: Sequence[MetaLearner], states: Sequence[MetaState], log_
             last = state.log_weights + (keep + columns * (gain / relative[:, number : number + 1])).log().sum(0)
         after.append(state._replace(log_weights=last, num_seen=state.num_seen + num_rows))
     return Together(after, torch.stack(before), relative.mT.log() + best)
+
+
+@lru_cache(maxsize=64)
+def _on(forms: tuple[tuple[float, float, float], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Forms as a tensor, (R, 3); copied to a device once."""
+    with torch.inference_mode(False):
+        return torch.tensor(forms, dtype=dtype, device=device)
 
 
 def _form(rule: MetaLearner) -> tuple[float, float, float] | None:

@@ -188,13 +188,13 @@ def test_states_of_other_ensembles_are_refused():
 
 def test_rules_that_weigh_one_series_at_a_time_are_refused():
     ensemble = Ensemble([GaussianExpert(linear())], CombinedRules([OnlineNewton(), FixedShare()], over=FixedShare()))
-    with pytest.raises(TypeError, match="CombinedRules cannot weigh many series at once; take FixedShare"):
+    with pytest.raises(TypeError, match="CombinedRules cannot be the rule of a fleet; take FixedShare"):
         EnsembleFleet(ensemble)
 
 
 def test_unordered_classes_are_refused():
     ensemble = Ensemble([LaplaceExpert(linear(), SoftmaxLikelihood(num_classes=3, mixing_weights=False))], FixedShare())
-    with pytest.raises(TypeError, match="one latent value each"):
+    with pytest.raises(TypeError, match="have one latent value"):
         EnsembleFleet(ensemble)
 
 

@@ -8,6 +8,7 @@ from scipy import optimize, stats
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
+from gp_ensembles.features import LinearFeatures
 from gp_ensembles.fleet.variances import fit_variances
 from tests.fleet.instances import fourier
 
@@ -47,6 +48,18 @@ def test_each_series_has_the_variances_with_the_highest_evidence(num_experts, ge
             logs = np.log([float(found.noise[s, m]), float(found.prior[s, m])])
             assert height(logs) <= best.fun + 1e-7
             np.testing.assert_allclose(logs, best.x, rtol=0, atol=1e-3)
+
+
+def test_targets_without_noise_have_the_least_noise_and_a_finite_prior(generator):
+    """What least squares leave of them is round-off of either sign, which must not be divided by."""
+    X = torch.linspace(-2, 2, NUM_ROWS, dtype=torch.float64).expand(2, -1).unsqueeze(-1)
+    y = torch.tensor([[1.0], [-1.0]], dtype=torch.float64) * X.squeeze(-1)
+    expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+    found = fit_variances(expert, X, y, FitSettings(LBFGS()))
+    assert bool((found.noise < 2e-6).all())
+    assert bool((found.noise >= 1e-6).all())
+    assert bool((found.prior < 10).all())
+    torch.testing.assert_close(found.prior[0], found.prior[1])
 
 
 def test_other_optimizers_are_refused(generator):

@@ -1,0 +1,178 @@
+"""How near a GPU comes to what it can do: roofs by matrix product and memory, and ours below them, as one table.
+
+    python benchmarks/gpu.py [--device cuda] [--small]
+
+Seconds are those of the clock between two waits for the device, the median of some runs. On a machine without a GPU the
+same code runs on the processor in small sizes, which shows that it runs and tells nothing about a GPU.
+"""
+
+import argparse
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from torch import Tensor
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.graphed import GraphedEnsemble
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.filters import RandomWalk, gaussian_state
+from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
+
+NUM_INPUTS = 3
+
+
+class Sizes(NamedTuple):
+    """How large everything is."""
+
+    product: int
+    copied: int
+    large: tuple[int, int]
+    many: tuple[int, int]
+    num_rows: int
+    num_series: int
+
+
+FULL = Sizes(8192, 2**29, (1024, 256), (56, 100), 8192, 100_000)
+SMALL = Sizes(512, 2**22, (32, 64), (14, 30), 256, 500)
+
+
+class Line(NamedTuple):
+    """A line of the table: what, how much, in which unit, and the share of a roof or of another way that it is."""
+
+    what: str
+    value: float
+    unit: str
+    share: str = ""
+
+
+def seconds(work: Callable[[], object], device: torch.device, runs: int = 5) -> float:
+    """The clock's seconds of a piece of work, after one run that warms up."""
+    times = []
+    for _ in range(runs + 1):
+        _wait(device)
+        start = time.perf_counter()
+        work()
+        _wait(device)
+        times.append(time.perf_counter() - start)
+    return median(times[1:])
+
+
+def product_rate(size: int, dtype: torch.dtype, device: torch.device) -> float:
+    """Operations a second of a product of square matrices."""
+    left, right = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
+    return 2 * size**3 / seconds(lambda: left @ right, device)
+
+
+def memory_rate(num: int, device: torch.device) -> float:
+    """Bytes a second that are read and written together when memory is copied."""
+    source = torch.ones(num, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    return 8 * num / seconds(lambda: target.copy_(source), device)
+
+
+def ensemble(size: tuple[int, int], dtype: torch.dtype, device: torch.device, *, layered: bool = False) -> Ensemble:
+    """Experts that walk at random, half of them where there are layers: innovation models and a switching rule."""
+    num_experts, num_features = size
+    kernels = [ScaleKernel(RBFKernel()).to(dtype) for _ in range(num_experts // 2 if layered else num_experts)]
+    for number, kernel in enumerate(kernels):
+        kernel.base_kernel.lengthscale = 0.3 + 2 * number / num_experts
+    stacked, generator = stack_kernels(kernels), torch.Generator().manual_seed(0)
+    features = RandomFourierFeatures.from_kernel(stacked, NUM_INPUTS, num_features, generator=generator)
+    walking = GaussianExpert(features, transition=RandomWalk(1e-3), initial_state=gaussian_state)
+    if not layered:
+        return Ensemble([walking], BayesianModelAveraging()).to(device)
+    static = GaussianExpert(features, initial_state=gaussian_state)
+    models = (InnovationModel(rate=0.05), InnovationModel(degrees_of_freedom=4))
+    return Ensemble([static, walking], FixedShare(), innovations=models).to(device)
+
+
+def rows(num: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Inputs and smooth targets."""
+    X = torch.randn(num, NUM_INPUTS, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = X[:, 0].sin() + 0.1 * torch.randn(num, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return X.to(device, dtype), y.to(device, dtype)
+
+
+def large(sizes: Sizes, dtype: torch.dtype, device: torch.device, roof: float) -> list[Line]:
+    """A large ensemble: blocks of 64 rows, of 4 F^2 operations a row and expert."""
+    num_experts, num_features = sizes.large
+    graphed = GraphedEnsemble(ensemble(sizes.large, dtype, device), block_size=64)
+    X, y = rows(sizes.num_rows, dtype, device)
+    took = seconds(lambda: graphed.observe(X, y), device, runs=3)
+    rate = 4 * num_features**2 * num_experts * len(y) / took
+    name = f"{num_experts} experts x F={num_features}, {str(dtype)[6:]}, blocks of 64 from a graph"
+    return [
+        Line(name, rate / 1e12, "TFLOP/s", f"{rate / roof:.2f} of the product"),
+        Line(name, len(y) / took, "rows/s"),
+    ]
+
+
+def small_experts(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Line]:
+    """An ensemble with innovation models, from a graph and eagerly."""
+    made = ensemble(sizes.many, dtype, device, layered=True)
+    X, y = rows(sizes.num_rows, dtype, device)
+    graphed, online = GraphedEnsemble(made), OnlineEnsemble(made)
+    replayed = seconds(lambda: graphed.observe(X, y), device, runs=3)
+    eager = seconds(lambda: online.observe(X, y), device, runs=3)
+    name = f"{sizes.many[0]} experts x F={sizes.many[1]} with innovation models, {str(dtype)[6:]}"
+    return [
+        Line(f"{name}, from a graph", len(y) / replayed, "rows/s", f"{eager / replayed:.1f} times eager"),
+        Line(f"{name}, eager", len(y) / eager, "rows/s"),
+    ]
+
+
+def fleet(sizes: Sizes, device: torch.device, roof: float) -> list[Line]:
+    """One row of each of many series of four experts, F = 64."""
+    dtype, num_features = torch.float32, 64
+    series = EnsembleFleet(ensemble((4, num_features), dtype, device), range(sizes.num_series))
+    X, y = rows(sizes.num_series, dtype, device)
+    names = list(range(sizes.num_series))
+    took = seconds(lambda: series.observe(names, X, y), device, runs=3)
+    floor = 3 * 4 * 4 * num_features * (num_features + 1) * sizes.num_series / roof
+    name = f"{sizes.num_series} series x 4 experts x F={num_features}, float32, a row of each"
+    return [Line(name, sizes.num_series / took, "rows/s", f"{took / floor:.2f} of three ways through memory")]
+
+
+def table(device: torch.device, sizes: Sizes) -> list[Line]:
+    """All lines."""
+    bandwidth = memory_rate(sizes.copied, device)
+    lines = [Line("memory, read and written", bandwidth / 1e9, "GB/s")]
+    for dtype in (torch.float32, torch.float64):
+        roof = product_rate(sizes.product, dtype, device)
+        lines.append(Line(f"matrix product, {str(dtype)[6:]}", roof / 1e12, "TFLOP/s"))
+        lines += large(sizes, dtype, device, roof)
+    for dtype in (torch.float32, torch.float64):
+        lines += small_experts(sizes, dtype, device)
+    return lines + fleet(sizes, device, bandwidth)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--small", action="store_true", help="small sizes, as always on a processor")
+    given = parser.parse_args(arguments)
+    device = torch.device(given.device)
+    on_gpu = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if on_gpu else "the processor, in small sizes: nothing about a GPU"
+    print(f"{datetime.date.today()}, torch {torch.__version__}, {name}")
+    for line in table(device, FULL if on_gpu and not given.small else SMALL):
+        print(f"{line.value:12.4g} {line.unit:8s} {line.share:34s} {line.what}")
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    main()
