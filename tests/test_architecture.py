@@ -91,8 +91,14 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # Experts over several processes: the parts of an ensemble, put together anew.
     "distributed": (
-        frozenset({"numerics", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"}),
-        frozenset(),
+        # distributions, fleet: a divided fleet hands on what its shards say. streaming: sweeps of configs.
+        frozenset(
+            {
+                *("numerics", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"),
+                *("distributions", "fleet", "streaming"),
+            }
+        ),
+        frozenset({"ray", "pyarrow"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
     "bo": (
@@ -137,7 +143,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "estimators": (
-        frozenset({"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm", "tables"}),
+        frozenset(
+            {"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm", "tables", "fleet"}
+        ),
         frozenset({"numpy", "pandas", "narwhals", "sklearn", "river", "skpro", "sktime"}),
     ),
     # numpy: the language of matplotlib.
@@ -159,6 +167,7 @@ DOORS: dict[str, frozenset[str]] = {
     "data": frozenset({"river", "sklearn"}),
     "experts": frozenset({"sklearn", "threadpoolctl"}),
     "bo": frozenset({"ax"}),
+    "distributed": frozenset({"ray", "pyarrow"}),
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
     "estimators": frozenset({"river", "sklearn", "skpro", "sktime"}),

@@ -93,7 +93,7 @@ class RiverRegressor(MiniBatchRegressor):
         Raises:
             ValueError: If a feature is not a number, or a number is out of all proportion.
         """
-        target = _target(y)
+        target = target_of(y)
         if self._model is not None:
             self._learn_rows([x], [target])
             return
@@ -116,7 +116,7 @@ class RiverRegressor(MiniBatchRegressor):
         """
         rows, targets = _after_warm_up(self, X, y)
         if rows:
-            self._learn_rows(rows, [_target(target) for target in targets])
+            self._learn_rows(rows, [target_of(target) for target in targets])
 
     def predict_one(self, x: Row) -> float:
         """Mean of the predictive mixture."""
@@ -132,7 +132,7 @@ class RiverRegressor(MiniBatchRegressor):
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Means of the predictive mixtures, one step ahead each."""
-        return pd.Series(self._distribution(list(_rows_of(X))).mean.cpu().numpy(), index=X.index)
+        return pd.Series(self._distribution(list(rows_of(X))).mean.cpu().numpy(), index=X.index)
 
     @property
     def is_fitted(self) -> bool:
@@ -146,13 +146,13 @@ class RiverRegressor(MiniBatchRegressor):
 
     def _learn_rows(self, rows: Sequence[Row], targets: Sequence[float]) -> None:
         assert self._model is not None
-        self._model.observe(_matrix(rows, self._rows.names), _column(targets))
+        self._model.observe(matrix_of(rows, self._rows.names), _column(targets))
 
     def _distribution(self, rows: Sequence[Row]) -> Distribution:
         if self._model is None:
-            _matrix(rows, ())  # text is refused from the first row on
+            matrix_of(rows, ())  # text is refused from the first row on
             return running_distribution(self._ensemble.target, _column(self._rows.targets), len(rows))
-        return self._model.predict(_matrix(rows, self._rows.names))
+        return self._model.predict(matrix_of(rows, self._rows.names))
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
@@ -234,7 +234,7 @@ class RiverClassifier(MiniBatchClassifier):
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Probabilities of the labels so far, a column for each."""
-        return pd.DataFrame(self._probabilities(list(_rows_of(X))), index=X.index)
+        return pd.DataFrame(self._probabilities(list(rows_of(X))), index=X.index)
 
     @property
     def is_fitted(self) -> bool:
@@ -250,9 +250,9 @@ class RiverClassifier(MiniBatchClassifier):
         total = sum(self._counts.values())
         frequencies = {label: count / total for label, count in self._counts.items()}
         if self._model is None:
-            _matrix(rows, ())  # text is refused from the first row on
+            matrix_of(rows, ())  # text is refused from the first row on
             return [dict(frequencies) for _ in rows]
-        distribution = self._model.predict(_matrix(rows, self._rows.names))
+        distribution = self._model.predict(matrix_of(rows, self._rows.names))
         assert isinstance(distribution, LatentMixture)
         late = {label: share for label, share in frequencies.items() if label not in self._labels}
         rest = 1.0 - sum(late.values())
@@ -262,7 +262,7 @@ class RiverClassifier(MiniBatchClassifier):
 
     def _learn_rows(self, rows: Sequence[Row], labels: Sequence[Label | None]) -> None:
         assert self._model is not None
-        self._model.observe(_matrix(rows, self._rows.names), _codes(labels, self._labels))
+        self._model.observe(matrix_of(rows, self._rows.names), _codes(labels, self._labels))
         self._count(labels)
 
     def _count(self, labels: Sequence[Label | None]) -> None:
@@ -299,7 +299,7 @@ class _KeptRows(NamedTuple):
         """
         if not x and not self.names:
             raise ValueError("the row has no feature; give at least one")
-        row = _matrix([x], tuple(x))
+        row = matrix_of([x], tuple(x))
         for wrong in (illegal_input(row), too_large(row, row.new_zeros(1))) if x else ():
             if wrong is not None:
                 raise ValueError(wrong.message(len(self.rows) + 1, tuple(str(name) for name in x)))
@@ -319,7 +319,7 @@ class _KeptRows(NamedTuple):
     @property
     def X(self) -> Tensor:
         """The rows as a matrix (N, D), NaN where a feature was missing."""
-        return _matrix(self.rows, self.names)
+        return matrix_of(self.rows, self.names)
 
 
 def _config(spec: EnsembleSpec, warmup: int, seed: int) -> StreamConfig:
@@ -331,7 +331,7 @@ def _check_warm_up(warmup: int) -> None:
         raise ValueError(f"warmup is {warmup}; at least {MIN_WARM_UP} rows are needed to fit a model")
 
 
-def _matrix(rows: Sequence[Row], names: Sequence[Hashable]) -> Tensor:
+def matrix_of(rows: Sequence[Row], names: Sequence[Hashable]) -> Tensor:
     """Rows as a matrix (N, D) with NaN for features that a row lacks."""
     values = [[_number(name, row.get(name)) for name in names] for row in rows]
     return torch.tensor(values, dtype=torch.float64, device="cpu").reshape(len(rows), len(names))
@@ -347,7 +347,7 @@ def _number(name: Hashable, value: Any) -> float:
         ) from None
 
 
-def _rows_of(X: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
+def rows_of(X: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
     columns = list(X.columns)
     return (dict(zip(columns, values, strict=True)) for values in X.itertuples(index=False, name=None))
 
@@ -358,7 +358,7 @@ def _after_warm_up(
     """Give a model the rows that its warm-up takes, one at a time; what is left of rows and targets."""
     if len(X) != len(y):
         raise ValueError(f"X has {len(X)} rows and y {len(y)}; give a target for each row")
-    rows: list[Row] = list(_rows_of(X))
+    rows: list[Row] = list(rows_of(X))
     targets = y.tolist()
     taken = 0
     while taken < len(rows) and not model.is_fitted:
@@ -381,7 +381,7 @@ def _is_missing(value: Any) -> bool:
     return pd.isna(value) is True
 
 
-def _target(y: Any) -> float:
+def target_of(y: Any) -> float:
     return math.nan if _is_missing(y) else float(y)
 
 

@@ -193,6 +193,20 @@ def check_real_targets(y: Tensor) -> None:
     raise ValueError(f"y is {value} in row {row}; use NaN for a target that was not observed")
 
 
+def sound_variances(prior_variance: Tensor, noise: Tensor, walk: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Prior and noise variances (...) with which the covariance form keeps its digits, the nearest to those given.
+
+    Example:
+        >>> prior, noise = torch.tensor([1.0, 9.0]).double(), torch.tensor([1e-3, 1e-9]).double()
+        >>> sound_variances(prior, noise, None)[1]
+        tensor([1.0000e-03, 9.0000e-06], dtype=torch.float64)
+    """
+    precision = torch.finfo(prior_variance.dtype).eps
+    if precision <= _SAFE_PRECISION:
+        return prior_variance, torch.maximum(noise, _SAFE_NOISE * prior_variance)
+    return prior_variance if walk is None else torch.minimum(prior_variance, walk / (_SAFE_WALK * precision)), noise
+
+
 def _default_form(prior_variance: Tensor, noise: Tensor, walk: Tensor | None) -> InitialState:
     """The covariance form where it keeps its digits, for every expert of the batch; else the square root."""
     precision = torch.finfo(prior_variance.dtype).eps

@@ -14,8 +14,9 @@ from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.turns import Turns, in_turns
-from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances
 from gp_ensembles.files.operations import make_folder
+from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import batches
 from gp_ensembles.fleet.checkpoint import read_about, read_shard, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
@@ -85,6 +86,7 @@ class EnsembleFleet:
         own_variances: bool = False,
     ) -> None:
         self.turns = Turns()
+        self._has_start = start is not None
         start = ensemble.init() if start is None else start
         check_fixed_size(ensemble, start, "a fleet")
         self.has_own_variances = own_variances
@@ -154,7 +156,7 @@ class EnsembleFleet:
             self._store.put(places, given)
             for number, own in enumerate(variances):
                 if own is not None:
-                    self._store.begin_with_variances(number, places, own)
+                    self._store.begin_with_variances(number, places, self._sound(number, own))
             if self.has_own_variances and isinstance(state, OnlineEnsemble):
                 for number, bound in enumerate(state.ensemble.bind()):
                     assert isinstance(bound, BoundGaussian)
@@ -180,6 +182,15 @@ class EnsembleFleet:
         if self.has_own_variances:
             ensemble = with_own_variances(ensemble, self._variances_at(place))
         return OnlineEnsemble(ensemble, self._store.state(place))
+
+    def _sound(self, number: int, own: Variances) -> Variances:
+        """Variances with which the form that all series' states have keeps its digits."""
+        if self._store.kinds[number] is not GaussianState:
+            return own
+        transition = self.ensemble.experts[number].transition
+        walk = None if transition is None else transition.slowest_walk()
+        prior, noise = sound_variances(own.prior, own.noise, walk)
+        return Variances(noise, prior)
 
     def _variances_at(self, place: int) -> list[Variances]:
         numbers = range(len(self.ensemble.experts))
@@ -254,7 +265,7 @@ class EnsembleFleet:
         if len(self):
             raise ValueError(f"{len(self)} series have learned with these hyperparameters; fit them before adding any")
         notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
-        self._store.begin_with(self.ensemble.init(), notes)
+        self._store = self._store.without_series(self.ensemble.init(), notes)
         self._read_anew()
 
     def note(self, note: str, names: Names) -> Tensor:
@@ -293,12 +304,21 @@ class EnsembleFleet:
         about, shards = read_about(Path(folder))
         _check_alike(self.ensemble.state_dict(), about["ensemble"])
         read = [read_shard(*shard) for shard in shards]
-        for _, states in read:
-            self._store.check_tensors(states)
+        before = {name: value.clone() for name, value in self.ensemble.state_dict().items()}
         self.ensemble.load_state_dict(about["ensemble"])
-        self._slots = Slots()
+        try:
+            store = self._store
+            if not self._has_start:  # new series begin as they would have begun there
+                notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
+                store = store.without_series(self.ensemble.init(), notes)
+            for _, states in read:
+                store.check_tensors(states)
+        except ValueError:
+            self.ensemble.load_state_dict(before)
+            raise
+        self._store, self._slots = store, Slots()
         for names, states in read:
-            self._store.put_tensors(self._slots.add(names).to(self._store.failed.device), states)
+            store.put_tensors(self._slots.add(names).to(store.failed.device), states)
         self._read_anew()
 
     def _places(self, names: Names, X: Tensor) -> Tensor:
@@ -316,6 +336,10 @@ class EnsembleFleet:
 
     def _read_anew(self) -> None:
         self._step = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but what was read of the ensemble, for copies and pickles."""
+        return {**self.__dict__, "_step": None}
 
     def __repr__(self) -> str:
         num = self.ensemble.num_experts

@@ -144,7 +144,7 @@ class Fleet:
             own_variances=self.own_variances,
             folder=self._folder,
         )
-        given, X, y = other._checked(names, X, y)
+        given, X, y = other.checked(names, X, y)
         other._wait(given, X, y)
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if other._enough(rows)}
         if not other._begin(ready, must_fit=True, progress=progress):
@@ -171,7 +171,7 @@ class Fleet:
         Raises:
             ValueError: If rows are malformed.
         """
-        given, X, y = self._checked(names, X, y)
+        given, X, y = self.checked(names, X, y)
         before = dict(self._waiting)
         try:
             kept = self._keep(given, X, y)
@@ -196,7 +196,7 @@ class Fleet:
             KeyError: If a series is unknown, or its warm-up is not over.
             ValueError: If rows are malformed.
         """
-        given, X, _ = self._checked(names, X, torch.zeros(len(X), dtype=torch.float64, device="cpu"))
+        given, X, _ = self.checked(names, X, torch.zeros(len(X), dtype=torch.float64, device="cpu"))
         series = self._series_of(given)
         scales, last = _scales(series, given), series.note("last", given)
         inputs = scales.inputs(torch.where(X.isnan(), last, X)).to(self.dtype)
@@ -334,8 +334,8 @@ class Fleet:
             old.index_copy_(-1, said.rows, new)
         return whole
 
-    def _checked(self, names: Names, X: Tensor, y: Tensor) -> tuple[Sequence[Hashable], Tensor, Tensor]:
-        """Names, inputs and targets in float64, if they are legal."""
+    def checked(self, names: Names, X: Tensor, y: Tensor) -> tuple[Sequence[Hashable], Tensor, Tensor]:
+        """Names, inputs and targets in float64, if they are legal; ValueError if not."""
         given = listed(names)
         if not isinstance(X, Tensor) or X.ndim != 2 or not X.is_floating_point():
             raise ValueError("X must be a floating point tensor of shape (N, D)")

@@ -1,5 +1,6 @@
 """What a fleet says of the rows of a call."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -58,6 +59,28 @@ def nothing(y: Tensor, rows: Tensor, coverages: tuple[float, ...]) -> FleetPredi
     levels = y.new_zeros(2, len(coverages), 0)
     covered = none.expand(len(coverages), -1).clone()
     return FleetPredictions(none, none.clone(), none.clone(), rows, None, coverages, levels, covered)
+
+
+def in_order(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> FleetPredictions:
+    """Predictions of a call whose rows were divided: for each part the numbers of its rows, and what was said of them.
+
+    Args:
+        parts: At least one; every row of the call is in one of them.
+        y: Targets of the call, shape (N,).
+    """
+    rows = torch.cat([here[part.rows] for here, part in parts])
+    order = rows.argsort()
+    whole = nothing(y, rows[order], parts[0][1].coverages)
+    for here, part in parts:
+        for old, new in zip(whole[:3], part[:3], strict=True):
+            old.index_copy_(-1, here, new)
+        whole.covered.index_copy_(-1, here, part.covered)
+    levels = torch.cat([part.levels for _, part in parts], dim=-1)[..., order]
+    distributions = [part.distribution for _, part in parts if part.distribution is not None]
+    if not distributions:
+        return whole._replace(levels=levels)
+    fields = (torch.cat(list(field), dim=1)[:, order] for field in zip(*distributions, strict=True))
+    return whole._replace(levels=levels, distribution=type(distributions[0])(*fields))
 
 
 def place_of(coverage: float, coverages: tuple[float, ...]) -> int:

@@ -37,12 +37,19 @@ class Store:
         self._start = dict(named_tensors(start))
         self._start[FAILED] = start.meta.num_seen.new_full((), -1)
         self._start |= {f"note_{name}": value for name, value in (notes or {}).items()}
+        self._start = {name: value.detach() for name, value in self._start.items()}
         self._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
         self.on_move: Callable[[], None] = lambda: None
 
-    def begin_with(self, start: EnsembleState, notes: Mapping[str, Tensor]) -> None:
-        """Give new series another first state, of the same ensemble, and other further numbers."""
-        self._start |= {**self._checked(start), **{f"note_{name}": value for name, value in notes.items()}}
+    def without_series(self, start: EnsembleState, notes: Mapping[str, Tensor]) -> "Store":
+        """A store without series for another first state of the same ensemble, some further numbers changed.
+
+        Other hyperparameters may ask for another form of a state.
+        """
+        known = {name[5:]: value for name, value in self._start.items() if name.startswith("note_")}
+        other = Store(start, self._folder, {**known, **notes})
+        other.on_move = self.on_move
+        return other
 
     def begin_with_variances(self, number: int, places: Tensor, own: Variances) -> None:
         """Let series begin anew under one expert object, with variances (S, ...) of their own."""

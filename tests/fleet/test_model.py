@@ -1,5 +1,7 @@
 """Fleets in units of their series, beside one ensemble for each, standardized by hand."""
 
+import copy
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -242,3 +244,49 @@ def test_a_fit_that_fails_forgets_nothing(generator):
     with pytest.raises(ValueError, match="no series has"):
         fleet.fit(names[:20], X[:20], y[:20])
     assert torch.equal(fleet.predict(["unit 2"], X[:1]).mean, before)
+
+
+@pytest.mark.parametrize("own_variances", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_series_without_noise_stand_beside_noisy_ones(own_variances, dtype, generator):
+    """Tiny noise asks for another form of a state than the ensemble had before it was fitted."""
+    X = torch.randn(400, 1, generator=generator, dtype=torch.float64)
+    y = X.squeeze(-1).sin()
+    y[1::2] += torch.randn(200, generator=generator, dtype=torch.float64)
+    for names, cut in ((["still", "noisy"] * 200, 200), (["one", "two"] * 100 + ["still", "noisy"] * 100, 300)):
+        fleet = Fleet(warmup=50, own_variances=own_variances, dtype=dtype)
+        fleet.fit(names[:cut], X[:cut], y[:cut])
+        said = fleet.observe(names[cut:], X[cut:], y[cut:])
+        assert not fleet.failures
+        spoken = said.mean[said.rows]
+        assert bool(spoken.isfinite().all())
+        errors = (said.mean - X.squeeze(-1)[cut:].sin()).abs()
+        assert float(errors[::2].nanmean()) < (0.02 if own_variances else 0.2)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda fleet: pickle.loads(pickle.dumps(fleet))])
+def test_copies_and_pickles_go_on_alike_and_apart(copied, generator):
+    names, X = ["a", "b"] * 100, torch.randn(200, 1, generator=generator, dtype=torch.float64)
+    y = X.squeeze(-1).sin()
+    fleet = Fleet(warmup=20)
+    fleet.fit(names[:80], X[:80], y[:80])
+    fleet.observe(names[80:120], X[80:120], y[80:120])
+    other = copied(fleet)
+    expected = fleet.observe([*names[120:199], "new"], X[120:], y[120:])
+    assert "new" not in other.waiting
+    found = other.observe([*names[120:199], "new"], X[120:], y[120:])
+    assert torch.equal(found.log_prob.nan_to_num(7.0), expected.log_prob.nan_to_num(7.0))
+
+
+def test_a_series_that_begins_after_loading_begins_as_it_would_have(tmp_path, generator):
+    X = torch.randn(300, 1, generator=generator, dtype=torch.float64)
+    y = X.squeeze(-1).sin() + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
+    for own_variances in (True, False):
+        fleet = Fleet(warmup=30, own_variances=own_variances)
+        fleet.fit(["a", "b"] * 50, X[:100], y[:100])
+        fleet.save(tmp_path / str(own_variances))
+        again = Fleet.load(tmp_path / str(own_variances))
+        found, expected = (one.observe(["new"] * 100, X[100:200], y[100:200]) for one in (again, fleet))
+        assert len(expected.rows) == 70
+        assert torch.equal(found.mean[30:], expected.mean[30:])
+        assert torch.equal(found.variance[30:], expected.variance[30:])

@@ -1,0 +1,284 @@
+"""A fleet over the machines of a Ray cluster: an actor for each shard, and none that is lost is missed.
+
+Ray starts processes, sends rows to them and tells when one is gone. What is kept here is the order of things: every
+shard has a folder with a fleet in it, and the driver keeps the rows that came since that was written. An actor in the
+place of one that was lost reads the folder and is given these rows again.
+"""
+
+import zlib
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions import Mixture, StudentTMixture
+from gp_ensembles.ensembles.turns import Turns, in_turns
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_possible
+from gp_ensembles.fleet.ensemble_fleet import Names
+from gp_ensembles.fleet.model import Fleet
+from gp_ensembles.fleet.predictions import FleetPredictions, in_order
+
+_HEAD = "shards.pt"
+_KIND = Kind("gp_ensembles divided fleet", 1, "a divided fleet", "give a folder that divide_fleet wrote")
+_ATTEMPTS = 5  # to begin a shard anew
+
+
+class ShardLostError(RuntimeError):
+    """A shard could not be begun anew: its actor ends again and again, or its folder cannot be read."""
+
+
+class Rows(NamedTuple):
+    """Rows of a call.
+
+    Attributes:
+        names: The series of each.
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,).
+    """
+
+    names: list[Hashable]
+    X: Tensor
+    y: Tensor
+
+
+class Shard:
+    """What an actor holds: a fleet, from the folder in which it was saved."""
+
+    def __init__(self, folder: str) -> None:
+        torch.set_num_threads(1)
+        self._fleet = Fleet.load(folder)
+
+    def observe(self, rows: Rows) -> FleetPredictions:
+        """See :meth:`Fleet.observe`."""
+        return self._fleet.observe(*rows)
+
+    def predict(self, rows: Rows) -> Mixture | StudentTMixture:
+        """See :meth:`Fleet.predict`."""
+        return self._fleet.predict(rows.names, rows.X)
+
+    def save(self, folder: str) -> int:
+        """See :meth:`Fleet.save`; returns the number of series."""
+        self._fleet.save(folder)
+        return len(self._fleet.names) + len(self._fleet.waiting)
+
+
+def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
+    """Write a fleet into a folder, its series divided over so many shards, each a fleet of its own there.
+
+    A series goes where the hash of its name says, those that come later too. Every shard can be read by
+    :meth:`Fleet.load`, all of them are run by :class:`RayFleet`.
+
+    Args:
+        fleet: A fleet that has begun; it stays as it is.
+        folder: A new or empty folder.
+        num_shards: How many.
+
+    Raises:
+        ValueError: If there is no shard, nothing is fitted yet, or there is something in the folder.
+        OSError: If a file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> fleet = Fleet(warmup=20)
+        >>> fleet.fit(["north", "south"] * 30, X, X.squeeze(-1).sin())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     divide_fleet(fleet, folder, num_shards=2)
+        ...     [Fleet.load(f"{folder}/0-{number}").names for number in range(2)]
+        [(), ('north', 'south')]
+    """
+    folder = Path(folder)
+    if num_shards < 1:
+        raise ValueError(f"num_shards must be positive, got {num_shards}")
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"there is something in {folder} already; give a new folder, or open it with RayFleet")
+    make_folder(folder)
+    whole = folder / "whole"
+    fleet.save(whole)
+    for number in range(num_shards):
+        shard = Fleet.load(whole)
+        shard.retire([name for name in (*shard.names, *shard.waiting) if shard_of(name, num_shards) != number])
+        shard.save(_place(folder, 0, number))
+    write_checkpoint(folder / _HEAD, _KIND, {"num_shards": num_shards, "generation": 0})
+    _remove(whole)
+
+
+def shard_of(name: Hashable, num_shards: int) -> int:
+    """Where a series belongs, the same in every process.
+
+    Example:
+        >>> shard_of("pump 7", 4), shard_of(7, 4)
+        (0, 2)
+    """
+    return zlib.crc32(repr(name).encode()) % num_shards
+
+
+@final
+@in_turns(learning=["observe", "predict", "save"], reading=[])
+class RayFleet:
+    """A divided fleet on a Ray cluster, an actor for each shard; what it says are the bits that shards' fleets say.
+
+    An actor that is lost, with its machine or by itself, is begun anew from its shard's folder and learns the rows that
+    came since :meth:`save` again, which the driver keeps: the result is the same to the bit. Folders must be where all
+    machines find them under one name.
+
+    Args:
+        folder: What :func:`divide_fleet` wrote.
+        num_cpus: Processors of each actor.
+        most_unsaved_rows: Rows that the driver keeps; with more of them everything is saved.
+
+    Raises:
+        ImportError: If Ray is not installed.
+        FileNotFoundError: If there is no divided fleet in the folder.
+        ShardLostError: If an actor cannot be begun.
+
+    Example:
+        >>> fleet = RayFleet("/shared/meters")  # doctest: +SKIP
+        >>> fleet.observe(names, X, y).interval()  # doctest: +SKIP
+    """
+
+    def __init__(self, folder: str | Path, *, num_cpus: float = 1.0, most_unsaved_rows: int = 1_000_000) -> None:
+        self._ray = import_ray()
+        self._folder, self._num_cpus, self._most_unsaved_rows = Path(folder), num_cpus, most_unsaved_rows
+        if not (self._folder / _HEAD).exists():
+            raise FileNotFoundError(f"{folder} holds no divided fleet; write one with divide_fleet")
+        head = read_checkpoint(self._folder / _HEAD, _KIND)
+        self.num_shards, self._generation = int(head["num_shards"]), int(head["generation"])
+        self.turns = Turns()
+        self._checks = Fleet.load(_place(self._folder, self._generation, 0))
+        self._checks.retire([*self._checks.names, *self._checks.waiting])
+        self._unsaved: list[list[Rows]] = [[] for _ in range(self.num_shards)]
+        self.actors = [self._begin(number) for number in range(self.num_shards)]
+
+    def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
+        """Predict each target, then learn it, as :meth:`Fleet.observe` does.
+
+        Raises:
+            ValueError: If rows are malformed; then no shard has learned anything.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        given, X, y = self._checks.checked(names, X, y)
+        places, parts = self._divided(Rows(list(given), X, y))
+        try:
+            said = self._ask("observe", parts)
+        except BaseException:  # some may have learned rows that others have not
+            for number in parts:
+                self.actors[number] = self._begun_anew(number)
+            raise
+        for number, part in parts.items():
+            self._unsaved[number].append(part)
+        if sum(len(part.y) for kept in self._unsaved for part in kept) > self._most_unsaved_rows:
+            self.save()
+        return in_order([(places[number], said[number]) for number in parts], y)
+
+    def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
+        """Distributions of the next target of a series at each row, as :meth:`Fleet.predict`.
+
+        Raises:
+            KeyError: If a series is unknown, or its warm-up is not over.
+            ValueError: If rows are malformed.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        given, X, y = self._checks.checked(names, X, torch.zeros(len(X), dtype=X.dtype, device=X.device))
+        places, parts = self._divided(Rows(list(given), X, y))
+        said = self._ask("predict", parts)
+        order = torch.cat(list(places.values())).argsort()
+        first = next(iter(said.values()))
+        fields = zip(*(said[number] for number in parts), strict=True)
+        whole: Mixture | StudentTMixture = type(first)(*(torch.cat(list(field), dim=1)[:, order] for field in fields))
+        return whole
+
+    def save(self) -> None:
+        """Write all shards into their folders; a save that fails leaves the one before.
+
+        Raises:
+            OSError: If a file cannot be written.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        generation = self._generation + 1
+        everyone = range(self.num_shards)
+        self._ask("save", {number: str(_place(self._folder, generation, number)) for number in everyone})
+        write_checkpoint(self._folder / _HEAD, _KIND, {"num_shards": self.num_shards, "generation": generation})
+        before, self._generation = self._generation, generation
+        self._unsaved = [[] for _ in everyone]
+        for number in everyone:
+            _remove(_place(self._folder, before, number))
+
+    def _divided(self, rows: Rows) -> tuple[dict[int, Tensor], dict[int, Rows]]:
+        """Numbers of the rows of each shard, and these rows."""
+        owner = torch.tensor([shard_of(name, self.num_shards) for name in rows.names], dtype=torch.int64, device="cpu")
+        places = {number: (owner == number).nonzero().flatten() for number in sorted(set(owner.tolist()))}
+        parts = {
+            number: Rows([rows.names[row] for row in here.tolist()], rows.X[here], rows.y[here])
+            for number, here in places.items()
+        }
+        return places, parts
+
+    def _ask(self, what: str, given: Mapping[int, Any]) -> dict[int, Any]:
+        """What shards answer; those that are lost are begun anew and asked again."""
+        lost = self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError
+        asked = {number: getattr(self.actors[number], what).remote(part) for number, part in given.items()}
+        answers = {}
+        for number, answer in asked.items():
+            for _ in range(_ATTEMPTS):
+                try:
+                    answers[number] = self._ray.get(answer)
+                    break
+                except lost:
+                    self.actors[number] = self._begun_anew(number)
+                    answer = getattr(self.actors[number], what).remote(given[number])
+                except self._ray.exceptions.RayTaskError as error:
+                    raise error.cause from error
+            else:
+                raise ShardLostError(f"shard {number} was lost {_ATTEMPTS} times over one call; look at Ray's logs")
+        return answers
+
+    def _begin(self, number: int) -> Any:
+        """An actor with what stands in the folder of a shard."""
+        remote = self._ray.remote(num_cpus=self._num_cpus, scheduling_strategy="SPREAD")(Shard)
+        return remote.remote(str(_place(self._folder, self._generation, number).absolute()))
+
+    def _begun_anew(self, number: int) -> Any:
+        """An actor with what stands in the folder of a shard and all that it has learned since."""
+        self._ray.kill(self.actors[number])  # one that is out of reach may still be there
+        error: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            actor = self._begin(number)
+            try:
+                self._ray.get([actor.observe.remote(rows) for rows in self._unsaved[number]])
+            except self._ray.exceptions.RayError as found:
+                error = found
+            else:
+                return actor
+        raise ShardLostError(f"shard {number} cannot be begun anew: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"RayFleet({str(self._folder)!r}, {self.num_shards} shards)"
+
+
+def _place(folder: Path, generation: int, number: int) -> Path:
+    return folder / f"{generation}-{number}"
+
+
+def _remove(folder: Path) -> None:
+    for path in folder.iterdir():
+        remove_if_possible(path)
+    with suppress(OSError):  # what cannot be removed is in nobody's way
+        remove_folder(folder)
+
+
+def import_ray() -> Any:
+    """The package.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ImportError("this needs Ray; install gp_ensembles[ray]") from None
+    return ray

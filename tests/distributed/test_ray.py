@@ -1,0 +1,95 @@
+"""Fleets on a Ray cluster of two machines, which are processes here; every test in a process of its own."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gp_ensembles import Fleet
+from gp_ensembles.distributed.ray_fleet import RayFleet, divide_fleet, shard_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(what: str, folder: Path):
+    pytest.importorskip("ray", reason="Ray is an optional extra")
+    command = [sys.executable, "-m", "tests.distributed.ray_worker", "--what", what, "--folder", str(folder)]
+    subprocess.run(command, cwd=ROOT, timeout=900, check=True)
+    return pickle.loads((folder / "found").read_bytes())
+
+
+def same(left, right) -> bool:
+    pairs = zip(left, right, strict=True)
+    return all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in pairs)
+
+
+@pytest.mark.slow
+def test_shards_say_what_their_fleets_say(tmp_path):
+    found, expected = run("steady", tmp_path)
+    for one, other in zip(found, expected, strict=True):
+        assert same(one, other)
+        assert bool(one[0].isfinite().all())
+
+
+@pytest.mark.slow
+def test_an_actor_and_a_machine_that_are_lost_are_not_missed(tmp_path):
+    quiet, disturbed, again, expected = run("lost", tmp_path)
+    assert same(quiet, disturbed)
+    assert same(again, expected)  # from the folder, by another driver
+
+
+@pytest.mark.slow
+def test_refused_rows_teach_no_shard_anything(tmp_path):
+    messages, found, expected = run("refused", tmp_path)
+    assert "ValueError: y is infinite in row 7, of series 'series 1'" in messages[0]
+    assert "KeyError" in messages[1]
+    assert "nobody" in messages[1]
+    assert same(found, expected)
+
+
+@pytest.mark.slow
+def test_data_sets_and_sweeps_give_the_numbers_of_one_process(tmp_path):
+    done, means, names, scores, alone = run("tasks", tmp_path)
+    assert [row["who"] for row in done] == names
+    torch.testing.assert_close(torch.tensor([row["mean"] for row in done], dtype=torch.float64), torch.cat(means))
+    assert scores == alone
+    assert [(one.config, one.seed) for one in scores] == [("short", 0), ("short", 1), ("long", 0), ("long", 1)]
+
+
+def small() -> Fleet:
+    X = torch.linspace(0, 9, 120, dtype=torch.float64).unsqueeze(-1)
+    fleet = Fleet(warmup=20)
+    fleet.fit(["a", "b", "c", "d"] * 30, X, X.squeeze(-1).sin())
+    return fleet
+
+
+def test_a_fleet_is_divided_into_fleets(tmp_path):
+    fleet = small()
+    names = ["a", "b", "new"]
+    X = torch.ones(3, 1, dtype=torch.float64)
+    fleet.observe(names, X, X.squeeze(-1))
+    divide_fleet(fleet, tmp_path / "fleet", 3)
+    parts = [Fleet.load(tmp_path / "fleet" / f"0-{number}") for number in range(3)]
+    assert sorted(name for part in parts for name in part.names) == ["a", "b", "c", "d"]
+    assert [name for part in parts for name in part.waiting] == ["new"]
+    for number, part in enumerate(parts):
+        assert all(shard_of(name, 3) == number for name in (*part.names, *part.waiting))
+        for name in part.names:
+            assert torch.equal(part.predict([name], X[:1]).mean, fleet.predict([name], X[:1]).mean)
+    with pytest.raises(ValueError, match="already; give a new folder"):
+        divide_fleet(fleet, tmp_path / "fleet", 2)
+    with pytest.raises(ValueError, match="num_shards must be positive"):
+        divide_fleet(fleet, tmp_path / "other", 0)
+
+
+def test_without_ray_or_a_fleet_it_is_said(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"install gp_ensembles\[ray\]"):
+        RayFleet(tmp_path)
+    monkeypatch.undo()
+    pytest.importorskip("ray", reason="Ray is an optional extra")
+    with pytest.raises(FileNotFoundError, match="holds no divided fleet"):
+        RayFleet(tmp_path)
