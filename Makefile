@@ -71,7 +71,7 @@ types: $(STAMP)  ## Check types (strict)
 demo: $(STAMP)  ## The main job on a messy table, under two minutes
 	$(BIN)/gp-ensembles demo --out $(OUT)
 
-study: $(STAMP)  ## Make a figure or table of a paper again: make study ARGS="doebe --experiment 1"
+study: $(STAMP)  ## Make a figure or table of a paper again: make study ARGS="doebe experiment-1"
 	$(BIN)/python -m studies $(ARGS)
 
 notebooks: $(STAMP)  ## Execute the notebooks (their files stay as they are)

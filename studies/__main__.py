@@ -1,9 +1,10 @@
 """``python -m studies``: which paper, which figure, table or experiment, on what data."""
 
+import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveInt
@@ -12,21 +13,17 @@ from gp_ensembles.cli.out_folder import run_folder
 from gp_ensembles.cli.running import THREADS, exit_code, read_arguments, threads
 from studies.arena import study as arena
 from studies.arena.contenders import METHODS as ARENA_METHODS
-from studies.doebe import study as doebe
-from studies.fusion import study as fusion
-from studies.fusion.methods import METHODS as FUSION_METHODS
-from studies.fusion.sets import NUM_ROWS
-from studies.ie_gp import study as ie_gp
-from studies.ie_gplvm import study as ie_gplvm
-from studies.ie_gplvm.methods import METHODS as LATENT_METHODS
-from studies.ie_gplvm.methods import Effort
-from studies.ie_gplvm.sets import START_SHARES
-from studies.knots import study as knots
-from studies.knots.methods import METHODS as KNOT_METHODS
-from studies.maskerade import study as maskerade
-from studies.maskerade.methods import METHODS as KERNEL_METHODS
+from studies.harness.experiment import Choices, Experiment, Paper, check_own
+from studies.harness.plan import check_range
+from studies.harness.sources import Sources
+from studies.registry import PAPERS, listing, paper_named
 
-_EXPERIMENTS = ("1", "2", "3", "C", "D")
+_USAGE = f"""usage: python -m studies PAPER EXPERIMENT [options]   make a figure or a table of a paper again
+       python -m studies PAPER EXPERIMENT --help      its options
+       python -m studies list [PAPER ...] [--data FOLDER]
+       python -m studies arena [options]              our presets and what a user would pick, on all tables
+
+papers: {", ".join(PAPERS)}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,154 +41,116 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
-    parser = studies_parser()
-    values = parser.parse_args(read_arguments(given))
-    if values.subcommand is None:
-        parser.print_help()
+    if not given or given[0] in ("-h", "--help"):
+        print(_USAGE)
+        return 0 if given else 2
+    name, *rest = given
+    if name == "list":
+        return _list(rest)
+    if name == "arena":
+        values = arena_parser().parse_args(read_arguments(["arena", *rest])[1:])
+        with threads(values.num_threads), run_folder(values.out):
+            print(_run_arena(values))
+        return 0
+    paper = paper_named(name)
+    if not rest or rest[0].startswith("-"):
+        print(listing([name], None))
         return 2
-    chosen = values[values.subcommand]
-    with threads(chosen.num_threads), run_folder(chosen.out):
-        print(STUDIES[values.subcommand].run(chosen))
+    experiment = paper.experiment(rest[0])
+    values = experiment_parser(paper, experiment).parse_args(read_arguments(rest)[1:])
+    with threads(values.num_threads), run_folder(values.out):
+        print(_run_experiment(experiment, values))
     return 0
 
 
-def studies_parser() -> ArgumentParser:
-    """The parser of the command line, with a subcommand for each paper."""
-    parser = ArgumentParser(prog="studies", exit_on_error=False, description="The papers' figures and tables again.")
-    subcommands = parser.add_subcommands(required=False)
-    for name, study in STUDIES.items():
-        command = study_parser(name)
-        subcommands.add_subcommand(name, command, help=study.paper)
+def _list(words: Sequence[str]) -> int:
+    parser = ArgumentParser(prog="studies list", exit_on_error=False, description="What can be made again.")
+    parser.add_argument("papers", nargs="*", type=str, default=[], help=f"of {', '.join(PAPERS)}; all by default")
+    _add_data(parser)
+    values = parser.parse_args(read_arguments(["list", *words])[1:])
+    print(listing(list(values.papers), values.data))
+    print("\nSets in brackets cannot be had: name a folder with --data, or give one with --data-set NAME=FILE:TARGET.")
+    return 0
+
+
+def experiment_parser(paper: Paper, experiment: Experiment) -> ArgumentParser:
+    """The parser of one experiment's options."""
+    parser = _parser(f"studies {paper.name} {experiment.name}", f"{experiment.title}. {experiment.protocol}")
+    add, quick = parser.add_argument, experiment.quick_size
+    if experiment.sets:
+        _add_data(parser)
+        names = ", ".join(one.name for one in experiment.sets)
+        own = f"NAME=FILE:TARGET, a table of yours in the place of a set; sets: {names}"
+        add("--data_set", "--data-set", type=str, nargs="+", default=[], help=own)
+        add("--sets", type=str, nargs="+", default=None, help=f"only these of {names}")
+        add(
+            "--max_rows", "--max-rows", type=int | None, default=None, help="most rows of a set; the paper's by default"
+        )
+    if experiment.methods:
+        add("--methods", type=str, nargs="+", default=None, help=f"only these of {', '.join(experiment.methods)}")
+    trials = f"draws, seeds, splits or folds; {experiment.paper_size.trials} by default, as in the paper"
+    add("--trials", type=int | None, default=None, help=trials)
+    add("--seed", type=int, default=0, help="seed of the first trial; the next ones count on from it")
+    rows = "" if quick.max_rows is None else f" of at most {quick.max_rows} rows"
+    add("--quick", type=bool, default=False, help=f"{quick.trials} trial(s){rows}: minutes, not hours")
+    if experiment.published:
+        add("--as_published", "--as-published", type=bool, default=False, help=experiment.published)
+    if experiment.settings is not None:
+        hints = get_type_hints(type(experiment.settings))
+        for field in dataclasses.fields(experiment.settings):
+            names_of = {f"--{field.name}", f"--{field.name.replace('_', '-')}"}
+            value = getattr(experiment.settings, field.name)
+            add(*sorted(names_of), dest=field.name, type=hints[field.name], default=value, help=field.metadata["help"])
+    _add_running(parser, Path("out") / f"{paper.name}_{experiment.name}")
     return parser
 
 
-def study_parser(name: str) -> ArgumentParser:
-    """The parser of one paper's subcommand."""
-    command = ArgumentParser(exit_on_error=False, description=STUDIES[name].paper)
-    command.add_argument("--config", action="config", help="YAML file with any of these options: studies/configs")
-    STUDIES[name].add_options(command)
-    command.add_argument("--out", type=Path, default=Path("out") / name, help="folder of the results")
-    command.add_argument("--progress", type=bool, default=True, help="show a progress bar")
-    command.add_argument("--num_threads", type=PositiveInt, default=1, help=THREADS)
-    command.add_argument("--traceback", type=bool, default=False, help="show where an error came from")
-    return command
+def _run_experiment(experiment: Experiment, values: Namespace) -> str:
+    size = experiment.quick_size if values.quick else experiment.paper_size
+    sources = Sources(values.get("data"), values.get("data_set") or [])
+    check_own(sources, experiment.sets)
+    trials = size.trials if values.trials is None else values.trials
+    check_range("trials", trials, 1)
+    check_range("seed", values.seed, 0)
+    max_rows = values.get("max_rows")
+    choices = Choices(
+        sources=sources,
+        out=values.out,
+        trials=trials,
+        max_rows=size.max_rows if max_rows is None else max_rows,
+        sets=values.get("sets"),
+        methods=values.get("methods"),
+        seed=values.seed,
+        as_published=bool(values.get("as_published")),
+        progress=values.progress,
+    )
+    settings = experiment.settings
+    if settings is not None:
+        fields = [field.name for field in dataclasses.fields(settings)]
+        settings = dataclasses.replace(settings, **{name: values[name] for name in fields})
+    return experiment.run(choices, settings)
 
 
-class Study(NamedTuple):
-    """A paper as a subcommand.
-
-    Attributes:
-        paper: Who wrote it, and what on.
-        add_options: Gives a parser the options of the study.
-        run: Makes what the options ask for and returns its table.
-    """
-
-    paper: str
-    add_options: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], str]
+def _parser(program: str, description: str) -> ArgumentParser:
+    parser = ArgumentParser(prog=program, exit_on_error=False, description=description)
+    parser.add_argument("--config", action="config", help="YAML file with any of these options")
+    return parser
 
 
 def _add_data(parser: ArgumentParser) -> None:
     parser.add_argument("--data", type=Path | None, default=None, help="a folder with a manifest.json")
 
 
-def _add_ie_gp(parser: ArgumentParser) -> None:
-    effort, add = Effort(), parser.add_argument
-    _add_data(parser)
-    add("--figure", type=int | None, default=None, help="2, 3, 4, 7, 10 or 11")
-    add("--draws", type=int, default=3, help="draws of frequencies; tables show their median")
-    add("--max_rows", type=int | None, default=None, help="most rows of a stream or a set")
-    add("--dataset", type=str | None, default=None, help=f"of figure 7: {', '.join(START_SHARES)}, all by default")
-    methods = f"of figure 7: {', '.join(LATENT_METHODS)}, all by default"
-    add("--methods", type=str, nargs="+", default=None, help=methods)
-    add("--seed", type=int, default=0, help="of figure 7: seed of the first draw")
-    block = "of figure 7: rows that the ensembles embed at once"
-    add("--block_size", "--block-size", type=int, default=effort.block_size, help=block)
-    add("--iterations", type=int, default=effort.iterations, help="of figure 7: steps of GPyTorch's model")
+def _add_running(parser: ArgumentParser, out: Path) -> None:
+    parser.add_argument("--out", type=Path, default=out, help="folder of the results")
+    parser.add_argument("--progress", type=bool, default=True, help="show a progress bar")
+    parser.add_argument("--num_threads", type=PositiveInt, default=1, help=THREADS)
+    parser.add_argument("--traceback", type=bool, default=False, help="show where an error came from")
 
 
-def _run_ie_gp(values: Namespace) -> str:
-    if values.figure == ie_gplvm.FIGURE:
-        effort = Effort(values.block_size, values.iterations)
-        choices = ie_gplvm.Options(values.dataset, values.methods, values.draws, values.seed, values.max_rows, effort)
-        return ie_gplvm.run(values.data, values.out, choices, progress=values.progress)
-    if values.figure not in ie_gp.FIGURES:
-        figures = sorted((*ie_gp.FIGURES, ie_gplvm.FIGURE))
-        raise ValueError(f"--figure of ie-gp must be one of {', '.join(map(str, figures))}, got {values.figure}")
-    return ie_gp.run(
-        values.figure, values.data, values.out, draws=values.draws, max_rows=values.max_rows, progress=values.progress
-    )
-
-
-def _add_doebe(parser: ArgumentParser) -> None:
-    _add_data(parser)
-    parser.add_argument("--experiment", type=str | None, default=None, help=", ".join(_EXPERIMENTS))
-    parser.add_argument("--seeds", type=int, default=1, help="repetitions; tables show their mean")
-    parser.add_argument("--max_rows", type=int | None, default=None, help="most rows of a stream")
-
-
-def _run_doebe(values: Namespace) -> str:
-    if values.experiment not in _EXPERIMENTS:
-        raise ValueError(f"--experiment of doebe must be one of {', '.join(_EXPERIMENTS)}, got {values.experiment}")
-    return doebe.run(
-        values.experiment,
-        values.data,
-        values.out,
-        seeds=values.seeds,
-        max_rows=values.max_rows,
-        progress=values.progress,
-    )
-
-
-def _add_maskerade(parser: ArgumentParser) -> None:
-    start, add = maskerade.Options(), parser.add_argument
-    _add_data(parser)
-    add("--table", type=int | None, default=None, help="1, 2, 3, 5 or 6")
-    add("--evaluations", type=int, default=start.evaluations, help="likelihoods for a method and a split")
-    add("--folds", type=int | None, default=None, help="splits of each set; the paper's number by default")
-    add("--sets", type=str, nargs="+", default=None, help="only these sets")
-    methods = f"{', '.join(KERNEL_METHODS)}; those of the table by default"
-    add("--methods", type=str, nargs="+", default=None, help=methods)
-    add("--seed", type=int, default=start.seed, help="seed of the first split")
-
-
-def _run_maskerade(values: Namespace) -> str:
-    options = maskerade.Options(values.evaluations, values.folds, values.sets, values.methods, values.seed)
-    return maskerade.run(values.table, values.data, values.out, options, progress=values.progress)
-
-
-def _add_knots(parser: ArgumentParser) -> None:
-    start, add = knots.Options(), parser.add_argument
-    _add_data(parser)
-    add("--dataset", type=str | None, default=None, help="boston, airfoil or ccpp")
-    add("--figure", type=int | None, default=None, help="1 or 2, in place of a table")
-    add("--splits", type=int, default=start.splits, help="random splits of the set")
-    add("--max_knots", "--max-knots", type=int, default=start.max_knots, help="most knots")
-    add("--methods", type=str, nargs="+", default=None, help=f"{', '.join(KNOT_METHODS)}; all by default")
-    add("--seed", type=int, default=start.seed, help="seed of the first split")
-
-
-def _run_knots(values: Namespace) -> str:
-    options = knots.Options(values.splits, values.max_knots, values.methods, values.seed)
-    return knots.run(values.dataset, values.data, values.out, options, figure=values.figure, progress=values.progress)
-
-
-def _add_fusion(parser: ArgumentParser) -> None:
-    start, add = fusion.Options(), parser.add_argument
-    add("--figure", type=int | str | None, default=None, help="3a or 3b")
-    add("--splits", type=int, default=start.splits, help="random splits of the set")
-    add("--models", type=str, nargs="+", default=None, help=f"{', '.join(FUSION_METHODS)}; all by default")
-    add("--inference", type=str, default=start.inference, help="hmc or laplace")
-    add("--seed", type=int, default=start.seed, help="seed of the first split")
-    add("--max_rows", type=int, default=NUM_ROWS, help="rows made up")
-
-
-def _run_fusion(values: Namespace) -> str:
-    options = fusion.Options(values.splits, values.models, values.inference, values.seed, values.max_rows)
-    return fusion.run(values.figure, values.out, options, progress=values.progress)
-
-
-def _add_arena(parser: ArgumentParser) -> None:
+def arena_parser() -> ArgumentParser:
+    """The parser of the arena's options."""
+    parser = _parser("studies arena", "Our presets and what a user would pick, one step ahead on all tables.")
     start, add = arena.Options(), parser.add_argument
     _add_data(parser)
     add("--sets", type=str, nargs="+", default=None, help="only these sets")
@@ -199,21 +158,14 @@ def _add_arena(parser: ArgumentParser) -> None:
     add("--rows", type=int, default=start.rows, help="most rows of a set that are scored")
     add("--seeds", type=int, default=start.seeds, help="seeds of the methods that have one; tables show means")
     add("--experts", type=bool, default=start.experts, help="keep what every expert of our ensembles says")
+    _add_running(parser, Path("out") / "arena")
+    return parser
 
 
 def _run_arena(values: Namespace) -> str:
     options = arena.Options(values.sets, values.methods, values.rows, values.seeds, values.experts)
     return arena.run(values.data, values.out, options, progress=values.progress)
 
-
-STUDIES = {
-    "ie-gp": Study("Lu et al. 2022: incremental ensembles on streams and of latent variables.", _add_ie_gp, _run_ie_gp),
-    "doebe": Study("Waxman and Djuric 2024: dynamic ensembles of basis expansions.", _add_doebe, _run_doebe),
-    "maskerade": Study("Hamid et al. 2022: kernels marginalized by quadrature.", _add_maskerade, _run_maskerade),
-    "knots": Study("Garton et al. 2020: knots chosen one at a time.", _add_knots, _run_knots),
-    "fusion": Study("Ajirak et al. 2024: fusion of Gaussian process experts.", _add_fusion, _run_fusion),
-    "arena": Study("Our presets and what a user would pick, one step ahead on all tables.", _add_arena, _run_arena),
-}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -19,11 +19,13 @@ from gp_ensembles.cli.named_configs import refuse_odd_yaml
 
 THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
 _FLAGS = (
+    "as_published",
     "drop_constant",
     "explain",
     "follow",
     "header",
     "limit_inputs",
+    "quick",
     "recalibrate",
     "resume",
     "skip_seen",

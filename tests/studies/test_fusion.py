@@ -12,7 +12,7 @@ from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
 from gp_ensembles.fusion import HMC, HMCSettings, LaplaceApproximation
-from studies.__main__ import main, study_parser
+from studies.__main__ import main
 from studies.fusion import methods as fusion_methods
 from studies.fusion import study as fusion
 from studies.fusion.methods import INFERENCES, METHODS, FusionAnswer, FusionTask
@@ -26,7 +26,6 @@ from studies.fusion.sets import (
 from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, table_text
 from studies.harness.parts import Record, Results, mean_of
 
-CONFIGS = Path(__file__).resolve().parents[2] / "studies" / "configs"
 RULES = ["stacking", "equal", "gPoE", "PoE", "barycenter"]
 OPTIONS = fusion.Options(splits=2, models=RULES, inference="laplace", num_rows=100)
 
@@ -319,18 +318,9 @@ def test_mistakes_are_named_and_cost_nothing(tmp_path, figure, change, words):
 
 
 def test_the_command_line_makes_a_figure_and_names_mistakes(tmp_path, capsys, small):
-    arguments = ["fusion", "--figure", "3a", "--splits", "1", "--models", "equal", "PoE"]
-    arguments += ["--inference", "laplace", "--max-rows", "60", "--progress", "false", "--out", str(tmp_path)]
+    arguments = ["fusion", "figure-3a", "--trials", "1", "--methods", "equal", "PoE"]
+    arguments += ["--inference", "laplace", "--num-rows", "60", "--progress", "false", "--out", str(tmp_path)]
     assert main(arguments) == 0
     assert "1 split(s) of 60 rows, inference by laplace" in capsys.readouterr().out
-    assert main(["fusion", "--figure", "3", "--out", str(tmp_path)]) == 2
-    assert "must be one of 3a, 3b, got 3" in capsys.readouterr().err
-    assert main(["fusion", "--out", str(tmp_path)]) == 2
-    assert "--figure" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("figure", list(fusion.FIGURES))
-def test_every_figure_has_a_config(figure):
-    values = study_parser("fusion").parse_args(["--config", str(CONFIGS / f"fusion_figure_{figure}.yaml")])
-    assert (values.figure, values.splits, values.inference) == (figure, 5, "hmc")
-    assert values.models == list(METHODS)
+    assert main(["fusion", "figure-3", "--out", str(tmp_path)]) == 2
+    assert "fusion has no experiment figure-3; choose from" in capsys.readouterr().err

@@ -327,5 +327,5 @@ def test_toms_hardware_is_predicted_well(shared):
 
 
 def test_the_command_line_names_its_figures(tmp_path, capsys):
-    assert main(["ie-gp", "--figure", "5", "--out", str(tmp_path / "x")]) == 2
-    assert "2, 3, 4, 7, 10, 11" in capsys.readouterr().err
+    assert main(["ie-gp", "figure-1", "--out", str(tmp_path / "x")]) == 2
+    assert "figure-2, figure-3, figure-4" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.data import Table
 from gp_ensembles.gplvm import IEGPLVM, LatentSettings, rbf_features
-from studies.__main__ import main, study_parser
+from studies.__main__ import main
 from studies.harness.parts import Results
 from studies.ie_gplvm import methods as gplvm_methods
 from studies.ie_gplvm import study as gplvm
@@ -38,7 +38,6 @@ from studies.ie_gplvm.methods import (
 from studies.ie_gplvm.sets import START_SHARES, load_sets, shuffled_rows
 from studies.ie_gplvm.tables import LatentPlan, table_text
 
-CONFIGS = Path(__file__).resolve().parents[2] / "studies" / "configs"
 FAST = ["ie_gplvm", "ie_gplvm_one_space", "pca", "incremental_pca", "kernel_pca"]
 OPTIONS = gplvm.Options("digits", FAST, draws=2, max_rows=60, effort=Effort(block_size=27))
 
@@ -392,19 +391,10 @@ def test_mistakes_are_named_and_cost_nothing(tmp_path, change, words):
 
 
 def test_the_command_line_makes_the_figure_and_names_mistakes(tmp_path, capsys, plain):
-    arguments = ["ie-gp", "--figure", "7", "--dataset", "digits", "--draws", "1", "--max-rows", "60"]
+    arguments = ["ie-gp", "figure-7", "--sets", "digits", "--trials", "1", "--max-rows", "60"]
     arguments += ["--methods", "ie_gplvm", "pca", "--block-size", "18", "--progress", "false", "--out", str(tmp_path)]
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "ensembles: 18 row(s) at a time" in out
-    assert main(["ie-gp", "--figure", "7", "--dataset", "iris", "--out", str(tmp_path)]) == 2
+    assert main(["ie-gp", "figure-7", "--sets", "iris", "--out", str(tmp_path)]) == 2
     assert "--dataset of figure 7 must be one of digits" in capsys.readouterr().err
-    assert main(["ie-gp", "--figure", "5", "--out", str(tmp_path)]) == 2
-    assert "one of 2, 3, 4, 7, 10, 11, got 5" in capsys.readouterr().err
-
-
-def test_the_figure_has_a_config():
-    values = study_parser("ie-gp").parse_args(["--config", str(CONFIGS / "ie_gp_figure_7.yaml")])
-    assert (values.figure, values.draws) == (7, 11)
-    assert values.methods == list(METHODS)
-    assert (values.block_size, values.iterations) == Effort()

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import norm
 
 from gp_ensembles.data import Table
-from studies.__main__ import main, study_parser
+from studies.__main__ import main
 from studies.harness.parts import Results
 from studies.knots import study as knots
 from studies.knots.figures import made_up_rows, run_figure
@@ -22,7 +22,6 @@ from studies.knots.study import scored
 from studies.knots.tables import LAYOUTS, SCORES
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = ROOT / "studies" / "configs"
 SHARED = ROOT.parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of data sets beside the repository is absent")
 OPTIONS = knots.Options(splits=2, max_knots=6)
@@ -339,31 +338,16 @@ def test_figures_are_functions_of_the_seed():
 
 
 def test_the_command_line_makes_a_table_and_a_figure(folder, tmp_path, capsys):
-    arguments = [
-        "knots",
-        "--dataset",
-        "boston",
-        "--data",
-        str(folder),
-        "--splits",
-        "1",
-        "--max-knots",
-        "6",
-    ]
+    arguments = ["knots", "boston", "--data", str(folder), "--trials", "1", "--max-knots", "6"]
     arguments += ["--methods", "FGP", "--progress", "false", "--out", str(tmp_path)]
     assert main(arguments) == 0
     assert "(R: FGP)" in capsys.readouterr().out
-    assert main(["knots", "--figure", "7", "--out", str(tmp_path)]) == 2
-    assert "must be one of 1, 2, got 7" in capsys.readouterr().err
-    assert main(["knots", "--out", str(tmp_path)]) == 2
-    assert "--dataset" in capsys.readouterr().err
+    assert main(["knots", "figure-7", "--out", str(tmp_path)]) == 2
+    assert "knots has no experiment figure-7" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dataset", list(SETS))
-def test_every_set_has_a_config_and_a_layout_that_fit_it(dataset):
-    values = study_parser("knots").parse_args(["--config", str(CONFIGS / f"knots_{dataset}.yaml")])
-    assert (values.dataset, values.splits, values.max_knots) == (dataset, 5, 80)
-    assert values.methods == list(METHODS)
+def test_every_set_has_a_layout_that_fits_it(dataset):
     assert all(set(known.scores) <= set(SCORES) for known in LAYOUTS[dataset].known)
 
 

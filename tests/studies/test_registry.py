@@ -1,0 +1,131 @@
+"""Every paper's experiments on one command line, with tables of one's own and printed numbers beside ours."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from studies.__main__ import experiment_parser, main
+from studies.harness.comparison import Estimate, Printed, beside_printed, estimate, paired, read_printed
+from studies.harness.experiment import Choices, found_sets
+from studies.harness.sources import PaperSet, Sources
+from studies.registry import PAPERS, listing
+
+STUDIES = Path(__file__).resolve().parents[2] / "studies"
+EXPERIMENTS = [(paper, one) for paper in PAPERS.values() for one in paper.experiments]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "arm_thin.csv").write_text("time,angle,torque\n0,1,2\n1,2,5\n")
+    entry = '{"name": "arm_thin", "file": "arm_thin.csv", "features": ["angle"], "target": "torque"}'
+    (tmp_path / "data" / "manifest.json").write_text('{"datasets": [' + entry + "]}")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize(("paper", "experiment"), EXPERIMENTS, ids=[f"{p.name}-{e.name}" for p, e in EXPERIMENTS])
+def test_every_experiment_says_what_it_is_and_has_a_command(paper, experiment):
+    assert experiment.title
+    assert experiment.protocol
+    assert experiment.paper_size.trials >= experiment.quick_size.trials >= 1
+    assert [one.name for one in paper.experiments].count(experiment.name) == 1
+    assert len({one.name for one in experiment.sets}) == len(experiment.sets)
+    values = experiment_parser(paper, experiment).parse_args(["--quick", "true"])
+    assert values.quick
+    assert (values.get("as_published") is None) == (not experiment.published)
+
+
+def test_the_list_says_which_sets_can_be_had(folder, capsys):
+    assert main(["list", "knots", "--data", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "(boston)" in out
+    assert "fusion" not in out
+    assert all(paper in listing([], None) for paper in PAPERS)
+    assert main(["list", "gardening"]) == 2
+    assert "there is no paper gardening; choose from ie-gp" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gardening", "figure-1"], "there is no paper gardening"),
+        (["knots", "figure-9"], "knots has no experiment figure-9; choose from figure-1"),
+        (["fusion", "figure-3a", "--trials", "0"], "--trials=0 is out of range"),
+        (["fusion", "figure-3a", "--seed", "-1"], "--seed=-1 is out of range"),
+        (["knots", "boston", "--data-set", "boston"], "--data-set is NAME=FILE:TARGET"),
+        (["knots", "boston", "--data-set", "boston=nowhere.csv:y"], "there is no file nowhere.csv"),
+        (
+            ["knots", "boston", "--data-set", f"moon={__file__}:y"],
+            "the experiment has no such set; its sets are boston",
+        ),
+    ],
+)
+def test_bad_words_are_one_sentence(tmp_path, capsys, words, message):
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_ones_own_takes_the_place_of_a_set_with_all_its_columns(folder, tmp_path):
+    wanted = PaperSet("arm", ("arm_full", "arm_thin"), "every tenth row")
+    found = Sources(folder).find(wanted)
+    assert (found.table.feature_names, found.file, found.is_own) == (("angle",), "arm_thin", False)
+    assert found.note == "arm_thin stands for arm: every tenth row"
+    own = Sources(folder, [f"arm={folder / 'arm_thin.csv'}:torque"]).find(wanted)
+    assert (own.table.feature_names, own.table.name, own.is_own) == (("time", "angle"), "arm", True)
+    assert torch.equal(own.table.y, found.table.y)
+    choices = Choices(Sources(folder), tmp_path, 1)
+    sets, notes = found_sets(choices, [wanted, PaperSet("leg")])
+    assert [one.name for one in sets] == ["arm"]
+    assert any("give --data-set leg=FILE:TARGET" in note for note in notes)
+    with pytest.raises(ValueError, match="leg is left out"):
+        found_sets(choices._replace(sets=["leg"]), [wanted, PaperSet("leg")])
+    with pytest.raises(ValueError, match="twice"):
+        Sources(folder, [f"arm={folder / 'arm_thin.csv'}:torque"] * 2)
+
+
+def test_estimates_and_paired_tests_are_the_textbook_ones():
+    first, second = [1.0, 2.5, 3.0, 4.0, math.nan], [0.5, 1.0, 3.5, 2.0, 1.0]
+    gains = [0.5, 1.5, -0.5, 2.0]
+    mean = sum(gains) / 4
+    deviation = math.sqrt(sum((gain - mean) ** 2 for gain in gains) / 3)
+    found = paired(first, second)
+    assert (found.num, found.num_larger) == (4, 3)
+    assert found.mean == pytest.approx(mean)
+    assert found.median == pytest.approx(1.0)
+    statistic = mean / (deviation / 2)
+    # Student's t with three degrees of freedom has a distribution function in closed form.
+    x = statistic / math.sqrt(3)
+    upper = 0.5 - (math.atan(x) + x / (1 + x * x)) / math.pi
+    assert found.t_p_value == pytest.approx(2 * upper)
+    assert estimate(gains).error == pytest.approx(deviation / 2)
+    assert math.isnan(estimate([]).mean)
+    assert math.isnan(paired([1.0], [1.0]).wilcoxon_p_value)
+
+
+def test_printed_numbers_stand_beside_ours(tmp_path):
+    path = tmp_path / "printed.csv"
+    path.write_text("experiment,set,method,score,value,spread,where\ntable-1,a,b,rmse,0.5,0.1,table 1\n")
+    (entry,) = read_printed(path, "table-1")
+    assert entry == Printed("table-1", "a", "b", "rmse", 0.5, 0.1, "table 1")
+    assert read_printed(path, "table-2") == []
+    assert "not run" in beside_printed([entry], lambda *key: None)
+    assert "0.25" in beside_printed([entry], lambda *key: Estimate(0.25, math.nan, 1))
+    path.write_text("experiment,set\ntable-1,a\n")
+    with pytest.raises(ValueError, match="must have the columns"):
+        read_printed(path, "table-1")
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*/printed.csv")), ids=lambda path: path.parent.name)
+def test_printed_numbers_belong_to_experiments(path):
+    paper = next(one for one in PAPERS.values() if one.name.replace("-", "_") == path.parent.name)
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = {one.name for one in paper.experiments}
+    assert {row["experiment"] for row in rows} <= names
+    assert all(row["where"] for row in rows)
+    keys = [(row["experiment"], row["set"], row["method"], row["score"]) for row in rows]
+    assert len(set(keys)) == len(keys)
