@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OPTIONAL = {"ax.md": "ax"}  # what a page needs beside the package's own development tools
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
