@@ -2,8 +2,7 @@
 
 Inside of :func:`pretend_device` ``cuda`` can be asked for as ever, results are right numbers, and what an NVIDIA GPU
 refuses is refused: an operator on tensors of both devices (single numbers of the host are let through where CUDA lets
-them, and so are indices), a generator of the host for draws on the device, ``numpy()``, writing to a file what is not on
-the host. What it cannot show is what depends on time or round-off of the device.
+them, and so are indices), a generator of the host for draws on the device, ``numpy()``. What it cannot show is what depends on time or on the device's own round-off.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -78,7 +77,7 @@ class OnDevice(Tensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise AssertionError("a tensor that is not on the host would go into a file; a host without a GPU cannot read it")
+        return self.detach().held.__reduce_ex__(protocol)  # as files are read: onto the host
 
 
 class Reads:
