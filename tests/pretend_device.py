@@ -48,13 +48,6 @@ class OnDevice(Tensor):
         made.held = held
         return made
 
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        """What code sees."""
-        return DEVICE
-
-    is_cuda, is_meta, is_cpu = True, False, False
-
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
@@ -164,6 +157,10 @@ class _Calls(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         first = args[0] if args else None
+        if func in _SAID:  # also of what wraps a tensor of the device, as inside of vmap
+            if _DEVICE(first) != _WITHIN:
+                return func(first)
+            return DEVICE if func == _DEVICE else func == _IS_CUDA
         if func is Tensor.cuda:
             func, args = Tensor.to, (first, DEVICE)
         if isinstance(first, OnDevice):
@@ -184,6 +181,8 @@ class _Calls(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+_DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__
+_SAID = (_DEVICE, _IS_CUDA, Tensor.is_meta.__get__, Tensor.is_cpu.__get__)
 _FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
