@@ -164,6 +164,8 @@ class _Calls(TorchFunctionMode):
         if func is Tensor.cuda:
             func, args = Tensor.to, (first, DEVICE)
         if isinstance(first, OnDevice):
+            if func == _SET_DATA and isinstance(args[1], OnDevice):
+                first.held = args[1].held
             if func is Tensor.tolist:
                 _reads.lists += 1
                 return first.detach().held.tolist()
@@ -181,6 +183,7 @@ class _Calls(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+_SET_DATA = Tensor.data.__set__
 _DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__
 _SAID = (_DEVICE, _IS_CUDA, Tensor.is_meta.__get__, Tensor.is_cpu.__get__)
 _FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)

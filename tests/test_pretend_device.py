@@ -76,6 +76,14 @@ def test_in_place_on_a_view_changes_what_it_views(X):
         assert torch.equal(there.cpu(), expected)
 
 
+def test_a_parameter_is_given_other_data(X):
+    with pretend_device():
+        weight = nn.Parameter(torch.ones(3, device="cuda"))
+        weight.data = X.to("cuda")
+        assert weight.shape == X.shape
+        assert torch.equal((2 * weight[:, 1]).detach().cpu(), 2 * X[:, 1])
+
+
 def test_gradients_of_parameters(X):
     weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
     (X @ weight).square().sum().backward()
