@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 DEVICE = torch.device("cuda:0")
 # What torch itself takes it for: a device that every build has. Modules, autograd and factories inside of operators
@@ -91,7 +90,8 @@ _reads = Reads()  # those of the innermost pretend_device
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
     """What an operator gives, on the device where its tensors are or which it names."""
-    leaves = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+    leaves = list[Tensor]()
+    _mapped(lambda value: leaves.append(value) if isinstance(value, Tensor) else None, (args, kwargs))
     there = [leaf for leaf in leaves if isinstance(leaf, OnDevice)]
     named = kwargs.get("device")
     if there:
@@ -109,18 +109,33 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     if func.overloadpacket is _aten.copy_:  # across devices into what is there
         is_there = isinstance(args[0], OnDevice)
         _reads.copies += not is_there
-    plain_args, plain_kwargs = tree_map(_held, (args, kwargs))
+    plain_args, plain_kwargs = _mapped(_held, (args, kwargs))
     result = func(*plain_args, **plain_kwargs)
     if func is _aten._to_copy.default and is_there and any(result is part for part in plain_args):
         result = result.clone()
     changed = {id(leaf.held): leaf for leaf in there}  # in place: the same object comes back
     if not is_there:
         plain = {id(leaf): leaf for leaf in leaves}
-        return tree_map(lambda value: plain.get(id(value), value), result)
+        return _mapped(lambda value: plain.get(id(value), value), result)
     if torch.Tag.inplace_view in func.tags:
         with no_dispatch():  # the outer tensor takes the new shape
             func(*args, **kwargs)
-    return tree_map(lambda value: changed.get(id(value), OnDevice(value)) if isinstance(value, Tensor) else value, result)
+    return _mapped(lambda value: _wrapped(value, changed), result)
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """A nest of plain containers with all else changed; torch's own is slow for so many operators."""
+    if type(value) in (tuple, list):
+        return type(value)([_mapped(change, part) for part in value])
+    if type(value) is dict:
+        return {name: _mapped(change, part) for name, part in value.items()}
+    return change(value)
+
+
+def _wrapped(value: Any, changed: dict[int, Tensor]) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return changed[id(value)] if id(value) in changed else OnDevice(value)
 
 
 def _held(value: Any) -> Any:
@@ -175,7 +190,7 @@ class _Calls(TorchFunctionMode):
                 args = (first, _index(args[1]), *args[2:])
         if func is torch.device:
             return func(*args, **kwargs)
-        args, kwargs = tree_map(_within, (args, kwargs))
+        args, kwargs = _mapped(_within, (args, kwargs))
         if func in _FROM_NUMBERS and kwargs.get("device") == _WITHIN:
             return func(*args, **{**kwargs, "device": "cpu"}).to(_WITHIN)
         if func is Tensor.new_tensor and isinstance(first, OnDevice) and "device" not in kwargs:

@@ -137,8 +137,8 @@ SERIES = dataclasses.replace(
     PRESETS["light"], bases=(FourierBasis(num_features=10, starts=(0.7,)),), lags=None, further=(), fit_settings=QUICK
 )
 FLEETS = {
-    "light": (SERIES, True),
-    "switching, shared variances": (dataclasses.replace(e_doebe, bases=(LinearBasis(),), fit_settings=QUICK), False),
+    "switching": (dataclasses.replace(e_doebe, bases=(LinearBasis(),), fit_settings=QUICK), True),
+    "light, shared variances": (SERIES, False),
 }
 
 
