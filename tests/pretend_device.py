@@ -2,7 +2,8 @@
 
 Inside of :func:`pretend_device` ``cuda`` can be asked for as ever, results are right numbers, and what an NVIDIA GPU
 refuses is refused: an operator on tensors of both devices (single numbers of the host are let through where CUDA lets
-them, and so are indices), a generator of the host for draws on the device, ``numpy()``. What it cannot show is what depends on time or on the device's own round-off.
+them, and so are indices), a generator of the host for draws on the device, ``numpy()``. What it cannot show is what
+depends on time or on the device's own round-off. Where code asks for the meta device it gets this one.
 """
 
 from collections.abc import Callable, Iterator, Sequence

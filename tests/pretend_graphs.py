@@ -51,7 +51,11 @@ class _Recorder(TorchDispatchMode):
         given = func(*args, **kwargs)
         packet, used = func.overloadpacket, _tensors((args, kwargs, given))
         is_masked = packet is _aten.index and any(one is not None and one.dtype == torch.bool for one in args[1])
-        if packet in _WAITING or is_masked or (packet in _COPIES and len({isinstance(one, OnDevice) for one in used}) > 1):
+        if (
+            packet in _WAITING
+            or is_masked
+            or (packet in _COPIES and len({isinstance(one, OnDevice) for one in used}) > 1)
+        ):
             self._graph.refused = f"operation not permitted when stream is capturing: {func}"
             raise RuntimeError(self._graph.refused)
         is_view = any(part.alias_info is not None and not part.alias_info.is_write for part in func._schema.returns)

@@ -119,7 +119,10 @@ def test_fleets_without_units(kind, generator, tmp_path):
     def run(device: str) -> list[Tensor]:
         fleet = EnsembleFleet(ENSEMBLES[kind]().to(device), sorted(set(names)))
         there, targets = X.to(device), y.to(device)
-        said = [fleet.observe(names[:50], there[:50], targets[:50]), fleet.observe(names[50:], there[50:], targets[50:])]
+        said = [
+            fleet.observe(names[:50], there[:50], targets[:50]),
+            fleet.observe(names[50:], there[50:], targets[50:]),
+        ]
         fleet.retire(names[:1])
         fleet.add(["new"])
         fleet.add(["like another"], fleet.export(names[1]))
@@ -237,7 +240,9 @@ def table(name: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return X, y
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in MODELS]
+)
 def test_models_on_a_stream(name, generator, tmp_path):
     """Rows come from the host, one at a time too; a checkpoint of one device goes on on the other."""
     X, y = table(name, generator)
