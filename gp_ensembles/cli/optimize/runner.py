@@ -188,7 +188,7 @@ def check_plan(plan: Plan) -> None:
         on_host = [name for name in plan.methods if not make_method(name).runs_anywhere]
         if on_host:
             raise ValueError(
-                f"{', '.join(on_host)}: not on {plan.device}, where BoTorch's part of it does not run or was not tried; "
+                f"{', '.join(on_host)}: not on {plan.device}, where BoTorch's part does not run or was not tried; "
                 f"leave --device out, or choose other --methods"
             )
     for option, number, least in (("seeds", plan.num_seeds, 1), ("iterations", plan.num_iterations, 1)):
