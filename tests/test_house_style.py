@@ -74,6 +74,14 @@ PRIVATE_NAMES_OF_OTHERS = {
     "_experiment": "Ax's client",
     "_generation_strategy": "Ax's client",
     "_unit_test_params": "river asks for the settings of its checks",
+    "_C": "PyTorch's, of subclasses of its tensors: the stand-in device",
+    "_disabled_torch_function_impl": "the same",
+    "_make_wrapper_subclass": "the same",
+    "_schema": "the same: what an operator changes",
+    "_to_copy": "an operator of PyTorch",
+    "_local_scalar_dense": "the same",
+    "_index_put_impl_": "the same",
+    "_unsafe_index": "the same",
 }
 OUR_PACKAGES = ("gp_ensembles", "studies", "attacks", "benchmarks", "tests")
 ATTRIBUTE_CALLS = {"setattr", "delattr", "getattr", "hasattr", "setitem", "delitem"}

@@ -283,7 +283,7 @@ class ScoredStream:
         self, model: OnlineModel, baselines: Baselines | DiscreteBaselines, rows: Rows
     ) -> tuple[Chunk, Scores, Coverages]:
         first, X, y = self.progress.num_rows + 1, rows.X, rows.y
-        inputs, targets = model.inputs(X.to(model.device)).cpu(), model.targets(y.to(model.device)).cpu()
+        inputs, targets = model.inputs(X).cpu(), model.targets(y).cpu()
         assert model.online is not None
         num_seen = int(model.online.state.meta.num_seen)
         began = time.perf_counter()

@@ -208,7 +208,7 @@ def _answer(session: LineSession, values: Namespace) -> int:
 
 def _resume(values: Namespace) -> int:
     if is_of_series(values.checkpoint):
-        print(resume_series(request(values), values.checkpoint, _series_output(values)))
+        print(resume_series(request(values), values.checkpoint, _series_output(values), values.device))
         return 0
     if values.checkpoint.is_dir():
         values.checkpoint = values.checkpoint / CHECKPOINT

@@ -183,7 +183,7 @@ class RayFleet:
             ValueError: If rows are malformed.
             ShardLostError: If an actor that was lost cannot be begun anew.
         """
-        given, X, y = self._checks.checked(names, X, torch.zeros(len(X), dtype=X.dtype, device=X.device))
+        given, X, y = self._checks.checked(names, X)
         places, parts = self._divided(Rows(list(given), X, y))
         said = self._ask("predict", parts)
         order = torch.cat(list(places.values())).argsort()

@@ -166,7 +166,7 @@ def _check_reads(ensemble: Ensemble, state: EnsembleState) -> None:
         TypeError: Saying so.
     """
     twin, like = copy.deepcopy(ensemble).to("meta"), state._replace(quarantine=None)
-    there = with_tensors(like, (value.to("meta") for _, value in named_tensors(like)))
+    there = with_tensors(like, (torch.zeros_like(value, device="meta") for _, value in named_tensors(like)))
     progress = Progress(there.meta.num_seen.bool(), there.meta.num_seen.clone())
     try:
         FixedBlock(twin, there, 2, True, progress).run()

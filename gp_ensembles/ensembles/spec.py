@@ -293,7 +293,7 @@ class EnsembleSpec:
             groups += [record.build(warm_up) for record in self.further]
         return assemble(
             groups,
-            rule,
+            rule.to(X.device),
             innovations=self.innovations if has_layers else (),
             memory=None if lagged is None else lagged.memory,
             outlier_threshold=self.outlier_threshold if has_layers else None,

@@ -251,7 +251,7 @@ class LevelTarget(Target):
 
     def check(self, y: Tensor) -> None:
         """See :meth:`Target.check`."""
-        check_support(OrdinalLikelihood(self.num_levels, Probit()), y)
+        check_support(OrdinalLikelihood(self.num_levels, Probit()).to(y.device), y)
         check_varies(y)
 
 

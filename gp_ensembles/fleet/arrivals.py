@@ -1,6 +1,6 @@
 """Rows that arrive in any order, for any of the series: which of them are worked on together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -50,3 +50,15 @@ def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[Batch]
             yield Batch(series[here], order[starts[here].unsqueeze(-1) + steps])
             starts[here] += length
             left[here] -= length
+
+
+def numbered(names: Sequence[Hashable], like: Tensor) -> tuple[Tensor, list[Hashable]]:
+    """A number for each distinct name, (N,), on the device of ``like``, and the names by number.
+
+    Example:
+        >>> numbered(["b", "a", "b"], torch.zeros(3))
+        (tensor([0, 1, 0]), ['b', 'a'])
+    """
+    numbers: dict[Hashable, int] = {}
+    codes = [numbers.setdefault(name, len(numbers)) for name in names]
+    return torch.tensor(codes, dtype=torch.int64, device=like.device), list(numbers)

@@ -26,6 +26,10 @@ class Rows(NamedTuple):
     X: Tensor
     y: Tensor
 
+    def to(self, device: torch.device) -> "Rows":
+        """The same on a device."""
+        return Rows(self.X.to(device), self.y.to(device))
+
 
 def template_of(series: Sequence[Rows]) -> Rows:
     """The first rows of the series that has the most targets: the ensemble is made for it, with its lags and season.

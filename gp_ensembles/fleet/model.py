@@ -14,19 +14,20 @@ from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.input_checks import check_real_numbers
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.turns import Turns, in_turns
-from gp_ensembles.fleet.arrivals import batches
+from gp_ensembles.fleet.arrivals import batches, numbered
 from gp_ensembles.fleet.beginning import Rows, moves, shared_ensemble, some_of, stacked, template_of
 from gp_ensembles.fleet.checkpoint import read_about
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet, Names, listed
 from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
-from gp_ensembles.fleet.predictions import FleetPredictions, nothing, place_of, quantile_each
+from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
 from gp_ensembles.fleet.scales import SeriesScales, fill
+from gp_ensembles.fleet.store import check_mapped
 from gp_ensembles.fleet.variances import Variances
+from gp_ensembles.numerics.devices import check_device
 
 _Counts = dict[Hashable, int]  # rows of series
 _LEAST_TARGETS = 10
@@ -52,12 +53,14 @@ class Fleet:
         coverages: Shares of targets that intervals are to cover, each series' following its own targets.
         seed: Seed of all randomness.
         dtype: Precision of the states; scales and predictions are in float64.
+        device: Where scales, states and predictions are, for instance ``cpu`` or ``cuda``; rows may come from anywhere.
         own_variances: Whether noise and prior variances are fitted for each series at the end of its warm-up, with the
             length scales that all share.
         folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
 
     Raises:
-        ValueError: If targets are not single real numbers, or a number is out of range.
+        ValueError: If targets are not single real numbers, a number is out of range, the device is not there, or a
+            folder is given for states that are not on the host.
 
     Example:
         >>> import torch
@@ -82,6 +85,7 @@ class Fleet:
         coverages: Sequence[float] = (0.9,),
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
+        device: str | torch.device = "cpu",
         own_variances: bool = True,
         folder: str | Path | None = None,
     ) -> None:
@@ -91,6 +95,8 @@ class Fleet:
             raise ValueError(f"warmup is {warmup}; at least {_LEAST_TARGETS} rows of a series are needed to begin")
         self.turns = Turns()
         self.spec, self.warmup, self.seed, self.dtype = spec, warmup, seed, dtype
+        self.device = check_device(device)
+        check_mapped(folder, self.device)
         self.own_variances = own_variances
         self.intervals = IntervalLevels(tuple(coverages))
         self.series: EnsembleFleet | None = None
@@ -141,6 +147,7 @@ class Fleet:
             coverages=self.intervals.coverages,
             seed=self.seed,
             dtype=self.dtype,
+            device=self.device,
             own_variances=self.own_variances,
             folder=self._folder,
         )
@@ -196,11 +203,11 @@ class Fleet:
             KeyError: If a series is unknown, or its warm-up is not over.
             ValueError: If rows are malformed.
         """
-        given, X, _ = self.checked(names, X, torch.zeros(len(X), dtype=torch.float64, device="cpu"))
+        given, X, _ = self.checked(names, X)
         series = self._series_of(given)
         scales, last = _scales(series, given), series.note("last", given)
         inputs = scales.inputs(torch.where(X.isnan(), last, X)).to(self.dtype)
-        return _in_units(series.predict(given, inputs), scales)
+        return in_units(series.predict(given, inputs), scales)
 
     def predict_interval(self, names: Names, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, (N,) each, of intervals of the next target of a series at each row.
@@ -259,16 +266,19 @@ class Fleet:
         self.series.save(folder, about=about, progress=progress)
 
     @classmethod
-    def load(cls, folder: str | Path, *, states: str | Path | None = None) -> "Fleet":
-        """The fleet that was saved in a folder, to the bit.
+    def load(
+        cls, folder: str | Path, *, states: str | Path | None = None, device: str | torch.device = "cpu"
+    ) -> "Fleet":
+        """The fleet that was saved in a folder, to the bit, from whatever device.
 
         Args:
             folder: Where it was saved.
             states: Where states live as memory-mapped files; by default they live in memory.
+            device: Where it goes on.
 
         Raises:
             FileNotFoundError: If there is no fleet in the folder.
-            ValueError: If a file is damaged.
+            ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
         about, _ = read_about(Path(folder))
         fleet = cls(
@@ -278,12 +288,13 @@ class Fleet:
             seed=about["seed"],
             own_variances=about["own_variances"],
             dtype=getattr(torch, about["dtype"]),
+            device=device,
             folder=states,
         )
-        fleet._template = Rows(**about["template"])
+        fleet._template = Rows(**about["template"]).to(fleet.device)
         fleet.series = fleet._empty(fleet._template)
         fleet.series.load(folder)
-        fleet._waiting = {row["name"]: Rows(row["X"], row["y"]) for row in about["waiting"]}
+        fleet._waiting = {row["name"]: Rows(row["X"], row["y"]).to(fleet.device) for row in about["waiting"]}
         return fleet
 
     @staticmethod
@@ -304,10 +315,10 @@ class Fleet:
         self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, said: FleetPredictions
     ) -> FleetPredictions:
         """Rows of series that have begun."""
-        scales, codes, distinct = _scales(series, names), *_codes(names, y)
+        scales, codes, distinct = _scales(series, names), *numbered(names, y)
         X = fill(X, codes, series.note("last", names))
         predictions = series.observe(names, scales.inputs(X).to(self.dtype), scales.targets(y).to(self.dtype))
-        distribution = _in_units(predictions.mixture, scales)
+        distribution = in_units(predictions.mixture, scales)
         pit = cdf_by_pieces(distribution, y)
         state = _levels(series, distinct)
         levels = y.new_zeros(2, len(self.intervals.coverages), len(y))
@@ -334,11 +345,12 @@ class Fleet:
             old.index_copy_(-1, said.rows, new)
         return whole
 
-    def checked(self, names: Names, X: Tensor, y: Tensor) -> tuple[Sequence[Hashable], Tensor, Tensor]:
-        """Names, inputs and targets in float64, if they are legal; ValueError if not."""
+    def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> tuple[Sequence[Hashable], Tensor, Tensor]:
+        """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
         given = listed(names)
         if not isinstance(X, Tensor) or X.ndim != 2 or not X.is_floating_point():
             raise ValueError("X must be a floating point tensor of shape (N, D)")
+        y = X.new_zeros(len(X)) if y is None else y
         check_real_numbers(X, y)
         if y.shape != X.shape[:1] or len(given) != len(y) or len(y) == 0:
             raise ValueError(
@@ -353,7 +365,8 @@ class Fleet:
             if bool(wild.any()):
                 row = int(wild.int().argmax())
                 raise ValueError(f"{what} is infinite in row {row}, of series {given[row]!r}; use NaN where missing")
-        return given, X.detach().double(), y.detach().double()
+        X, y = (part.detach().to(self.device, torch.float64) for part in (X, y))
+        return given, X, y
 
     @property
     def _num_inputs(self) -> int | None:
@@ -383,7 +396,7 @@ class Fleet:
 
     def _wait(self, names: Sequence[Hashable], X: Tensor, y: Tensor) -> None:
         """Keep rows of series that have not begun."""
-        codes, distinct = _codes(names, y)
+        codes, distinct = numbered(names, y)
         order = codes.argsort(stable=True)
         counts = codes.bincount(minlength=len(distinct)).tolist()
         for name, rows in zip(distinct, order.split(counts), strict=True):
@@ -475,16 +488,3 @@ def _scales(series: EnsembleFleet, names: Sequence[Hashable]) -> SeriesScales:
 def _levels(series: EnsembleFleet, names: Sequence[Hashable]) -> LevelsState:
     """Interval levels of series side by side, ends (C, S)."""
     return LevelsState(series.note("lower", names).T.clone(), series.note("upper", names).T.clone())
-
-
-def _codes(names: Sequence[Hashable], like: Tensor) -> tuple[Tensor, list[Hashable]]:
-    """A number for each distinct name, (N,), and the names by number."""
-    numbers: dict[Hashable, int] = {}
-    codes = [numbers.setdefault(name, len(numbers)) for name in names]
-    return torch.tensor(codes, dtype=torch.int64, device=like.device), list(numbers)
-
-
-def _in_units(mixture: AnyMixture, scales: SeriesScales) -> Mixture | StudentTMixture:
-    assert isinstance(mixture, Mixture | StudentTMixture)
-    doubles = {name: value.double() for name, value in mixture._asdict().items()}
-    return mixture._replace(**doubles).rescale(scales.y_mean, scales.y_scale)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Mixture, StudentTMixture
+from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.fleet.scales import SeriesScales
 
 
 class FleetPredictions(NamedTuple):
@@ -101,3 +103,10 @@ def quantile_each(distribution: Mixture | StudentTMixture, levels: Tensor) -> Te
     some = type(distribution)(*(part[:, known] for part in distribution))  # weights are those of each row
     found[known] = some.quantile(levels[known])
     return found
+
+
+def in_units(mixture: AnyMixture, scales: SeriesScales) -> Mixture | StudentTMixture:
+    """Distributions of standardized targets (N,) in the units of the series of each, in float64."""
+    assert isinstance(mixture, Mixture | StudentTMixture)
+    doubles = {name: value.double() for name, value in mixture._asdict().items()}
+    return mixture._replace(**doubles).rescale(scales.y_mean, scales.y_scale)

@@ -34,6 +34,7 @@ class Store:
         self.kinds: tuple[type[FilterState], ...] = tuple(type(part) for part in start.experts)
         self._layers = start.innovations is not None, start.history is not None
         self._folder = folder
+        check_mapped(folder, start.meta.num_seen.device)
         self._start = dict(named_tensors(start))
         self._start[FAILED] = start.meta.num_seen.new_full((), -1)
         self._start |= {f"note_{name}": value for name, value in (notes or {}).items()}
@@ -203,3 +204,21 @@ class Store:
 
 def _shape(shape: Sequence[int] | None) -> str:
     return "none" if shape is None else str(tuple(shape))
+
+
+def check_mapped(folder: str | Path | None, device: torch.device) -> None:
+    """Raise if states on another device than the host are to live in files.
+
+    Raises:
+        ValueError: Saying so.
+
+    Example:
+        >>> check_mapped("states", torch.device("cuda"))
+        Traceback (most recent call last):
+        ValueError: states in memory-mapped files are on the host, not on cuda; leave the folder out, or use ...
+    """
+    if folder is not None and device.type != "cpu":
+        raise ValueError(
+            f"states in memory-mapped files are on the host, not on {device}; leave the folder out, or use the "
+            f"device cpu"
+        )

@@ -38,7 +38,8 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)
     try:
-        failed = any(info.reshape(-1).tolist())
+        # Inside vmap, ``tolist`` copies from a GPU before it fails, which breaks a graph that is being recorded.
+        failed = any(info.reshape(-1).tolist()) if info.is_cpu else bool(info.any())
     except RuntimeError:  # inside vmap, and on the meta device, values cannot be read
         return torch.where((info != 0)[..., None, None], torch.nan, factor)
     if failed:

@@ -88,6 +88,8 @@ def readable_flags(flags: Tensor) -> list[bool] | None:
         ([True, False], None)
     """
     try:
+        if not flags.is_cpu:
+            bool(flags.all())  # inside vmap it fails at once, where ``tolist`` copies from the device first
         return [bool(flag) for flag in flags.tolist()]
     except (RuntimeError, NotImplementedError):
         return None

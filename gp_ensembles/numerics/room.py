@@ -10,14 +10,15 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of memory that a device has, or that this process may have of it.
+    """Bytes of memory that this process may have of the host, or that are free for it on a GPU.
 
     Example:
         >>> memory_of(torch.device("cpu")) > 2**26
         True
     """
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1])
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept by torch
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
     limits = []
     with suppress(AttributeError, ValueError, OSError):  # not told on every system
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -46,6 +47,7 @@ def check_room(num_bytes: float, device: torch.device, what: str, mend: str) -> 
     """
     limit = memory_of(device)
     if num_bytes > limit:
+        where = "" if device.type == "cpu" else f" of {device}"
         raise ValueError(
-            f"{what} would take {num_bytes / 1e9:.3g} GB of memory, and there are {limit / 1e9:.3g} GB; {mend}"
+            f"{what} would take {num_bytes / 1e9:.3g} GB of memory{where}, and there are {limit / 1e9:.3g} GB; {mend}"
         )

@@ -13,6 +13,7 @@ from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
+from gp_ensembles.numerics.devices import check_device
 
 Impute = Literal["found", "last", "mean"]
 MIN_WARM_UP = 10  # targets without which nothing is fitted
@@ -146,27 +147,3 @@ class StreamConfig:
             3
         """
         return cls(**{**plain, "ensemble": spec_from_plain(plain["ensemble"])})
-
-
-def check_device(name: str) -> torch.device:
-    """The device of a name.
-
-    Raises:
-        ValueError: If it is unknown or absent.
-
-    Example:
-        >>> check_device("gpu")
-        Traceback (most recent call last):
-        ValueError: device 'gpu' is unknown; use cpu, cuda or cuda:0
-    """
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device {name!r} is unknown; use cpu, cuda or cuda:0") from None
-    if device.type == "cpu" and device.index is not None:
-        raise ValueError(f"device {name!r} is unknown; there is one cpu, so use cpu and --num-threads")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {name!r} was asked for, but torch sees no such GPU; use --device cpu")
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device {name!r} is not supported; use cpu or cuda")
-    return device

@@ -313,7 +313,7 @@ class OnlineModel:
     def inputs(self, X: Tensor) -> Tensor:
         """Rows (N, D) that come one after another as the ensemble sees them: gaps filled, standardized; float64."""
         path, followed = self._inputs
-        return path.follow(followed, X, self.num_rows + 1).inputs
+        return path.follow(followed, X.to(self.device), self.num_rows + 1).inputs
 
     def next_inputs(self, X: Tensor) -> Tensor:
         """Rows (N, D) that all come next as the ensemble takes them: standardized, within reach, and forecasts."""
@@ -322,11 +322,11 @@ class OnlineModel:
 
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the ensemble sees them: standardized if they are real numbers; float64."""
-        return self._inputs[0].targets(y)
+        return self._inputs[0].targets(y.to(self.device))
 
     def first_illegal(self, X: Tensor, y: Tensor) -> IllegalRow | None:
         """The first of the rows to come, X (N, D) and y (N,), that cannot be learned, if there is one."""
-        path, followed = self._inputs
+        (path, followed), X, y = self._inputs, X.to(self.device), y.to(self.device)
         return path.illegal(path.follow(followed, X, self.num_rows + 1), X, y)
 
     def save(self, path: str | Path) -> None:

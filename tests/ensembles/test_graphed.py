@@ -18,6 +18,8 @@ from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare, OnlineNewton
 from gp_ensembles.meta_learners.base import MetaLearner
 from tests.fleet.instances import ENSEMBLES, INPUTS, linear, rows
+from tests.pretend_device import pretend_device
+from tests.pretend_graphs import pretend_graphs
 
 KINDS = [kind for kind in ENSEMBLES if kind not in ("forgetting", "classes")]
 CLOSE = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
@@ -208,3 +210,32 @@ def test_nothing_waits_or_copies_from_the_host(kind, has_gaps):
         expert.initial_state = gaussian_state  # which form is safe is asked of numbers
     forbidden = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "lift_fresh"}
     assert not forbidden & set(launches(ensemble, 8, has_gaps))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_blocks_on_a_stand_in_device(kind, generator):
+    """Graphs that are recorded and replayed, with the numbers of the ensemble alone on the host."""
+    ensemble = ENSEMBLES[kind]()
+    X, y = stream(kind, 150, generator)
+    expected = OnlineEnsemble(ensemble).observe(X, y)
+    with pretend_device(), pretend_graphs() as graphs:
+        graphed = GraphedEnsemble(ensemble.to("cuda"), block_size=16)
+        parts = [graphed.observe(X[part].to("cuda"), y[part].to("cuda")) for part in (slice(0, 70), slice(70, 150))]
+        assert all(part.mean.is_cuda for part in parts)
+        for field in ("mean", "variance", "log_prob"):
+            found = torch.cat([getattr(part, field) for part in parts]).cpu()
+            torch.testing.assert_close(found, getattr(expected, field), **CLOSE)
+    assert sum(graph.num_replays for graph in graphs) > 3
+
+
+def test_a_graph_refuses_what_waits():
+    with pretend_device(), pretend_graphs():
+        numbers = torch.ones(3, device="cuda")
+        for waits in (
+            lambda: numbers.sum().item(),
+            lambda: numbers.cpu(),
+            lambda: torch.tensor([1.0]).to("cuda"),
+            lambda: numbers[numbers > 0],
+        ):
+            with pytest.raises(RuntimeError, match="not permitted"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+                waits()

@@ -19,7 +19,7 @@ from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.tables import split_names
 from gp_ensembles.cli.writing import CHECKPOINT
 from gp_ensembles.ensembles.interrupts import uninterrupted
-from gp_ensembles.streaming.config import check_device
+from gp_ensembles.numerics.devices import check_device
 from gp_ensembles.tables.numbers import number_in
 
 _DATA = (

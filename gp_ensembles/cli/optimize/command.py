@@ -38,6 +38,7 @@ def add_options(name: str, parser: ArgumentParser) -> None:
     parser.add_argument(
         "--num_initial", type=int | None, default=None, help="points of the initial design; 2 D + 2 by default"
     )
+    parser.add_argument("--device", type=str, default="cpu", help="where models are, in float64: cpu, cuda, cuda:1")
 
 
 def run_command(name: str, values: Namespace) -> int:
@@ -54,7 +55,7 @@ def run_command(name: str, values: Namespace) -> int:
         ImportError: If a package is missing that a method needs.
         OSError: If the folder cannot be written.
     """
-    plan = Plan(values.problems, values.methods, values.seeds, values.iterations, values.num_initial)
+    plan = Plan(values.problems, values.methods, values.seeds, values.iterations, values.num_initial, values.device)
     folder = values.out / "runs"
     try:
         results = run_all(plan, folder, progress=values.progress)

@@ -40,10 +40,12 @@ class Method(NamedTuple):
     Attributes:
         start: Starts a run from the bounds of the unit cube, shape (2, D), and the seed of the run.
         needs: Packages that have to be installed.
+        runs_anywhere: Whether it runs on other devices than the host.
     """
 
     start: Callable[[Tensor, int], Optimizer]
     needs: tuple[str, ...] = ()
+    runs_anywhere: bool = False
 
 
 def make_method(name: str) -> Method:
@@ -174,15 +176,15 @@ def _sparse(bounds: Tensor, seed: int) -> Optimizer:
 
 
 METHODS: dict[str, Method] = {
-    "ensemble-logei": Method(EnsembleImprovement),
+    "ensemble-logei": Method(EnsembleImprovement, runs_anywhere=True),
     "egp-ts": Method(EnsembleThompson),
     "egp-ts-dynamic": Method(_forgetful),
-    "gp-logei": Method(ProcessImprovement),
+    "gp-logei": Method(ProcessImprovement, runs_anywhere=True),
     "gp-ts": Method(ProcessThompson),
     "bayesian-logei": Method(_fully_bayesian, ("jax", "numpyro")),
     "saas-logei": Method(_sparse, ("jax", "numpyro")),
-    "map-saas-logei": Method(SparseMapImprovement),
+    "map-saas-logei": Method(SparseMapImprovement, runs_anywhere=True),
     "vbll-logei": Method(LastLayerImprovement, ("botorch_community",)),
-    "random": Method(RandomSearch),
-    "sobol": Method(SobolSearch),
+    "random": Method(RandomSearch, runs_anywhere=True),
+    "sobol": Method(SobolSearch, runs_anywhere=True),
 }

@@ -22,6 +22,7 @@ from gp_ensembles.cli.optimize.problems import Problem, make_problem
 from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.files.replacing import write_text
+from gp_ensembles.numerics.devices import check_device
 
 _COLUMNS = ("evaluation", "value", "optimum", "seconds")
 
@@ -56,6 +57,7 @@ class Plan(NamedTuple):
         num_seeds: Seeds 0, 1, ... of each pair.
         num_iterations: Suggestions of a run.
         num_initial: Points of the initial design; ``None`` for twice the dimensions plus two.
+        device: Where models are, in float64; objectives are evaluated on the host.
     """
 
     problems: Sequence[str]
@@ -63,6 +65,7 @@ class Plan(NamedTuple):
     num_seeds: int
     num_iterations: int
     num_initial: int | None = None
+    device: str = "cpu"
 
 
 class Results(NamedTuple):
@@ -79,7 +82,14 @@ class Results(NamedTuple):
     failures: dict[tuple[str, str, int], str]
 
 
-def run_one(problem: Problem, method: str, seed: int, num_iterations: int, num_initial: int | None = None) -> Trace:
+def run_one(
+    problem: Problem,
+    method: str,
+    seed: int,
+    num_iterations: int,
+    num_initial: int | None = None,
+    device: str = "cpu",
+) -> Trace:
     """Optimize; torch's global generator is left as it was.
 
     Args:
@@ -88,6 +98,7 @@ def run_one(problem: Problem, method: str, seed: int, num_iterations: int, num_i
         seed: Chooses the initial design, which methods share, and all that is random afterwards.
         num_iterations: Suggestions after the initial design.
         num_initial: See :class:`Plan`.
+        device: See :class:`Plan`.
 
     Returns:
         The run, of the same numbers for the same arguments (times apart).
@@ -103,7 +114,7 @@ def run_one(problem: Problem, method: str, seed: int, num_iterations: int, num_i
     with manual_seed(seed):
         X = initial_design(bounds, num_initial, seed)
         Y = problem.evaluate(X, 0)
-        optimizer = make_method(method).start(bounds, seed)
+        optimizer = make_method(method).start(bounds.to(device), seed)
         seconds = [math.nan] * num_initial
         for _ in range(num_iterations):
             began = time.perf_counter()
@@ -111,7 +122,7 @@ def run_one(problem: Problem, method: str, seed: int, num_iterations: int, num_i
                 for category in (BotorchWarning, NumericalWarning):
                     warnings.simplefilter("ignore", category)
                 warnings.filterwarnings("ignore", "Optimization failed", RuntimeWarning)
-                x = optimizer.suggest(X, Y).clamp(0.0, 1.0)
+                x = optimizer.suggest(X.to(device), Y.to(device)).clamp(0.0, 1.0).cpu()
             seconds.append(time.perf_counter() - began)
             X, Y = torch.cat([X, x]), torch.cat([Y, problem.evaluate(x, Y.shape[0])])
     highest = [math.nan if problem.optimum is None else problem.optimum(t) for t in range(len(seconds))]
@@ -150,7 +161,7 @@ def run_all(plan: Plan, folder: Path, *, progress: bool = False) -> Results:
             if trace is None:
                 try:
                     objective = make_problem(problem.name, seed)
-                    trace = run_one(objective, method, seed, plan.num_iterations, num_initial)
+                    trace = run_one(objective, method, seed, plan.num_iterations, num_initial, plan.device)
                 except Exception as error:  # one run that fails must not cost the others theirs
                     kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
                     results.failures[run] = kind + one_sentence(error)
@@ -173,6 +184,13 @@ def check_plan(plan: Plan) -> None:
         make_problem(name)
     for name in plan.methods:
         make_method(name)
+    if check_device(plan.device).type != "cpu":
+        on_host = [name for name in plan.methods if not make_method(name).runs_anywhere]
+        if on_host:
+            raise ValueError(
+                f"{', '.join(on_host)}: not on {plan.device}, where BoTorch's part does not run or was not tried; "
+                f"leave --device out, or choose other --methods"
+            )
     for option, number, least in (("seeds", plan.num_seeds, 1), ("iterations", plan.num_iterations, 1)):
         if number < least:
             raise ValueError(f"--{option} must be at least {least}, got {number}")

@@ -22,7 +22,7 @@ def stream_series(
     Args:
         table: The table; its options name the column of series.
         config: The config that was named; ``None`` for the default ensemble of fleets.
-        settings: Seed, precision and coverages.
+        settings: Seed, precision, device and coverages.
         warmup: Rows of each series from which its scales come.
         output: What to leave behind.
 
@@ -35,9 +35,8 @@ def stream_series(
         coverages=settings.coverages,
         seed=settings.seed,
         dtype=settings.torch_dtype,
+        device=settings.device,
     )
-    if settings.torch_device.type != "cpu":
-        raise ValueError("a fleet runs on the processor; leave --device out")
     rows = table.open()
     return told(SeriesRun(fleet).run(rows, output), output.out)
 
@@ -47,15 +46,21 @@ def is_of_series(checkpoint: Path) -> bool:
     return (_folder(checkpoint) / FLEET / HEAD).exists()
 
 
-def resume_series(table: TableRequest, checkpoint: Path, output: SeriesOutput) -> str:
+def resume_series(table: TableRequest, checkpoint: Path, output: SeriesOutput, device: str | None = None) -> str:
     """Go on with the series of a folder: a run that was killed with the same table, a complete one with another.
 
+    Args:
+        table: The table.
+        checkpoint: Folder of the run, or a file in it.
+        output: What to leave behind.
+        device: Where to go on; where the run was by default.
+
     Raises:
-        ValueError: If the table lacks a column, or a file is damaged.
+        ValueError: If the table lacks a column, a file is damaged, or the device is not there.
     """
     folder = _folder(checkpoint)
     complete(folder)
-    stopped = SeriesRun.load(folder)
+    stopped = SeriesRun.load(folder, device)
     rows = table.reopen_plain(Fleet.notes_in(folder / FLEET)["columns"])
     in_place = output.out.resolve() == folder.resolve()
     is_unfinished = any(path.name.endswith(".csv" + PARTIAL) for path in folder.iterdir())

@@ -15,6 +15,7 @@ import torch
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.series.scores import Score, Scores
+from gp_ensembles.cli.summary import device_name
 from gp_ensembles.cli.text_tables import not_a_formula
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
@@ -55,15 +56,20 @@ class SeriesRun:
         self.num_read = num_read
 
     @classmethod
-    def load(cls, folder: Path) -> "SeriesRun":
+    def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
         """Where a run stands that wrote into a folder.
+
+        Args:
+            folder: The folder.
+            device: Where to go on; where the run was by default.
 
         Raises:
             FileNotFoundError: If there is none.
-            ValueError: If a file is damaged.
+            ValueError: If a file is damaged, or the device is not there.
         """
         notes = Fleet.notes_in(folder / FLEET)
-        return cls(Fleet.load(folder / FLEET), Scores(notes["scores"]), notes["num_read"])
+        where = notes.get("device", "cpu") if device is None else device  # files of earlier versions are of the cpu
+        return cls(Fleet.load(folder / FLEET, device=where), Scores(notes["scores"]), notes["num_read"])
 
     def run(self, rows: RowStream, output: SeriesOutput, *, size: int | None = None) -> dict[str, object]:
         """Predict and learn all rows, and write everything down.
@@ -121,7 +127,7 @@ class SeriesRun:
         assert rows.series is not None
         said = self.fleet.observe(rows.series, rows.X, rows.y)
         covered = said.covered[0] if len(said.covered) else torch.full_like(said.mean, torch.nan)
-        self.scores.add(rows.series, said.log_prob, rows.y - said.mean, covered)
+        self.scores.add(rows.series, said.log_prob, rows.y.to(said.mean) - said.mean, covered)
         return _lines(rows, said, self._coverage, self.num_read + 1)
 
     def _save(self, rows: RowStream, table: GrowingTable, out: Path) -> None:
@@ -134,6 +140,7 @@ class SeriesRun:
             "size": table.path.stat().st_size,
             "scores": self.scores.to_plain(),
             "columns": rows.to_plain(),
+            "device": str(self.fleet.device),
         }
         self.fleet.save(out / FLEET, notes=notes)
 
@@ -143,6 +150,8 @@ class SeriesRun:
         return {
             "data": rows.name,
             "model": fleet.spec.name,
+            "device": device_name(fleet.device),
+            "dtype": str(fleet.dtype).removeprefix("torch."),
             "series": len(fleet.names),
             "waiting": len(fleet.waiting),
             "set_aside": {str(name): number for name, number in fleet.failures.items()},

@@ -1,0 +1,27 @@
+"""Devices by name, asked for before anything is put on them."""
+
+import torch
+
+
+def check_device(name: str | torch.device) -> torch.device:
+    """The device of a name, if torch can use it here.
+
+    Raises:
+        ValueError: If it is unknown or absent.
+
+    Example:
+        >>> check_device("gpu")
+        Traceback (most recent call last):
+        ValueError: device 'gpu' is unknown; use cpu, cuda or cuda:0
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device {str(name)!r} is unknown; use cpu, cuda or cuda:0") from None
+    if device.type == "cpu" and device.index is not None:
+        raise ValueError(f"device {str(name)!r} is unknown; there is one cpu, so use cpu and --num-threads")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {str(name)!r} was asked for, but torch sees no such GPU; use cpu (--device cpu)")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {str(name)!r} is not supported; use cpu or cuda")
+    return device

@@ -1,0 +1,163 @@
+"""Commands with ``--device`` and ``--dtype``: on the stand-in device they write what they write on the host."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.named_configs import config_titles
+from gp_ensembles.cli.optimize.problems import make_problem
+from gp_ensembles.cli.optimize.runner import run_one
+from gp_ensembles.fleet import Fleet
+from tests.cli.conftest import CONFIG, make_rows, write_table
+from tests.pretend_device import pretend_device
+
+SERIES = "ensemble: {like: oebe, bases: [LinearBasis], fit_settings: {num_samples: 1}}\nwarmup: 30\n"
+PLAIN = ["--progress", "false"]
+QUIET = [*PLAIN, "--pictures", "false", "--report", "false"]
+# Moments by quadrature, whose nodes move with round-off.
+CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+
+# What a run can be told anew; states keep the precision in which they began.
+OPTIONS = {
+    "stream": {"device", "dtype"},
+    "resume": {"device"},
+    "compare": {"device", "dtype"},
+    "forecast": {"device"},
+    "embed": {"device", "dtype"},
+    "optimize": {"device"},
+    "demo": set(),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_which_command_has_which_option(name, capsys):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    told = capsys.readouterr().out
+    assert {option for option in ("device", "dtype") if f"--{option} " in told} == OPTIONS[name]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = make_rows(230)
+    write_table(tmp_path / "rows.csv", rows[:200])
+    write_table(tmp_path / "more.csv", rows[200:])
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    (tmp_path / "series.yaml").write_text(SERIES)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, generator=generator, dtype=torch.float64)
+    frame = pd.DataFrame({"meter": ["north", "7", "x, y"] * 100, "x": x.numpy(), "load": (5 + 3 * x).numpy()})
+    frame["load"] += 0.1 * torch.randn(300, generator=generator, dtype=torch.float64).numpy()
+    frame[:240].to_csv("meters.csv", index=False)
+    frame[240:].to_csv("later.csv", index=False)
+    table = np.random.default_rng(0).normal(size=(60, 4))
+    np.savez("table.npz", X=table)
+    return tmp_path
+
+
+COMMANDS = {
+    "stream and resume": [
+        ["stream", "rows.csv", "--target", "y", "--config", "small.yaml", "--warmup", "100", "--out", "OUT/a", *QUIET],
+        ["resume", "more.csv", "--checkpoint", "OUT/a", "--out", "OUT/b", *QUIET],
+        ["forecast", "--checkpoint", "OUT/b", "--horizon", "3", "--num_paths", "20", "--out", "OUT/f", *QUIET[:4]],
+    ],
+    "series": [
+        ["stream", "meters.csv", "--target", "load", "--series", "meter", "--config", "series.yaml", "--out", "OUT/s"]
+        + PLAIN,
+        ["resume", "later.csv", "--checkpoint", "OUT/s", "--out", "OUT/t", *PLAIN],
+    ],
+    "compare": [
+        ["compare", "rows.csv", "--target", "y", "--configs", "small.yaml", "--warmup", "100", "--out", "OUT/c", *PLAIN]
+    ],
+    "embed": [["embed", "table.npz", "--warmup", "40", "--num_frequencies", "8", "--out", "OUT/e", *QUIET[:4]]],
+}
+
+
+@pytest.mark.parametrize("name", [*list(COMMANDS)[:3], pytest.param("embed", marks=pytest.mark.slow)])
+def test_files_are_those_of_the_host(name, folder, capsys):
+    for device, where in (("cpu", contextlib.nullcontext()), ("cuda", pretend_device())):
+        with where:
+            for number, words in enumerate(COMMANDS[name]):
+                given = [word.replace("OUT", device) for word in words]
+                given += ["--device", device] if number == 0 else []  # then where the run before was
+                assert main(given) == 0, capsys.readouterr().err
+    tables = sorted(path.relative_to("cpu") for path in Path("cpu").rglob("*.csv"))
+    assert tables
+    for path in tables:
+        found, expected = pd.read_csv("cuda" / path), pd.read_csv("cpu" / path)
+        told = [column for column in expected if "second" not in column]
+        pd.testing.assert_frame_equal(found[told], expected[told], **CLOSE)
+    summaries = [json.loads(path.read_text()) for path in Path("cuda").rglob("summary.json")]
+    assert {told["device"] for told in summaries if "device" in told} <= {"cuda (a stand-in)"}
+    assert any("device" in told for told in summaries) or name == "compare"
+
+
+def test_series_of_a_gpu_go_on_on_the_host(folder, capsys):
+    with pretend_device():
+        given = [word.replace("OUT", "gpu") for word in COMMANDS["series"][0]]
+        assert main([*given, "--device", "cuda", "--dtype", "float32"]) == 0
+    assert Fleet.notes_in("gpu/s/fleet")["device"] == "cuda"
+    again = [word.replace("OUT", "gpu") for word in COMMANDS["series"][1]]
+    if not torch.cuda.is_available():
+        assert main(again) == 2
+        assert "torch sees no such GPU; use cpu (--device cpu)" in capsys.readouterr().err
+    assert main([*again, "--device", "cpu"]) == 0
+    summary = json.loads(Path("gpu/t/summary.json").read_text())
+    assert (summary["device"], summary["dtype"], summary["rows_read"]) == ("cpu", "float32", 300)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_gpu_that_is_not_there_is_one_sentence(name, folder, capsys):
+    given = [word.replace("OUT", "none") for word in COMMANDS[name][0]]
+    code = main([*given, "--device", "cuda"])
+    said = capsys.readouterr().err
+    assert code == 2
+    assert said.count("\n") == 1
+    assert "torch sees no such GPU; use cpu (--device cpu)" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ensemble-logei", "gp-logei", "map-saas-logei", "random", "sobol"])
+def test_points_are_suggested_as_on_the_host(method):
+    expected = run_one(make_problem("branin"), method, seed=0, num_iterations=1)
+    with pretend_device():
+        found = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda")
+    torch.testing.assert_close(found.X, expected.X, rtol=0, atol=1e-8)
+
+
+def test_methods_that_stay_on_the_host_are_named(folder, capsys):
+    words = ["optimize", "--problems", "branin", "--methods", "egp-ts", "random", "--seeds", "1", "--iterations", "1"]
+    with pretend_device():
+        assert main([*words, "--device", "cuda", *PLAIN]) == 2
+    assert "egp-ts: not on cuda" in capsys.readouterr().err
+
+
+LABELS = {"counts": 5, "die_gp_classes": 2, "e_doebe_classes": 2, "ie_gp_classes": 2, "sie_gp_classes": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", config_titles())
+def test_every_config_runs_in_single_precision(name, folder):
+    """Scores beside those in double precision, on a table with noise."""
+    generator = torch.Generator().manual_seed(1)
+    X = torch.randn(160, 2, generator=generator, dtype=torch.float64)
+    y = X[:, 0].sin() + X[:, 1] + 0.3 * torch.randn(160, generator=generator, dtype=torch.float64)
+    if name in LABELS:
+        y = ((y + 2).clamp(0, 3.99) / 4 * LABELS[name]).floor()
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_csv("noisy.csv", index=False)
+    scores = []
+    for dtype in ("float64", "float32"):
+        words = ["stream", "noisy.csv", "--target", "y", "--config", name, "--warmup", "100", "--dtype", dtype]
+        assert main([*words, "--out", dtype, *QUIET]) == 0
+        summary = json.loads(Path(dtype, "summary.json").read_text())
+        assert summary["dtype"] == dtype
+        scores.append(summary["log_score"])
+    assert scores[1] == pytest.approx(scores[0], abs=0.1)

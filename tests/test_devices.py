@@ -1,0 +1,292 @@
+"""Does this run on a GPU? The same code on the stand-in device, whose numbers are compared with the host's.
+
+``tests/pretend_device.py`` refuses what CUDA refuses, so a part that leaves a tensor on the host fails here. Graphs are
+in ``tests/ensembles/test_graphed.py``, commands in ``tests/cli/test_devices.py``.
+"""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributed import DistributedEnsemble
+from gp_ensembles.ensembles import OnlineEnsemble
+from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.presets import PRESETS, e_doebe
+from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.ensembles.targets import (
+    BinaryTarget,
+    ClassTarget,
+    CountTarget,
+    LevelTarget,
+    OutlierTarget,
+    RealTarget,
+    UnknownNoiseTarget,
+)
+from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.fleet import EnsembleFleet, Fleet
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from tests.features.test_contract import CASES, inputs
+from tests.fleet.instances import ENSEMBLES, rows
+from tests.meta_learners.test_contract import RULES, M
+from tests.pretend_device import OnDevice, pretend_device
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
+LOOSE = {"rtol": 1e-6, "atol": 1e-6, "equal_nan": True}  # moments by quadrature: the nodes move with round-off
+QUICK = FitSettings(LBFGS(max_iterations=2), num_samples=1)
+
+
+def same_on_both(run, **close) -> None:
+    """Run on the host and on the stand-in; what comes back from there is there, with the same numbers."""
+    expected = run("cpu")
+    with pretend_device():
+        found = run("cuda")
+        assert len(found) == len(expected)
+        for there, here in zip(found, expected, strict=True):
+            assert isinstance(there, OnDevice)
+            torch.testing.assert_close(there.cpu(), here, **{**CLOSE, **close})
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_feature_maps(case):
+    def run(device: str) -> list[Tensor]:
+        features = case.build(torch.Size([2]), torch.float64).to(device)
+        X = inputs(6).to(device)
+        Phi = features(X)
+        with torch.no_grad():
+            bound = features.bind()(X)
+        return [Phi.detach(), bound, features.prior_variance.detach()]
+
+    same_on_both(run)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("sizes", [(12,), (1, 4, 1)], ids=str)
+def test_weight_rules(name, sizes, generator):
+    log_prob = torch.randn(M, sum(sizes), generator=generator, dtype=torch.float64)
+    log_prob[:, 2] = 0.0
+
+    def run(device: str) -> list[Tensor]:
+        rule = RULES[name]().to(device)
+        state, said = rule.init(M, log_prob.to(device)), []
+        for block in log_prob.to(device).split(list(sizes), dim=1):
+            state, output = rule.update_block(state, block)
+            said += [output.log_weights, output.log_prob]
+        return [*said, rule.log_weights(state)]
+
+    same_on_both(run)
+
+
+@pytest.mark.parametrize("kind", ENSEMBLES)
+def test_ensembles(kind, generator):
+    _, X, y = rows(60, generator, classes=kind == "classes")
+
+    def run(device: str) -> list[Tensor]:
+        online = OnlineEnsemble(ENSEMBLES[kind]().to(device))
+        there, targets = X.to(device), y.to(device)
+        said = [online.observe(there[part], targets[part]) for part in (slice(0, 40), slice(40, 41), slice(41, 60))]
+        ahead = online.predict(there[:3])
+        again = copy.deepcopy(online).observe(there[:5], targets[:5])
+        numbers = [part for one in said for part in (one.mean, one.variance, one.log_prob, one.log_weights)]
+        return [*numbers, ahead.mean, again.mean]
+
+    same_on_both(run)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ENSEMBLES if kind != "classes"])
+def test_experts_on_one_process_of_a_group(kind, generator, tmp_path):
+    _, X, y = rows(60, generator)
+
+    def run(device: str) -> list[Tensor]:
+        online = DistributedEnsemble(ENSEMBLES[kind]().to(device), block_size=16)
+        said = online.observe(X.to(device), y.to(device))
+        online.save(tmp_path / device)
+        other = DistributedEnsemble(ENSEMBLES[kind]().to(device), block_size=16)
+        other.load(tmp_path / device)
+        return [said.mean, said.log_prob, online.log_weights, other.predict(X[:4].to(device)).mean]
+
+    same_on_both(run)
+
+
+@pytest.mark.parametrize("kind", ENSEMBLES)
+def test_fleets_without_units(kind, generator, tmp_path):
+    names, X, y = rows(60, generator, classes=kind == "classes")
+
+    def run(device: str) -> list[Tensor]:
+        fleet = EnsembleFleet(ENSEMBLES[kind]().to(device), sorted(set(names)))
+        there, targets = X.to(device), y.to(device)
+        said = [
+            fleet.observe(names[:50], there[:50], targets[:50]),
+            fleet.observe(names[50:], there[50:], targets[50:]),
+        ]
+        fleet.retire(names[:1])
+        fleet.add(["new"])
+        fleet.add(["like another"], fleet.export(names[1]))
+        fleet.save(tmp_path / device)
+        other = EnsembleFleet(ENSEMBLES[kind]().to(device))
+        other.load(tmp_path / device)
+        some = ["new", "like another"]
+        numbers = [part for one in said for part in (one.mean, one.variance, one.log_prob)]
+        return [*numbers, fleet.log_weights(some), other.predict(some, there[:2]).mean]
+
+    same_on_both(run)
+
+
+SERIES = dataclasses.replace(
+    PRESETS["light"], bases=(FourierBasis(num_features=10, starts=(0.7,)),), lags=None, further=(), fit_settings=QUICK
+)
+FLEETS = {
+    "switching": (dataclasses.replace(e_doebe, bases=(LinearBasis(),), fit_settings=QUICK), True),
+    "light, shared variances": (SERIES, False),
+}
+
+
+def series(generator) -> tuple[list[str], Tensor, Tensor]:
+    """Rows of three series in turn, then of one that comes late; gaps, and a gross error."""
+    names = ["a", "b", "c"] * 30 + ["late"] * 25
+    X = torch.randn(len(names), 2, generator=generator, dtype=torch.float64)
+    y = 100 + X[:, 0].sin() + 0.1 * torch.randn(len(names), generator=generator, dtype=torch.float64)
+    y[::17], X[5, 1], X[80, 0], y[85] = torch.nan, torch.nan, torch.nan, 500.0
+    return names, X, y
+
+
+@pytest.mark.parametrize("given", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [next(iter(FLEETS)), pytest.param(list(FLEETS)[1], marks=pytest.mark.slow)])
+def test_fleets(name, given, generator, tmp_path):
+    """Rows come from either device, files go on on either."""
+    (spec, own), (names, X, y) = FLEETS[name], series(generator)
+
+    def run(device: str) -> list[Tensor]:
+        inputs, targets = (part.to(given if device == "cuda" else "cpu") for part in (X, y))
+        fleet = Fleet(spec, warmup=15, device=device, own_variances=own)
+        fleet.fit(names[:60], inputs[:60], targets[:60])
+        said = fleet.observe(names[60:100], inputs[60:100], targets[60:100])
+        fleet.save(tmp_path / device)
+        parts = []
+        for again in (fleet, Fleet.load(tmp_path / device, device=device), copy.deepcopy(fleet)):
+            later = again.observe(names[100:], inputs[100:], targets[100:])
+            parts += [later.mean, later.log_prob, *later.interval(), later.covered]
+        ahead = fleet.predict(names[:3], inputs[:3])
+        assert (fleet.waiting, fleet.failures) == ({}, {})
+        ends = fleet.predict_interval(names[:3], inputs[:3])
+        return [said.mean, said.variance, said.log_prob, *said.interval(), *parts, ahead.mean, *ends]
+
+    same_on_both(run)
+    found = Fleet.load(tmp_path / "cuda").observe(names[100:], X[100:], y[100:])  # a GPU's files, on a host without
+    expected = Fleet.load(tmp_path / "cpu").observe(names[100:], X[100:], y[100:])
+    torch.testing.assert_close(found.log_prob, expected.log_prob, **CLOSE)
+    with pretend_device():
+        back = Fleet.load(tmp_path / "cpu", device="cuda").observe(names[100:], X[100:], y[100:])
+        torch.testing.assert_close(back.log_prob.cpu(), expected.log_prob, **CLOSE)
+
+
+def test_states_in_files_are_on_the_host(tmp_path):
+    with pretend_device():
+        with pytest.raises(ValueError, match="memory-mapped files are on the host, not on cuda"):
+            Fleet(SERIES, device="cuda", folder=tmp_path / "states")
+        with pytest.raises(ValueError, match="memory-mapped files are on the host, not on cuda"):
+            EnsembleFleet(ENSEMBLES["averaging"]().to("cuda"), folder=tmp_path / "states")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:3", "gpu", "meta"])
+def test_a_device_that_is_not_there_is_refused(device, tmp_path):
+    with pytest.raises(ValueError, match=f"device '{device}' .*use cpu"):
+        Fleet(SERIES, device=device)
+    with pytest.raises(ValueError, match=f"device '{device}' .*use cpu"):
+        OnlineModel(StreamConfig(device=device))
+
+
+def small(name: str, **changes: object) -> EnsembleSpec:
+    return dataclasses.replace(PRESETS[name], **{"fit_settings": QUICK, **changes})
+
+
+BASES = (FourierBasis(num_features=20, starts=(0.7,)), LinearBasis())
+MODELS = {
+    "light": small("light"),
+    "e_doebe": small("e_doebe", bases=(HilbertBasis(starts=(0.7,)), RadialBasis(num_centers=9, starts=(0.7,)), *BASES)),
+    "auto": PRESETS["auto"],  # a window, wide features and boosted trees, which stay on the host
+    "forecaster": small("forecaster"),
+    "soebe": small("soebe", bases=BASES),
+    "die_gp": small("die_gp"),
+    "two classes": small("e_doebe", bases=BASES, target=BinaryTarget()),
+    "three classes": small("e_doebe", bases=BASES[1:], target=ClassTarget(3)),
+    "levels": small("e_doebe", bases=BASES[1:], target=LevelTarget(3)),
+    "counts": small("e_doebe", bases=BASES, target=CountTarget()),
+    "unknown noise": small("e_doebe", bases=BASES, target=UnknownNoiseTarget()),
+    "outliers": small("e_doebe", bases=BASES[1:], target=OutlierTarget()),
+    "two outputs": small("e_doebe", bases=BASES, target=RealTarget(num_outputs=2)),
+}
+FAST = ("light", "die_gp")
+OF_LABELS = {"two classes": 2, "three classes": 3, "levels": 3, "counts": 6}
+
+
+def table(name: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows with gaps, a wild input and, of numbers, a gross error."""
+    X = torch.randn(110, 3, generator=generator, dtype=torch.float64)
+    y = X[:, 0].sin() + 0.1 * torch.randn(110, generator=generator, dtype=torch.float64)
+    X[:, 2] = torch.arange(110) % 7
+    if name in OF_LABELS:
+        y = ((y - y.min()) / (y.max() - y.min()) * OF_LABELS[name] * 0.999).floor()
+    elif name == "two outputs":
+        y = torch.stack([y, X[:, 1]], dim=-1)
+    else:
+        y[95] = 50.0
+    X[85, 1], X[90, 0], y[88] = torch.nan, 300.0, torch.nan
+    return X, y
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in MODELS]
+)
+def test_models_on_a_stream(name, generator, tmp_path):
+    """Rows come from the host, one at a time too; a checkpoint of one device goes on on the other."""
+    X, y = table(name, generator)
+    config = StreamConfig(MODELS[name], warmup=60, recalibrate=False)
+
+    def run(device: str) -> list[Tensor]:
+        model = OnlineModel(dataclasses.replace(config, device=device))
+        said = [model.observe(X[:75], y[:75]), *(model.observe(X[k : k + 1], y[k : k + 1]) for k in range(75, 78))]
+        model.save(tmp_path / f"{device}.pt")
+        said.append(model.observe(X[78:100], y[78:100]))
+        ahead = model.predict(X[100:])
+        assert math.isclose(sum(model.weights.values()), 1)
+        numbers = [part for one in said for part in (one.mean, one.log_prob, one.log_weights)]
+        return [*numbers, ahead.mean, ahead.variance]
+
+    same_on_both(run)
+    with pretend_device():
+        models = [OnlineModel.load(tmp_path / "cuda.pt", device="cpu"), OnlineModel.load(tmp_path / "cpu.pt")]
+        models.append(OnlineModel.load(tmp_path / "cpu.pt", device="cuda"))
+        first, *others = (model.observe(X[78:], y[78:]).log_prob.cpu() for model in models)
+        for other in others:
+            torch.testing.assert_close(other, first, **CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["light", "two classes"])
+def test_what_is_put_behind_a_mixture(name, generator):
+    """Recalibration, adaptive intervals, and forecasts of several rows."""
+    X, y = table(name, generator)
+    config = StreamConfig(MODELS[name], warmup=60)
+
+    def learned(device: str) -> OnlineModel:
+        model = OnlineModel(dataclasses.replace(config, device=device))
+        model.observe(X[:75], y[:75])
+        return model
+
+    def run(device: str) -> list[Tensor]:
+        model = learned(device)
+        said, ahead = model.observe(X[75:100], y[75:100]), model.predict(X[100:])
+        if name == "two classes":
+            return [said.log_prob, ahead.class_probabilities]
+        return [said.log_prob, ahead.quantile(0.9), ahead.cdf(y[100:].to(device)), *model.predict_interval(X[100:])]
+
+    same_on_both(run)
+    if name == "light":
+        same_on_both(lambda device: [learned(device).predict(X[100:]).variance], **LOOSE)
+        same_on_both(lambda device: [learned(device).predict(X[100:]).sample(3)[:, :0]])
