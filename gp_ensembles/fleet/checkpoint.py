@@ -6,6 +6,7 @@ was or as it is, never a part of both.
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.files.operations import make_folder, remove_if_possible
+from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_possible
 
 HEAD = "fleet.pt"
 _ADVICE = "give a folder that a fleet was saved in"
@@ -96,3 +97,16 @@ def read_shard(path: Path, num_series: int) -> tuple[list[Name], dict[str, Tenso
     if len(names) != num_series or any(len(value) != num_series for value in states.values()):
         raise ValueError(f"{path} holds {len(names)} series where the fleet has {num_series}; it is of another one")
     return names, states
+
+
+def part_folder(folder: Path, generation: int, number: int) -> Path:
+    """Where one of several fleets in a folder stands, as it was saved one time of many."""
+    return folder / f"{generation}-{number}"
+
+
+def remove_part(folder: Path) -> None:
+    """Remove a fleet's folder; what cannot be removed is in nobody's way."""
+    for path in folder.iterdir():
+        remove_if_possible(path)
+    with suppress(OSError):
+        remove_folder(folder)

@@ -36,6 +36,10 @@ class _HasList(Protocol):
 Names = Sequence[Hashable] | _HasList
 
 
+class AllSetAsideError(ValueError):
+    """Every series of a call is set aside, some perhaps in it."""
+
+
 @in_turns(learning=["observe", "add", "retire", "load"], reading=["predict", "log_weights", "export", "save"])
 class EnsembleFleet:
     """An ensemble for each of many series, with shared hyperparameters and a state of its own for each.
@@ -230,7 +234,7 @@ class EnsembleFleet:
                 chosen = rows[part]
                 step.observe(Work(places_at_once[part], chosen, X[chosen], y[chosen]), said)
         if said.whole is None:
-            raise ValueError("every series of this call is set aside; see fleet.failures")
+            raise AllSetAsideError("every series of this call is set aside; see fleet.failures")
         return said.whole
 
     @torch.no_grad()

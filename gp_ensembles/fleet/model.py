@@ -12,19 +12,18 @@ from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.ensembles.bases import FourierBasis
-from gp_ensembles.ensembles.input_checks import check_real_numbers
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.fleet.arrivals import batches
 from gp_ensembles.fleet.beginning import Rows, moves, shared_ensemble, some_of, stacked, template_of
+from gp_ensembles.fleet.calls import Begun, CallRows, checked_rows, codes_of
 from gp_ensembles.fleet.checkpoint import read_about
-from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet, Names, listed
+from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
-from gp_ensembles.fleet.predictions import FleetPredictions, nothing, place_of, quantile_each
+from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
 from gp_ensembles.fleet.scales import SeriesScales, fill
 from gp_ensembles.fleet.variances import Variances
 
@@ -109,6 +108,11 @@ class Fleet:
         return {name: len(rows.y) for name, rows in self._waiting.items()}
 
     @property
+    def warm_ups(self) -> Mapping[Hashable, Rows]:
+        """The rows of those series."""
+        return self._waiting
+
+    @property
     def failures(self) -> dict[Hashable, int]:
         """Series that were set aside because an expert failed, and how many rows each had learned."""
         return {} if self.series is None else self.series.failures
@@ -121,6 +125,18 @@ class Fleet:
         layers, experts = self.series.ensemble.layers, self.series.ensemble.expert_names
         each = layers.by_expert(self.series.log_weights(self.names).T).exp().T.tolist()
         return {name: dict(zip(experts, row, strict=True)) for name, row in zip(self.names, each, strict=True)}
+
+    def fresh(self, folder: str | Path | None = None) -> "Fleet":
+        """Another fleet with the same settings, which has learned nothing; its states live in memory or in a folder."""
+        return Fleet(
+            self.spec,
+            warmup=self.warmup,
+            coverages=self.intervals.coverages,
+            seed=self.seed,
+            dtype=self.dtype,
+            own_variances=self.own_variances,
+            folder=folder,
+        )
 
     def fit(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
         """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
@@ -135,15 +151,7 @@ class Fleet:
             ValueError: If rows are malformed, or no series has enough of them.
             NumericalError: If an evidence cannot be computed where it starts.
         """
-        other = Fleet(
-            self.spec,
-            warmup=self.warmup,
-            coverages=self.intervals.coverages,
-            seed=self.seed,
-            dtype=self.dtype,
-            own_variances=self.own_variances,
-            folder=self._folder,
-        )
+        other = self.fresh(self._folder)
         given, X, y = other.checked(names, X, y)
         other._wait(given, X, y)
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if other._enough(rows)}
@@ -171,18 +179,44 @@ class Fleet:
         Raises:
             ValueError: If rows are malformed.
         """
+        begun = self.begin(names, X, y)
+        try:
+            return self.learn(begun)
+        except BaseException:
+            begun.undo()
+            raise
+
+    @torch.no_grad()
+    def begin(self, names: Names, X: Tensor, y: Tensor) -> Begun:
+        """The first half of :meth:`observe`, all that may be refused or fail, and what takes it back."""
         given, X, y = self.checked(names, X, y)
-        before = dict(self._waiting)
+        waiting, series, template = dict(self._waiting), self.series, self._template
+        new = {*waiting, *(name for name in given if series is None or name not in series)}
+
+        def undo() -> None:
+            self._waiting, self.series, self._template = waiting, series, template
+            if series is not None:
+                series.retire([name for name in new if name in series])
+
         try:
             kept = self._keep(given, X, y)
         except BaseException:
-            self._waiting = before
+            undo()
             raise
         rows = torch.ones_like(y, dtype=torch.bool).index_fill(0, kept, False).nonzero().flatten()
-        said = nothing(y, rows, self.intervals.coverages)
+        return Begun(CallRows(given, X, y), rows, undo)
+
+    @torch.no_grad()
+    def learn(self, begun: Begun) -> FleetPredictions:
+        """The second half of :meth:`observe`: predict and learn the rows of series that have begun."""
+        (given, X, y), rows, coverages = begun.call, begun.rows, self.intervals.coverages
         if self.series is None or not len(rows):
-            return said
-        return self._observe(self.series, [given[row] for row in rows.tolist()], X[rows], y[rows], said)
+            return nothing(y, rows, coverages)
+        names = [given[row] for row in rows.tolist()]
+        try:
+            return self._observe(self.series, names, X[rows], y[rows], nothing(y, rows, coverages))
+        except AllSetAsideError:
+            return nothing(y, rows[:0], coverages)
 
     @torch.no_grad()
     def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
@@ -200,7 +234,7 @@ class Fleet:
         series = self._series_of(given)
         scales, last = _scales(series, given), series.note("last", given)
         inputs = scales.inputs(torch.where(X.isnan(), last, X)).to(self.dtype)
-        return _in_units(series.predict(given, inputs), scales)
+        return in_units(series.predict(given, inputs), scales)
 
     def predict_interval(self, names: Names, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, (N,) each, of intervals of the next target of a series at each row.
@@ -304,10 +338,10 @@ class Fleet:
         self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, said: FleetPredictions
     ) -> FleetPredictions:
         """Rows of series that have begun."""
-        scales, codes, distinct = _scales(series, names), *_codes(names, y)
+        scales, codes, distinct = _scales(series, names), *codes_of(names, y)
         X = fill(X, codes, series.note("last", names))
         predictions = series.observe(names, scales.inputs(X).to(self.dtype), scales.targets(y).to(self.dtype))
-        distribution = _in_units(predictions.mixture, scales)
+        distribution = in_units(predictions.mixture, scales)
         pit = cdf_by_pieces(distribution, y)
         state = _levels(series, distinct)
         levels = y.new_zeros(2, len(self.intervals.coverages), len(y))
@@ -334,29 +368,12 @@ class Fleet:
             old.index_copy_(-1, said.rows, new)
         return whole
 
-    def checked(self, names: Names, X: Tensor, y: Tensor) -> tuple[Sequence[Hashable], Tensor, Tensor]:
+    def checked(self, names: Names, X: Tensor, y: Tensor) -> CallRows:
         """Names, inputs and targets in float64, if they are legal; ValueError if not."""
-        given = listed(names)
-        if not isinstance(X, Tensor) or X.ndim != 2 or not X.is_floating_point():
-            raise ValueError("X must be a floating point tensor of shape (N, D)")
-        check_real_numbers(X, y)
-        if y.shape != X.shape[:1] or len(given) != len(y) or len(y) == 0:
-            raise ValueError(
-                f"there must be a name and a target for each row of X, one row at least; got {len(given)} names, "
-                f"{len(X)} rows and targets of shape {tuple(y.shape)}"
-            )
-        num_inputs = self._num_inputs
-        if num_inputs is not None and X.shape[1] != num_inputs:
-            raise ValueError(f"X has {X.shape[1]} columns, the rows before had {num_inputs}")
-        for what, values in (("X", X.flatten(1)), ("y", y.unsqueeze(-1))):
-            wild = values.isinf().any(-1)
-            if bool(wild.any()):
-                row = int(wild.int().argmax())
-                raise ValueError(f"{what} is infinite in row {row}, of series {given[row]!r}; use NaN where missing")
-        return given, X.detach().double(), y.detach().double()
+        return checked_rows(names, X, y, self.num_inputs)
 
     @property
-    def _num_inputs(self) -> int | None:
+    def num_inputs(self) -> int | None:
         """Number of columns of all rows so far; ``None`` before any."""
         if self._template is not None:
             return self._template.X.shape[1]
@@ -383,7 +400,7 @@ class Fleet:
 
     def _wait(self, names: Sequence[Hashable], X: Tensor, y: Tensor) -> None:
         """Keep rows of series that have not begun."""
-        codes, distinct = _codes(names, y)
+        codes, distinct = codes_of(names, y)
         order = codes.argsort(stable=True)
         counts = codes.bincount(minlength=len(distinct)).tolist()
         for name, rows in zip(distinct, order.split(counts), strict=True):
@@ -475,16 +492,3 @@ def _scales(series: EnsembleFleet, names: Sequence[Hashable]) -> SeriesScales:
 def _levels(series: EnsembleFleet, names: Sequence[Hashable]) -> LevelsState:
     """Interval levels of series side by side, ends (C, S)."""
     return LevelsState(series.note("lower", names).T.clone(), series.note("upper", names).T.clone())
-
-
-def _codes(names: Sequence[Hashable], like: Tensor) -> tuple[Tensor, list[Hashable]]:
-    """A number for each distinct name, (N,), and the names by number."""
-    numbers: dict[Hashable, int] = {}
-    codes = [numbers.setdefault(name, len(numbers)) for name in names]
-    return torch.tensor(codes, dtype=torch.int64, device=like.device), list(numbers)
-
-
-def _in_units(mixture: AnyMixture, scales: SeriesScales) -> Mixture | StudentTMixture:
-    assert isinstance(mixture, Mixture | StudentTMixture)
-    doubles = {name: value.double() for name, value in mixture._asdict().items()}
-    return mixture._replace(**doubles).rescale(scales.y_mean, scales.y_scale)
