@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,11 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data import load_folder
+from gp_ensembles.ensembles.bases import FourierBasis
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.fleet import Fleet, GroupedFleet
+from gp_ensembles.fleet.model import SMALL
 
 
 class Made(NamedTuple):
@@ -74,6 +79,12 @@ def real(folder: Path) -> Made:
     return Made(f"{y.shape[1]} real columns", X, y, 200)
 
 
+def two_starts() -> EnsembleSpec:
+    """The default ensemble with experts of short length scales beside each: twice the states, and no groups."""
+    basis = FourierBasis(num_features=50, starts=(0.05, 0.7))
+    return replace(SMALL, bases=(basis,), lags=TargetLags(bases=(basis,)))
+
+
 def score(series: Made, fleet: Fleet | GroupedFleet) -> tuple[float, float]:
     """Log score of standardized targets, and the share of targets inside of intervals of 90 %."""
     num_rows, num_series = series.y.shape
@@ -105,3 +116,4 @@ if __name__ == "__main__":
         alike = score(one, Fleet(warmup=100))
         own = score(one, GroupedFleet(Fleet(warmup=100), lambda number: "quick" if number % 2 else "slow"))
         print(line(f"length scales of groups, {one.name}", alike, own))
+        print(line(f"two experts for all, {one.name}", alike, score(one, Fleet(two_starts(), warmup=100))))
