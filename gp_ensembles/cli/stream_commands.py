@@ -44,15 +44,12 @@ _BAD_ROW = "about a number out of all proportion: take it for missing, skip its 
 
 def add_options(name: str, command: ArgumentParser) -> None:
     """Give a parser the options of a command that all commands do not have."""
-    if name != "demo":
-        command.add_argument("data", type=str, help=_DATA)
-        command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
-        _add_dialect(command)
-    if name in ("stream", "compare"):
+    if name in ("resume", "compare"):
+        _add_table(command)
+    if name == "compare":
         _add_columns(command)
     if name == "stream":
-        command.add_argument("--config", action="config", help=_CONFIG)
-        add_config(command)
+        add_table_options(command)
         command.add_argument("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
     if name == "resume":
         _add_missing(command)
@@ -76,6 +73,20 @@ def add_options(name: str, command: ArgumentParser) -> None:
         )
         command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
         command.add_argument("--strict", type=bool, default=False, help=_STRICT)
+
+
+def add_table_options(command: ArgumentParser) -> None:
+    """A table with its columns, and a config."""
+    _add_table(command)
+    _add_columns(command)
+    command.add_argument("--config", action="config", help=_CONFIG)
+    add_config(command)
+
+
+def _add_table(command: ArgumentParser) -> None:
+    command.add_argument("data", type=str, help=_DATA)
+    command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
+    _add_dialect(command)
 
 
 def _add_dialect(command: ArgumentParser) -> None:
