@@ -20,12 +20,12 @@ _STREAM = "gp_ensembles.cli.stream_commands"
 _HELP = {
     "stream": "Predict every row of a table before its target is seen, and learn from it.",
     "resume": "Go on with a stream where a checkpoint stands, as if it had never stopped.",
-    "distributed": "As stream, with the experts over all processes that torchrun started.",
     "forecast": "Say what comes after the last row of a run, together and row by row; learns nothing.",
     "compare": "Run several configs on one stream and print one table.",
     "demo": "The whole job on a messy hourly table, in under two minutes.",
     "configs": "List the configs that --config and --configs know by name.",
     "optimize": "Bayesian optimization with ensembles and with single Gaussian processes, in one table of regrets.",
+    "distributed": "As stream, with the experts over all processes that torchrun started.",
     "embed": "A few coordinates for each row of many entries, as the rows come, and a picture of them.",
 }
 # The module of a command has its add_options and run_command, and is imported when the command is called.
