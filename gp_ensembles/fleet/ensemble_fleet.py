@@ -307,7 +307,7 @@ class EnsembleFleet:
         """
         about, shards = read_about(Path(folder))
         _check_alike(self.ensemble.state_dict(), about["ensemble"])
-        read = [read_shard(*shard) for shard in shards]
+        read = [read_shard(shard) for shard in shards]
         before = {name: value.clone() for name, value in self.ensemble.state_dict().items()}
         self.ensemble.load_state_dict(about["ensemble"])
         try:
