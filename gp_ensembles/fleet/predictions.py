@@ -126,6 +126,8 @@ def quantile_each(distribution: Mixture | StudentTMixture, levels: Tensor) -> Te
     """Quantiles of rows (R,) at probabilities of their own (R,); NaN where a distribution is."""
     known = distribution.mean.isfinite().nonzero().flatten()
     found = torch.full_like(levels, torch.nan)
+    if len(known) == 0:
+        return found
     some = type(distribution)(*(part[:, known] for part in distribution))  # weights are those of each row
     found[known] = some.quantile(levels[known])
     return found
