@@ -24,7 +24,7 @@ from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import CHUNK_ROWS, take_warm_up
 from gp_ensembles.cli.series.scores import Score
 from gp_ensembles.cli.stream_commands import add_table_options, request
-from gp_ensembles.distributed import DistributedModel
+from gp_ensembles.distributed.model import DistributedModel
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, write_json, write_text
 from gp_ensembles.files.together import staged

@@ -6,14 +6,12 @@ processes tell one another);
 """
 
 from gp_ensembles.distributed.ensemble import DistributedEnsemble
-from gp_ensembles.distributed.model import DistributedModel
 from gp_ensembles.distributed.ranks import RankLostError
 from gp_ensembles.distributed.ray_fleet import RayFleet, ShardLostError, divide_fleet
 from gp_ensembles.distributed.ray_tasks import FleetColumns, observe_dataset, sweep
 
 __all__ = [
     "DistributedEnsemble",
-    "DistributedModel",
     "FleetColumns",
     "RankLostError",
     "RayFleet",

@@ -11,6 +11,5 @@ the states), ``arrivals`` (which rows are worked on together),
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.fleet.grouped import GroupedFleet
 from gp_ensembles.fleet.model import Fleet
-from gp_ensembles.fleet.predictions import FleetPredictions
 
-__all__ = ["EnsembleFleet", "Fleet", "FleetPredictions", "GroupedFleet"]
+__all__ = ["EnsembleFleet", "Fleet", "GroupedFleet"]

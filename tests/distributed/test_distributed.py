@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gp_ensembles.distributed import DistributedEnsemble, DistributedModel
+from gp_ensembles.distributed import DistributedEnsemble
+from gp_ensembles.distributed.model import DistributedModel
 from gp_ensembles.distributed.pieces import share_of
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis

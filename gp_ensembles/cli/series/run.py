@@ -19,7 +19,8 @@ from gp_ensembles.cli.text_tables import not_a_formula
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
 from gp_ensembles.files.together import staged
-from gp_ensembles.fleet import Fleet, FleetPredictions
+from gp_ensembles.fleet import Fleet
+from gp_ensembles.fleet.predictions import FleetPredictions
 from gp_ensembles.tables import Rows, RowStream
 
 FLEET, PREDICTIONS, SERIES, SUMMARY = "fleet", "predictions.csv", "series.csv", "summary.json"
