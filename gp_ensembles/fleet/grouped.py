@@ -34,6 +34,9 @@ class GroupedFleet:
         fleet: The settings of every group's fleet; it stays as it is.
         groups: The group of each series: a mapping, or a function of the name. A series stays in its group.
 
+    Raises:
+        ValueError: If the states of the fleet live in a folder.
+
     Example:
         >>> import torch
         >>> from dataclasses import replace
@@ -48,6 +51,8 @@ class GroupedFleet:
     """
 
     def __init__(self, fleet: Fleet, groups: Groups) -> None:
+        if fleet.folder is not None:
+            raise ValueError(f"states of several fleets cannot live in {fleet.folder}; leave the fleet's folder out")
         self.turns = Turns()
         self._settings, self._groups = fleet.fresh(), groups
         self.fleets: dict[str, Fleet] = {}

@@ -93,7 +93,7 @@ class Fleet:
         self.own_variances = own_variances
         self.intervals = IntervalLevels(tuple(coverages))
         self.series: EnsembleFleet | None = None
-        self._folder = folder
+        self.folder = folder
         self._waiting: dict[Hashable, Rows] = {}
         self._template: Rows | None = None  # standardized rows of the series that the ensemble is made for
 
@@ -151,7 +151,7 @@ class Fleet:
             ValueError: If rows are malformed, or no series has enough of them.
             NumericalError: If an evidence cannot be computed where it starts.
         """
-        other = self.fresh(self._folder)
+        other = self.fresh(self.folder)
         given, X, y = other.checked(names, X, y)
         other._wait(given, X, y)
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if other._enough(rows)}
@@ -472,7 +472,7 @@ class Fleet:
         }
         rows = Rows(*(part.to(self.dtype) for part in template))
         ensemble = shared_ensemble(self.spec, rows, self.seed)
-        return EnsembleFleet(ensemble, folder=self._folder, notes=notes, own_variances=self.own_variances)
+        return EnsembleFleet(ensemble, folder=self.folder, notes=notes, own_variances=self.own_variances)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
         waiting = next((name for name in names if name in self._waiting), None)

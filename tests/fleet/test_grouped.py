@@ -220,5 +220,7 @@ def test_names_that_no_file_holds_and_other_folders_are_refused(tmp_path, genera
     with pytest.raises(TypeError, match="groups in files have strings for names"):
         grouped.save(tmp_path / "one")
     next(iter(grouped.fleets.values())).save(tmp_path / "two")
+    with pytest.raises(ValueError, match="states of several fleets cannot live in"):
+        GroupedFleet(Fleet(SPEC, folder=tmp_path / "states"), GROUPS)
     with pytest.raises(FileNotFoundError, match=r"holds no grouped fleet: there is no groups.pt in it"):
         GroupedFleet.load(tmp_path / "two")
