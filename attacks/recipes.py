@@ -29,6 +29,7 @@ from gp_ensembles.cli.lines.session import LineSession
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.fleet import Fleet
 from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion
 from gp_ensembles.fusion.function_priors import FourierPrior
 from gp_ensembles.fusion.models import PoGPE
@@ -146,6 +147,24 @@ def _of_fusion(path: Path) -> list[float]:
     return [*told.mean.tolist(), *told.variance.tolist()]
 
 
+def _write_fleet(folder: Path) -> None:
+    fleet = Fleet(CONFIG.ensemble, warmup=20)
+    X, y = _wave()
+    fleet.fit(["north", 7] * 25, X[:50], y[:50])
+    fleet.observe(["north", 7, "new"], X[50:53], y[50:53])
+    fleet.save(folder, notes={"read": 53})
+
+
+def _of_fleet(folder: Path) -> list[float]:
+    fleet, (X, y) = Fleet.load(folder), _wave()
+    told, after = fleet.predict([7, "north"], X[-2:]), fleet.observe(["north", 7, 7], X[:3], y[:3])
+    known = [fleet.waiting["new"], Fleet.notes_in(folder)["read"]]
+    return [*known, *told.mean.tolist(), *told.variance.tolist(), *after.mean.tolist(), *after.log_prob.tolist()]
+
+
+# Kinds that are folders of files.
+FOLDERS = {"fleet": Recipe(_write_fleet, _of_fleet)}
+
 RECIPES = {
     "model": Recipe(_write_model, lambda path: _of_model(OnlineModel.load(path))),
     "stream": Recipe(_write_stream, _of_stream),
@@ -166,6 +185,12 @@ def main(label: str) -> None:
         numbers = recipe.numbers(path)
         path.with_suffix(".json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
         print(f"{path.name}: {path.stat().st_size} bytes, {len(numbers)} numbers")
+    for name, recipe in FOLDERS.items():
+        path = FOLDER / f"{name}.{label}"
+        recipe.write(path)
+        numbers = recipe.numbers(path)
+        (path / "numbers.json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
+        print(f"{path.name}: {len(list(path.iterdir())) - 1} files, {len(numbers)} numbers")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Variances of each series against those that all share: log scores of a fleet, on made series and on real columns.
+"""What series gain by hyperparameters of their own or of their group: log scores of a fleet, on made and real series.
 
     python -m benchmarks.fleet_variances [--data FOLDER]
 
@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,11 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data import load_folder
-from gp_ensembles.fleet import Fleet
+from gp_ensembles.ensembles.bases import FourierBasis
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.fleet import Fleet, GroupedFleet
+from gp_ensembles.fleet.model import SMALL
 
 
 class Made(NamedTuple):
@@ -38,6 +43,17 @@ def made(seed: int) -> Made:
     X = torch.randn(num_rows, num_series, 2, **draw)
     y = torch.sin(rough * X[..., 0]) + 0.3 * X[..., 1] + noise * torch.randn(num_rows, num_series, **draw)
     return Made(f"noise between .02 and 2, seed {seed}", X, y, 150)
+
+
+def two_kinds(seed: int) -> Made:
+    """Functions with noise of a fifth of their size; every second one changes ten times as fast as the others."""
+    draw = {"generator": torch.Generator().manual_seed(seed), "dtype": torch.float64}
+    num_series, num_rows = 40, 500
+    rate = torch.tensor([0.6, 6.0], dtype=torch.float64).repeat(num_series // 2)
+    X = torch.randn(num_rows, num_series, 1, **draw)
+    phase = 2 * math.pi * torch.rand(num_series, **draw)
+    y = torch.sin(rate * X[..., 0] + phase) + 0.2 * torch.randn(num_rows, num_series, **draw)
+    return Made(f"length scales that differ tenfold, seed {seed}", X, y, 150)
 
 
 def columns(folder: Path) -> Iterator[Tensor]:
@@ -63,17 +79,29 @@ def real(folder: Path) -> Made:
     return Made(f"{y.shape[1]} real columns", X, y, 200)
 
 
-def score(series: Made, own_variances: bool) -> tuple[float, float]:
+def two_starts() -> EnsembleSpec:
+    """The default ensemble with experts of short length scales beside each: twice the states, and no groups."""
+    basis = FourierBasis(num_features=50, starts=(0.05, 0.7))
+    return replace(SMALL, bases=(basis,), lags=TargetLags(bases=(basis,)))
+
+
+def score(series: Made, fleet: Fleet | GroupedFleet) -> tuple[float, float]:
     """Log score of standardized targets, and the share of targets inside of intervals of 90 %."""
     num_rows, num_series = series.y.shape
     names = [number for _ in range(num_rows) for number in range(num_series)]
     X, y, cut = series.X.reshape(-1, series.X.shape[-1]), series.y.flatten(), series.warmup * num_series
-    fleet = Fleet(warmup=100, own_variances=own_variances)
     fleet.fit(names[:cut], X[:cut], y[:cut])
-    assert fleet.series is not None
-    scale = fleet.series.note("y_scale", names[cut:])
+    scale = series.y[: series.warmup].std(0, correction=0).repeat(num_rows - series.warmup)
     said = fleet.observe(names[cut:], X[cut:], y[cut:])
     return float((said.log_prob + scale.log()).nanmean()), float(said.covered.nanmean())
+
+
+def line(what: str, shared: tuple[float, float], own: tuple[float, float]) -> str:
+    """Both scores and their difference."""
+    return (
+        f"{what}: shared {shared[0]:.4f} ({shared[1]:.3f} covered), own {own[0]:.4f} ({own[1]:.3f}), difference "
+        f"{own[0] - shared[0]:+.4f}"
+    )
 
 
 if __name__ == "__main__":
@@ -82,8 +110,10 @@ if __name__ == "__main__":
     given = parser.parse_args()
     torch.set_num_threads(1)
     for one in (made(0), made(1), *([] if given.data is None else [real(given.data)])):
-        shared, own = score(one, own_variances=False), score(one, own_variances=True)
-        print(
-            f"{one.name}: shared {shared[0]:.4f} ({shared[1]:.3f} covered), of each series {own[0]:.4f} "
-            f"({own[1]:.3f}), difference {own[0] - shared[0]:+.4f}"
-        )
+        alike, own = (score(one, Fleet(warmup=100, own_variances=has_own)) for has_own in (False, True))
+        print(line(f"variances of each series, {one.name}", alike, own))
+    for one in (two_kinds(0), two_kinds(1)):
+        alike = score(one, Fleet(warmup=100))
+        own = score(one, GroupedFleet(Fleet(warmup=100), lambda number: "quick" if number % 2 else "slow"))
+        print(line(f"length scales of groups, {one.name}", alike, own))
+        print(line(f"two experts for all, {one.name}", alike, score(one, Fleet(two_starts(), warmup=100))))

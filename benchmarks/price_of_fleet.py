@@ -101,6 +101,18 @@ def fitting(num_series: int = 1000, num_rows: int = 300, num_by_one: int = 20) -
     return f"variances of {num_series} series of {num_rows} rows at once over a fit of each", batched / by_one, 0.05
 
 
+def flatness(dtype: torch.dtype, num_series: int = 300, num_rounds: int = 1000) -> Ratio:
+    """The last hundred of many rounds over the first hundred, of fewer series."""
+    fleet = EnsembleFleet(ensemble(dtype), range(num_series))
+    rounds = Rounds(fleet, list(range(num_series)), dtype)
+    rounds.seconds()  # the first of all is slower
+    times = [rounds.seconds() for _ in range(num_rounds)]
+    name = (
+        f"{num_series} series, {str(dtype).removeprefix('torch.')}: the last 100 of {num_rounds} rounds over the first"
+    )
+    return name, sum(times[-100:]) / sum(times[:100]), 1.1
+
+
 def ratios(num_series: int = 20_000, num_rounds: int = 4) -> list[Ratio]:
     """The table's rows."""
     torch.set_num_threads(1)
@@ -119,7 +131,7 @@ def ratios(num_series: int = 20_000, num_rounds: int = 4) -> list[Ratio]:
             (f"{name}: a round over three ways through memory", cost / floor, 2.0),
             (f"{name}: a round over a loop over models", cost / (one * num_series), 0.02),
             (f"{name}: rows of a tenth of the series over a round", tenth / cost, 0.2),
-            (f"{name}: the last round over the first ones", times[-1] / median(times[: max(1, num_rounds // 2)]), None),
+            flatness(dtype),
         ]
     return [*found, fitting()]
 

@@ -52,8 +52,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "metrics": (frozenset({"numerics"}), frozenset()),
     # numpy: recursions over rows on a few dozen numbers.
     "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
-    # What writes files. The standard library is enough.
-    "files": (frozenset(), frozenset()),
+    # What writes files. safetensors: states that other programs read.
+    "files": (frozenset(), frozenset({"safetensors"})),
     # pandas: dates. narwhals, pyarrow: frames and Parquet files. sklearn: codes of categories.
     "tables": (frozenset(), frozenset({"numpy", "pandas", "narwhals", "pyarrow", "sklearn"})),
     "data": (frozenset({"files", "tables"}), frozenset({"numpy", "river", "sklearn"})),

@@ -1,9 +1,11 @@
 """Several configs on one stream, in one table with the baselines."""
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Literal
 
 from gp_ensembles.cli.config import load_config
@@ -59,6 +61,40 @@ def load_named_configs(
             f"set one with --warmup"
         )
     return configs
+
+
+def with_seeds(configs: Mapping[str, StreamConfig], seeds: Sequence[int]) -> dict[str, StreamConfig]:
+    """Each config with each seed, those of one config side by side; as they are where no seed is given.
+
+    Raises:
+        ValueError: If a seed is named twice.
+
+    Example:
+        >>> list(with_seeds({"light": StreamConfig()}, [0, 7]))
+        ['light, seed 0', 'light, seed 7']
+    """
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds names a seed twice: {list(seeds)}")
+    if not seeds:
+        return dict(configs)
+    return {_seeded(name, seed): replace(config, seed=seed) for name, config in configs.items() for seed in seeds}
+
+
+def over_seeds(name: str, results: Mapping[str, Mapping[str, object]], seeds: Sequence[int]) -> str:
+    """What is said of a config with all seeds: the mean of its log scores, and their standard deviation.
+
+    Example:
+        >>> over_seeds("light", {"light, seed 0": {"log_score": 1.0}, "light, seed 1": {"log_score": 2.0}}, [0, 1])
+        'light: log_score 1.5 on average over 2 seeds, with a standard deviation of 0.7071'
+    """
+    scores = [_log_score(results[_seeded(name, seed)]) for seed in seeds]
+    done = [score for score in scores if math.isfinite(score)]
+    if len(done) < 2:
+        return f"{name}: {len(done)} of {len(seeds)} seeds have a log score"
+    return (
+        f"{name}: log_score {mean(done):.4g} on average over {len(done)} seeds, with a standard deviation of "
+        f"{stdev(done):.4g}"
+    )
 
 
 def compare(
@@ -122,6 +158,10 @@ def score_config(rows: RowStream, config: StreamConfig, name: str, progress: boo
 def comparison_table(results: Mapping[str, Mapping[str, object]]) -> str:
     """The table for the eye, the best log score first."""
     return format_table(dict(sorted(results.items(), key=lambda item: -_log_score(item[1]))), _COLUMNS)
+
+
+def _seeded(name: str, seed: int) -> str:
+    return f"{name}, seed {seed}"
 
 
 def _log_score(summary: Mapping[str, object]) -> float:

@@ -12,7 +12,7 @@ from gp_ensembles.cli import demo
 from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, report, resume, stream
-from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs
+from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs, over_seeds, with_seeds
 from gp_ensembles.cli.config import add_config, config_from, warmup_in
 from gp_ensembles.cli.lines.command import LineInput, add_line_options, answer_lines
 from gp_ensembles.cli.lines.run import LineOutput
@@ -44,15 +44,12 @@ _BAD_ROW = "about a number out of all proportion: take it for missing, skip its 
 
 def add_options(name: str, command: ArgumentParser) -> None:
     """Give a parser the options of a command that all commands do not have."""
-    if name != "demo":
-        command.add_argument("data", type=str, help=_DATA)
-        command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
-        _add_dialect(command)
-    if name in ("stream", "compare"):
+    if name in ("resume", "compare"):
+        _add_table(command)
+    if name == "compare":
         _add_columns(command)
     if name == "stream":
-        command.add_argument("--config", action="config", help=_CONFIG)
-        add_config(command)
+        add_table_options(command)
         command.add_argument("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
     if name == "resume":
         _add_missing(command)
@@ -63,6 +60,7 @@ def add_options(name: str, command: ArgumentParser) -> None:
         command.add_argument("--configs", type=Path, nargs="+", required=True, help="names or YAML files")
         command.add_argument("--warmup", type=int | None, default=None, help="override the configs'")
         command.add_argument("--seed", type=int | None, default=None, help="override the configs'")
+        command.add_argument("--seeds", type=int, nargs="+", default=[], help="run each config with each of these")
         command.add_argument("--device", type=str | None, default=None, help="override the configs'")
         command.add_argument(
             "--dtype", type=Literal["float64", "float32"] | None, default=None, help="override the configs'"
@@ -76,6 +74,20 @@ def add_options(name: str, command: ArgumentParser) -> None:
         )
         command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
         command.add_argument("--strict", type=bool, default=False, help=_STRICT)
+
+
+def add_table_options(command: ArgumentParser) -> None:
+    """A table with its columns, and a config."""
+    _add_table(command)
+    _add_columns(command)
+    command.add_argument("--config", action="config", help=_CONFIG)
+    add_config(command)
+
+
+def _add_table(command: ArgumentParser) -> None:
+    command.add_argument("data", type=str, help=_DATA)
+    command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
+    _add_dialect(command)
 
 
 def _add_dialect(command: ArgumentParser) -> None:
@@ -248,7 +260,11 @@ def _compare(values: Namespace) -> int:
     warmup = values.warmup
     if warmup is None and all(warmup_in(find_config(path)) is None for path in values.configs):
         warmup = table.open().num_warm_up
+    if values.seeds and values.seed is not None:
+        raise ValueError("--seed and --seeds say the same; give one of them")
     configs = load_named_configs(values.configs, warmup, values.seed, values.device, values.dtype)
+    named = list(configs)
+    configs = with_seeds(configs, values.seeds)
     warmup = next(iter(configs.values())).warmup
     if values.explain:
         forecasts = dict.fromkeys(name for config in configs.values() for name in config.ensemble.forecast_columns)
@@ -262,6 +278,8 @@ def _compare(values: Namespace) -> int:
     name = next((summary["data"] for summary in results.values() if "data" in summary), values.data)
     print(f"{name}: {rows} rows predicted, each before its target was seen")
     print(comparison_table(results))
+    for config in named if len(values.seeds) > 1 else ():
+        print(over_seeds(config, results, values.seeds))
     print(values.out / "compare.csv")
     return 2 if any("error" in summary for summary in results.values()) else 0
 

@@ -1,6 +1,7 @@
 """Experts over several processes, on plain ``torch.distributed``; series over several machines, on Ray.
 
-``ensemble`` (the object), ``pieces`` (which experts lie together), ``ranks`` (what processes tell one another);
+``ensemble`` (the object), ``model`` (the pipeline around it), ``pieces`` (which experts lie together), ``ranks`` (what
+processes tell one another);
 ``ray_fleet`` (a fleet divided over actors), ``ray_tasks`` (data sets through it, and sweeps).
 """
 

@@ -51,6 +51,7 @@ class DistributedEnsemble:
     Args:
         ensemble: The ensemble: experts with Gaussian noise, known or not.
         group: The process group; the default one if ``None``.
+        state: The state to go on from, that of an ensemble that is whole; by default, the one before any data.
         block_size: Rows learned at once.
         piece_size: Experts of an object that are computed together.
 
@@ -74,6 +75,7 @@ class DistributedEnsemble:
         ensemble: Ensemble,
         group: dist.ProcessGroup | None = None,
         *,
+        state: EnsembleState | None = None,
         block_size: int = 32,
         piece_size: int = 8,
     ) -> None:
@@ -98,11 +100,14 @@ class DistributedEnsemble:
         self._sizes = [sum(piece.size for piece in share) for share in shares]
         self._own = shares[self.ranks.rank]
         experts = [piece.of(ensemble.experts) for piece in self._own]
-        whole = ensemble.init()
-        self._state = EnsembleState(
-            tuple(expert.init() for expert in experts), whole.meta, whole.innovations, whole.history
-        )
-        self._state = _copied(self._state)
+        whole = ensemble.init() if state is None else state
+        if whole.quarantine is not None and bool((whole.quarantine.until != 0).any()):
+            raise ValueError("some experts of this state are in quarantine; observe on until they are back")
+        if state is None:
+            own = tuple(expert.init() for expert in experts)
+        else:
+            own = tuple(piece.of_states(ensemble.experts, state.experts) for piece in self._own)
+        self._state = _copied(EnsembleState(own, whole.meta, whole.innovations, whole.history))
         with torch.no_grad():
             self._bound = [expert.bind() for expert in experts]
             self._runners = [make_runner(b, state) for b, state in zip(self._bound, self._state.experts, strict=True)]
@@ -215,10 +220,11 @@ class DistributedEnsemble:
             raise ValueError(f"{place} holds another ensemble; build it as it was built then")
         parts = [read_checkpoint(place / _file(piece, head["at"]), _KIND) for piece in self._own]
         self.ensemble.load_state_dict(head["ensemble"])
+        kinds = [type(piece.of(self.ensemble.experts).init()) for piece in self._own]  # which hyperparameters decide
         layers = {name: value.to(self._like.device) for name, value in head["layers"].items()}
         experts = [
-            type(state)(**{name: value.to(self._like.device) for name, value in part["state"].items()})
-            for state, part in zip(self._state.experts, parts, strict=True)
+            kind(**{name: value.to(self._like.device) for name, value in part["state"].items()})
+            for kind, part in zip(kinds, parts, strict=True)
         ]
         self._take(experts, layers)
 

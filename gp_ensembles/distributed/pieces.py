@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from gp_ensembles.experts.base import Expert
+from gp_ensembles.filters.states import FilterState
 
 
 class Piece(NamedTuple):
@@ -33,6 +34,14 @@ class Piece(NamedTuple):
         if self.size == expert.num_experts:
             return expert
         return expert.take(torch.arange(self.first, self.first + self.size, device="cpu"))
+
+    def of_states(self, experts: Sequence[Expert], states: Sequence[FilterState]) -> FilterState:
+        """Their states, copied from those of all."""
+        state, num_axes = states[self.number], len(experts[self.number].batch_shape)
+        here = slice(self.first, self.first + self.size)
+        if self.size == experts[self.number].num_experts:
+            return type(state)(*(value.detach().clone() for value in state))
+        return type(state)(*(value.detach().flatten(0, num_axes - 1)[here].clone() for value in state))
 
 
 def pieces_of(experts: Sequence[Expert], size: int) -> tuple[Piece, ...]:

@@ -58,3 +58,12 @@ class Ranks:
             RankLostError: As :meth:`gather`.
         """
         self.gather(torch.zeros(1, dtype=torch.float32, device="cpu"), [1] * self.size)
+
+    def first(self, flag: bool) -> bool:
+        """What the first rank says, for all.
+
+        Raises:
+            RankLostError: As :meth:`gather`.
+        """
+        said = torch.full((1,), float(flag), dtype=torch.float32, device="cpu")
+        return bool(self.gather(said, [1] * self.size)[0] > 0)

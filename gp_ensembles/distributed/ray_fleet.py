@@ -7,9 +7,8 @@ place of one that was lost reads the folder and is given these rows again.
 
 import zlib
 from collections.abc import Hashable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -17,10 +16,12 @@ from torch import Tensor
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_possible
+from gp_ensembles.files.operations import make_folder
+from gp_ensembles.fleet.calls import CallRows, divided
+from gp_ensembles.fleet.checkpoint import part_folder, remove_part
 from gp_ensembles.fleet.ensemble_fleet import Names
 from gp_ensembles.fleet.model import Fleet
-from gp_ensembles.fleet.predictions import FleetPredictions, in_order
+from gp_ensembles.fleet.predictions import FleetPredictions, in_order, together
 
 _HEAD = "shards.pt"
 _KIND = Kind("gp_ensembles divided fleet", 1, "a divided fleet", "give a folder that divide_fleet wrote")
@@ -31,20 +32,6 @@ class ShardLostError(RuntimeError):
     """A shard could not be begun anew: its actor ends again and again, or its folder cannot be read."""
 
 
-class Rows(NamedTuple):
-    """Rows of a call.
-
-    Attributes:
-        names: The series of each.
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-    """
-
-    names: list[Hashable]
-    X: Tensor
-    y: Tensor
-
-
 class Shard:
     """What an actor holds: a fleet, from the folder in which it was saved."""
 
@@ -52,11 +39,11 @@ class Shard:
         torch.set_num_threads(1)
         self._fleet = Fleet.load(folder)
 
-    def observe(self, rows: Rows) -> FleetPredictions:
+    def observe(self, rows: CallRows) -> FleetPredictions:
         """See :meth:`Fleet.observe`."""
         return self._fleet.observe(*rows)
 
-    def predict(self, rows: Rows) -> Mixture | StudentTMixture:
+    def predict(self, rows: CallRows) -> Mixture | StudentTMixture:
         """See :meth:`Fleet.predict`."""
         return self._fleet.predict(rows.names, rows.X)
 
@@ -102,9 +89,9 @@ def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
     for number in range(num_shards):
         shard = Fleet.load(whole)
         shard.retire([name for name in (*shard.names, *shard.waiting) if shard_of(name, num_shards) != number])
-        shard.save(_place(folder, 0, number))
+        shard.save(part_folder(folder, 0, number))
     write_checkpoint(folder / _HEAD, _KIND, {"num_shards": num_shards, "generation": 0})
-    _remove(whole)
+    remove_part(whole)
 
 
 def shard_of(name: Hashable, num_shards: int) -> int:
@@ -149,9 +136,9 @@ class RayFleet:
         head = read_checkpoint(self._folder / _HEAD, _KIND)
         self.num_shards, self._generation = int(head["num_shards"]), int(head["generation"])
         self.turns = Turns()
-        self._checks = Fleet.load(_place(self._folder, self._generation, 0))
+        self._checks = Fleet.load(part_folder(self._folder, self._generation, 0))
         self._checks.retire([*self._checks.names, *self._checks.waiting])
-        self._unsaved: list[list[Rows]] = [[] for _ in range(self.num_shards)]
+        self._unsaved: list[list[CallRows]] = [[] for _ in range(self.num_shards)]
         self.actors = [self._begin(number) for number in range(self.num_shards)]
 
     def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
@@ -162,7 +149,7 @@ class RayFleet:
             ShardLostError: If an actor that was lost cannot be begun anew.
         """
         given, X, y = self._checks.checked(names, X, y)
-        places, parts = self._divided(Rows(list(given), X, y))
+        places, parts = self._divided(CallRows(given, X, y))
         try:
             said = self._ask("observe", parts)
         except BaseException:  # some may have learned rows that others have not
@@ -184,13 +171,9 @@ class RayFleet:
             ShardLostError: If an actor that was lost cannot be begun anew.
         """
         given, X, y = self._checks.checked(names, X)
-        places, parts = self._divided(Rows(list(given), X, y))
+        places, parts = self._divided(CallRows(given, X, y))
         said = self._ask("predict", parts)
-        order = torch.cat(list(places.values())).argsort()
-        first = next(iter(said.values()))
-        fields = zip(*(said[number] for number in parts), strict=True)
-        whole: Mixture | StudentTMixture = type(first)(*(torch.cat(list(field), dim=1)[:, order] for field in fields))
-        return whole
+        return together([said[number] for number in parts], torch.cat(list(places.values())).argsort())
 
     def save(self) -> None:
         """Write all shards into their folders; a save that fails leaves the one before.
@@ -201,22 +184,16 @@ class RayFleet:
         """
         generation = self._generation + 1
         everyone = range(self.num_shards)
-        self._ask("save", {number: str(_place(self._folder, generation, number)) for number in everyone})
+        self._ask("save", {number: str(part_folder(self._folder, generation, number)) for number in everyone})
         write_checkpoint(self._folder / _HEAD, _KIND, {"num_shards": self.num_shards, "generation": generation})
         before, self._generation = self._generation, generation
         self._unsaved = [[] for _ in everyone]
         for number in everyone:
-            _remove(_place(self._folder, before, number))
+            remove_part(part_folder(self._folder, before, number))
 
-    def _divided(self, rows: Rows) -> tuple[dict[int, Tensor], dict[int, Rows]]:
+    def _divided(self, rows: CallRows) -> tuple[dict[int, Tensor], dict[int, CallRows]]:
         """Numbers of the rows of each shard, and these rows."""
-        owner = torch.tensor([shard_of(name, self.num_shards) for name in rows.names], dtype=torch.int64, device="cpu")
-        places = {number: (owner == number).nonzero().flatten() for number in sorted(set(owner.tolist()))}
-        parts = {
-            number: Rows([rows.names[row] for row in here.tolist()], rows.X[here], rows.y[here])
-            for number, here in places.items()
-        }
-        return places, parts
+        return divided(rows, [shard_of(name, self.num_shards) for name in rows.names])
 
     def _ask(self, what: str, given: Mapping[int, Any]) -> dict[int, Any]:
         """What shards answer; those that are lost are begun anew and asked again."""
@@ -240,7 +217,7 @@ class RayFleet:
     def _begin(self, number: int) -> Any:
         """An actor with what stands in the folder of a shard."""
         remote = self._ray.remote(num_cpus=self._num_cpus, scheduling_strategy="SPREAD")(Shard)
-        return remote.remote(str(_place(self._folder, self._generation, number).absolute()))
+        return remote.remote(str(part_folder(self._folder, self._generation, number).absolute()))
 
     def _begun_anew(self, number: int) -> Any:
         """An actor with what stands in the folder of a shard and all that it has learned since."""
@@ -258,17 +235,6 @@ class RayFleet:
 
     def __repr__(self) -> str:
         return f"RayFleet({str(self._folder)!r}, {self.num_shards} shards)"
-
-
-def _place(folder: Path, generation: int, number: int) -> Path:
-    return folder / f"{generation}-{number}"
-
-
-def _remove(folder: Path) -> None:
-    for path in folder.iterdir():
-        remove_if_possible(path)
-    with suppress(OSError):  # what cannot be removed is in nobody's way
-        remove_folder(folder)
 
 
 def import_ray() -> Any:

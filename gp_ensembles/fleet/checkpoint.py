@@ -1,26 +1,35 @@
-"""A fleet in files: its series in shards of a bounded size, and a head that names them.
+"""A fleet in files: its series in shards of a bounded size, and a head that names them with their digests.
 
+A shard is a file of safetensors with the states of its series, and their names in the metadata.
 Shards have names that no earlier save had, and the head is replaced last, in one step: a reader finds the fleet as it
 was or as it is, never a part of both.
 """
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
-from gp_ensembles.files.operations import make_folder, remove_if_possible
+from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_possible
+from gp_ensembles.files.tensor_file import read_tensors, write_tensors
+
+
+def _with_digests(content: dict[str, Any]) -> dict[str, Any]:
+    """Shards of the first version were checkpoints, which have digests of their own."""
+    return {**content, "shards": [{**shard, "digest": None} for shard in content["shards"]]}
+
 
 HEAD = "fleet.pt"
 _ADVICE = "give a folder that a fleet was saved in"
-_HEAD_KIND = Kind("gp_ensembles fleet", 1, "a fleet", _ADVICE)
-_SHARD_KIND = Kind("gp_ensembles fleet shard", 1, "a shard of a fleet", _ADVICE)
+_HEAD_KIND = Kind("gp_ensembles fleet", 2, "a fleet", _ADVICE, (_with_digests,))
+_OLD_SHARD_KIND = Kind("gp_ensembles fleet shard", 1, "a shard of a fleet", _ADVICE)
 SHARD_BYTES = 256_000_000
-_SHARD = re.compile(r"shard-(\d+)-(\d+)\.pt")
+_SHARD = re.compile(r"shard-(\d+)-(\d+)\.(pt|safetensors)")
 
 Name = str | int
 
@@ -60,19 +69,31 @@ def save_fleet(
     for part, some in enumerate(tqdm(places.split(size), desc="saving", unit="shard", disable=not progress)):
         if len(some) == 0:
             continue
-        file, start = f"shard-{number}-{part}.pt", part * size
+        file, start = f"shard-{number}-{part}.safetensors", part * size
         content = {name: value[some].clone().cpu() for name, value in tensors.items()}
-        write_checkpoint(
-            folder / file, _SHARD_KIND, {"names": list(names[start : start + len(some)]), "states": content}
-        )
-        shards.append({"file": file, "num_series": len(some)})
+        digest = write_tensors(folder / file, content, list(names[start : start + len(some)]))
+        shards.append({"file": file, "num_series": len(some), "digest": digest})
     write_checkpoint(folder / HEAD, _HEAD_KIND, {"about": dict(about), "shards": shards})
     for path, _ in earlier:
         remove_if_possible(path)
 
 
-def read_about(folder: Path) -> tuple[dict[str, Any], list[tuple[Path, int]]]:
-    """What all series share, and the shards with the number of series in each.
+class Shard(NamedTuple):
+    """A part of a fleet.
+
+    Attributes:
+        path: Its file.
+        num_series: Number of its series.
+        digest: That of the file; ``None`` for one of the first version, which has its own.
+    """
+
+    path: Path
+    num_series: int
+    digest: str | None
+
+
+def read_about(folder: Path) -> tuple[dict[str, Any], list[Shard]]:
+    """What all series share, and the shards.
 
     Raises:
         FileNotFoundError: If there is no fleet.
@@ -81,18 +102,37 @@ def read_about(folder: Path) -> tuple[dict[str, Any], list[tuple[Path, int]]]:
     if not (folder / HEAD).exists():
         raise FileNotFoundError(f"{folder} holds no fleet: there is no {HEAD} in it; {_ADVICE}")
     head = read_checkpoint(folder / HEAD, _HEAD_KIND)
-    return head["about"], [(folder / shard["file"], int(shard["num_series"])) for shard in head["shards"]]
+    return head["about"], [
+        Shard(folder / shard["file"], int(shard["num_series"]), shard["digest"]) for shard in head["shards"]
+    ]
 
 
-def read_shard(path: Path, num_series: int) -> tuple[list[Name], dict[str, Tensor]]:
+def read_shard(shard: Shard) -> tuple[list[Name], dict[str, Tensor]]:
     """Names of the series of a shard, and their states (S, ...).
 
     Raises:
         OSError: If it cannot be read.
         ValueError: If it is damaged, something else, or of another fleet.
     """
-    shard = read_checkpoint(path, _SHARD_KIND)
-    names, states = shard["names"], shard["states"]
+    path, num_series, digest = shard
+    if digest is None:
+        old = read_checkpoint(path, _OLD_SHARD_KIND)
+        names, states = old["names"], old["states"]
+    else:
+        states, names = read_tensors(path, digest)
     if len(names) != num_series or any(len(value) != num_series for value in states.values()):
         raise ValueError(f"{path} holds {len(names)} series where the fleet has {num_series}; it is of another one")
     return names, states
+
+
+def part_folder(folder: Path, generation: int, number: int) -> Path:
+    """Where one of several fleets in a folder stands, as it was saved one time of many."""
+    return folder / f"{generation}-{number}"
+
+
+def remove_part(folder: Path) -> None:
+    """Remove a fleet's folder; what cannot be removed is in nobody's way."""
+    for path in folder.iterdir():
+        remove_if_possible(path)
+    with suppress(OSError):
+        remove_folder(folder)

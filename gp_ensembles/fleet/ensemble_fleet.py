@@ -36,6 +36,10 @@ class _HasList(Protocol):
 Names = Sequence[Hashable] | _HasList
 
 
+class AllSetAsideError(ValueError):
+    """Every series of a call is set aside, some perhaps in it."""
+
+
 @in_turns(learning=["observe", "add", "retire", "load"], reading=["predict", "log_weights", "export", "save"])
 class EnsembleFleet:
     """An ensemble for each of many series, with shared hyperparameters and a state of its own for each.
@@ -230,7 +234,7 @@ class EnsembleFleet:
                 chosen = rows[part]
                 step.observe(Work(places_at_once[part], chosen, X[chosen], y[chosen]), said)
         if said.whole is None:
-            raise ValueError("every series of this call is set aside; see fleet.failures")
+            raise AllSetAsideError("every series of this call is set aside; see fleet.failures")
         return said.whole
 
     @torch.no_grad()
@@ -303,7 +307,7 @@ class EnsembleFleet:
         """
         about, shards = read_about(Path(folder))
         _check_alike(self.ensemble.state_dict(), about["ensemble"])
-        read = [read_shard(*shard) for shard in shards]
+        read = [read_shard(shard) for shard in shards]
         before = {name: value.clone() for name, value in self.ensemble.state_dict().items()}
         self.ensemble.load_state_dict(about["ensemble"])
         try:

@@ -22,6 +22,7 @@ from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.fleet.variances import Variances, fit_variances
+from gp_ensembles.numerics.cholesky import NumericalError
 
 
 def evidence_of_each(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
@@ -60,6 +61,17 @@ def evidence_terms(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor
     return -0.5 * (quadratic / noise + normalizer) - half_log_determinant
 
 
+def _sum_or_nan(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
+    try:
+        return evidence_terms(Phi, y, prior_variance, noise).sum(0)
+    except NumericalError:
+        if not prior_variance.shape:
+            return (prior_variance + noise) * torch.nan
+        experts = zip(Phi.flatten(1, -3).unbind(1), prior_variance.reshape(-1), noise.reshape(-1), strict=True)
+        each = [_sum_or_nan(part, y, prior, own) for part, prior, own in experts]
+        return torch.stack(each).reshape(prior_variance.shape)
+
+
 @final
 class _Shared(Expert):
     """Experts whose evidence is the sum over series, whatever rows it is asked for.
@@ -87,8 +99,9 @@ class _Shared(Expert):
         self._expert.check_targets(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """The sum over series, whatever X and y are."""
-        return evidence_of_each(self._expert, *self._rows).sum(0)
+        """The sum over series, whatever X and y are; NaN for those experts for which it cannot be computed."""
+        bound, (own, targets) = self._expert.bind(), self._rows
+        return _sum_or_nan(bound.features(own), targets, bound.prior_variance, bound.noise)
 
     def take(self, index: Tensor) -> "_Shared":
         """See :meth:`Expert.take`."""

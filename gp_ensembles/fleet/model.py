@@ -12,7 +12,6 @@ from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.ensembles.bases import FourierBasis
-from gp_ensembles.ensembles.input_checks import check_real_numbers
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
@@ -20,8 +19,9 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.fleet.arrivals import batches, numbered
 from gp_ensembles.fleet.beginning import Rows, moves, shared_ensemble, some_of, stacked, template_of
+from gp_ensembles.fleet.calls import Begun, CallRows, checked_rows
 from gp_ensembles.fleet.checkpoint import read_about
-from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet, Names, listed
+from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
 from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
 from gp_ensembles.fleet.scales import SeriesScales, fill
@@ -100,7 +100,7 @@ class Fleet:
         self.own_variances = own_variances
         self.intervals = IntervalLevels(tuple(coverages))
         self.series: EnsembleFleet | None = None
-        self._folder = folder
+        self.folder = folder
         self._waiting: dict[Hashable, Rows] = {}
         self._template: Rows | None = None  # standardized rows of the series that the ensemble is made for
 
@@ -113,6 +113,11 @@ class Fleet:
     def waiting(self) -> dict[Hashable, int]:
         """Series whose warm-up is not over, and how many rows each has had."""
         return {name: len(rows.y) for name, rows in self._waiting.items()}
+
+    @property
+    def warm_ups(self) -> Mapping[Hashable, Rows]:
+        """The rows of those series."""
+        return self._waiting
 
     @property
     def failures(self) -> dict[Hashable, int]:
@@ -128,6 +133,19 @@ class Fleet:
         each = layers.by_expert(self.series.log_weights(self.names).T).exp().T.tolist()
         return {name: dict(zip(experts, row, strict=True)) for name, row in zip(self.names, each, strict=True)}
 
+    def fresh(self, folder: str | Path | None = None) -> "Fleet":
+        """Another fleet with the same settings, which has learned nothing; its states live in memory or in a folder."""
+        return Fleet(
+            self.spec,
+            warmup=self.warmup,
+            coverages=self.intervals.coverages,
+            seed=self.seed,
+            dtype=self.dtype,
+            device=self.device,
+            own_variances=self.own_variances,
+            folder=folder,
+        )
+
     def fit(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
         """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
 
@@ -141,16 +159,7 @@ class Fleet:
             ValueError: If rows are malformed, or no series has enough of them.
             NumericalError: If an evidence cannot be computed where it starts.
         """
-        other = Fleet(
-            self.spec,
-            warmup=self.warmup,
-            coverages=self.intervals.coverages,
-            seed=self.seed,
-            dtype=self.dtype,
-            device=self.device,
-            own_variances=self.own_variances,
-            folder=self._folder,
-        )
+        other = self.fresh(self.folder)
         given, X, y = other.checked(names, X, y)
         other._wait(given, X, y)
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if other._enough(rows)}
@@ -178,18 +187,44 @@ class Fleet:
         Raises:
             ValueError: If rows are malformed.
         """
+        begun = self.begin(names, X, y)
+        try:
+            return self.learn(begun)
+        except BaseException:
+            begun.undo()
+            raise
+
+    @torch.no_grad()
+    def begin(self, names: Names, X: Tensor, y: Tensor) -> Begun:
+        """The first half of :meth:`observe`, all that may be refused or fail, and what takes it back."""
         given, X, y = self.checked(names, X, y)
-        before = dict(self._waiting)
+        waiting, series, template = dict(self._waiting), self.series, self._template
+        new = {*waiting, *(name for name in given if series is None or name not in series)}
+
+        def undo() -> None:
+            self._waiting, self.series, self._template = waiting, series, template
+            if series is not None:
+                series.retire([name for name in new if name in series])
+
         try:
             kept = self._keep(given, X, y)
         except BaseException:
-            self._waiting = before
+            undo()
             raise
         rows = torch.ones_like(y, dtype=torch.bool).index_fill(0, kept, False).nonzero().flatten()
-        said = nothing(y, rows, self.intervals.coverages)
+        return Begun(CallRows(given, X, y), rows, undo)
+
+    @torch.no_grad()
+    def learn(self, begun: Begun) -> FleetPredictions:
+        """The second half of :meth:`observe`: predict and learn the rows of series that have begun."""
+        (given, X, y), rows, coverages = begun.call, begun.rows, self.intervals.coverages
         if self.series is None or not len(rows):
-            return said
-        return self._observe(self.series, [given[row] for row in rows.tolist()], X[rows], y[rows], said)
+            return nothing(y, rows, coverages)
+        names = [given[row] for row in rows.tolist()]
+        try:
+            return self._observe(self.series, names, X[rows], y[rows], nothing(y, rows, coverages))
+        except AllSetAsideError:
+            return nothing(y, rows[:0], coverages)
 
     @torch.no_grad()
     def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
@@ -345,31 +380,13 @@ class Fleet:
             old.index_copy_(-1, said.rows, new)
         return whole
 
-    def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> tuple[Sequence[Hashable], Tensor, Tensor]:
+    def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
         """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
-        given = listed(names)
-        if not isinstance(X, Tensor) or X.ndim != 2 or not X.is_floating_point():
-            raise ValueError("X must be a floating point tensor of shape (N, D)")
-        y = X.new_zeros(len(X)) if y is None else y
-        check_real_numbers(X, y)
-        if y.shape != X.shape[:1] or len(given) != len(y) or len(y) == 0:
-            raise ValueError(
-                f"there must be a name and a target for each row of X, one row at least; got {len(given)} names, "
-                f"{len(X)} rows and targets of shape {tuple(y.shape)}"
-            )
-        num_inputs = self._num_inputs
-        if num_inputs is not None and X.shape[1] != num_inputs:
-            raise ValueError(f"X has {X.shape[1]} columns, the rows before had {num_inputs}")
-        for what, values in (("X", X.flatten(1)), ("y", y.unsqueeze(-1))):
-            wild = values.isinf().any(-1)
-            if bool(wild.any()):
-                row = int(wild.int().argmax())
-                raise ValueError(f"{what} is infinite in row {row}, of series {given[row]!r}; use NaN where missing")
-        X, y = (part.detach().to(self.device, torch.float64) for part in (X, y))
-        return given, X, y
+        rows = checked_rows(names, X, X.new_zeros(len(X)) if y is None else y, self.num_inputs)
+        return rows._replace(X=rows.X.to(self.device), y=rows.y.to(self.device))
 
     @property
-    def _num_inputs(self) -> int | None:
+    def num_inputs(self) -> int | None:
         """Number of columns of all rows so far; ``None`` before any."""
         if self._template is not None:
             return self._template.X.shape[1]
@@ -468,7 +485,7 @@ class Fleet:
         }
         rows = Rows(*(part.to(self.dtype) for part in template))
         ensemble = shared_ensemble(self.spec, rows, self.seed)
-        return EnsembleFleet(ensemble, folder=self._folder, notes=notes, own_variances=self.own_variances)
+        return EnsembleFleet(ensemble, folder=self.folder, notes=notes, own_variances=self.own_variances)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
         waiting = next((name for name in names if name in self._waiting), None)

@@ -81,8 +81,34 @@ def in_order(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> Fle
     distributions = [part.distribution for _, part in parts if part.distribution is not None]
     if not distributions:
         return whole._replace(levels=levels)
-    fields = (torch.cat(list(field), dim=1)[:, order] for field in zip(*distributions, strict=True))
-    return whole._replace(levels=levels, distribution=type(distributions[0])(*fields))
+    return whole._replace(levels=levels, distribution=together(distributions, order))
+
+
+def together(parts: Sequence[Mixture | StudentTMixture], order: Tensor) -> Mixture | StudentTMixture:
+    """Distributions of rows that were divided, in one.
+
+    Args:
+        parts: Distributions with weights of each row; those of fewer components get further ones of no weight.
+        order: For each row (N,) where it stands in the parts, one after the other.
+
+    Example:
+        >>> one = torch.ones(2, 1, dtype=torch.float64)
+        >>> parts = [Mixture((one / 2).log(), -one, one), Mixture(one[:1].log(), one[:1], one[:1])]
+        >>> together(parts, torch.tensor([1, 0])).mean
+        tensor([ 1., -1.], dtype=torch.float64)
+    """
+    most = max(len(part.component_mean) for part in parts)
+    fields = []
+    for name in parts[0]._fields:
+        values = []
+        for part in parts:
+            value: Tensor = getattr(part, name)
+            further = value[-1:].expand(most - len(value), -1)
+            values.append(
+                torch.cat([value, torch.full_like(further, -torch.inf) if name == "log_weights" else further])
+            )
+        fields.append(torch.cat(values, dim=1)[:, order])
+    return type(parts[0])(*fields)
 
 
 def place_of(coverage: float, coverages: tuple[float, ...]) -> int:
@@ -100,6 +126,8 @@ def quantile_each(distribution: Mixture | StudentTMixture, levels: Tensor) -> Te
     """Quantiles of rows (R,) at probabilities of their own (R,); NaN where a distribution is."""
     known = distribution.mean.isfinite().nonzero().flatten()
     found = torch.full_like(levels, torch.nan)
+    if len(known) == 0:
+        return found
     some = type(distribution)(*(part[:, known] for part in distribution))  # weights are those of each row
     found[known] = some.quantile(levels[known])
     return found

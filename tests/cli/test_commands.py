@@ -272,6 +272,39 @@ def test_compare_makes_one_table(workplace, small, capsys):
     assert "bases" in json.loads((workplace / "compared" / "compare.json").read_text())["bad"]["error"]
 
 
+def test_every_config_is_compared_with_every_seed(workplace, capsys):
+    out = workplace / "seeds"
+    arguments = [
+        "compare",
+        str(workplace / "data.csv"),
+        "--target",
+        "y",
+        "--warmup",
+        str(WARMUP),
+        "--progress",
+        "false",
+    ]
+    arguments += ["--out", str(out), "--configs", str(workplace / "small.yaml")]
+    assert main([*arguments, "--seeds", "3", "0"]) == 0
+    told = capsys.readouterr().out
+    found = json.loads((out / "compare.json").read_text())
+    scores = []
+    for seed in (3, 0):
+        assert main([*arguments, "--seed", str(seed), "--out", str(workplace / "one")]) == 0
+        alone = json.loads((workplace / "one" / "compare.json").read_text())["small"]
+        assert found[f"small, seed {seed}"]["log_score"] == alone["log_score"]
+        scores.append(alone["log_score"])
+    assert scores[0] != scores[1]
+    assert f"small: log_score {sum(scores) / 2:.4g} on average over 2 seeds" in told
+    capsys.readouterr()
+    for wrong, words in (
+        (["--seeds", "1", "1"], "a seed twice"),
+        (["--seeds", "1", "--seed", "2"], "give one of them"),
+    ):
+        assert main([*arguments, *wrong]) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_options_override_the_config_wherever_they_stand():
     assert normalized(["stream", "d.csv", "--warmup", "5", "--config", "c"])[:3] == ["stream", "--config", "c"]
     assert normalized(["resume", "--skip-seen", "a.csv"]) == ["resume", "--skip_seen=true", "a.csv"]

@@ -4,19 +4,27 @@ import pickle
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gp_ensembles.distributed import DistributedEnsemble
+from gp_ensembles.distributed.model import DistributedModel
 from gp_ensembles.distributed.pieces import share_of
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.experts import LaplaceExpert
 from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.meta_learners import FixedShare
+from gp_ensembles.streaming import StreamConfig
 from tests.fleet.instances import ENSEMBLES, linear, rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +119,54 @@ def test_what_cannot_be_distributed_is_refused(monkeypatch, tmp_path, generator)
         online.load(tmp_path)
     assert torch.equal(online.log_weights, before)
     assert len(list(tmp_path.iterdir())) == 6  # five pieces and the head
+
+
+def test_more_processes_than_pieces_of_experts_are_refused():
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        with pytest.raises(ValueError, match="4 processes for 1 pieces of experts; take fewer processes, or a smaller"):
+            DistributedEnsemble(ENSEMBLES["one expert"]())
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_state_of_a_whole_ensemble_is_divided(generator):
+    ensemble = ENSEMBLES["all layers"]()
+    alone = OnlineEnsemble(ensemble)
+    _, X, y = rows(120, generator)
+    alone.observe(X[:80], y[:80])
+    online = DistributedEnsemble(ensemble, state=alone.state, piece_size=1)
+    found, expected = online.observe(X[80:], y[80:]), alone.observe(X[80:], y[80:])
+    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(found.log_prob, expected.log_prob, rtol=1e-8, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.processor
+def test_a_model_in_units_goes_on_from_its_folder_with_the_same_bits(tmp_path, generator):
+    _, X, y = rows(200, generator)
+    X, y = 50 + 3 * X, 1000 + 20 * y
+    X[70, 0] = torch.nan
+    spec = replace(oebe, bases=(FourierBasis(num_features=10), LinearBasis()), random_walk_variances=(1e-2,))
+    model = DistributedModel(StreamConfig(spec), X[:60], y[:60])
+    with pytest.raises(ValueError, match="X must have shape"):
+        model.observe(X[60:, :1], y[60:])
+    with pytest.raises(ValueError, match=r"'column 1' is .* in row 70"):
+        model.observe(torch.cat([X[60:69], X[69:70] * torch.tensor([1.0, torch.inf])]), y[60:70])
+    model.observe(X[60:130], y[60:130])
+    for _ in range(2):
+        model.save(tmp_path, {"read": 130})
+    expected = model.observe(X[130:], y[130:])
+    again = DistributedModel.load(tmp_path)
+    assert (again.num_rows, DistributedModel.notes_in(tmp_path)) == (130, {"read": 130})
+    found = again.observe(X[130:], y[130:])
+    names = ("mean", "stddev", "log_prob", "log_weights")
+    assert same(*([getattr(said, name) for name in names] for said in (found, expected)))
+    again.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["200", "model.pt"]
+    with pytest.raises(FileNotFoundError, match="holds no distributed model"):
+        DistributedModel.load(tmp_path / "200")
+    with pytest.raises(ValueError, match="predict single real numbers"):
+        DistributedModel(StreamConfig(replace(spec, target=BinaryTarget())), X[:60], (y[:60] > 0).double())
 
 
 @given(st.lists(st.floats(0.1, 50.0), min_size=1, max_size=30), st.data())

@@ -1,11 +1,16 @@
 """Fleets in files: the same bits afterwards, and a save that fails leaves the one before."""
 
+import json
+import shutil
+
 import pytest
 import torch
+from safetensors import safe_open
 
+from attacks.recipes import FOLDER, FOLDERS
 from gp_ensembles.ensembles.state import named_tensors
 from gp_ensembles.files.operations import watched
-from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet import EnsembleFleet, Fleet
 from gp_ensembles.fleet import checkpoint as shards
 from tests.fleet.instances import ENSEMBLES, SERIES, rows
 
@@ -94,6 +99,11 @@ def test_damaged_and_foreign_files_are_refused_and_the_fleet_stays(tmp_path, gen
     shard.write_bytes(content)
     with pytest.raises(ValueError, match="damaged"):
         fleet.load(tmp_path / "a")
+    other = EnsembleFleet(ENSEMBLES["averaging"](), NAMES)
+    other.save(tmp_path / "b")
+    shard.write_bytes((tmp_path / "b" / shard.name).read_bytes())  # whole, but of another fleet
+    with pytest.raises(ValueError, match="belongs to another save"):
+        fleet.load(tmp_path / "a")
     shard.unlink()
     with pytest.raises(FileNotFoundError):
         fleet.load(tmp_path / "a")
@@ -106,3 +116,33 @@ def test_names_that_no_file_holds_are_refused(tmp_path):
     with pytest.raises(TypeError, match=r"strings or whole numbers for names, got \('plant', 1\)"):
         fleet.save(tmp_path / "fleet")
     assert not (tmp_path / "fleet").exists()
+
+
+@pytest.mark.parametrize("folder", sorted(FOLDER.glob("fleet.*")), ids=lambda path: path.name)
+def test_old_folders_say_what_they_said_and_are_saved_anew(folder, tmp_path):
+    expected = json.loads((folder / "numbers.json").read_text())
+    close = {"rel": 1e-9, "abs": 1e-9, "nan_ok": True}
+    assert FOLDERS["fleet"].numbers(folder) == pytest.approx(expected, **close)
+    shutil.copytree(folder, tmp_path / "copy")
+    Fleet.load(tmp_path / "copy").save(tmp_path / "copy", notes=Fleet.notes_in(folder))
+    assert FOLDERS["fleet"].numbers(tmp_path / "copy") == pytest.approx(expected, **close)
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [
+        "fleet.pt",
+        "numbers.json",
+        "shard-2-0.safetensors",
+    ]
+
+
+def test_other_programs_find_states_and_names_in_a_shard(tmp_path, generator):
+    names = ["north", '\u00e9, \ud800 "quoted"', 7]
+    fleet = EnsembleFleet(ENSEMBLES["averaging"](), names)
+    _, X, y = rows(30, generator)
+    fleet.observe(names * 10, X, y)
+    fleet.save(tmp_path)
+    with safe_open(tmp_path / "shard-1-0.safetensors", framework="numpy") as file:
+        assert json.loads(file.metadata()["about"]) == names
+        mean = file.get_tensor("meta_log_weights")
+    assert mean.tolist() == fleet.log_weights(names).tolist()
+    other = EnsembleFleet(ENSEMBLES["averaging"]())
+    other.load(tmp_path)
+    assert other.names == tuple(names)

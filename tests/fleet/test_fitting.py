@@ -1,12 +1,19 @@
 """Hyperparameters that series share: the sum of the evidences of each, by the evidence of one."""
 
+import pytest
 import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
 
+from benchmarks.fleet_variances import two_kinds
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.fitting import evidence_of_each, fit_shared
+from gp_ensembles.numerics.cholesky import NumericalError
 from tests.fleet.instances import fourier
 
 NUM_SERIES, NUM_ROWS, NOISE = 15, 80, 0.3
@@ -47,3 +54,22 @@ def test_the_fit_is_a_maximum_of_the_sum_and_finds_the_noise(generator):
             moved[:, column] += step
             set_vectors_(expert, moved)
             assert (evidence_of_each(expert, X, y).sum(0) < best + 1e-6).all()
+
+
+def test_an_expert_whose_evidence_cannot_be_computed_is_named(generator):
+    X, y = series(generator)
+    stacked = stack_kernels([ScaleKernel(RBFKernel()).double() for _ in range(2)])
+    expert = GaussianExpert(RandomFourierFeatures.from_kernel(stacked, 2, 20, generator=generator))
+    with torch.no_grad():
+        expert.features.kernel.raw_outputscale[1] = 1e20
+    with pytest.raises(NumericalError, match="the evidence of expert 1 cannot be computed at its starting"):
+        fit_shared(expert, torch.ones_like(X), y, FitSettings(LBFGS()))  # all features of all rows are alike
+
+
+def test_a_fit_goes_around_places_where_the_evidence_cannot_be_computed():
+    """A line search on these rows tries such places: length scales at which features of quick functions are alike."""
+    made = two_kinds(1)
+    X, y = made.X[:150, 1:20:2].reshape(-1, 1), made.y[:150, 1:20:2].flatten()
+    fleet = Fleet(warmup=150)
+    fleet.fit(list(range(10)) * 150, X, y)
+    assert len(fleet.names) == 10

@@ -290,3 +290,24 @@ def test_a_series_that_begins_after_loading_begins_as_it_would_have(tmp_path, ge
         assert len(expected.rows) == 70
         assert torch.equal(found.mean[30:], expected.mean[30:])
         assert torch.equal(found.variance[30:], expected.variance[30:])
+
+
+def test_where_all_series_of_a_call_are_set_aside_nothing_is_said_of_them(generator):
+    names, X, y = table(WARMUP + 2, generator)
+    fleet = Fleet(QUICK, warmup=WARMUP)
+    cut = SERIES * WARMUP
+    fleet.fit(names[:cut], X[:cut], y[:cut])
+    broken = fleet.series.export("unit 1").state
+    broken.experts[0].moments.fill_(torch.nan)
+    notes = {name: fleet.series.note(name, ["unit 1"]) for name in ("X_mean", "X_scale", "y_mean", "y_scale", "last")}
+    fleet.series.retire(["unit 1"])
+    fleet.series.add(["unit 1"], broken)
+    for name, value in notes.items():
+        fleet.series.write_note(name, ["unit 1"], value)
+    for _ in range(2):  # it fails in the first call, and has failed before the second
+        said = fleet.observe(["unit 1", "new"], X[:2], y[:2])
+        assert said.mean.isnan().all()
+        assert said.interval()[0].isnan().all()
+        assert fleet.failures == {"unit 1": WARMUP}
+    assert fleet.waiting == {"new": 2}
+    assert fleet.observe(["unit 1", "unit 0"], X[:2], y[:2]).mean.isnan().tolist() == [True, False]

@@ -6,12 +6,12 @@ were read. At the end the table, ``series.csv`` and ``summary.json`` replace ear
 """
 
 import math
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from gp_ensembles.cli.batches import in_batches, num_to_come
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.series.scores import Score, Scores
@@ -20,7 +20,8 @@ from gp_ensembles.cli.text_tables import not_a_formula
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
 from gp_ensembles.files.together import staged
-from gp_ensembles.fleet import Fleet, FleetPredictions
+from gp_ensembles.fleet import Fleet
+from gp_ensembles.fleet.predictions import FleetPredictions
 from gp_ensembles.tables import Rows, RowStream
 
 FLEET, PREDICTIONS, SERIES, SUMMARY = "fleet", "predictions.csv", "series.csv", "summary.json"
@@ -91,19 +92,15 @@ class SeriesRun:
         if size is None:
             with staged(output.out) as place:
                 write_text(place / partial.name, self._header())
-        table, saved = GrowingTable(partial, size), time.monotonic()
-        total = None if rows.num_rows is None else rows.num_rows - rows.num_given
+        table = GrowingTable(partial, size)
         try:
-            with progress_bar("stream", total, output.progress) as bar:
-                while (part := rows.take(BATCH_ROWS)).num_rows:
+            with progress_bar("stream", num_to_come(rows), output.progress) as bar:
+                for part, is_due in in_batches(rows, BATCH_ROWS, output.checkpoint_seconds):
                     table.append(self._learn(part))
                     self.num_read += part.num_rows
                     bar.update(part.num_rows)
-                    # After whole batches only: a run that goes on then meets the same batches, and the same bits.
-                    is_due = time.monotonic() - saved >= output.checkpoint_seconds
-                    if is_due and part.num_rows == BATCH_ROWS:
+                    if is_due:
                         self._save(rows, table, output.out)
-                        saved = time.monotonic()
             self._save(rows, table, output.out)
         finally:
             table.close()

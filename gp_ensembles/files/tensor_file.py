@@ -1,0 +1,67 @@
+"""Tensors in files of the safetensors format, which other programs and languages read and map into memory.
+
+Such a file has no checksum. Whoever writes one keeps the digest that :func:`write_tensors` gives, in a checkpoint, and
+gives it to :func:`read_tensors`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from gp_ensembles.files.replacing import replace_file
+
+_LENGTH_BYTES = 8  # in front of the header
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Any) -> str:
+    """Write a file in one step: a reader finds the old file or the new one, never half of one.
+
+    Args:
+        path: Where; its folder must exist.
+        tensors: Tensors by name, each with memory of its own.
+        about: What JSON can hold; other programs find it as ``about`` in the file's metadata.
+
+    Returns:
+        SHA-256 of the whole file.
+
+    Raises:
+        OSError: If it cannot be written.
+
+    Example:
+        >>> import tempfile, torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "one.safetensors"
+        ...     digest = write_tensors(path, {"x": torch.ones(2)}, ["é", 7])
+        ...     read_tensors(path, digest)
+        ({'x': tensor([1., 1.])}, ['é', 7])
+    """
+    whole = safetensors.torch.save(dict(tensors), {"about": json.dumps(about)})
+    replace_file(path, lambda file: file.write(whole))
+    return hashlib.sha256(whole).hexdigest()
+
+
+def read_tensors(path: Path, digest: str) -> tuple[dict[str, Tensor], Any]:
+    """What :func:`write_tensors` has written: the tensors, on the host, and what was told about them.
+
+    Nothing in the file is run, and nothing larger than the file is allocated.
+
+    Raises:
+        OSError: If there is no such file or it cannot be read.
+        ValueError: If it is not the file of this digest, or no such file at all.
+    """
+    whole = path.read_bytes()
+    if hashlib.sha256(whole).hexdigest() != digest:
+        raise ValueError(f"{path} is damaged, was changed or belongs to another save: its digest is not the one known")
+    try:
+        tensors = safetensors.torch.load(whole)
+        end = _LENGTH_BYTES + int.from_bytes(whole[:_LENGTH_BYTES], "little")
+        about = json.loads(json.loads(whole[_LENGTH_BYTES:end])["__metadata__"]["about"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no file of tensors that this library wrote") from error
+    return tensors, about

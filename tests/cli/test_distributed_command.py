@@ -1,0 +1,114 @@
+"""``distributed``: the same bytes on one and on two processes that torchrun starts, cut short and gone on with."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gp_ensembles.cli.__main__ import main
+from gp_ensembles.cli.config import load_config
+from gp_ensembles.streaming import OnlineModel
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """ensemble:
+  like: oebe
+  bases: [{FourierBasis: {num_features: 10}}, LinearBasis]
+  random_walk_variances: [1.0e-3]
+  fit_settings: {num_samples: 3}
+warmup: 60
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=700), "z": rng.normal(size=700)})
+    frame["load"] = 100 + 5 * np.sin(frame["x"]) + frame["z"] + 0.1 * rng.normal(size=700)
+    frame.loc[5::17, "load"] = np.nan
+    frame.to_csv("all.csv", index=False)
+    return tmp_path
+
+
+def words(table, out, *more):
+    plain = ["distributed", table, "--target", "load", "--out", out, "--progress", "false", *more]
+    return plain if "--resume" in more else [*plain, "--config", "small.yaml"]
+
+
+def torchrun(num, *given):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num), "--standalone"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*command, "-m", "gp_ensembles", *given], env=environment, timeout=300, capture_output=True)
+
+
+def test_it_says_what_stream_says(folder, capsys):
+    assert main(words("all.csv", "run")) == 0
+    assert "24 experts on 1 processes" in capsys.readouterr().out  # four starts, three draws, two speeds
+    found, frame = pd.read_csv("run/predictions.csv"), pd.read_csv("all.csv")
+    model = OnlineModel(load_config("small.yaml"))
+    X, y = torch.tensor(frame[["x", "z"]].to_numpy()), torch.tensor(frame["load"].to_numpy())
+    said = model.observe(X, y)
+    lower, upper = said.interval()
+    expected = {"mean": said.mean, "std": said.stddev, "lower": lower, "upper": upper, "log_prob": said.log_prob}
+    for name, value in expected.items():
+        torch.testing.assert_close(torch.tensor(found[name].to_numpy()), value, rtol=1e-7, atol=1e-7, equal_nan=True)
+    assert found["row"].tolist() == list(range(61, 701))
+    summary = json.loads((folder / "run/summary.json").read_text())
+    assert summary["rows"] == int(found["log_prob"].notna().sum())
+    assert summary["log_score"] == pytest.approx(found["log_prob"].mean())
+    assert summary["rmse"] == pytest.approx(((found["y"] - found["mean"]) ** 2).mean() ** 0.5)
+
+
+@pytest.mark.processor
+def test_a_run_that_stops_goes_on_to_the_same_bytes(folder, capsys):
+    assert main(words("all.csv", "whole")) == 0
+    rows = (folder / "all.csv").read_text().splitlines(keepends=True)
+    (folder / "table.csv").write_text("".join([*rows[:600], "oops,1.0,2.0\n", *rows[601:]]))
+    assert main(words("table.csv", "run", "--checkpoint_seconds", "0")) == 2
+    assert "oops" in capsys.readouterr().err
+    (folder / "table.csv").write_text("".join(rows))
+    assert main(words("table.csv", "run", "--resume", "true")) == 0
+    assert (folder / "run/predictions.csv").read_bytes() == (folder / "whole/predictions.csv").read_bytes()
+    assert main(words("table.csv", "run", "--resume", "true")) == 2
+    assert "has come to its end; leave --resume out" in capsys.readouterr().err
+    assert main(words("table.csv", "nowhere", "--resume", "true")) == 2
+    assert "holds no distributed model" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.processor
+def test_two_processes_of_torchrun_write_the_bytes_of_one(folder):
+    assert main(words("all.csv", "one")) == 0
+    rows = (folder / "all.csv").read_text().splitlines(keepends=True)
+    (folder / "table.csv").write_text("".join([*rows[:600], "oops,1.0,2.0\n", *rows[601:]]))
+    failed = torchrun(2, *words("table.csv", "two", "--checkpoint_seconds", "0"))
+    assert failed.returncode != 0
+    assert b"oops" in failed.stderr
+    (folder / "table.csv").write_text("".join(rows))
+    done = torchrun(2, *words("table.csv", "two", "--resume", "true"))
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"on 2 processes" in done.stdout
+    assert (folder / "one/predictions.csv").read_bytes() == (folder / "two/predictions.csv").read_bytes()
+
+
+def test_experts_that_cannot_be_divided_are_refused_in_a_sentence(folder, capsys):
+    (folder / "trees.yaml").write_text("ensemble: auto\nwarmup: 60\n")
+    refused = ["distributed", "all.csv", "--target", "load", "--progress", "false", "--config", "trees.yaml"]
+    assert main(refused) == 2
+    assert "cannot lie on several processes yet" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_more_processes_than_pieces_of_experts_are_refused(folder):
+    (folder / "few.yaml").write_text(CONFIG.replace("{FourierBasis: {num_features: 10}}, ", "").replace("3}", "1}"))
+    done = torchrun(3, "distributed", "all.csv", "--target", "load", "--config", "few.yaml", "--progress", "false")
+    assert done.returncode != 0
+    assert b"3 processes for 2 pieces of experts; take fewer processes" in done.stderr
+    assert not (folder / "out/distributed/predictions.csv").exists()
