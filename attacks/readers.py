@@ -6,6 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
+from gp_ensembles.bayesian_quadrature import RegressionProblem, Search
 from gp_ensembles.bayesian_quadrature.search import load_search
 from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.config import load_config
@@ -18,6 +21,8 @@ from gp_ensembles.tables import open_rows
 CORPUS = Path(__file__).parent / "corpus"
 _KIND = Kind("example", 1, "an example", "give another")
 _MOST_LINES = 50
+_INPUTS = torch.linspace(0.0, 1.0, 5, dtype=torch.float64).unsqueeze(-1)
+_SEARCHED = RegressionProblem(_INPUTS, _INPUTS.squeeze(-1)), Search()  # files are of no such search
 
 
 class Reader(NamedTuple):
@@ -52,7 +57,7 @@ def _checkpoint(path: Path) -> None:
         lambda: OnlineModel.load(path),
         lambda: load_checkpoint(path),
         lambda: LineSession.load(path),
-        lambda: load_search(path, ""),
+        lambda: load_search(path, *_SEARCHED),
         lambda: read_checkpoint(path, _KIND),
     ]
     _each(doors, ValueError)

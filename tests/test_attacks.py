@@ -16,8 +16,8 @@ def test_drift_is_small_and_larger_where_digits_are_lost(precision, most):
     assert 0 < root.mean < most
     assert covariance.mean < most
     assert 0 <= root.variance < most
-    if precision == "float32":
-        assert root.mean < covariance.mean
+    if precision == "float32":  # which form is nearer at so few rows hangs on the processor's rounding
+        assert all(found.mean > 1e3 * drift.measure("float64", found.form, 40_000).mean for found in (root, covariance))
 
 
 def test_bits_that_must_be_the_same_are(capsys):

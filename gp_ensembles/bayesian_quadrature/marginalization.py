@@ -100,7 +100,7 @@ def marginalize(
     _check_budget(budget)
     path = None if checkpoint is None else Path(checkpoint)
     mark = fingerprint(problem, search)
-    state = load_search(path, mark) if path is not None and path.exists() else None
+    state = load_search(path, problem, search) if path is not None and path.exists() else None
     _check_search(search)
     clock = time.perf_counter()
     bar: tqdm[Any]

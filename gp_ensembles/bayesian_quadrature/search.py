@@ -13,7 +13,7 @@ from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent, periodogram
 from gp_ensembles.bayesian_quadrature.evidence import EvidenceSampler, EvidenceState
 from gp_ensembles.bayesian_quadrature.importance import TRUSTED_K, ImportanceDraws
 from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, Policy, PriorPolicy
-from gp_ensembles.bayesian_quadrature.prior import draw_seed, draw_stratified
+from gp_ensembles.bayesian_quadrature.prior import Hyperprior, draw_seed, draw_stratified
 from gp_ensembles.bayesian_quadrature.problem import Evaluations, RegressionProblem
 from gp_ensembles.bayesian_quadrature.quadrature import (
     EvidenceEstimate,
@@ -36,10 +36,10 @@ _GAIN = 1.0  # nats that the last part of an ascent must have gained for the asc
 _PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
 _KIND = Kind(
     "gp_ensembles marginalization",
-    7,
+    8,
     "a marginalization",
     "remove it or name another file",
-    (unchanged,),
+    (unchanged, unchanged),
 )
 _UNMARKED = 6  # the last version of checkpoints that does not say what it is of
 
@@ -262,13 +262,29 @@ def _add_seconds(state: SearchState, part: str, since: float) -> SearchState:
 
 
 def fingerprint(problem: RegressionProblem, search: Search) -> str:
-    """Hash of the data, the prior's shape and quantiles, and the search settings that a checkpoint belongs to."""
-    digest = hashlib.sha256()
-    prior = problem.prior
+    """Hash of the data, the prior's shape and quantiles, and the search settings that a checkpoint belongs to.
+
+    Quantiles count by ten digits: their last ones hang on the processor.
+    """
+    rounded = [f"{value:.9e}" for tensor in _of_prior(problem.prior) for value in tensor.detach().flatten().tolist()]
+    return _hash(problem, search, [problem.X, problem.y], repr(rounded))
+
+
+def exact_fingerprint(problem: RegressionProblem, search: Search) -> str:
+    """The same of files before version 8, which counted all digits and so knew their own processor only."""
+    return _hash(problem, search, [problem.X, problem.y, *_of_prior(problem.prior)], "")
+
+
+def _of_prior(prior: Hyperprior) -> list[Tensor]:
     probe = prior.bounds[0].new_tensor([0.1, 0.5, 0.9]).unsqueeze(-1)
-    tensors = [problem.X, problem.y, prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components]
+    return [prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components]
+
+
+def _hash(problem: RegressionProblem, search: Search, tensors: Sequence[Tensor], text: str) -> str:
+    digest, prior = hashlib.sha256(), problem.prior
     for tensor in tensors:
         digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
+    digest.update(text.encode())
     digest.update(repr((prior.outputscale, prior.noise, prior.concentration, problem.reflection)).encode())
     digest.update(_name(search.policy).encode())
     digest.update(repr(search._replace(policy=None)).encode())
@@ -301,15 +317,15 @@ def save_search(state: SearchState, path: Path, mark: str) -> None:
     write_checkpoint(path, _KIND, content)
 
 
-def load_search(path: Path, mark: str) -> SearchState:
-    """Read a search from a file.
+def load_search(path: Path, problem: RegressionProblem, search: Search) -> SearchState:
+    """Read a search of a problem from a file.
 
     Raises:
         OSError: If it cannot be read.
         ValueError: If the file is not the checkpoint of a search, or that of another problem or search.
     """
     content = _unmarked(path) or read_checkpoint(path, _KIND)
-    if content["fingerprint"] != mark:
+    if content["fingerprint"] not in (fingerprint(problem, search), exact_fingerprint(problem, search)):
         raise ValueError(
             f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
         )

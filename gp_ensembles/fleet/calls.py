@@ -40,13 +40,13 @@ class Begun(NamedTuple):
     undo: Callable[[], None]
 
 
-def checked_rows(names: Names, X: Tensor, y: Tensor, num_inputs: int | None) -> CallRows:
+def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None) -> CallRows:
     """Names, inputs and targets in float64, if they are legal.
 
     Args:
         names: The series of each row.
         X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
+        y: Targets, shape (N,); zeros if ``None``.
         num_inputs: Number of columns of all rows before; ``None`` before any.
 
     Raises:
@@ -56,6 +56,7 @@ def checked_rows(names: Names, X: Tensor, y: Tensor, num_inputs: int | None) -> 
     given = listed(names)
     if not isinstance(X, Tensor) or X.ndim != 2 or not X.is_floating_point():
         raise ValueError("X must be a floating point tensor of shape (N, D)")
+    y = X.new_zeros(len(X)) if y is None else y
     check_real_numbers(X, y)
     if y.shape != X.shape[:1] or len(given) != len(y) or len(y) == 0:
         raise ValueError(

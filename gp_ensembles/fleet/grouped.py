@@ -263,7 +263,7 @@ class GroupedFleet:
             raise KeyError(f"unknown series {name!r} of group {group!r}")
 
     def _to_predict(self, names: Names, X: Tensor) -> tuple[dict[str, Tensor], dict[str, CallRows]]:
-        rows = checked_rows(names, X, torch.zeros(len(X), dtype=torch.float64, device=X.device), self._num_inputs)
+        rows = checked_rows(names, X, None, self._num_inputs)
         owners = self._owners(rows.names)
         for name, group in zip(rows.names, owners, strict=True):
             self._check_known(name, group)

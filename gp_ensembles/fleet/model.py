@@ -26,6 +26,7 @@ from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
 from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
 from gp_ensembles.fleet.scales import SeriesScales, fill
 from gp_ensembles.fleet.store import check_mapped
+from gp_ensembles.fleet.units import levels_of, scales_of
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.numerics.devices import check_device
 
@@ -240,7 +241,7 @@ class Fleet:
         """
         given, X, _ = self.checked(names, X)
         series = self._series_of(given)
-        scales, last = _scales(series, given), series.note("last", given)
+        scales, last = scales_of(series, given), series.note("last", given)
         inputs = scales.inputs(torch.where(X.isnan(), last, X)).to(self.dtype)
         return in_units(series.predict(given, inputs), scales)
 
@@ -254,7 +255,7 @@ class Fleet:
         """
         place, distribution = place_of(coverage, self.intervals.coverages), self.predict(names, X)
         given = listed(names)
-        state = _levels(self._series_of(given), given)
+        state = levels_of(self._series_of(given), given)
         lower, upper = self.intervals.probabilities_each(state)[:, place]
         return quantile_each(distribution, lower), quantile_each(distribution, upper)
 
@@ -350,12 +351,12 @@ class Fleet:
         self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, said: FleetPredictions
     ) -> FleetPredictions:
         """Rows of series that have begun."""
-        scales, codes, distinct = _scales(series, names), *numbered(names, y)
+        scales, codes, distinct = scales_of(series, names), *numbered(names, y)
         X = fill(X, codes, series.note("last", names))
         predictions = series.observe(names, scales.inputs(X).to(self.dtype), scales.targets(y).to(self.dtype))
         distribution = in_units(predictions.mixture, scales)
         pit = cdf_by_pieces(distribution, y)
-        state = _levels(series, distinct)
+        state = levels_of(series, distinct)
         levels = y.new_zeros(2, len(self.intervals.coverages), len(y))
         covered = levels[0].clone()
         newest = torch.zeros_like(codes[: len(distinct)])
@@ -382,7 +383,7 @@ class Fleet:
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
         """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
-        rows = checked_rows(names, X, X.new_zeros(len(X)) if y is None else y, self.num_inputs)
+        rows = checked_rows(names, X, y, self.num_inputs)
         return rows._replace(X=rows.X.to(self.device), y=rows.y.to(self.device))
 
     @property
@@ -496,12 +497,3 @@ class Fleet:
         if self.series is None:
             raise KeyError("no series has begun: observe or fit first")
         return self.series
-
-
-def _scales(series: EnsembleFleet, names: Sequence[Hashable]) -> SeriesScales:
-    return SeriesScales(*(series.note(field, names) for field in SeriesScales._fields))
-
-
-def _levels(series: EnsembleFleet, names: Sequence[Hashable]) -> LevelsState:
-    """Interval levels of series side by side, ends (C, S)."""
-    return LevelsState(series.note("lower", names).T.clone(), series.note("upper", names).T.clone())
