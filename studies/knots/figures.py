@@ -107,7 +107,7 @@ def new_knot(choices: Choices) -> str:
 def moves(choices: Choices) -> str:
     """Figure 2: OAT-BO from five knots to its last, and simultaneous refinement of as many from k-means.
 
-    Files are ``knots_figure_2.csv`` (predictions of both), ``.json`` (where knots start and end), ``.txt`` and ``.png``.
+    Files are ``knots_figure_2.csv`` (predictions), ``.json`` (where knots start and end), ``.txt`` and ``.png``.
 
     Raises:
         ValueError: If the seed is negative.
@@ -155,7 +155,7 @@ def _places(X: Tensor, knots: Tensor) -> Tensor:
     step = float(X.max() - X.min()) / (_POINTS - 1)
     near = step * 0.5 ** torch.arange(_STEPS, dtype=X.dtype, device=X.device)
     around = knots + torch.cat([-near, near.new_zeros(1), near])
-    places: Tensor = torch.cat([_points(X).flatten(), around.flatten()]).unique()  # type: ignore[no-untyped-call]
+    places: Tensor = torch.cat([_points(X).flatten(), around.flatten()]).unique()
     return places
 
 
