@@ -60,7 +60,8 @@ def run(choices: Choices, sampling: Sampling, num_rows: int = NUM_ROWS) -> str:
             settings["data"] = fingerprint(*asked[:4])
             task = make_task(asked, _SETTING, experts, plan, 0)
             parts.run((method, 0), name, settings, lambda: _part(method, task, settings), method)  # noqa: B023 (called at once)
-    predictions = {method: x.new_tensor(record.curves["prediction"]) for (method, _), record in results.records.items()}
+    records = {name: results.records[name, 0] for name in plan.methods if (name, 0) in results.records}
+    predictions = {name: x.new_tensor(record.curves["prediction"]) for name, record in records.items()}
     origin = _origin(rows.truth.at(rows.X), rows.y)
     shown = GeneratingModel(x, mixture, (rows.X.squeeze(-1), rows.y), origin, predictions)
     return _written(results, shown, choices, sampling)

@@ -47,14 +47,14 @@ def draw_generating_model(shown: GeneratingModel, path: Path) -> None:
     origin, weights = shown.origin.numpy(), shown.mixture.log_weights.exp().numpy()
     for number, (mean, weight) in enumerate(zip(shown.mixture.component_mean.numpy(), weights, strict=True)):
         color, name = SERIES[number], f"component {number + 1}"
-        axes[0].plot(x, mean, color=color, linewidth=0.7, label=name)
+        axes[0].plot(x, mean, color=color, linewidth=0.7)
         axes[0].scatter(x, mean, s=_WIDEST * weight, color=color, linewidth=0)
-        axes[1].plot(x, weight, color=color, linewidth=1.5)
+        axes[1].plot(x, weight, color=color, linewidth=1.5, label=name)
         drawn = origin == number
         axes[2].plot(row_x[drawn], row_y[drawn], "o", color=color, markersize=2.5)
-    axes[2].plot(x, shown.mixture.mean.numpy(), color=INK, linewidth=1.6, label="mean of the mixture")
+    axes[2].plot(x, shown.mixture.mean.numpy(), color=INK, linewidth=1.6)
     axes[3].plot(row_x, row_y, "o", color=FAINT, markersize=2, alpha=0.6)
-    axes[3].plot(x, shown.mixture.mean.numpy(), color=INK, linewidth=1.8)
+    axes[3].plot(x, shown.mixture.mean.numpy(), color=INK, linewidth=2.2, label="mean of the mixture")
     for number, (name, prediction) in enumerate(shown.predictions.items()):
         style = "-" if number < len(SERIES) else "--"
         axes[3].plot(x, prediction.numpy(), style, color=SERIES[number % len(SERIES)], linewidth=1.1, label=name)
@@ -65,7 +65,9 @@ def draw_generating_model(shown: GeneratingModel, path: Path) -> None:
     for axis, title, height in zip(axes, titles, ("y", "weight", "y", "y"), strict=True):
         label(axis, title, "x", height)
         axis.set_xlim(x[0], x[-1])
-    figure.legend(loc="outside lower center", ncols=7, frameon=False, fontsize=9, labelcolor=INK)
+    axes[1].legend(frameon=False, fontsize=9, labelcolor=INK)
+    handles = axes[3].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9, labelcolor=INK)
     save_figure(figure, path)
 
 
