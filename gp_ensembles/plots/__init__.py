@@ -4,7 +4,8 @@
 - :mod:`~gp_ensembles.plots.calibration`: PIT and intervals of predictive distributions, class probabilities.
 - :mod:`~gp_ensembles.plots.embedding`: rows in a latent space.
 - :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input; box plots of scores.
-- :mod:`~gp_ensembles.plots.knots`: knots over the data, the objective against a new knot, objectives against numbers.
+- :mod:`~gp_ensembles.plots.knots`: knots over the data and as they move (:func:`~gp_ensembles.plots.knots.plot_knot_moves`),
+  the objective against a new knot, objectives against numbers.
 - :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels, evidence, the fit.
 - :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for pictures of your own.
 
@@ -23,7 +24,7 @@ from gp_ensembles.plots.calibration import plot_calibration
 from gp_ensembles.plots.canvas import save_figure
 from gp_ensembles.plots.embedding import plot_embedding
 from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
-from gp_ensembles.plots.knots import KnotFit, plot_growth, plot_knot_moves, plot_knots, plot_new_knot, plot_refinement
+from gp_ensembles.plots.knots import KnotFit, plot_growth, plot_knots, plot_new_knot, plot_refinement
 from gp_ensembles.plots.spectra import plot_evidence, plot_fit, plot_spectra
 from gp_ensembles.plots.stream import plot_bands, plot_score, plot_weights
 
@@ -39,7 +40,6 @@ __all__ = [
     "plot_fit",
     "plot_fusion",
     "plot_growth",
-    "plot_knot_moves",
     "plot_knots",
     "plot_new_knot",
     "plot_refinement",

@@ -126,7 +126,8 @@ def moves(choices: Choices) -> str:
     text = f"{_title(2, 'where knots start and end', choices)}\n\n{table}"
 
     def draw(path: Path) -> None:
-        from gp_ensembles.plots import KnotFit, plot_knot_moves, save_figure
+        from gp_ensembles.plots import KnotFit, save_figure
+        from gp_ensembles.plots.knots import plot_knot_moves
 
         fits = {name: KnotFit(model.knots, *curves[name]) for name, (_, model) in models.items()}
         starts = {name: start for name, (start, _) in models.items()}

@@ -32,7 +32,7 @@ from gp_ensembles.sparse.strategies import Selection, Strategy
 from studies.knots.sets import KnotSplit
 
 _FIRST = 5  # knots that one-at-a-time selection begins with
-_SUBSET = 1000  # rows whose exact fit is the start of that of many more
+SUBSET = 1000  # rows whose exact fit is the start of that of many more
 
 
 class KnotAnswer(NamedTuple):
@@ -132,8 +132,9 @@ def _exact(task: KnotTask) -> KnotAnswer:
     X, y = task.split.X, task.split.y
     model = ExactGP(X, y, *start_values(y), fixed_mean(y))
     optimizer = optimizer_of(task.as_published, 200)
-    if len(y) > 2 * _SUBSET:  # an evaluation of all rows takes seconds, and they end where some of them point
-        subset = model.subset_of_data(torch.randperm(len(y), generator=task.generator)[:_SUBSET])
+    if len(y) > 2 * SUBSET:  # an evaluation of all rows takes seconds, and they end where some of them point
+        order = torch.randperm(len(y), generator=task.generator, device="cpu")
+        subset = model.subset_of_data(order[:SUBSET].to(y.device))
         optimizer.optimize(subset)
         copy_hyperparameters(subset, model)
     optimizer.optimize(model)

@@ -10,13 +10,13 @@ from matplotlib.colors import to_rgba
 from gp_ensembles.plots import (
     KnotFit,
     plot_growth,
-    plot_knot_moves,
     plot_knots,
     plot_new_knot,
     plot_refinement,
     save_figure,
 )
 from gp_ensembles.plots.canvas import ALARM
+from gp_ensembles.plots.knots import plot_knot_moves
 
 POINTS = torch.tensor([[2.0], [0.0], [1.0]], dtype=torch.float64)
 FIT = KnotFit(torch.tensor([[0.5], [1.5]]), POINTS[:, 0] ** 2, POINTS[:, 0] - 1, POINTS[:, 0] + 3)
