@@ -6,7 +6,7 @@ from pathlib import Path
 
 from studies.harness.comparison import estimate
 from studies.harness.parts import Plan, Results
-from studies.knots.tables import EXACT
+from studies.knots.tables import BESIDE, EXACT
 
 _SHOWN = {
     "srmse": "SRMSE",
@@ -15,8 +15,8 @@ _SHOWN = {
     "knots": "knots",
     "seconds": "seconds of the processor",
 }
-_ON_LOG_AXES = ("aukl_f", "seconds")
-_BESIDE = ("default",)  # another kernel: its divergence from the full process of this one is not an approximation's
+_ON_LOG_AXES = ("aukl_f", "knots", "seconds")
+_COLUMNS = 3
 
 
 def draw_runs(results: Results[Plan], methods: Sequence[str], title: str, path: Path) -> None:
@@ -30,12 +30,15 @@ def draw_runs(results: Results[Plan], methods: Sequence[str], title: str, path: 
 
     methods = [method for method in methods if results.found(method)]
     shown = [kind for kind in _SHOWN if any(results.known(kind, method) for method in methods)]
-    figure, axes = new_figure(1, len(shown), (0.9 + 0.3 * len(methods)) * len(shown), 3.6)
-    for axis, kind in zip(axes, shown, strict=True):
+    num_rows = -(-len(shown) // _COLUMNS)
+    figure, axes = new_figure(num_rows, _COLUMNS, (1.0 + 0.3 * len(methods)) * _COLUMNS, 3.3 * num_rows)
+    for axis in axes[len(shown) :]:
+        axis.set_visible(False)
+    for axis, kind in zip(axes, shown, strict=False):
         values = [results.values(kind, method) for method in methods]
         if kind == "aukl_f":
             values = [
-                [value if value > 0 and method not in _BESIDE else math.nan for value in line]
+                [value if value > 0 and method not in BESIDE else math.nan for value in line]
                 for method, line in zip(methods, values, strict=True)
             ]
         places = range(len(methods))
@@ -70,7 +73,7 @@ def draw_growth(results: Results[Plan], methods: Sequence[str], dataset: str, pa
     for method in methods:
         record = results.records.get((method, 0))
         # FIC is no bound, and its upper bound would be that of other hyperparameters' evidence; nor is the default's.
-        is_bound = method not in ("OBFk", *_BESIDE)
+        is_bound = method not in ("OBFk", *BESIDE)
         if record is not None and is_bound and len(set(record.curves.get("history_knots", []))) > 1:
             names = ("history_knots", "history_objective", "history_upper_bound")
             knots, objective, upper = (record.curves[name] for name in names)
