@@ -46,7 +46,7 @@ def paired_text(results: Results[Plan], methods: Sequence[str]) -> str:
 
 
 def printed_text(results: Results[Plan], methods: Sequence[str], dataset: str) -> str:
-    """Numbers of others beside ours; empty if none is known."""
+    """Numbers of others beside ours, of methods that were run; empty if none is known."""
 
     def ours(_: str, method: str, score: str) -> Estimate | None:
         if method in _OF_ALL:
@@ -54,7 +54,8 @@ def printed_text(results: Results[Plan], methods: Sequence[str], dataset: str) -
             return _OF_ALL[method](found) if found else None
         return estimate(results.values(score, method))
 
-    text = beside_printed(read_printed(_PRINTED, dataset), ours)
+    known = [*methods, *_OF_ALL] if methods else []
+    text = beside_printed([entry for entry in read_printed(_PRINTED, dataset) if entry.method in known], ours)
     return f"Beside the authors' numbers\n{text}" if text else ""
 
 

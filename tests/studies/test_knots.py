@@ -210,7 +210,7 @@ def test_a_table_of_all_methods_is_written_with_pictures(choices, tmp_path):
     assert list(rows) == list(METHODS)
     exact = rows.pop("FGP")
     assert (exact["aukl_f"], exact["knots"]) == ("0.0", "")
-    assert rows.pop("default")["knots"] == "48"  # every row
+    assert float(rows.pop("default")["knots"]) == 48  # every row
     assert all(float(row["aukl_f"]) > 0 and float(row["knots"]) <= 6 for row in rows.values())
     assert rows["OBVk"]["knots"] == rows["SVk"]["knots"] == rows["SVO"]["knots"]
 
@@ -359,6 +359,10 @@ def test_the_range_of_a_figure_is_compared_with_that_of_ours():
     shown = {tuple(line.split()[1:5]): line.split() for line in text.splitlines()[2:]}
     assert shown["lowest", "of", "all", "srmse"][5] == "0.15"
     assert shown["highest", "of", "all", "srmse"][5] == "0.45"
+    assert printed_text(results_of({"default": [0.5, 0.4]}), [], "ccpp") == ""
+    text = printed_text(results_of({"OBVk": [0.5, 0.4]}), ["OBVk"], "boston")
+    assert "OBVk" in text
+    assert "ORVk" not in text
 
 
 def test_an_interruption_leaves_finished_parts_and_no_half_ones(choices, tmp_path, monkeypatch, capsys, no_pictures):
