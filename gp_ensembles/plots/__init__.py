@@ -4,7 +4,8 @@
 - :mod:`~gp_ensembles.plots.calibration`: PIT and intervals of predictive distributions, class probabilities.
 - :mod:`~gp_ensembles.plots.embedding`: rows in a latent space.
 - :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input; box plots of scores.
-- :mod:`~gp_ensembles.plots.knots`: knots over the data, the objective against a new knot, objectives against numbers.
+- :mod:`~gp_ensembles.plots.knots`: knots over the data, the objective against a new knot, objectives against numbers,
+  and where knots start and end (:func:`~gp_ensembles.plots.knots.plot_knot_moves`).
 - :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels, evidence, the fit.
 - :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for pictures of your own.
 

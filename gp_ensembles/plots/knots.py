@@ -1,4 +1,4 @@
-"""Knots: over the data, as the objective against a new one's place, before and after refinement, and by number."""
+"""Knots: over the data, as the objective against a new one's place, as they move, and by number."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -95,10 +95,13 @@ def plot_new_knot(
     knots: _Values,
     seen: _Rows,
     chosen: Mapping[str, float] | None = None,
+    without: Mapping[str, float] | None = None,
+    fit: tuple[_Values, KnotFit] | None = None,
 ) -> Figure:
     """Objectives against the place of one further knot, the data and the knots so far above (the paper's Figure 1).
 
-    Each objective has a panel of its own, in which thin lines stand at the knots so far.
+    Each objective has a panel of its own, in which thin lines stand at the knots so far: a further knot there brings
+    nothing, and the objective falls in a spike to its level without it.
 
     Args:
         positions: Places of the further knot, shape (P,), in any order.
@@ -106,6 +109,8 @@ def plot_new_knot(
         knots: Knots so far, shape (K, 1).
         seen: Inputs, shape (N, 1), and targets, shape (N,), of the training rows.
         chosen: By the objective's name, where the further knot is put.
+        without: By the objective's name, its level without the further knot, drawn as dashes.
+        fit: Points (Q, 1), in any order, and the fit there of the knots so far, drawn above.
 
     Returns:
         The figure.
@@ -126,14 +131,19 @@ def plot_new_knot(
     found = as_array(knots, 2, "knots")
     if found.shape[1] != 1:
         raise ValueError(f"the knots have {found.shape[1]} columns, the positions one")
-    marked = dict(chosen or {})
-    unknown = sorted(set(marked) - set(objectives))
-    if unknown:
-        raise ValueError(f"a knot is chosen for {', '.join(unknown)}, but objectives are {', '.join(objectives)}")
-    figure, axes = new_figure(1 + len(objectives), 1, 9.0, 2.2 * (1 + len(objectives)))
-    axes[0].plot(rows[0][:, 0], rows[1], linestyle="none", marker="o", markersize=3, color=FAINT, label="rows")
-    _mark_places(axes[0], found)
-    axes[0].legend(frameon=False, fontsize=8)
+    marked, levels = dict(chosen or {}), dict(without or {})
+    for what, given in (("a knot is chosen", marked), ("a level is given", levels)):
+        unknown = sorted(set(given) - set(objectives))
+        if unknown:
+            raise ValueError(f"{what} for {', '.join(unknown)}, but objectives are {', '.join(objectives)}")
+    figure, axes = new_figure(1 + len(objectives), 1, 9.0, 2.6 * (1 + len(objectives)))
+    if fit is None:
+        axes[0].plot(rows[0][:, 0], rows[1], linestyle="none", marker="o", markersize=3, color=FAINT, label="rows")
+        _mark_places(axes[0], found)
+    else:
+        points = as_array(fit[0], 2, "points of the fit")
+        _draw_function(axes[0], points, _checked(points, fit[1], "the fit"), rows)
+    axes[0].legend(frameon=False, fontsize=8, ncols=4)
     label(axes[0], "the rows and the knots so far", "", "y")
     for axis, color, (name, values) in zip(axes[1:], SERIES * len(objectives), objectives.items(), strict=False):
         heights = as_array(values, 1, name)
@@ -142,9 +152,12 @@ def plot_new_knot(
         axis.plot(places[order], heights[order], color=color, linewidth=1.3, label=name)
         for knot in found[:, 0]:
             axis.axvline(knot, color=INK, linewidth=0.6, alpha=0.5)
+        if name in levels:
+            axis.axhline(levels[name], color=INK, linewidth=1.0, linestyle="--", label="without it")
         if name in marked:
-            axis.axvline(marked[name], color=ALARM, linewidth=1.2, linestyle="--", label="chosen")
-            axis.legend(frameon=False, fontsize=8)
+            axis.axvline(marked[name], color=ALARM, linewidth=1.2, linestyle=":", label="chosen")
+        if name in levels or name in marked:
+            axis.legend(frameon=False, fontsize=8, ncols=3)
         axis.sharex(axes[0])
         label(axis, f"{name} with a further knot", "", "nats")
     axes[-1].set_xlabel("place of the further knot", fontsize=9, color=INK)
@@ -152,7 +165,7 @@ def plot_new_knot(
 
 
 def plot_refinement(points: _Values, before: KnotFit, after: KnotFit, *, seen: _Rows) -> Figure:
-    """The fit with a proposed knot, before and after it moved together with the hyperparameters (Figure 2).
+    """The fit with a proposed knot, before and after it moved together with the hyperparameters.
 
     Args:
         points: Where both are predicted, shape (P, 1), in any order.
@@ -186,6 +199,53 @@ def plot_refinement(points: _Values, before: KnotFit, after: KnotFit, *, seen: _
     axes[0].sharey(axes[1])
     handles = axes[1].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return figure
+
+
+def plot_knot_moves(
+    points: _Values, fits: Mapping[str, KnotFit], *, starts: Mapping[str, _Values], seen: _Rows
+) -> Figure:
+    """Fits with the knots where they ended, at the foot, and where they started, at the top (the paper's Figure 2).
+
+    Args:
+        points: Where all are predicted, shape (P, 1), in any order.
+        fits: By name, knots at the end and predictions; a panel each.
+        starts: By the same names, the knots at the start, each of shape (K, 1); there may be fewer than at the end.
+        seen: Inputs, shape (N, 1), and targets, shape (N,), of the training rows.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If there is no fit, names differ, shapes do not fit, or there is more than one input.
+
+    Example:
+        >>> fit = KnotFit([[0.5]], [0.0, 0.1], [-1.0, -1.0], [1.0, 1.2])
+        >>> figure = plot_knot_moves([[0.0], [1.0]], {"OAT": fit}, starts={"OAT": [[0.2]]}, seen=([[0.5]], [0.3]))
+        >>> [line.get_label() for line in figure.axes[0].lines]
+        ['predictive mean', 'rows', 'knots at the end', 'knots at the start']
+    """
+    places = as_array(points, 2, "points")
+    if not fits or set(fits) != set(starts):
+        raise ValueError(f"there are fits of {', '.join(fits) or 'nothing'} and starts of {', '.join(starts)}")
+    if places.shape[1] != 1:
+        raise ValueError(f"moves can be drawn for one input, got {places.shape[1]}")
+    rows = _checked_rows(seen, 1)
+    figure, axes = new_figure(len(fits), 1, 9.0, 3.2 * len(fits))
+    for axis, (name, fit) in zip(axes, fits.items(), strict=True):
+        drawn = _checked(places, fit, name)
+        _draw_function(axis, places, (drawn[0][:0], *drawn[1:]), rows)
+        _mark_places(axis, drawn[0], name="knots at the end")
+        first = _checked(places, fit._replace(knots=starts[name]), f"the start of {name}")[0]
+        axis.plot(
+            first[:, 0], np.full(len(first), 0.97), transform=axis.get_xaxis_transform(), linestyle="none", marker="v",
+            markersize=7, color=ALARM, label="knots at the start",
+        )  # fmt: skip
+        label(axis, name, "x" if axis is axes[-1] else "", "y")
+        axis.sharex(axes[0])
+        axis.margins(y=0.15)
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9, labelcolor=INK)
     return figure
 
 

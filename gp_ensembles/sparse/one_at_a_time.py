@@ -239,6 +239,7 @@ class BayesianOptimization(KnotProposal):
     Args:
         num_initial: Random rows to begin with.
         num_evaluations: Rows evaluated in all.
+        all_if_cheap: Whether all rows are evaluated where that costs less than the search; if not, it is as published.
 
     Raises:
         ValueError: If fewer than two rows are initial, or more than are evaluated in all.
@@ -256,12 +257,12 @@ class BayesianOptimization(KnotProposal):
         (torch.Size([6]), tensor(True))
     """
 
-    def __init__(self, num_initial: int = 5, num_evaluations: int = 40) -> None:
+    def __init__(self, num_initial: int = 5, num_evaluations: int = 40, *, all_if_cheap: bool = True) -> None:
         if not 2 <= num_initial <= num_evaluations:
             raise ValueError(
                 f"num_initial must be at least 2 and at most num_evaluations, got {num_initial} of {num_evaluations}"
             )
-        self.num_initial, self.num_evaluations = num_initial, num_evaluations
+        self.num_initial, self.num_evaluations, self.all_if_cheap = num_initial, num_evaluations, all_if_cheap
 
     def propose(self, model: SparseModel, *, generator: torch.Generator | None = None) -> ProposedRow | None:
         """The best row evaluated."""
@@ -269,7 +270,7 @@ class BayesianOptimization(KnotProposal):
         if not len(left):
             return None
         objective = candidate_objectives(model)
-        if _all_are_cheap(model, left):
+        if self.all_if_cheap and _all_are_cheap(model, left):
             return _best(left, objective(left))
         rows, left = left[: self.num_initial], left[self.num_initial :]
         values = objective(rows)

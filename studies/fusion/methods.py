@@ -1,6 +1,7 @@
 """The models of the fusion paper and rules with fixed weights, each from a split to densities of the test targets."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from gp_ensembles.distributions import Mixture
 from gp_ensembles.fusion import (
     BHS,
     HMC,
+    NUTS,
     PBHS,
     Barycenter,
     EqualWeights,
@@ -24,16 +26,75 @@ from gp_ensembles.fusion import (
     linear_pool,
     stacking_weights,
 )
+from gp_ensembles.fusion.adaptation import ChEES
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.inference import InferenceMethod, InferenceReport
+from gp_ensembles.fusion.mcmc import EqualChains, StackedChains
+from gp_ensembles.fusion.no_u_turn import NoUTurn
 from gp_ensembles.fusion.rules import FusionRule
 from studies.fusion.sets import FusionPriors, FusionSplit, StackedExperts
+from studies.harness.plan import check_range
 
-NUM_CHAINS, NUM_WARMUP, NUM_DRAWS = 16, 150, 150
-INFERENCES: dict[str, Callable[[], InferenceMethod]] = {
-    "hmc": lambda: HMC(num_chains=NUM_CHAINS, settings=HMCSettings(num_draws=NUM_DRAWS, num_warmup=NUM_WARMUP)),
-    "laplace": LaplaceApproximation,
-}
+INFERENCES = ("hmc", "laplace", "nuts")
+
+
+class Sampling(NamedTuple):
+    """How posteriors are found.
+
+    Attributes:
+        inference: One of :data:`INFERENCES`: our batched chains, Laplace's method, or NumPyro's no-U-turn sampler.
+        num_chains: Chains.
+        num_draws: Draws of each, after as many of warm-up.
+        as_published: No-U-turn chains from draws of the prior, all with equal weight; else trajectories of learned
+            length from modes, and chains weighted by stacking.
+    """
+
+    inference: str
+    num_chains: int
+    num_draws: int
+    as_published: bool
+
+    def method(self) -> InferenceMethod:
+        """The inference."""
+        if self.inference == "laplace":
+            return LaplaceApproximation()
+        weighting = EqualChains() if self.as_published else StackedChains()
+        if self.inference == "nuts":
+            return NUTS(self.num_chains, self.num_draws, self.num_draws, chain_weighting=weighting)
+        trajectory = NoUTurn() if self.as_published else ChEES()
+        settings = HMCSettings(self.num_draws, self.num_draws, trajectory=trajectory)
+        if self.as_published:
+            return HMC(self.num_chains, settings, weighting, start_iterations=0)
+        return HMC(self.num_chains, settings, weighting)
+
+    def __str__(self) -> str:
+        """For titles."""
+        if self.inference == "laplace":
+            return "Laplace's method"
+        name = {"hmc": "HMC", "nuts": "NumPyro's NUTS"}[self.inference]
+        return f"{name}, {self.num_chains} chains of {self.num_draws} draws after as many of warm-up"
+
+
+def sampling_of(inference: str, num_chains: int, num_draws: int, as_published: bool) -> Sampling:
+    """How posteriors are found, where numbers of zero stand for the usual ones.
+
+    These are the paper's, 4 chains of 500 draws, as published and for NumPyro, and else 16 of 150.
+
+    Raises:
+        ValueError: If there is no such inference, NumPyro is not installed, or a number is out of range.
+
+    Example:
+        >>> str(sampling_of("hmc", 0, 0, True))
+        'HMC, 4 chains of 500 draws after as many of warm-up'
+    """
+    if inference not in INFERENCES:
+        raise ValueError(f"--inference must be one of {', '.join(INFERENCES)}, got {inference}")
+    if inference == "nuts" and find_spec("numpyro") is None:
+        raise ValueError('--inference nuts needs NumPyro: pip install "gp_ensembles[numpyro]"; or choose hmc')
+    check_range("chains", num_chains, 0)
+    check_range("draws", num_draws, 0)
+    usual = (4, 500) if as_published or inference == "nuts" else (16, 150)
+    return Sampling(inference, num_chains or usual[0], num_draws or usual[1], as_published)
 
 
 class FusionTask(NamedTuple):
@@ -44,7 +105,7 @@ class FusionTask(NamedTuple):
         num_experts: Number of experts K.
         priors: Priors of the functions, with M frequencies each.
         experts: Fixed experts by how many they are.
-        inference: Name of an inference, one of :data:`INFERENCES`.
+        sampling: How posteriors are found.
         generator: Source of randomness.
     """
 
@@ -52,7 +113,7 @@ class FusionTask(NamedTuple):
     num_experts: int
     priors: FusionPriors
     experts: Callable[[int], StackedExperts]
-    inference: str
+    sampling: Sampling
     generator: torch.Generator
 
 
@@ -61,10 +122,12 @@ class FusionAnswer(NamedTuple):
 
     Attributes:
         log_prob: Log densities of the test targets, shape (M,), in nats.
+        mean: Point predictions, the means of the densities, shape (M,).
         checks: Diagnostics of the inference: R-hat, Pareto k, divergences; nothing where there is no chain.
     """
 
     log_prob: Tensor
+    mean: Tensor
     checks: dict[str, float]
 
 
@@ -107,11 +170,11 @@ def _log_linear_stacking(task: FusionTask) -> FusionAnswer:
 
 
 def _inferred(task: FusionTask, model: FusionModel, test: ExpertPredictions | None = None) -> FusionAnswer:
-    found = INFERENCES[task.inference]().infer(model, generator=task.generator)
-    if found.chains is not None and found.chains.theta.shape[1] < NUM_DRAWS:
+    found = task.sampling.method().infer(model, generator=task.generator)
+    if found.chains is not None and found.chains.theta.shape[1] < task.sampling.num_draws:
         raise KeyboardInterrupt  # the sampler kept the draws so far, but they are no finished part
     predicted = model.predictive(found.theta, task.split.test_X, test, draw_log_weights=found.log_weights)
-    return FusionAnswer(predicted.log_prob(task.split.test_y), checks_of(found.report))
+    return FusionAnswer(predicted.log_prob(task.split.test_y), predicted.mean, checks_of(found.report))
 
 
 def checks_of(report: InferenceReport) -> dict[str, float]:
@@ -144,7 +207,7 @@ def _ruled(rule: FusionRule) -> Callable[[FusionTask], FusionAnswer]:
 
 
 def _scored(task: FusionTask, mixture: Mixture) -> FusionAnswer:
-    return FusionAnswer(mixture.log_prob(task.split.test_y), {})
+    return FusionAnswer(mixture.log_prob(task.split.test_y), mixture.mean, {})
 
 
 _ALONE = frozenset({"frequencies"})

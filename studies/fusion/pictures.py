@@ -1,11 +1,74 @@
-"""The box plots of the fusion paper's Figure 3: scores over splits, by setting and model."""
+"""The fusion paper's pictures: the generating model, and box plots of scores over splits."""
 
+import math
 from pathlib import Path
+from typing import NamedTuple
 
+from torch import Tensor
+
+from gp_ensembles.distributions import Mixture
 from studies.fusion.methods import METHODS
 from studies.fusion.tables import FusionScores, Setting
+from studies.harness.parts import mean_of
 
 _MOST = 9  # models that a picture can tell apart
+_WIDEST = 60.0  # area of a dot of weight one
+
+
+class GeneratingModel(NamedTuple):
+    """What the figure shows.
+
+    Attributes:
+        x: Points, rising, shape (P,).
+        mixture: Densities of targets there.
+        rows: Inputs (N,) and targets (N,), all of them.
+        origin: The component that each row most likely comes from, shape (N,).
+        predictions: By method, point predictions at the points, shape (P,).
+    """
+
+    x: Tensor
+    mixture: Mixture
+    rows: tuple[Tensor, Tensor]
+    origin: Tensor
+    predictions: dict[str, Tensor]
+
+
+def draw_generating_model(shown: GeneratingModel, path: Path) -> None:
+    """Figure 2: component means, the thicker the larger their weights; weights; weighted draws; point predictions.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    from gp_ensembles.plots import save_figure
+    from gp_ensembles.plots.canvas import FAINT, INK, SERIES, label, new_figure
+
+    figure, axes = new_figure(2, 2, 13.0, 7.6)
+    x, (row_x, row_y) = shown.x.numpy(), (part.numpy() for part in shown.rows)
+    origin, weights = shown.origin.numpy(), shown.mixture.log_weights.exp().numpy()
+    for number, (mean, weight) in enumerate(zip(shown.mixture.component_mean.numpy(), weights, strict=True)):
+        color, name = SERIES[number], f"component {number + 1}"
+        axes[0].plot(x, mean, color=color, linewidth=0.7)
+        axes[0].scatter(x, mean, s=_WIDEST * weight, color=color, linewidth=0)
+        axes[1].plot(x, weight, color=color, linewidth=1.5, label=name)
+        drawn = origin == number
+        axes[2].plot(row_x[drawn], row_y[drawn], "o", color=color, markersize=2.5)
+    axes[2].plot(x, shown.mixture.mean.numpy(), color=INK, linewidth=1.6)
+    axes[3].plot(row_x, row_y, "o", color=FAINT, markersize=2, alpha=0.6)
+    axes[3].plot(x, shown.mixture.mean.numpy(), color=INK, linewidth=2.2, label="mean of the mixture")
+    for number, (name, prediction) in enumerate(shown.predictions.items()):
+        style = "-" if number < len(SERIES) else "--"
+        axes[3].plot(x, prediction.numpy(), style, color=SERIES[number % len(SERIES)], linewidth=1.1, label=name)
+    titles = (
+        "means of the components, as thick as their weights", "weights", "draws, by their likeliest component",
+        "the same rows and point predictions",
+    )  # fmt: skip
+    for axis, title, height in zip(axes, titles, ("y", "weight", "y", "y"), strict=True):
+        label(axis, title, "x", height)
+        axis.set_xlim(x[0], x[-1])
+    axes[1].legend(frameon=False, fontsize=9, labelcolor=INK)
+    handles = axes[3].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9, labelcolor=INK)
+    save_figure(figure, path)
 
 
 def draw_boxes(scores: FusionScores, path: Path) -> None:
@@ -33,8 +96,9 @@ def draw_boxes(scores: FusionScores, path: Path) -> None:
         boxes = {name: [scores.results.values("nlpd", name, setting) for setting in settings] for name in methods}
         groups = [_group(setting, settings) for setting in settings]
         draw_score_boxes(axis, boxes, groups)
-        truth = [scores.truth[width, split] for split in range(plan.splits)]
-        axis.axhline(sum(truth) / len(truth), color=INK, linestyle="--", linewidth=1.0, label="true mixture")
+        truth = mean_of([scores.truth[width, split] for split in range(plan.splits)])
+        if not math.isnan(truth):
+            axis.axhline(truth, color=INK, linestyle="--", linewidth=1.0, label="true mixture")
         label(axis, f"inputs on [-{width:g}, {width:g}]", "", "negative log predictive density, nats")
         axis.set_xticks(range(len(groups)), groups)
     handles = axes[0].get_legend_handles_labels()

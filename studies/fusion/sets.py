@@ -3,9 +3,11 @@ r"""Rows of the fusion paper's made-up mixture (Ajirak et al. 2024, Section 4), 
 The targets come from a mixture of three experts, :math:`p(y \mid x) = \sum_k w_k(x) N(y; f_k(x), 0.1^2)`, whose means
 are Gaussian processes of length scale 0.2 and whose three logits are ones of length scale 0.5, all of amplitude one.
 The paper gives neither the noise nor the range of the inputs, and draws the functions from random Fourier features:
-here of many frequencies, so that none of the models' numbers of them is favored.
+here of many frequencies, so that none of the models' numbers of them is favored. A table of one's own may stand in the
+place of these rows: its inputs are scaled to the same range, its targets to unit variance.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -19,46 +21,72 @@ from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
+from gp_ensembles.data import Table
+from gp_ensembles.distributions import Mixture
 from gp_ensembles.fusion import ExpertPredictions, FourierPrior, linear_pool, predict_experts
+from studies.harness.sources import PaperSet
 
+MIXTURE = PaperSet("mixture", made_up=True)
 NUM_ROWS = 1000
+TRUE_EXPERTS = 3
 _TRAIN_SHARE = 0.8
-_TRUE_EXPERTS = 3
 _NOISE = 0.1
 _MEAN_LENGTHSCALE, _OTHER_LENGTHSCALE = 0.2, 0.5
 _TRUE_FREQUENCIES = 500
 _MOST_FREQUENCIES = 100
 
 
-class FusionRows(NamedTuple):
-    """Made-up rows and what is true of them.
+class TrueMixture(NamedTuple):
+    """The mixture that the rows come from.
 
     Attributes:
-        X: Inputs, shape (N, 1).
+        priors: Features of the means and of the logits.
+        coefficients: Their coefficients, shape (3, F) each.
+    """
+
+    priors: tuple[FourierPrior, FourierPrior]
+    coefficients: tuple[Tensor, Tensor]
+
+    def at(self, X: Tensor) -> Mixture:
+        """Densities of targets at inputs (N, 1)."""
+        pairs = zip(self.priors, self.coefficients, strict=True)
+        means, logits = (drawn @ prior.basis(X) for prior, drawn in pairs)
+        return linear_pool(means, torch.full_like(means, _NOISE**2), logits)
+
+
+class FusionRows(NamedTuple):
+    """Rows, and what is true of them if they were made up.
+
+    Attributes:
+        X: Inputs, shape (N, D).
         y: Targets, shape (N,).
-        log_prob: Log densities of the targets under the mixture that they come from, shape (N,), in nats.
+        half_width: Inputs lie on [-half_width, half_width], or are scaled so by the training rows of a split.
+        truth: The mixture that they come from; none of a table.
     """
 
     X: Tensor
     y: Tensor
-    log_prob: Tensor
+    half_width: float
+    truth: TrueMixture | None
 
 
 class FusionSplit(NamedTuple):
-    """A random split; targets are less the average of the training targets.
+    """A random split; targets are less the average of the training targets, those of a table of unit variance, too.
 
     Attributes:
-        X: Training inputs, shape (N, 1).
+        X: Training inputs, shape (N, D).
         y: Training targets, shape (N,).
-        test_X: Test inputs, shape (M, 1).
+        test_X: Test inputs, shape (M, D).
         test_y: Test targets, shape (M,).
-        truth: Mean of the test targets' negative log densities under the true mixture, in nats.
+        center: The average of the training targets.
+        truth: Mean of the test targets' negative log densities under the true mixture, in nats; NaN of a table.
     """
 
     X: Tensor
     y: Tensor
     test_X: Tensor
     test_y: Tensor
+    center: float
     truth: float
 
 
@@ -74,7 +102,7 @@ class StackedExperts(NamedTuple):
     """Fixed experts, trained on the first half of the training rows.
 
     Attributes:
-        X: Inputs of the second half, shape (N / 2, 1).
+        X: Inputs of the second half, shape (N / 2, D).
         y: Targets of the second half.
         predictions: The experts' predictions of the second half, on which weights are learned.
         test: Their predictions of the test rows.
@@ -100,41 +128,76 @@ def made_up_mixture(half_width: float, num_rows: int, seed: int) -> FusionRows:
         return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
     X = half_width * (2.0 * torch.rand(num_rows, 1, generator=generator, dtype=torch.float64, device="cpu") - 1.0)
-    values = []
+    priors, coefficients = [], []
     for lengthscale in (_MEAN_LENGTHSCALE, _OTHER_LENGTHSCALE):
-        prior = FourierPrior(normal(_TRUE_FREQUENCIES, 1), lengthscale)
-        values.append(normal(_TRUE_EXPERTS, prior.num_coefficients(num_rows)) @ prior.basis(X))
-    means, logits = values
-    mixture = linear_pool(means, torch.full_like(means, _NOISE**2), logits)
-    y = mixture.sample(1, generator=generator).squeeze(0)
-    return FusionRows(X, y, mixture.log_prob(y))
+        priors.append(FourierPrior(normal(_TRUE_FREQUENCIES, 1), lengthscale))
+        coefficients.append(normal(TRUE_EXPERTS, priors[-1].num_coefficients(num_rows)))
+    truth = TrueMixture((priors[0], priors[1]), (coefficients[0], coefficients[1]))
+    y = truth.at(X).sample(1, generator=generator).squeeze(0)
+    return FusionRows(X, y, half_width, truth)
 
 
-def split_mixture(rows: FusionRows, seed: int, split: int) -> FusionSplit:
-    """A random split, four fifths for training, in the order drawn.
+def table_rows(table: Table, half_width: float, max_rows: int, seed: int) -> FusionRows:
+    """Rows of a table of one's own in the place of the made-up ones, at most so many, at random.
+
+    Raises:
+        ValueError: If a target is missing.
 
     Example:
-        >>> split = split_mixture(made_up_mixture(1.0, 50, 0), 0, 0)
+        >>> from gp_ensembles.data import friedman1
+        >>> table = friedman1(100, generator=torch.Generator().manual_seed(0)).table
+        >>> table_rows(table, 1.0, 60, 0).X.shape
+        torch.Size([60, 10])
+    """
+    if not bool(table.y.isfinite().all()):
+        raise ValueError(f"{table.name} has rows without a target; leave them out of the file")
+    order = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(seed), device="cpu")[:max_rows]
+    return FusionRows(table.X[order].double(), table.y[order].double(), half_width, None)
+
+
+def split_rows(rows: FusionRows, seed: int, split: int) -> FusionSplit:
+    """A random split, four fifths for training, in the order drawn.
+
+    Raises:
+        ValueError: If an input or the target of a table is constant in the training rows.
+
+    Example:
+        >>> split = split_rows(made_up_mixture(1.0, 50, 0), 0, 0)
         >>> len(split.y), len(split.test_y), bool(split.y.mean().abs() < 1e-9)
         (40, 10, True)
     """
     order = torch.randperm(len(rows.y), generator=_source(seed, split, 0), device="cpu")
-    X, y, log_prob = (part[order] for part in rows)
+    X, y = rows.X[order], rows.y[order]
     num_train = int(_TRAIN_SHARE * len(y) + 1e-9)
-    center = y[:num_train].mean()
-    y = y - center
-    truth = -float(log_prob[num_train:].mean())
-    return FusionSplit(X[:num_train], y[:num_train], X[num_train:], y[num_train:], truth)
+    center, truth = y[:num_train].mean(), math.nan
+    if rows.truth is None:
+        least, most, unit = X[:num_train].amin(0), X[:num_train].amax(0), y[:num_train].std()
+        if not bool((most > least).all()) or not bool(unit > 0):
+            raise ValueError("an input or the target is constant in the training rows; choose another --seed")
+        X = rows.half_width * (2.0 * (X - least) / (most - least) - 1.0)
+        y = (y - center) / unit
+    else:
+        truth = -float(rows.truth.at(X[num_train:]).log_prob(y[num_train:]).mean())
+        y = y - center
+    return FusionSplit(X[:num_train], y[:num_train], X[num_train:], y[num_train:], float(center), truth)
 
 
 def make_priors(like: Tensor, num_frequencies: int, seed: int, split: int) -> FusionPriors:
     """Priors with so many frequencies each; those of fewer frequencies have the first ones of the others.
 
+    Of D inputs the length scales are those of the made-up rows times the root of D.
+
+    Args:
+        like: Inputs, shape (N, D).
+        num_frequencies: Frequencies of every function.
+        seed: Seed of the study.
+        split: Number of the split.
+
     Raises:
         ValueError: If there are more frequencies than are drawn.
 
     Example:
-        >>> small, large = (make_priors(torch.zeros(1, dtype=torch.float64), number, 0, 0) for number in (10, 30))
+        >>> small, large = (make_priors(torch.zeros(1, 1, dtype=torch.float64), number, 0, 0) for number in (10, 30))
         >>> bool((small.weight.frequencies == large.weight.frequencies[:10]).all())
         True
     """
@@ -143,8 +206,8 @@ def make_priors(like: Tensor, num_frequencies: int, seed: int, split: int) -> Fu
     generator = _source(seed, split, 1)
     made = []
     for lengthscale in (_MEAN_LENGTHSCALE, _OTHER_LENGTHSCALE, _OTHER_LENGTHSCALE):
-        drawn = like.new_empty(_MOST_FREQUENCIES, 1).normal_(generator=generator)
-        made.append(FourierPrior(drawn[:num_frequencies], lengthscale))
+        drawn = like.new_empty(_MOST_FREQUENCIES, like.shape[1]).normal_(generator=generator)
+        made.append(FourierPrior(drawn[:num_frequencies], lengthscale * math.sqrt(like.shape[1])))
     return FusionPriors(*made)
 
 
@@ -167,7 +230,7 @@ def train_experts(split: FusionSplit, num_experts: int, generator: torch.Generat
         ValueError: If there are fewer than two rows for an expert.
 
     Example:
-        >>> split = split_mixture(made_up_mixture(1.0, 100, 0), 0, 0)
+        >>> split = split_rows(made_up_mixture(1.0, 100, 0), 0, 0)
         >>> found = train_experts(split, 2, torch.Generator().manual_seed(0))
         >>> found.predictions.mean.shape, found.test.mean.shape
         (torch.Size([2, 40]), torch.Size([2, 20]))

@@ -7,23 +7,45 @@ processes on disjoint parts of the first half of the training rows, and weights 
 import math
 import time
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.files.checkpoint import fingerprint
-from studies.fusion.methods import INFERENCES, METHODS, FusionTask
+from studies.fusion.methods import METHODS, FusionTask, Sampling
 from studies.fusion.pictures import draw_boxes
-from studies.fusion.sets import NUM_ROWS, expert_source, made_up_mixture, make_priors, split_mixture
-from studies.fusion.tables import CHECKS, FusionPlan, FusionScores, Setting, findings, summary_rows, table_text
+from studies.fusion.sets import (
+    MIXTURE,
+    NUM_ROWS,
+    FusionRows,
+    FusionSplit,
+    StackedExperts,
+    expert_source,
+    made_up_mixture,
+    make_priors,
+    split_rows,
+    table_rows,
+)
+from studies.fusion.tables import (
+    CHECKS,
+    UNPRINTED,
+    FusionPlan,
+    FusionScores,
+    Setting,
+    findings,
+    paired_text,
+    summary_rows,
+    table_text,
+)
+from studies.harness.experiment import Choices
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report
+from studies.harness.sources import FoundSet
 
-_VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
+_VERSION = 2  # of everything that scores depend on besides the data; a new number makes old files worthless
 _FEWEST_ROWS = 50
 
 
@@ -45,88 +67,72 @@ _REMARK = (
     "from. Seconds on the wall, without the training of the fixed experts. rhat: largest rank R-hat of the log joint "
     "and of log densities, over all chains; chains of MoGPE are in different modes and combined by stacking, none of "
     "which is a sign of convergence. high_pareto_k: share of leave-one-out densities with Pareto k above 0.7. Numbers "
-    "are means over splits."
+    "are means over splits, with standard errors."
 )
 
 
-class Options(NamedTuple):
-    """What may be chosen of a figure.
-
-    Attributes:
-        splits: How many random splits.
-        models: Which models and rules; all by default.
-        inference: hmc or laplace.
-        seed: Seed of rows, splits and frequencies.
-        num_rows: How many rows are made up, a fifth of them for testing.
-    """
-
-    splits: int = 5
-    models: Sequence[str] | None = None
-    inference: str = "hmc"
-    seed: int = 0
-    num_rows: int = NUM_ROWS
-
-
-def run(
-    figure: str | int | None,
-    out: Path,
-    options: Options = Options(),  # noqa: B008 (immutable)
-    *,
-    progress: bool = False,
-) -> str:
+def run(figure: str, choices: Choices, sampling: Sampling, num_rows: int = NUM_ROWS) -> str:
     """Make a figure; write its table as text, its scores as CSV, its means as JSON and its boxes as PNG.
 
-    Files are ``fusion_figure_<figure>.txt``, ``.csv``, ``.json`` and ``.png`` in ``out``. Finished parts (a model, a
-    setting and a split) are kept in ``out/fusion_parts``, so a call that was cut goes on with what is done.
+    Files are ``fusion_figure_<figure>.txt``, ``.csv``, ``.json`` and ``.png`` in the folder of the results. Finished
+    parts (a model, a setting and a split) are kept in ``fusion_parts`` there, so a call that was cut goes on with what
+    is done.
 
     Args:
         figure: 3a or 3b.
-        out: Folder of the results; it is made if need be.
-        options: Splits, models, inference, seed and rows.
-        progress: Show a progress bar.
+        choices: What may be chosen of every experiment.
+        sampling: How posteriors are found.
+        num_rows: How many rows are made up, or the most of a table; a fifth of them is for testing.
 
     Returns:
         The table and what is to be read from it, as text.
 
     Raises:
-        ValueError: If there is no such figure, model or inference, a number is out of range, or nothing could be run.
-        OSError: If ``out`` cannot be written.
-
-    Example:
-        >>> run("4", Path("nowhere"))
-        Traceback (most recent call last):
-        ValueError: --figure of fusion must be one of 3a, 3b, got 4
+        ValueError: If there is no such method, a number is out of range, or nothing could be run.
+        OSError: If a table cannot be read, or the results cannot be written.
     """
-    plan = make_plan(str(figure), options)
-    make_folder(out)
+    plan = make_plan(figure, choices, sampling, num_rows)
+    own = choices.sources.find(MIXTURE) if choices.sources.has(MIXTURE) else None
+    make_folder(choices.out)
     scores = FusionScores(plan, {}, Results(plan, ("method", "setting", "split"), plan.splits))
+    scores.results.notes += [own.note] if own is not None else []
     total = len(plan.settings) * len(plan.methods) * plan.splits
-    with running(scores.results, out / "fusion_parts", total, progress) as parts:
+    with running(scores.results, choices.out / "fusion_parts", total, choices.progress) as parts:
         for width in dict.fromkeys(setting.half_width for setting in plan.settings):
-            rows = made_up_mixture(width, plan.num_rows, plan.seed)
+            rows = rows_of(own, width, plan)
             for number in range(plan.splits):
-                split = split_mixture(rows, plan.seed, number)
+                split = split_rows(rows, plan.seed, number)
                 scores.truth[width, number] = split.truth
                 experts = expert_source(split, plan.seed, number)
                 for setting in (setting for setting in plan.settings if setting.half_width == width):
-                    priors = make_priors(rows.X, setting.num_frequencies, plan.seed, number)
                     for method in plan.methods:
-                        generator = torch.Generator().manual_seed(10_000 * (plan.seed + 1) + number)
-                        task = FusionTask(split, setting.num_experts, priors, experts, plan.inference, generator)
+                        task = make_task(split, setting, experts, plan, number)
                         _run_part(parts, plan, (method, setting, number), task)
-    return _written(scores, str(figure), out)
+    return _written(scores, figure, choices)
 
 
-def make_plan(figure: str, options: Options) -> FusionPlan:
-    """The options as a plan, or what is wrong with them."""
-    if figure not in FIGURES:
-        raise ValueError(f"--figure of fusion must be one of {', '.join(FIGURES)}, got {figure}")
-    if options.inference not in INFERENCES:
-        raise ValueError(f"--inference must be one of {', '.join(INFERENCES)}, got {options.inference}")
-    methods = chosen(options.models, METHODS, "model")
-    check_range("splits", options.splits, 1)
-    check_range("seed", options.seed, 0)
-    check_range("max_rows", options.num_rows, _FEWEST_ROWS)
+def rows_of(own: FoundSet | None, half_width: float, plan: FusionPlan) -> FusionRows:
+    """The made-up rows, or those of a table."""
+    if own is None:
+        return made_up_mixture(half_width, plan.num_rows, plan.seed)
+    return table_rows(own.table, half_width, plan.num_rows, plan.seed)
+
+
+def make_task(
+    split: FusionSplit, setting: Setting, experts: Callable[[int], StackedExperts], plan: FusionPlan, number: int
+) -> FusionTask:
+    """What a method is given on a split."""
+    priors = make_priors(split.X, setting.num_frequencies, plan.seed, number)
+    generator = torch.Generator().manual_seed(10_000 * (plan.seed + 1) + number)
+    return FusionTask(split, setting.num_experts, priors, experts, plan.sampling, generator)
+
+
+def make_plan(figure: str, choices: Choices, sampling: Sampling, num_rows: int) -> FusionPlan:
+    """The choices as a plan, or what is wrong with them."""
+    methods = chosen(choices.methods, METHODS, "method")
+    check_range("trials", choices.trials, 1)
+    check_range("seed", choices.seed, 0)
+    check_range("num_rows", num_rows, _FEWEST_ROWS)
     kind = FIGURES[figure]
     settings = [
         Setting(experts, frequencies, half_width)
@@ -134,28 +140,37 @@ def make_plan(figure: str, options: Options) -> FusionPlan:
         for experts in kind.experts
         for frequencies in kind.frequencies
     ]
-    return FusionPlan(settings, methods, options.splits, options.inference, options.seed, options.num_rows)
+    return FusionPlan(settings, methods, choices.trials, sampling, choices.seed, num_rows)
 
 
 def _run_part(parts: Parts, plan: FusionPlan, key: tuple[str, Setting, int], task: FusionTask) -> None:
-    """A method on a split; one that does not depend on the experts or frequencies is run once for all of them."""
     method, setting, split = key
-    uses = METHODS[method].uses
-    settings: dict[str, object] = {
-        "version": _VERSION,
-        "method": method,
-        "experts": setting.num_experts if "num_experts" in uses else 0,
-        "frequencies": setting.num_frequencies if "frequencies" in uses else 0,
-        "half_width": setting.half_width,
-        "split": split,
-        "inference": plan.inference if "frequencies" in uses else "none",
-        "seed": plan.seed,
-        "rows": plan.num_rows,
-    }
+    settings = part_settings(method, setting, split, plan)
     name = "-".join(str(value) for value in settings.values())
     settings["data"] = fingerprint(*task.split[:4])
     label = f"{method}, {setting}, split {split + 1} of {plan.splits}"
     parts.run(key, name, settings, lambda: run_part(method, task, settings), label)
+
+
+def part_settings(method: str, setting: Setting, split: int, plan: FusionPlan) -> dict[str, object]:
+    """What a part depends on; one that has no use for experts or frequencies is the same for all numbers of them."""
+    uses, sampling = METHODS[method].uses, plan.sampling
+    is_inferred = "frequencies" in uses
+    has_chains = is_inferred and sampling.inference != "laplace"
+    return {
+        "version": _VERSION,
+        "method": method,
+        "experts": setting.num_experts if "num_experts" in uses else 0,
+        "frequencies": setting.num_frequencies if is_inferred else 0,
+        "half_width": setting.half_width,
+        "split": split,
+        "inference": sampling.inference if is_inferred else "none",
+        "chains": sampling.num_chains if has_chains else 0,
+        "draws": sampling.num_draws if has_chains else 0,
+        "as_published": has_chains and sampling.as_published,
+        "seed": plan.seed,
+        "rows": plan.num_rows,
+    }
 
 
 def run_part(method: str, task: FusionTask, settings: dict[str, object]) -> Record:
@@ -178,15 +193,21 @@ def run_part(method: str, task: FusionTask, settings: dict[str, object]) -> Reco
     return Record(settings, {"nlpd": nlpd, "seconds": seconds, **answer.checks}, {})
 
 
-def _written(scores: FusionScores, figure: str, out: Path) -> str:
+def _written(scores: FusionScores, figure: str, choices: Choices) -> str:
     plan, results = scores.plan, scores.results
     title = (
-        f"Fusion, Figure {figure}: {FIGURES[figure].title}; {plan.splits} split(s) of {plan.num_rows} rows, "
-        f"inference by {plan.inference}"
+        f"Fusion, figure {figure}: {FIGURES[figure].title}; {plan.splits} split(s) of {plan.num_rows} rows, "
+        f"inference by {plan.sampling}{', AS PUBLISHED' if plan.sampling.as_published else ''}"
     )
-    titles = "".join(f"{name}: {METHODS[name].title}\n" for name in plan.methods)
     found = findings(scores)
-    text = "\n".join([title, _REMARK, "", titles, table_text(scores), "", *found, *results.failure_lines()])
+    parts = [
+        "\n".join([title, _REMARK, *results.notes]),
+        "\n".join(f"{name}: {METHODS[name].title}" for name in plan.methods),
+        table_text(scores),
+        paired_text(scores),
+        "\n".join([*found, UNPRINTED]),
+        "\n".join(results.failure_lines()),
+    ]
     lines: list[list[object]] = []
     for (method, setting, split), record in results.records.items():
         assert isinstance(setting, Setting)
@@ -199,7 +220,7 @@ def _written(scores: FusionScores, figure: str, out: Path) -> str:
         "title": title,
         "remark": _REMARK,
         "splits": plan.splits,
-        "inference": plan.inference,
+        "sampling": plan.sampling._asdict(),
         "seed": plan.seed,
         "num_rows": plan.num_rows,
         "rows": summary_rows(scores),
@@ -207,4 +228,6 @@ def _written(scores: FusionScores, figure: str, out: Path) -> str:
         "failures": results.failed(),
     }
     pictures = {"": lambda path: draw_boxes(scores, path)}
-    return write_report(out / f"fusion_figure_{figure}", text, (header, lines), content, pictures)
+    stem = f"fusion_figure_{figure}{'_as_published' if plan.sampling.as_published else ''}"
+    text = "\n\n".join(filter(None, parts))
+    return write_report(choices.out / stem, text, (header, lines), content, pictures)

@@ -6,12 +6,17 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gp_ensembles.cli.text_tables import aligned
-from studies.fusion.methods import METHODS
-from studies.harness.parts import Results, mean_of
+from studies.fusion.methods import METHODS, Sampling
+from studies.harness.comparison import estimate, paired
+from studies.harness.parts import Results
 
 ORDER = ("MoGPE", "PoGPE", "P-BHS", "BHS")  # the paper's, the best first
 CHECKS = ("rhat", "high_pareto_k", "divergences", "chains_with_weight")
 _EVEN = 0.005  # nats; smaller differences are not worth a word
+UNPRINTED = (
+    "The paper shows its scores as boxes only: its order is MoGPE, PoGPE, P-BHS, BHS from best to worst, and no number "
+    "of it is known here."
+)
 
 
 class Setting(NamedTuple):
@@ -38,7 +43,7 @@ class FusionPlan(NamedTuple):
         settings: The figure's groups.
         methods: Names of the methods, in the order of the table.
         splits: How many splits.
-        inference: Name of the inference.
+        sampling: How posteriors are found.
         seed: Seed of the made-up rows, splits and frequencies.
         num_rows: How many rows are made up.
     """
@@ -46,7 +51,7 @@ class FusionPlan(NamedTuple):
     settings: Sequence[Setting]
     methods: Sequence[str]
     splits: int
-    inference: str
+    sampling: Sampling
     seed: int
     num_rows: int
 
@@ -83,12 +88,29 @@ def table_text(scores: FusionScores) -> str:
                     str(setting.num_experts) if "num_experts" in uses else "-",
                     str(setting.num_frequencies) if "frequencies" in uses else "-",
                     f"{setting.half_width:g}",
-                    f"{mean_of(found):.3f}",
+                    _shown(found),
                     *(f"{value:.3f}" for value in found),
                     *(scores.results.mean(kind, method, setting) for kind in ("seconds", *checks)),
                 ]
             )
     return aligned(header, rows)
+
+
+def paired_text(scores: FusionScores) -> str:
+    """Each method beside the next one of the paper's order, split by split; empty with a single split."""
+    rows: list[list[object]] = []
+    for setting in scores.plan.settings:
+        for better, worse in pairwise(ORDER):
+            if {better, worse} <= set(scores.plan.methods):
+                found = paired(_nlpd(scores, better, setting), _nlpd(scores, worse, setting))
+                if found.num > 1:
+                    lower = f"{found.num - found.num_larger} of {found.num}"
+                    p_values = [_p_value(found.t_p_value), _p_value(found.wilcoxon_p_value)]
+                    rows.append([str(setting), f"{better} less {worse}", f"{found.mean:+.3f}", lower, *p_values])
+    if not rows:
+        return ""
+    header = ["setting", "NLPD of", "difference", "lower on", "t-test p", "Wilcoxon p"]
+    return f"Paired over splits, in the paper's order\n{aligned(header, rows)}"
 
 
 def findings(scores: FusionScores) -> list[str]:
@@ -109,7 +131,7 @@ def findings(scores: FusionScores) -> list[str]:
 
 
 def summary_rows(scores: FusionScores) -> list[dict[str, object]]:
-    """Means and standard deviations over splits for the JSON file."""
+    """Means and standard errors over splits for the JSON file."""
     rows: list[dict[str, object]] = []
     for setting in scores.plan.settings:
         for method in scores.plan.methods:
@@ -121,7 +143,7 @@ def summary_rows(scores: FusionScores) -> list[dict[str, object]]:
                         "method": method,
                         "splits": len(found),
                         "nlpd": scores.results.mean("nlpd", method, setting),
-                        "deviation": scores.results.deviation("nlpd", method, setting),
+                        "error": estimate(found).error,
                         "seconds": scores.results.mean("seconds", method, setting),
                     }
                 )
@@ -150,3 +172,12 @@ def _trend(scores: FusionScores, method: str, settings: Sequence[Setting]) -> st
     means = " -> ".join(f"{scores.results.mean('nlpd', method, setting):.3f}" for setting in settings)
     where = f"{', '.join(moved)}, |x| < {first.half_width:g}"
     return f"{method}, {where}: {means}; better on {better} and worse on {worse} of {len(done)} split(s)"
+
+
+def _shown(values: Sequence[float]) -> str:
+    found = estimate(values)
+    return f"{found.mean:.3f}" if math.isnan(found.error) else f"{found.mean:.3f} ± {found.error:.3f}"
+
+
+def _p_value(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2g}"

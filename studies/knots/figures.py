@@ -1,24 +1,36 @@
-"""The knot-selection paper's pictures of one input: the objective against a new knot's place, and its refinement."""
+"""The knot-selection paper's pictures of one input: the bound against a sixth knot's place, and how knots move.
 
-import math
+The paper's rows are not published; these are made up: smooth on the left and wiggly on the right.
+"""
+
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from gpytorch.means import ConstantMean
 from torch import Tensor
 
 from gp_ensembles.cli.out_folder import make_folder
-from gp_ensembles.cli.text_tables import aligned, as_csv
-from gp_ensembles.files.replacing import write_text
-from gp_ensembles.sparse import FIC, VFE, GreedyBlocks, RandomSubset, SparseGP, fit_sparse, kmeans_knots, select_knots
-from gp_ensembles.sparse.optimizers import LBFGSB
-from studies.knots.methods import start_values
+from gp_ensembles.cli.text_tables import aligned
+from gp_ensembles.sparse import (
+    VFE,
+    BayesianOptimization,
+    OneAtATime,
+    Simultaneous,
+    SparseGP,
+    kmeans_knots,
+    select_knots,
+)
+from gp_ensembles.sparse.strategies import Strategy
+from studies.harness.experiment import Choices
+from studies.harness.plan import check_range
+from studies.harness.report import write_report
+from studies.knots.methods import fixed_mean, optimizer_of, start_values
 
-FIGURES = (1, 2)
-_ROWS = 120
-_FIRST = 9  # knots before the one that is looked at
+_ROWS = 300
+_FIRST = 5  # knots before the one that is looked at, and of OAT-BO at the start
 _POINTS = 401
+_STEPS = 12  # halvings of the way to a knot, where the spikes are
 _QUANTILE = 1.6448536269514722  # of the standard normal distribution at 95 %
 
 
@@ -30,47 +42,13 @@ class _Curve(NamedTuple):
     upper: Tensor
 
 
-def run_figure(number: int, out: Path, seed: int) -> str:
-    """Make a figure on made-up rows of one input; write its numbers as CSV and its pictures as PNG.
-
-    Figure 1 is ``knots_figure_1.csv`` and ``.png``: VFE and FIC with one further knot, against its place. Figure 2 is
-    ``knots_figure_2.csv`` and ``.png``, the fit with the best row as a knot before and after both it and the
-    hyperparameters moved, and ``knots_figure_2_selected.png``, the finished selection.
-
-    Args:
-        number: 1 or 2.
-        out: Folder of the results; it is made if need be.
-        seed: Seed of the rows.
-
-    Returns:
-        What came of it, as text.
-
-    Raises:
-        ValueError: If there is no such figure, or the seed is negative.
-        OSError: If ``out`` cannot be written.
-
-    Example:
-        >>> run_figure(3, Path("nowhere"), 0)
-        Traceback (most recent call last):
-        ValueError: --figure of knots must be one of 1, 2, got 3
-    """
-    if number not in FIGURES:
-        raise ValueError(f"--figure of knots must be one of {', '.join(map(str, FIGURES))}, got {number}")
-    if seed < 0:
-        raise ValueError(f"--seed must be zero or positive, got {seed}")
-    make_folder(out)
-    X, y = made_up_rows(seed)
-    stem = out / f"knots_figure_{number}"
-    return _new_knot(X, y, stem) if number == 1 else _refined(X, y, stem, seed)
-
-
 def made_up_rows(seed: int) -> tuple[Tensor, Tensor]:
-    """Noisy rows of a function that is smooth on the left and wiggly on the right, inputs (120, 1), targets (120,).
+    """Noisy rows of a function that is smooth on the left and wiggly on the right, inputs (300, 1), targets (300,).
 
     Example:
         >>> X, y = made_up_rows(0)
         >>> X.shape, y.shape
-        (torch.Size([120, 1]), torch.Size([120]))
+        (torch.Size([300, 1]), torch.Size([300]))
     """
     generator = torch.Generator().manual_seed(seed)
     x = 10.0 * torch.rand(_ROWS, generator=generator, dtype=torch.float64, device="cpu").sort().values
@@ -79,85 +57,150 @@ def made_up_rows(seed: int) -> tuple[Tensor, Tensor]:
     return x.unsqueeze(-1), y
 
 
-def _few_knots(X: Tensor, y: Tensor) -> SparseGP:
-    """The model before the knot that is looked at: a few knots, hyperparameters fitted with them."""
+def new_knot(choices: Choices) -> str:
+    """Figure 1: the fit with five knots, and the bound with a sixth against its place, hyperparameters as they are.
+
+    The spikes are at the knots: there a sixth brings nothing. Files are ``knots_figure_1.csv`` (places, the bound with
+    a knot there and without it), ``.txt``, ``.json`` and ``.png``.
+
+    Raises:
+        ValueError: If the seed is negative.
+        OSError: If the results cannot be written.
+    """
+    X, y = _rows(choices)
     kernel, likelihood = start_values(y)
-    knots = kmeans_knots(X, _FIRST, generator=torch.Generator().manual_seed(0))
-    mean = ConstantMean().to(y)
-    mean.constant.data.fill_(float(y.mean()))
-    mean.requires_grad_(False)
-    model = SparseGP(X, y, knots, kernel, likelihood, mean, approximation=VFE())
-    fit_sparse(model)
-    return model
-
-
-def _new_knot(X: Tensor, y: Tensor, stem: Path) -> str:
-    model = _few_knots(X, y)
-    positions = torch.linspace(float(X.min()), float(X.max()), _POINTS, dtype=X.dtype, device=X.device)
-    curves = {}
-    for name, approximation in (("VFE", VFE()), ("FIC", FIC())):
-        with torch.no_grad():
-            curves[name] = torch.stack(
-                [
-                    approximation.objective(model.projection(torch.cat([model.knots, place.reshape(1, 1)])))
-                    for place in positions
-                ]
-            )
-    chosen = {name: float(positions[values.argmax()]) for name, values in curves.items()}
+    knots = kmeans_knots(X, _FIRST, generator=torch.Generator().manual_seed(choices.seed))
+    model = SparseGP(X, y, knots, kernel, likelihood, fixed_mean(y), approximation=VFE())
+    optimizer_of(choices.as_published, 200).optimize(model)
+    places = _places(X, model.knots.detach())
     with torch.no_grad():
-        before = {name: float(part.objective(model.projection())) for name, part in (("VFE", VFE()), ("FIC", FIC()))}
-    lines = [[float(place), *(float(values[k]) for values in curves.values())] for k, place in enumerate(positions)]
-    write_text(stem.with_suffix(".csv"), as_csv(["place", *curves], lines))
-    rows = [[name, before[name], float(values.max()), chosen[name]] for name, values in curves.items()]
-    text = aligned(["objective", f"{_FIRST} knots", f"{_FIRST + 1} knots", "best place"], rows)
-    try:
-        from gp_ensembles.plots import plot_new_knot, save_figure
+        bounds = [model.with_knots(torch.cat([model.knots, place.reshape(1, 1)])).objective() for place in places]
+        bound, without = torch.stack(bounds), float(model.objective())
+    chosen = float(places[bound.argmax()])
+    at_knots = bound[torch.isin(places, model.knots.detach().flatten())]
+    lines = [
+        ["bound with five knots", f"{without:.3f}"],
+        ["best bound with a sixth", f"{float(bound.max()):.3f}"],
+        ["its place", f"{chosen:.3f}"],
+        ["most that a sixth at a knot gains", f"{float(at_knots.max()) - without:.2g}"],
+        ["knots", ", ".join(f"{place:.3f}" for place in model.knots.detach().flatten().tolist())],
+    ]
+    text = f"{_title(1, 'a fit with five knots and its bound with a sixth', choices)}\n\n{aligned(['', 'nats'], lines)}"
 
-        figure = plot_new_knot(positions, curves, knots=model.knots, seen=(X, y), chosen=chosen)
-        save_figure(figure, stem.with_suffix(".png"))
-    except ImportError as error:
-        text += f"\nno picture: {error}"
-    return f"One further knot beside {_FIRST}, hyperparameters as they are; nats\n\n{text}"
+    def draw(path: Path) -> None:
+        from gp_ensembles.plots import KnotFit, plot_new_knot, save_figure
+
+        points = _points(X)
+        fit = points, KnotFit(model.knots, *_predicted(model, points))
+        figure = plot_new_knot(
+            places, {"bound": bound}, knots=model.knots, seen=(X, y), chosen={"bound": chosen},
+            without={"bound": without}, fit=fit,
+        )  # fmt: skip
+        save_figure(figure, path)
+
+    header = ["place", "bound with a knot there", "bound without it"]
+    rows = [[place, value, without] for place, value in zip(places.tolist(), bound.tolist(), strict=True)]
+    content = {"knots": model.knots.flatten().tolist(), "without": without, "chosen": chosen}
+    return _write(1, choices, text, (header, rows), content, draw)
 
 
-def _refined(X: Tensor, y: Tensor, stem: Path, seed: int) -> str:
-    model = _few_knots(X, y)
-    points = torch.linspace(float(X.min()), float(X.max()), _POINTS, dtype=X.dtype, device=X.device).unsqueeze(-1)
-    proposed = RandomSubset(num_rows=len(X)).propose(model, generator=torch.Generator().manual_seed(seed))
-    if proposed is None:
-        raise ValueError("every row is a knot already; choose another --seed")
-    before = model.with_knots(torch.cat([model.knots.detach(), X[proposed.row : proposed.row + 1]]))
-    after = before.with_knots(before.knots)
-    LBFGSB().optimize(after, slice(model.num_knots, None))
-    kernel, likelihood = start_values(y)
-    found = select_knots(X, y, kernel, likelihood, strategy=GreedyBlocks())
-    models = {"before refinement": before, "after refinement": after, f"{len(found.knots)} knots": found.model}
-    curves = {name: _predicted(one, points) for name, one in models.items()}
+def moves(choices: Choices) -> str:
+    """Figure 2: OAT-BO from five knots to its last, and simultaneous refinement of as many from k-means.
+
+    Files are ``knots_figure_2.csv`` (predictions), ``.json`` (where knots start and end), ``.txt`` and ``.png``.
+
+    Raises:
+        ValueError: If the seed is negative.
+        OSError: If the results cannot be written.
+    """
+    X, y = _rows(choices)
+    published = choices.as_published
+    one_at_a_time = OneAtATime(BayesianOptimization(all_if_cheap=not published), optimizer_of(published), start=_FIRST)
+    first = _select(X, y, one_at_a_time, choices.seed)
+    both = Simultaneous(first[1].num_knots, optimizer_of(published, 200))
+    models = {"OAT-BO": first, "simultaneous refinement": _select(X, y, both, choices.seed)}
+    points = _points(X)
+    curves = {name: _predicted(model, points) for name, (_, model) in models.items()}
+    rows = [[name, len(start), model.num_knots, *_fitted(model)] for name, (start, model) in models.items()]
+    table = aligned(["", "knots at the start", "at the end", "bound", "length scale", "noise variance"], rows)
+    text = f"{_title(2, 'where knots start and end', choices)}\n\n{table}"
+
+    def draw(path: Path) -> None:
+        from gp_ensembles.plots import KnotFit, save_figure
+        from gp_ensembles.plots.knots import plot_knot_moves
+
+        fits = {name: KnotFit(model.knots, *curves[name]) for name, (_, model) in models.items()}
+        starts = {name: start for name, (start, _) in models.items()}
+        save_figure(plot_knot_moves(points, fits, starts=starts, seen=(X, y)), path)
+
     header = ["place", *(f"{name}, {what}" for name in curves for what in _Curve._fields)]
-    columns = [points[:, 0], *(values for curve in curves.values() for values in curve)]
-    write_text(stem.with_suffix(".csv"), as_csv(header, torch.stack(columns, dim=-1).tolist()))
-    rows = []
-    for name, one in models.items():
-        new = float(one.knots[-1].detach()) if name.endswith("refinement") else math.nan
-        noise = float(one.likelihood.noise.detach())
-        lengthscale = float(one.covar_module.base_kernel.lengthscale.detach())
-        rows.append([name, float(one.objective().detach()), new, lengthscale, noise])
-    text = aligned(["model", "VFE", "new knot", "length scale", "noise variance"], rows)
-    try:
-        from gp_ensembles.plots import KnotFit, plot_knots, plot_refinement, save_figure
+    columns = torch.stack([points[:, 0], *(part for curve in curves.values() for part in curve)], -1)
+    content = {
+        name: {"start": start.flatten().tolist(), "end": model.knots.flatten().tolist()}
+        for name, (start, model) in models.items()
+    }
+    return _write(2, choices, text, (header, columns.tolist()), content, draw)
 
-        first, second, last = (KnotFit(m.knots, *c) for m, c in zip(models.values(), curves.values(), strict=True))
-        save_figure(plot_refinement(points, first, second, seen=(X, y)), stem.with_suffix(".png"))
-        title = f"{len(found.knots)} knots, greedy blocks: {found.stop_reason}"
-        figure = plot_knots(points, last, seen=(X, y), title=title)
-        save_figure(figure, stem.with_name(f"{stem.name}_selected.png"))
-    except ImportError as error:
-        text += f"\nno picture: {error}"
-    return f"A knot at the best row beside {_FIRST}, before and after it and the hyperparameters moved\n\n{text}"
+
+RUNNERS: dict[int, Callable[[Choices], str]] = {1: new_knot, 2: moves}
+
+
+def _rows(choices: Choices) -> tuple[Tensor, Tensor]:
+    check_range("seed", choices.seed, 0)
+    make_folder(choices.out)
+    return made_up_rows(choices.seed)
+
+
+def _places(X: Tensor, knots: Tensor) -> Tensor:
+    """A grid, the knots, and places ever nearer to them, rising."""
+    step = float(X.max() - X.min()) / (_POINTS - 1)
+    near = step * 0.5 ** torch.arange(_STEPS, dtype=X.dtype, device=X.device)
+    around = knots + torch.cat([-near, near.new_zeros(1), near])
+    places: Tensor = torch.cat([_points(X).flatten(), around.flatten()]).unique()
+    return places
+
+
+def _points(X: Tensor) -> Tensor:
+    return torch.linspace(float(X.min()), float(X.max()), _POINTS, dtype=X.dtype, device=X.device).unsqueeze(-1)
+
+
+def _select(X: Tensor, y: Tensor, strategy: Strategy, seed: int) -> tuple[Tensor, SparseGP]:
+    """The knots at the start, and the model at the end."""
+    start = strategy.initial_knots(X, generator=torch.Generator().manual_seed(seed))
+    found = select_knots(
+        X, y, *start_values(y), fixed_mean(y), strategy=strategy, generator=torch.Generator().manual_seed(seed)
+    )
+    return start, found.model
+
+
+def _fitted(model: SparseGP) -> list[float]:
+    with torch.no_grad():
+        return [
+            float(model.objective()),
+            float(model.covar_module.base_kernel.lengthscale),
+            float(model.target_noise()),
+        ]
 
 
 @torch.no_grad()
 def _predicted(model: SparseGP, points: Tensor) -> _Curve:
     mean, variance = (part.flatten() for part in model.latent(points.unsqueeze(-2)))
-    width = _QUANTILE * (variance + model.likelihood.noise).sqrt()
+    width = _QUANTILE * (variance + model.target_noise()).sqrt()
     return _Curve(mean, mean - width, mean + width)
+
+
+def _title(number: int, what: str, choices: Choices) -> str:
+    how = "AS PUBLISHED, by ADADELTA" if choices.as_published else "by L-BFGS"
+    return f"Knots, figure {number}: {what}; {_ROWS} made-up rows, seed {choices.seed}, {how}"
+
+
+def _write(
+    number: int,
+    choices: Choices,
+    text: str,
+    table: tuple[list[str], list[list[float]]],
+    content: Mapping[str, object],
+    draw: Callable[[Path], object],
+) -> str:
+    stem = f"knots_figure_{number}{'_as_published' if choices.as_published else ''}"
+    return write_report(choices.out / stem, text, table, {"seed": choices.seed, **content}, {"": draw})

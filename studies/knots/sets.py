@@ -1,28 +1,30 @@
 """The three sets of the knot-selection papers: which rows and inputs, how many are for training, how X is scaled."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.data import Table, folder_names, load_folder
+from gp_ensembles.data import Table
+from studies.harness.sources import PaperSet, Sources
 
 
 class KnotSet(NamedTuple):
     """A set of the papers.
 
     Attributes:
-        names: Its names in a folder, the first that is there is taken.
+        paper_set: Its name, and those it may have in a folder.
         features: Its inputs; all that the manifest names if ``None``.
         below: Rows with a target of at least this are left out (censored); none if ``None``.
         train_share: Share of the rows for training, rounded down.
+        nugget: The authors' nugget, a variance in the targets' unit, squared.
     """
 
-    names: tuple[str, ...]
+    paper_set: PaperSet
     features: tuple[str, ...] | None
     below: float | None
     train_share: float
+    nugget: float
 
 
 class KnotSplit(NamedTuple):
@@ -43,46 +45,46 @@ class KnotSplit(NamedTuple):
 
 SETS = {
     # medv = 50 stands for "50 or more": 490 rows stay
-    "boston": KnotSet(("boston_raw",), ("rm", "ptratio", "lstat"), 50.0, 0.8),
-    "airfoil": KnotSet(("airfoil_raw", "airfoil"), None, None, 0.8),
-    "ccpp": KnotSet(("ccpp",), None, None, 0.5),
+    "boston": KnotSet(PaperSet("boston", ("boston_raw",)), ("rm", "ptratio", "lstat"), 50.0, 0.8, 1e-6),
+    "airfoil": KnotSet(PaperSet("airfoil", ("airfoil_raw", "airfoil")), None, None, 0.8, 1e-4),
+    "ccpp": KnotSet(PaperSet("ccpp"), None, None, 0.5, 1e-3),
 }
 
 
-def load_set(folder: Path, name: str) -> Table:
-    """The rows of a set that the papers use.
+def load_set(sources: Sources, name: str) -> Table:
+    """The rows of a set that the papers use; of a table of one's own in its place, all rows and all columns.
 
     Args:
-        folder: A folder with a manifest.
+        sources: Where it comes from.
         name: One of :data:`SETS`.
 
     Raises:
-        ValueError: If the folder does not have it, a target is missing, or fewer than ten rows are left.
-        FileNotFoundError: If the folder has no manifest.
+        ValueError: If it cannot be had, a target is missing, or fewer than ten rows are left.
+        FileNotFoundError: If its file is not there.
     """
     kind = SETS[name]
-    there = folder_names(folder)
-    found = next((file for file in kind.names if file in there), None)
+    found = sources.find(kind.paper_set, features=kind.features)
     if found is None:
-        raise ValueError(f"{folder} has no set named {' or '.join(kind.names)}, which the data set {name} is made of")
-    table = load_folder(folder, found, features=kind.features)
+        raise ValueError(sources.missing([kind.paper_set])[0])
+    table, called = found.table, found.file or name
     if not bool(table.y.isfinite().all()):
-        raise ValueError(f"{found} has rows without a target; leave them out of the file")
-    if kind.below is not None:
+        raise ValueError(f"{called} has rows without a target; leave them out of the file")
+    if kind.below is not None and not found.is_own:
         kept = table.y < kind.below
         table = table._replace(X=table.X[kept], y=table.y[kept], source=None)
     if len(table.y) < 10:
-        raise ValueError(f"{found} has {len(table.y)} usable rows; at least 10 are needed")
+        raise ValueError(f"{called} has {len(table.y)} usable rows; at least 10 are needed")
     return table
 
 
-def split_rows(table: Table, train_share: float, seed: int) -> KnotSplit:
+def split_rows(table: Table, train_share: float, seed: int, max_rows: int | None = None) -> KnotSplit:
     """A random split, training rows first in the order drawn; the same seed is the same split.
 
     Args:
         table: The set.
         train_share: Share of the rows for training, rounded down.
         seed: Seed of the draw.
+        max_rows: Most rows of both parts together, the first that are drawn; all if ``None``.
 
     Raises:
         ValueError: If an input or the target is constant in the training rows.
@@ -93,9 +95,9 @@ def split_rows(table: Table, train_share: float, seed: int) -> KnotSplit:
         >>> split.X.shape, split.test_X.shape, round(float(split.X.std()), 6)
         (torch.Size([8, 1]), torch.Size([2, 1]), 1.0)
     """
-    order = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(seed), device="cpu")
+    order = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(seed), device="cpu")[:max_rows]
     # A whole number of rows that rounding has put just below itself is meant.
-    num_train = int(train_share * len(table.y) + 1e-9)
+    num_train = int(train_share * len(order) + 1e-9)
     X, y = table.X[order], table.y[order]
     mean, unit = X[:num_train].mean(0), X[:num_train].std(0)
     constant = [name for name, one in zip(table.feature_names, unit.tolist(), strict=True) if not one > 0]

@@ -7,8 +7,16 @@ import pytest
 import torch
 from matplotlib.colors import to_rgba
 
-from gp_ensembles.plots import KnotFit, plot_growth, plot_knots, plot_new_knot, plot_refinement, save_figure
+from gp_ensembles.plots import (
+    KnotFit,
+    plot_growth,
+    plot_knots,
+    plot_new_knot,
+    plot_refinement,
+    save_figure,
+)
 from gp_ensembles.plots.canvas import ALARM
+from gp_ensembles.plots.knots import plot_knot_moves
 
 POINTS = torch.tensor([[2.0], [0.0], [1.0]], dtype=torch.float64)
 FIT = KnotFit(torch.tensor([[0.5], [1.5]]), POINTS[:, 0] ** 2, POINTS[:, 0] - 1, POINTS[:, 0] + 3)
@@ -63,6 +71,28 @@ def test_the_objective_stands_at_its_places_beside_the_knots():
     assert second.get_xlabel() == "place of the further knot"
 
 
+def test_the_fit_so_far_stands_above_and_the_level_without_the_knot_is_dashed():
+    curves = {"VFE": [-2.0, -1.0]}
+    figure = plot_new_knot(
+        [0.0, 1.0], curves, knots=FIT.knots, seen=SEEN, without={"VFE": -3.0}, fit=(POINTS, FIT)
+    )  # fmt: skip
+    above, below = figure.axes
+    np.testing.assert_array_equal(lines(above)["predictive mean"].get_ydata(), FIT.mean[[1, 2, 0]])
+    assert list(lines(below)["without it"].get_ydata()) == [-3, -3]
+    assert lines(below)["without it"].get_linestyle() == "--"
+
+
+def test_moves_show_knots_at_the_end_below_and_at_the_start_above():
+    starts = {"one": [[0.25]], "two": [[0.5], [0.75]]}
+    fits = {"one": FIT, "two": FIT._replace(knots=torch.tensor([[0.1], [0.2], [0.3]]))}
+    figure = plot_knot_moves(POINTS, fits, starts=starts, seen=SEEN)
+    for axis, (name, fit) in zip(figure.axes, fits.items(), strict=True):
+        drawn = lines(axis)
+        np.testing.assert_array_equal(drawn["knots at the end"].get_xdata(), np.asarray(fit.knots)[:, 0])
+        np.testing.assert_array_equal(drawn["knots at the start"].get_xdata(), np.asarray(starts[name])[:, 0])
+        assert axis.get_title(loc="left") == name
+
+
 def test_a_refinement_shows_both_fits_and_the_new_knot_in_red():
     after = FIT._replace(knots=torch.tensor([[0.5], [1.25]]), mean=FIT.mean + 10)
     for axis, fit in zip(plot_refinement(POINTS, FIT, after, seen=SEEN).axes, (FIT, after), strict=True):
@@ -109,6 +139,15 @@ def test_far_upper_bounds_do_not_squeeze_the_objectives():
         (lambda: plot_new_knot([0.0], {"VFE": [1.0]}, knots=[[0.0, 1.0]], seen=SEEN), "2 columns"),
         (lambda: plot_new_knot([0.0], {"VFE": [1.0]}, knots=[[0.0]], seen=SEEN, chosen={"FIC": 1.0}), "for FIC"),
         (lambda: plot_refinement(torch.zeros(3, 2), FIT, FIT, seen=SEEN), "fit before have 1 columns, the points 2"),
+        (
+            lambda: plot_new_knot([0.0], {"VFE": [1.0]}, knots=[[0.0]], seen=SEEN, without={"FIC": 1.0}),
+            "level is given",
+        ),
+        (lambda: plot_knot_moves(POINTS, {"a": FIT}, starts={"b": FIT.knots}, seen=SEEN), "fits of a and starts of b"),
+        (
+            lambda: plot_knot_moves(torch.zeros(3, 2), {"a": FIT}, starts={"a": FIT.knots}, seen=SEEN),
+            "one input, got 2",
+        ),
         (lambda: plot_growth({}), "from 1 to 9"),
         (lambda: plot_growth({"a": ([1], [1.0, 2.0], [1.0])}), "a: 1 numbers of knots, 2 objectives"),
     ],
@@ -118,11 +157,12 @@ def test_what_does_not_fit_is_refused(draw, words):
         draw()
 
 
-@pytest.mark.parametrize("name", ["knots", "new_knot", "refinement", "growth"])
+@pytest.mark.parametrize("name", ["knots", "new_knot", "moves", "refinement", "growth"])
 def test_pictures_can_be_saved(name, tmp_path):
     figures = {
         "knots": lambda: plot_knots(POINTS, FIT, seen=SEEN),
         "new_knot": lambda: plot_new_knot([0.0, 1.0], {"VFE": [math.nan, 1.0]}, knots=[[0.5]], seen=SEEN),
+        "moves": lambda: plot_knot_moves(POINTS, {"a": FIT}, starts={"a": FIT.knots}, seen=SEEN),
         "refinement": lambda: plot_refinement(POINTS, FIT, FIT, seen=SEEN),
         "growth": lambda: plot_growth({"a": ([1, 2], [0.0, 1.0], [3.0, 2.0])}),
     }

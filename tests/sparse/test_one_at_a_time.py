@@ -455,6 +455,13 @@ def test_all_rows_are_evaluated_where_that_is_cheap():
     assert len(searched.evaluated) == 6
 
 
+def test_the_published_search_evaluates_as_many_rows_as_it_says():
+    model = sparse()
+    found = BayesianOptimization(3, 6, all_if_cheap=False).propose(model)
+    assert found.evaluated.shape == (6,)
+    np.testing.assert_allclose(found.objectives, CandidateObjectives(model).at(found.evaluated), rtol=0, atol=1e-9)
+
+
 def test_the_logarithm_of_the_improvement_far_out():
     u = torch.tensor([-2e3, -30.0, -5.0, -1.0001, -0.9999, 0.0, 3.0], dtype=torch.float64)
     found = log_improvement(u).tolist()

@@ -11,23 +11,31 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
+from gp_ensembles.data import friedman1
 from gp_ensembles.fusion import HMC, HMCSettings, LaplaceApproximation
+from gp_ensembles.fusion.mcmc import NUTS, EqualChains
+from gp_ensembles.fusion.no_u_turn import NoUTurn
 from studies.__main__ import main
+from studies.fusion import generating
 from studies.fusion import methods as fusion_methods
 from studies.fusion import study as fusion
-from studies.fusion.methods import INFERENCES, METHODS, FusionAnswer, FusionTask
+from studies.fusion.methods import METHODS, FusionAnswer, FusionTask, Sampling, sampling_of
 from studies.fusion.sets import (
     expert_source,
     made_up_mixture,
     make_priors,
-    split_mixture,
+    split_rows,
+    table_rows,
     train_experts,
 )
-from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, table_text
+from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, paired_text, table_text
+from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, mean_of
+from studies.harness.sources import Sources
 
 RULES = ["stacking", "equal", "gPoE", "PoE", "barycenter"]
-OPTIONS = fusion.Options(splits=2, models=RULES, inference="laplace", num_rows=100)
+LAPLACE = sampling_of("laplace", 0, 0, False)
+HMC_USUAL = sampling_of("hmc", 0, 0, False)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -37,7 +45,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def split():
-    return split_mixture(made_up_mixture(1.0, 100, 0), 0, 0)
+    return split_rows(made_up_mixture(1.0, 100, 0), 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +63,27 @@ def small(monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """Inferences that are good enough for tests of everything around them."""
-    monkeypatch.setitem(
-        INFERENCES, "laplace", lambda: LaplaceApproximation(num_restarts=2, max_iterations=40, num_draws=20)
-    )
     settings = HMCSettings(num_draws=6, num_warmup=6, max_steps=4)
-    monkeypatch.setitem(INFERENCES, "hmc", lambda: HMC(num_chains=4, settings=settings, start_iterations=5))
-    monkeypatch.setattr(fusion_methods, "NUM_DRAWS", 6)
+    made = {
+        "laplace": lambda: LaplaceApproximation(num_restarts=2, max_iterations=40, num_draws=20),
+        "hmc": lambda: HMC(num_chains=4, settings=settings, start_iterations=5),
+    }
+    monkeypatch.setattr(Sampling, "method", lambda self: made[self.inference]())
+
+
+@pytest.fixture
+def choices(tmp_path):
+    return Choices(Sources(None), tmp_path, 2, methods=RULES)
+
+
+def run(figure, choices, num_rows=100):
+    return fusion.run(figure, choices, LAPLACE, num_rows)
 
 
 def task(split, experts, inference="laplace"):
     generator = torch.Generator().manual_seed(1)
-    return FusionTask(split, 2, make_priors(split.X, 5, 0, 0), experts, inference, generator)
+    sampling = Sampling(inference, 4, 6, False)
+    return FusionTask(split, 2, make_priors(split.X, 5, 0, 0), experts, sampling, generator)
 
 
 def test_rows_come_from_the_mixture_that_their_densities_are_of():
@@ -74,7 +92,7 @@ def test_rows_come_from_the_mixture_that_their_densities_are_of():
     assert float(rows.X.abs().max()) > 0.98
     # The density of a draw has the entropy of the mixture as its mean: that of one expert plus at most log 3.
     one = norm(scale=0.1).entropy()
-    assert one - 0.02 < -float(rows.log_prob.mean()) < one + math.log(3)
+    assert one - 0.02 < -float(rows.truth.at(rows.X).log_prob(rows.y).mean()) < one + math.log(3)
     assert float(made_up_mixture(3.0, 400, 2).X.abs().max()) > 2.9
 
 
@@ -86,7 +104,7 @@ def test_rows_are_functions_of_the_seed():
 
 def test_splits_take_all_rows_and_center_the_targets_by_the_training_rows():
     rows = made_up_mixture(1.0, 1000, 0)
-    split = split_mixture(rows, 0, 0)
+    split = split_rows(rows, 0, 0)
     assert (split.X.shape, split.test_X.shape) == ((800, 1), (200, 1))
     assert sorted(torch.cat([split.X, split.test_X]).flatten().tolist()) == sorted(rows.X.flatten().tolist())
     assert float(split.y.mean()) == pytest.approx(0, abs=1e-12)
@@ -94,8 +112,9 @@ def test_splits_take_all_rows_and_center_the_targets_by_the_training_rows():
     order = [place[x] for x in split.test_X.flatten().tolist()]
     shift = rows.y[order] - split.test_y
     torch.testing.assert_close(shift, shift[:1].expand(200))
-    assert split.truth == pytest.approx(-float(rows.log_prob[order].mean()))
-    assert not torch.equal(split.test_y, split_mixture(rows, 0, 1).test_y)
+    assert split.center == pytest.approx(float(shift[0]))
+    assert split.truth == pytest.approx(-float(rows.truth.at(rows.X[order]).log_prob(rows.y[order]).mean()))
+    assert not torch.equal(split.test_y, split_rows(rows, 0, 1).test_y)
 
 
 def test_priors_have_the_rows_length_scales_and_share_frequencies_between_sizes(split):
@@ -167,9 +186,10 @@ def test_answers_are_functions_of_the_seed(split, experts, quick):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_interrupted_chains_are_no_finished_part(split, experts, quick, monkeypatch):
-    monkeypatch.setattr(fusion_methods, "NUM_DRAWS", 7)  # more than there will be
+    given = task(split, experts, "hmc")
+    more = given.sampling._replace(num_draws=7)  # than there will be
     with pytest.raises(KeyboardInterrupt):
-        METHODS["BHS"].run(task(split, experts, "hmc"))
+        METHODS["BHS"].run(given._replace(sampling=more))
 
 
 @pytest.mark.parametrize(
@@ -180,14 +200,102 @@ def test_interrupted_chains_are_no_finished_part(split, experts, quick, monkeypa
     ],
 )
 def test_figures_have_the_settings_of_the_paper_s(figure, settings):
-    plan = fusion.make_plan(figure, fusion.Options())
+    plan = fusion.make_plan(figure, Choices(Sources(None), Path("out"), 5), HMC_USUAL, 1000)
     assert plan.settings == settings
-    assert (plan.methods, plan.splits, plan.inference, plan.num_rows) == (list(METHODS), 5, "hmc", 1000)
+    assert (plan.methods, plan.splits, plan.num_rows) == (list(METHODS), 5, 1000)
 
 
-def test_a_figure_is_written_with_its_picture(tmp_path, quick):
-    text = fusion.run("3b", tmp_path, OPTIONS._replace(splits=1, models=["BHS", "equal"]))
-    for words in ("more frequencies", "1 split(s) of 100 rows", "inference by laplace", "BHS: linear stacking"):
+def test_the_paper_s_chains_are_four_of_five_hundred(monkeypatch):
+    usual, published = HMC_USUAL.method(), sampling_of("hmc", 0, 0, True).method()
+    assert (usual.num_chains, usual.settings.num_draws, usual.settings.num_warmup) == (16, 150, 150)
+    assert (published.num_chains, published.settings.num_draws, published.settings.num_warmup) == (4, 500, 500)
+    assert (published.settings.trajectory, published.chain_weighting, published.start_iterations) == (
+        NoUTurn(),
+        EqualChains(),
+        0,
+    )
+    few = sampling_of("hmc", 5, 70, True).method()
+    assert (few.num_chains, few.settings.num_draws) == (5, 70)
+    monkeypatch.setattr(fusion_methods, "find_spec", lambda name: name)
+    assert sampling_of("nuts", 0, 0, False).method() == NUTS(4, 500, 500)
+    monkeypatch.setattr(fusion_methods, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"--inference nuts needs NumPyro: pip install \"gp_ensembles\[numpyro\]\""):
+        sampling_of("nuts", 0, 0, False)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_numpyro_and_our_chains_agree(split, experts):
+    pytest.importorskip("numpyro", reason="NumPyro is an optional extra")
+    given = task(split, experts)
+    found = [
+        METHODS["BHS"].run(given._replace(sampling=Sampling(name, 4, 150, False))).log_prob.mean()
+        for name in ("hmc", "nuts")
+    ]
+    assert float(found[0] - found[1]) == pytest.approx(0, abs=0.01)
+
+
+def test_a_table_of_ones_own_stands_in_the_rows_place(tmp_path, choices):
+    table = friedman1(150, generator=torch.Generator().manual_seed(0)).table
+    rows = table_rows(table, 3.0, 100, 0)
+    split = split_rows(rows, 0, 0)
+    assert (split.X.shape, split.test_X.shape) == ((80, 10), (20, 10))
+    assert (float(split.X.min()), float(split.X.max())) == pytest.approx((-3, 3))
+    assert (float(split.y.mean()), float(split.y.std())) == pytest.approx((0, 1))
+    assert math.isnan(split.truth)
+    assert [float(prior.log_hyperparameters[0].exp()) for prior in make_priors(split.X, 5, 0, 0)] == pytest.approx(
+        [0.2 * math.sqrt(10), 0.5 * math.sqrt(10), 0.5 * math.sqrt(10)]
+    )
+    path = tmp_path / "pump.csv"
+    path.write_text("a,b,load\n" + "\n".join(f"{k % 7},{k % 5},{(k % 7) * 2 + k % 3}" for k in range(80)))
+    text = run("3b", choices._replace(sources=Sources(None, [f"mixture={path}:load"]), trials=1, out=tmp_path / "out"))
+    assert "mixture: pump.csv, target load, in its place" in text
+    assert "truth   " not in text
+    (tmp_path / "gap.csv").write_text("a,load\n" + "1,2\n" * 60 + "1,\n")
+    with pytest.raises(ValueError, match="mixture has rows without a target"):
+        run("3a", choices._replace(sources=Sources(None, [f"mixture={tmp_path / 'gap.csv'}:load"])))
+    (tmp_path / "still.csv").write_text("a,load\n" + "1,2\n" * 60)
+    with pytest.raises(ValueError, match="constant in the training rows"):
+        run("3a", choices._replace(sources=Sources(None, [f"mixture={tmp_path / 'still.csv'}:load"])))
+
+
+def test_the_generating_model_is_shown_with_all_predictions(tmp_path, choices):
+    choices = choices._replace(methods=["BHS", "PoE"])
+    text = generating.run(choices, LAPLACE, 200)
+    assert "PoE: " not in text
+    assert "figure 2: the generating model and point predictions; 200 rows" in text
+    assert (tmp_path / "fusion_figure_2.png").exists()
+    rows = read_rows(tmp_path / "fusion_figure_2.csv")
+    assert [float(rows[0]["x"]), float(rows[-1]["x"])] == [-1, 1]
+    for row in rows:
+        weights = [float(row[f"weight {k}"]) for k in (1, 2, 3)]
+        assert sum(weights) == pytest.approx(1)
+        mean = sum(weight * float(row[f"mean {k}"]) for k, weight in enumerate(weights, 1))
+        assert float(row["mixture"]) == pytest.approx(mean)
+    distance = math.sqrt(np.mean([(float(row["PoE"]) - float(row["mixture"])) ** 2 for row in rows]))
+    shown = next(line.split() for line in text.splitlines() if line.startswith("PoE"))
+    assert float(shown[1]) == pytest.approx(distance, rel=1e-3)
+    assert distance < 1  # of a function of amplitude one
+    assert len(list((tmp_path / "fusion_figure_2_parts").iterdir())) == 2
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_one_seed_is_one_table(tmp_path, choices, quick):
+    tables = []
+    for place in ("first", "second"):
+        run("3a", choices._replace(methods=["P-BHS", "equal"], trials=1, out=tmp_path / place))
+        rows = read_rows(tmp_path / place / "fusion_figure_3a.csv")
+        tables.append([{name: value for name, value in row.items() if name != "seconds"} for row in rows])
+    assert tables[0] == tables[1]
+
+
+def test_a_figure_is_written_with_its_picture(tmp_path, choices, quick):
+    text = run("3b", choices._replace(trials=1, methods=["BHS", "equal"]))
+    for words in (
+        "more frequencies",
+        "1 split(s) of 100 rows",
+        "inference by Laplace's method",
+        "BHS: linear stacking",
+    ):
         assert words in text
     assert "failed" not in text
     names = [f"fusion_figure_3b.{kind}" for kind in ("csv", "json", "png", "txt")]
@@ -199,28 +307,32 @@ def test_a_figure_is_written_with_its_picture(tmp_path, quick):
     assert len({row["nlpd"] for row in rows if row["method"] == "equal"}) == 2
 
 
-def test_finished_parts_are_not_run_again(tmp_path, monkeypatch, small):
-    text = fusion.run("3a", tmp_path, OPTIONS)
+def test_finished_parts_are_not_run_again(tmp_path, choices, monkeypatch, small):
+    text = run("3a", choices)
     rows = read_rows(tmp_path / "fusion_figure_3a.csv")
     assert len(rows) == 2 * 2 * 5
     content = json.loads((tmp_path / "fusion_figure_3a.json").read_text())
     scores = [float(row["nlpd"]) for row in rows if (row["method"], row["experts"]) == ("PoE", "3")]
     found = next(row for row in content["rows"] if (row["method"], row["num_experts"]) == ("PoE", 3))
     assert found["nlpd"] == pytest.approx(sum(scores) / 2)
-    assert found["deviation"] == pytest.approx(abs(scores[0] - scores[1]) / math.sqrt(2))
+    assert found["error"] == pytest.approx(abs(scores[0] - scores[1]) / 2)  # the standard error of two numbers
 
     def refuse(*arguments):
         raise AssertionError("run again")
 
     monkeypatch.setattr(fusion, "run_part", refuse)
-    assert fusion.run("3a", tmp_path, OPTIONS) == text
-    assert "PoE" in fusion.run("3a", tmp_path, OPTIONS._replace(models=["PoE"], splits=1))
-    for change in ({"seed": 1}, {"num_rows": 120}):
-        with pytest.raises(AssertionError, match="run again"):
-            fusion.run("3a", tmp_path, OPTIONS._replace(**change))
+    assert run("3a", choices) == text
+    assert "PoE" in run("3a", choices._replace(methods=["PoE"], trials=1))
+    with pytest.raises(AssertionError, match="run again"):
+        run("3a", choices._replace(seed=1))
+    with pytest.raises(AssertionError, match="run again"):
+        run("3a", choices, 120)
+    chains = fusion.part_settings("BHS", Setting(2, 30, 1.0), 0, fusion.make_plan("3a", choices, HMC_USUAL, 100))
+    other = sampling_of("hmc", 0, 0, True)
+    assert chains != fusion.part_settings("BHS", Setting(2, 30, 1.0), 0, fusion.make_plan("3a", choices, other, 100))
 
 
-def test_an_interruption_leaves_finished_parts_and_no_half_ones(tmp_path, monkeypatch, capsys, small):
+def test_an_interruption_leaves_finished_parts_and_no_half_ones(tmp_path, choices, monkeypatch, capsys, small):
     ran = fusion.run_part
 
     def interrupted(method, *arguments):
@@ -228,36 +340,36 @@ def test_an_interruption_leaves_finished_parts_and_no_half_ones(tmp_path, monkey
             raise KeyboardInterrupt
         return ran(method, *arguments)
 
-    options = OPTIONS._replace(models=["equal", "PoE"], splits=1)
+    choices = choices._replace(methods=["equal", "PoE"], trials=1)
     monkeypatch.setattr(fusion, "run_part", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fusion.run("3a", tmp_path, options)
+        run("3a", choices)
     assert "goes on with them" in capsys.readouterr().err
     assert len(list((tmp_path / "fusion_parts").iterdir())) == 1
     monkeypatch.setattr(fusion, "run_part", ran)
-    fusion.run("3a", tmp_path, options)
+    run("3a", choices)
     assert len(list((tmp_path / "fusion_parts").iterdir())) == 4
 
 
-def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch, small):
+def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, choices, monkeypatch, small):
     def failing(task):
         if task.num_experts == 3:
             raise ValueError("no product today")
-        return FusionAnswer(torch.full_like(task.split.test_y, math.nan), {})
+        return FusionAnswer(torch.full_like(task.split.test_y, math.nan), task.split.test_y, {})
 
     monkeypatch.setitem(METHODS, "PoE", METHODS["PoE"]._replace(run=failing))
-    options = OPTIONS._replace(models=["equal", "PoE"], splits=1)
-    text = fusion.run("3a", tmp_path, options)
+    choices = choices._replace(methods=["equal", "PoE"], trials=1)
+    text = run("3a", choices)
     assert "PoE, K = 3, M = 30, |x| < 1, split 1 failed: no product today" in text
     assert "PoE, K = 2, M = 30, |x| < 1, split 1 failed: a density of a test target is not finite" in text
     with pytest.raises(ValueError, match="nothing could be run; PoE, K = 2"):
-        fusion.run("3a", tmp_path / "other", options._replace(models=["PoE"]))
+        run("3a", choices._replace(methods=["PoE"], out=tmp_path / "other"))
 
 
 def scored(columns: dict[str, list[list[float]]]) -> FusionScores:
     """Scores of methods by number of experts, 2 and up, and split."""
     settings = [Setting(K, 30, 1.0) for K in range(2, 2 + len(columns["BHS"]))]
-    plan = FusionPlan(settings, list(columns), 2, "laplace", 0, 100)
+    plan = FusionPlan(settings, list(columns), 2, LAPLACE, 0, 100)
     results = Results(plan, ("method", "setting", "split"), 2)
     results.records |= {
         (name, setting, split): Record({}, {"nlpd": by_split[split]}, {})
@@ -288,8 +400,10 @@ def test_the_ordering_and_what_more_experts_bring_are_said():
         "BHS, K = 2 to 3, |x| < 1: 0.950 -> 1.000; better on 0 and worse on 1 of 1 split(s)",
     ]
     lines = [line.split() for line in table_text(scores).splitlines()]
-    assert lines[1][:7] == ["truth", "-", "-", "1", "-0.200", "-0.100", "-0.300"]
+    assert lines[1][:9] == ["truth", "-", "-", "1", "-0.200", "±", "0.100", "-0.100", "-0.300"]
     assert lines[-1][:7] == ["BHS", "3", "30", "1", "1.000", "1.000", "nan"]
+    first = next(line for line in paired_text(scores).splitlines() if line.startswith("K = 2"))
+    assert first.split()[-9:] == ["MoGPE", "less", "PoGPE", "-0.200", "2", "of", "2", "-", "0.5"]
 
 
 def test_means_are_over_what_there_is():
@@ -298,29 +412,42 @@ def test_means_are_over_what_there_is():
 
 
 @pytest.mark.parametrize(
-    ("figure", "change", "words"),
+    ("change", "num_rows", "words"),
     [
-        ("3", {}, "must be one of 3a, 3b, got 3"),
-        (None, {}, "got None"),
-        ("3a", {"models": ["GPT"]}, "no model GPT; choose from MoGPE, PoGPE"),
-        ("3a", {"models": []}, "no model"),
-        ("3a", {"models": ["PoE", "PoE"]}, "named twice"),
-        ("3a", {"inference": "nuts"}, "--inference must be one of hmc, laplace, got nuts"),
-        ("3a", {"splits": 0}, "splits=0"),
-        ("3a", {"seed": -1}, "seed"),
-        ("3a", {"num_rows": 49}, "max_rows=49 is out of range; give at least 50"),
+        ({"methods": ["GPT"]}, 100, "no method GPT; choose from MoGPE, PoGPE"),
+        ({"methods": []}, 100, "no method"),
+        ({"methods": ["PoE", "PoE"]}, 100, "named twice"),
+        ({"trials": 0}, 100, "trials=0"),
+        ({"seed": -1}, 100, "seed"),
+        ({}, 49, "num_rows=49 is out of range; give at least 50"),
     ],
 )
-def test_mistakes_are_named_and_cost_nothing(tmp_path, figure, change, words):
+def test_mistakes_are_named_and_cost_nothing(tmp_path, choices, change, num_rows, words):
+    for figure in ("3a", "3b"):
+        with pytest.raises(ValueError, match=words):
+            run(figure, choices._replace(out=tmp_path / "out", **change), num_rows)
     with pytest.raises(ValueError, match=words):
-        fusion.run(figure, tmp_path / "out", OPTIONS._replace(**change))
+        generating.run(choices._replace(out=tmp_path / "out", **change), LAPLACE, num_rows)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--inference", "guess"], "--inference must be one of hmc, laplace, nuts, got guess"),
+        (["--chains", "-1"], "--chains=-1 is out of range"),
+        (["--draws", "-1"], "--draws=-1 is out of range"),
+    ],
+)
+def test_samplings_that_cannot_be_are_refused(tmp_path, capsys, words, message):
+    assert main(["fusion", "figure-3a", *words, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_the_command_line_makes_a_figure_and_names_mistakes(tmp_path, capsys, small):
     arguments = ["fusion", "figure-3a", "--trials", "1", "--methods", "equal", "PoE"]
     arguments += ["--inference", "laplace", "--num-rows", "60", "--progress", "false", "--out", str(tmp_path)]
     assert main(arguments) == 0
-    assert "1 split(s) of 60 rows, inference by laplace" in capsys.readouterr().out
+    assert "1 split(s) of 60 rows, inference by Laplace's method" in capsys.readouterr().out
     assert main(["fusion", "figure-3", "--out", str(tmp_path)]) == 2
     assert "fusion has no experiment figure-3; choose from" in capsys.readouterr().err

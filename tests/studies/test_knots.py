@@ -3,28 +3,33 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import norm, t, ttest_rel
 
 from gp_ensembles.data import Table
+from gp_ensembles.distributions import StudentTMixture
+from gp_ensembles.sparse import SparseGP
 from studies.__main__ import main
-from studies.harness.parts import Results
+from studies.harness.experiment import Choices
+from studies.harness.parts import Record, Results
+from studies.harness.sources import Sources
 from studies.knots import study as knots
-from studies.knots.figures import made_up_rows, run_figure
-from studies.knots.methods import METHODS, KnotAnswer, KnotTask, exact_process, start_values
-from studies.knots.pictures import draw_growth
+from studies.knots.methods import METHODS, PUBLISHED, KnotAnswer, KnotTask, fixed_mean, optimizer_of, start_values
+from studies.knots.pictures import draw_growth, draw_runs
 from studies.knots.sets import SETS, load_set, split_rows
 from studies.knots.study import scored
-from studies.knots.tables import LAYOUTS, SCORES
+from studies.knots.tables import SCORES, paired_text, printed_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
+GOLDEN = ROOT / "tests" / "golden"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of data sets beside the repository is absent")
-OPTIONS = knots.Options(splits=2, max_knots=6)
+MAX_KNOTS = 6
 BOSTON = ["crim", "rm", "ptratio", "lstat"]
 
 
@@ -55,22 +60,35 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
+def choices(folder, tmp_path):
+    return Choices(Sources(folder), tmp_path, trials=2)
+
+
+def run(choices, max_knots=MAX_KNOTS):
+    return knots.run("boston", choices, max_knots)
+
+
+@pytest.fixture
 def no_pictures(monkeypatch):
     """Drawing takes longer than everything else where pictures are not what is tested."""
-    monkeypatch.setattr(knots, "draw_scores", lambda *arguments: None)
+    monkeypatch.setattr(knots, "draw_runs", lambda *arguments: None)
 
 
 @pytest.fixture
 def split(folder):
-    return split_rows(load_set(folder, "boston"), 0.8, 3)
+    return split_rows(load_set(Sources(folder), "boston"), 0.8, 3)
 
 
 def task(split, max_knots=6, start=None):
     return KnotTask(split, max_knots, start, torch.Generator().manual_seed(1))
 
 
+def exact(task):
+    return METHODS["FGP"].run(task)
+
+
 def test_boston_has_three_inputs_and_no_censored_rows(folder):
-    table = load_set(folder, "boston")
+    table = load_set(Sources(folder), "boston")
     assert table.feature_names == ("rm", "ptratio", "lstat")
     assert table.X.shape == (60, 3)
     assert table.y.max() < 50
@@ -80,7 +98,7 @@ def test_splits_are_standardized_by_the_training_rows_alone(split, folder):
     assert (split.X.shape, split.test_X.shape) == ((48, 3), (12, 3))
     torch.testing.assert_close(split.X.mean(0), torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
     torch.testing.assert_close(split.X.std(0), torch.ones(3, dtype=torch.float64))
-    table = load_set(folder, "boston")
+    table = load_set(Sources(folder), "boston")
     assert sorted(torch.cat([split.y, split.test_y]).tolist()) == sorted(table.y.tolist())  # targets as they are
     again, other = split_rows(table, 0.8, 3), split_rows(table, 0.8, 4)
     assert torch.equal(split.test_y, again.test_y)
@@ -98,7 +116,7 @@ def test_training_rows_are_as_many_as_the_paper_s(rows, train):
 @needs_shared
 @pytest.mark.parametrize(("name", "rows", "inputs"), [("boston", 490, 3), ("airfoil", 1503, 5), ("ccpp", 9568, 4)])
 def test_the_sets_are_the_paper_s(name, rows, inputs):
-    assert load_set(SHARED, name).X.shape == (rows, inputs)
+    assert load_set(Sources(SHARED), name).X.shape == (rows, inputs)
 
 
 def test_hyperparameters_start_where_the_paper_s_do():
@@ -118,7 +136,7 @@ def test_the_full_process_is_scikit_learn_s(split):
     oracle = process.GaussianProcessRegressor(kernel, alpha=0.0)
     center = float(split.y.mean())
     oracle.fit(split.X.numpy(), split.y.numpy() - center)
-    found = exact_process(task(split))
+    found = exact(task(split))
     assert found.objective == pytest.approx(oracle.log_marginal_likelihood_value_, abs=1e-3)
     mean, deviation = oracle.predict(split.test_X.numpy(), return_std=True)
     np.testing.assert_allclose(found.mean.numpy(), mean + center, atol=0.02)
@@ -140,19 +158,19 @@ def test_scores_are_those_of_their_definitions():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "FGP"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("FGP", "default")])
 def test_every_method_selects_at_most_the_knots_allowed_and_stays_below_the_evidence(name, split):
     needed = METHODS[name].needs is not None
     found = METHODS[name].run(task(split, start=split.X[:4] if needed else None))
     assert len(found.knots) == 4 if needed else 1 <= len(found.knots) <= 6
     if name != "OBFk":
-        assert found.objective <= exact_process(task(split)).objective + 1e-3
+        assert found.objective <= exact(task(split)).objective + 1e-3
     assert bool((found.variance > 0).all())
     assert found.history["history_knots"][-1] == len(found.knots)
     assert found.history["history_objective"][-1] == pytest.approx(found.objective, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["ORVk", "default"])
+@pytest.mark.parametrize("name", ["ORVk", "blocks", "default"])
 def test_selections_are_functions_of_the_seed(name, split):
     first, second = (METHODS[name].run(task(split)) for _ in range(2))
     assert torch.equal(first.mean, second.mean)
@@ -164,7 +182,7 @@ def test_simultaneous_optimization_needs_the_knots_it_starts_from(split):
         METHODS["SVO"].run(task(split))
 
 
-@pytest.mark.parametrize("name", ["OBVk", "default"])
+@pytest.mark.parametrize("name", ["OBVk", "blocks"])
 def test_fewer_knots_than_one_begins_with_are_allowed(name, split):
     assert len(METHODS[name].run(task(split, 2)).knots) <= 2
 
@@ -179,9 +197,9 @@ def test_an_interrupted_selection_is_no_finished_part(split, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_table_of_all_methods_is_written_with_pictures(folder, tmp_path):
-    text = knots.run("boston", folder, tmp_path, OPTIONS._replace(splits=1))
-    for words in ("(R: OBVk)", "(0.4007)", "MNLP is the median", "SVO: simultaneous from OBVk's knots", *METHODS):
+def test_a_table_of_all_methods_is_written_with_pictures(choices, tmp_path):
+    text = run(choices._replace(trials=1))
+    for words in ("authors' R code", "0.4003", "MNLP is the median", "SVO: simultaneous from OBVk's knots", *METHODS):
         assert words in text
     assert "failed" not in text
     kinds = ("csv", "json", "png", "txt")
@@ -191,44 +209,162 @@ def test_a_table_of_all_methods_is_written_with_pictures(folder, tmp_path):
     assert list(rows) == list(METHODS)
     exact = rows.pop("FGP")
     assert (exact["aukl_f"], exact["knots"]) == ("0.0", "")
+    assert float(rows.pop("default")["knots"]) == 48  # every row
     assert all(float(row["aukl_f"]) > 0 and float(row["knots"]) <= 6 for row in rows.values())
     assert rows["OBVk"]["knots"] == rows["SVk"]["knots"] == rows["SVO"]["knots"]
 
 
-def test_finished_parts_are_not_run_again(folder, tmp_path, monkeypatch, no_pictures):
-    options = OPTIONS._replace(methods=["ORVk", "FGP"])
-    text = knots.run("boston", folder, tmp_path, options)
+def test_as_published_is_said_and_kept_apart(choices, tmp_path, no_pictures):
+    ours = run(choices._replace(methods=["OBVk", "OBVk-AD"], trials=1))
+    theirs = run(choices._replace(methods=["OBVk"], trials=1, as_published=True))
+    assert "AS PUBLISHED" in theirs
+    assert "AS PUBLISHED" not in ours
+    assert "ADADELTA" in theirs
+    kept = {row["method"]: row["objective"] for row in read_rows(tmp_path / "knots_boston.csv")}
+    (published,) = read_rows(tmp_path / "knots_boston_as_published.csv")
+    assert published["objective"] == kept["OBVk-AD"] != kept["OBVk"]
+    with pytest.raises(ValueError, match="there is no method default; choose from FGP"):
+        run(choices._replace(methods=["default"], as_published=True))
+    assert {"blocks", "default", "OBVk-AD"}.isdisjoint(PUBLISHED)
+
+
+def test_the_published_fit_is_the_authors():
+    with np.load(GOLDEN / "knots_adadelta_paths.npz") as file:
+        g = {name: torch.as_tensor(file[name]) for name in file.files}
+    scale, lengthscale, deviation = g["vfe_theta_par"][0].tolist()
+    kernel, likelihood = start_values(g["y"])
+    kernel.outputscale, kernel.base_kernel.lengthscale, likelihood.noise = scale**2, lengthscale, deviation**2
+    model = SparseGP(g["X"], g["y"], g["Z"], kernel, likelihood, fixed_mean(g["y"]))
+    model.mean_module.constant.data.fill_(float(g["mean"]))
+    optimizer = replace(optimizer_of(True), tolerance=-1.0, max_iterations=60)
+    found = optimizer.optimize(model)
+    # the authors' bound has the nugget in one of its two terms, which is worth 4e-4
+    assert found.objective == pytest.approx(float(g["vfe_theta_obj"][59]), abs=2e-3)
+    assert float(model.likelihood.noise.detach().sqrt()) == pytest.approx(float(g["vfe_theta_par"][59, 2]), rel=1e-3)
+
+
+def test_the_default_is_scored_by_what_it_recommends():
+    y = torch.tensor([0.3, -1.0], dtype=torch.float64)
+    mean, variance, df = torch.zeros(1, 2), torch.full((1, 2), 3.0), torch.full((1, 2), 3.0)
+    targets = StudentTMixture(torch.zeros(1), *(part.double() for part in (mean, variance, df)))
+    zeros = torch.zeros(2, dtype=torch.float64)
+    found = scored(KnotAnswer(zeros, zeros + 0.5, 0.25, -7.0, torch.zeros(2, 1), {}, targets), y)
+    # a variance of three is a scale of one with three degrees of freedom
+    assert found["mean_nlp"] == pytest.approx(-float(np.mean(t.logpdf(y.numpy(), 3))))
+    assert "mnlp_twice" not in found
+
+
+def test_many_rows_start_from_the_fit_of_some(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = torch.as_tensor(rng.normal(size=(90, 2)))
+    y = torch.sin(2 * X[:, 0]) + torch.as_tensor(0.2 * rng.normal(size=90))
+    split = split_rows(Table(X, y, ("a", "b"), "y", "made up"), 0.8, 0)
+    whole = exact(task(split))
+    monkeypatch.setattr("studies.knots.methods.SUBSET", 30)
+    found = exact(task(split))
+    assert found.objective == pytest.approx(whole.objective, abs=1e-3)
+    assert found.objective != whole.objective
+
+
+def test_finished_parts_are_not_run_again(choices, tmp_path, monkeypatch, no_pictures):
+    choices = choices._replace(methods=["ORVk", "FGP"])
+    text = run(choices)
     rows = read_rows(tmp_path / "knots_boston.csv")
     assert [(row["method"], row["split"]) for row in rows] == [(m, s) for s in "01" for m in ("FGP", "ORVk")]
     content = json.loads((tmp_path / "knots_boston.json").read_text())
     scores = [float(row["srmse"]) for row in rows if row["method"] == "ORVk"]
     found = next(row for row in content["rows"] if row["method"] == "ORVk")
     assert found["mean"]["srmse"] == pytest.approx(sum(scores) / 2)
-    assert found["deviation"]["srmse"] == pytest.approx(abs(scores[0] - scores[1]) / math.sqrt(2))
+    # the standard error of two numbers is half their distance
+    shown = f"{sum(scores) / 2:.4g} ± {abs(scores[0] - scores[1]) / 2:.2g}"
+    assert shown in text
 
     def refuse(*arguments):
         raise AssertionError("run again")
 
     monkeypatch.setattr(knots, "run_part", refuse)
-    assert knots.run("boston", folder, tmp_path, options) == text
-    assert knots.run("boston", folder, tmp_path, options._replace(methods=["FGP"], splits=1)).count("FGP: full") == 1
+    assert run(choices) == text
+    assert run(choices._replace(methods=["FGP"], trials=1)).count("FGP: full") == 1
     with pytest.raises(AssertionError, match="run again"):
-        knots.run("boston", folder, tmp_path, options._replace(max_knots=5))
+        run(choices, 5)
+    with pytest.raises(AssertionError, match="run again"):
+        run(choices._replace(max_rows=40))
 
 
-def test_methods_bring_what_they_start_from_and_keep_their_order():
-    assert knots.make_plan("boston", OPTIONS._replace(methods=["SVO", "FGP"])).methods == ["FGP", "OBVk", "SVO"]
+def test_one_seed_is_one_table(choices, tmp_path, no_pictures):
+    choices = choices._replace(methods=["ORVk", "FGP"], trials=1)
+    tables = []
+    for place in ("first", "second"):
+        run(choices._replace(out=tmp_path / place))
+        rows = read_rows(tmp_path / place / "knots_boston.csv")
+        tables.append([{name: value for name, value in row.items() if name != "seconds"} for row in rows])
+    assert tables[0] == tables[1]
 
 
-def test_divergences_need_the_full_process(folder, tmp_path, no_pictures):
-    text = knots.run("boston", folder, tmp_path, OPTIONS._replace(methods=["ORVk"], splits=1))
+def test_a_table_of_ones_own_takes_boston_s_place_whole(tmp_path, no_pictures):
+    rng = np.random.default_rng(1)
+    path = tmp_path / "homes.csv"
+    X = rng.normal(size=(60, 2))
+    y = np.where(np.arange(60) < 8, 50.0, 20 + 5 * X[:, 0])  # eight would be censored in Boston's
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["size", "age", "price"], *np.column_stack([X, y]).tolist()])
+    sources = Sources(None, [f"boston={path}:price"])
+    table = load_set(sources, "boston")
+    assert (table.feature_names, len(table.y), float(table.y.max())) == (("size", "age"), 60, 50.0)
+    text = run(Choices(sources, tmp_path, 1, methods=["FGP"]))
+    assert "boston: homes.csv, target price, in its place" in text
+    assert "R code" not in text  # numbers of Boston say nothing of it
+
+
+def test_fewer_rows_are_the_first_drawn(folder):
+    table = load_set(Sources(folder), "boston")
+    whole, few = split_rows(table, 0.8, 3), split_rows(table, 0.8, 3, 40)
+    assert (len(few.y), len(few.test_y)) == (32, 8)
+    assert torch.equal(torch.cat([few.y, few.test_y]), torch.cat([whole.y, whole.test_y])[:40])
+
+
+def test_methods_bring_what_they_start_from_and_keep_their_order(choices):
+    plan = knots.make_plan("boston", choices._replace(methods=["SVO", "FGP"]), 6)
+    assert plan.methods == ["FGP", "OBVk", "SVO"]
+
+
+def test_divergences_need_the_full_process(choices, no_pictures):
+    text = run(choices._replace(methods=["ORVk"], trials=1))
     header, row = (next(line for line in text.splitlines() if line.startswith(word)) for word in ("method", "ORVk "))
     shown = dict(zip(header.split(), row.split(), strict=True))
     assert shown["aukl_f"] == shown["aukl_y"] == "-"
     assert float(shown["srmse"]) < 1
 
 
-def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path, monkeypatch, capsys, no_pictures):
+def results_of(values):
+    """Scores by method, a list over splits each."""
+    results = Results(None, ("method", "split"), len(next(iter(values.values()))))
+    for method, scores in values.items():
+        for split, score in enumerate(scores):
+            results.records[method, split] = Record({}, {"srmse": score, "mnlp_twice": score}, {})
+    return results
+
+
+def test_methods_are_compared_with_the_paper_s_split_by_split():
+    results = results_of({"OBVk": [0.5, 0.4, 0.6], "SVk": [0.4, 0.2, 0.7]})
+    (line,) = (line for line in paired_text(results, ["OBVk", "SVk"]).splitlines() if line.startswith("SVk     srmse"))
+    p_value = ttest_rel([0.4, 0.2, 0.7], [0.5, 0.4, 0.6]).pvalue
+    assert line.split() == ["SVk", "srmse", "-0.0667", "1", "of", "3", f"{p_value:.2g}", "0.75"]
+    assert paired_text(results_of({"OBVk": [0.5], "SVk": [0.4]}), ["OBVk", "SVk"]) == ""
+
+
+def test_the_range_of_a_figure_is_compared_with_that_of_ours():
+    text = printed_text(results_of({"OBVk": [0.5, 0.4], "SVk": [0.1, 0.2]}), ["OBVk", "SVk"], "ccpp")
+    shown = {tuple(line.split()[1:5]): line.split() for line in text.splitlines()[2:]}
+    assert shown["lowest", "of", "all", "srmse"][5] == "0.15"
+    assert shown["highest", "of", "all", "srmse"][5] == "0.45"
+    assert printed_text(results_of({"default": [0.5, 0.4]}), [], "ccpp") == ""
+    text = printed_text(results_of({"OBVk": [0.5, 0.4]}), ["OBVk"], "boston")
+    assert "OBVk" in text
+    assert "ORVk" not in text
+
+
+def test_an_interruption_leaves_finished_parts_and_no_half_ones(choices, tmp_path, monkeypatch, capsys, no_pictures):
     ran = knots.run_part
 
     def interrupted(method, *arguments):
@@ -236,18 +372,18 @@ def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path
             raise KeyboardInterrupt
         return ran(method, *arguments)
 
-    options = OPTIONS._replace(methods=["FGP", "ORVk"], splits=1)
+    choices = choices._replace(methods=["FGP", "ORVk"], trials=1)
     monkeypatch.setattr(knots, "run_part", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        knots.run("boston", folder, tmp_path, options)
+        run(choices)
     assert "goes on with them" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "knots_parts").iterdir()] == ["boston-0-FGP-6-seed0.json"]
     monkeypatch.setattr(knots, "run_part", ran)
-    knots.run("boston", folder, tmp_path, options)
+    run(choices)
     assert len(list((tmp_path / "knots_parts").iterdir())) == 2
 
 
-def test_what_fails_is_named_and_the_rest_goes_on(folder, tmp_path, monkeypatch, no_pictures):
+def test_what_fails_is_named_and_the_rest_goes_on(choices, tmp_path, monkeypatch, no_pictures):
     ran = knots.run_part
 
     def failing(method, *arguments):
@@ -256,106 +392,93 @@ def test_what_fails_is_named_and_the_rest_goes_on(folder, tmp_path, monkeypatch,
         return ran(method, *arguments)
 
     monkeypatch.setattr(knots, "run_part", failing)
-    options = OPTIONS._replace(methods=["FGP", "OBVk", "SVk"], splits=1)
-    text = knots.run("boston", folder, tmp_path, options)
+    choices = choices._replace(methods=["FGP", "OBVk", "SVk"], trials=1)
+    text = run(choices)
     assert "OBVk, split 1 failed: no proposals today" in text
     assert "SVk, split 1 failed: it starts from the knots of OBVk, which failed" in text
     with pytest.raises(ValueError, match="nothing could be run; OBVk: no proposals today"):
-        knots.run("boston", folder, tmp_path / "other", options._replace(methods=["OBVk"]))
+        run(choices._replace(methods=["OBVk"], out=tmp_path / "other"))
 
 
-def test_a_split_with_a_constant_input_is_named(tmp_path):
+def test_a_split_with_a_constant_input_is_named(choices, tmp_path):
     rows = [[float(k), 3.0, 1.0, float(k % 7), float(k % 5)] for k in range(30)]
     path = write_set(tmp_path / "sets", "boston_raw", BOSTON, rows, "medv")
     with pytest.raises(ValueError, match="nothing could be run; all methods: rm, ptratio of boston_raw is constant"):
-        knots.run("boston", path, tmp_path, OPTIONS)
+        run(choices._replace(sources=Sources(path)))
 
 
 @pytest.mark.parametrize(
     ("dataset", "change", "words"),
     [
-        ("yacht", {}, "must be one of boston, airfoil, ccpp, got yacht"),
-        (None, {}, "got None"),
-        ("airfoil", {}, "has no set named airfoil_raw or airfoil"),
+        ("airfoil", {}, "airfoil is left out: it is read from airfoil_raw or airfoil and"),
         ("boston", {"methods": ["GPT"]}, "no method GPT; choose from FGP, OBVk"),
         ("boston", {"methods": ["FGP", "FGP"]}, "named twice"),
-        ("boston", {"splits": 0}, "splits=0"),
-        ("boston", {"max_knots": 0}, "max_knots=0"),
+        ("boston", {"trials": 0}, "trials=0"),
+        ("boston", {"max_rows": 5}, "max_rows=5"),
         ("boston", {"seed": -1}, "seed"),
     ],
 )
-def test_mistakes_are_named_and_cost_nothing(folder, tmp_path, dataset, change, words):
+def test_mistakes_are_named_and_cost_nothing(choices, tmp_path, dataset, change, words):
+    choices = choices._replace(out=tmp_path / "out", **change)
     with pytest.raises(ValueError, match=words):
-        knots.run(dataset, folder, tmp_path / "out", OPTIONS._replace(**change))
+        knots.run(dataset, choices, MAX_KNOTS)
+    with pytest.raises(ValueError, match="max_knots=0"):
+        run(choices._replace(methods=None, trials=1, seed=0), 0)
     assert not (tmp_path / "out").exists()
 
 
-def test_sets_that_cannot_be_used_are_refused(tmp_path):
+def test_sets_that_cannot_be_used_are_refused(choices, tmp_path):
     with pytest.raises(ValueError, match="--data"):
-        knots.run("boston", None, tmp_path)
-    with pytest.raises(FileNotFoundError, match="manifest"):
-        knots.run("boston", tmp_path, tmp_path / "out")
+        run(choices._replace(sources=Sources(None)))
     rows = [[float(k), 3.0, 1.0, 2.0, 5.0] for k in range(12)]
     few = write_set(tmp_path / "few", "boston_raw", BOSTON, rows[:9], "medv")
     with pytest.raises(ValueError, match="boston_raw has 9 usable rows"):
-        knots.run("boston", few, tmp_path / "out")
+        run(choices._replace(sources=Sources(few)))
     missing = write_set(tmp_path / "missing", "boston_raw", BOSTON, [*rows, [1, 1, 1, 1, math.nan]], "medv")
     with pytest.raises(ValueError, match="boston_raw has rows without a target"):
-        knots.run("boston", missing, tmp_path / "out")
+        run(choices._replace(sources=Sources(missing)))
 
 
-def test_no_growth_is_drawn_without_a_selection(folder, tmp_path, no_pictures):
-    knots.run("boston", folder, tmp_path, OPTIONS._replace(methods=["FGP"], splits=1))
+def test_no_growth_is_drawn_without_a_selection(choices, tmp_path, no_pictures):
+    run(choices._replace(methods=["FGP"], trials=1))
     assert not (tmp_path / "knots_boston_growth.png").exists()
     nothing = Results(None, ("method", "split"), 1)
     assert not draw_growth(nothing, ["FGP"], "boston", tmp_path / "none.png")
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_figures_are_written_with_their_numbers(number, tmp_path):
-    text = knots.run(None, None, tmp_path, figure=number)
-    rows = read_rows(tmp_path / f"knots_figure_{number}.csv")
-    assert (tmp_path / f"knots_figure_{number}.png").exists()
-    if number == 1:
-        best = max(rows, key=lambda row: float(row["VFE"]))
-        shown = next(line for line in text.splitlines() if line.startswith("VFE")).split()
-        assert float(shown[2]) == pytest.approx(float(best["VFE"]), rel=1e-3)
-        assert float(shown[3]) == pytest.approx(float(best["place"]), rel=1e-3)
-        assert min(float(row["VFE"]) for row in rows) >= float(shown[1]) - 0.01  # a knot never takes anything away
-    else:
-        assert (tmp_path / "knots_figure_2_selected.png").exists()
-        bound = {line.split("  ")[0]: float(line.split()[2]) for line in text.splitlines() if "refinement" in line[:20]}
-        assert bound["after refinement"] > bound["before refinement"]
-        assert all(float(r["after refinement, lower"]) < float(r["after refinement, mean"]) for r in rows)
-
-
-def test_figures_are_functions_of_the_seed():
-    X, y = made_up_rows(3)
-    assert torch.equal(y, made_up_rows(3)[1])
-    assert not torch.equal(X, made_up_rows(4)[0])
-    with pytest.raises(ValueError, match="--seed"):
-        run_figure(1, Path("nowhere"), -1)
+def test_scores_have_a_line_for_each_run(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: drawn.append(figure))
+    draw_runs(results_of({"OBVk": [0.5, 0.4], "SVk": [0.1, 0.2]}), ["OBVk", "SVk"], "two splits", tmp_path / "no.png")
+    lines = [list(line.get_ydata()) for line in drawn[0].axes[0].lines]
+    assert [0.5, 0.1] in lines
+    assert [0.4, 0.2] in lines
+    assert [pytest.approx(0.45), pytest.approx(0.15)] in lines  # their means
 
 
 def test_the_command_line_makes_a_table_and_a_figure(folder, tmp_path, capsys):
     arguments = ["knots", "boston", "--data", str(folder), "--trials", "1", "--max-knots", "6"]
     arguments += ["--methods", "FGP", "--progress", "false", "--out", str(tmp_path)]
     assert main(arguments) == 0
-    assert "(R: FGP)" in capsys.readouterr().out
+    assert "authors' R code" in capsys.readouterr().out
+    arguments = ["knots", "figure-1", "--as-published", "true", "--progress", "false", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "AS PUBLISHED, by ADADELTA" in capsys.readouterr().out
     assert main(["knots", "figure-7", "--out", str(tmp_path)]) == 2
     assert "knots has no experiment figure-7" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("dataset", list(SETS))
-def test_every_set_has_a_layout_that_fits_it(dataset):
-    assert all(set(known.scores) <= set(SCORES) for known in LAYOUTS[dataset].known)
+def test_numbers_of_others_are_of_our_methods_and_scores():
+    for entry in read_rows(ROOT / "studies" / "knots" / "printed.csv"):
+        assert entry["set"] in SETS
+        assert entry["score"] in SCORES
+        assert entry["method"] in (*PUBLISHED, "lowest of all", "highest of all")
 
 
 @pytest.mark.slow
 @needs_shared
 def test_a_real_table(tmp_path):
-    options = knots.Options(splits=1, max_knots=40, methods=["FGP", "default"])
-    knots.run("boston", SHARED, tmp_path, options)
+    knots.run("boston", Choices(Sources(SHARED), tmp_path, 1, methods=["FGP", "blocks"]), 40)
     content = json.loads((tmp_path / "knots_boston.json").read_text())
     exact, ours = (row["mean"] for row in content["rows"][:2])
     assert ours["knots"] <= 40

@@ -1,0 +1,65 @@
+"""Figures 1 and 2 of knot selection: a sixth knot brings nothing at the five, and knots move as the methods say."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from studies.harness.experiment import Choices
+from studies.harness.sources import Sources
+from studies.knots.figures import made_up_rows, moves, new_knot
+from studies.knots.methods import METHODS, KnotTask
+from studies.knots.sets import KnotSplit
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_sixth_knot_brings_nothing_at_the_five(tmp_path):
+    text = new_knot(Choices(Sources(None), tmp_path, 1))
+    rows = read_rows(tmp_path / "knots_figure_1.csv")
+    content = json.loads((tmp_path / "knots_figure_1.json").read_text())
+    bound = {float(row["place"]): float(row["bound with a knot there"]) for row in rows}
+    assert len(content["knots"]) == 5
+    assert {float(row["bound without it"]) for row in rows} == {content["without"]}
+    for knot in content["knots"]:
+        assert bound[knot] == pytest.approx(content["without"], abs=1e-3)  # the spikes
+    assert min(bound.values()) > content["without"] - 1e-3  # a knot never takes anything away
+    assert content["chosen"] == max(bound, key=bound.get)
+    assert max(bound.values()) > content["without"] + 0.5
+    assert f"{content['chosen']:.3f}" in text
+    X, y = made_up_rows(0)
+    # the bound stays below the evidence of the same hyperparameters: of the exact process with the best ones
+    assert max(bound.values()) < METHODS["FGP"].run(KnotTask(split_of(X, y), 5, None, torch.Generator())).objective
+    assert (tmp_path / "knots_figure_1.png").exists()
+
+
+def split_of(X, y):
+    return KnotSplit(X, y, X[:1], y[:1])
+
+
+def test_moves_start_at_five_knots_and_end_at_as_many_as_the_other(tmp_path):
+    text = moves(Choices(Sources(None), tmp_path, 1))
+    rows = read_rows(tmp_path / "knots_figure_2.csv")
+    content = json.loads((tmp_path / "knots_figure_2.json").read_text())
+    one, all_at_once = content["OAT-BO"], content["simultaneous refinement"]
+    assert len(one["start"]) == 5
+    assert one["end"][:5] == one["start"]  # older knots stay
+    assert len(one["end"]) == len(all_at_once["start"]) == len(all_at_once["end"]) > 5
+    assert all_at_once["start"] != all_at_once["end"]
+    assert all(float(row["OAT-BO, lower"]) < float(row["OAT-BO, mean"]) for row in rows)
+    assert "300 made-up rows" in text
+    assert "by L-BFGS" in text
+    assert (tmp_path / "knots_figure_2.png").exists()
+
+
+def test_figures_are_functions_of_the_seed():
+    X, y = made_up_rows(3)
+    assert torch.equal(y, made_up_rows(3)[1])
+    assert not torch.equal(X, made_up_rows(4)[0])
+    with pytest.raises(ValueError, match="--seed"):
+        new_knot(Choices(Sources(None), Path("nowhere"), 1, seed=-1))
