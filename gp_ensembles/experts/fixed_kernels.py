@@ -64,6 +64,7 @@ def fit_fixed_kernels(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
     if not has_fixed_kernels(expert):
         raise ValueError("an expert has more to be fitted than noise and scale; use fit_empirical_bayes")
     kernel, noise_model = expert.features.kernel, expert.likelihood.noise_covar
+    assert isinstance(kernel, ScaleKernel)
     least = float(noise_model.raw_noise_constraint.lower_bound)
     above = least + max(least, 1e-6) ** 2  # the bound itself is infinitely far away on the scale of logarithms
     best = best_variances(profile(expert.features(X), y), above)

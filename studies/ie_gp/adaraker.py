@@ -84,7 +84,7 @@ def run_adaraker(
     if (state.num_rows + len(y)).bit_length() > levels:
         raise ValueError(f"the state has room for {2**levels - 1} rows, got {state.num_rows + len(y)}")
     weights, log_weights, log_shares = (part.clone() for part in (*state.raker, state.log_shares))
-    steps = torch.tensor([min(_MOST_STEP, 2 ** (-0.5 * j)) for j in range(levels)]).to(Phi)
+    steps = Phi.new_tensor([min(_MOST_STEP, 2 ** (-0.5 * j)) for j in range(levels)])
     penalty = settings.penalty.unsqueeze(-1).expand(log_shares.shape)
     means, missing = [], torch.isnan(y).tolist()
     for t, features in enumerate(Phi.unbind(1)):

@@ -56,7 +56,9 @@ def shuffled_stream(table: Table, seed: int) -> Stream:
     """
     labels = table.y[~table.y.isnan()]
     if not bool(((labels == 0) | (labels == 1)).all()):
-        raise ValueError(f"{table.name}: targets must be 0 or 1, got {float(labels[(labels != 0) & (labels != 1)][0]):g}")
+        raise ValueError(
+            f"{table.name}: targets must be 0 or 1, got {float(labels[(labels != 0) & (labels != 1)][0]):g}"
+        )
     order = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(seed))
     X, y = table.X[order], table.y[order]
     warm = min(NUM_WARMUP, int(_SHARE * len(y)))
@@ -89,9 +91,7 @@ def _ensemble(spec: EnsembleSpec) -> Start:
 
 def _linear(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
     """Logistic regression as a filter, for what it is worth to have kernels."""
-    spec = replace(
-        presets.oebe, bases=(LinearBasis(),), fit_settings=FitSettings(num_samples=1), target=_TARGET
-    )
+    spec = replace(presets.oebe, bases=(LinearBasis(),), fit_settings=FitSettings(num_samples=1), target=_TARGET)
     online = spec.fit(stream.warm_X, stream.warm_y, generator=generator)
 
     def observe(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

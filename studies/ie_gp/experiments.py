@@ -42,9 +42,7 @@ def _latent_figure(number: int, title: str, size: Size) -> Experiment:
     sets = tuple(PaperSet(name) for name in START_SHARES)
     run = partial(_embeddings, number)
     methods, settings = tuple(LATENT_METHODS), LatentSettings()
-    return Experiment(
-        f"figure-{number}", title, protocol, run, size, Size(1, 300), sets, methods, settings=settings
-    )
+    return Experiment(f"figure-{number}", title, protocol, run, size, Size(1, 300), sets, methods, settings=settings)
 
 
 def _embeddings(number: int, choices: Choices, settings: LatentSettings) -> str:

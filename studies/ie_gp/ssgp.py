@@ -69,8 +69,8 @@ class Old(NamedTuple):
 def absorb(kernel: Kernel, knots: Tensor, X: Tensor, y: Tensor, old: Old, nugget: float = NUGGET) -> tuple[Tensor, Old]:
     r"""The collapsed bound of a batch, and what is known after it.
 
-    With :math:`K_{bb} = L L^\top`, :math:`W_f = L^{-1} K_{bf}`, :math:`T = L^{-1} K_{ba} L_a^{-\top}`, the old precision
-    C and shift g, :math:`B = I + W_f W_f^\top / \sigma^2 + T C T^\top` and
+    With :math:`K_{bb} = L L^\top`, :math:`W_f = L^{-1} K_{bf}`, :math:`T = L^{-1} K_{ba} L_a^{-\top}`, the old
+    precision C and shift g, :math:`B = I + W_f W_f^\top / \sigma^2 + T C T^\top` and
     :math:`c = W_f y / \sigma^2 + T g`,
 
     .. math:: F = -\tfrac{N}{2} \log 2 \pi \sigma^2 - \frac{y^\top y + \mathrm{tr}(K_{ff} - W_f^\top W_f)}{2 \sigma^2}
@@ -177,9 +177,7 @@ class StreamingSparseGP:
         return mean, log_prob
 
     def _block(self, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        rows = torch.linalg.solve_triangular(
-            self.old.factor, self.kernel.covariance(self.old.knots, X), upper=False
-        ).mT
+        rows = torch.linalg.solve_triangular(self.old.factor, self.kernel.covariance(self.old.knots, X), upper=False).mT
         self._state, steps = update_block(self._state, rows.contiguous(), y, None, self.kernel.noise.exp())
         variance = steps.variance + (self.kernel.variance.exp() - rows.square().sum(-1)).clamp_min(0.0)
         log_prob = -0.5 * ((y - steps.mean).square() / variance + (2 * math.pi * variance).log())

@@ -21,7 +21,9 @@ SETS = (
 )
 _SCORES = ("nmse", "mse_last_1000", "log_score", "worst_row_share", "fit_seconds", "stream_seconds")
 FIGURES = (
-    Quantity(2, "normalized mean squared errors on streams", "nmse", "normalized mean squared error so far", 0.0, _SCORES),
+    Quantity(
+        2, "normalized mean squared errors on streams", "nmse", "normalized mean squared error so far", 0.0, _SCORES
+    ),
     Quantity(
         3,
         "predictive log densities on streams",
@@ -42,7 +44,7 @@ FIGURES = (
 
 
 def scaled_stream(table: Table, num_warmup: int = NUM_WARMUP) -> Stream:
-    """Targets standardized by the warm-up rows; inputs as they are if those lie in [0, 1], else scaled by their range."""
+    """Targets standardized by the warm-up rows; inputs scaled by their range there unless it lies in [0, 1] already."""
     stream = split_stream(table, num_warmup, drop_constant=True)
     kept = [table.feature_names.index(name) for name in stream.feature_names]
     X = table.X[:, kept]

@@ -95,7 +95,9 @@ def run_figure(task: Task, quantity: Quantity, choices: Choices, settings: None 
     own = task.settings._replace(as_published=choices.as_published)
     results = Results(own, ("set", "method", "trial"), choices.trials)
     results.notes.extend(notes)
-    with running(results, choices.out / task.name, len(found) * len(methods) * choices.trials, choices.progress) as parts:
+    with running(
+        results, choices.out / task.name, len(found) * len(methods) * choices.trials, choices.progress
+    ) as parts:
         for one in found:
             table = one.table._replace(X=one.table.X[: choices.max_rows], y=one.table.y[: choices.max_rows])
             data = fingerprint(table.X, table.y)
@@ -141,7 +143,8 @@ def _written(
         [*key, *(str(estimate(results.values(score, *key))).replace("nan", "-") for score in quantity.scores)]
         for key in keys
     ]
-    title = f"Lu et al. 2022, figure {quantity.figure}: {quantity.title}, {choices.trials} trial(s) from seed {choices.seed}"
+    title = f"Lu et al. 2022, figure {quantity.figure}: {quantity.title}"
+    title += f", {choices.trials} trial(s) from seed {choices.seed}"
     if choices.as_published:
         title += f"\nas the authors ran it: {PUBLISHED}"
     printed = beside_printed(read_printed(PRINTED, f"figure-{quantity.figure}"), ours)

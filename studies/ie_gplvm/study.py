@@ -75,7 +75,9 @@ def run(choices: Choices, effort: Effort = Effort(), *, figure: int = 7) -> str:
     results = Results(plan, ("set", "run", "draw"), plan.draws)
     results.notes.extend([*notes, *about_sets])
     runs = list(dict.fromkeys(METHODS[method].run for method in methods))
-    with running(results, choices.out / "latent_parts", len(tables) * plan.draws * len(runs), choices.progress) as parts:
+    with running(
+        results, choices.out / "latent_parts", len(tables) * plan.draws * len(runs), choices.progress
+    ) as parts:
         for name, table in tables.items():
             for draw in range(plan.draws):
                 try:

@@ -1,4 +1,4 @@
-"""Streaming sparse Gaussian processes: the exact process where all rows are inducing, the batch bound where none moves."""
+"""Streaming sparse processes: exact where all rows are inducing points, the batch bound where no point moves."""
 
 import math
 
