@@ -19,6 +19,7 @@ from gp_ensembles.numerics.minimize import minimize
 NUGGET = 1e-6  # share of the process's variance that an inducing variable has of its own
 _BLOCK = 32  # rows that the filter takes at once
 _WALL = 12.0  # logarithms of hyperparameters beyond which the bound counts as infinitely low
+_LEAST_SPREAD = 0.01  # of a column, where length scales start: one that hardly moves at first may move later
 _KEPT = 0.7  # share of the old inducing points that stay; the rest are drawn from the new rows, as in the authors' code
 
 
@@ -160,7 +161,7 @@ class StreamingSparseGP:
         seen = ~y.isnan()
         X, y = X[seen], y[seen]
         order = torch.randperm(len(X), generator=generator)[: settings.num_inducing]
-        spread = (X.amax(0) - X.amin(0)).clamp_min(1e-6)
+        spread = (X.amax(0) - X.amin(0)).clamp_min(_LEAST_SPREAD)
         start = Kernel((0.5 * math.sqrt(X.shape[1]) * spread).log(), X.new_zeros(()), X.new_tensor(math.log(0.1)))
         kernel, old = refit(start, X[order.to(X.device)], X, y, Old.nothing(X), settings.first_iterations)
         return cls(kernel, old, settings, generator)
