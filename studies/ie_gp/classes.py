@@ -59,7 +59,7 @@ def shuffled_stream(table: Table, seed: int) -> Stream:
         raise ValueError(
             f"{table.name}: targets must be 0 or 1, got {float(labels[(labels != 0) & (labels != 1)][0]):g}"
         )
-    order = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(seed), device="cpu")
     X, y = table.X[order], table.y[order]
     warm = min(NUM_WARMUP, int(_SHARE * len(y)))
     constant = set(constant_columns(X[:warm]))

@@ -160,7 +160,7 @@ class StreamingSparseGP:
         """Fit hyperparameters and inducing points to the warm-up rows X (N, D) and y (N,); NaN rows are left out."""
         seen = ~y.isnan()
         X, y = X[seen], y[seen]
-        order = torch.randperm(len(X), generator=generator)[: settings.num_inducing]
+        order = torch.randperm(len(X), generator=generator, device="cpu")[: settings.num_inducing]
         spread = (X.amax(0) - X.amin(0)).clamp_min(_LEAST_SPREAD)
         start = Kernel((0.5 * math.sqrt(X.shape[1]) * spread).log(), X.new_zeros(()), X.new_tensor(math.log(0.1)))
         kernel, old = refit(start, X[order.to(X.device)], X, y, Old.nothing(X), settings.first_iterations)
@@ -191,8 +191,8 @@ class StreamingSparseGP:
     def _refit(self) -> None:
         """Inducing points among the old and the new rows, then all of them and the hyperparameters moved uphill."""
         knots, count = self.old.knots, len(self.old.knots)
-        kept = torch.randperm(count, generator=self._generator)[: round(_KEPT * count)]
-        fresh = torch.randperm(len(self._y), generator=self._generator)[: count - len(kept)]
+        kept = torch.randperm(count, generator=self._generator, device="cpu")[: round(_KEPT * count)]
+        fresh = torch.randperm(len(self._y), generator=self._generator, device="cpu")[: count - len(kept)]
         start = torch.cat([knots[kept.to(knots.device)], self._X[fresh.to(knots.device)]])
         self.kernel, self.old = refit(self.kernel, start, self._X, self._y, self.old, self.settings.iterations)
         self._X, self._y, self._state = self._X[:0], self._y[:0], _state(self.old)
