@@ -19,6 +19,8 @@ from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
+from gp_ensembles.experts.fixed_kernels import fit_fixed_kernels, has_fixed_kernels
+from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features.base import FeatureMap
@@ -38,7 +40,8 @@ class FitSettings:
     """How hyperparameters are found from the warm-up rows.
 
     Attributes:
-        method: Optimizer of the evidence; ``None`` keeps the starting values.
+        method: Optimizer of the evidence; ``None`` keeps the starting values. Kernels that are fixed need none: the
+            best noise and prior variance of each follow from one decomposition, without a start and its prior.
         num_samples: Experts per optimum: the optimum itself, and draws from a Laplace approximation around it.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space
             (logarithms): weak, so that what the data do not determine stays near its start.
@@ -144,7 +147,9 @@ def _fit(
     generator: torch.Generator | None,
     progress: bool,
 ) -> Expert:
-    if fit.method is not None:
+    if fit.method is not None and isinstance(expert, GaussianExpert) and has_fixed_kernels(expert):
+        fit_fixed_kernels(expert, X, y)
+    elif fit.method is not None:
         fit_empirical_bayes(expert, X, y, fit.method, start_precision=fit.start_precision, progress=progress)
     if fit.num_samples == 1:
         return expert

@@ -1,17 +1,11 @@
 r"""Noise and prior variance of each of many series on features that they share, profiled exactly.
 
-With the features fixed, one decomposition :math:`\Phi^\top \Phi = V \mathrm{diag}(\lambda) V^\top` for each series and
-expert gives its evidence for all variances at F operations each, :math:`c_i = (V^\top \Phi^\top y)_i^2 / \lambda_i`,
-:math:`e = y^\top y - \sum_i c_i` (what least squares leave) and :math:`r = \sigma_\theta^2 / \sigma^2`:
-
-.. math:: \log p(y) = -\tfrac12 \Bigl( \frac{e + \sum_i c_i / (1 + r \lambda_i)}{\sigma^2}
-              + N \log 2 \pi \sigma^2 + \sum_i \log (1 + r \lambda_i) \Bigr)
-
-(Rasmussen and Williams 2006, section 2.2, by Woodbury's identity.) Length scales stay those that all series share: to
-fit them for each in one batch costs what it costs one by one, since their features are most of the work.
+With the features fixed, one decomposition for each series and expert gives its evidence for all variances
+(:mod:`gp_ensembles.experts.profiled_evidence`); a prior around the variances that the series share holds those that few
+rows say little of. Length scales stay those that all series share: to fit them for each in one batch costs what it
+costs one by one, since their features are most of the work.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -20,6 +14,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.profiled_evidence import Profile, evidence_at
 from gp_ensembles.numerics.minimize import minimize
 
 _FEATURES_AT_ONCE = 300_000  # numbers that stay in the cache
@@ -37,15 +32,6 @@ class Variances(NamedTuple):
 
     noise: Tensor
     prior: Tensor
-
-
-class _Profile(NamedTuple):
-    """What the evidence of P problems needs: eigenvalues and c (P, F), e and the number of targets (P,)."""
-
-    eigenvalues: Tensor
-    explained: Tensor
-    left: Tensor
-    num_rows: Tensor
 
 
 @torch.no_grad()
@@ -81,13 +67,13 @@ def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings
         _profile(bound.features(rows).reshape(len(rows), num_experts, -1, num_features), targets)
         for rows, targets in zip(X.split(size), y.split(size), strict=True)
     ]
-    profile = _Profile(*(torch.cat(part).flatten(0, 1) for part in zip(*parts, strict=True)))
+    profile = Profile(*(torch.cat(part).flatten(0, 1) for part in zip(*parts, strict=True)))
     above = (bound.noise.reshape(-1).double() - _LEAST_NOISE).clamp_min(_LEAST_NOISE**2)
     own = torch.stack([above, bound.prior_variance.reshape(-1).double()], dim=-1).log()
     start = own.expand(len(y), -1, -1).reshape(-1, 2)
 
     def losses(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
-        some = _Profile(*(part[problems] for part in profile))
+        some = Profile(*(part[problems] for part in profile))
         value, gradient = _evidence(some, points)
         away = points - start[problems]
         value = value - 0.5 * fit.start_precision * away.square().sum(-1)
@@ -107,8 +93,12 @@ def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings
     return Variances(_LEAST_NOISE + variances[..., 0], variances[..., 1])
 
 
-def _profile(Phi: Tensor, y: Tensor) -> _Profile:
-    """Of features (S, M, N, F) and targets (S, N), with axes (S, M) in front."""
+def _profile(Phi: Tensor, y: Tensor) -> Profile:
+    """Of features (S, M, N, F) and targets (S, N), with axes (S, M) in front.
+
+    By the squares of the features, in less than half of the time of their singular values; the prior keeps ratios where
+    that is enough.
+    """
     seen = (~y.isnan()).double()
     targets = y.double().nan_to_num(0.0)
     design = Phi * seen[:, None, :, None]
@@ -119,19 +109,12 @@ def _profile(Phi: Tensor, y: Tensor) -> _Profile:
     explained = torch.where(is_zero, 0.0, moments.square() / eigenvalues)
     total, num_rows = (part.unsqueeze(1).expand_as(like[..., 0]) for part in (targets.square().sum(-1), seen.sum(-1)))
     left = (total - explained.sum(-1)).clamp_min(0.0)
-    return _Profile(eigenvalues.masked_fill(is_zero, 0.0), explained, left, num_rows)
+    return Profile(eigenvalues.masked_fill(is_zero, 0.0), explained, left, num_rows)
 
 
-def _evidence(profile: _Profile, points: Tensor) -> tuple[Tensor, Tensor]:
+def _evidence(found: Profile, points: Tensor) -> tuple[Tensor, Tensor]:
     """Log evidence (P,) and its gradient (P, 2) at logarithms of the noise above the least and of the prior."""
     above, prior = points.exp().unbind(-1)
     noise = _LEAST_NOISE + above
-    ratio = (prior / noise).unsqueeze(-1)
-    shrink = 1 / (1 + ratio * profile.eigenvalues)
-    quadratic = profile.left + (profile.explained * shrink).sum(-1)
-    value = -0.5 * (quadratic / noise + profile.num_rows * (2 * math.pi * noise).log() - shrink.log().sum(-1))
-    # By the logarithm of the ratio at fixed noise, and by that of the noise at fixed ratio.
-    learned = ratio * profile.eigenvalues * shrink
-    by_ratio = 0.5 * ((profile.explained * shrink * learned).sum(-1) / noise - learned.sum(-1))
-    by_noise = 0.5 * (quadratic / noise - profile.num_rows)
+    value, by_noise, by_ratio = evidence_at(found, noise, prior / noise)
     return value, torch.stack([(by_noise - by_ratio) * (above / noise), by_ratio], dim=-1)

@@ -5,8 +5,9 @@ from functools import partial
 
 from studies.harness.experiment import Choices, Experiment, Paper, Size
 from studies.harness.sources import PaperSet
-from studies.ie_gp import study
-from studies.ie_gp.methods import METHODS
+from studies.ie_gp import classes, streams
+from studies.ie_gp.regret import static_figure, switching_figure
+from studies.ie_gp.study import PUBLISHED, Quantity, Task, run_figure
 from studies.ie_gplvm import study as latent
 from studies.ie_gplvm.methods import METHODS as LATENT_METHODS
 from studies.ie_gplvm.methods import Effort
@@ -15,65 +16,56 @@ from studies.ie_gplvm.sets import START_SHARES
 
 @dataclass(frozen=True)
 class LatentSettings:
-    """Further options of figure 7."""
+    """Further options of figures 7 and 8."""
 
     block_size: int = field(default=Effort().block_size, metadata={"help": "rows that the ensembles embed at once"})
     iterations: int = field(default=Effort().iterations, metadata={"help": "steps of GPyTorch's model"})
 
 
-def _figure(number: int, choices: Choices, settings: None) -> str:
-    return study.run(
-        number,
-        choices.sources.folder,
-        choices.out,
-        draws=choices.trials,
-        max_rows=choices.max_rows,
-        progress=choices.progress,
-    )
-
-
-def _embeddings(choices: Choices, settings: LatentSettings) -> str:
-    dataset = None if choices.sets is None else choices.sets[0]
-    effort = Effort(settings.block_size, settings.iterations)
-    options = latent.Options(dataset, choices.methods, choices.trials, choices.seed, choices.max_rows, effort)
-    return latent.run(choices.sources.folder, choices.out, options, progress=choices.progress)
-
-
-_STREAMS = tuple(PaperSet(name) for name in study.DATASETS)
 _ON_STREAMS = "Inputs in [0, 1], 1 000 warm-up rows for hyperparameters, every row predicted before it is learned."
+_ON_CLASSES = (
+    "Rows shuffled by the seed, the first 1 000 of them (105 of ionosphere) for hyperparameters, every row predicted "
+    "before it is learned."
+)
 _REGRET = "Nothing is learned before the first row; hyperparameters are those that the data were drawn with."
 _SMALL = Size(1, 3000)
 
 
-def _stream_figure(number: int, title: str) -> Experiment:
-    run = partial(_figure, number)
-    sizes = Size(10), _SMALL
-    return Experiment(f"figure-{number}", title, _ON_STREAMS, run, *sizes, _STREAMS, tuple(METHODS))
+def _figure(task: Task, quantity: Quantity, protocol: str) -> Experiment:
+    run = partial(run_figure, task, quantity)
+    name, methods = f"figure-{quantity.figure}", tuple(task.methods)
+    return Experiment(name, quantity.title, protocol, run, Size(10), _SMALL, task.sets, methods, PUBLISHED)
 
 
-def _regret_figure(number: int, title: str) -> Experiment:
-    return Experiment(f"figure-{number}", title, _REGRET, partial(_figure, number), Size(10), Size(1))
+def _latent_figure(number: int, title: str, size: Size) -> Experiment:
+    protocol = "Rows shuffled by the seed; a tenth of them to start from; error of the nearest neighbor's label."
+    sets = tuple(PaperSet(name) for name in START_SHARES)
+    run = partial(_embeddings, number)
+    methods, settings = tuple(LATENT_METHODS), LatentSettings()
+    return Experiment(f"figure-{number}", title, protocol, run, size, Size(1, 300), sets, methods, settings=settings)
+
+
+def _embeddings(number: int, choices: Choices, settings: LatentSettings) -> str:
+    return latent.run(choices, Effort(settings.block_size, settings.iterations), figure=number)
+
+
+def _static_regret(choices: Choices, settings: None) -> str:
+    return static_figure(choices.out, draws=choices.trials, num_rows=choices.max_rows, progress=choices.progress)
+
+
+def _switching_regret(choices: Choices, settings: None) -> str:
+    return switching_figure(choices.out, draws=choices.trials, num_rows=choices.max_rows, progress=choices.progress)
 
 
 PAPER = Paper(
     "ie-gp",
     "Lu, Karanikolas, Giannakis: Incremental Ensemble Gaussian Processes. IEEE TPAMI 2022",
     (
-        _stream_figure(2, "normalized mean squared errors on streams"),
-        _stream_figure(3, "predictive log densities on streams"),
-        _stream_figure(4, "running times on streams"),
-        Experiment(
-            "figure-7",
-            "embeddings in two dimensions",
-            "Rows shuffled by the seed; a tenth of them to start from; error of the nearest neighbor's label.",
-            _embeddings,
-            Size(10),
-            Size(1, 300),
-            tuple(PaperSet(name) for name in START_SHARES),
-            tuple(LATENT_METHODS),
-            settings=LatentSettings(),
-        ),
-        _regret_figure(10, "static regret"),
-        _regret_figure(11, "switching regret"),
+        *(_figure(streams.TASK, quantity, _ON_STREAMS) for quantity in streams.FIGURES),
+        *(_figure(classes.TASK, quantity, _ON_CLASSES) for quantity in classes.FIGURES),
+        _latent_figure(7, "errors and times of embeddings in two dimensions", Size(10)),
+        _latent_figure(8, "maps of the latent space", Size(1)),
+        Experiment("figure-10", "static regret", _REGRET, _static_regret, Size(10), Size(1)),
+        Experiment("figure-11", "switching regret", _REGRET, _switching_regret, Size(10), Size(1)),
     ),
 )

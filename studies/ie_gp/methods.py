@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,33 +16,42 @@ from gp_ensembles.ensembles.presets import die_gp, ie_gp, sie_gp
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from studies.harness.protocol import Stream
-from studies.ie_gp.raker import run_rows, tuned_raker
+from studies.ie_gp import adaraker, raker, ssgp
 
 _CHUNK = 256  # rows between two looks at the clock
 _WEAK = 0.5  # precision of the prior around starting values, as in the presets: flat evidence leaves them there
+_DEAD = 1e-16  # weight below which the paper removes an expert for good
 
 Observe = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class MethodSettings(NamedTuple):
-    """What the paper fixes.
+    """What the paper fixes, and what it is silent on.
 
     Attributes:
-        num_features: Features per kernel, twice the number of frequencies.
+        num_features: Features per kernel, twice the number of frequencies, and inducing points of SSGP.
         random_walk_variance: Variance of a step of the dynamic ensemble's weights.
+        batch: Rows between two refits of SSGP.
+        iterations: Steps of L-BFGS of each of these.
+        as_published: As the authors ran it: warm-up rows give hyperparameters and are forgotten, and experts of no
+            weight are removed for good.
     """
 
     num_features: int = 100
     random_walk_variance: float = 1e-3
+    batch: int = 500
+    iterations: int = 10
+    as_published: bool = False
 
 
 class MethodRun(NamedTuple):
     """Predictions of a stream, each made before its target was seen, in standardized units.
 
     Attributes:
-        mean: Predictive means, shape (N,).
+        mean: Predictive means, of labels the probability of 1, shape (N,).
         log_prob: Log predictive densities, shape (N,); NaN where the target is missing, and for a method
             without a density.
         fit_seconds: Time of everything before the stream.
@@ -57,6 +67,7 @@ class MethodRun(NamedTuple):
 
 
 Start = Callable[[Stream, MethodSettings, torch.Generator], Observe]
+Descent = Callable[[raker.Loss, Stream, MethodSettings, torch.Generator], Callable[[Tensor, Tensor], Tensor]]
 
 
 def run_method(start: Start, stream: Stream, settings: MethodSettings, seed: int) -> MethodRun:
@@ -82,6 +93,56 @@ def run_method(start: Start, stream: Stream, settings: MethodSettings, seed: int
     return MethodRun(mean, log_prob, fit_seconds, ends, seconds)
 
 
+def start_ensemble(spec: EnsembleSpec, stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
+    """One of the paper's ensembles, over its dictionary of kernels."""
+    own = replace(spec, bases=(KernelDictionary(settings.num_features),))
+    if not own.static:
+        own = replace(own, random_walk_variances=(settings.random_walk_variance,))
+    if settings.as_published and isinstance(own.rule, BayesianModelAveraging):
+        own = replace(own, rule=BayesianModelAveraging(prune_below=_DEAD))
+    online = own.fit(stream.warm_X, stream.warm_y, generator=generator)
+    return _observing(OnlineEnsemble(online.ensemble) if settings.as_published else online)
+
+
+def start_raker(
+    loss: raker.Loss, stream: Stream, settings: MethodSettings, generator: torch.Generator
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Raker with the step that predicts the warm-up rows best; what it says of rows before their targets."""
+    X, y, features = stream.warm_X, stream.warm_y, _dictionary(stream, settings, generator)
+    state, tuned = raker.tuned_raker(features, X, y, len(y) + len(stream.y), loss)
+    if settings.as_published:
+        state = raker.init_raker(features(X[:1]), tuned)
+
+    def observe(X: Tensor, y: Tensor) -> Tensor:
+        nonlocal state
+        state, mean = raker.run_rows(state, features, X, y, tuned, loss)
+        return mean
+
+    return observe
+
+
+def start_adaraker(
+    loss: raker.Loss, stream: Stream, settings: MethodSettings, generator: torch.Generator
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """AdaRaker with the penalty that predicts the warm-up rows best; what it says of rows before their targets.
+
+    Its instances go on from what they learned, as in the authors' program: where they begin anew, all of them know
+    nothing at rows 1 024, 2 048, ....
+    """
+    X, y, features = stream.warm_X, stream.warm_y, _dictionary(stream, settings, generator)
+    num_rows = len(y) + len(stream.y)
+    state, tuned = adaraker.tuned_adaraker(features, X, y, num_rows, loss, keeps=True)
+    if settings.as_published:
+        state = adaraker.init_adaraker(features(X[:1]), tuned, num_rows)
+
+    def observe(X: Tensor, y: Tensor) -> Tensor:
+        nonlocal state
+        state, mean = adaraker.run_rows(state, features, X, y, tuned, loss)
+        return mean
+
+    return observe
+
+
 def _observing(online: OnlineEnsemble) -> Observe:
     def observe(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         predictions = online.observe(X, y)
@@ -90,55 +151,53 @@ def _observing(online: OnlineEnsemble) -> Observe:
     return observe
 
 
-def _ie_gp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
-    return _start(ie_gp, stream, settings, generator)
+def _without_density(start: Descent) -> Start:
+    def begin(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
+        observe = start(raker.SQUARED, stream, settings, generator)
+
+        def both(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            mean = observe(X, y)
+            return mean, torch.full_like(mean, torch.nan)
+
+        return both
+
+    return begin
 
 
-def _sie_gp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
-    return _start(sie_gp, stream, settings, generator)
+def _dictionary(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> BoundFeatures:
+    with torch.no_grad():
+        ((_, dictionary),) = KernelDictionary(settings.num_features).build(stream.warm_X, generator=generator)
+        return dictionary.bind()
 
 
-def _die_gp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
-    walking = replace(die_gp, random_walk_variances=(settings.random_walk_variance,))
-    return _start(walking, stream, settings, generator)
+def _i_ssgpr(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
+    """Gijsberts and Metta (2013): one expert on random features of an RBF kernel with a length scale for each column.
 
-
-def _start(spec: EnsembleSpec, stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
-    own = replace(spec, bases=(KernelDictionary(settings.num_features),))
-    return _observing(own.fit(stream.warm_X, stream.warm_y, generator=generator))
-
-
-def _issgp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
-    """One ARD expert: several starts, of which the evidence of the warm-up rows keeps one."""
+    Hyperparameters have the highest evidence of the warm-up rows; of several starts it keeps one.
+    """
     X, y = stream.warm_X, stream.warm_y
     ((_, features),) = FourierBasis(settings.num_features).build(X, generator=generator)
     experts = GaussianExpert(features)
     fit = fit_empirical_bayes(experts, X, y, start_precision=_WEAK)
     best = experts.take(fit.log_evidence.argmax().reshape(1))
     online = OnlineEnsemble(Ensemble([best], BayesianModelAveraging()))
-    online.observe(X, y)
+    if not settings.as_published:
+        online.observe(X, y)
     return _observing(online)
 
 
-def _raker(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
-    X, y = stream.warm_X, stream.warm_y
-    with torch.no_grad():
-        ((_, dictionary),) = KernelDictionary(settings.num_features).build(X, generator=generator)
-        features = dictionary.bind()
-    state, tuned = tuned_raker(features, X, y, len(y) + len(stream.y))
-
-    def observe(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal state
-        state, mean = run_rows(state, features, X, y, tuned)
-        return mean, torch.full_like(mean, torch.nan)
-
-    return observe
+def _ssgp(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
+    """The warm-up rows are its first batch, which it learns whatever the others do."""
+    own = ssgp.Settings(settings.num_features, settings.batch, iterations=settings.iterations)
+    return ssgp.StreamingSparseGP.fit(stream.warm_X, stream.warm_y, own, generator).observe
 
 
 METHODS: Mapping[str, Start] = {
-    "IE-GP": _ie_gp,
-    "SIE-GP": _sie_gp,
-    "DIE-GP": _die_gp,
-    "ISSGP": _issgp,
-    "Raker": _raker,
+    "IE-GP": partial(start_ensemble, ie_gp),
+    "SIE-GP": partial(start_ensemble, sie_gp),
+    "DIE-GP": partial(start_ensemble, die_gp),
+    "SSGP": _ssgp,
+    "I-SSGPR": _i_ssgpr,
+    "AdaRaker": _without_density(start_adaraker),
+    "Raker": _without_density(start_raker),
 }

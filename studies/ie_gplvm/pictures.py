@@ -6,12 +6,16 @@ from studies.harness.parts import Results
 from studies.ie_gplvm.methods import METHODS
 from studies.ie_gplvm.tables import LatentPlan, error_of
 
-_INCHES = 2.4  # a side of a panel
 _ACROSS = 6  # most panels beside one another
 
 
-def draw_embeddings(results: Results[LatentPlan], path: Path) -> None:
+def draw_embeddings(results: Results[LatentPlan], path: Path, size: float = 2.4) -> None:
     """Scatter plots, colored by label: sets below one another, methods across; what was not run is an empty panel.
+
+    Args:
+        results: What was run.
+        path: Where to write.
+        size: Inches of a side of a panel.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -23,8 +27,8 @@ def draw_embeddings(results: Results[LatentPlan], path: Path) -> None:
     colors = (*SERIES, INK)  # ten, one for each digit
     across = min(len(plan.methods), _ACROSS)
     down = -(-len(plan.methods) // across)
-    height = (_INCHES + 0.4) * down * len(plan.tables) + 0.3
-    figure, axes = new_figure(down * len(plan.tables), across, max(_INCHES * across, 4.0), height)
+    height = (size + 0.4) * down * len(plan.tables) + 0.3
+    figure, axes = new_figure(down * len(plan.tables), across, max(size * across, 4.0), height)
     there: set[int] = set()
     for number, name in enumerate(plan.tables):
         panels = axes[number * down * across : (number + 1) * down * across]

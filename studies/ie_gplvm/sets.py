@@ -1,18 +1,21 @@
 """The labeled sets that latent variable models are compared on: shuffled by a seed, a first part of each to start."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from gp_ensembles.data import Table, folder_names, load_folder
+from gp_ensembles.data import Table
 from gp_ensembles.streaming import constant_columns
+from studies.harness.experiment import Choices, check_own
+from studies.harness.plan import chosen
+from studies.harness.sources import PaperSet
 
 BUNDLED = "digits"  # comes with scikit-learn; the others need a folder
 # Share of the rows that an online model starts from (Lu et al. 2022, section 7); digits is not among the paper's sets.
 START_SHARES = {BUNDLED: 0.1, "oil_flow": 0.1, "usps_0to4": 0.1, "mnist_5k": 0.05}
+SETS = {name: PaperSet(name) for name in START_SHARES}
 _FEWEST_TO_START = 3  # two directions need three rows
 
 
@@ -32,30 +35,32 @@ class LatentRows(NamedTuple):
     num_dropped: int
 
 
-def load_sets(data: Path | None, dataset: str | None) -> tuple[dict[str, Table], list[str]]:
-    """The sets that can be had, in the order of the table, and the names of those that cannot.
+def latent_sets(choices: Choices) -> tuple[dict[str, Table], list[str]]:
+    """The sets that were chosen and can be had, in the order of the table, and sentences on those that cannot.
 
     Args:
-        data: A folder with a manifest; ``None`` for what needs no folder.
-        dataset: The only set wanted; all by default.
+        choices: Which sets, and where they come from; the digits come with scikit-learn.
 
     Raises:
-        ValueError: If there is no such set, or the one wanted is not to be had.
-        FileNotFoundError: If the folder has no manifest, or not the file that its manifest names.
+        ValueError: If there is no such set, or none can be had.
+        FileNotFoundError: If a file is not there.
     """
-    if dataset is not None and dataset not in START_SHARES:
-        raise ValueError(f"--dataset of figure 7 must be one of {', '.join(START_SHARES)}, got {dataset}")
-    wanted = list(START_SHARES) if dataset is None else [dataset]
-    there = [BUNDLED] if data is None else [BUNDLED, *folder_names(data)]
-    absent = [name for name in wanted if name not in there]
-    if absent == wanted:
-        where = "give a folder that has it with --data" if data is None else f"the folder {data} does not have it"
-        raise ValueError(f"the set {absent[0]} is not here: {where}")
-    tables = {}
-    for name in wanted:
-        if name not in absent:
-            tables[name] = _digits() if name == BUNDLED or data is None else load_folder(data, name)
-    return tables, absent
+    wanted = [SETS[name] for name in chosen(choices.sets, SETS, "set")]
+    check_own(choices.sources, list(SETS.values()))
+    tables: dict[str, Table] = {}
+    notes: list[str] = []
+    for one in wanted:
+        found = choices.sources.find(one)
+        if found is not None:
+            tables[one.name] = found.table
+            notes += [found.note] * bool(found.note)
+        elif one.name == BUNDLED:
+            tables[one.name] = _digits()
+    absent = [one for one in wanted if one.name not in tables]
+    notes += choices.sources.missing(absent)
+    if not tables:
+        raise ValueError(notes[0])
+    return tables, notes
 
 
 def shuffled_rows(table: Table, start_share: float, seed: int, max_rows: int | None = None) -> LatentRows:

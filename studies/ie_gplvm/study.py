@@ -8,24 +8,25 @@ embedding's error is the share of rows whose nearest neighbor in it has another 
 import time
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.files.checkpoint import fingerprint
+from studies.harness.experiment import Choices
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report
 from studies.ie_gplvm.gpytorch_model import LEARNING_RATE, MINIBATCH, NUM_INDUCING
 from studies.ie_gplvm.methods import CONSTANTS, METHODS, RUNS, Effort, LatentTask, without_umap
 from studies.ie_gplvm.pictures import draw_embeddings
-from studies.ie_gplvm.sets import START_SHARES, LatentRows, load_sets, shuffled_rows
+from studies.ie_gplvm.sets import START_SHARES, LatentRows, latent_sets, shuffled_rows
 from studies.ie_gplvm.tables import LatentPlan, long_rows, sizes, summary_rows, table_text
 
 _VERSION = 1  # of everything that scores depend on besides the data; a new number makes old files worthless
-FIGURE = 7
+_SIZES = {7: 2.4, 8: 3.6}  # inches of a side of a panel
 _REMARK = (
     "Error: share of rows whose nearest other row in the embedding has another label, in percent; median, lowest and "
     "highest over draws. Seconds: medians, on the wall and of the processor. Online methods meet the rows one after "
@@ -35,75 +36,48 @@ _REMARK = (
 )
 
 
-class Options(NamedTuple):
-    """What may be chosen of the figure.
-
-    Attributes:
-        dataset: The only set; all that can be had by default.
-        methods: Which methods; all by default.
-        draws: Runs of each method, each with its own frequencies and order of rows.
-        seed: Seed of the first run; the next ones count on from it.
-        max_rows: Most rows of a set; all by default.
-        effort: Block size of the ensembles, steps of GPyTorch's model.
-    """
-
-    dataset: str | None = None
-    methods: Sequence[str] | None = None
-    draws: int = 3
-    seed: int = 0
-    max_rows: int | None = None
-    effort: Effort = Effort()
-
-
-def run(
-    data: Path | None,
-    out: Path,
-    options: Options = Options(),  # noqa: B008 (immutable)
-    *,
-    progress: bool = False,
-) -> str:
+def run(choices: Choices, effort: Effort = Effort(), *, figure: int = 7) -> str:  # noqa: B008 (immutable)
     """Make the figure; write its table as text, every run as CSV, medians as JSON and the embeddings as PNG.
 
-    Files are ``figure_7.txt``, ``.csv``, ``.json`` and ``.png`` in ``out``. Finished parts (a set, a method and a
-    draw) are kept in ``out/figure_7_parts``, so a call that was cut goes on with what is done.
+    Files are ``figure_7.txt``, ``.csv``, ``.json`` and ``.png`` in ``choices.out``. Finished parts (a set, a method and
+    a draw) are kept in ``latent_parts`` beside them, so a call that was cut goes on with what is done.
 
     Args:
-        data: A folder with a manifest and the sets; without it there is only the one that scikit-learn brings.
-        out: Folder of the results; it is made if need be.
-        options: Set, methods, draws, seed, rows and effort.
-        progress: Show a progress bar.
+        choices: Sets, methods, draws, seed, rows, and the folder of the results.
+        effort: Block size of the ensembles, steps of GPyTorch's model.
+        figure: 7, or 8 for maps of the first draw, a large one for each set and method.
 
     Returns:
         The table and what is to be known of it, as text.
 
     Raises:
         ValueError: If there is no such set or method, a number is out of range, or nothing could be run.
-        OSError: If ``data`` cannot be read or ``out`` cannot be written.
+        OSError: If a set cannot be read or ``choices.out`` cannot be written.
 
     Example:
         >>> import pathlib, tempfile
+        >>> from studies.harness.sources import Sources
         >>> out = pathlib.Path(tempfile.mkdtemp())
-        >>> text = run(None, out, Options("digits", ["pca"], draws=1, max_rows=60))
+        >>> text = run(Choices(Sources(None), out, 1, 60, ["digits"], ["pca"]))
         >>> sorted(path.name for path in out.iterdir() if path.suffix in (".csv", ".json", ".txt"))
         ['figure_7.csv', 'figure_7.json', 'figure_7.txt']
     """
-    methods, notes = _methods(options.methods)
-    check_range("draws", options.draws, 1)
-    check_range("seed", options.seed, 0)
-    if options.max_rows is not None:
-        check_range("max_rows", options.max_rows, 1)
-    check_range("block_size", options.effort.block_size, 1)
-    check_range("iterations", options.effort.iterations, 1)
-    tables, absent = load_sets(data, options.dataset)
-    if absent:
-        where = "without --data" if data is None else "in the folder"
-        notes.append(f"not there {where}: {', '.join(absent)}")
-    make_folder(out)
-    plan = LatentPlan(tables, methods, options.draws, options.seed, options.max_rows, options.effort)
+    methods, notes = _methods(choices.methods)
+    check_range("trials", choices.trials, 1)
+    check_range("seed", choices.seed, 0)
+    if choices.max_rows is not None:
+        check_range("max_rows", choices.max_rows, 1)
+    check_range("block_size", effort.block_size, 1)
+    check_range("iterations", effort.iterations, 1)
+    tables, about_sets = latent_sets(choices)
+    make_folder(choices.out)
+    plan = LatentPlan(tables, methods, choices.trials, choices.seed, choices.max_rows, effort)
     results = Results(plan, ("set", "run", "draw"), plan.draws)
-    results.notes.extend(notes)
+    results.notes.extend([*notes, *about_sets])
     runs = list(dict.fromkeys(METHODS[method].run for method in methods))
-    with running(results, out / "figure_7_parts", len(tables) * plan.draws * len(runs), progress) as parts:
+    with running(
+        results, choices.out / "latent_parts", len(tables) * plan.draws * len(runs), choices.progress
+    ) as parts:
         for name, table in tables.items():
             for draw in range(plan.draws):
                 try:
@@ -113,7 +87,7 @@ def run(
                     continue
                 for run in runs:
                     _run_part(parts, plan, (name, run, draw), rows)
-    return _written(results, out)
+    return _written(results, choices.out, figure)
 
 
 def _methods(given: Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -174,9 +148,9 @@ def run_part(run: str, task: LatentTask, settings: dict[str, object]) -> Record:
     return Record(settings, scores, curves)
 
 
-def _written(results: Results[LatentPlan], out: Path) -> str:
+def _written(results: Results[LatentPlan], out: Path, figure: int) -> str:
     plan = results.plan
-    title = f"IE-GPLVM, figure {FIGURE}: embeddings in two dimensions, {plan.draws} draw(s) from seed {plan.seed}"
+    title = f"IE-GPLVM, figure {figure}: embeddings in two dimensions, {plan.draws} draw(s) from seed {plan.seed}"
     titles = "".join(f"{name}: {METHODS[name].title}\n" for name in plan.methods)
     notes = [_effort(plan), *sizes(results), *results.failure_lines(), *results.notes]
     text = "\n".join([title, _REMARK, "", titles, table_text(results), "", *notes])
@@ -191,8 +165,8 @@ def _written(results: Results[LatentPlan], out: Path) -> str:
         "notes": notes,
         "failures": results.failed(),
     }
-    pictures = {"": lambda path: draw_embeddings(results, path)}
-    return write_report(out / f"figure_{FIGURE}", text, long_rows(results), content, pictures)
+    pictures = {"": partial(draw_embeddings, results, size=_SIZES[figure])}
+    return write_report(out / f"figure_{figure}", text, long_rows(results), content, pictures)
 
 
 def _effort(plan: LatentPlan) -> str:

@@ -1,6 +1,5 @@
 """Figures of the IE-GP paper: gradient descent against a plain loop, regret against dense algebra, lasting files."""
 
-import csv
 import json
 import math
 
@@ -15,14 +14,17 @@ from gp_ensembles.data import Table, load_folder
 from gp_ensembles.files.replacing import write_json
 from gp_ensembles.metrics import nmse
 from studies.__main__ import main
+from studies.harness.experiment import Choices
 from studies.harness.parts import Record, kept_record
+from studies.harness.sources import Sources
 from studies.ie_gp import regret as synthetic_regret
+from studies.ie_gp import streams
 from studies.ie_gp import study as ie_gp
 from studies.ie_gp.methods import METHODS, MethodSettings, run_method
 from studies.ie_gp.raker import STEPS, RakerSettings, init_raker, run_raker, run_rows, tuned_raker
 
 SEEDS = st.integers(0, 2**31 - 1)
-SMALL = ie_gp.Protocol(60, MethodSettings(num_features=10))
+SMALL = MethodSettings(num_features=10, batch=30, iterations=2)
 
 
 def random_problem(seed, num_kernels=3, num_rows=25, num_features=4):
@@ -137,17 +139,17 @@ def test_a_method_predicts_before_it_sees_and_lives_with_gaps(name):
     table = table_of(num_rows=140)
     y = table.y.clone()
     y[[70, 100]] = math.nan
-    stream = ie_gp.scaled_stream(table._replace(y=y), 80)
-    run = run_method(METHODS[name], stream, MethodSettings(num_features=10), seed=3)
+    stream = streams.scaled_stream(table._replace(y=y), 80)
+    run = run_method(METHODS[name], stream, SMALL, seed=3)
     assert run.mean.shape == run.log_prob.shape == (60,)
     assert run.ends == [0, 60]
     assert run.seconds[-1] > 0
     changed = stream._replace(y=torch.cat([stream.y[:30], 50 + stream.y[30:]]))
-    other = run_method(METHODS[name], changed, MethodSettings(num_features=10), seed=3)
+    other = run_method(METHODS[name], changed, SMALL, seed=3)
     torch.testing.assert_close(other.mean[:31], run.mean[:31], rtol=1e-9, atol=1e-9)
     assert float((other.mean[31:] - run.mean[31:]).abs().max()) > 0.1
     assert float(nmse(run.mean, stream.y)) < 0.8
-    if name == "Raker":
+    if name.endswith("Raker"):
         assert bool(run.log_prob.isnan().all())
     else:
         assert torch.equal(run.log_prob.isfinite(), ~stream.y.isnan())
@@ -155,43 +157,57 @@ def test_a_method_predicts_before_it_sees_and_lives_with_gaps(name):
 
 def test_inputs_stay_as_they_are_or_are_scaled_by_the_warm_up_alone():
     table = table_of("toms_hardware")
-    stream = ie_gp.scaled_stream(table, 60)
+    stream = streams.scaled_stream(table, 60)
     assert torch.equal(torch.cat([stream.warm_X, stream.X]), table.X)
     assert float(stream.warm_y.mean()) == pytest.approx(0, abs=1e-12)
-    stream = ie_gp.scaled_stream(table._replace(name="sarcos_thin10", X=50 * table.X - 7), 60)
+    stream = streams.scaled_stream(table._replace(X=50 * table.X - 7), 60)
     torch.testing.assert_close(stream.warm_X.amin(0), stream.X.new_zeros(3))
     torch.testing.assert_close(stream.warm_X.amax(0), stream.X.new_ones(3))
     assert float(stream.X.amax()) > 1  # the range is that of the warm-up
     X = table.X.clone()
     X[:60, 1] = 0.25  # constant in the warm-up
-    stream = ie_gp.scaled_stream(table._replace(X=X), 60)
+    stream = streams.scaled_stream(table._replace(X=X), 60)
     assert stream.X.shape == (90, 2)
     assert stream.dropped == ("x2",)
 
 
-@pytest.mark.slow
-def test_real_streams_end_in_tables_pictures_and_records_that_are_read_back(folder, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    text = ie_gp.real_streams(2, folder, out, SMALL, draws=2)
-    assert "not in the folder: air_quality, twitter_buzz" in text
-    assert [line.split()[1] for line in text.splitlines()[1 : 1 + 2 * len(METHODS)]] == 2 * list(METHODS)
-    assert "5.39e-04" in text
-    with (out / "table.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * len(METHODS)
-    assert all(
-        float(row["mse_last_1000_median"]) > 0 and (row["log_score_median"] == "") == (row["method"] == "Raker")
-        for row in rows
+def task():
+    """The figures of streams with a short warm-up."""
+    return streams.TASK._replace(
+        prepare=lambda table, seed: streams.scaled_stream(table, 60), settings=SMALL, constants={"num_warmup": 60}
     )
-    assert all(float(row["nmse_lowest"]) <= float(row["nmse_median"]) <= float(row["nmse_highest"]) for row in rows)
-    first = json.loads((out / "runs" / "toms_hardware_IE-GP_0.json").read_text())
-    stream = ie_gp.scaled_stream(load_folder(folder, "toms_hardware"), 60)
-    run = run_method(METHODS["IE-GP"], stream, SMALL.methods, 0)
+
+
+def choices(folder, out, **change):
+    return Choices(Sources(folder), out, 2)._replace(**change)
+
+
+def test_a_figure_ends_in_a_table_a_picture_and_records_that_are_read_back(folder, tmp_path, monkeypatch):
+    out, two, methods = tmp_path / "out", streams.FIGURES[0], ["IE-GP", "Raker"]
+    text = ie_gp.run_figure(task(), two, choices(folder, out, methods=methods))
+    assert "sarcos_thin10 stands for sarcos" in text
+    assert "air_quality is left out" in text
+    lines = text.splitlines()
+    assert [line.split()[:2] for line in lines[2:6]] == [[s, m] for s in ("toms_hardware", "sarcos") for m in methods]
+    assert "0.000539" in text  # what is known to be printed
+    first = json.loads((out / "stream_parts" / "toms_hardware_IE-GP_0.json").read_text())
+    stream = streams.scaled_stream(load_folder(folder, "toms_hardware"), 60)
+    run = run_method(METHODS["IE-GP"], stream, SMALL, 0)
     assert first["scores"]["nmse"] == pytest.approx(float(nmse(run.mean, stream.y)), rel=1e-9)
     assert first["curves"]["nmse"][-1] == pytest.approx(first["scores"]["nmse"])
     own = stream.standardizer.inverse_mean(run.mean) - load_folder(folder, "toms_hardware").y[60:]
     assert first["scores"]["mse_last_1000"] == pytest.approx(float(own.square().mean()), rel=1e-9)
     assert first["scores"]["log_score"] == pytest.approx(float(run.log_prob.mean()), rel=1e-9)
+    scores = [
+        [
+            json.loads((out / "stream_parts" / f"sarcos_{m}_{seed}.json").read_text())["scores"]["nmse"]
+            for seed in (0, 1)
+        ]
+        for m in methods
+    ]
+    gap = sum(scores[0]) / 2 - sum(scores[1]) / 2
+    compared = next(line for line in lines if line.split()[:2] == ["sarcos", "Raker"] and " of 2" in line)
+    assert float(compared.split()[2]) == pytest.approx(gap, rel=1e-2)
 
     made = []
 
@@ -200,18 +216,45 @@ def test_real_streams_end_in_tables_pictures_and_records_that_are_read_back(fold
         return run_method(start, *rest)
 
     monkeypatch.setattr(ie_gp, "run_method", counted)
-    assert ie_gp.real_streams(2, folder, out, SMALL, draws=2) == text
-    for figure in (3, 4):
-        ie_gp.real_streams(figure, folder, out, SMALL, draws=2)
-        assert (out / f"figure_{figure}.png").stat().st_size > 5000
+    assert ie_gp.run_figure(task(), two, choices(folder, out, methods=methods)) == text
+    for quantity in streams.FIGURES[1:]:
+        ie_gp.run_figure(task(), quantity, choices(folder, out, methods=methods))
+        assert (out / f"figure_{quantity.figure}.png").stat().st_size > 5000
     assert made == []
-    (out / "runs" / "toms_hardware_IE-GP_0.json").write_text('{"settings": ')
-    (out / "runs" / "toms_hardware_Raker_1.json").unlink()
-    ie_gp.real_streams(2, folder, out, SMALL, draws=2)
+    (out / "stream_parts" / "toms_hardware_IE-GP_0.json").write_text('{"settings": ')
+    (out / "stream_parts" / "sarcos_Raker_1.json").unlink()
+    ie_gp.run_figure(task(), two, choices(folder, out, methods=methods))
     assert made == [METHODS["IE-GP"], METHODS["Raker"]]
-    ie_gp.real_streams(2, folder, out, SMALL, draws=1, max_rows=100)  # other rows: nothing is read back
-    assert len(made) == 2 + 2 * len(METHODS)
+    ie_gp.run_figure(task(), two, choices(folder, out, methods=methods, trials=1, max_rows=100))  # other rows
+    assert len(made) == 2 + 4
     assert not list(out.rglob("*.partial"))
+
+
+def test_two_runs_with_one_seed_have_the_same_scores(folder, tmp_path):
+    found = []
+    for name in ("first", "second"):
+        chosen = choices(folder, tmp_path / name, trials=1, seed=4, sets=["sarcos"])
+        ie_gp.run_figure(task(), streams.FIGURES[0], chosen)
+        records = json.loads((tmp_path / name / "figure_2.json").read_text())["runs"]["sarcos"]
+        found.append({m: {k: v for k, v in records[m][0].items() if "seconds" not in k} for m in METHODS})
+    assert found[0] == found[1]
+
+
+def test_as_published_is_said_and_forgets_the_warm_up(folder, tmp_path):
+    chosen = choices(folder, tmp_path / "out", trials=1, sets=["sarcos"], as_published=True)
+    text = ie_gp.run_figure(task(), streams.FIGURES[0], chosen)
+    assert "as the authors ran it: warm-up rows give hyperparameters and are forgotten" in text
+    stream = streams.scaled_stream(load_folder(folder, "sarcos_thin10"), 60)
+    for name in ("IE-GP", "SIE-GP", "DIE-GP", "I-SSGPR", "Raker", "AdaRaker"):
+        run = run_method(METHODS[name], stream, SMALL._replace(as_published=True), 0)
+        assert float(run.mean[0]) == pytest.approx(0.0, abs=1e-12)  # nothing is known of the first row
+
+
+def test_a_table_of_one_s_own_takes_the_place_of_a_set(folder, tmp_path):
+    own = Sources(None, [f"twitter_buzz={folder / 'toms_hardware.csv'}:y"])
+    chosen = Choices(own, tmp_path / "out", 1, methods=["Raker"])
+    text = ie_gp.run_figure(task(), streams.FIGURES[0], chosen)
+    assert "twitter_buzz: toms_hardware.csv, target y, in its place" in text
 
 
 def test_records_with_other_settings_are_not_read_back(tmp_path):
@@ -282,9 +325,12 @@ def test_switching_regret_stays_below_its_bound_where_averaging_does_not(test):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("figure", "kind"), [(10, "static"), (11, "switching_same")])
-def test_regret_figures_are_written_and_read_back(figure, kind, tmp_path, monkeypatch):
-    text = ie_gp.run(figure, None, tmp_path, draws=2, max_rows=64, progress=False)
+@pytest.mark.parametrize(
+    ("make", "figure", "kind"),
+    [(synthetic_regret.static_figure, 10, "static"), (synthetic_regret.switching_figure, 11, "switching_same")],
+)
+def test_regret_figures_are_written_and_read_back(make, figure, kind, tmp_path, monkeypatch):
+    text = make(tmp_path, draws=2, num_rows=64, progress=False)
     assert "is below its bound at every length of every draw" in text
     assert (tmp_path / f"figure_{figure}.png").stat().st_size > 5000
     record = json.loads((tmp_path / "runs" / f"{kind}_1.json").read_text())
@@ -292,33 +338,30 @@ def test_regret_figures_are_written_and_read_back(figure, kind, tmp_path, monkey
     summary = json.loads((tmp_path / f"figure_{figure}.json").read_text())
     assert all(share <= 1 for share in summary["largest_share_of_bound"].values())
     monkeypatch.setattr(synthetic_regret, "dictionary_expert", None)  # nothing is run again
-    assert ie_gp.run(figure, None, tmp_path, draws=2, max_rows=64, progress=False) == text
+    assert make(tmp_path, draws=2, num_rows=64, progress=False) == text
 
 
 def test_errors_name_what_is_wrong(folder, tmp_path):
-    arguments = {"draws": 1, "max_rows": None, "progress": False}
-    with pytest.raises(ValueError, match="figure 5 is not among"):
-        ie_gp.run(5, folder, tmp_path, **arguments)
-    with pytest.raises(ValueError, match="give it with --data"):
-        ie_gp.run(2, None, tmp_path, **arguments)
-    with pytest.raises(ValueError, match="draws=0"):
-        ie_gp.run(2, folder, tmp_path, **{**arguments, "draws": 0})
-    with pytest.raises(ValueError, match="use at least 32"):
-        ie_gp.run(10, None, tmp_path, **{**arguments, "max_rows": 10})
+    two = streams.FIGURES[0]
+    with pytest.raises(ValueError, match="no folder is given with --data"):
+        ie_gp.run_figure(streams.TASK, two, choices(None, tmp_path))
+    with pytest.raises(ValueError, match="trials=0"):
+        ie_gp.run_figure(streams.TASK, two, choices(folder, tmp_path, trials=0))
+    with pytest.raises(ValueError, match="no method SVM; choose from IE-GP"):
+        ie_gp.run_figure(streams.TASK, two, choices(folder, tmp_path, methods=["SVM"]))
     with pytest.raises(ValueError, match="not more than the 1000 warm-up rows"):
-        ie_gp.run(2, folder, tmp_path, **arguments)
-    (folder / "manifest.json").write_text('{"datasets": []}')
-    with pytest.raises(ValueError, match="none of the streams"):
-        ie_gp.run(2, folder, tmp_path, **arguments)
+        ie_gp.run_figure(streams.TASK, two, choices(folder, tmp_path, methods=["Raker"]))
+    with pytest.raises(ValueError, match="use at least 32"):
+        synthetic_regret.static_figure(tmp_path, draws=1, num_rows=10, progress=False)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="choose another --out"):
-        ie_gp.run(10, None, tmp_path / "file", **{**arguments, "max_rows": 64})
+        ie_gp.run_figure(streams.TASK, two, choices(folder, tmp_path / "file"))
 
 
 @pytest.mark.slow
 def test_toms_hardware_is_predicted_well(shared):
     """The median of three draws; a single one lies anywhere from 4.2e-4 to 7.8e-4 (twelve were tried)."""
-    stream = ie_gp.scaled_stream(load_folder(shared / "data", "toms_hardware"), 1000)
+    stream = streams.scaled_stream(load_folder(shared / "data", "toms_hardware"), 1000)
     errors = []
     for seed in range(3):
         run = run_method(METHODS["IE-GP"], stream, MethodSettings(), seed)

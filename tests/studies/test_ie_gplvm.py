@@ -21,7 +21,9 @@ from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.data import Table
 from gp_ensembles.gplvm import IEGPLVM, LatentSettings, rbf_features
 from studies.__main__ import main
+from studies.harness.experiment import Choices
 from studies.harness.parts import Results
+from studies.harness.sources import Sources
 from studies.ie_gplvm import methods as gplvm_methods
 from studies.ie_gplvm import study as gplvm
 from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
@@ -35,11 +37,16 @@ from studies.ie_gplvm.methods import (
     median_gamma,
     without_umap,
 )
-from studies.ie_gplvm.sets import START_SHARES, load_sets, shuffled_rows
+from studies.ie_gplvm.sets import START_SHARES, latent_sets, shuffled_rows
 from studies.ie_gplvm.tables import LatentPlan, table_text
 
 FAST = ["ie_gplvm", "ie_gplvm_one_space", "pca", "incremental_pca", "kernel_pca"]
-OPTIONS = gplvm.Options("digits", FAST, draws=2, max_rows=60, effort=Effort(block_size=27))
+OPTIONS = Choices(Sources(None), Path("out"), 2, 60, ["digits"], FAST)
+EFFORT = Effort(block_size=27)
+
+
+def figure(out, folder=None, effort=EFFORT, number=7, **change):
+    return gplvm.run(OPTIONS._replace(out=out, sources=Sources(folder), **change), effort, figure=number)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -72,7 +79,7 @@ def quick(monkeypatch):
 @pytest.fixture
 def plain(monkeypatch):
     """No picture, where it is not what is tested."""
-    monkeypatch.setattr(gplvm, "draw_embeddings", lambda *arguments: None)
+    monkeypatch.setattr(gplvm, "draw_embeddings", lambda *arguments, **options: None)
 
 
 @pytest.fixture
@@ -163,22 +170,30 @@ def test_the_ensemble_has_the_paper_s_kernels():
     assert features.kernel.lengthscale.square().log2().flatten().tolist() == pytest.approx([-3, -2, -1, 0, 1, 2, 3])
 
 
+def sets(folder=None, names=None, own=()):
+    return latent_sets(OPTIONS._replace(sources=Sources(folder, own), sets=names))
+
+
 def test_digits_are_scikit_learn_s():
-    tables, absent = load_sets(None, None)
-    assert (list(tables), absent) == (["digits"], ["oil_flow", "usps_0to4", "mnist_5k"])
+    tables, notes = sets()
+    assert (list(tables), len(notes)) == (["digits"], 3)
     found = load_digits()
     np.testing.assert_array_equal(tables["digits"].X.numpy(), found.data)
     np.testing.assert_array_equal(tables["digits"].y.numpy(), found.target)
 
 
-def test_sets_come_from_a_folder_by_name(folder):
-    tables, absent = load_sets(folder, None)
-    assert (list(tables), absent) == (["digits", "oil_flow"], ["usps_0to4", "mnist_5k"])
-    assert list(load_sets(folder, "oil_flow")[0]) == ["oil_flow"]
-    with pytest.raises(ValueError, match="mnist_5k is not here: the folder"):
-        load_sets(folder, "mnist_5k")
-    with pytest.raises(ValueError, match="oil_flow is not here: give a folder"):
-        load_sets(None, "oil_flow")
+def test_sets_come_from_a_folder_by_name_and_from_tables_of_one_s_own(folder):
+    tables, notes = sets(folder)
+    assert list(tables) == ["digits", "oil_flow"]
+    assert [note.split()[0] for note in notes] == ["usps_0to4", "mnist_5k"]
+    assert list(sets(folder, ["oil_flow"])[0]) == ["oil_flow"]
+    tables, notes = sets(None, ["usps_0to4"], [f"usps_0to4={folder / 'oil.csv'}:label"])
+    assert tables["usps_0to4"].X.shape == (60, 4)
+    assert notes == ["usps_0to4: oil.csv, target label, in its place"]
+    with pytest.raises(ValueError, match="mnist_5k is left out"):
+        sets(folder, ["mnist_5k"])
+    with pytest.raises(ValueError, match="no such set"):
+        sets(None, None, [f"letters={folder / 'oil.csv'}:label"])
 
 
 def test_gamma_is_by_the_median_squared_distance(rows):
@@ -245,24 +260,34 @@ def test_gpytorch_s_places_keep_what_is_near_together(rows):
 
 
 def test_a_figure_is_written_with_its_picture(tmp_path, folder):
-    text = gplvm.run(folder, tmp_path / "out", OPTIONS._replace(dataset=None, methods=["pca", "kernel_pca"]))
-    for words in ("2 draw(s) from seed 0", "all at once", "not there in the folder: usps_0to4, mnist_5k"):
+    text = figure(tmp_path / "out", folder, sets=None, methods=["pca", "kernel_pca"])
+    for words in ("2 draw(s) from seed 0", "all at once", "usps_0to4 is left out", "mnist_5k is left out"):
         assert words in text
     assert "digits: online models started from 6 of 60 rows" in text
     names = [f"figure_7.{kind}" for kind in ("csv", "json", "png", "txt")]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [*names[:3], "figure_7.txt", "figure_7_parts"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [*names, "latent_parts"]
     assert (tmp_path / "out" / "figure_7.txt").read_text() == text + "\n"
 
 
+def test_figure_8_is_a_map_of_the_same_runs(tmp_path):
+    text = figure(tmp_path, methods=["pca"], trials=1, number=8)
+    assert "figure 8" in text.splitlines()[0]
+    wide = (tmp_path / "figure_8.png").read_bytes()[16:24]
+    figure(tmp_path, methods=["pca"], trials=1)
+    narrow = (tmp_path / "figure_7.png").read_bytes()[16:24]
+    assert int.from_bytes(wide[4:], "big") > int.from_bytes(narrow[4:], "big")  # heights of the two pictures
+    assert len(list((tmp_path / "latent_parts").iterdir())) == 1
+
+
 def test_scores_are_those_of_the_runs(tmp_path, plain):
-    text = gplvm.run(None, tmp_path, OPTIONS)
+    text = figure(tmp_path)
     rows = read_rows(tmp_path / "figure_7.csv")
     assert len(rows) == 2 * len(FAST)
-    table = load_sets(None, "digits")[0]["digits"]
+    table = latent_sets(OPTIONS)[0]["digits"]
     for row in rows:
         method, seed = METHODS[row["method"]], int(row["seed"])
         start = shuffled_rows(table, 0.1, seed, 60)
-        again = RUNS[method.run](LatentTask(start, seed, OPTIONS.effort)).embeddings[method.reading]
+        again = RUNS[method.run](LatentTask(start, seed, EFFORT)).embeddings[method.reading]
         assert float(row["error"]) == neighbor_error(again, start.label)
         assert (row["num_start"], int(float(row["columns"]))) == ("6.0", start.Y.shape[1])
         assert row["rows_come"] == ("online" if method.online else "all at once")
@@ -278,8 +303,8 @@ def test_scores_are_those_of_the_runs(tmp_path, plain):
 
 
 def test_finished_parts_are_not_made_again(tmp_path, monkeypatch, plain):
-    text = gplvm.run(None, tmp_path, OPTIONS)
-    parts = sorted((tmp_path / "figure_7_parts").iterdir())
+    text = figure(tmp_path)
+    parts = sorted((tmp_path / "latent_parts").iterdir())
     assert len(parts) == 2 * 4  # both readings of the ensemble are one run
     assert sum(bool(json.loads(path.read_text())["curves"]) for path in parts) == 4  # the first draw's
 
@@ -287,13 +312,13 @@ def test_finished_parts_are_not_made_again(tmp_path, monkeypatch, plain):
         raise AssertionError("made again")
 
     monkeypatch.setattr(gplvm, "run_part", refuse)
-    assert gplvm.run(None, tmp_path, OPTIONS) == text
-    assert "pca" in gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca"], draws=1))
+    assert figure(tmp_path) == text
+    assert "pca" in figure(tmp_path, methods=["pca"], trials=1)
     # What a method has no use for does not make it again.
-    gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca"], effort=Effort(5, 5)))
-    for change in ({"seed": 7}, {"max_rows": 70}, {"draws": 3}, {"effort": Effort(5)}):
+    figure(tmp_path, methods=["pca"], effort=Effort(5, 5))
+    for change in ({"seed": 7}, {"max_rows": 70}, {"trials": 3}, {"effort": Effort(5)}):
         with pytest.raises(AssertionError, match="made again"):
-            gplvm.run(None, tmp_path, OPTIONS._replace(**change))
+            figure(tmp_path, **change)
 
 
 def test_an_interruption_leaves_finished_parts(tmp_path, monkeypatch, capsys, plain):
@@ -302,15 +327,15 @@ def test_an_interruption_leaves_finished_parts(tmp_path, monkeypatch, capsys, pl
     def interrupted(task):
         raise KeyboardInterrupt
 
-    options = OPTIONS._replace(methods=["pca", "kernel_pca"], draws=1)
+    options = {"methods": ["pca", "kernel_pca"], "trials": 1}
     monkeypatch.setitem(RUNS, "kernel_pca", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        gplvm.run(None, tmp_path, options)
+        figure(tmp_path, **options)
     assert "goes on with them" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "figure_7_parts").iterdir()] == ["1-digits-pca-0-60-places.json"]
+    assert [path.name for path in (tmp_path / "latent_parts").iterdir()] == ["1-digits-pca-0-60-places.json"]
     monkeypatch.setitem(RUNS, "kernel_pca", pca)
     monkeypatch.setitem(RUNS, "pca", interrupted)  # done already
-    assert "kernel_pca" in gplvm.run(None, tmp_path, options)
+    assert "kernel_pca" in figure(tmp_path, **options)
 
 
 def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
@@ -320,22 +345,22 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
         return LatentAnswer({"embedding": task.rows.Y.new_full((60, 2), math.nan)}, 1.0, {})
 
     monkeypatch.setitem(RUNS, "pca", failing)
-    text = gplvm.run(None, tmp_path, OPTIONS._replace(methods=["pca", "kernel_pca"]))
+    text = figure(tmp_path, methods=["pca", "kernel_pca"])
     assert "digits, pca, draw 1 failed: no components today" in text
     assert "digits, pca, draw 2 failed: neighbors need at least two rows and finite places" in text
     assert (tmp_path / "figure_7.png").is_file()  # with an empty panel
     with pytest.raises(ValueError, match="nothing could be run; digits, pca: no components today"):
-        gplvm.run(None, tmp_path / "other", OPTIONS._replace(methods=["pca"]))
+        figure(tmp_path / "other", methods=["pca"])
     with pytest.raises(ValueError, match="nothing could be run; digits, pca: digits: 10% of 20 rows are too few"):
-        gplvm.run(None, tmp_path / "other", OPTIONS._replace(methods=["pca"], max_rows=20))
+        figure(tmp_path / "other", methods=["pca"], max_rows=20)
 
 
 def test_umap_is_left_out_where_it_is_not_installed(tmp_path, monkeypatch, plain):
     monkeypatch.setattr(gplvm, "without_umap", lambda: "it is away")
-    text = gplvm.run(None, tmp_path, OPTIONS._replace(methods=["umap", "pca"], draws=1))
+    text = figure(tmp_path, methods=["umap", "pca"], trials=1)
     assert "umap was left out: it is away" in text
     with pytest.raises(ValueError, match="umap cannot be run: it is away"):
-        gplvm.run(None, tmp_path, OPTIONS._replace(methods=["umap"]))
+        figure(tmp_path, methods=["umap"])
     monkeypatch.setattr(gplvm_methods, "find_spec", lambda name: None)
     assert "pip install umap-learn" in str(without_umap())
 
@@ -372,12 +397,12 @@ def test_a_table_without_records_is_a_header():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"dataset": "mnist"}, "must be one of digits, oil_flow, usps_0to4, mnist_5k, got mnist"),
-        ({"dataset": "oil_flow"}, "oil_flow is not here: give a folder that has it with --data"),
+        ({"sets": ["mnist"]}, "no set mnist; choose from digits, oil_flow, usps_0to4, mnist_5k"),
+        ({"sets": ["oil_flow"]}, "oil_flow is left out: it is read from oil_flow and no folder is given"),
         ({"methods": ["tsne"]}, "no method tsne; choose from ie_gplvm, ie_gplvm_one_space"),
         ({"methods": []}, "no method"),
         ({"methods": ["pca", "pca"]}, "named twice"),
-        ({"draws": 0}, "draws=0"),
+        ({"trials": 0}, "trials=0"),
         ({"seed": -1}, "seed"),
         ({"max_rows": 0}, "max_rows"),
         ({"effort": Effort(block_size=0)}, "block_size"),
@@ -386,7 +411,7 @@ def test_a_table_without_records_is_a_header():
 )
 def test_mistakes_are_named_and_cost_nothing(tmp_path, change, words):
     with pytest.raises(ValueError, match=words):
-        gplvm.run(None, tmp_path / "out", OPTIONS._replace(**change))
+        figure(tmp_path / "out", **change)
     assert not (tmp_path / "out").exists()
 
 
@@ -397,4 +422,4 @@ def test_the_command_line_makes_the_figure_and_names_mistakes(tmp_path, capsys, 
     out = capsys.readouterr().out
     assert "ensembles: 18 row(s) at a time" in out
     assert main(["ie-gp", "figure-7", "--sets", "iris", "--out", str(tmp_path)]) == 2
-    assert "--dataset of figure 7 must be one of digits" in capsys.readouterr().err
+    assert "no set iris; choose from digits" in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""AdaRaker against a plain list of intervals, the logistic loss, and figures of classes."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles.data import Table
+from studies.harness.experiment import Choices
+from studies.harness.sources import Sources
+from studies.ie_gp import classes, study
+from studies.ie_gp.adaraker import AdaRakerSettings, init_adaraker, run_adaraker, run_rows, tuned_adaraker
+from studies.ie_gp.methods import MethodSettings, run_method
+from studies.ie_gp.raker import LOGISTIC, PENALTIES, SQUARED, RakerSettings, init_raker, run_raker
+
+SEEDS = st.integers(0, 2**31 - 1)
+NUM_ROWS = 37
+
+
+def problem(seed, *, labels=False):
+    """Features with norm one, targets of which two are missing."""
+    generator = torch.Generator().manual_seed(seed)
+    Phi = torch.randn(3, NUM_ROWS, 4, generator=generator, dtype=torch.float64)
+    Phi = Phi / Phi.norm(dim=-1, keepdim=True)
+    y = torch.randn(NUM_ROWS, generator=generator, dtype=torch.float64)
+    y = (y > 0).double() if labels else y
+    y[[3, 11]] = math.nan
+    return Phi, y
+
+
+def losses(name, value, target):
+    """Loss and slope, written for a label of -1 or 1."""
+    if name == "squared":
+        return (value - target) ** 2, 2 * (value - target)
+    sign = 2 * target - 1
+    return math.log(1 + math.exp(-sign * value)), -sign / (1 + math.exp(sign * value))
+
+
+def adaraker_by_hand(Phi, y, penalty, keeps, name):
+    """Every interval is an entry of a list, made when it begins and dropped when it ends; weights are no logarithms."""
+    kernels, num_rows, width = Phi.shape
+    running, means, memory = [], [], {}
+    for t in range(1, num_rows + 1):
+        for level in range(t.bit_length()):
+            if t % 2**level == 0:
+                running = [one for one in running if one["level"] != level]
+                fresh = {"theta": np.zeros((kernels, width)), "w": np.ones(kernels) / kernels}
+                learned = memory.get(level, fresh) if keeps else fresh
+                step = min(0.5, 1 / math.sqrt(2**level))
+                running.append({"level": level, "step": step, "h": step, **learned})
+        for one in running:
+            one["values"] = np.einsum("mf,mf->m", one["theta"], Phi[:, t - 1])
+            one["mean"] = one["w"] @ one["values"] / one["w"].sum()
+        mean = sum(one["h"] * one["mean"] for one in running) / sum(one["h"] for one in running)
+        means.append(mean)
+        if np.isnan(y[t - 1]):
+            continue
+        total = losses(name, mean, y[t - 1])[0]
+        for one in running:
+            one["h"] *= math.exp(one["step"] * (total - losses(name, one["mean"], y[t - 1])[0]))
+            theta, w = one["theta"].copy(), one["w"].copy()
+            for m in range(kernels):
+                loss, slope = losses(name, one["values"][m], y[t - 1])
+                w[m] *= math.exp(-one["step"] * (loss + penalty * theta[m] @ theta[m]))
+                theta[m] = theta[m] - one["step"] * (slope * Phi[m, t - 1] + 2 * penalty * theta[m])
+            one["theta"], one["w"] = theta, w / w.sum()
+            memory[one["level"]] = {"theta": one["theta"], "w": one["w"]}
+    return np.array(means)
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=SEEDS, penalty=st.sampled_from([0.0, 0.1]), keeps=st.booleans(), labels=st.booleans())
+def test_adaraker_is_a_list_of_intervals(seed, penalty, keeps, labels):
+    Phi, y = problem(seed, labels=labels)
+    loss, name = (LOGISTIC, "logistic") if labels else (SQUARED, "squared")
+    setting = AdaRakerSettings(y.new_tensor(penalty), keeps)
+    _, mean = run_adaraker(init_adaraker(Phi, setting, NUM_ROWS), Phi, y, setting, loss)
+    expected = adaraker_by_hand(Phi.numpy(), y.numpy(), penalty, keeps, name)
+    np.testing.assert_allclose(mean, expected, rtol=1e-9, atol=1e-10)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=SEEDS, cut=st.integers(1, NUM_ROWS - 1))
+def test_adaraker_in_blocks_and_in_batches_gives_the_same_numbers(seed, cut):
+    Phi, y = problem(seed)
+    batch = AdaRakerSettings(y.new_tensor([0.0, 0.01]))
+    start = init_adaraker(Phi, batch, NUM_ROWS)
+    _, mean = run_adaraker(start, Phi, y, batch)
+    state, first = run_adaraker(start, Phi[:, :cut], y[:cut], batch)
+    _, second = run_adaraker(state, Phi[:, cut:], y[cut:], batch)
+    torch.testing.assert_close(torch.cat([first, second], -1), mean)
+    for i in range(2):
+        one = AdaRakerSettings(batch.penalty[i])
+        torch.testing.assert_close(run_adaraker(init_adaraker(Phi, one, NUM_ROWS), Phi, y, one)[1], mean[i])
+    with pytest.raises(ValueError, match="room for 63 rows"):
+        run_adaraker(state, Phi.repeat(1, 2, 1), y.repeat(2), batch)
+
+
+def test_the_penalty_is_the_one_with_the_least_error():
+    Phi, y = problem(1)
+    X = torch.arange(NUM_ROWS, dtype=torch.float64).unsqueeze(-1)
+
+    def features(rows):
+        return Phi[:, rows.squeeze(-1).long()]
+
+    state, best = tuned_adaraker(features, X, y, NUM_ROWS)
+    errors = {}
+    for penalty in PENALTIES:
+        setting = AdaRakerSettings(y.new_tensor(penalty))
+        learned, mean = run_rows(init_adaraker(Phi, setting, NUM_ROWS), features, X, y, setting)
+        errors[penalty] = (float((y - mean).square().nanmean()), learned)
+    assert float(best.penalty) == min(errors, key=lambda key: errors[key][0])
+    torch.testing.assert_close(state.log_shares, errors[float(best.penalty)][1].log_shares)
+
+
+def test_the_logistic_loss_is_the_binary_cross_entropy_and_raker_descends_it():
+    Phi, y = problem(2, labels=True)
+    score = torch.linspace(-4, 4, NUM_ROWS, dtype=torch.float64)
+    seen = ~y.isnan()
+    cross = torch.nn.functional.binary_cross_entropy_with_logits(score[seen], y[seen], reduction="none")
+    torch.testing.assert_close(LOGISTIC.value(score, y)[seen], cross)
+    setting = RakerSettings(y.new_tensor(0.3), y.new_tensor(0.01))
+    _, mean = run_raker(init_raker(Phi, setting), Phi[:1], y, setting, LOGISTIC)
+    theta = torch.zeros(4, dtype=torch.float64)
+    for t in range(NUM_ROWS):
+        assert float(mean[t]) == pytest.approx(float(theta @ Phi[0, t]), abs=1e-12)
+        if bool(seen[t]):
+            own = theta.clone().requires_grad_()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(own @ Phi[0, t], y[t]) + 0.01 * own @ own
+            theta = theta - 0.3 * torch.autograd.grad(loss, own)[0]
+
+
+def rings(num_rows=160, seed=0):
+    """A class within a circle, the other around it."""
+    generator = torch.Generator().manual_seed(seed)
+    X = 2 * torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
+    y = (X.norm(dim=-1) > 2.2).double()
+    return Table(X, y, ("a", "b"), "ring", "banana")
+
+
+@pytest.mark.parametrize("name", classes.METHODS)
+def test_a_method_of_classes_predicts_chances_before_it_sees(name):
+    stream = classes.shuffled_stream(rings(), 1)
+    small = MethodSettings(num_features=20)
+    run = run_method(classes.METHODS[name], stream, small, 0)
+    assert bool(((run.mean > 0) & (run.mean < 1)).all())
+    chance = torch.where(stream.y > 0.5, run.mean, 1 - run.mean)
+    torch.testing.assert_close(run.log_prob, chance.log(), rtol=1e-6, atol=1e-8)
+    changed = stream._replace(y=torch.cat([stream.y[:30], 1 - stream.y[30:]]))
+    other = run_method(classes.METHODS[name], changed, small, 0)
+    torch.testing.assert_close(other.mean[:31], run.mean[:31])
+    assert not torch.equal(other.mean[31:], run.mean[31:])
+    if name in ("IE-GP", "SIE-GP", "DIE-GP"):
+        assert float(((run.mean > 0.5) != (stream.y > 0.5)).double().mean()) < 0.2
+
+
+def test_rows_are_shuffled_by_the_seed_and_standardized_by_the_first_of_them():
+    table = rings()
+    stream = classes.shuffled_stream(table, 3)
+    assert (len(stream.warm_y), len(stream.y)) == (48, 112)
+    torch.testing.assert_close(stream.warm_X.mean(0), torch.zeros(2, dtype=torch.float64))
+    order = torch.randperm(160, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(torch.cat([stream.warm_y, stream.y]), table.y[order])
+    with pytest.raises(ValueError, match="must be 0 or 1, got 2"):
+        classes.shuffled_stream(table._replace(y=table.y + 1), 0)
+
+
+def test_figures_of_classes_are_written(tmp_path):
+    table = rings()
+    lines = [f"{a!r},{b!r},{int(label)}" for (a, b), label in zip(table.X.tolist(), table.y.tolist(), strict=True)]
+    (tmp_path / "rings.csv").write_text("\n".join(["a,b,ring", *lines]) + "\n")
+    sources = Sources(None, [f"banana={tmp_path / 'rings.csv'}:ring"])
+    chosen = Choices(sources, tmp_path / "out", 2, methods=["AdaRaker", "Raker"])
+    text = study.run_figure(classes.TASK._replace(settings=MethodSettings(num_features=20)), classes.FIGURES[0], chosen)
+    assert "figure 5: error rates of classes, 2 trial(s)" in text
+    found = json.loads((tmp_path / "out" / "figure_5.json").read_text())["runs"]["banana"]["Raker"]
+    stream = classes.shuffled_stream(table, 1)
+    run = run_method(classes.METHODS["Raker"], stream, MethodSettings(num_features=20), 1)
+    wrong = ((run.mean > 0.5).double() != stream.y).double().mean()
+    assert found[1]["error_rate"] == pytest.approx(float(wrong))
+    study.run_figure(classes.TASK._replace(settings=MethodSettings(num_features=20)), classes.FIGURES[1], chosen)
+    assert (tmp_path / "out" / "figure_6.png").stat().st_size > 5000
