@@ -6,7 +6,7 @@ from gp_ensembles.cli.text_tables import aligned
 from studies.doebe.experiments import PAPER as DOEBE
 from studies.fusion.experiments import PAPER as FUSION
 from studies.harness.experiment import Experiment, Paper
-from studies.harness.sources import Sources
+from studies.harness.sources import PaperSet, Sources
 from studies.ie_gp.experiments import PAPER as IE_GP
 from studies.knots.experiments import PAPER as KNOTS
 from studies.maskerade.experiments import PAPER as MASKERADE
@@ -53,7 +53,13 @@ def paper_named(name: str) -> Paper:
 def _row(experiment: Experiment, sources: Sources) -> list[object]:
     size = experiment.paper_size
     rows = "all" if size.max_rows is None else str(size.max_rows)
-    sets = [one.name if sources.has(one) else f"({one.name})" for one in experiment.sets]
+    sets = [_set(one, sources) for one in experiment.sets]
     published = "yes" if experiment.published else "-"
     methods = str(len(experiment.methods)) if experiment.methods else "-"
     return [experiment.name, experiment.title, str(size.trials), rows, methods, ", ".join(sets) or "made up", published]
+
+
+def _set(one: PaperSet, sources: Sources) -> str:
+    if sources.has(one):
+        return one.name
+    return f"{one.name}, made up" if one.made_up else f"({one.name})"

@@ -95,9 +95,10 @@ class FourierBasis(Basis):
 class OptimizedFourierBasis(Basis):
     """Sines and cosines whose frequencies are fitted: a sparse spectrum Gaussian process.
 
-    What Waxman and Djuric (2024, appendix H) call optimized Fourier features. The frequencies begin as draws for an ARD Matern or RBF kernel and are hyperparameters from then on, one for every
-    pair of features and column. That many overfit a short warm-up, and they are too many for a Laplace approximation:
-    draw further experts by ``FitSettings(perturbation=GaussianPerturbation())``.
+    What Waxman and Djuric (2024, appendix H) call optimized Fourier features. The frequencies begin as draws for an ARD
+    Matern or RBF kernel and are hyperparameters from then on, one for every pair of features and column. That many
+    overfit a short warm-up, and they are too many for a Laplace approximation: draw further experts by
+    ``FitSettings(perturbation=GaussianPerturbation())``.
 
     Attributes:
         num_features: Features F, twice the number of frequencies.
