@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,14 +51,19 @@ def variants() -> dict[str, Making]:
     """
     found = {"the authors' way": PUBLISHED_TWINS}
     for field, (ours, _) in _WORDS.items():
-        found[f"the authors' way, but {ours}"] = replace(PUBLISHED_TWINS, **{field: True})
+        found[f"the authors' way, but {ours}"] = _with(PUBLISHED_TWINS, field, True)
     found["the authors' way, but a start of 0.7 ranges"] = replace(PUBLISHED_TWINS, starts=(0.7,), in_units=False)
     found["our way"] = OUR_WAY
     for field, (_, theirs) in _WORDS.items():
-        found[f"our way, but {theirs}"] = replace(OUR_WAY, **{field: False})
+        found[f"our way, but {theirs}"] = _with(OUR_WAY, field, False)
     found["our way, but a start of one unit"] = replace(OUR_WAY, starts=(1.0,), in_units=True)
     assert set(_WORDS) < {field.name for field in fields(Making)}
     return found
+
+
+def _with(making: Making, field: str, value: bool) -> Making:
+    settings: dict[str, Any] = {field: value}
+    return replace(making, **settings)
 
 
 def run_changes(choices: Choices, settings: None) -> str:

@@ -1,4 +1,4 @@
-"""How the experts of an experiment are made: families of features, and what we and the authors' code choose otherwise."""
+"""How the experts of an experiment are made: families of features, and what the authors' code does otherwise."""
 
 import math
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ def family_experts(family: str, stream: Stream, design: Design, generator: torch
     if making.whole_evidence:
         fit = FitSettings(num_samples=design.num_samples, perturbation=perturbation)
         return fitted_experts(maps, X, y, fit, generator, False, design.target)
-    found = []
+    found: list[NamedExpert] = []
     for name, features in maps:
         expert = GaussianExpert(features)
         fit_half_determinant(expert, X, y)

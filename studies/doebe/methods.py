@@ -179,7 +179,7 @@ def run_method(method: Method, recording: Recording, is_classes: bool = False) -
 
 @torch.no_grad()
 def run_as_published(method: Method, recording: Recording) -> Run:
-    """The same as the authors' code: averages pruned at 1e-16; exchange in a chain, with weights that have seen the target.
+    """The same as the authors' code: averages pruned at 1e-16; exchange in a chain, with weights after the target.
 
     Args:
         method: The ensemble.

@@ -101,7 +101,7 @@ def draw_deltas(results: Results[Plan], path: Path) -> None:
 
 
 def draw_samples(results: Results[Plan], path: Path) -> None:
-    """What samples of hyperparameters gain over the optimum alone: a dot a trial, and their mean with its standard error.
+    """What samples of hyperparameters gain over the optimum alone: a dot a trial, and their mean and its error.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -134,7 +134,7 @@ def draw_samples(results: Results[Plan], path: Path) -> None:
 
 
 def draw_nmse_curves(results: Results[Plan], path: Path) -> None:
-    """nMSE so far along the stream, a panel a set; means over trials and bands of one standard deviation.
+    """Squared errors so far along the stream, a panel a set; means over trials and bands of one standard deviation.
 
     Raises:
         ImportError: If matplotlib is not installed.

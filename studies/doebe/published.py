@@ -66,11 +66,12 @@ def half_determinant_evidence(expert: GaussianExpert, X: Tensor, y: Tensor) -> T
     prior = expert.features.prior_variance.reshape(*expert.batch_shape, 1)
     precision = Phi.mT @ Phi / noise + torch.diag_embed(prior.reciprocal().expand(*prior.shape[:-1], Phi.shape[-1]))
     half_logdet = torch.linalg.cholesky(precision).diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return (expert.log_evidence(X, y) + 0.5 * half_logdet).reshape(expert.num_experts)
+    value: Tensor = expert.log_evidence(X, y) + 0.5 * half_logdet
+    return value.reshape(expert.num_experts)
 
 
 def fit_half_determinant(expert: GaussianExpert, X: Tensor, y: Tensor, num_steps: int = NUM_STEPS) -> None:
-    """Adam on the authors' objective from noise 0.25, as they run it, in place; on logarithms, where they have softplus.
+    """Adam on the authors' objective from noise 0.25, in place; on logarithms, where they have softplus.
 
     Args:
         expert: Experts; their hyperparameters change.
@@ -84,7 +85,7 @@ def fit_half_determinant(expert: GaussianExpert, X: Tensor, y: Tensor, num_steps
     for _ in range(num_steps):
         optimizer.zero_grad()
         loss = -half_determinant_evidence(expert, X[seen], y[seen]).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
 
 

@@ -14,7 +14,7 @@ KIND_TITLES = {
     "nmse": "nMSE",
     "error": "share of wrong classes",
     "log_score_gaussian": "log score of the normal with the mixture's moments",
-    "log_score_as_published": "log score as the authors compute it (moments; E-DOEBE with weights that have seen the target)",
+    "log_score_as_published": "log score as the authors compute it (moments; weights of E-DOEBE have seen the target)",
     "nmse_as_published": "nMSE as the authors compute it",
 }
 

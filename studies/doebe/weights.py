@@ -165,7 +165,7 @@ def _report(choices: Choices, results: Results[list[str]], end: str) -> str:
     pictures = {}
     for (name, trial), kept in results.records.items():
         curves = {rule.name: kept.curves[rule.name] for rule in RULES}
-        pictures[f"_{name}-{trial}"] = partial(draw_weights, kept.curves["rows"], curves, name)
+        pictures[f"_{name}-{trial}"] = partial(draw_weights, kept.curves["rows"], curves, str(name))
     return write_report(
         choices.out / f"doebe_experiment-2{end}", "\n".join(lines).rstrip(), (header, rows), content, pictures
     )

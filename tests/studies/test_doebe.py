@@ -1,4 +1,4 @@
-"""The DOEBE paper's experiments: oracles of the authors' way, and that finished parts are read back and not run again."""
+"""The DOEBE paper's experiments: oracles of the authors' way, and finished parts are read back."""
 
 import csv
 import math
