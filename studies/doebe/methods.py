@@ -193,7 +193,9 @@ def run_as_published(method: Method, recording: Recording) -> Run:
     missing = torch.isnan(y)
     if isinstance(method.rule, Exchange):
         families = [recording.family[index] for index in members.tolist()]
-        group = torch.tensor([2 * method.families.index(family) for family in families])
+        group = torch.tensor(
+            [2 * method.families.index(family) for family in families], dtype=torch.int64, device=members.device
+        )
         group += (~recording.is_dynamic[members]).long()  # dynamic experts stand first there
         switch = chain_transition(group, recording.start[members], recording.sample[members], method.rule.delta)
         return _run(weights_after_targets(torch.where(missing, 0.0, log_prob), switch), members, recording)

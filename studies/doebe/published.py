@@ -111,7 +111,9 @@ def chain_transition(group: Tensor, start: Tensor, sample: Tensor, delta: float)
     """
     is_next = (group.unsqueeze(0) - group.unsqueeze(1)).abs() == 1
     is_twin = (start.unsqueeze(0) == start.unsqueeze(1)) & (sample.unsqueeze(0) == sample.unsqueeze(1))
-    return (1 - delta) * torch.eye(len(group), dtype=torch.float64) + delta * (is_next & is_twin).double()
+    return (1 - delta) * torch.eye(len(group), dtype=torch.float64, device=group.device) + delta * (
+        is_next & is_twin
+    ).double()
 
 
 def weights_after_targets(log_prob: Tensor, transition: Tensor) -> Tensor:

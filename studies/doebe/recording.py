@@ -84,7 +84,7 @@ def record(stream: Stream, design: Design, seed: int, title: str, progress: bool
     number_of = torch.arange(2 * len(family), device=mean.device)
     return Recording(
         family=tuple(family * 2),
-        start=torch.tensor(start * 2),
+        start=torch.tensor(start * 2, dtype=torch.int64, device=mean.device),
         is_dynamic=number_of >= len(family),
         sample=number_of % design.num_samples,
         mean=mean,

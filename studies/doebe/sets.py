@@ -144,7 +144,11 @@ def load_stream(source: SourceSet, max_rows: int | None, seed: int, num_warmup: 
 def _ordered(table: Table, name: str, generator: torch.Generator) -> Table:
     """Rows in random order, or by their first input."""
     is_shuffled = name == "banana_shuffled"
-    order = torch.randperm(len(table.y), generator=generator) if is_shuffled else table.X[:, 0].argsort(stable=True)
+    order = (
+        torch.randperm(len(table.y), generator=generator, device="cpu")
+        if is_shuffled
+        else table.X[:, 0].argsort(stable=True)
+    )
     return table._replace(X=table.X[order], y=table.y[order])
 
 

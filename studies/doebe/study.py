@@ -200,10 +200,12 @@ def _scores(run: Run, y: Tensor, is_classes: bool) -> dict[str, float]:
 
 def _curves(name: str, run: Run, y: Tensor, is_classes: bool) -> dict[str, list[float]]:
     """Scores so far, at some rows evenly along the stream, the last one among them."""
-    rows = torch.linspace(0, len(y) - 1, min(_POINTS + 1, len(y))).round().long()[1:]
+    rows = (
+        torch.linspace(0, len(y) - 1, min(_POINTS + 1, len(y)), dtype=torch.float64, device=y.device).round().long()[1:]
+    )
     seen = ~torch.isnan(y)
     log_prob = torch.where(seen, run.log_prob, 0.0).cumsum(0) / seen.cumsum(0).clamp_min(1)
-    error = ((run.mean > 0.5) != (y > 0)).double().cumsum(0) / torch.arange(1, len(y) + 1)
+    error = ((run.mean > 0.5) != (y > 0)).double().cumsum(0) / torch.arange(1, len(y) + 1, device=y.device)
     loss = error if is_classes else running_nmse(run.mean, y)
     kinds = {"error" if is_classes else "nmse": loss, "log_score": log_prob}
     curves = {f"{name}; {kind}": curve[rows].tolist() for kind, curve in kinds.items()}

@@ -139,7 +139,13 @@ def _ran(source: SourceSet, choices: Choices, trial: int, settings: dict[str, ob
     found = weigh(recording, choices.as_published)
     scores = {f"{rule}; {key}": value for rule, run in found.items() for key, value in summary(run, stream.y).items()}
     num_rows = len(stream.y)
-    rows = torch.logspace(0, math.log10(num_rows), min(_POINTS, num_rows)).round().long().unique().clamp_max(num_rows)
+    rows = (
+        torch.logspace(0, math.log10(num_rows), min(_POINTS, num_rows), dtype=torch.float64, device="cpu")
+        .round()
+        .long()
+        .unique()
+        .clamp_max(num_rows)
+    )
     curves = {rule: run.log_weights[1][rows - 1].tolist() for rule, run in found.items()}
     return Record(settings, scores, {**curves, "rows": rows.double().tolist()})
 
