@@ -9,11 +9,12 @@ from typing import final
 
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
-from torch import Tensor
+from torch import Tensor, nn
 
 from gp_ensembles.ensembles.spec_checks import (
     MOST_FEATURES,
     check_count,
+    check_flag,
     check_made,
     check_name,
     check_orders,
@@ -25,10 +26,12 @@ from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.features.optimized_fourier import OptimizedFourierFeatures
 from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
 from gp_ensembles.features.rescale import Clamp
 from gp_ensembles.features.spline import AdditiveSplineFeatures
+from gp_ensembles.numerics.kmeans import kmeans
 
 # Starting length scales as shares of each column's range. The papers' 0.1, 1 and 10 leave the first and the last
 # where the evidence is flat (all features zero, or all inputs alike); these were best or near it on three tables.
@@ -89,6 +92,47 @@ class FourierBasis(Basis):
 
 @final
 @dataclass(frozen=True)
+class OptimizedFourierBasis(Basis):
+    """Sines and cosines whose frequencies are fitted: a sparse spectrum Gaussian process.
+
+    What Waxman and Djuric (2024, appendix H) call optimized Fourier features. The frequencies begin as draws for an ARD
+    Matern or RBF kernel and are hyperparameters from then on, one for every pair of features and column. That many
+    overfit a short warm-up, and they are too many for a Laplace approximation: draw further experts by
+    ``FitSettings(perturbation=GaussianPerturbation())``.
+
+    Attributes:
+        num_features: Features F, twice the number of frequencies.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
+        starts: Length scales of the kernel that frequencies are drawn for, as shares of each column's range.
+        name: What the experts are called; by default their kind and the settings that are not the default ones.
+
+    Example:
+        >>> X = torch.rand(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        >>> [(name, features)] = OptimizedFourierBasis(20).build(X, generator=torch.Generator().manual_seed(1))
+        >>> name, features.frequencies.shape, features.frequencies.requires_grad
+        ('off num_features=20', torch.Size([3, 10, 3]), True)
+    """
+
+    num_features: int = 100
+    nu: float = math.inf
+    starts: tuple[float, ...] = _STARTS
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_features", self.num_features, even=True, most=MOST_FEATURES)
+        check_smoothness(self, self.nu)
+        check_starts(self, self.starts)
+        check_name(self, self.name)
+
+    def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
+        """Feature maps by name; see :meth:`Basis.build`."""
+        kernel = scaled_kernel(X, self.nu, self.starts)
+        features = OptimizedFourierFeatures.from_kernel(kernel, X.shape[-1], self.num_features, generator=generator)
+        return [(_label(self, "off"), features)]
+
+
+@final
+@dataclass(frozen=True)
 class HilbertBasis(Basis):
     """Additive Hilbert-space Gaussian process of an ARD Matern or RBF kernel, several starting length scales.
 
@@ -124,30 +168,36 @@ class HilbertBasis(Basis):
 @final
 @dataclass(frozen=True)
 class RadialBasis(Basis):
-    """Gaussian bumps at fixed k-means centers with ARD length scales, beside a linear part; several starts.
+    """Gaussian bumps at k-means centers with ARD length scales, beside a linear part; several starts.
 
     Bumps alone vanish far from all centers, where they would predict the mean with the variance of the noise.
 
     Attributes:
         num_centers: Most centers; no more than half of the distinct warm-up rows are used.
         starts: Starting length scales, as shares of each column's range.
+        train_centers: Whether centers are fitted with the other hyperparameters (Waxman and Djuric 2024), for each
+            expert its own. So many overfit a warm-up of a thousand rows, and are too many for a Laplace approximation
+            (``FitSettings(perturbation=GaussianPerturbation())``).
         name: What the experts are called; by default their kind and the settings that are not the default ones.
     """
 
     num_centers: int = 200
     starts: tuple[float, ...] = _STARTS
+    train_centers: bool = False
     name: str | None = None
 
     def __post_init__(self) -> None:
         check_count(self, "num_centers", self.num_centers, most=MOST_FEATURES)
         check_starts(self, self.starts)
+        check_flag(self, "train_centers", self.train_centers)
         check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         scales = _starting_lengthscales(X, self.starts)
         num_centers = min(self.num_centers, max(1, torch.unique(X, dim=0).shape[0] // 2))
-        bumps = RadialBasisFeatures.from_data(X, num_centers, scales, generator=generator)
+        centers = kmeans(X, num_centers, generator=generator)
+        bumps = RadialBasisFeatures(nn.Parameter(centers) if self.train_centers else centers, scales)
         linear = LinearFeatures.from_data(X, prior_variance=X.new_full((len(self.starts),), _LINEAR_START))
         return [(_label(self, "rbf"), Concatenate([bumps, linear]))]
 
@@ -299,7 +349,9 @@ class KernelDictionary(Basis):
         return [(self.name, features)]
 
 
-def _label(basis: FourierBasis | HilbertBasis | RadialBasis | LinearBasis | SplineBasis, kind: str) -> str:
+def _label(
+    basis: FourierBasis | OptimizedFourierBasis | HilbertBasis | RadialBasis | LinearBasis | SplineBasis, kind: str
+) -> str:
     """The basis own name, or its kind and what differs from the defaults."""
     if basis.name is not None:
         return basis.name

@@ -15,13 +15,14 @@ from gp_ensembles.ensembles.input_checks import check_real_numbers, check_rows
 from gp_ensembles.ensembles.memory import TargetMemory
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.quarantine import counted_anew
-from gp_ensembles.ensembles.spec_checks import check_count, check_positive
+from gp_ensembles.ensembles.spec_checks import check_count, check_made, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
 from gp_ensembles.experts.fixed_kernels import fit_fixed_kernels, has_fixed_kernels
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
+from gp_ensembles.experts.hyper_perturbation import GaussianPerturbation, perturb_hyperparameters
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
@@ -42,11 +43,14 @@ class FitSettings:
     Attributes:
         method: Optimizer of the evidence; ``None`` keeps the starting values. Kernels that are fixed need none: the
             best noise and prior variance of each follow from one decomposition, without a start and its prior.
-        num_samples: Experts per optimum: the optimum itself, and draws from a Laplace approximation around it.
+        num_samples: Experts per optimum: the optimum itself, and draws around it, from a Laplace approximation or by
+            ``perturbation``.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space
             (logarithms): weak, so that what the data do not determine stays near its start.
         prior_precision: Floor of the curvature of the Laplace approximation in the same space; directions that
             the data do not determine spread with a variance of one over it.
+        perturbation: Draws by independent noise on every hyperparameter in place of the Laplace approximation, whose
+            Hessian is out of reach where centers or frequencies are fitted.
 
     Raises:
         TypeError: If a number is none.
@@ -61,12 +65,16 @@ class FitSettings:
     num_samples: int = 3
     start_precision: float = 0.5
     prior_precision: float = 4.0
+    perturbation: GaussianPerturbation | None = None
 
     def __post_init__(self) -> None:
         check_count(self, "num_samples", self.num_samples)
         if self.start_precision != 0:
             check_positive(self, "start_precision", self.start_precision)
         check_positive(self, "prior_precision", self.prior_precision)
+        if self.perturbation is not None:
+            check_made("perturbation", self.perturbation, GaussianPerturbation, "GaussianPerturbation()")
+            check_positive(self.perturbation, "variance", self.perturbation.variance)
 
 
 NamedExpert = tuple[str, Expert]
@@ -155,7 +163,10 @@ def _fit(
         return expert
     if fit.method is None:
         return repeat_expert(expert, fit.num_samples)
-    samples, _ = sample_hyperparameters(expert, X, y, fit.num_samples, fit.prior_precision, generator=generator)
+    if fit.perturbation is not None:
+        samples = perturb_hyperparameters(expert, fit.num_samples, fit.perturbation.variance, generator=generator)
+    else:
+        samples, _ = sample_hyperparameters(expert, X, y, fit.num_samples, fit.prior_precision, generator=generator)
     vectors = get_vectors(samples)
     vectors[:: fit.num_samples] = get_vectors(expert)  # the optimum itself stands first
     set_vectors_(samples, vectors)

@@ -23,6 +23,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitc
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
+from gp_ensembles.experts.hyper_perturbation import GaussianPerturbation
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
@@ -38,13 +39,13 @@ from gp_ensembles.meta_learners import (
 
 _KINDS: tuple[type, ...] = (
     bases.FourierBasis, bases.HilbertBasis, bases.RadialBasis, bases.PolynomialBasis, bases.LinearBasis,
-    bases.SplineBasis, bases.KernelDictionary, bases.RecurringBasis,
+    bases.OptimizedFourierBasis, bases.SplineBasis, bases.KernelDictionary, bases.RecurringBasis,
     targets.RealTarget, targets.UnknownNoiseTarget, targets.OutlierTarget, targets.BinaryTarget, targets.ClassTarget,
     targets.LevelTarget, targets.CountTarget,
     BayesianModelAveraging, DynamicModelAveraging, FixedShare, ExponentiatedGradient, SoftBayes, OnlineNewton,
     DiscountedOnlineNewton, CombinedRules, StickySwitching, TwinSwitching,
     InnovationModel, TargetLags, WindowGP, WideFeatures, Boosting, ForecastColumns, Refitted,
-    FitSettings, LBFGS, Adam, LaplaceUpdate, MomentMatchingUpdate,
+    FitSettings, LBFGS, Adam, GaussianPerturbation, LaplaceUpdate, MomentMatchingUpdate,
 )  # fmt: skip
 TABLE: Mapping[str, type] = {kind.__name__: kind for kind in _KINDS}
 _DEFAULT = "auto"

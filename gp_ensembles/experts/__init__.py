@@ -12,7 +12,8 @@
 - ``external``: ``ExternalExpert``, a model from outside that is trained by a schedule; ``guest``: ``Guest``, what such
   a model offers; ``boosting``, ``guest_models``: ``HistogramBoosting``, ``RegressorGuest``, ``FunctionGuest``, ...
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: what it
-  maximizes; ``hyper_laplace``: ``sample_hyperparameters`` around the maximum.
+  maximizes; ``hyper_laplace``: ``sample_hyperparameters`` around the maximum; ``hyper_perturbation``:
+  ``perturb_hyperparameters`` where there are too many for that.
 """
 
 from gp_ensembles.experts.base import Expert

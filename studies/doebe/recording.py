@@ -10,29 +10,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.ensembles.bases import (
-    Basis,
-    FourierBasis,
-    HilbertBasis,
-    LinearBasis,
-    PolynomialBasis,
-    RadialBasis,
-)
-from gp_ensembles.ensembles.build import (
-    FitSettings,
-    NamedExpert,
-    build_maps,
-    condition,
-    dynamic_group,
-    fitted_experts,
-    static_group,
-)
+from gp_ensembles.ensembles.build import NamedExpert, assemble, condition, dynamic_group, static_group
+from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.files.replacing import replace_file
+from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
+from studies.doebe.design import Design, family_experts
 from studies.harness.protocol import Stream
 
-NUM_FEATURES = 100  # of every basis that has a choice, as in the paper
-NUM_SAMPLES = 5
 WALK = 1e-3
 _BLOCK = 512
 
@@ -41,7 +26,8 @@ class Recording(NamedTuple):
     """One-step-ahead predictions of M experts for T targets: M/2 static ones, then their dynamic twins.
 
     Attributes:
-        family: Family of each expert (``hsgp``, ``rff``, ``rbf``, ``poly``, ``linear``), length M.
+        family: Family of each expert, see :data:`~studies.doebe.design.TITLES`, length M.
+        start: Number of the starting hyperparameters in the family, shape (M,).
         is_dynamic: Whether an expert's weights walk, shape (M,).
         sample: Number of the expert's hyperparameter sample, 0 for the optimum, shape (M,).
         mean: Predictive means, standardized, shape (M, T).
@@ -52,6 +38,7 @@ class Recording(NamedTuple):
     """
 
     family: tuple[str, ...]
+    start: Tensor
     is_dynamic: Tensor
     sample: Tensor
     mean: Tensor
@@ -61,27 +48,12 @@ class Recording(NamedTuple):
     seconds: tuple[float, float]
 
 
-def paper_bases(num_inputs: int) -> list[tuple[str, Basis]]:
-    """The five families with as many features as in the paper, for inputs of D columns.
-
-    Example:
-        >>> [family for family, _ in paper_bases(4)]
-        ['hsgp', 'rff', 'rbf', 'poly', 'linear']
-    """
-    return [
-        ("hsgp", HilbertBasis(num_frequencies=max(1, NUM_FEATURES // num_inputs))),
-        ("rff", FourierBasis(num_features=NUM_FEATURES)),
-        ("rbf", RadialBasis(num_centers=NUM_FEATURES)),
-        ("poly", PolynomialBasis()),
-        ("linear", LinearBasis()),
-    ]
-
-
-def record(stream: Stream, seed: int, title: str, progress: bool) -> Recording:
+def record(stream: Stream, design: Design, seed: int, title: str, progress: bool) -> Recording:
     """Fit all families to the warm-up rows, and run static and dynamic experts over the stream.
 
     Args:
         stream: The stream.
+        design: The experts.
         seed: Seed of frequencies, centers and sampled hyperparameters.
         title: What the progress bar says.
         progress: Show a progress bar.
@@ -89,19 +61,19 @@ def record(stream: Stream, seed: int, title: str, progress: bool) -> Recording:
     Raises:
         NumericalError: If an expert cannot be computed on this stream.
     """
-    X, y = stream.warm_X, stream.warm_y
     generator = torch.Generator().manual_seed(seed)
-    fit = FitSettings(num_samples=NUM_SAMPLES)
     began = time.perf_counter()
     experts: list[NamedExpert] = []
     family: list[str] = []
-    bases = paper_bases(X.shape[1])
-    for name, basis in tqdm(bases, desc=f"{title}: fit", unit="family", disable=not progress, leave=False):
-        found = fitted_experts(build_maps(X, [basis], generator), X, y, fit, generator, False)
-        family += [name] * sum(expert.num_experts for _, expert in found)
+    start: list[int] = []
+    for name in tqdm(design.families, desc=f"{title}: fit", unit="family", disable=not progress, leave=False):
+        found = family_experts(name, stream, design, generator)
+        number = sum(expert.num_experts for _, expert in found)
+        family += [name] * number
+        start += [place // design.num_samples for place in range(number)]
         experts += found
     fitted = time.perf_counter()
-    online = condition(X, y, [static_group(experts), dynamic_group(experts, X, [WALK])], BayesianModelAveraging())
+    online = _online(stream, experts, design)
     parts = []
     with tqdm(total=len(stream.y), desc=title, unit="row", disable=not progress, leave=False) as bar:
         for rows, targets in stream.blocks(_BLOCK):
@@ -109,17 +81,31 @@ def record(stream: Stream, seed: int, title: str, progress: bool) -> Recording:
             bar.update(len(targets))
     seconds = (fitted - began, time.perf_counter() - fitted)
     mean, variance, log_prob = (torch.cat([part[k] for part in parts], dim=1).detach() for k in range(3))
-    number = torch.arange(2 * len(family), device=X.device)
+    number_of = torch.arange(2 * len(family), device=mean.device)
     return Recording(
         family=tuple(family * 2),
-        is_dynamic=number >= len(family),
-        sample=number % NUM_SAMPLES,
+        start=torch.tensor(start * 2, dtype=torch.int64, device=mean.device),
+        is_dynamic=number_of >= len(family),
+        sample=number_of % design.num_samples,
         mean=mean,
         variance=variance,
         log_prob=log_prob,
         y=stream.y,
         seconds=seconds,
     )
+
+
+def _online(stream: Stream, experts: list[NamedExpert], design: Design) -> OnlineEnsemble:
+    """Static experts and their walking twins, conditioned on the warm-up rows or not."""
+    X, making = stream.warm_X, design.making
+    if making.scaled_walk:
+        walking = dynamic_group(experts, X, [WALK])
+    else:
+        walking = [(f"{name}/dynamic", expert.with_transition(RandomWalk(WALK))) for name, expert in experts]
+    groups = [static_group(experts), walking]
+    if making.conditioned:
+        return condition(X, stream.warm_y, groups, BayesianModelAveraging())
+    return OnlineEnsemble(assemble(groups, BayesianModelAveraging()))
 
 
 def save_recording(recording: Recording, path: Path, mark: str) -> None:
@@ -136,6 +122,7 @@ def save_recording(recording: Recording, path: Path, mark: str) -> None:
     arrays = {
         "mark": np.array(mark),
         "family": np.array(recording.family),
+        "start": recording.start.numpy(),
         "is_dynamic": recording.is_dynamic.numpy(),
         "sample": recording.sample.numpy(),
         "mean": recording.mean.float().numpy(),
@@ -160,7 +147,7 @@ def load_recording(path: Path, mark: str) -> Recording | None:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             if str(arrays["mark"]) != mark:
                 return None
-            tensors = {name: torch.from_numpy(arrays[name]) for name in ("is_dynamic", "sample", "y")}
+            tensors = {name: torch.from_numpy(arrays[name]) for name in ("start", "is_dynamic", "sample", "y")}
             steps = {name: torch.from_numpy(arrays[name]).double() for name in ("mean", "variance", "log_prob")}
             seconds = arrays["seconds"].tolist()
             return Recording(

@@ -1,128 +1,136 @@
-"""The tables of experiments 1, 3, C and D."""
+"""The tables of the experiments: means over trials with their standard errors, and paired tests."""
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
-from scipy.stats import wilcoxon
 
 from gp_ensembles.cli.text_tables import aligned
-from studies.doebe.methods import Exchange, Method, e_doebe, family_methods, whole_methods
-from studies.doebe.scores import Scores
+from studies.doebe.methods import Method
+from studies.doebe.study import Plan, score_kinds
+from studies.harness.comparison import Estimate, estimate, paired
+from studies.harness.parts import Results
 
-SAMPLES = (1, 3, 5)
-DELTAS = (1e-4, 1e-3, 1e-2, 5e-2, 0.1)
-_KINDS = {"log_score": "mean log score (nats per row, standardized targets; larger is better)", "nmse": "nMSE"}
-
-
-class Comparison(NamedTuple):
-    """A method with more samples of its hyperparameters against itself with one, over sets.
-
-    Attributes:
-        median: Median over sets of the gain in log score, in nats per row.
-        num_better: Sets on which more samples are better.
-        p_value: Two-sided p-value of the Wilcoxon signed-rank test; NaN if there is no difference at all.
-    """
-
-    median: float
-    num_better: int
-    p_value: float
+SHARES = (0.1, 0.25, 0.5, 1.0)  # of the stream at which curves are read
+KIND_TITLES = {
+    "log_score": "mean log score (nats per row of standardized targets, larger is better)",
+    "nmse": "nMSE",
+    "error": "share of wrong classes",
+    "log_score_gaussian": "log score of the normal with the mixture's moments",
+    "log_score_as_published": "log score as the authors compute it (moments; weights of E-DOEBE have seen the target)",
+    "nmse_as_published": "nMSE as the authors compute it",
+}
 
 
-def compare_pairs(more: Sequence[float], one: Sequence[float]) -> Comparison:
-    """Wilcoxon's signed-rank test of paired scores, one pair a set.
-
-    Example:
-        >>> compare_pairs([1.0, 2.0, 3.0], [0.5, 1.0, 1.0])
-        Comparison(median=1.0, num_better=3, p_value=0.25)
-    """
-    gains = np.asarray(more, dtype=np.float64) - np.asarray(one, dtype=np.float64)
-    p_value = float(wilcoxon(gains).pvalue) if bool(gains.any()) else math.nan
-    return Comparison(float(np.median(gains)), int((gains > 0).sum()), p_value)
+def estimates(results: Results[Plan], name: str, method: str, kind: str) -> Estimate:
+    """Mean over trials of a score of a method on a set."""
+    return estimate(results.values(f"{method}; {kind}", name))
 
 
-def families_table(scores: Scores) -> str:
-    """Experiment 1: every family on its own, static (OE) and dynamic (DOE)."""
-    return _by_set(scores, family_methods())
+def finished_sets(results: Results[Plan]) -> list[str]:
+    """Sets of which there is at least one trial."""
+    return [name for name in results.plan.sets if results.found(name)]
 
 
-def ensembles_table(scores: Scores) -> str:
-    """Experiment 3: all families together, beside the family that is best in hindsight."""
+def shown_kinds(results: Results[Plan], is_classes: bool = False) -> list[str]:
+    """Scores that tables show: those of the authors' way, if it was theirs, and honest ones."""
+    return [kind for kind in score_kinds(results.plan.as_published, is_classes) if kind != "log_score_gaussian"]
+
+
+def scores_text(results: Results[Plan]) -> str:
+    """A table a score: sets down, methods across."""
+    return _scores_text(results, shown_kinds(results))
+
+
+def classes_text(results: Results[Plan]) -> str:
+    """The same of classes."""
+    return _scores_text(results, shown_kinds(results, True))
+
+
+def _scores_text(results: Results[Plan], kinds: Sequence[str]) -> str:
     parts = []
-    methods, families = whole_methods(), family_methods()
-    for kind, title in _KINDS.items():
-        rows: list[list[object]] = []
-        sign = 1.0 if kind == "log_score" else -1.0
-        for name in scores.sets:
-            by_family = [sign * scores.mean(name, family, kind) for family in families]
-            best = families[by_family.index(max(by_family))]
-            rows.append(
-                [name, *(scores.mean(name, m, kind) for m in methods), scores.mean(name, best, kind), best.name]
-            )
-        parts.append(f"{title}\n" + aligned(["set", *(m.name for m in methods), "best family", "which"], rows))
+    for kind in kinds:
+        rows: list[list[object]] = [
+            [name, *(str(estimates(results, name, method.name, kind)) for method in results.plan.methods)]
+            for name in finished_sets(results)
+        ]
+        header = ["set", *(method.name for method in results.plan.methods)]
+        parts.append(f"{KIND_TITLES[kind]}\n{aligned(header, rows)}")
     return "\n\n".join(parts)
 
 
-def samples_methods() -> list[Method]:
-    """The methods of experiment C."""
-    return [method for count in SAMPLES for method in (*family_methods(count), e_doebe(num_samples=count))]
+def ensembles_text(results: Results[Plan]) -> str:
+    """Scores, and E-DOEBE beside the family that is best in hindsight."""
+    parts = [scores_text(results)]
+    names = [method.name for method in results.plan.methods]
+    families = [method.name for method in results.plan.methods if len(method.families) == 1]
+    if "E-DOEBE" in names and families:
+        for kind in shown_kinds(results):
+            sign = 1.0 if kind.startswith("log") else -1.0
+            rows: list[list[object]] = []
+            for name in finished_sets(results):
+                best = max(families, key=lambda one: sign * estimates(results, name, one, kind).mean)
+                pairs = [results.values(f"{method}; {kind}", name) for method in ("E-DOEBE", best)]
+                found = paired(*pairs)
+                wins = found.num_larger if sign > 0 else sum(a < b for a, b in zip(*pairs, strict=True))
+                rows.append([name, best, found.mean, f"{wins}/{found.num}", found.t_p_value])
+            header = ["set", "best family", "E-DOEBE less it", "trials won", "paired t p"]
+            won = sum(sign * float(str(row[2])) > 0 for row in rows)
+            title = f"E-DOEBE against the best family of each set: {KIND_TITLES[kind]}; better on {won} of {len(rows)}"
+            parts.append(f"{title}\n{aligned(header, rows)}")
+    return "\n\n".join(parts)
 
 
-def samples_table(scores: Scores) -> str:
-    """Experiment C: one estimate of the hyperparameters against several Laplace samples."""
-    by_count = {count: [*family_methods(count), e_doebe(num_samples=count)] for count in SAMPLES}
-    rows: list[list[object]] = []
-    for versions in zip(*by_count.values(), strict=True):
-        one, *others = ([scores.mean(name, version, "log_score") for name in scores.sets] for version in versions)
-        row: list[object] = [versions[0].name, *(sum(each) / len(each) for each in (one, *others))]
-        for more in others:
-            found = compare_pairs(more, one)
-            row += [found.median, f"{found.num_better}/{len(one)}", found.p_value]
-        rows.append(row)
-    header = ["method", *(f"S={count}" for count in SAMPLES)]
-    for count in SAMPLES[1:]:
-        header += [f"{count}-1: median", "better", "p"]
-    title = (
-        "log score, mean over sets, with S experts per optimum; gain of S over 1: median, sets, two-sided Wilcoxon p "
-        "(one test a row, not corrected for their number)"
-    )
-    return f"{title}\n" + aligned(header, rows)
+def sample_name(method: str, num_samples: int) -> str:
+    """What a method with so many samples is called.
+
+    Example:
+        >>> sample_name("DOE-RFF", 10)
+        'DOE-RFF, S=10'
+    """
+    return f"{method}, S={num_samples}"
 
 
-def delta_methods() -> list[Method]:
-    """The methods of experiment D."""
-    return [e_doebe(delta) for delta in DELTAS]
+def sample_pairs(methods: Sequence[Method]) -> list[tuple[str, str, str]]:
+    """Families of which there is one with the optimum alone and one with samples: name and both methods' names.
+
+    Example:
+        >>> from studies.doebe.methods import Averaging
+        >>> [Method(f"A, S={S}", Averaging(), True, False, ("rff",), S) for S in (1, 10)][0].name
+        'A, S=1'
+    """
+    names = [method.name for method in methods]
+    found = []
+    for one in (name for name in names if name.endswith(", S=1")):
+        stem = one.removesuffix(", S=1")
+        found += [(stem, one, more) for more in names if more.startswith(f"{stem}, S=") and more != one]
+    return found
 
 
-def delta_table(scores: Scores) -> str:
-    """Experiment D: E-DOEBE with other probabilities of a switch."""
-    return _by_set(scores, delta_methods())
+def samples_text(results: Results[Plan]) -> str:
+    """Scores, and samples of hyperparameters against the optimum alone, trial by trial."""
+    parts = [scores_text(results)]
+    for kind in shown_kinds(results):
+        rows: list[list[object]] = []
+        for name in finished_sets(results):
+            for stem, one, more in sample_pairs(results.plan.methods):
+                found = paired(results.values(f"{more}; {kind}", name), results.values(f"{one}; {kind}", name))
+                better = found.num_larger if kind.startswith("log") else found.num - found.num_larger
+                tests = [found.t_p_value, found.wilcoxon_p_value]
+                rows.append([name, stem, found.mean, found.median, f"{better}/{found.num}", *tests])
+        header = ["set", "method", "mean gain", "median", "trials better", "paired t p", "Wilcoxon p"]
+        if rows:
+            parts.append(f"samples less the optimum alone: {KIND_TITLES[kind]}\n{aligned(header, rows)}")
+    return "\n\n".join(parts)
 
 
-def long_rows(scores: Scores, methods: Sequence[Method]) -> tuple[list[str], list[list[object]]]:
-    """Header and rows of the CSV file: one line a set, seed and method."""
-    kinds = list(_KINDS)
-    rows: list[list[object]] = []
-    for name in scores.sets:
-        for seed in range(scores.num_seeds):
-            for method in methods:
-                found = scores.values[name, method.key, seed]
-                delta = method.rule.delta if isinstance(method.rule, Exchange) else math.nan
-                row = [name, seed, method.name, method.num_samples, delta]
-                rows.append([*row, *(found[kind] for kind in (*kinds, "log_score_gaussian"))])
-    return ["set", "seed", "method", "num_samples", "delta", *kinds, "log_score_gaussian"], rows
-
-
-def _by_set(scores: Scores, methods: Sequence[Method]) -> str:
-    """A table a score: sets down, methods across, and the mean over sets below."""
-    names = [f"delta {m.rule.delta:g}" if isinstance(m.rule, Exchange) else m.name for m in methods]
+def curves_text(results: Results[Plan]) -> str:
+    """Scores so far after a tenth, a quarter and a half of the stream, and at its end."""
     parts = []
-    for kind, title in _KINDS.items():
-        rows: list[list[object]] = [
-            [name, *(scores.mean(name, method, kind) for method in methods)] for name in scores.sets
-        ]
-        columns = [[scores.mean(name, method, kind) for name in scores.sets] for method in methods]
-        rows.append(["mean", *(sum(column) / len(column) for column in columns)])
-        parts.append(f"{title}\n" + aligned(["set", *names], rows))
+    for kind in ("nmse", "log_score"):
+        rows: list[list[object]] = []
+        for name in finished_sets(results):
+            for method in results.plan.methods:
+                curves = [record.curves[f"{method.name}; {kind}"] for record in results.found(name).values()]
+                found = [estimate([curve[round(share * len(curve)) - 1] for curve in curves]) for share in SHARES]
+                rows.append([name, method.name, *map(str, found)])
+        header = ["set", "method", *(f"after {share:.0%}" for share in SHARES)]
+        parts.append(f"{KIND_TITLES[kind]}, so far\n{aligned(header, rows)}")
     return "\n\n".join(parts)

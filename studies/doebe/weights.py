@@ -2,125 +2,80 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.cli.text_tables import aligned
-from gp_ensembles.data import folder_names
-from gp_ensembles.ensembles.bases import HilbertBasis
-from gp_ensembles.ensembles.build import FitSettings, build_maps, condition, fitted_experts, static_group
-from gp_ensembles.files.checkpoint import fingerprint
-from gp_ensembles.filters import RandomWalk
-from gp_ensembles.meta_learners import BayesianModelAveraging
-from gp_ensembles.meta_learners.base import weigh_observed
-from studies.doebe.methods import DELTA, PAPER_THRESHOLD, Averaging, Exchange, Rule
-from studies.doebe.recording import NUM_FEATURES, WALK
-from studies.doebe.sets import DRIFT, load_stream
-from studies.harness.parts import Record, kept_or_made, kept_record
+from gp_ensembles.metrics import log_score, nmse
+from studies.doebe.design import OURS, PUBLISHED, Design, Making
+from studies.doebe.methods import DELTA, PAPER_THRESHOLD, Averaging, Exchange, Method, Run, run_as_published, run_method
+from studies.doebe.recording import Recording, record
+from studies.doebe.sets import COLLAPSE_SETS, SourceSet, load_stream, source_sets
+from studies.doebe.study import PRINTED, data_mark
+from studies.harness.comparison import beside_printed, estimate, read_printed
+from studies.harness.experiment import Choices
+from studies.harness.parts import Record, Results, running
 from studies.harness.protocol import Stream
 from studies.harness.report import write_report
 
-# The first shows what the paper's Figure 3 shows (a thinned SARCOS recording in place of Kuka #1); on the others the
-# dynamic expert leads from the start and no rule loses it.
-STREAMS = ("sarcos_thin10", "sarcos_ias", "barrett_wam")
-RULES: tuple[tuple[str, Rule], ...] = (
-    (f"BMA, pruned at {PAPER_THRESHOLD:g}", Averaging(PAPER_THRESHOLD)),
-    ("BMA, not pruned", Averaging()),
-    (f"E-DOEBE, delta {DELTA:g}", Exchange(DELTA)),
-)
-_START = 0.7  # starting length scale as a share of each column's range
-_BLOCK = 512
-_VERSION = 1  # of everything that weights depend on besides the data; a new number makes old files worthless
-_COLUMNS = ("min_log10", "at_row", "max_after", "last", "log_score")
+PRUNED = Method(f"BMA, pruned at {PAPER_THRESHOLD:g}", Averaging(PAPER_THRESHOLD), True, True, ("hsgp",), 1)
+KEPT = Method("BMA, not pruned", Averaging(), True, True, ("hsgp",), 1)
+EXCHANGED = Method(f"E-DOEBE, delta {DELTA:g}", Exchange(DELTA), True, True, ("hsgp",), 1)
+RULES = (PRUNED, KEPT, EXCHANGED)
+# A start of 0.7 ranges is ours; the authors' is one standardized unit. The paper's walk is that of every weight.
+TWINS = replace(OURS, starts=(0.7,), scaled_walk=False)
+PUBLISHED_TWINS = replace(PUBLISHED, starts=(1.0,), in_units=True)
+_VERSION = 2  # of everything that weights depend on besides the data; a new number makes old files worthless
+_COLUMNS = ("min_log10", "at_row", "max_after", "last", "log_score", "log_score_gaussian", "nmse")
+_POINTS = 2000  # of a curve
 
 
-class Weights(NamedTuple):
-    """The dynamic expert's weight under one rule.
-
-    Attributes:
-        rule: Name of the rule.
-        log_weight: Log weight of the dynamic expert in force before each target, shape (T,).
-        log_score: Mean log density of the mixture, in nats per row of standardized targets.
-    """
-
-    rule: str
-    log_weight: Tensor
-    log_score: float
-
-    def summary(self) -> dict[str, float]:
-        """Lowest weight as a power of ten, the row it is met at, the largest weight after it, and the last one."""
-        lowest = int(self.log_weight.argmin())
-        return {
-            "min_log10": float(self.log_weight[lowest]) / math.log(10),
-            "at_row": float(lowest + 1),
-            "max_after": float(self.log_weight[lowest:].max().exp()),
-            "last": float(self.log_weight[-1].exp()),
-            "log_score": self.log_score,
-        }
-
-
-def stream_names(data: Path | None) -> list[str]:
-    """Names of the streams of this experiment that can be had, the synthetic one last.
-
-    Example:
-        >>> stream_names(None)
-        ['static_then_drifting']
-    """
-    present = set() if data is None else set(folder_names(data))
-    return [*(name for name in STREAMS if name in present), DRIFT]
-
-
-def twin_densities(stream: Stream, title: str, progress: bool) -> Tensor:
-    """Log densities (2, T) of a static additive Hilbert-space expert and of its twin whose weights walk at random.
-
-    Every weight of the twin takes steps of variance 1e-3, as in the paper.
+def twins(stream: Stream, making: Making, title: str = "", progress: bool = False) -> Recording:
+    """What a static additive Hilbert-space expert and its walking twin say of a stream.
 
     Args:
         stream: The stream.
+        making: How they are made.
         title: What the progress bar says.
         progress: Show a progress bar.
     """
-    X, y = stream.warm_X, stream.warm_y
-    basis = HilbertBasis(max(1, NUM_FEATURES // X.shape[1]), starts=(_START,))
-    experts = fitted_experts(build_maps(X, [basis], None), X, y, FitSettings(num_samples=1), None, False)
-    walking = [(f"{name}/dynamic", expert.with_transition(RandomWalk(WALK))) for name, expert in experts]
-    online = condition(X, y, [static_group(experts), walking], BayesianModelAveraging())
-    parts = []
-    with tqdm(total=len(stream.y), desc=title, unit="row", disable=not progress, leave=False) as bar:
-        for rows, targets in stream.blocks(_BLOCK):
-            parts.append(online.observe(rows, targets).experts.log_prob.detach())
-            bar.update(len(targets))
-    return torch.cat(parts, dim=1)
+    return record(stream, Design(("hsgp",), num_samples=1, making=making), 0, title, progress)
 
 
-def weigh(log_prob: Tensor) -> list[Weights]:
-    """The dynamic expert's weight under each of the three rules.
+def weigh(recording: Recording, as_published: bool = False) -> dict[str, Run]:
+    """What each of the three rules makes of them, by name.
 
     Args:
-        log_prob: Log densities of the static and the dynamic expert, shape (2, T); NaN where a target is missing.
-
-    Example:
-        >>> import torch
-        >>> log_prob = torch.zeros(2, 3, dtype=torch.float64)
-        >>> log_prob[1, 0] = -50.0  # a bad moment of the dynamic expert
-        >>> [round(found.summary()["last"], 3) for found in weigh(log_prob)]
-        [0.0, 0.0, 0.02]
+        recording: What they say.
+        as_published: Whether E-DOEBE predicts with weights that have seen the target.
     """
-    found, missing = [], torch.isnan(log_prob).all(0)
-    for name, choice in RULES:
-        rule = choice.build(2)
-        _, output = weigh_observed(rule, rule.init(2, like=log_prob), log_prob, missing)
-        found.append(Weights(name, output.log_weights[1], float(output.log_prob.nansum()) / int((~missing).sum())))
+    found = {rule.name: run_method(rule, recording) for rule in RULES}
+    if as_published:
+        found[EXCHANGED.name] = run_as_published(EXCHANGED, recording)
     return found
 
 
-def draw_weights(log_weights: Mapping[str, Sequence[float]], name: str, path: Path) -> None:
+def summary(run: Run, y: Tensor) -> dict[str, float]:
+    """The dynamic expert's lowest weight as a power of ten, its row, the largest after it, the last one; and scores."""
+    log_weight = run.log_weights[1]
+    lowest = int(log_weight.argmin())
+    return {
+        "min_log10": float(log_weight[lowest]) / math.log(10),
+        "at_row": float(lowest + 1),
+        "max_after": float(log_weight[lowest:].max().exp()),
+        "last": float(log_weight[-1].exp()),
+        "log_score": float(log_score(run.log_prob, y)),
+        "log_score_gaussian": float(log_score(run.gaussian, y)),
+        "nmse": float(nmse(run.mean, y)),
+    }
+
+
+def draw_weights(rows: Sequence[float], weights: Mapping[str, Sequence[float]], name: str, path: Path) -> None:
     """The dynamic expert's weight over time, a panel for each rule; as in the paper's Figure 3, rows on a log axis.
 
     Raises:
@@ -129,58 +84,94 @@ def draw_weights(log_weights: Mapping[str, Sequence[float]], name: str, path: Pa
     from gp_ensembles.plots import save_figure
     from gp_ensembles.plots.canvas import SERIES, label, new_figure
 
-    figure, axes = new_figure(1, len(log_weights), 3.6 * len(log_weights), 2.8)
-    for axis, (rule, curve), color in zip(axes, log_weights.items(), SERIES, strict=False):
-        axis.plot(range(1, len(curve) + 1), [math.exp(value) for value in curve], color=color, linewidth=1.1)
+    figure, axes = new_figure(1, len(weights), 3.6 * len(weights), 2.8)
+    for axis, (rule, curve), color in zip(axes, weights.items(), SERIES, strict=False):
+        axis.plot(rows, [math.exp(value) for value in curve], color=color, linewidth=1.1)
         label(axis, rule, f"rows of {name} after the warm-up", "weight of the dynamic expert")
         axis.set_xscale("log")
         axis.set_ylim(-0.03, 1.03)
     save_figure(figure, path)
 
 
-def run_weights(data: Path | None, stem: Path, seeds: int, max_rows: int | None, progress: bool) -> str:
-    """Run experiment 2 and write its files, ``stem`` with endings; finished streams are read back.
+def run_weights(choices: Choices, settings: None) -> str:
+    """Run experiment 2 and write its files; finished streams are read back.
+
+    Recorded streams do not depend on the seed and are run once.
 
     Args:
-        data: Folder of the robot-arm streams; ``None`` for the synthetic one alone.
-        stem: Path of the files without ending; its folder exists.
-        seeds: Number of seeds; recorded streams do not depend on it and are run once.
-        max_rows: Most rows of a stream, warm-up included; ``None`` for all.
-        progress: Show progress bars.
+        choices: What was chosen of it.
+        settings: Nothing.
 
     Returns:
         The table as text.
+
+    Raises:
+        ValueError: If a set is unknown, ``max_rows`` is too small, or nothing could be run.
+        OSError: If a set cannot be read, or ``choices.out`` cannot be written.
     """
+    sources, notes = source_sets(choices, COLLAPSE_SETS)
+    if choices.max_rows is not None and choices.max_rows < 100:
+        raise ValueError(f"max_rows={choices.max_rows} leaves too few rows to fit and to score; give at least 100")
+    make_folder(choices.out)
+    names = [source.name for source in sources]
+    results: Results[list[str]] = Results(names, ("set", "trial"), choices.trials)
+    results.notes += notes
+    parts_of = [(source, trial) for source in sources for trial in range(choices.trials if source.differs else 1)]
+    end = "_as_published" if choices.as_published else ""
+    with running(results, choices.out / f"doebe_weights{end}", len(parts_of), choices.progress) as parts:
+        for source, trial in parts_of:
+            settings_of: dict[str, object] = {
+                "version": _VERSION,
+                "seed": choices.seed + trial,
+                "rows": choices.max_rows or 0,
+                "as_published": choices.as_published,
+                **data_mark(source),
+            }
+            make = partial(_ran, source, choices, trial, settings_of)
+            parts.run((source.name, trial), f"{source.name}-{choices.seed + trial}", settings_of, make, source.name)
+    return _report(choices, results, end)
+
+
+def _ran(source: SourceSet, choices: Choices, trial: int, settings: dict[str, object]) -> Record:
+    stream = load_stream(source, choices.max_rows, choices.seed + trial)
+    making = PUBLISHED_TWINS if choices.as_published else TWINS
+    recording = twins(stream, making, source.name, choices.progress)
+    found = weigh(recording, choices.as_published)
+    scores = {f"{rule}; {key}": value for rule, run in found.items() for key, value in summary(run, stream.y).items()}
+    num_rows = len(stream.y)
+    rows = (
+        torch.logspace(0, math.log10(num_rows), min(_POINTS, num_rows), dtype=torch.float64, device="cpu")
+        .round()
+        .long()
+        .unique()
+        .clamp_max(num_rows)
+    )
+    curves = {rule: run.log_weights[1][rows - 1].tolist() for rule, run in found.items()}
+    return Record(settings, scores, {**curves, "rows": rows.double().tolist()})
+
+
+def _report(choices: Choices, results: Results[list[str]], end: str) -> str:
     rows: list[list[object]] = []
-    notes = []
-    for name in stream_names(data):
-        for seed in range(seeds if name == DRIFT else 1):
-            stream = load_stream(name, data, max_rows, seed)
-            folder = stem.parent / "doebe_weights"
-            make_folder(folder)
-            path = folder / f"{name}-seed{seed}.json"
-            picture = stem.parent / f"{stem.name}_{name}-seed{seed}.png"
-            mark = fingerprint(stream.warm_X, stream.warm_y, stream.X, stream.y)
-            settings: dict[str, object] = {"version": _VERSION, "data": mark}
-            must_draw = kept_record(path, settings) is None or not picture.exists()
-            kept = kept_or_made(path, settings, partial(_ran, stream, name, settings, progress))
-            for rule, _ in RULES:
-                values: list[object] = [kept.scores[f"{rule}; {key}"] for key in _COLUMNS]
-                values[_COLUMNS.index("at_row")] = round(kept.scores[f"{rule}; at_row"])
-                rows.append([name, seed, rule, *values])
-            try:
-                if must_draw:
-                    draw_weights({rule: kept.curves[rule] for rule, _ in RULES}, name, picture)
-            except ImportError as error:
-                notes.append(f"no picture: {error}")
-    header = ["stream", "seed", "rule", *_COLUMNS]
-    content = {"rows": [dict(zip(header, row, strict=True)) for row in rows]}
-    title = "DOEBE, experiment 2: weight of the dynamic one of two additive Hilbert-space experts, after the warm-up"
-    text = "\n".join([title, "", aligned(header, rows), *dict.fromkeys(notes)])
-    return write_report(stem, text, (header, rows), content, {})
-
-
-def _ran(stream: Stream, name: str, settings: dict[str, object], progress: bool) -> Record:
-    weights = weigh(twin_densities(stream, name, progress))
-    scores = {f"{found.rule}; {key}": value for found in weights for key, value in found.summary().items()}
-    return Record(settings, scores, {found.rule: found.log_weight.tolist() for found in weights})
+    for (name, trial), kept in results.records.items():
+        for rule in RULES:
+            values: list[object] = [kept.scores[f"{rule.name}; {key}"] for key in _COLUMNS]
+            values[_COLUMNS.index("at_row")] = round(kept.scores[f"{rule.name}; at_row"])
+            rows.append([name, trial, rule.name, *values])
+    header = ["set", "trial", "rule", *_COLUMNS]
+    manner = "; the authors' choices, with their leaks" if choices.as_published else ""
+    title = f"DOEBE, experiment-2: weight of the dynamic one of two additive Hilbert-space experts{manner}"
+    names = {"DOEBE": PRUNED.name, "E-DOEBE": EXCHANGED.name}
+    printed = beside_printed(
+        read_printed(PRINTED, "experiment-2"),
+        lambda name, method, kind: estimate(results.known(f"{names[method]}; log_score_gaussian", name)),
+    )
+    lines = [title, "", aligned(header, rows), "", *([printed, ""] if printed else [])]
+    lines += [*results.notes, *results.failure_lines()]
+    content = {"as_published": choices.as_published, "rows": [dict(zip(header, row, strict=True)) for row in rows]}
+    pictures = {}
+    for (name, trial), kept in results.records.items():
+        curves = {rule.name: kept.curves[rule.name] for rule in RULES}
+        pictures[f"_{name}-{trial}"] = partial(draw_weights, kept.curves["rows"], curves, str(name))
+    return write_report(
+        choices.out / f"doebe_experiment-2{end}", "\n".join(lines).rstrip(), (header, rows), content, pictures
+    )

@@ -48,7 +48,9 @@ def test_every_config_loads_and_survives_the_trip(path):
 
 def test_every_preset_and_family_has_a_config():
     names = {path.stem for path in CONFIGS}
-    families = {f"{kind}_{family}" for kind in ("oe", "doe") for family in ("hsgp", "rff", "rbf", "poly", "linear")}
+    families = {
+        f"{kind}_{family}" for kind in ("oe", "doe") for family in ("hsgp", "rff", "off", "rbf", "poly", "linear")
+    }
     assert PRESETS.keys() | families | {"bma_all"} <= names
     for name, preset in PRESETS.items():
         assert spec_to_plain(load_config(FOLDER / f"{name}.yaml").ensemble) == spec_to_plain(preset)

@@ -11,21 +11,23 @@ from gp_ensembles.ensembles.bases import (
     FourierBasis,
     HilbertBasis,
     LinearBasis,
+    OptimizedFourierBasis,
     PolynomialBasis,
     RadialBasis,
     SplineBasis,
 )
 from gp_ensembles.ensembles.build import FitSettings
 
-WITH_NU = [FourierBasis, HilbertBasis]
+WITH_NU = [FourierBasis, OptimizedFourierBasis, HilbertBasis]
 WITH_STARTS = [*WITH_NU, RadialBasis]
 SIZES = [
     (FourierBasis, "num_features"),
+    (OptimizedFourierBasis, "num_features"),
     (HilbertBasis, "num_frequencies"),
     (RadialBasis, "num_centers"),
     (SplineBasis, "num_intervals"),
 ]
-EVERY = [FourierBasis, HilbertBasis, RadialBasis, PolynomialBasis, LinearBasis, SplineBasis]
+EVERY = [FourierBasis, OptimizedFourierBasis, HilbertBasis, RadialBasis, PolynomialBasis, LinearBasis, SplineBasis]
 
 
 def rows(num_rows=60):
@@ -96,7 +98,7 @@ def test_names_are_words_without_a_slash(kind):
 
 
 def test_default_recipes_have_short_names():
-    expected = ["rff", "hsgp", "rbf", "poly2", "poly3", "poly4", "linear", "spline"]
+    expected = ["rff", "off", "hsgp", "rbf", "poly2", "poly3", "poly4", "linear", "spline"]
     assert names_of(*(kind() for kind in EVERY)) == expected
 
 
