@@ -14,11 +14,13 @@ class PaperSet(NamedTuple):
         name: What the paper and the command line call it.
         files: Names that it may have in a folder, the best first; its own name if there are none.
         remark: What is to be known where the folder's set is not quite the paper's.
+        made_up: Whether the paper draws it at random, and so do we where no table stands in its place.
     """
 
     name: str
     files: tuple[str, ...] = ()
     remark: str = ""
+    made_up: bool = False
 
 
 class FoundSet(NamedTuple):
