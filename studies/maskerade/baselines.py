@@ -27,13 +27,11 @@ _DRAWN = 0.3  # share of the budget of the spectral mixture that goes to draws
 _STARTS = 5
 _LEFT_OUT = 1e-3  # weight that prior draws may lack
 _LONG, _SHORT = 0.3, 0.05  # length scales to start from, as shares of each input's range
-_FREQUENCIES = 50  # of the variational spectrum
+_FREQUENCIES, _BOUNDS = 50, 600  # of the variational spectrum; bounds of each start, each cheaper than a likelihood
 _EXACT_UP_TO = 20_000  # rows below which GPyTorch factorizes in place of approximating
 
 
-def sobol_average(
-    split: Split, evaluations: int, generator: torch.Generator, as_published: bool = False
-) -> Answer:
+def sobol_average(split: Split, evaluations: int, generator: torch.Generator, as_published: bool = False) -> Answer:
     """Prior draws weighed by their likelihoods: self-normalized quasi-Monte Carlo, no surrogate.
 
     Raises:
@@ -50,10 +48,21 @@ def sobol_average(
     return Answer(asked(model, split.test_X), evaluations, found, {})
 
 
-def spectral_mixture(
-    split: Split, evaluations: int, generator: torch.Generator, as_published: bool = False
-) -> Answer:
-    """One spectral mixture by gradient: L-BFGS from the best prior draws, the most likely kernel of all kept.
+def spectral_mixture(split: Split, evaluations: int, generator: torch.Generator, as_published: bool = False) -> Answer:
+    """One spectral mixture by gradient: see :func:`likeliest_mixture`.
+
+    Raises:
+        ValueError: If no kernel has a likelihood.
+    """
+    problem = published_problem_of(split) if as_published else problem_of(split)
+    model, found, spent = likeliest_mixture(problem, evaluations, generator)
+    return Answer(asked(model, split.test_X), spent, found, {})
+
+
+def likeliest_mixture(
+    problem: RegressionProblem, evaluations: int, generator: torch.Generator
+) -> tuple[KernelMixtureModel, dict[str, float], int]:
+    """L-BFGS from the best prior draws, the most likely kernel of all kept; what was found, and likelihoods spent.
 
     Ascents maximize likelihood times prior, with the marginalization's own prior and budget; an ascent that converges
     leaves what it has not spent to the next draw.
@@ -61,7 +70,6 @@ def spectral_mixture(
     Raises:
         ValueError: If no kernel has a likelihood.
     """
-    problem = published_problem_of(split) if as_published else problem_of(split)
     drawn = min(evaluations, max(2, round(_DRAWN * evaluations)))
     cube = draw_stratified(problem.prior, drawn, generator=generator)
     values = _finite(problem.evaluate(cube))
@@ -79,14 +87,13 @@ def spectral_mixture(
     model = _mixture(problem, cube[best : best + 1], values.new_zeros(1))
     components = float(problem.prior.num_components(cube[best]))
     found = {"best_log_likelihood": float(values[best]), "kernels": 1.0, "components": components}
-    return Answer(asked(model, split.test_X), values.numel(), found, {})
+    return model, found, values.numel()
 
 
 def variational_spectrum(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
-    """The variational sparse spectrum with 50 frequencies, the best bound of three starts that share the budget."""
-    shares = _shares(split)
-    starts = (start_spectrum(split.X, _FREQUENCIES, share, generator) for share in shares)
-    fits = [fit_spectrum(start, split.X, split.y, max(1, evaluations // len(shares))) for start in starts]
+    """The variational sparse spectrum with 50 frequencies: the best bound of three starts, 600 bounds each."""
+    starts = [start_spectrum(split.X, _FREQUENCIES, share, generator) for share in _shares(split)]
+    fits = [fit_spectrum(start, split.X, split.y, _BOUNDS) for start in starts]
     with torch.no_grad():
         bounds = [float(spectrum.bound(split.X, split.y)) for spectrum, _ in fits]
         spectrum, _ = fits[bounds.index(max(bounds))]

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from studies.harness.experiment import Choices, Experiment, Paper, Size
-from studies.maskerade import study
+from studies.maskerade import carbon, nodes, recovery, study
 from studies.maskerade.methods import AS_PUBLISHED
+from studies.maskerade.sets import AIRFOIL, CO2
 from studies.maskerade.tables import LAYOUTS, Layout
 
 
@@ -19,8 +20,40 @@ class KernelSettings:
     )
 
 
+@dataclass(frozen=True)
+class NodesSettings:
+    """Further options of table 6."""
+
+    observations: list[int] = field(
+        default_factory=lambda: [100, 500, 1000], metadata={"help": "numbers of evaluated kernels"}
+    )
+    nodes: list[int] = field(
+        default_factory=lambda: [100, 1000, 10_000],
+        metadata={"help": "numbers of nodes for each number of components"},
+    )
+
+
+@dataclass(frozen=True)
+class FigureSettings:
+    """Further options of the figures."""
+
+    evaluations: int = field(default=1000, metadata={"help": "likelihoods for a method"})
+
+
 def _table(layout: Layout, choices: Choices, settings: KernelSettings) -> str:
     return study.run(layout, choices, settings.evaluations)
+
+
+def _nodes(choices: Choices, settings: NodesSettings) -> str:
+    return nodes.run(choices, settings.observations, settings.nodes)
+
+
+def _recovery(choices: Choices, settings: FigureSettings) -> str:
+    return recovery.run(choices, settings.evaluations)
+
+
+def _carbon(choices: Choices, settings: FigureSettings) -> str:
+    return carbon.run(choices, settings.evaluations)
 
 
 def _experiment(layout: Layout) -> Experiment:
@@ -42,5 +75,46 @@ def _experiment(layout: Layout) -> Experiment:
 PAPER = Paper(
     "maskerade",
     "Hamid, Schulze, Osborne, Roberts: Marginalising over Stationary Kernels with Bayesian Quadrature. AISTATS 2022",
-    tuple(_experiment(layout) for layout in LAYOUTS.values()),
+    (
+        *(_experiment(layout) for layout in LAYOUTS.values()),
+        Experiment(
+            name="table-6",
+            title="airfoil: evidence against the number of nodes, for several numbers of evaluated kernels",
+            protocol="The first four fifths of the rows; nodes are drawn anew in every trial.",
+            run=_nodes,
+            paper_size=Size(5),
+            quick_size=Size(3, 200),
+            sets=(AIRFOIL,),
+            methods=tuple(nodes.RULES),
+            published=AS_PUBLISHED,
+            settings=NodesSettings(),
+            quick_settings=NodesSettings([20, 50], [50, 200]),
+        ),
+        Experiment(
+            name="figure-3",
+            title="is a spectrum of five components recovered, by up to 3 and up to 8 components and by one mixture",
+            protocol="150 rows of one input, the middle third held out; a trial is a draw.",
+            run=_recovery,
+            paper_size=Size(1),
+            quick_size=Size(1),
+            sets=(recovery.RECOVERY,),
+            methods=tuple(recovery.METHODS),
+            published=AS_PUBLISHED,
+            settings=FigureSettings(1500),
+            quick_settings=FigureSettings(60),
+        ),
+        Experiment(
+            name="figure-4",
+            title="Mauna Loa, fitted and extrapolated",
+            protocol="A tenth of the rows held out, targets standardized by the others.",
+            run=_carbon,
+            paper_size=Size(1),
+            quick_size=Size(1, 300),
+            sets=(CO2,),
+            methods=carbon.SHOWN,
+            published=AS_PUBLISHED,
+            settings=FigureSettings(),
+            quick_settings=FigureSettings(60),
+        ),
+    ),
 )

@@ -69,16 +69,12 @@ def published_search(policy: Policy) -> Search:
 
 
 def _ours(policy: Policy, split: Split, evaluations: int, generator: torch.Generator) -> Answer:
-    return answer_of(
-        search_kernels(problem_of(split), evaluations, Search(policy), generator), split, evaluations
-    )
+    return answer_of(search_kernels(problem_of(split), evaluations, Search(policy), generator), split, evaluations)
 
 
 def _theirs(policy: Policy, split: Split, evaluations: int, generator: torch.Generator) -> Answer:
     problem = published_problem_of(split)
-    return answer_of(
-        search_kernels(problem, evaluations, published_search(policy), generator), split, evaluations
-    )
+    return answer_of(search_kernels(problem, evaluations, published_search(policy), generator), split, evaluations)
 
 
 _POLICIES: dict[str, tuple[str, Policy]] = {

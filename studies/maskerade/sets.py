@@ -164,6 +164,16 @@ def tenth_rows(num_rows: int, part: int, seed: int) -> Tensor:
     return _shuffled(num_rows, seed + part)[9 * num_rows // 10 :].sort().values
 
 
+def last_fifth(num_rows: int, part: int, seed: int) -> Tensor:
+    """The last fifth of the rows, as in the authors' test of the number of nodes.
+
+    Example:
+        >>> last_fifth(10, 0, 0)
+        tensor([8, 9])
+    """
+    return torch.arange(num_rows - num_rows // 5, num_rows, device="cpu")
+
+
 BLOCKS = Holdout("blocks", "five blocks of twenty years", solar_rows, 1, None)
 TEN_FOLDS = Holdout("10fold", "10 folds", fold_rows(10), 10, 10)
 FIFTEEN_FOLDS = Holdout("3x5fold", "5 folds of 3 shuffles", fold_rows(5), 15, 15)

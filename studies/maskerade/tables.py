@@ -171,9 +171,7 @@ def paired_text(layout: Layout, results: Results[Plan]) -> str:
 def printed_text(layout: Layout, results: Results[Plan], own: Sequence[str]) -> str:
     """The paper's numbers beside ours, but not beside tables of one's own."""
     printed: list[Printed] = [
-        entry
-        for entry in read_printed(PRINTED, layout.name)
-        if entry.set in results.plan.sets and entry.set not in own
+        entry for entry in read_printed(PRINTED, layout.name) if entry.set in results.plan.sets and entry.set not in own
     ]
     text = beside_printed(printed, lambda name, method, kind: estimate(results.values(kind, name, method)))
     return f"printed in the paper:\n{text}" if text else ""

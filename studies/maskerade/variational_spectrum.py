@@ -49,7 +49,8 @@ class VariationalSpectrum(NamedTuple):
     @property
     def _prior_log_sd(self) -> Tensor:
         """Logarithms of the prior deviations of the frequencies, 1 / (2 pi length scale), shape (D,)."""
-        return -self.log_lengthscale - math.log(2.0 * math.pi)
+        value: Tensor = -self.log_lengthscale - math.log(2.0 * math.pi)
+        return value
 
     @property
     def _feature_variance(self) -> Tensor:
@@ -72,7 +73,8 @@ class VariationalSpectrum(NamedTuple):
         solved = torch.linalg.solve_triangular(factor, (features.mT @ y).unsqueeze(-1), upper=False)
         square = (y.square().sum() - solved.square().sum()) / noise
         log_determinant = 2.0 * factor.diagonal().log().sum() + (len(y) - len(gram)) * self.log_noise
-        return -0.5 * (square + log_determinant + len(y) * math.log(2.0 * math.pi)) - self.divergence()
+        value: Tensor = -0.5 * (square + log_determinant + len(y) * math.log(2.0 * math.pi)) - self.divergence()
+        return value
 
     def predict(self, X: Tensor, y: Tensor, test_X: Tensor) -> MultivariateNormal:
         """The normal distribution with the moments of the M test targets, noise included."""
@@ -92,7 +94,7 @@ class VariationalSpectrum(NamedTuple):
             c, s = mine[0][:, k], mine[1][:, k]
             cc, ss = 0.5 * (cosine + cosine2) - c.outer(c), 0.5 * (cosine - cosine2) - s.outer(s)
             cs = 0.5 * (sine2 + sine) - c.outer(s)  # row of the cosine, column of the sine
-            block = square[k :: size, k :: size]
+            block = square[k::size, k::size]
             joint = joint + self._feature_variance * (block[0, 0] * cc + block[1, 1] * ss + block[0, 1] * (cs + cs.mT))
         joint = 0.5 * (joint + joint.mT) + noise * torch.eye(len(test_X)).to(joint)
         return MultivariateNormal(at_test @ coefficients, joint)
@@ -123,9 +125,7 @@ class VariationalSpectrum(NamedTuple):
         return decay * phase.cos(), decay * phase.sin()
 
 
-def start_spectrum(
-    X: Tensor, num_frequencies: int, share: float, generator: torch.Generator
-) -> VariationalSpectrum:
+def start_spectrum(X: Tensor, num_frequencies: int, share: float, generator: torch.Generator) -> VariationalSpectrum:
     """Parameters to start from: frequencies drawn from the prior and nearly points, places among the rows.
 
     Args:
@@ -140,7 +140,9 @@ def start_spectrum(
     rows = torch.randint(len(X), (num_frequencies,), generator=generator, device="cpu")
     log_sd = (_START_SHARE * prior_sd).log().expand_as(normals).clone()
     zero = X.new_zeros(())
-    return VariationalSpectrum(prior_sd * normals, log_sd, X[rows].clone(), log_lengthscale, zero, zero + math.log(0.01))
+    return VariationalSpectrum(
+        prior_sd * normals, log_sd, X[rows].clone(), log_lengthscale, zero, zero + math.log(0.01)
+    )
 
 
 def fit(start: VariationalSpectrum, X: Tensor, y: Tensor, evaluations: int) -> tuple[VariationalSpectrum, int]:
