@@ -87,7 +87,7 @@ METHODS: dict[str, Method] = {
         f"maskerade-{letter}": Method(f"marginalized kernels, {title}, with ascents", partial(_ours, policy))
         for letter, (title, policy) in _POLICIES.items()
     },
-    "vssgp": Method("variational sparse spectrum with 50 frequencies (Gal and Turner, 2015)", variational_spectrum),
+    "vssgp": Method("variational sparse spectrum, 10 or 50 frequencies (Gal and Turner, 2015)", variational_spectrum),
     "sobol": Method("average over Sobol draws of the prior, weighed by likelihood", sobol_average),
     "sm": Method("one spectral mixture, by gradient from the best prior draws", spectral_mixture),
     "rbf": Method("one RBF kernel by likelihood", radial_basis),
