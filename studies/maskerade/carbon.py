@@ -15,13 +15,13 @@ from studies.harness.experiment import Choices, found_sets
 from studies.harness.parts import Record, Results, running
 from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report
-from studies.maskerade.fits import Curve, draw_curve, drawn_fit
+from studies.maskerade.fits import Curve, draw_curve, drawn_fit, places_between
 from studies.maskerade.methods import AS_PUBLISHED, METHODS, PUBLISHED
 from studies.maskerade.predictions import scored
 from studies.maskerade.sets import CO2, Split, load_sample, split_sample, tenth_rows
 
 SHOWN = ("maskerade-i", "maskerade-r", "sm", "vssgp")
-_RECENT, _BEYOND, _PLACES = 0.2, 0.15, 500  # shares of the range that are drawn: its end, and what follows it
+_RECENT, _BEYOND = 0.2, 0.15  # shares of the range that are drawn: its end, and what follows it
 _VERSION = 1
 _SCORES = ("rmse", "rmse_standardized", "log_prob_sum", "log_prob_joint", "evaluations", "seconds")
 _REMARK = (
@@ -89,7 +89,7 @@ def run_part(plan: Plan, method: str, split: Split, settings: dict[str, object])
     clock = time.perf_counter()
     first, last = float(split.X.min()), float(split.X.max())
     extent = last - first
-    grid = torch.linspace(last - _RECENT * extent, last + _BEYOND * extent, _PLACES).to(split.X).unsqueeze(-1)
+    grid = places_between(split.X, last - _RECENT * extent, last + _BEYOND * extent)
     everything = split._replace(test_X=torch.cat([split.test_X, grid]))
     known = PUBLISHED if plan.as_published else METHODS
     generator = torch.Generator().manual_seed(int(str(settings["seed"])))

@@ -11,6 +11,8 @@ from gp_ensembles.bo.posterior import MixturePosterior
 from studies.maskerade.sets import Split
 
 _LEVELS = (0.05, 0.95)
+_NUM_PLACES = 500
+_COLUMNS = ("x", "mean", "lower", "upper")
 
 
 class Curve(NamedTuple):
@@ -31,6 +33,11 @@ class Curve(NamedTuple):
     names: tuple[str, str]
 
 
+def places_between(X: Tensor, first: float, last: float) -> Tensor:
+    """Places (P, 1) at which a fit is drawn, evenly between two inputs, of the inputs' dtype."""
+    return torch.linspace(first, last, _NUM_PLACES, dtype=X.dtype, device=X.device).unsqueeze(-1)
+
+
 def drawn_fit(posterior: MixturePosterior, X: Tensor) -> dict[str, list[float]]:
     """Mean and 5 % and 95 % quantiles at the places (P, 1) of a posterior, for a file."""
     low, high = posterior.quantile(X.new_tensor(_LEVELS)).squeeze(-1)
@@ -44,9 +51,7 @@ def draw_curve(curve: Curve) -> Callable[[Path], None]:
     def draw(path: Path) -> None:
         from gp_ensembles.plots import plot_fit, save_figure
 
-        columns = {
-            name: torch.tensor(curve.curves[name], dtype=torch.float64) for name in ("x", "mean", "lower", "upper")
-        }
+        columns = {name: torch.tensor(curve.curves[name], dtype=torch.float64, device="cpu") for name in _COLUMNS}
         x = columns.pop("x")
         split, lowest = curve.split, float(x.min())
         band = [_own_unit(values, curve) for values in columns.values()]

@@ -135,7 +135,7 @@ def run(choices: Choices, observations: Sequence[int], nodes: Sequence[int]) -> 
                         name = f"table6-{rule}-{count}-{size}-{trial}-{_suffix(plan)}"
 
                         def integrate() -> Record:
-                            return _integral(surrogate, rule, size, plan.seed + trial, settings)  # noqa: B023 (at once)
+                            return integral(surrogate, rule, size, plan.seed + trial, settings)  # noqa: B023 (at once)
 
                         label = f"{count} kernels, {size} nodes, {rule}, trial {trial + 1} of {plan.trials}"
                         parts.run((count, size, rule, trial), name, settings, integrate, label)
@@ -170,7 +170,8 @@ def _evaluated(problem: RegressionProblem, plan: NodesPlan, folder: Path, mark: 
     return Evaluations(cube, cube.new_tensor(values))
 
 
-def _integral(surrogate: Surrogate, rule: str, size: int, seed: int, settings: dict[str, object]) -> Record:
+def integral(surrogate: Surrogate, rule: str, size: int, seed: int, settings: dict[str, object]) -> Record:
+    """One part: the log evidence by nodes drawn with a seed."""
     clock = time.perf_counter()
     with torch.no_grad():
         value = log_evidence(surrogate, RULES[rule](surrogate, size, torch.Generator().manual_seed(seed)))

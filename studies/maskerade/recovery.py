@@ -28,7 +28,7 @@ from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report
 from studies.harness.sources import PaperSet
 from studies.maskerade.baselines import likeliest_mixture
-from studies.maskerade.fits import Curve, draw_curve, drawn_fit
+from studies.maskerade.fits import Curve, draw_curve, drawn_fit, places_between
 from studies.maskerade.methods import AS_PUBLISHED, published_search, search_kernels
 from studies.maskerade.predictions import asked, scored
 from studies.maskerade.problems import published_problem_of
@@ -130,7 +130,7 @@ def run_part(method: str, split: Split, evaluations: int, settings: dict[str, ob
         "means": kernels.means[order].flatten().tolist(),
         "scales": kernels.scales[order].flatten().tolist(),
     }
-    grid = torch.linspace(float(split.X.min()), float(split.X.max()), 400).to(split.X).unsqueeze(-1)
+    grid = places_between(split.X, float(split.X.min()), float(split.X.max()))
     curves |= drawn_fit(asked(model, grid), grid)
     extra = {"best_log_likelihood": best, "kernels": float(model.num_experts), "seconds": seconds}
     return Record(settings, scores | extra, curves)
@@ -155,9 +155,14 @@ def _found(
     return result.model(), result.history[-1].best_log_likelihood
 
 
+def frequencies(like: Tensor) -> Tensor:
+    """Frequencies at which spectra are compared, shape (P,)."""
+    return torch.linspace(0.0, _HIGHEST, _PLACES, dtype=like.dtype, device=like.device)
+
+
 def spectrum(mixtures: SpectralMixtures) -> Tensor:
     """Densities over positive frequencies up to 4, of integral one over all, shape (..., P)."""
-    places = torch.linspace(0, _HIGHEST, _PLACES).to(mixtures.weights)
+    places = frequencies(mixtures.weights)
     means, scales = mixtures.means, mixtures.scales  # one input: the last axis is the places'
     scales = torch.where(mixtures.weights.unsqueeze(-1) > 0, scales, 1.0)  # an absent component has any
     each = sum((-0.5 * ((places - sign * means) / scales).square()).exp() for sign in (1.0, -1.0))
@@ -228,7 +233,13 @@ def _draw_spectra(curves: dict[str, list[float]], is_made_up: bool, path: Path) 
     if is_made_up:
         (axis,) = figure.axes
         truth = spectrum(true_mixture())
-        axis.plot(torch.linspace(0, _HIGHEST, _PLACES), truth, color=ALARM, linestyle="--", label="true spectrum")
+        axis.plot(
+            frequencies(truth),
+            truth,
+            color=ALARM,
+            linestyle="--",
+            label="true spectrum",
+        )
         axis.set_xlim(0.0, _HIGHEST)
         axis.legend(frameon=False, fontsize=9)
     save_figure(figure, path)

@@ -69,7 +69,7 @@ class VariationalSpectrum(NamedTuple):
         """
         noise = self.log_noise.exp()
         features, gram = self._expected(X)
-        factor = torch.linalg.cholesky(gram + noise * torch.eye(len(gram)).to(gram))
+        factor = torch.linalg.cholesky(gram + noise * torch.eye(len(gram), dtype=gram.dtype, device=gram.device))
         solved = torch.linalg.solve_triangular(factor, (features.mT @ y).unsqueeze(-1), upper=False)
         square = (y.square().sum() - solved.square().sum()) / noise
         log_determinant = 2.0 * factor.diagonal().log().sum() + (len(y) - len(gram)) * self.log_noise
@@ -80,7 +80,7 @@ class VariationalSpectrum(NamedTuple):
         """The normal distribution with the moments of the M test targets, noise included."""
         noise = self.log_noise.exp()
         features, gram = self._expected(X)
-        factor = torch.linalg.cholesky(gram + noise * torch.eye(len(gram)).to(gram))
+        factor = torch.linalg.cholesky(gram + noise * torch.eye(len(gram), dtype=gram.dtype, device=gram.device))
         coefficients = torch.cholesky_solve((features.mT @ y).unsqueeze(-1), factor).squeeze(-1)
         covariance = noise * torch.cholesky_inverse(factor)
         mine, size = self._waves(test_X), len(self.mean)
@@ -96,7 +96,7 @@ class VariationalSpectrum(NamedTuple):
             cs = 0.5 * (sine2 + sine) - c.outer(s)  # row of the cosine, column of the sine
             block = square[k::size, k::size]
             joint = joint + self._feature_variance * (block[0, 0] * cc + block[1, 1] * ss + block[0, 1] * (cs + cs.mT))
-        joint = 0.5 * (joint + joint.mT) + noise * torch.eye(len(test_X)).to(joint)
+        joint = 0.5 * (joint + joint.mT) + noise * torch.eye(len(test_X), dtype=joint.dtype, device=joint.device)
         return MultivariateNormal(at_test @ coefficients, joint)
 
     def _expected(self, X: Tensor) -> tuple[Tensor, Tensor]:
