@@ -57,7 +57,11 @@ def _run(given: Sequence[str]) -> int:
         print(listing([name], None))
         return 2
     experiment = paper.experiment(rest[0])
-    values = experiment_parser(paper, experiment).parse_args(read_arguments(rest)[1:])
+    words = read_arguments(rest)[1:]
+    values = experiment_parser(paper, experiment).parse_args(words)
+    if values.quick and experiment.quick_settings is not None:  # what was not given is as quick as can be
+        experiment = dataclasses.replace(experiment, settings=experiment.quick_settings)
+        values = experiment_parser(paper, experiment).parse_args(words)
     with threads(values.num_threads), run_folder(values.out):
         print(_run_experiment(experiment, values))
     return 0

@@ -63,6 +63,7 @@ class Experiment:
         published: What ``--as-published`` changes; empty where there is nothing to change.
         settings: Further options with what they are by default: an instance of a frozen dataclass, each field with a
             ``help`` in its metadata.
+        quick_settings: What they are by default with ``--quick``; the same if ``None``.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Experiment:
     methods: tuple[str, ...] = ()
     published: str = ""
     settings: Any = None
+    quick_settings: Any = None
 
 
 class Paper(NamedTuple):

@@ -1,4 +1,4 @@
-"""What kernel marginalization is measured against: one spectral mixture, one RBF or Matern kernel, prior draws."""
+"""What kernel marginalization is measured against: one kernel of several kinds, a variational spectrum, prior draws."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,23 +18,27 @@ from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent
 from gp_ensembles.bayesian_quadrature.prior import draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
 from studies.maskerade.predictions import Answer, asked
-from studies.maskerade.problems import problem_of
+from studies.maskerade.problems import problem_of, published_problem_of
 from studies.maskerade.sets import Split
+from studies.maskerade.variational_spectrum import fit as fit_spectrum
+from studies.maskerade.variational_spectrum import start_spectrum
 
 _DRAWN = 0.3  # share of the budget of the spectral mixture that goes to draws
 _STARTS = 5
 _LEFT_OUT = 1e-3  # weight that prior draws may lack
 _LONG, _SHORT = 0.3, 0.05  # length scales to start from, as shares of each input's range
+_FREQUENCIES = (10, 50)  # of the variational spectrum: few for few rows, as each costs divergence
+_BOUNDS = 600  # of each of its starts; a bound is cheaper than a likelihood
 _EXACT_UP_TO = 20_000  # rows below which GPyTorch factorizes in place of approximating
 
 
-def sobol_average(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
+def sobol_average(split: Split, evaluations: int, generator: torch.Generator, as_published: bool = False) -> Answer:
     """Prior draws weighed by their likelihoods: self-normalized quasi-Monte Carlo, no surrogate.
 
     Raises:
         ValueError: If no kernel has a likelihood.
     """
-    problem = problem_of(split)
+    problem = published_problem_of(split) if as_published else problem_of(split)
     cube = draw_stratified(problem.prior, evaluations, generator=generator)
     values = _finite(problem.evaluate(cube))
     log_weights, rows = values.log_softmax(-1).sort(descending=True, stable=True)
@@ -45,8 +49,21 @@ def sobol_average(split: Split, evaluations: int, generator: torch.Generator) ->
     return Answer(asked(model, split.test_X), evaluations, found, {})
 
 
-def spectral_mixture(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
-    """One spectral mixture by gradient: L-BFGS from the best prior draws, the most likely kernel of all kept.
+def spectral_mixture(split: Split, evaluations: int, generator: torch.Generator, as_published: bool = False) -> Answer:
+    """One spectral mixture by gradient: see :func:`likeliest_mixture`.
+
+    Raises:
+        ValueError: If no kernel has a likelihood.
+    """
+    problem = published_problem_of(split) if as_published else problem_of(split)
+    model, found, spent = likeliest_mixture(problem, evaluations, generator)
+    return Answer(asked(model, split.test_X), spent, found, {})
+
+
+def likeliest_mixture(
+    problem: RegressionProblem, evaluations: int, generator: torch.Generator
+) -> tuple[KernelMixtureModel, dict[str, float], int]:
+    """L-BFGS from the best prior draws, the most likely kernel of all kept; what was found, and likelihoods spent.
 
     Ascents maximize likelihood times prior, with the marginalization's own prior and budget; an ascent that converges
     leaves what it has not spent to the next draw.
@@ -54,7 +71,6 @@ def spectral_mixture(split: Split, evaluations: int, generator: torch.Generator)
     Raises:
         ValueError: If no kernel has a likelihood.
     """
-    problem = problem_of(split)
     drawn = min(evaluations, max(2, round(_DRAWN * evaluations)))
     cube = draw_stratified(problem.prior, drawn, generator=generator)
     values = _finite(problem.evaluate(cube))
@@ -72,7 +88,18 @@ def spectral_mixture(split: Split, evaluations: int, generator: torch.Generator)
     model = _mixture(problem, cube[best : best + 1], values.new_zeros(1))
     components = float(problem.prior.num_components(cube[best]))
     found = {"best_log_likelihood": float(values[best]), "kernels": 1.0, "components": components}
-    return Answer(asked(model, split.test_X), values.numel(), found, {})
+    return model, found, values.numel()
+
+
+def variational_spectrum(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
+    """The variational sparse spectrum with 10 or 50 frequencies: the best bound of six starts, 600 bounds each."""
+    starts = [start_spectrum(split.X, k, share, generator) for k in _FREQUENCIES for share in _shares(split)]
+    fits = [fit_spectrum(start, split.X, split.y, _BOUNDS) for start in starts]
+    with torch.no_grad():
+        bounds = [float(spectrum.bound(split.X, split.y)) for spectrum, _ in fits]
+        spectrum, _ = fits[bounds.index(max(bounds))]
+        posterior = _single(spectrum.predict(split.X, split.y, split.test_X))
+    return Answer(posterior, sum(count for _, count in fits), {"best_log_likelihood": max(bounds)}, {})
 
 
 def radial_basis(split: Split, evaluations: int, generator: torch.Generator) -> Answer:
@@ -108,16 +135,24 @@ class _Fit(NamedTuple):
 
 def _fitted(split: Split, make_kernel: Callable[[], Kernel]) -> Answer:
     """The likeliest of three fits by L-BFGS, from long, middling and short length scales, each until it converges."""
-    # one input may be a season of a few rows, which a fit from long length scales takes for noise
-    shortest = 2.0 / split.y.shape[0] if split.X.shape[1] == 1 else _SHORT
-    shares = (_LONG, (_LONG * shortest) ** 0.5, shortest)
     with gpytorch.settings.max_cholesky_size(_EXACT_UP_TO):
-        fits = [_fit(split, make_kernel(), share) for share in shares]
+        fits = [_fit(split, make_kernel(), share) for share in _shares(split)]
     best = max(fits, key=lambda fit: fit.value)
     found = {"best_log_likelihood": best.value, "kernels": 1.0}
-    mean, covariance = best.joint.mean[None, :, None], best.joint.covariance_matrix[None, None]
-    posterior = MixturePosterior(split.y.new_zeros(1), mean, covariance)
-    return Answer(posterior, sum(fit.evaluations for fit in fits), found, {})
+    return Answer(_single(best.joint), sum(fit.evaluations for fit in fits), found, {})
+
+
+def _shares(split: Split) -> tuple[float, float, float]:
+    """Long, middling and short length scales to start from, as shares of each input's range."""
+    # one input may be a season of a few rows, which a fit from long length scales takes for noise
+    shortest = 2.0 / split.y.shape[0] if split.X.shape[1] == 1 else _SHORT
+    return _LONG, (_LONG * shortest) ** 0.5, shortest
+
+
+def _single(joint: MultivariateNormal) -> MixturePosterior:
+    """One joint distribution of all test targets as a mixture of one."""
+    mean, covariance = joint.mean[None, :, None], joint.covariance_matrix[None, None]
+    return MixturePosterior(mean.new_zeros(1), mean, covariance)
 
 
 def _fit(split: Split, kernel: Kernel, share: float) -> _Fit:

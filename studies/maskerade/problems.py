@@ -2,7 +2,8 @@
 
 import torch
 
-from gp_ensembles.bayesian_quadrature import Hyperprior, RegressionProblem
+from gp_ensembles.bayesian_quadrature import Hyperprior, RegressionProblem, paper_prior
+from gp_ensembles.bayesian_quadrature.hyperkernel import EnergyDistance, KernelDistance
 from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihood, Likelihood
 from gp_ensembles.bayesian_quadrature.low_rank import SparseLikelihood
 from gp_ensembles.bayesian_quadrature.toeplitz import ToeplitzLikelihood, grid_of
@@ -14,7 +15,7 @@ _KNOTS = 300
 
 
 def problem_of(split: Split, prior: Hyperprior | None = None) -> RegressionProblem:
-    """Dense up to 2 000 rows; beyond, Toeplitz for rows on a grid, and elsewhere a bound by 300 knots.
+    """The library's problem with a likelihood that the rows can bear.
 
     Args:
         split: The rows.
@@ -23,8 +24,23 @@ def problem_of(split: Split, prior: Hyperprior | None = None) -> RegressionProbl
     return RegressionProblem(split.X, split.y, prior, likelihood=likelihood_of(split))
 
 
+class PublishedProblem(RegressionProblem):
+    """A problem whose surrogate rests on the paper's energy distance between mixtures."""
+
+    @property
+    def kernel_distance(self) -> KernelDistance:
+        """The paper's distances, between atoms standardized by the prior."""
+        return KernelDistance(self.prior, EnergyDistance())
+
+
+def published_problem_of(split: Split, max_components: int = 5) -> RegressionProblem:
+    """The problem with the paper's prior and noise and its distance between kernels."""
+    prior = paper_prior(split.X, split.y, max_components)
+    return PublishedProblem(split.X, split.y, prior, likelihood=likelihood_of(split))
+
+
 def likelihood_of(split: Split) -> Likelihood:
-    """The likelihood of a split."""
+    """Dense up to 2 000 rows; beyond, Toeplitz for rows on a grid, and elsewhere a bound by 300 knots."""
     if len(split.y) <= _DENSE_UP_TO:
         return DenseLikelihood()
     try:

@@ -1,19 +1,19 @@
 """The sets of the MASKERADE tables: how targets are undone, rows split and columns scaled."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.data import Table, folder_names, load_folder
+from gp_ensembles.data import Table
+from studies.harness.sources import FoundSet, PaperSet
 
 _SOLAR_STARTS = (16, 92, 166, 242, 316)
 _SOLAR_LENGTH = 20
+_SOLAR_YEARS = 391
 _CO2_END = 2020.6  # decimal year at which the authors' copy of the series ended
 _SMALLEST_RESISTANCE = 0.01  # of the yacht set, in its own unit: what the distributor's logarithm is undone with
-_NOTHING = "there is nothing to learn from them"
 
 
 class Split(NamedTuple):
@@ -66,30 +66,33 @@ class Holdout(NamedTuple):
     limit: int | None
 
 
-def load_sample(folder: Path, name: str) -> Sample:
-    """A set of a folder, its target in the unit of the paper.
+def load_sample(found: FoundSet, max_rows: int | None = None, seed: int = 0) -> Sample:
+    """A set with its target in the unit of the paper; a table of one's own as it is.
 
     Args:
-        folder: Folder with a manifest.
-        name: ``solar_lean2004``, ``yacht_raw``, ``autompg_raw``, ``concrete_raw``, ``airfoil_raw``,
-            ``airline_passengers``, ``co2_mauna_loa_monthly``, ``co2_global_monthly``, ``sterling_eri``
-            or ``road3d_5k``.
+        found: The set.
+        max_rows: Most rows: the first of a series, a draw of others; all if ``None``.
+        seed: Seed of the draw.
 
     Raises:
-        ValueError: If the folder has no such set, or a target is missing.
-        FileNotFoundError: If the folder has no manifest.
+        ValueError: If a target is missing.
     """
-    if name == "yacht_raw" and name not in folder_names(folder) and "yacht" in folder_names(folder):
-        table = load_folder(folder, "yacht")
-        undone = f"{table.name}: the target is a logarithm less its mean; undone so that the smallest is 0.01"
-        return Sample(table._replace(y=undone_logarithm(table.y), name=name), (undone,))
-    table = load_folder(folder, name)
+    table, notes = found.table._replace(name=found.name), (found.note,) if found.note else ()
+    if found.file == "yacht":
+        undone = f"{found.name}: the target is a logarithm less its mean; undone so that the smallest is 0.01"
+        table, notes = table._replace(y=undone_logarithm(table.y)), (*notes, undone)
     if not bool(table.y.isfinite().all()):
-        raise ValueError(f"{name} has rows without a target; leave them out of the file")
-    if name == "co2_global_monthly":
-        differenced = f"{name}: as in the authors' code, cut at {_CO2_END} and differences from month to month"
-        return Sample(differences(table), (differenced,))
-    return Sample(table, (f"{name}: targets as in the file, in their own unit; nothing had to be undone",))
+        raise ValueError(f"{found.name} has rows without a target; leave them out of the file")
+    if found.file == "co2_global_monthly":
+        differenced = f"{found.name}: as in the authors' code, cut at {_CO2_END} and differences from month to month"
+        table, notes = differences(table), (*notes, differenced)
+    num_rows = len(table.y)
+    if max_rows is not None and max_rows < num_rows:
+        is_series = table.X.shape[1] == 1
+        rows = torch.arange(max_rows, device="cpu") if is_series else _shuffled(num_rows, seed)[:max_rows].sort().values
+        table = table._replace(X=table.X[rows], y=table.y[rows])
+        notes = (*notes, f"{found.name}: {'the first' if is_series else 'a draw of'} {max_rows} of {num_rows} rows")
+    return Sample(table, notes)
 
 
 def undone_logarithm(y: Tensor) -> Tensor:
@@ -112,17 +115,27 @@ def differences(table: Table) -> Table:
 
 
 def solar_rows(num_rows: int, part: int, seed: int) -> Tensor:
-    """Five blocks of twenty years; the same in every part.
+    """Five blocks of twenty of 391 years, or of the same shares of another series; the same in every part.
 
     Example:
         >>> solar_rows(391, 0, 0)[[0, 19, 20, 99]]
         tensor([ 16,  35,  92, 335])
+        >>> solar_rows(40, 0, 0)
+        tensor([ 2,  3,  9, 10, 17, 18, 25, 26, 32, 33])
     """
-    blocks = [torch.arange(start, start + _SOLAR_LENGTH, device="cpu") for start in _SOLAR_STARTS]
-    rows = torch.cat(blocks)
-    if num_rows <= int(rows[-1]):
-        raise ValueError(f"the test blocks end at row {int(rows[-1])}, but the set has {num_rows} rows")
-    return rows
+    length = max(1, _SOLAR_LENGTH * num_rows // _SOLAR_YEARS)
+    starts = [round(start * num_rows / _SOLAR_YEARS) for start in _SOLAR_STARTS]
+    return torch.cat([torch.arange(start, start + length, device="cpu") for start in starts]).clamp_max(num_rows - 1)
+
+
+def middle_third(num_rows: int, part: int, seed: int) -> Tensor:
+    """The middle third of the rows, as in the authors' test of whether a kernel is recovered.
+
+    Example:
+        >>> middle_third(9, 0, 0)
+        tensor([3, 4, 5])
+    """
+    return torch.arange(num_rows // 3, num_rows - num_rows // 3, device="cpu")
 
 
 def fold_rows(num_folds: int) -> Callable[[int, int, int], Tensor]:
@@ -151,11 +164,33 @@ def tenth_rows(num_rows: int, part: int, seed: int) -> Tensor:
     return _shuffled(num_rows, seed + part)[9 * num_rows // 10 :].sort().values
 
 
+def last_fifth(num_rows: int, part: int, seed: int) -> Tensor:
+    """The last fifth of the rows, as in the authors' test of the number of nodes.
+
+    Example:
+        >>> last_fifth(10, 0, 0)
+        tensor([8, 9])
+    """
+    return torch.arange(num_rows - num_rows // 5, num_rows, device="cpu")
+
+
 BLOCKS = Holdout("blocks", "five blocks of twenty years", solar_rows, 1, None)
 TEN_FOLDS = Holdout("10fold", "10 folds", fold_rows(10), 10, 10)
 FIFTEEN_FOLDS = Holdout("3x5fold", "5 folds of 3 shuffles", fold_rows(5), 15, 15)
 TENTHS = Holdout("tenth", "90/10", tenth_rows, 10, None)
-ONE_TENTH = Holdout("tenth", "90/10", tenth_rows, 1, None)
+
+SOLAR = PaperSet("solar", ("solar_lean2004",))
+YACHT = PaperSet("yacht", ("yacht_raw", "yacht"))
+MPG = PaperSet("mpg", ("autompg_raw",))
+CONCRETE = PaperSet("concrete", ("concrete_raw",))
+AIRFOIL = PaperSet("airfoil", ("airfoil_raw",))
+STERLING = PaperSet(
+    "sterling", ("sterling_eri",), "the narrow index of 7 779 days, where the paper has the broad one of 7 781"
+)
+ROAD = PaperSet("road", ("road3d_5k",), "its first 5 000 rows, where the paper has 10 000")
+AIRLINE = PaperSet("airline", ("airline_passengers",))
+CO2 = PaperSet("co2", ("co2_mauna_loa_monthly",))
+CO2_GLOBAL = PaperSet("co2_global", ("co2_global_monthly",))
 
 
 def split_sample(sample: Sample, test_rows: Tensor) -> Split:

@@ -14,9 +14,13 @@ from gp_ensembles.bayesian_quadrature.prior import draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import Table, load_folder
 from studies.__main__ import main
+from studies.harness.experiment import Choices
+from studies.harness.sources import FoundSet, Sources
 from studies.maskerade import methods as maskerade_methods
+from studies.maskerade import sets as maskerade_sets
 from studies.maskerade import study as maskerade
-from studies.maskerade.methods import METHODS
+from studies.maskerade.experiments import PAPER
+from studies.maskerade.methods import METHODS, PUBLISHED
 from studies.maskerade.predictions import scored
 from studies.maskerade.problems import likelihood_of
 from studies.maskerade.sets import (
@@ -36,7 +40,7 @@ from studies.maskerade.tables import LAYOUTS
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of data sets beside the repository is absent")
-OPTIONS = maskerade.Options(8, 2, ["airline_passengers"], ["maskerade-r-noascents", "sobol", "rbf"])
+SERIES = LAYOUTS["table-5"]
 
 
 def make_folder(path: Path, name: str, columns: list[str], rows: list[list[float]], target: str = "y") -> Path:
@@ -61,6 +65,18 @@ def folder(tmp_path_factory):
     return path
 
 
+def choices_of(folder: Path | None, out: Path, **changes) -> Choices:
+    """Two splits of the short series by three methods, unless changed."""
+    options = {"trials": 2, "sets": ["airline"], "methods": ["maskerade-r", "sobol", "rbf"]}
+    return Choices(sources=Sources(folder), out=out, **options | changes)
+
+
+def sample_of(folder: Path, name: str) -> Sample:
+    found = Sources(folder).find(getattr(maskerade_sets, name))
+    assert found is not None
+    return load_sample(found)
+
+
 def made_up_split(num_rows: int = 30, num_inputs: int = 1) -> Split:
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(num_rows, num_inputs, generator=generator, dtype=torch.float64)
@@ -72,8 +88,9 @@ def made_up_split(num_rows: int = 30, num_inputs: int = 1) -> Split:
 def test_solar_blocks_are_the_paper_s():
     rows = BLOCKS.choose(391, 3, 5).tolist()
     assert rows == [start + k for start in (16, 92, 166, 242, 316) for k in range(20)]
-    with pytest.raises(ValueError, match="row 335, but the set has 300"):
-        BLOCKS.choose(300, 0, 0)
+    others = BLOCKS.choose(300, 0, 0)
+    assert len(others) == 5 * (20 * 300 // 391)  # the same shares of a series of another length
+    assert others[0] == round(16 * 300 / 391)
 
 
 @pytest.mark.parametrize(("holdout", "folds", "shuffles"), [(TEN_FOLDS, 10, 1), (FIFTEEN_FOLDS, 5, 3)])
@@ -125,14 +142,36 @@ def test_a_logarithm_is_undone_only_where_the_raw_set_is_absent(tmp_path):
     logs = torch.tensor(raw, dtype=torch.float64).log()
     rows = [[float(t), float(value - logs.mean())] for t, value in enumerate(logs)]
     make_folder(tmp_path / "a", "yacht", ["froude"], rows)
-    sample = load_sample(tmp_path / "a", "yacht_raw")
+    sample = sample_of(tmp_path / "a", "YACHT")
     torch.testing.assert_close(sample.table.y, torch.tensor(raw, dtype=torch.float64))
     assert "logarithm" in sample.notes[0]
     make_folder(tmp_path / "a", "yacht_raw", ["froude"], [[0.0, 3.0], [1.0, 4.0]])
-    sample = load_sample(tmp_path / "a", "yacht_raw")
+    sample = sample_of(tmp_path / "a", "YACHT")
     assert sample.table.y.tolist() == [3.0, 4.0]
-    assert "nothing had to be undone" in sample.notes[0]
-    assert undone_logarithm(logs[:1]).item() == pytest.approx(0.01)
+    assert not any("undone" in note for note in sample.notes)
+
+
+def test_a_table_of_ones_own_is_taken_as_it_is(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("a,b,y\n" + "".join(f"{t},{t * t % 7},{2021 + t}\n" for t in range(6)))
+    for wanted in (maskerade_sets.YACHT, maskerade_sets.CO2_GLOBAL):
+        found = Sources(None, [f"{wanted.name}={path}:y"]).find(wanted)
+        sample = load_sample(found)
+        assert sample.table.y.tolist() == [2021.0 + t for t in range(6)]  # neither undone nor differenced nor cut
+        assert sample.table.feature_names == ("a", "b")
+        assert sample.notes == (found.note,)
+
+
+def test_most_rows_are_the_first_of_a_series_and_a_draw_of_others():
+    X = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.arange(30, dtype=torch.float64)
+    found = FoundSet("pump", Table(X, y, ("a", "b"), "y", "pump"), "pump", "")
+    drawn = load_sample(found, 10, 3)
+    assert drawn.table.y.tolist() == sorted(drawn.table.y.tolist()) != list(range(10))
+    assert drawn.table.y.tolist() == load_sample(found, 10, 3).table.y.tolist()
+    assert drawn.notes == ("pump: a draw of 10 of 30 rows",)
+    series = load_sample(found._replace(table=Table(X[:, :1], y, ("a",), "y", "pump")), 10)
+    assert series.table.y.tolist() == list(range(10))
 
 
 def test_differences_stand_at_the_later_month_and_end_with_the_authors_copy():
@@ -145,17 +184,17 @@ def test_differences_stand_at_the_later_month_and_end_with_the_authors_copy():
 @needs_shared
 def test_the_sets_of_the_tables_are_what_they_are_said_to_be():
     from_logs = undone_logarithm(load_folder(SHARED, "yacht").y).sort().values
-    torch.testing.assert_close(from_logs, load_sample(SHARED, "yacht_raw").table.y.sort().values, rtol=1e-3, atol=1e-3)
-    assert load_sample(SHARED, "solar_lean2004").table.feature_names == ("year",)
-    assert load_sample(SHARED, "autompg_raw").table.X.shape == (392, 8)
-    co2 = load_sample(SHARED, "co2_global_monthly")
+    torch.testing.assert_close(from_logs, sample_of(SHARED, "YACHT").table.y.sort().values, rtol=1e-3, atol=1e-3)
+    assert sample_of(SHARED, "SOLAR").table.feature_names == ("year",)
+    assert sample_of(SHARED, "MPG").table.X.shape == (392, 8)
+    co2 = sample_of(SHARED, "CO2_GLOBAL")
     assert co2.table.X.max() < 2020.6
     assert co2.table.y.abs().max() < 5  # differences, not levels
     for layout in LAYOUTS.values():
-        for name in layout.sets:
-            table = load_sample(SHARED, name).table
-            rows = layout.holdout.choose(len(table.y), 0, 0)
-            assert len(split_sample(load_sample(SHARED, name), rows).test_y) == len(rows)
+        for wanted in layout.sets:
+            sample = load_sample(Sources(SHARED).find(wanted))
+            rows = layout.holdout.choose(len(sample.table.y), 0, 0)
+            assert len(split_sample(sample, rows).test_y) == len(rows)
 
 
 def test_scores_are_those_of_the_mixture():
@@ -189,8 +228,18 @@ def test_every_method_learns_within_its_budget(name):
     assert float(answer.posterior.log_weights.exp().sum()) == pytest.approx(1.0)
     assert answer.posterior.component_mean.shape[-2] == len(split.test_y)
     assert math.isfinite(answer.diagnostics["best_log_likelihood"])
-    if name not in ("rbf", "matern"):  # they converge instead
+    if name not in ("rbf", "matern", "vssgp"):  # they converge instead
         assert answer.evaluations == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(PUBLISHED))
+def test_the_authors_choices_are_others_and_stay_within_the_budget(name):
+    split = made_up_split()
+    ours, theirs = (known[name].run(split, 8, torch.Generator().manual_seed(3)) for known in (METHODS, PUBLISHED))
+    assert theirs.evaluations == 8
+    assert scored(theirs.posterior, split)["rmse_standardized"] < 1.2
+    assert scored(theirs.posterior, split) != scored(ours.posterior, split)
 
 
 @pytest.mark.parametrize("name", ["sobol", "sm", "matern"])
@@ -230,15 +279,22 @@ def test_a_single_kernel_predicts_as_scikit_learn_does():
 
 
 def test_a_table_is_written_and_finished_parts_are_not_run_again(folder, tmp_path, monkeypatch):
-    text = maskerade.run(5, folder, tmp_path, OPTIONS)
-    for words in ("The paper's RMSE is rmse_standardized", "paper: MASKERADE", "0.162", "airline_passengers: 90/10"):
+    choices = choices_of(folder, tmp_path)
+    text = maskerade.run(SERIES, choices, 8)
+    for words in (
+        "The paper's RMSE is rmse_standardized",
+        "printed in the paper",
+        "0.162",
+        "airline: 90/10",
+        "paired t",
+    ):
         assert words in text
     files = sorted(path.name for path in tmp_path.iterdir())
-    assert files == ["maskerade_parts"] + [f"maskerade_table_5.{kind}" for kind in ("csv", "json", "png", "txt")]
-    with (tmp_path / "maskerade_table_5.csv").open(newline="") as file:
+    assert files == ["maskerade_parts"] + [f"maskerade_table-5.{kind}" for kind in ("csv", "json", "png", "txt")]
+    with (tmp_path / "maskerade_table-5.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["method"], row["part"]) for row in rows] == [(m, str(p)) for p in range(2) for m in OPTIONS.methods]
-    content = json.loads((tmp_path / "maskerade_table_5.json").read_text())
+    assert [(row["method"], row["part"]) for row in rows] == [(m, str(p)) for p in range(2) for m in choices.methods]
+    content = json.loads((tmp_path / "maskerade_table-5.json").read_text())
     mean = sum(float(row["rmse"]) for row in rows if row["method"] == "sobol") / 2
     assert next(r for r in content["rows"] if r["method"] == "sobol")["mean"]["rmse"] == pytest.approx(mean)
 
@@ -246,27 +302,58 @@ def test_a_table_is_written_and_finished_parts_are_not_run_again(folder, tmp_pat
         raise AssertionError("run again")
 
     monkeypatch.setattr(maskerade, "run_part", refuse)
-    assert maskerade.run(5, folder, tmp_path, OPTIONS) == text
-    assert maskerade.run(5, folder, tmp_path, OPTIONS._replace(methods=["rbf"], folds=1)).count("rbf") == 1
-    with pytest.raises(AssertionError, match="run again"):  # another budget is another part
-        maskerade.run(5, folder, tmp_path, OPTIONS._replace(evaluations=9))
+    assert maskerade.run(SERIES, choices, 8) == text
+    assert "rbf" in maskerade.run(SERIES, choices._replace(methods=["rbf"], trials=1), 8)
+    for other in (choices._replace(as_published=True, methods=["sobol"]), choices):  # others are other parts
+        with pytest.raises(AssertionError, match="run again"):
+            maskerade.run(SERIES, other, 8 if other.as_published else 9)
+
+
+def test_two_runs_with_one_seed_give_one_table(folder, tmp_path):
+    lines = []
+    for name in ("a", "b"):
+        text = maskerade.run(SERIES, choices_of(folder, tmp_path / name, methods=["sobol", "vssgp"], trials=1), 8)
+        block = text.split("airline: 90/10\n")[1].split("\n\n")[0]
+        lines.append([line.split()[:-2] for line in block.splitlines()])  # all but seconds and parts
+    assert lines[0] == lines[1]
+
+
+def test_the_authors_choices_are_labelled(folder, tmp_path):
+    choices = choices_of(folder, tmp_path, trials=1, methods=["sobol", "maskerade-r"], as_published=True)
+    text = maskerade.run(SERIES, choices, 12)
+    assert text.splitlines()[0].endswith("AS PUBLISHED")
+    assert "the authors' prior" in text
+    assert (tmp_path / "maskerade_table-5_as_published.csv").exists()
+    with pytest.raises(ValueError, match="no method rbf"):  # a rival is what it is
+        maskerade.run(SERIES, choices._replace(methods=["rbf"]), 8)
+
+
+def test_a_table_of_ones_own_stands_in_without_printed_numbers(folder, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("a,b,y\n" + "".join(f"{t / 30},{t * t % 11},{math.sin(t)}\n" for t in range(30)))
+    choices = choices_of(None, tmp_path, trials=1, methods=["sobol"])
+    text = maskerade.run(SERIES, choices._replace(sources=Sources(None, [f"airline={path}:y"])), 8)
+    assert "airline: mine.csv, target y, in its place" in text
+    assert "printed in the paper" not in text
+    assert "\nsobol" in text
 
 
 def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path, monkeypatch, capsys):
     ran = maskerade.run_part
+    choices = choices_of(folder, tmp_path)
 
-    def interrupted(method, *arguments):
+    def interrupted(plan, method, *arguments):
         if method == "rbf":
             raise KeyboardInterrupt
-        return ran(method, *arguments)
+        return ran(plan, method, *arguments)
 
     monkeypatch.setattr(maskerade, "run_part", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        maskerade.run(5, folder, tmp_path, OPTIONS)
+        maskerade.run(SERIES, choices, 8)
     assert "goes on with them" in capsys.readouterr().err
     assert len(list((tmp_path / "maskerade_parts").iterdir())) == 2
     monkeypatch.setattr(maskerade, "run_part", ran)
-    maskerade.run(5, folder, tmp_path, OPTIONS)
+    maskerade.run(SERIES, choices, 8)
     assert len(list((tmp_path / "maskerade_parts").iterdir())) == 6
 
 
@@ -282,71 +369,72 @@ def test_a_search_cut_short_is_no_finished_part(monkeypatch):
 def test_what_fails_is_named_and_the_rest_goes_on(folder, tmp_path, monkeypatch):
     ran = maskerade.run_part
 
-    def failing(method, *arguments):
+    def failing(plan, method, *arguments):
         if method == "sobol":
             raise ValueError("no likelihoods today")
-        return ran(method, *arguments)
+        return ran(plan, method, *arguments)
 
     monkeypatch.setattr(maskerade, "run_part", failing)
-    options = OPTIONS._replace(folds=1, sets=["airline_passengers", "co2_mauna_loa_monthly"], methods=["sobol", "rbf"])
-    text = maskerade.run(5, folder, tmp_path, options)
-    assert "airline_passengers, sobol, part 1 failed: no likelihoods today" in text
-    assert "co2_mauna_loa_monthly, all methods failed: co2_mauna_loa_monthly has rows without a target" in text
+    choices = choices_of(folder, tmp_path, trials=1, sets=["airline", "co2"], methods=["sobol", "rbf"])
+    text = maskerade.run(SERIES, choices, 8)
+    assert "airline, sobol, part 1 failed: no likelihoods today" in text
+    assert "co2, all methods failed: co2 has rows without a target" in text
     assert "\nrbf" in text
-    with pytest.raises(ValueError, match="nothing could be run; airline_passengers, sobol: no likelihoods today"):
-        maskerade.run(5, folder, tmp_path / "other", options._replace(methods=["sobol"]))
-
-
-def test_evidence_is_shown_as_it_was_known(tmp_path):
-    generator = torch.Generator().manual_seed(1)
-    rows = torch.rand(40, 2, generator=generator, dtype=torch.float64)
-    table = [[*r, math.sin(4 * sum(r))] for r in rows.tolist()]
-    folder = make_folder(tmp_path / "sets", "airfoil_raw", ["a", "b"], table)
-    text = maskerade.run(6, folder, tmp_path, maskerade.Options(20, methods=["maskerade-r-noascents"]))
-    header = next(line for line in text.splitlines() if line.startswith("method") and "after" in line)
-    assert [word for word in header.split() if word.isdigit()] == ["6", "10", "15", "20"]
-    assert (tmp_path / "maskerade_table_6.png").exists()
-    (part,) = (tmp_path / "maskerade_parts").iterdir()
-    curves = json.loads(part.read_text())["curves"]
-    assert curves["evaluations"][-1] == 20
-    last = next(line for line in reversed(text.splitlines()) if line.startswith("maskerade-r-noascents"))
-    assert float(last.split()[-3]) == pytest.approx(curves["log_evidence"][-1], rel=1e-4)
+    with pytest.raises(ValueError, match="nothing could be run; airline, sobol: no likelihoods today"):
+        maskerade.run(SERIES, choices._replace(methods=["sobol"], out=tmp_path / "other"), 8)
 
 
 @pytest.mark.parametrize(
-    ("table", "change", "words"),
+    ("table", "change", "evaluations", "words"),
     [
-        (7, {}, "must be one of 1, 2, 3, 4, 5, 6, got 7"),
-        (None, {}, "got None"),
-        (2, {"sets": ["airline_passengers"]}, "no set airline_passengers; choose from"),
-        (5, {"methods": ["maskerade-x"]}, "no method maskerade-x"),
-        (5, {"methods": ["sm", "sm"]}, "named twice"),
-        (5, {"evaluations": 4}, "evaluations=4"),
-        (5, {"folds": 0}, "folds=0"),
-        (2, {"folds": 11, "sets": None}, "at least 1 and at most 10"),
-        (5, {"seed": -1}, "seed"),
+        ("table-2", {"sets": ["airline"]}, 8, "no set airline; choose from"),
+        ("table-5", {"methods": ["maskerade-x"]}, 8, "no method maskerade-x"),
+        ("table-5", {"methods": ["sm", "sm"]}, 8, "named twice"),
+        ("table-5", {}, 4, "evaluations=4"),
+        ("table-5", {"trials": 0}, 8, "trials=0"),
+        ("table-2", {"trials": 11, "sets": None}, 8, "at least 1 and at most 10"),
+        ("table-5", {"seed": -1}, 8, "seed"),
+        ("table-5", {"max_rows": 3}, 8, "max_rows=3"),
     ],
 )
-def test_mistakes_are_named_and_cost_nothing(folder, tmp_path, table, change, words):
+def test_mistakes_are_named_and_cost_nothing(folder, tmp_path, table, change, evaluations, words):
     with pytest.raises(ValueError, match=words):
-        maskerade.run(table, folder, tmp_path / "out", OPTIONS._replace(**change))
+        maskerade.run(LAYOUTS[table], choices_of(folder, tmp_path / "out", **change), evaluations)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_folder_of_the_sets_is_needed(tmp_path):
-    with pytest.raises(ValueError, match="--data"):
-        maskerade.run(5, None, tmp_path)
-    with pytest.raises(FileNotFoundError, match="manifest"):
-        maskerade.run(5, tmp_path, tmp_path / "out")
+def test_the_sets_are_needed(tmp_path):
+    with pytest.raises(ValueError, match=r"airline is left out.*--data-set airline=FILE:TARGET"):
+        maskerade.run(SERIES, choices_of(None, tmp_path / "out"))
 
 
 def test_the_command_line_makes_a_table(folder, tmp_path, capsys):
     arguments = ["maskerade", "table-5", "--data", str(folder), "--evaluations", "8", "--trials", "1"]
-    arguments += ["--sets", "airline_passengers", "--methods", "rbf", "sobol", "--progress", "false"]
+    arguments += ["--sets", "airline", "--methods", "rbf", "sobol", "--progress", "false"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
-    assert "paper: MASKERADE" in capsys.readouterr().out
+    assert "printed in the paper" in capsys.readouterr().out
     assert main(["maskerade", "table-7", "--out", str(tmp_path)]) == 2
     assert "maskerade has no experiment table-7" in capsys.readouterr().err
+
+
+def test_quick_runs_have_a_small_budget_unless_one_is_given(folder, tmp_path, capsys):
+    arguments = ["maskerade", "table-5", "--data", str(folder), "--sets", "airline", "--methods", "sobol"]
+    arguments += ["--progress", "false", "--out", str(tmp_path), "--quick", "true"]
+    assert main(arguments) == 0
+    assert "; 50 evaluations, 1 split(s)" in capsys.readouterr().out
+    assert main([*arguments, "--evaluations", "9"]) == 0
+    assert "; 9 evaluations, 1 split(s)" in capsys.readouterr().out
+
+
+def test_budgets_are_the_paper_s_where_it_counts_likelihoods():
+    assert {name: layout.evaluations for name, layout in LAYOUTS.items()} == {
+        "table-1": 1000,
+        "table-2": 200,
+        "table-3": 200,
+        "table-4": 200,
+        "table-5": 1000,
+    }
+    assert {one.name for one in PAPER.experiments} == {*LAYOUTS, "table-6", "figure-3", "figure-4"}
 
 
 @pytest.mark.parametrize("table", list(LAYOUTS))
@@ -357,10 +445,9 @@ def test_every_layout_names_methods_that_there_are(table):
 @pytest.mark.slow
 @needs_shared
 def test_a_real_table(tmp_path):
-    options = maskerade.Options(20, 1, ["yacht_raw"], ["maskerade-r", "sm"])
-    text = maskerade.run(2, SHARED, tmp_path, options)
-    assert "47.2" in text
-    content = json.loads((tmp_path / "maskerade_table_2.json").read_text())
+    choices = choices_of(SHARED, tmp_path, trials=1, sets=["yacht"], methods=["maskerade-r", "sm"])
+    assert "47.2" in maskerade.run(LAYOUTS["table-2"], choices, 20)
+    content = json.loads((tmp_path / "maskerade_table-2.json").read_text())
     assert content["rows"][0]["mean"]["rmse"] < 6  # predicting the mean gives 15
 
 
@@ -380,8 +467,8 @@ def test_table_4_of_a_small_copy(tmp_path):
     """The command on a made-up series of a set's name; the larger likelihoods have tests of their own."""
     rows = [[t, math.sin(0.3 * t)] for t in range(40)]
     make_folder(tmp_path / "data", "sterling_eri", ["t"], rows)
-    options = maskerade.Options(8, 1, ["sterling_eri"], ["maskerade-r-noascents", "sobol"])
-    text = maskerade.run(4, tmp_path / "data", tmp_path / "out", options)
-    assert "paper: MASKERADE" in text
+    choices = choices_of(tmp_path / "data", tmp_path / "out", trials=1, sets=["sterling"], methods=["sobol"])
+    text = maskerade.run(LAYOUTS["table-4"], choices, 8)
+    assert "sterling_eri stands for sterling: the narrow index" in text
     assert "0.523" in text
     assert "335" in text

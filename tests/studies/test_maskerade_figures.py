@@ -1,0 +1,82 @@
+"""Table 6 and the figures of the MASKERADE paper: nodes, the recovery of a kernel, a fitted series."""
+
+import math
+
+import pytest
+import torch
+
+from gp_ensembles.bayesian_quadrature import RegressionProblem
+from gp_ensembles.bayesian_quadrature.default_priors import default_prior
+from gp_ensembles.bayesian_quadrature.problem import Evaluations
+from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
+from gp_ensembles.bayesian_quadrature.surrogate import fit_surrogate
+from studies.harness.experiment import Choices
+from studies.harness.sources import Sources
+from studies.maskerade import carbon, nodes, recovery
+
+
+def choices_of(tmp_path, own=(), **changes):
+    return Choices(sources=Sources(None, own), out=tmp_path / "out", **{"trials": 2} | changes)
+
+
+def test_nodes_integrate_the_surrogate_they_are_given():
+    X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+    problem = RegressionProblem(X, X.squeeze(-1).sin(), default_prior(X, X.squeeze(-1).sin(), 2))
+    generator = torch.Generator().manual_seed(0)
+    cube = problem.prior.draw(8, 1, generator=generator)
+    surrogate = fit_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.kernel_distance)
+    drawn = nodes.random_nodes(problem.prior, 5, generator)
+    assert drawn.components.tolist() == [1] * 5 + [2] * 5
+    assert float(drawn.weights.sum()) == pytest.approx(1.0)
+    mean = surrogate.likelihood(drawn.cube).mean
+    expected = float(surrogate.log_scale + (drawn.weights * mean).sum().log())
+    assert nodes.log_evidence(surrogate, drawn) == pytest.approx(expected)
+
+
+def test_table_6_is_kept_and_repeats(tmp_path, monkeypatch):
+    path = tmp_path / "mine.csv"
+    rows = [f"{t / 20},{t * 7 % 20 / 20},{math.sin(t / 3)}\n" for t in range(20)]
+    path.write_text("a,b,y\n" + "".join(rows))
+    choices = choices_of(tmp_path, [f"airfoil={path}:y"])
+    text = nodes.run(choices, [6, 10], [4, 8])
+    assert "airfoil: mine.csv, target y, in its place" in text
+    assert text.count("\nmonte-carlo") == 2
+    again = nodes.run(choices._replace(out=tmp_path / "again"), [6, 10], [4, 8])
+    assert again == text  # seconds do not stand in the text
+
+    def refuse(*arguments):
+        raise AssertionError("run again")
+
+    monkeypatch.setattr(nodes, "integral", refuse)
+    assert nodes.run(choices, [6, 10], [4, 8]) == text
+
+
+def test_spectra_are_densities_and_distances_are_between_nothing_and_one():
+    truth = recovery.spectrum(recovery.true_mixture())
+    step = 4.0 / (len(truth) - 1)
+    assert float(torch.trapezoid(truth, dx=step)) == pytest.approx(1.0, abs=1e-3)
+    apart = [torch.tensor([[1.0, 0.0, m, 0.0, 0.05, 0.0]], dtype=torch.float64) for m in (0.5, 3.0)]  # one is absent
+    first, second = (recovery.spectrum(SpectralMixtures.unflatten(row, 1))[0] for row in apart)
+    assert recovery.distance(first, second) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_figure_3_draws_spectra_and_fits_and_goes_on(tmp_path, monkeypatch):
+    choices = choices_of(tmp_path, methods=["sm", "maskerade-3"], trials=1)
+    text = recovery.run(choices, 10)
+    names = {path.name for path in (tmp_path / "out").glob("*.png")}
+    assert names == {f"maskerade_figure-3_{m}_{w}.png" for m in choices.methods for w in ("spectra", "fit")}
+
+    def refuse(*arguments, **settings):
+        raise AssertionError("run again")
+
+    monkeypatch.setattr(recovery, "run_part", refuse)
+    assert recovery.run(choices, 10) == text
+
+
+def test_figure_4_of_a_short_series(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("year,y\n" + "".join(f"{1960 + t / 12},{300 + math.sin(t / 2)}\n" for t in range(40)))
+    choices = choices_of(tmp_path, [f"co2={path}:y"], methods=["sm"], trials=1)
+    text = carbon.run(choices, 8)
+    assert "co2: mine.csv, target y, in its place" in text
+    assert (tmp_path / "out" / "maskerade_figure-4_sm.png").exists()
