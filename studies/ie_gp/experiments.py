@@ -7,6 +7,7 @@ from studies.harness.experiment import Choices, Experiment, Paper, Size
 from studies.harness.sources import PaperSet
 from studies.ie_gp import study
 from studies.ie_gp.methods import METHODS
+from studies.ie_gp.theory import THEORY
 from studies.ie_gplvm import study as latent
 from studies.ie_gplvm.methods import METHODS as LATENT_METHODS
 from studies.ie_gplvm.methods import Effort
@@ -75,5 +76,6 @@ PAPER = Paper(
         ),
         _regret_figure(10, "static regret"),
         _regret_figure(11, "switching regret"),
+        *THEORY,
     ),
 )
