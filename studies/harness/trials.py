@@ -59,9 +59,7 @@ def run_cases(
     if after is not None:
         lines.append(after(means))
     lines += results.failure_lines()
-    table = [
-        [case, score, one.mean, one.error, one.num] for case, row in means.items() for score, one in row.items()
-    ]
+    table = [[case, score, one.mean, one.error, one.num] for case, row in means.items() for score, one in row.items()]
     content = {
         "settings": dict(settings),
         "runs": {case: [one._asdict() for one in records] for case, records in found.items()},

@@ -77,7 +77,8 @@ def one_constant(num_rows: int, size: float, stay: float | None = None) -> dict[
     r"""The counterexample to theorem 2 on paper: a constant that changes its sign halfway.
 
     Both experts have the feature 1 and the prior N(0, 1), the noise is 1. What is learned of the first half is wrong in
-    the second, and the ensemble loses about :math:`a^2 / 2` nats a row, T times a constant; the bound is of order log T.
+    the second, and the ensemble loses about :math:`a^2 / 2` nats a row, T times a constant; the bound is of order
+    log T.
 
     Example:
         >>> found = one_constant(200, size=2.0)
@@ -90,7 +91,7 @@ def one_constant(num_rows: int, size: float, stay: float | None = None) -> dict[
 
 
 def changing_function(num_rows: int, num_features: int, generator: torch.Generator) -> dict[str, float]:
-    """The same with kernels of length scales 0.01 and 100, noise of variance 1 and functions of the experts' own priors.
+    """The same with kernels of length scales 0.01 and 100, noise of variance 1, functions of the experts' priors.
 
     The kernels take turns over four segments, each with new weights; inputs are uniform on [0, 5].
     """
@@ -111,10 +112,11 @@ def rkhs(num_rows: int, num_features: int, generator: torch.Generator) -> dict[s
     r"""Theorem 1: regret to a function of an RKHS, beside its bound with what is known of the approximation.
 
     The rival :math:`f = \sum_t \alpha_t k(x_t, \cdot)` is the exact process's estimate from all rows, C the sum of the
-    :math:`|\alpha_t|`, ε the largest error of the approximate kernel on the rows. With :math:`\theta = \Phi^\top \alpha`
-    one has :math:`|f - \phi^\top \theta| \le \varepsilon C` and :math:`\|\theta\|^2 \le \|f\|^2 + \varepsilon C^2`, so to
-    lemma 1 comes :math:`\sum_t (|y_t - f(x_t)| \varepsilon C + \varepsilon^2 C^2 / 2) / \sigma^2`. ``weights known`` has
-    the approximation's own weights in place of these two inequalities.
+    :math:`|\alpha_t|`, ε the largest error of the approximate kernel on the rows. With
+    :math:`\theta = \Phi^\top \alpha` one has :math:`|f - \phi^\top \theta| \le \varepsilon C` and
+    :math:`\|\theta\|^2 \le \|f\|^2 + \varepsilon C^2`, so to lemma 1 comes
+    :math:`\sum_t (|y_t - f(x_t)| \varepsilon C + \varepsilon^2 C^2 / 2) / \sigma^2`. ``weights known`` has the
+    approximation's own weights in place of these two inequalities.
     """
     noise = 0.01
     X = 10 * torch.randn(num_rows, 1, dtype=torch.float64, device="cpu", generator=generator)
@@ -204,7 +206,7 @@ def _normal(error: Tensor, noise: float) -> Tensor:
 def _lemma_1(choices: Choices, settings: None) -> str:
     rounds = 4 if choices.max_rows is None else max(1, choices.max_rows // 10)
     cases = {
-        f"M = {m}, F = {f}": _fixed(lambda m=m, f=f: worst_of_lemma_1(m, f, f * rounds, 30.0))
+        f"M = {m}, F = {f}": _fixed(partial(worst_of_lemma_1, m, f, f * rounds, 30.0))
         for m, f in ((2, 2), (11, 10), (11, 50))
     }
     return run_cases(choices, "lemma-1", "Lemma 1: regret in the worst case, nats", cases, {"rounds": rounds})
@@ -213,7 +215,7 @@ def _lemma_1(choices: Choices, settings: None) -> str:
 def _lemma_2(choices: Choices, settings: None) -> str:
     rows = choices.max_rows or 1000
     cases = {
-        f"M = {m}, S = {s}": _fixed(lambda m=m, s=s: worst_of_lemma_2(m, rows, s))
+        f"M = {m}, S = {s}": _fixed(partial(worst_of_lemma_2, m, rows, s))
         for m, s in ((2, 3), (7, 3), (11, 3), (11, 9))
     }
     return run_cases(choices, "lemma-2", "Lemma 2: switching regret in the worst case, nats", cases, {"rows": rows})
@@ -227,7 +229,7 @@ def _theorem_1(choices: Choices, settings: None) -> str:
 
 
 def _theorem_2(choices: Choices, settings: None) -> str:
-    rows = choices.max_rows or 2000
+    rows = choices.max_rows or 400
     cases: Mapping[str, Case] = {
         "a constant that changes its sign": _a_row(rows, lambda generator: one_constant(rows, 2.0)),
         "kernels that take turns": _a_row(rows, partial(changing_function, rows, NUM_FEATURES)),
@@ -260,7 +262,7 @@ THEORY = (
         "switching regret to fixed functions: a counterexample, and a bound that holds",
         "Rival: the best fixed function of each segment in hindsight; noise and prior variance 1.",
         _theorem_2,
-        Size(3, 2000),
+        Size(3, 400),
         Size(1, 200),
     ),
 )
