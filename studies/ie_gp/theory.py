@@ -87,7 +87,7 @@ def one_constant(num_rows: int, size: float, stay: float | None = None) -> dict[
     """
     y = torch.full((num_rows,), size, dtype=torch.float64, device="cpu")
     y[num_rows // 2 :] = -size
-    return _regrets(y.new_ones(2, num_rows, 1), y, [num_rows // 2, num_rows - num_rows // 2], 1.0, stay)
+    return regrets(y.new_ones(2, num_rows, 1), y, [num_rows // 2, num_rows - num_rows // 2], 1.0, stay)
 
 
 def changing_function(num_rows: int, num_features: int, generator: torch.Generator) -> dict[str, float]:
@@ -105,7 +105,7 @@ def changing_function(num_rows: int, num_features: int, generator: torch.Generat
         y[rows] = Phi[segment % 2, rows] @ weights
         begin += length
     y = y + torch.randn(num_rows, dtype=X.dtype, device="cpu", generator=generator)
-    return _regrets(Phi, y, lengths, 1.0, None)
+    return regrets(Phi, y, lengths, 1.0, None)
 
 
 def rkhs(num_rows: int, num_features: int, generator: torch.Generator) -> dict[str, float]:
@@ -165,8 +165,16 @@ def rbf_features(X: Tensor, scales: tuple[float, ...], num_features: int, genera
         return features.bind()(X)
 
 
-def _regrets(Phi: Tensor, y: Tensor, lengths: list[int], noise: float, stay: float | None) -> dict[str, float]:
-    """Regret of published and of restarted experts to the best fixed function of each segment, and bounds, in nats."""
+def regrets(Phi: Tensor, y: Tensor, lengths: list[int], noise: float, stay: float | None) -> dict[str, float]:
+    """Regret of published and of restarted experts to the best fixed function of each segment, and bounds, in nats.
+
+    Args:
+        Phi: Features, shape (M, T, F), of norm one at most.
+        y: Targets, shape (T,).
+        lengths: Rows of each segment.
+        noise: Observation variance; the prior variance is one.
+        stay: Probability of no switch; what makes the bound of lemma 2 least by default.
+    """
     num_experts, num_rows, num_features = Phi.shape
     num_switches = len(lengths) - 1
     stay = 1 - num_switches / (num_rows - 1) if stay is None else stay

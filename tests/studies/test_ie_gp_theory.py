@@ -66,7 +66,7 @@ def test_the_bound_of_restarts_holds_against_an_adversary_and_is_attained():
             tries, key=lambda y, t=t: float(restart_mixture(restarted_log_prob(Phi[:, : t + 1], y, 1.0), 0.9)[-1])
         )
     for lengths in ([24], [12, 12], [1] * 24):
-        found = theory._regrets(Phi, adverse, lengths, 1.0, 0.9)
+        found = theory.regrets(Phi, adverse, lengths, 1.0, 0.9)
         assert found["restarted"] <= found["its bound"] + 1e-9
 
 
