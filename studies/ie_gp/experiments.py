@@ -8,7 +8,7 @@ from studies.harness.sources import PaperSet
 from studies.ie_gp import classes, streams
 from studies.ie_gp.regret import static_figure, switching_figure
 from studies.ie_gp.study import PUBLISHED, Quantity, Task, run_figure
-        *THEORY,
+from studies.ie_gp.theory import THEORY
 from studies.ie_gplvm import study as latent
 from studies.ie_gplvm.methods import METHODS as LATENT_METHODS
 from studies.ie_gplvm.methods import Effort

@@ -556,10 +556,14 @@ def test_every_acquisition_function_by_its_view(name, acquisition, models):
     with warnings.catch_warnings():
         for category in (NumericsWarning, NumericalWarning):  # there are better ones; jitter, where baselines are known
             warnings.simplefilter("ignore", category)
+        # One expert tells nothing of which is right: zero, or round-off below it, of which BoTorch warns.
+        warnings.filterwarnings("ignore", "Information gain is negative", RuntimeWarning)
         made = case.make(exported()[acquisition], setting)
         values = torch.cat([made(x.unsqueeze(0)) for x in X]) if case.alone else made(X)
     assert values.shape[0] == 2
     assert bool(values.isfinite().all())
+    if "ActiveLearningByDisagreement" in acquisition:
+        assert bool((values > -1e-9).all())
 
 
 @every

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gp_ensembles.fusion import BHS, MAP, PBHS, LaplaceApproximation, MoGPE, PoGPE, fit_fusion
-from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_mixture
+from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows
 
 
 def score(model, split, predictions=None, inference=None):
@@ -22,7 +22,7 @@ def rows():
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of modes that are none: the order does not need them
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_papers_order_at_three_experts(rows, number):
-    split = split_mixture(rows, 0, number)
+    split = split_rows(rows, 0, number)
     priors = make_priors(split.X, 30, 0, number)
     experts = expert_source(split, 0, number)(3)
     stacked = (experts.X, experts.y, experts.predictions, priors.weight)
@@ -36,7 +36,7 @@ def test_the_papers_order_at_three_experts(rows, number):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_more_experts_help_a_mixture(rows):
-    split = split_mixture(rows, 0, 0)
+    split = split_rows(rows, 0, 0)
     priors = make_priors(split.X, 30, 0, 0)
     few, many = (
         score(MoGPE(split.X, split.y, count, *priors), split, inference=MAP(num_restarts=4, max_iterations=300))
