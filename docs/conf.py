@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 import gp_ensembles
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -14,9 +16,10 @@ copyright = author
 version = release = gp_ensembles.__version__
 
 extensions = [
+    "gallery",
     "house",
     "mathml",
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
@@ -27,9 +30,10 @@ extensions = [
 html_math_renderer = "mathml"
 nitpicky = False
 exclude_patterns = ["README.md"]
-source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+nb_execution_mode = "off"  # the gallery has run them
 myst_heading_anchors = 3
 
 autosummary_generate = True
@@ -37,12 +41,7 @@ autosummary_imported_members = False
 autosummary_ignore_module_all = False
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-_ROUTING = [f"set_{method}_request" for method in ("fit", "partial_fit", "predict", "score", "transform")]
-autodoc_default_options = {
-    "members": True,
-    "show-inheritance": True,
-    "exclude-members": ", ".join(_ROUTING),  # scikit-learn's own, on each of its estimators
-}
+autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -54,3 +53,12 @@ html_theme = "furo"
 html_title = "gp_ensembles"
 html_static_path = ["static"]
 html_show_sphinx = False
+
+
+def setup(app: Sphinx) -> None:
+    """What Sphinx calls: scikit-learn's own requests for metadata, on each of its estimators, are left out."""
+
+    def is_skipped(app: Sphinx, what: str, name: str, member: object, skip: bool, options: object) -> bool | None:
+        return True if name.startswith("set_") and name.endswith("_request") else None
+
+    app.connect("autodoc-skip-member", is_skipped)
