@@ -22,7 +22,7 @@ export MPLBACKEND ?= Agg
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-lowest test-newest slow processors lint format types demo study notebooks benchmarks ci clean
+.PHONY: help venv test test-lowest test-newest slow processors lint format types demo study docs release notebooks benchmarks ci clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## */\1|/' \
@@ -73,6 +73,13 @@ demo: $(STAMP)  ## The main job on a messy table, under two minutes
 
 study: $(STAMP)  ## Make a figure or table of a paper again: make study ARGS="doebe experiment-1"
 	$(BIN)/python -m studies $(ARGS)
+
+docs: $(STAMP)  ## Build the site into out/site, without a network; warnings are errors
+	PYTHONPATH=. $(BIN)/python -m sphinx -W --keep-going -q -j 2 docs out/site
+
+release: $(STAMP)  ## The check-list of a release; leaves dist for upload
+	$(PIP) install --quiet --constraint $(VENV)/constraints.txt '.[release]'
+	$(BIN)/python packaging/release.py
 
 notebooks: $(STAMP)  ## Execute the notebooks (their files stay as they are)
 ifeq ($(NOTEBOOKS),)

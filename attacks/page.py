@@ -1,6 +1,6 @@
-"""``docs/reliability.md`` from the numbers that the attacks have written.
+"""``docs/evidence/reliability.md`` from the numbers that the attacks have written.
 
-``python -m attacks page --numbers FOLDER --out docs/reliability.md``: every JSON file of the folder becomes a section
+``python -m attacks page --numbers FOLDER --out docs/evidence/reliability.md``: every JSON file of the folder becomes a section
 with its command; the text between them stands in ``attacks/reliability.md``.
 """
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
     """Write the page; returns 0, or 2 where there are no numbers."""
     parser = argparse.ArgumentParser("python -m attacks page", description=__doc__)
     parser.add_argument("--numbers", type=Path, default=Path("attacks/numbers"), help="folder of JSON files")
-    parser.add_argument("--out", type=Path, default=Path("docs/reliability.md"))
+    parser.add_argument("--out", type=Path, default=Path("docs/evidence/reliability.md"))
     values = parser.parse_args(list(argv))
     files = sorted(values.numbers.glob("*.json"))
     if not files:

@@ -238,7 +238,7 @@ class MixturePosterior(ComponentsPosterior):
         """
         raise NotGaussianError(
             "a mixture has no single MultivariateNormal; use GaussianView(model), EquallyWeightedView(model, K) or "
-            "WeightedAcquisition (docs/acquisition_functions.md)"
+            "WeightedAcquisition (docs/how_to/acquisition_functions.md)"
         )
 
     mvn = covariance_matrix = distribution  # other names that BoTorch asks for

@@ -19,7 +19,7 @@ name         what it is                                                         
 ``deep``     more and larger ones of each, at ten times the price of a row            the same
 ============ ======================================================================== ============================
 
-``forecaster`` is for several rows ahead: what it is made of, and why, is in ``docs/forecasting.md``.
+``forecaster`` is for several rows ahead: what it is made of, and why, is in ``docs/how_to/forecasting.md``.
 
 Where they differ from the published codes: the transition of ``e_doebe`` has columns that sum to one, predictions never
 see their target, and walks come in several speeds (the papers have one, 1e-3).

@@ -35,7 +35,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
     Rows are taken in the order of time. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
     later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
     (NaN) is imputed, and a column that is constant in the warm-up rows wakes up when it first moves. Frames of pandas
-    and polars may hold dates, categories and truth values, encoded as the warm-up rows tell (``docs/data.md``). Several
+    and polars may hold dates, categories and truth values, encoded as the warm-up rows tell (``docs/how_to/tables.md``). Several
     targets (N, O) share features and covariance.
 
     Args:
@@ -201,7 +201,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         """Sample the targets of the next H rows together; learns nothing.
 
         By default rows may come in any order, and nothing is learned of what follows what: for forecasts give
-        ``spec=PRESETS["forecaster"]``, see ``docs/forecasting.md``.
+        ``spec=PRESETS["forecaster"]``, see ``docs/how_to/forecasting.md``.
 
         Args:
             X: Rows to come, shape (H, D), NaN where an input is not known; or H, where none is.

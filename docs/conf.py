@@ -1,0 +1,64 @@
+"""The site: ``make docs`` builds it into ``out/site``, without a network."""
+
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+import gp_ensembles
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "extensions")]
+
+project = "gp_ensembles"
+author = "The gp_ensembles developers"
+copyright = author
+version = release = gp_ensembles.__version__
+
+extensions = [
+    "gallery",
+    "house",
+    "mathml",
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+html_math_renderer = "mathml"
+nitpicky = False
+exclude_patterns = ["README.md"]
+
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+nb_execution_mode = "off"  # the gallery has run them
+myst_heading_anchors = 3
+
+autosummary_generate = True
+autosummary_imported_members = False
+autosummary_ignore_module_all = False
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+napoleon_preprocess_types = False
+
+templates_path = ["templates"]
+html_theme = "furo"
+html_title = "gp_ensembles"
+html_static_path = ["static"]
+html_show_sphinx = False
+
+
+def setup(app: Sphinx) -> None:
+    """What Sphinx calls: scikit-learn's own requests for metadata, on each of its estimators, are left out."""
+
+    def is_skipped(app: Sphinx, what: str, name: str, member: object, skip: bool, options: object) -> bool | None:
+        return True if name.startswith("set_") and name.endswith("_request") else None
+
+    app.connect("autodoc-skip-member", is_skipped)

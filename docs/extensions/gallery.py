@@ -1,0 +1,112 @@
+"""The gallery: every text notebook of ``notebooks`` is run once and shown with its outputs; its last picture is its thumbnail.
+
+A notebook that has not changed since it was run last, nor the library, is not run again.
+"""
+
+import base64
+import hashlib
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from docutils import nodes
+from nbclient import NotebookClient
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+MADE = ROOT / "docs" / "generated" / "gallery"
+_LOG = logging.getLogger(__name__)
+_TOO_LONG = 300  # seconds
+_AT_ONCE = 2
+
+
+def run_all() -> None:
+    """Run what has changed, two at a time."""
+    MADE.mkdir(parents=True, exist_ok=True)
+    library = _library_mark()
+    sources = [source for source in sorted(NOTEBOOKS.glob("*.py")) if not _is_made(source, library)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for source, seconds in zip(sources, pool.map(lambda source: run(source, library), sources), strict=True):
+            _LOG.info("gallery: %s took %.1f s", source.stem, seconds)
+
+
+def run(source: Path, library: str) -> float:
+    """Run a text notebook, keep it with its outputs and its thumbnail; returns the seconds that it took."""
+    began = time.perf_counter()
+    notebook = jupytext.read(source)
+    NotebookClient(notebook, timeout=_TOO_LONG, resources={"metadata": {"path": str(NOTEBOOKS)}}).execute()
+    pictures = list(_pictures(notebook))
+    if pictures:
+        (MADE / f"{source.stem}.png").write_bytes(base64.b64decode(pictures[-1]))
+    notebook.metadata["made_from"] = _mark(source, library)
+    nbformat.write(notebook, MADE / f"{source.stem}.ipynb")
+    return time.perf_counter() - began
+
+
+def _pictures(notebook: Any) -> Iterator[str]:
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            if "image/png" in output.get("data", {}):
+                yield output["data"]["image/png"]
+
+
+def _is_made(source: Path, library: str) -> bool:
+    made = MADE / f"{source.stem}.ipynb"
+    return made.exists() and nbformat.read(made, as_version=4).metadata.get("made_from") == _mark(source, library)
+
+
+def _mark(source: Path, library: str) -> str:
+    return hashlib.sha256(source.read_bytes() + library.encode()).hexdigest()
+
+
+def _library_mark() -> str:
+    found = hashlib.sha256()
+    for path in sorted((ROOT / "gp_ensembles").rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def title_and_summary(source: Path) -> tuple[str, str]:
+    """The heading of a text notebook and the first sentence below it."""
+    first = next(cell.source for cell in jupytext.read(source).cells if cell.cell_type == "markdown")
+    heading, _, rest = first.partition("\n")
+    paragraph = rest.strip().partition("\n\n")[0].replace("\n", " ")
+    sentence, dot, _ = paragraph.partition(". ")
+    return heading.lstrip("# "), sentence + dot.strip()
+
+
+class Gallery(SphinxDirective):
+    """Cards with thumbnails for the notebooks whose names stand in the content, one a line."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """What docutils calls."""
+        names = [line.strip() for line in self.content if line.strip()]
+        cards = []
+        for name in names:
+            title, summary = title_and_summary(NOTEBOOKS / f"{name}.py")
+            picture = f":img-top: ../generated/gallery/{name}.png\n:img-alt: {title}\n" if _has_picture(name) else ""
+            link = f":link: ../generated/gallery/{name}\n:link-type: doc\n"
+            cards.append(f":::{{grid-item-card}} {title}\n{picture}{link}\n{summary}\n:::\n")
+        text = "::::{grid} 1 2 3 3\n:gutter: 3\n\n" + "\n".join(cards) + "::::\n"
+        hidden = "```{toctree}\n:hidden:\n" + "\n".join(f"../generated/gallery/{name}" for name in names) + "\n```\n"
+        return self.parse_text_to_nodes(text + "\n" + hidden)
+
+
+def _has_picture(name: str) -> bool:
+    return (MADE / f"{name}.png").exists()
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """What Sphinx calls."""
+    app.add_directive("gallery", Gallery)
+    app.connect("builder-inited", lambda app: run_all())
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
