@@ -1,7 +1,7 @@
 """``docs/evidence/reliability.md`` from the numbers that the attacks have written.
 
-``python -m attacks page --numbers FOLDER --out docs/evidence/reliability.md``: every JSON file of the folder becomes a section
-with its command; the text between them stands in ``attacks/reliability.md``.
+``python -m attacks page --numbers FOLDER --out docs/evidence/reliability.md``: every JSON file of the folder becomes a
+section with its command; the text between them stands in ``attacks/reliability.md``.
 """
 
 import argparse

@@ -12,7 +12,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "extensions")]
 
 project = "gp_ensembles"
 author = "The gp_ensembles developers"
-copyright = author
+copyright = author  # noqa: A001 (what Sphinx reads)
 version = release = gp_ensembles.__version__
 
 extensions = [

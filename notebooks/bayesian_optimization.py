@@ -16,8 +16,9 @@
 # %% [markdown]
 # # Bayesian optimization with an ensemble
 #
-# Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`: processes with different kernels, weighed by
-# their evidence. This notebook swaps one for the other, looks at the weights, and follows an objective that moves. It runs in under a minute on one thread.
+# Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`: processes with different kernels, weighed
+# by their evidence. This notebook swaps one for the other, looks at the weights, and follows an objective that moves.
+# It runs in under a minute on one thread.
 
 # %%
 # %matplotlib inline
@@ -41,8 +42,8 @@ bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 # %% [markdown]
 # ## One line changes
 #
-# Branin's function, turned over and on the unit square: its maximum is -0.398, in three places. Both models are fitted to
-# the same twelve points and asked about two hundred others.
+# Branin's function, turned over and on the unit square: its maximum is -0.398, in three places. Both models are
+# fitted to the same twelve points and asked about two hundred others.
 
 # %%
 branin = make_problem("branin")
@@ -67,8 +68,8 @@ error, dict(zip(names, ensemble.log_weights.exp().tolist()))
 # %% [markdown]
 # ## Expected improvement, exact under the weights
 #
-# The posterior is a mixture. An acquisition function that is an expectation is the weighted mean of the experts' own, which
-# is what `WeightedAcquisition` computes: no mixture is mistaken for one normal distribution. Each step fits the
+# The posterior is a mixture. An acquisition function that is an expectation is the weighted mean of the experts' own,
+# which is what `WeightedAcquisition` computes: no mixture is mistaken for one normal distribution. Each step fits the
 # hyperparameters again and notes the weights.
 
 # %%
@@ -85,8 +86,9 @@ Y.max().item(), branin.optimum(0)
 plots.plot_weights(torch.stack(weights, dim=-1), names, first_row=12)
 
 # %% [markdown]
-# One more observation needs no new fit: `condition_on_observations` learns it, weights included, and leaves the model that
-# it came from as it was. (Beyond a thousand observations, take an `EnsembleModel`, which learns each at the same cost.)
+# One more observation needs no new fit: `condition_on_observations` learns it, weights included, and leaves the model
+# that it came from as it was. (Beyond a thousand observations, take an `EnsembleModel`, which learns each at the same
+# cost.)
 
 # %%
 more = model.condition_on_observations(X[-1:], Y[-1:])
@@ -96,9 +98,11 @@ model.log_weights.exp(), more.log_weights.exp()
 # %% [markdown]
 # ## An objective that moves
 #
-# A bump whose top moves on a circle and whose height breathes. A loop of Thompson samples draws an expert by its weight, a
-# function from it, and observes where that function is highest. With `forgetting`, every expert has twins that forget at
-# different rates; how fast the world moves need not be known. Regret is counted from each moment's own optimum.
+# A bump whose top moves on a circle and whose height breathes. A loop of Thompson samples draws an expert by its
+# weight, a function from it, and observes where that function is highest. With `forgetting`, every expert has twins
+# that forget at different rates; how fast the world moves need not be known. Regret is counted from each moment's own
+# optimum.
+
 
 # %%
 def follow(forgetting, num_rounds=80):

@@ -2,7 +2,7 @@
 
     python packaging/release.py [--only STEP ...] [--without STEP ...]
 
-Steps run in this order: tree, changelog, build, check, install, interface, lowest, docs. They need the extra ``release``.
+Steps run in this order: tree, changelog, build, check, install, interface, lowest, docs; with the extra ``release``.
 """
 
 import argparse

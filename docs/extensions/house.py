@@ -19,7 +19,8 @@ def allowed() -> dict[str, frozenset[str]]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     table = {room: ours - {room} for room, (ours, _) in module.ALLOWED.items()}
-    return {room: table[room] for room in TopologicalSorter(table).static_order() if room.isidentifier() and room in table}
+    order = TopologicalSorter(table).static_order()
+    return {room: table[room] for room in order if room.isidentifier() and room in table}
 
 
 def draw(path: Path) -> None:

@@ -35,8 +35,8 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
     Rows are taken in the order of time. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
     later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
     (NaN) is imputed, and a column that is constant in the warm-up rows wakes up when it first moves. Frames of pandas
-    and polars may hold dates, categories and truth values, encoded as the warm-up rows tell (``docs/how_to/tables.md``). Several
-    targets (N, O) share features and covariance.
+    and polars may hold dates, categories and truth values, encoded as the warm-up rows tell
+    (``docs/how_to/tables.md``). Several targets (N, O) share features and covariance.
 
     Args:
         spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` real numbers

@@ -22,8 +22,8 @@ class FleetRegressor(RegressorMixin, BaseEstimator):
     """A model for each of many series, :class:`~gp_ensembles.fleet.Fleet`, with scikit-learn's interface.
 
     Inputs are frames of pandas or polars. One column tells whose row it is; the others are inputs and may hold dates,
-    categories and truth values, encoded as the rows of ``fit`` tell (``docs/how_to/tables.md``). The rows of one series are in
-    the order of time. Series whose warm-up is not over, and unknown ones, are predicted by NaN.
+    categories and truth values, encoded as the rows of ``fit`` tell (``docs/how_to/tables.md``). The rows of one series
+    are in the order of time. Series whose warm-up is not over, and unknown ones, are predicted by NaN.
 
     Args:
         series: Name of that column.

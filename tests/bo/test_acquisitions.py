@@ -75,7 +75,7 @@ def test_no_acquisition_function_is_missing():
 def test_the_page_is_up_to_date():
     """With whatever version of BoTorch there is: the views are the same."""
     page = re.sub(r"(?<=for botorch\n)[\d.]+(?=\. )", botorch.__version__, PAGE.read_text(encoding="utf-8"))
-    assert page == document(), "write it anew: python tests/bo/acquisition_cases.py > docs/how_to/acquisition_functions.md"
+    assert page == document(), "anew: python tests/bo/acquisition_cases.py > docs/how_to/acquisition_functions.md"
 
 
 def evaluate(case, acquisition, X):
