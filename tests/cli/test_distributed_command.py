@@ -112,3 +112,25 @@ def test_more_processes_than_pieces_of_experts_are_refused(folder):
     assert done.returncode != 0
     assert b"3 processes for 2 pieces of experts; take fewer processes" in done.stderr
     assert not (folder / "out/distributed/predictions.csv").exists()
+
+
+def test_a_partial_table_of_another_run_is_never_taken_for_this_ones(folder, capsys):
+    assert main(words("all.csv", "run")) == 0
+    before = (folder / "run/predictions.csv").read_bytes()
+    rows = (folder / "all.csv").read_text().splitlines(keepends=True)
+    (folder / "bad.csv").write_text("".join([*rows[:70], "oops,1.0,2.0\n", *rows[71:]]))
+    assert main(words("bad.csv", "run")) == 2
+    capsys.readouterr()
+    assert main(words("all.csv", "run", "--resume", "true")) == 2
+    assert "has come to its end" in capsys.readouterr().err
+    assert (folder / "run/predictions.csv").read_bytes() == before
+
+
+def test_a_table_shorter_than_what_was_read_is_refused(folder, capsys):
+    rows = (folder / "all.csv").read_text().splitlines(keepends=True)
+    (folder / "bad.csv").write_text("".join([*rows[:600], "oops,1.0,2.0\n", *rows[601:]]))
+    assert main(words("bad.csv", "run", "--checkpoint_seconds", "0")) == 2
+    (folder / "few.csv").write_text("".join(rows[:100]))
+    capsys.readouterr()
+    assert main(words("few.csv", "run", "--resume", "true")) == 2
+    assert "few has fewer rows than" in capsys.readouterr().err
