@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, final
 
@@ -40,12 +41,15 @@ def add_options(name: str, command: ArgumentParser) -> None:
     """Give a parser the options of the command."""
     add_table_options(command)
     command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
+    waited = "seconds that a process waits for the others before it gives up"
+    command.add_argument("--timeout", type=float, default=300.0, help=waited)
     command.add_argument("--resume", type=bool, default=False, help="go on with the run that was cut short in --out")
 
 
 def run_command(name: str, values: Namespace) -> int:
     """Run the command; returns its exit code."""
-    with _group(values.device) as device:
+    _check_options(values)
+    with _group(values.device, values.timeout) as device:
         config = replace(config_from(values), device=device)
         table = request(values)
         if values.resume:
@@ -61,14 +65,27 @@ def run_command(name: str, values: Namespace) -> int:
     return 0
 
 
+def _check_options(values: Namespace) -> None:
+    """Raise about options of tables that this command cannot have."""
+    if values.series is not None:
+        raise ValueError("distributed takes tables of one series; stream takes --series")
+    if values.classes is not None:
+        raise ValueError("distributed predicts numbers; stream takes --classes")
+    if values.explain:
+        raise ValueError("stream --explain says what is made of the columns; distributed does as it says")
+    if not 0 < values.timeout < math.inf:
+        raise ValueError(f"--timeout is a positive number of seconds, got {values.timeout:g}")
+
+
 @contextmanager
-def _group(device: str) -> Iterator[str]:
+def _group(device: str, timeout: float) -> Iterator[str]:
     """The process group that torchrun's variables describe, none where there are none; gives this process's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield device
         return
     is_cuda = device.startswith("cuda")
-    dist.init_process_group("cpu:gloo,cuda:nccl" if is_cuda else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     try:
         yield f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" else device
     finally:

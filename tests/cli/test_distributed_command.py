@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
+from gp_ensembles.cli import distributed_command
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.streaming import OnlineModel
@@ -134,3 +136,42 @@ def test_a_table_shorter_than_what_was_read_is_refused(folder, capsys):
     capsys.readouterr()
     assert main(words("few.csv", "run", "--resume", "true")) == 2
     assert "few has fewer rows than" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--series", "x"], "distributed takes tables of one series; stream takes --series"),
+        (["--classes", "0,1"], "distributed predicts numbers; stream takes --classes"),
+        (["--explain", "true"], "stream --explain"),
+        (["--timeout", "0"], "--timeout is a positive number of seconds, got 0"),
+    ],
+)
+def test_options_that_it_cannot_have_are_refused(more, message, folder, capsys):
+    assert main(words("all.csv", "run", *more)) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "run").exists()
+
+
+def test_the_group_has_the_timeout_that_was_given(folder, monkeypatch, capsys):
+    def begin(backend, timeout):
+        raise ValueError(f"{backend} for {timeout.total_seconds():g} s")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(distributed_command.dist, "init_process_group", begin)
+    assert main(words("all.csv", "run")) == 2
+    assert "gloo for 300 s" in capsys.readouterr().err
+    assert main(words("all.csv", "run", "--timeout", "20")) == 2
+    assert "gloo for 20 s" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.processor
+def test_a_process_whose_first_one_never_answers_gives_up(folder):
+    """Something listens in the first one's place and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(silent.getsockname()[1]), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **place, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+        command = [sys.executable, "-m", "gp_ensembles", *words("all.csv", "run", "--timeout", "3")]
+        done = subprocess.run(command, env=environment, timeout=120, capture_output=True)
+    assert done.returncode != 0
