@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -163,15 +162,3 @@ def test_the_group_has_the_timeout_that_was_given(folder, monkeypatch, capsys):
     assert "gloo for 300 s" in capsys.readouterr().err
     assert main(words("all.csv", "run", "--timeout", "20")) == 2
     assert "gloo for 20 s" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.processor
-def test_a_process_whose_first_one_never_answers_gives_up(folder):
-    """Something listens in the first one's place and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(silent.getsockname()[1]), "PYTHONPATH": str(ROOT)}
-        environment = {**os.environ, **place, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
-        command = [sys.executable, "-m", "gp_ensembles", *words("all.csv", "run", "--timeout", "3")]
-        done = subprocess.run(command, env=environment, timeout=120, capture_output=True)
-    assert done.returncode != 0
