@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, final
 
@@ -20,13 +21,14 @@ from jsonargparse import ArgumentParser, Namespace
 from gp_ensembles.cli.batches import in_batches, num_to_come
 from gp_ensembles.cli.config import config_from
 from gp_ensembles.cli.out_folder import make_writable
+from gp_ensembles.cli.run_ids import as_cells, drop_other_partials, new_id, partial_table, pass_over
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import CHUNK_ROWS, take_warm_up
 from gp_ensembles.cli.series.scores import Score
 from gp_ensembles.cli.stream_commands import add_table_options, request
 from gp_ensembles.distributed.model import DistributedModel
 from gp_ensembles.files.growing import GrowingTable
-from gp_ensembles.files.replacing import PARTIAL, write_json, write_text
+from gp_ensembles.files.replacing import write_json, write_text
 from gp_ensembles.files.together import staged
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.predictions import OnlinePredictions
@@ -39,18 +41,21 @@ def add_options(name: str, command: ArgumentParser) -> None:
     """Give a parser the options of the command."""
     add_table_options(command)
     command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
+    waited = "seconds that a process waits for the others before it gives up"
+    command.add_argument("--timeout", type=float, default=300.0, help=waited)
     command.add_argument("--resume", type=bool, default=False, help="go on with the run that was cut short in --out")
 
 
 def run_command(name: str, values: Namespace) -> int:
     """Run the command; returns its exit code."""
-    with _group(values.device) as device:
+    _check_options(values)
+    with _group(values.device, values.timeout) as device:
         config = replace(config_from(values), device=device)
         table = request(values)
         if values.resume:
             run, stopped = _Run.load(values.out), DistributedModel.notes_in(values.out / MODEL)
             rows = table.reopen_plain(stopped["columns"])
-            rows.skip(run.num_read)
+            pass_over(rows, run.num_read, stopped.get("last", []))
         else:
             rows = table.open(values.warmup, config.ensemble.forecast_columns)
             run = _Run.start(replace(config, warmup=rows.num_warm_up), rows, progress=values.progress)
@@ -60,14 +65,27 @@ def run_command(name: str, values: Namespace) -> int:
     return 0
 
 
+def _check_options(values: Namespace) -> None:
+    """Raise about options of tables that this command cannot have."""
+    if values.series is not None:
+        raise ValueError("distributed takes tables of one series; stream takes --series")
+    if values.classes is not None:
+        raise ValueError("distributed predicts numbers; stream takes --classes")
+    if values.explain:
+        raise ValueError("stream --explain says what is made of the columns; distributed does as it says")
+    if not 0 < values.timeout < math.inf:
+        raise ValueError(f"--timeout is a positive number of seconds, got {values.timeout:g}")
+
+
 @contextmanager
-def _group(device: str) -> Iterator[str]:
+def _group(device: str, timeout: float) -> Iterator[str]:
     """The process group that torchrun's variables describe, none where there are none; gives this process's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield device
         return
     is_cuda = device.startswith("cuda")
-    dist.init_process_group("cpu:gloo,cuda:nccl" if is_cuda else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     try:
         yield f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" else device
     finally:
@@ -78,8 +96,12 @@ def _group(device: str) -> Iterator[str]:
 class _Run:
     """A model on a table, and where it stands."""
 
-    def __init__(self, model: DistributedModel, num_read: int, score: Score, size: int | None) -> None:
+    def __init__(
+        self, model: DistributedModel, num_read: int, score: Score, size: int | None = None, run_id: str | None = None
+    ) -> None:
         self.model, self.num_read, self._score, self._size = model, num_read, score, size
+        self._run_id = new_id() if run_id is None else run_id
+        self._last: list[str] = []
         self._ranks = model.ensemble.ranks
         block = model.ensemble.block_size
         self._chunk_rows = block * max(1, CHUNK_ROWS // block)
@@ -89,15 +111,16 @@ class _Run:
         warm, _ = take_warm_up(config, rows)
         is_first = int(os.environ.get("RANK", "0")) == 0
         model = DistributedModel(config, warm.X, warm.y, rows.feature_names, progress=progress and is_first)
-        return cls(model, warm.num_rows, Score(), None)
+        return cls(model, warm.num_rows, Score())
 
     @classmethod
     def load(cls, out: Path) -> "_Run":
         notes = DistributedModel.notes_in(out / MODEL)
-        if not (out / (PREDICTIONS + PARTIAL)).exists():
+        run_id = notes.get("run_id", "")
+        if not partial_table(out / PREDICTIONS, run_id).exists():
             raise ValueError(f"the run in {out} has come to its end; leave --resume out to begin anew")
         score = Score(int(notes["score"][0]), *notes["score"][1:])
-        return cls(DistributedModel.load(out / MODEL), notes["num_read"], score, notes["size"])
+        return cls(DistributedModel.load(out / MODEL), notes["num_read"], score, notes["size"], run_id)
 
     def read(self, rows: RowStream, out: Path, seconds: float, *, progress: bool) -> str | None:
         """Predict and learn all rows; what is to be said at the end, by the first process."""
@@ -109,6 +132,7 @@ class _Run:
                     said = self.model.observe(part.X, part.y)
                     text = self._text(part, said)
                     self.num_read += part.num_rows
+                    self._last = as_cells(part)[-1] if part.num_rows else self._last
                     if table is not None:
                         table.append(text)
                     bar.update(part.num_rows)
@@ -126,7 +150,7 @@ class _Run:
 
     def _table(self, out: Path) -> GrowingTable:
         make_writable(out)
-        partial = out / (PREDICTIONS + PARTIAL)
+        partial = partial_table(out / PREDICTIONS, self._run_id)
         if self._size is None:
             ends = [] if self._coverage is None else ["lower", "upper"]
             with staged(out) as place:
@@ -158,14 +182,17 @@ class _Run:
             table.sync()
             size = table.path.stat().st_size
             notes = {"num_read": self.num_read, "size": size, "score": list(self._score), "columns": rows.to_plain()}
+            notes |= {"run_id": self._run_id, "last": self._last}
         self._ranks.wait()
         self.model.save(out / MODEL, notes)
+        if table is not None:
+            drop_other_partials(out / PREDICTIONS, self._run_id)
 
     def _end(self, rows: RowStream, out: Path) -> str:
         told = self._score.told(self._coverage)
         summary = {"data": rows.name, "model": self.model.config.ensemble.name, "processes": self._ranks.size, **told}
         summary |= {"experts": self.model.ensemble.ensemble.num_experts}
-        with staged(out, {PREDICTIONS + PARTIAL: PREDICTIONS}) as place:
+        with staged(out, {partial_table(out / PREDICTIONS, self._run_id).name: PREDICTIONS}) as place:
             write_json(place / SUMMARY, summary)
         scores = ", ".join(f"{name} {value:.4g}" for name, value in told.items() if value is not None)
         return (

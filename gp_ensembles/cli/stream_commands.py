@@ -19,7 +19,7 @@ from gp_ensembles.cli.lines.run import LineOutput
 from gp_ensembles.cli.lines.session import WINDOW, LineSession
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.seen_rows import pass_over_seen
-from gp_ensembles.cli.series.command import is_of_series, resume_series, stream_series
+from gp_ensembles.cli.series.command import check_begun, is_of_series, resume_series, stream_series
 from gp_ensembles.cli.series.run import SeriesOutput
 from gp_ensembles.cli.summary import health_lines
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
@@ -220,8 +220,10 @@ def _answer(session: LineSession, values: Namespace) -> int:
 
 def _resume(values: Namespace) -> int:
     if is_of_series(values.checkpoint):
-        print(resume_series(request(values), values.checkpoint, _series_output(values), values.device))
+        output_of_series = _series_output(values)
+        print(resume_series(request(values), values.checkpoint, output_of_series, values.device, values.skip_seen))
         return 0
+    check_begun(values.checkpoint)
     if values.checkpoint.is_dir():
         values.checkpoint = values.checkpoint / CHECKPOINT
     if values.format != "table":

@@ -18,6 +18,7 @@ class GrowingTable:
 
     Raises:
         OSError: If it cannot be opened.
+        ValueError: If it is shorter than the size; it stays as it is.
 
     Example:
         >>> import tempfile
@@ -36,6 +37,13 @@ class GrowingTable:
         self._file = OpenFile(path, os.O_RDWR)
         self._is_safe = True
         if size is not None:
+            found = path.stat().st_size
+            if found < size:
+                self._file.close()
+                raise ValueError(
+                    f"{path} has {found} bytes where the checkpoint knows {size}; it is cut short or of another run, "
+                    f"so begin anew, or go on into another folder"
+                )
             self._file.truncate(size)
             self._is_safe = False
         self._file.seek(0, os.SEEK_END)

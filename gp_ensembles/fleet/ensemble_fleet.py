@@ -1,9 +1,11 @@
 """Many series, each with an ensemble of its own: one object, whose states are learned together."""
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +27,6 @@ from gp_ensembles.fleet.slots import Slots
 from gp_ensembles.fleet.step import Step, Work
 from gp_ensembles.fleet.store import Store
 from gp_ensembles.fleet.variances import Variances
-from gp_ensembles.numerics.room import check_room
 
 
 @runtime_checkable
@@ -139,8 +140,8 @@ class EnsembleFleet:
 
         Raises:
             ValueError: If a series is there already or named twice, or the state is one of another ensemble, or has
-                experts in quarantine.
-            RoomError: If there is no memory for them.
+                experts in quarantine, or there is no memory for them, or no space on the disk.
+            TypeError: If a name cannot be one.
         """
         names = listed(names)
         given = state.state if isinstance(state, OnlineEnsemble) else state
@@ -154,7 +155,7 @@ class EnsembleFleet:
         if not names:
             return
         device = self._store.failed.device
-        check_room(len(names) * self._store.bytes_each, device, f"{len(names)} series", "add fewer, or give a folder")
+        self._store.check_growth(self._slots.size_with(len(names)))
         with torch.no_grad():
             places = self._slots.add(names).to(device)
             self._store.put(places, given)
@@ -301,28 +302,36 @@ class EnsembleFleet:
     def load(self, folder: str | Path) -> None:
         """Become what was saved in a folder, to the bit, by a fleet whose ensemble was built alike.
 
+        All shards are checked before the first is taken, and one at a time is in memory, so a fleet in files may be
+        larger than memory.
+
         Raises:
             FileNotFoundError: If there is no fleet in the folder.
-            ValueError: If a file is damaged, or the fleet has another ensemble; then this one stays as it was.
+            ValueError: If a file is damaged, the fleet has another ensemble, or there is no room; then this one stays
+                as it was.
         """
         about, shards = read_about(Path(folder))
+        if "spec" in about and "note_X_mean" not in self._store.tensors:
+            raise ValueError(f"{folder} was saved by Fleet, with units of its series; read it with Fleet.load")
         _check_alike(self.ensemble.state_dict(), about["ensemble"])
-        read = [read_shard(shard) for shard in shards]
         before = {name: value.clone() for name, value in self.ensemble.state_dict().items()}
         self.ensemble.load_state_dict(about["ensemble"])
         try:
-            store = self._store
+            store = self._store.emptied()
             if not self._has_start:  # new series begin as they would have begun there
                 notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
                 store = store.without_series(self.ensemble.init(), notes)
-            for _, states in read:
-                store.check_tensors(states)
-        except ValueError:
+            for shard in shards:
+                store.check_tensors(read_shard(shard)[1])
+            slots = Slots()
+            store.make_room(sum(shard.num_series for shard in shards))
+            for shard in shards:
+                names, states = read_shard(shard)
+                store.put_tensors(slots.add(names).to(store.failed.device), states)
+        except (ValueError, OSError):
             self.ensemble.load_state_dict(before)
             raise
-        self._store, self._slots = store, Slots()
-        for names, states in read:
-            store.put_tensors(self._slots.add(names).to(store.failed.device), states)
+        self._store, self._slots = store, slots
         self._read_anew()
 
     def _places(self, names: Names, X: Tensor) -> Tensor:
@@ -351,10 +360,35 @@ class EnsembleFleet:
 
 
 def listed(names: Names) -> Sequence[Hashable]:
-    """Names as a sequence of Python objects; refuses one string."""
+    """Names as a sequence of Python objects, so that one series has one name in every fleet.
+
+    Raises:
+        TypeError: If they are one string, or a name cannot be hashed.
+        ValueError: If a name is missing: ``None`` or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> listed([np.str_("pump 7"), np.int64(7)])
+        ['pump 7', 7]
+    """
     if isinstance(names, str):
         raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")
-    return names.tolist() if isinstance(names, _HasList) else list(names)
+    given = names.tolist() if isinstance(names, _HasList) else list(names)
+    kinds = {type(name) for name in given}
+    if any(issubclass(kind, np.generic) for kind in kinds):
+        given = [name.item() if isinstance(name, np.generic) else name for name in given]
+        kinds = {type(name) for name in given}
+    if wrong := [kind for kind in kinds if kind.__hash__ is None]:
+        raise TypeError(f"names of series are strings or whole numbers, got a {wrong[0].__name__}, which has no hash")
+    if not kinds <= {str, int} and any(_is_missing(name) for name in given):
+        row = next(row for row, name in enumerate(given) if _is_missing(name))
+        raise ValueError(f"row {row} has no name of a series, got {given[row]!r}; leave the row out or give it a name")
+    return given
+
+
+def _is_missing(name: Hashable) -> bool:
+    is_nan = isinstance(name, float) and math.isnan(name)
+    return name is None or is_nan or type(name).__name__ in ("NAType", "NaTType")  # those of pandas
 
 
 def _variance_notes(ensemble: Ensemble) -> dict[str, Tensor]:

@@ -317,6 +317,10 @@ class Fleet:
             ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
         about, _ = read_about(Path(folder))
+        if "spec" not in about:
+            raise ValueError(
+                f"{folder} was saved by EnsembleFleet, without units; read it with the load of an EnsembleFleet"
+            )
         fleet = cls(
             spec_from_plain(about["spec"]),
             warmup=about["warmup"],
@@ -496,4 +500,7 @@ class Fleet:
             )
         if self.series is None:
             raise KeyError("no series has begun: observe or fit first")
+        unknown = next((name for name in names if name not in self.series), None)
+        if unknown is not None:
+            raise KeyError(f"unknown series {unknown!r}; observe rows of it first")
         return self.series

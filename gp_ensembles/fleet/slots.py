@@ -50,6 +50,10 @@ class Slots:
             unknown = list(dict.fromkeys(name for name in names if name not in self._places))
         raise KeyError(f"unknown series {_few(unknown)}; add them first with fleet.add([...])")
 
+    def size_with(self, num_new: int) -> int:
+        """The size after so many more series."""
+        return self._num_used + max(0, num_new - len(self._free))
+
     def check_new(self, names: Sequence[Hashable]) -> None:
         """Raise unless series are new and distinct.
 

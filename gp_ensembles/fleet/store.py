@@ -1,6 +1,8 @@
 """The states of many series as one tensor for each part of a state, with an axis for the series in front."""
 
+import copy
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_sta
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.room import check_room
 
 FAILED = "failed"  # rows learned until a series failed, -1 for those that did not
 _LEAST_ROOM = 16
@@ -50,6 +53,12 @@ class Store:
         known = {name[5:]: value for name, value in self._start.items() if name.startswith("note_")}
         other = Store(start, self._folder, {**known, **notes})
         other.on_move = self.on_move
+        return other
+
+    def emptied(self) -> "Store":
+        """A store of the same kind without series; one in files takes the places of this one's."""
+        other = copy.copy(self)
+        other._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
         return other
 
     def begin_with_variances(self, number: int, places: Tensor, own: Variances) -> None:
@@ -177,10 +186,44 @@ class Store:
                 )
         return values
 
+    def make_room(self, least: int) -> None:
+        """Make room for so many series.
+
+        Raises:
+            ValueError: As :meth:`check_growth`; then nothing changes.
+        """
+        self.check_growth(least)
+        self._grow(least)
+
+    def check_growth(self, least: int) -> None:
+        """Raise unless there is space for so many series: on the disk, or in memory while old and new stand there.
+
+        Raises:
+            ValueError: Saying both sizes.
+        """
+        room = self._next_room(least)
+        if self._folder is not None:
+            free, more = shutil.disk_usage(self._folder).free, (room - self.room) * self.bytes_each
+            if more > free:
+                raise ValueError(
+                    f"{room} series would take {more / 1e9:.3g} GB more on the disk of {self._folder}, and "
+                    f"{free / 1e9:.3g} GB are free; add fewer, or take another folder"
+                )
+        elif room > self.room:
+            device = self.failed.device
+            old = self.room if device.type == "cpu" else 0  # what is free on a GPU is told without it
+            what = f"{room} series, with the {self.room} places that are copied,"
+            check_room((room + old) * self.bytes_each, device, what, "add fewer, or give a folder")
+
+    def _next_room(self, least: int) -> int:
+        if least <= self.room:
+            return self.room
+        return max(least, min(2 * self.room, self.room + 10_000), _LEAST_ROOM)
+
     def _grow(self, least: int) -> None:
         if least <= self.room:
             return
-        room = max(least, min(2 * self.room, self.room + 10_000), _LEAST_ROOM)
+        room = self._next_room(least)
         grown = {}
         for name, value in self._start.items():
             grown[name] = self._room(name, value, room)

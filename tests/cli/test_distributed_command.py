@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from gp_ensembles.cli import distributed_command
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.streaming import OnlineModel
@@ -112,3 +113,52 @@ def test_more_processes_than_pieces_of_experts_are_refused(folder):
     assert done.returncode != 0
     assert b"3 processes for 2 pieces of experts; take fewer processes" in done.stderr
     assert not (folder / "out/distributed/predictions.csv").exists()
+
+
+def test_a_partial_table_of_another_run_is_never_taken_for_this_ones(folder, capsys):
+    assert main(words("all.csv", "run")) == 0
+    before = (folder / "run/predictions.csv").read_bytes()
+    rows = (folder / "all.csv").read_text().splitlines(keepends=True)
+    (folder / "bad.csv").write_text("".join([*rows[:70], "oops,1.0,2.0\n", *rows[71:]]))
+    assert main(words("bad.csv", "run")) == 2
+    capsys.readouterr()
+    assert main(words("all.csv", "run", "--resume", "true")) == 2
+    assert "has come to its end" in capsys.readouterr().err
+    assert (folder / "run/predictions.csv").read_bytes() == before
+
+
+def test_a_table_shorter_than_what_was_read_is_refused(folder, capsys):
+    rows = (folder / "all.csv").read_text().splitlines(keepends=True)
+    (folder / "bad.csv").write_text("".join([*rows[:600], "oops,1.0,2.0\n", *rows[601:]]))
+    assert main(words("bad.csv", "run", "--checkpoint_seconds", "0")) == 2
+    (folder / "few.csv").write_text("".join(rows[:100]))
+    capsys.readouterr()
+    assert main(words("few.csv", "run", "--resume", "true")) == 2
+    assert "few has fewer rows than" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--series", "x"], "distributed takes tables of one series; stream takes --series"),
+        (["--classes", "0,1"], "distributed predicts numbers; stream takes --classes"),
+        (["--explain", "true"], "stream --explain"),
+        (["--timeout", "0"], "--timeout is a positive number of seconds, got 0"),
+    ],
+)
+def test_options_that_it_cannot_have_are_refused(more, message, folder, capsys):
+    assert main(words("all.csv", "run", *more)) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "run").exists()
+
+
+def test_the_group_has_the_timeout_that_was_given(folder, monkeypatch, capsys):
+    def begin(backend, timeout):
+        raise ValueError(f"{backend} for {timeout.total_seconds():g} s")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(distributed_command.dist, "init_process_group", begin)
+    assert main(words("all.csv", "run")) == 2
+    assert "gloo for 300 s" in capsys.readouterr().err
+    assert main(words("all.csv", "run", "--timeout", "20")) == 2
+    assert "gloo for 20 s" in capsys.readouterr().err

@@ -148,3 +148,74 @@ def test_compare_takes_one_series(folder, capsys):
     words = ["compare", "all.csv", "--target", "load", "--series", "meter", "--configs", "oebe", "--out", "run"]
     assert main(words) == 2
     assert "compare takes tables of one series" in capsys.readouterr().err
+
+
+def resume(table_file, out="run", *words):
+    return main(["resume", table_file, "--checkpoint", out, "--out", out, "--progress", "false", *words])
+
+
+def broken_table(file, rows, at):
+    lines = rows.to_csv(index=False).splitlines(keepends=True)
+    lines[at] = "north,oops,1.0\n"
+    file.write_text("".join(lines))
+
+
+def test_a_resume_that_failed_leaves_a_complete_run_complete(folder, capsys):
+    """What the failed one left is not taken for this run's: the next rows are predicted and learned."""
+    rows = table(400)
+    rows[:300].to_csv("first.csv", index=False)
+    rows[300:].to_csv("more.csv", index=False)
+    broken_table(folder / "text.csv", rows[300:], 5)
+    assert stream("all.csv", "--out", "whole") == 0
+    assert stream("first.csv", "--out", "run") == 0
+    before = (folder / "run/predictions.csv").read_bytes()
+    assert resume("text.csv") == 2
+    assert resume("first.csv") == 2
+    assert "starts with the rows that the run has read; say --skip-seen" in capsys.readouterr().err
+    assert (folder / "run/predictions.csv").read_bytes() == before
+    assert resume("first.csv", "run", "--skip_seen", "true") == 2
+    assert "nothing to add" in capsys.readouterr().err
+    assert resume("more.csv") == 0
+    whole, parts = pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv")
+    pd.testing.assert_frame_equal(whole, parts, rtol=1e-9)
+    assert not list((folder / "run").glob("*.partial"))
+
+
+def test_a_run_that_failed_over_a_complete_one_leaves_it_whole(folder):
+    rows = table(400)
+    rows[:300].to_csv("first.csv", index=False)
+    rows[300:].to_csv("more.csv", index=False)
+    broken_table(folder / "bad.csv", rows, 3)
+    assert stream("all.csv", "--out", "whole") == 0
+    assert stream("first.csv", "--out", "run") == 0
+    assert stream("bad.csv", "--out", "run") == 2
+    assert resume("more.csv") == 0
+    assert b"\0" not in (folder / "run/predictions.csv").read_bytes()
+    pd.testing.assert_frame_equal(pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv"), rtol=1e-9)
+
+
+def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, capsys, monkeypatch):
+    """Of the second table are passed over as many rows as were read of it; another table is refused."""
+    monkeypatch.setattr(run, "BATCH_ROWS", 30)
+    rows = table(400)
+    rows[:210].to_csv("first.csv", index=False)
+    assert stream("all.csv", "--out", "whole") == 0
+    assert stream("first.csv", "--out", "run") == 0
+    broken_table(folder / "more.csv", rows[210:], 100)
+    assert resume("more.csv", "run", "--checkpoint_seconds", "0") == 2
+    rows[390:].to_csv("few.csv", index=False)
+    rows[:190].to_csv("other.csv", index=False)
+    assert resume("few.csv") == 2
+    assert "few has fewer rows than the 90 that the run has read" in capsys.readouterr().err
+    assert resume("other.csv") == 2
+    assert "is not the row 90 that the run has read" in capsys.readouterr().err
+    rows[210:].to_csv("more.csv", index=False)
+    assert resume("more.csv") == 0
+    pd.testing.assert_frame_equal(pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv"), rtol=1e-9)
+
+
+def test_a_run_in_which_no_series_has_begun_is_not_gone_on_with(folder, capsys):
+    table(20).to_csv("short.csv", index=False)
+    assert stream("short.csv", "--out", "run") == 0
+    assert resume("all.csv") == 2
+    assert "no series of the run in run has begun" in capsys.readouterr().err

@@ -207,3 +207,12 @@ def test_errors_of_the_system_keep_their_kind_and_name(tmp_path):
     assert caught.value.filename == str(tmp_path / "nowhere" / "a")
     with watched(Fail(1, error=EACCES)), pytest.raises(PermissionError):
         OpenFile(tmp_path / "a")
+
+
+def test_a_table_shorter_than_the_checkpoint_knows_is_refused(tmp_path):
+    """It is cut short or another run's; cutting it upwards would fill it with NUL bytes."""
+    path = tmp_path / "rows.csv"
+    path.write_text("row\n1\n")
+    with pytest.raises(ValueError, match=r"rows\.csv has 6 bytes where the checkpoint knows 9"):
+        GrowingTable(path, size=9)
+    assert path.read_text() == "row\n1\n"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import weakref
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from safetensors import safe_open
 from attacks.recipes import FOLDER, FOLDERS
 from gp_ensembles.ensembles.state import named_tensors
 from gp_ensembles.files.operations import watched
-from gp_ensembles.fleet import EnsembleFleet, Fleet
+from gp_ensembles.fleet import EnsembleFleet, Fleet, ensemble_fleet
 from gp_ensembles.fleet import checkpoint as shards
 from tests.fleet.instances import ENSEMBLES, SERIES, rows
 
@@ -146,3 +147,52 @@ def test_other_programs_find_states_and_names_in_a_shard(tmp_path, generator):
     other = EnsembleFleet(ENSEMBLES["averaging"]())
     other.load(tmp_path)
     assert other.names == tuple(names)
+
+
+def test_shards_are_loaded_one_at_a_time_into_files(tmp_path, generator, monkeypatch):
+    """Where the last one is damaged the fleet in files stays as it was."""
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1)
+    names, X, y = rows(60, generator)
+    fleet = EnsembleFleet(ENSEMBLES["averaging"](), NAMES)
+    fleet.observe(names, X, y)
+    fleet.save(tmp_path / "fleet")
+    known, most = [], 0
+
+    def read(shard):
+        nonlocal most
+        most = max(most, sum(one() is not None for one in known))
+        found = shards.read_shard(shard)
+        known.append(weakref.ref(found[1]["failed"]))
+        return found
+
+    monkeypatch.setattr(ensemble_fleet, "read_shard", read)
+    other = EnsembleFleet(ENSEMBLES["averaging"](), ["old"], folder=tmp_path / "states")
+    before = bits(other)
+    last = sorted((tmp_path / "fleet").glob("shard-*"))[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ValueError, match="is damaged"):
+        other.load(tmp_path / "fleet")
+    assert other.names == ("old",)
+    assert same(before, bits(other))
+    last.write_bytes(whole)
+    other.load(tmp_path / "fleet")
+    assert same(bits(fleet), bits(other))
+    assert len(known) >= 2 * SERIES
+    assert most <= 1
+
+
+def test_a_folder_of_the_other_kind_of_fleet_is_refused_in_a_sentence(tmp_path):
+    plain = EnsembleFleet(ENSEMBLES["averaging"](), NAMES)
+    plain.save(tmp_path / "plain")
+    with pytest.raises(ValueError, match="was saved by EnsembleFleet"):
+        Fleet.load(tmp_path / "plain")
+    X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+    fleet = Fleet(warmup=20)
+    fleet.fit(["north", "south"] * 30, X, X.squeeze(-1).sin())
+    fleet.save(tmp_path / "units")
+    with pytest.raises(ValueError, match="was saved by Fleet"):
+        plain.load(tmp_path / "units")
+    for call in (lambda: fleet.predict(["z"], X[:1]), lambda: fleet.retire(["z"])):
+        with pytest.raises(KeyError, match="unknown series 'z'; observe rows of it first"):
+            call()

@@ -2,7 +2,9 @@
 
 import copy
 from itertools import pairwise
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from gpytorch.constraints import Positive
@@ -10,15 +12,17 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import GaussianLikelihood, SoftmaxLikelihood
 from torch import Tensor
 
+from gp_ensembles.distributed.ray_fleet import shard_of
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.state import named_tensors
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
 from gp_ensembles.experts.gaussian import InitialState
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk, gaussian_state, square_root_state
-from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet import EnsembleFleet, Fleet, store
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, OnlineNewton
+from gp_ensembles.numerics import room
 from tests.fleet.instances import ENSEMBLES, INPUTS, SERIES, linear, rows
 
 NAMES = [f"series {number}" for number in range(SERIES)]
@@ -268,3 +272,50 @@ def test_variances_that_cannot_be_are_refused():
     assert len(fleet) == 0
     with pytest.raises(TypeError, match="StudentTExpert has no noise variance of its own"):
         EnsembleFleet(ENSEMBLES["unknown noise"](), own_variances=True)
+
+
+def test_room_is_asked_for_where_states_live(tmp_path, monkeypatch):
+    """Of memory what old and new places take while they are copied; of a folder's disk, whatever memory there is."""
+    fleet = EnsembleFleet(Ensemble([GaussianExpert(linear())], FixedShare()), range(16))
+    each = fleet._store.bytes_each
+    monkeypatch.setattr(room, "memory_of", lambda device: 40 * each)
+    with pytest.raises(ValueError, match="32 series, with the 16 places that are copied, would take"):
+        fleet.add(["one more"])
+    assert len(fleet) == 16
+    monkeypatch.setattr(room, "memory_of", lambda device: 48 * each)
+    fleet.add(["one more"])
+    monkeypatch.setattr(room, "memory_of", lambda device: 1)
+    mapped = EnsembleFleet(fleet.ensemble, range(40), folder=tmp_path / "states")
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda path: SimpleNamespace(free=30 * each))
+    with pytest.raises(ValueError, match="GB more on the disk of"):
+        mapped.add(["one more"])
+    assert len(mapped) == 40
+
+
+def test_names_of_numpy_are_those_of_python(generator):
+    fleet = EnsembleFleet(Ensemble([GaussianExpert(linear())], FixedShare()), [np.str_("pump 7"), np.int64(7)])
+    assert [type(name) for name in fleet.names] == [str, int]
+    assert [shard_of(name, 4) for name in fleet.names] == [shard_of("pump 7", 4), shard_of(7, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        (None, ValueError, "row 1 has no name of a series, got None"),
+        (float("nan"), ValueError, "row 1 has no name of a series, got nan"),
+        (np.float64("nan"), ValueError, "row 1 has no name of a series, got nan"),
+        (["a"], TypeError, "got a list, which has no hash"),
+    ],
+)
+def test_what_is_no_name_is_refused_by_every_call(name, error, message):
+    fleet = EnsembleFleet(Ensemble([GaussianExpert(linear())], FixedShare()))
+    whole = Fleet(warmup=10)
+    X = torch.zeros(2, INPUTS, dtype=torch.float64)
+    for call in (
+        lambda: fleet.add(["a", name]),
+        lambda: whole.observe(["a", name], X, X[:, 0]),
+        lambda: whole.fit(["a", name], X, X[:, 0]),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    assert not whole.waiting

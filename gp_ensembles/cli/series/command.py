@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from gp_ensembles.cli.series.run import FLEET, SeriesOutput, SeriesRun, keep_results
+from gp_ensembles.cli.run_ids import pass_over, starts_with
+from gp_ensembles.cli.series.run import FLEET, SERIES, Reading, SeriesOutput, SeriesRun
 from gp_ensembles.cli.tables import TableRequest
-from gp_ensembles.files.replacing import PARTIAL
 from gp_ensembles.files.together import complete
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.checkpoint import HEAD
@@ -46,7 +46,28 @@ def is_of_series(checkpoint: Path) -> bool:
     return (_folder(checkpoint) / FLEET / HEAD).exists()
 
 
-def resume_series(table: TableRequest, checkpoint: Path, output: SeriesOutput, device: str | None = None) -> str:
+def check_begun(checkpoint: Path) -> None:
+    """Raise if a folder holds a run over a table of many series in which no series has begun.
+
+    Raises:
+        ValueError: Saying so.
+    """
+    folder = _folder(checkpoint)
+    left = (folder / SERIES).exists() or any(folder.glob("predictions.*.csv.partial"))
+    if left and not (folder / "checkpoint.pt").exists():
+        raise ValueError(
+            f"no series of the run in {folder} has begun, and nothing was learned: there is nothing to go on from; run "
+            f"stream again"
+        )
+
+
+def resume_series(
+    table: TableRequest,
+    checkpoint: Path,
+    output: SeriesOutput,
+    device: str | None = None,
+    skip_seen: bool | None = None,
+) -> str:
     """Go on with the series of a folder: a run that was killed with the same table, a complete one with another.
 
     Args:
@@ -54,19 +75,31 @@ def resume_series(table: TableRequest, checkpoint: Path, output: SeriesOutput, d
         checkpoint: Folder of the run, or a file in it.
         output: What to leave behind.
         device: Where to go on; where the run was by default.
+        skip_seen: Whether to pass over rows that a complete run has read; a table that starts with them is refused by
+            default.
 
     Raises:
-        ValueError: If the table lacks a column, a file is damaged, or the device is not there.
+        ValueError: If the table lacks a column or is not the one that a killed run was reading, holds rows that were
+            read, a file is damaged, or the device is not there.
     """
     folder = _folder(checkpoint)
     complete(folder)
     stopped = SeriesRun.load(folder, device)
     rows = table.reopen_plain(Fleet.notes_in(folder / FLEET)["columns"])
     in_place = output.out.resolve() == folder.resolve()
-    is_unfinished = any(path.name.endswith(".csv" + PARTIAL) for path in folder.iterdir())
-    if is_unfinished:
-        rows.skip(stopped.num_read)
-    size = keep_results(folder) if in_place else None
+    is_unfinished, reading = stopped.is_unfinished(folder), stopped.reading
+    if is_unfinished or skip_seen:
+        pass_over(rows, stopped.num_read - reading.before, reading.last)
+    elif skip_seen is None and reading.first and starts_with(rows, reading.first):
+        raise ValueError(
+            f"{rows.name} starts with the rows that the run has read; say --skip-seen to pass over those, or "
+            f"--skip-seen=false to learn them once more"
+        )
+    else:
+        stopped.reading = Reading(before=stopped.num_read)
+    if not is_unfinished and rows.is_at_end:
+        raise ValueError(f"{rows.name} holds no row that the run has not read; there is nothing to add")
+    size = stopped.go_on(folder, in_place=in_place, with_new_table=not is_unfinished)
     return told(stopped.run(rows, output, size=size), output.out)
 
 

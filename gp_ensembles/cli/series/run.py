@@ -1,24 +1,26 @@
 """A table of many series through a fleet: what is written, and what a run that was killed goes on from.
 
-``predictions.csv.partial`` is appended to, and the folder ``fleet`` holds the series up to some row with the size that
-the table had then, which is on the disk before. A run that goes on cuts the table there and passes over the rows that
-were read. At the end the table, ``series.csv`` and ``summary.json`` replace earlier ones together.
+A partial table that carries the id of the run is appended to, and the folder ``fleet`` holds the series up to some row
+with the id and the size that the table had then, which is on the disk before. A run that goes on cuts the table there
+and passes over the rows that were read. At the end the table, ``series.csv`` and ``summary.json`` replace earlier ones
+together.
 """
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from gp_ensembles.cli.batches import in_batches, num_to_come
 from gp_ensembles.cli.out_folder import make_writable
+from gp_ensembles.cli.run_ids import NUM_FIRST, as_cells, drop_other_partials, is_of_run, new_id, partial_table
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.series.scores import Score, Scores
 from gp_ensembles.cli.summary import device_name
 from gp_ensembles.cli.text_tables import not_a_formula
 from gp_ensembles.files.growing import GrowingTable
-from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
+from gp_ensembles.files.replacing import copy_file, write_json, write_text
 from gp_ensembles.files.together import staged
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.predictions import FleetPredictions
@@ -42,6 +44,20 @@ class SeriesOutput(NamedTuple):
     checkpoint_seconds: float = 30.0
 
 
+class Reading(NamedTuple):
+    """The table that a run reads, or has read last.
+
+    Attributes:
+        before: Rows of earlier tables.
+        first: Its first rows, as cells.
+        last: The last of its rows that was read, as cells.
+    """
+
+    before: int = 0
+    first: list[list[str]] = []  # noqa: RUF012  # never changed
+    last: list[str] = []  # noqa: RUF012
+
+
 class SeriesRun:
     """A fleet on a table, and where it stands.
 
@@ -49,12 +65,23 @@ class SeriesRun:
         fleet: The fleet.
         scores: Scores so far.
         num_read: Rows read so far.
+        run_id: Id of the run, see :mod:`gp_ensembles.cli.run_ids`; a new one by default.
+        reading: The table that it reads.
     """
 
-    def __init__(self, fleet: Fleet, scores: Scores | None = None, num_read: int = 0) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        scores: Scores | None = None,
+        num_read: int = 0,
+        run_id: str | None = None,
+        reading: Reading | None = None,
+    ) -> None:
         self.fleet = fleet
         self.scores = Scores() if scores is None else scores
         self.num_read = num_read
+        self.run_id = new_id() if run_id is None else run_id
+        self.reading = Reading() if reading is None else reading
 
     @classmethod
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
@@ -70,7 +97,43 @@ class SeriesRun:
         """
         notes = Fleet.notes_in(folder / FLEET)
         where = notes.get("device", "cpu") if device is None else device  # files of earlier versions are of the cpu
-        return cls(Fleet.load(folder / FLEET, device=where), Scores(notes["scores"]), notes["num_read"])
+        fleet, scores = Fleet.load(folder / FLEET, device=where), Scores(notes["scores"])
+        reading = Reading(**notes.get("reading", {}))
+        return cls(fleet, scores, notes["num_read"], notes.get("run_id", ""), reading)
+
+    def is_unfinished(self, folder: Path) -> bool:
+        """Whether the run in a folder was cut short, so that it goes on with the table that it was reading.
+
+        Raises:
+            ValueError: If the rows that the run wrote are gone: others stand in their place.
+        """
+        if partial_table(folder / PREDICTIONS, self.run_id).exists():
+            return True
+        if is_of_run(folder / SUMMARY, self.run_id):
+            return False
+        raise ValueError(
+            f"{folder} holds series that have learned {self.num_read} rows, but neither {PREDICTIONS} nor {SUMMARY} "
+            f"there is of the run that taught them; run stream again"
+        )
+
+    def go_on(self, folder: Path, *, in_place: bool, with_new_table: bool) -> int | None:
+        """Make the table of a folder one to be appended to, and tell how many bytes of it the run knows.
+
+        Args:
+            folder: The folder.
+            in_place: Whether results go there; a new table is begun elsewhere.
+            with_new_table: Whether the run there is complete, and goes on as one of another id.
+
+        Returns:
+            ``None`` for a new table.
+        """
+        size: int = Fleet.notes_in(folder / FLEET)["size"]
+        if with_new_table:
+            self.run_id = new_id()
+            if in_place:
+                drop_other_partials(folder / PREDICTIONS, self.run_id)
+                copy_file(folder / PREDICTIONS, partial_table(folder / PREDICTIONS, self.run_id))
+        return size if in_place else None
 
     def run(self, rows: RowStream, output: SeriesOutput, *, size: int | None = None) -> dict[str, object]:
         """Predict and learn all rows, and write everything down.
@@ -88,7 +151,7 @@ class SeriesRun:
             OSError: If something cannot be written.
         """
         make_writable(output.out)
-        partial = output.out / (PREDICTIONS + PARTIAL)
+        partial = partial_table(output.out / PREDICTIONS, self.run_id)
         if size is None:
             with staged(output.out) as place:
                 write_text(place / partial.name, self._header())
@@ -98,6 +161,7 @@ class SeriesRun:
                 for part, is_due in in_batches(rows, BATCH_ROWS, output.checkpoint_seconds):
                     table.append(self._learn(part))
                     self.num_read += part.num_rows
+                    self._note(part)
                     bar.update(part.num_rows)
                     if is_due:
                         self._save(rows, table, output.out)
@@ -109,6 +173,12 @@ class SeriesRun:
             write_json(place / SUMMARY, summary)
             write_text(place / SERIES, self._series_table())
         return summary
+
+    def _note(self, rows: Rows) -> None:
+        if rows.num_rows:
+            first = self.reading.first or as_cells(rows.part(slice(0, NUM_FIRST)))
+            last = as_cells(rows.part(slice(rows.num_rows - 1, None)))[0]
+            self.reading = self.reading._replace(first=first, last=last)
 
     @property
     def _coverage(self) -> float | None:
@@ -132,7 +202,9 @@ class SeriesRun:
         if self.fleet.series is None:
             return
         table.sync()
-        notes = {
+        notes: dict[str, Any] = {
+            "run_id": self.run_id,
+            "reading": self.reading._asdict(),
             "num_read": self.num_read,
             "size": table.path.stat().st_size,
             "scores": self.scores.to_plain(),
@@ -140,11 +212,13 @@ class SeriesRun:
             "device": str(self.fleet.device),
         }
         self.fleet.save(out / FLEET, notes=notes)
+        drop_other_partials(out / PREDICTIONS, self.run_id)
 
     def _summary(self, rows: RowStream) -> dict[str, object]:
         fleet, whole = self.fleet, self.scores.whole.told(self._coverage)
         del whole["rmse"]  # series have units of their own
         return {
+            "run_id": self.run_id,
             "data": rows.name,
             "model": fleet.spec.name,
             "device": device_name(fleet.device),
@@ -177,21 +251,6 @@ def quoted(name: str) -> str:
     """
     text = not_a_formula(name)
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
-
-
-def keep_results(folder: Path) -> int | None:
-    """Make the table of a folder one to be appended to, and tell how many bytes of it the fleet beside it knows.
-
-    Returns:
-        ``None`` where there is no table.
-    """
-    partial, whole = folder / (PREDICTIONS + PARTIAL), folder / PREDICTIONS
-    if not partial.exists():
-        if not whole.exists():
-            return None
-        copy_file(whole, partial)
-    size: int = Fleet.notes_in(folder / FLEET)["size"]
-    return size
 
 
 def _lines(rows: Rows, said: FleetPredictions, coverage: float | None, first_row: int) -> str:
