@@ -34,7 +34,7 @@ from tests.bo.acquisition_cases import (
 
 CLASSES = exported()
 WORKING = [(name, size) for name, case in CASES.items() if case.error is None for size in case.sizes]
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "acquisition_functions.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "acquisition_functions.md"
 pytestmark = pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning")
 
 

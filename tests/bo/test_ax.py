@@ -34,7 +34,7 @@ from gp_ensembles.ensembles.presets import oebe
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "error::DeprecationWarning:(gp_ensembles|torch|gpytorch|botorch|linear_operator)"
 )
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "ax.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "ax.md"
 DTYPE = torch.float64
 NUM_TRIALS = 12
 

@@ -153,7 +153,7 @@ def test_what_has_no_name_in_files_is_refused_before_anything_is_fitted(tmp_path
 
 @pytest.mark.parametrize("page", ["command_line", "guests"])
 def test_configs_in_the_documents_can_be_read(page, tmp_path):
-    text = (Path(__file__).resolve().parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "how_to" / f"{page}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     specs = []
     for block in blocks:
