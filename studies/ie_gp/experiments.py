@@ -5,15 +5,10 @@ from functools import partial
 
 from studies.harness.experiment import Choices, Experiment, Paper, Size
 from studies.harness.sources import PaperSet
-<<<<<<< HEAD
 from studies.ie_gp import classes, streams
 from studies.ie_gp.regret import static_figure, switching_figure
 from studies.ie_gp.study import PUBLISHED, Quantity, Task, run_figure
-=======
-from studies.ie_gp import study
-from studies.ie_gp.methods import METHODS
 from studies.ie_gp.theory import THEORY
->>>>>>> w25-theory25
 from studies.ie_gplvm import study as latent
 from studies.ie_gplvm.methods import METHODS as LATENT_METHODS
 from studies.ie_gplvm.methods import Effort
@@ -67,31 +62,12 @@ PAPER = Paper(
     "ie-gp",
     "Lu, Karanikolas, Giannakis: Incremental Ensemble Gaussian Processes. IEEE TPAMI 2022",
     (
-<<<<<<< HEAD
         *(_figure(streams.TASK, quantity, _ON_STREAMS) for quantity in streams.FIGURES),
         *(_figure(classes.TASK, quantity, _ON_CLASSES) for quantity in classes.FIGURES),
         _latent_figure(7, "errors and times of embeddings in two dimensions", Size(10)),
         _latent_figure(8, "maps of the latent space", Size(1)),
         Experiment("figure-10", "static regret", _REGRET, _static_regret, Size(10), Size(1)),
         Experiment("figure-11", "switching regret", _REGRET, _switching_regret, Size(10), Size(1)),
-=======
-        _stream_figure(2, "normalized mean squared errors on streams"),
-        _stream_figure(3, "predictive log densities on streams"),
-        _stream_figure(4, "running times on streams"),
-        Experiment(
-            "figure-7",
-            "embeddings in two dimensions",
-            "Rows shuffled by the seed; a tenth of them to start from; error of the nearest neighbor's label.",
-            _embeddings,
-            Size(10),
-            Size(1, 300),
-            tuple(PaperSet(name) for name in START_SHARES),
-            tuple(LATENT_METHODS),
-            settings=LatentSettings(),
-        ),
-        _regret_figure(10, "static regret"),
-        _regret_figure(11, "switching regret"),
         *THEORY,
->>>>>>> w25-theory25
     ),
 )
