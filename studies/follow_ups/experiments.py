@@ -15,6 +15,7 @@ PAPER = Paper(
             Size(1),
             Size(1, 400),
             sets=(stacking.SET,),
+            published="six of the authors' eight particle filters, priors for squared percent on returns as fractions",
         ),
         Experiment(
             "consensus",

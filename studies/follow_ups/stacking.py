@@ -21,6 +21,7 @@ from gp_ensembles.meta_learners import (
 )
 from gp_ensembles.metrics import best_fixed_mixture
 from studies.follow_ups.garch import EXPERTS, Array, fit
+from studies.follow_ups.particles import published_log_prob
 from studies.harness.comparison import Estimate, beside_printed, estimate, read_printed
 from studies.harness.experiment import Choices, found_sets
 from studies.harness.sources import FoundSet, PaperSet
@@ -89,6 +90,8 @@ def run(choices: Choices, settings: None) -> str:
     (found,), notes = found_sets(choices, (SET,))
     series = {name: values[: choices.max_rows] for name, values in _series(found).items()}
     num_rows = len(next(iter(series.values())))
+    if choices.as_published:
+        return _run_published(choices, found, series[INDEX], notes)
     num_fitted = int(_SHARE_FITTED * num_rows)
     cases: dict[str, Case] = {name: _case(values, num_fitted) for name, values in series.items()}
     title = "Mean log density of a day's return as a fraction, nats, from experts fitted to the first fifth of the days"
@@ -98,6 +101,20 @@ def run(choices: Choices, settings: None) -> str:
         return "\n".join([_over_series(means), _beside(means), *notes])
 
     return run_cases(choices._replace(trials=1), "stacking", title, cases, used, after)
+
+
+def _run_published(choices: Choices, found: FoundSet, returns: Array, notes: list[str]) -> str:
+    used = {"set": found.name, "file": found.file, "note": found.note, "rows": len(returns), "experts": "particles"}
+
+    def case(generator: torch.Generator) -> dict[str, float]:
+        return rule_scores(published_log_prob(returns / _PERCENT, generator))
+
+    title = (
+        "AS PUBLISHED, but for two EGARCH experts: mean log density of a day's return, nats, all days, from particle "
+        "filters whose priors suit squared percent; a trial draws priors and particles"
+    )
+    name = "stacking_as_published"
+    return run_cases(choices, name, title, {INDEX: case}, used, lambda means: "\n".join([_beside(means), *notes]))
 
 
 def _series(found: FoundSet) -> dict[str, Array]:

@@ -12,6 +12,7 @@ from gp_ensembles.filters import gaussian_state, textbook_filter
 from studies.__main__ import main
 from studies.follow_ups import active_learning, consensus, stacking
 from studies.follow_ups.garch import EXPERTS, Garch, fit
+from studies.follow_ups.particles import Prior, particle_log_prob, rejuvenated
 from studies.ie_gp.theory import rbf_features
 
 
@@ -101,6 +102,46 @@ def test_stacking_says_whose_series_it_is_and_reads_a_table_of_ones_own(tmp_path
     assert "days.csv, target change, in its place" in out
     assert main([*words, "--quick"]) == 0
     assert capsys.readouterr().out == out
+    assert main([*words, "--quick", "--as-published"]) == 0
+    assert "AS PUBLISHED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tails", [3.0 + 1e-9, math.inf])
+def test_particles_that_are_all_alike_are_one_model_whose_variance_moves_twice(tails):
+    returns = drawn(40, 0.1, 0.2, 0.7)
+    h = 0.6
+    prior = Prior(np.array([0.1, 0.2, 0.3, 0.5, h]), np.full(5, 1e-10), tails)
+    found = particle_log_prob(returns, prior, np.random.default_rng(0), num_particles=20, num_moves=0)
+    if math.isfinite(tails):  # only the first variances differ then: they are forgotten by half a day
+        assert found[30:] == pytest.approx(twice(returns, h, stats.t(3))[30:], rel=1e-6)
+    else:
+        assert found == pytest.approx(twice(returns, h, stats.norm), rel=1e-6)
+
+
+def twice(returns, h, errors):
+    found, before = [], 0.0
+    for value in returns:
+        ahead = 0.1 + (0.2 + 0.3 * (before < 0)) * before**2 + 0.5 * h
+        found.append(errors.logpdf(value / math.sqrt(ahead)) - 0.5 * math.log(ahead))
+        h = 0.1 + (0.2 + 0.3 * (value < 0)) * value**2 + 0.5 * h
+        before = value
+    return np.array(found)
+
+
+def test_metropolis_steps_come_to_the_posterior():
+    prior = Prior(np.array([0.0, 0.0, 0.0, 0.0, 0.05]), np.array([0.0, 0.0, 0.0, 0.0, 0.02]), math.inf)
+    particles = np.zeros((6, 2000))
+    particles[4], particles[5] = 0.02, math.inf
+    found = rejuvenated(particles, 0.3, prior, np.random.default_rng(0), 300)[4]
+    h = np.linspace(1e-6, 0.2, 20001)
+    density = stats.norm.pdf(h, 0.05, 0.02) * stats.norm.pdf(0.3, 0.0, np.sqrt(h))
+    density /= np.trapezoid(density, h)
+    mean = np.trapezoid(h * density, h)
+    deviation = math.sqrt(np.trapezoid((h - mean) ** 2 * density, h))
+    # Three hundred steps of half a deviation forget where they began; 2 000 particles, four standard errors.
+    assert found.mean() == pytest.approx(mean, abs=4 * deviation / math.sqrt(2000))
+    assert found.std() == pytest.approx(deviation, rel=4 / math.sqrt(2 * 2000))
+    assert abs(mean - 0.05) > 0.002
 
 
 def problem(generator):
