@@ -4,6 +4,7 @@ from pathlib import Path
 
 from gp_ensembles.cli.text_tables import aligned
 from studies.doebe.experiments import PAPER as DOEBE
+from studies.follow_ups.experiments import PAPER as FOLLOW_UPS
 from studies.fusion.experiments import PAPER as FUSION
 from studies.harness.experiment import Experiment, Paper
 from studies.harness.sources import PaperSet, Sources
@@ -11,7 +12,7 @@ from studies.ie_gp.experiments import PAPER as IE_GP
 from studies.knots.experiments import PAPER as KNOTS
 from studies.maskerade.experiments import PAPER as MASKERADE
 
-PAPERS: dict[str, Paper] = {paper.name: paper for paper in (IE_GP, DOEBE, KNOTS, FUSION, MASKERADE)}
+PAPERS: dict[str, Paper] = {paper.name: paper for paper in (IE_GP, DOEBE, KNOTS, FUSION, MASKERADE, FOLLOW_UPS)}
 
 
 def listing(names: list[str], folder: Path | None) -> str:

@@ -17,6 +17,7 @@ from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transit
 from gp_ensembles.metrics.regret_bounds import batch_estimate, static_bound, switching_bound
 from studies.harness.experiment import Choices, Experiment, Size
 from studies.harness.trials import Case, run_cases
+from studies.ie_gp.regret import waves
 from studies.ie_gp.restarts import restart_bound, restart_mixture, restarted_log_prob
 
 NUM_FEATURES = 50
@@ -119,9 +120,7 @@ def rkhs(num_rows: int, num_features: int, generator: torch.Generator) -> dict[s
     approximation's own weights in place of these two inequalities.
     """
     noise = 0.01
-    X = 10 * torch.randn(num_rows, 1, dtype=torch.float64, device="cpu", generator=generator)
-    truth = (2 * X[:, 0]).sin() + (3 * X[:, 0]).sin()
-    y = truth + noise**0.5 * torch.randn(num_rows, dtype=X.dtype, device="cpu", generator=generator)
+    X, y = waves(num_rows, generator)
     scales = (0.1, 0.316, 1.0)
     Phi = rbf_features(X, scales, num_features, generator)
     log_prob = _mixture(BayesianModelAveraging(), _filtered(Phi, y, noise)).sum()

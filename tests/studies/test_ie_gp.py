@@ -300,19 +300,17 @@ def test_static_regret_equals_dense_algebra_and_stays_below_its_bound(seed):
 def static_draw(num_rows, num_features, seed):
     """The data and features of the static test, drawn again."""
     generator = torch.Generator().manual_seed(seed)
-    X = 5 * torch.rand(num_rows, 1, dtype=torch.float64, generator=generator)
-    draw = synthetic_regret.gp_draw(X, noise=0.1, generator=generator)
+    X = 10 * torch.randn(num_rows, 1, dtype=torch.float64, generator=generator)
+    y = (2 * X[:, 0]).sin() + (3 * X[:, 0]).sin() + 0.1 * torch.randn(num_rows, dtype=X.dtype, generator=generator)
     ((_, features),) = synthetic_regret.KernelDictionary(num_features).build(X, generator=generator)
     with torch.no_grad():
-        return draw.table.y, features(X)
+        return y, features(X)
 
 
 def test_static_regret_grows_ever_more_slowly():
     curves = synthetic_regret.static_regret_curves(800, 30, generator=torch.Generator().manual_seed(1))
     average = [regret / rows for regret, rows in zip(curves.regret, curves.num_rows, strict=True)]
     assert average[-1] < average[len(average) // 2] / 2 < average[0] / 4
-    growth = [b - a for a, b in zip(curves.regret, curves.bound, strict=True)]
-    assert growth[-1] > growth[0]  # the bound grows faster
 
 
 @pytest.mark.parametrize("test", [synthetic_regret.SAME_INPUTS, synthetic_regret.NEW_INPUTS], ids=["same", "new"])

@@ -1,0 +1,1 @@
+"""Later papers of the same authors: online stacking, experts that share sums over a network, active learning."""
