@@ -316,11 +316,9 @@ class Fleet:
             FileNotFoundError: If there is no fleet in the folder.
             ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
-        about, _ = read_about(Path(folder))
+        about = read_about(Path(folder))[0]
         if "spec" not in about:
-            raise ValueError(
-                f"{folder} was saved by EnsembleFleet, without units; read it with the load of an EnsembleFleet"
-            )
+            raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
         fleet = cls(
             spec_from_plain(about["spec"]),
             warmup=about["warmup"],
@@ -495,12 +493,11 @@ class Fleet:
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
         waiting = next((name for name in names if name in self._waiting), None)
         if waiting is not None:
-            raise KeyError(
-                f"series {waiting!r} has had {self.waiting[waiting]} of the {self.warmup} rows of its warm-up"
-            )
+            num = self.waiting[waiting]
+            raise KeyError(f"series {waiting!r} has had {num} of the {self.warmup} rows of its warm-up")
         if self.series is None:
             raise KeyError("no series has begun: observe or fit first")
-        unknown = next((name for name in names if name not in self.series), None)
-        if unknown is not None:
-            raise KeyError(f"unknown series {unknown!r}; observe rows of it first")
+        for name in names:
+            if name not in self.series:
+                raise KeyError(f"unknown series {name!r}; observe rows of it first")
         return self.series
