@@ -107,6 +107,19 @@ def read_about(folder: Path) -> tuple[dict[str, Any], list[Shard]]:
     ]
 
 
+def read_about_units(folder: Path) -> dict[str, Any]:
+    """What all series share of a fleet that has units.
+
+    Raises:
+        FileNotFoundError: If there is no fleet.
+        ValueError: As :func:`read_about`, or if the fleet has no units.
+    """
+    about, _ = read_about(folder)
+    if "spec" not in about:
+        raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
+    return about
+
+
 def read_shard(shard: Shard) -> tuple[list[Name], dict[str, Tensor]]:
     """Names of the series of a shard, and their states (S, ...).
 

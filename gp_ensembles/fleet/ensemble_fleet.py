@@ -5,7 +5,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -375,8 +374,9 @@ def listed(names: Names) -> Sequence[Hashable]:
         raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")
     given = names.tolist() if isinstance(names, _HasList) else list(names)
     kinds = {type(name) for name in given}
-    if any(issubclass(kind, np.generic) for kind in kinds):
-        given = [name.item() if isinstance(name, np.generic) else name for name in given]
+    scalars = {kind for kind in kinds if kind.__module__ == "numpy" and hasattr(kind, "item")}
+    if scalars:
+        given = [name.item() if type(name) in scalars else name for name in given]
         kinds = {type(name) for name in given}
     if wrong := [kind for kind in kinds if kind.__hash__ is None]:
         raise TypeError(f"names of series are strings or whole numbers, got a {wrong[0].__name__}, which has no hash")

@@ -20,7 +20,7 @@ from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.fleet.arrivals import batches, numbered
 from gp_ensembles.fleet.beginning import Rows, moves, shared_ensemble, some_of, stacked, template_of
 from gp_ensembles.fleet.calls import Begun, CallRows, checked_rows
-from gp_ensembles.fleet.checkpoint import read_about
+from gp_ensembles.fleet.checkpoint import read_about, read_about_units
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
 from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
@@ -316,11 +316,7 @@ class Fleet:
             FileNotFoundError: If there is no fleet in the folder.
             ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
-        about, _ = read_about(Path(folder))
-        if "spec" not in about:
-            raise ValueError(
-                f"{folder} was saved by EnsembleFleet, without units; read it with the load of an EnsembleFleet"
-            )
+        about = read_about_units(Path(folder))
         fleet = cls(
             spec_from_plain(about["spec"]),
             warmup=about["warmup"],
@@ -495,12 +491,10 @@ class Fleet:
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
         waiting = next((name for name in names if name in self._waiting), None)
         if waiting is not None:
-            raise KeyError(
-                f"series {waiting!r} has had {self.waiting[waiting]} of the {self.warmup} rows of its warm-up"
-            )
+            num = self.waiting[waiting]
+            raise KeyError(f"series {waiting!r} has had {num} of the {self.warmup} rows of its warm-up")
         if self.series is None:
             raise KeyError("no series has begun: observe or fit first")
-        unknown = next((name for name in names if name not in self.series), None)
-        if unknown is not None:
-            raise KeyError(f"unknown series {unknown!r}; observe rows of it first")
+        if unknown := [name for name in names if name not in self.series]:
+            raise KeyError(f"unknown series {unknown[0]!r}; observe rows of it first")
         return self.series

@@ -277,7 +277,7 @@ def test_variances_that_cannot_be_are_refused():
 def test_room_is_asked_for_where_states_live(tmp_path, monkeypatch):
     """Of memory what old and new places take while they are copied; of a folder's disk, whatever memory there is."""
     fleet = EnsembleFleet(Ensemble([GaussianExpert(linear())], FixedShare()), range(16))
-    each = fleet._store.bytes_each
+    each = store.Store(fleet.ensemble.init()).bytes_each
     monkeypatch.setattr(room, "memory_of", lambda device: 40 * each)
     with pytest.raises(ValueError, match="32 series, with the 16 places that are copied, would take"):
         fleet.add(["one more"])
