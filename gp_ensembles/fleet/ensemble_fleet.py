@@ -372,7 +372,7 @@ def listed(names: Names) -> Sequence[Hashable]:
     """
     if isinstance(names, str):
         raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")
-    given = names.tolist() if isinstance(names, _HasList) else list(names)
+    given: list[Any] = names.tolist() if isinstance(names, _HasList) else list(names)
     kinds = {type(name) for name in given}
     scalars = {kind for kind in kinds if kind.__module__ == "numpy" and hasattr(kind, "item")}
     if scalars:
