@@ -16,8 +16,9 @@
 # %% [markdown]
 # # Bayesian optimization with an ensemble
 #
-# Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`: processes with different kernels, weighed by
-# their evidence. This notebook swaps one for the other, looks at the weights, and follows an objective that moves. It runs in under a minute on one thread.
+# Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`: processes with different kernels, weighed
+# by their evidence. This notebook swaps one for the other, looks at the weights, and follows an objective that moves.
+# It runs in under a minute on one thread.
 
 # %%
 # %matplotlib inline
@@ -32,7 +33,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gp_ensembles import plots
 from gp_ensembles.bo import ExactEnsembleModel, ThompsonLoop, ThompsonSettings, WeightedAcquisition
 from gp_ensembles.cli.optimize.problems import drifting, height_at, make_problem, peak_at
-from gp_ensembles.plots.canvas import ALARM, INK, SERIES, label, new_figure
+from gp_ensembles.plots.canvas import ALARM, SERIES, label, new_figure
 
 torch.set_num_threads(1)  # the models are made of small matrices: two threads are often slower than one
 torch.manual_seed(0)
@@ -41,8 +42,8 @@ bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 # %% [markdown]
 # ## One line changes
 #
-# Branin's function, turned over and on the unit square: its maximum is -0.398, in three places. Both models are fitted to
-# the same twelve points and asked about two hundred others.
+# Branin's function, turned over and on the unit square: its maximum is -0.398, in three places. Both models are
+# fitted to the same twelve points and asked about two hundred others.
 
 # %%
 branin = make_problem("branin")
@@ -62,13 +63,13 @@ with torch.no_grad():
     for name, model in {"SingleTaskGP": process, "ExactEnsembleModel": ensemble}.items():
         error[name] = (model.posterior(places).mean - truth).square().mean().sqrt().item()
 names = ("rbf", "matern 2.5", "matern 1.5")
-error, dict(zip(names, ensemble.log_weights.exp().tolist()))
+error, dict(zip(names, ensemble.log_weights.exp().tolist(), strict=True))
 
 # %% [markdown]
 # ## Expected improvement, exact under the weights
 #
-# The posterior is a mixture. An acquisition function that is an expectation is the weighted mean of the experts' own, which
-# is what `WeightedAcquisition` computes: no mixture is mistaken for one normal distribution. Each step fits the
+# The posterior is a mixture. An acquisition function that is an expectation is the weighted mean of the experts' own,
+# which is what `WeightedAcquisition` computes: no mixture is mistaken for one normal distribution. Each step fits the
 # hyperparameters again and notes the weights.
 
 # %%
@@ -76,7 +77,7 @@ weights = []
 for _ in range(15):
     model = ExactEnsembleModel(X, Y).fit(None if not weights else model.hyperparameters)
     weights.append(model.log_weights)
-    improvement = WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=Y.max()))
+    improvement = WeightedAcquisition(model, lambda experts, best=Y.max(): LogExpectedImprovement(experts, best_f=best))
     x, _ = optimize_acqf(improvement, bounds, q=1, num_restarts=4, raw_samples=128, options={"maxiter": 50})
     X, Y = torch.cat([X, x]), torch.cat([Y, branin.evaluate(x, 0)])
 Y.max().item(), branin.optimum(0)
@@ -85,8 +86,9 @@ Y.max().item(), branin.optimum(0)
 plots.plot_weights(torch.stack(weights, dim=-1), names, first_row=12)
 
 # %% [markdown]
-# One more observation needs no new fit: `condition_on_observations` learns it, weights included, and leaves the model that
-# it came from as it was. (Beyond a thousand observations, take an `EnsembleModel`, which learns each at the same cost.)
+# One more observation needs no new fit: `condition_on_observations` learns it, weights included, and leaves the model
+# that it came from as it was. (Beyond a thousand observations, take an `EnsembleModel`, which learns each at the same
+# cost.)
 
 # %%
 more = model.condition_on_observations(X[-1:], Y[-1:])
@@ -96,9 +98,11 @@ model.log_weights.exp(), more.log_weights.exp()
 # %% [markdown]
 # ## An objective that moves
 #
-# A bump whose top moves on a circle and whose height breathes. A loop of Thompson samples draws an expert by its weight, a
-# function from it, and observes where that function is highest. With `forgetting`, every expert has twins that forget at
-# different rates; how fast the world moves need not be known. Regret is counted from each moment's own optimum.
+# A bump whose top moves on a circle and whose height breathes. A loop of Thompson samples draws an expert by its
+# weight, a function from it, and observes where that function is highest. With `forgetting`, every expert has twins
+# that forget at different rates; how fast the world moves need not be known. Regret is counted from each moment's own
+# optimum.
+
 
 # %%
 def follow(forgetting, num_rounds=80):
@@ -123,7 +127,7 @@ figure.colorbar(points, ax=left, label="evaluation")
 label(left, "where the loop that forgets has looked", "x1", "x2")
 left.set_aspect("equal")
 left.legend(fontsize=8, loc="upper left")
-for color, (name, values) in zip(SERIES, regret.items()):
+for color, (name, values) in zip(SERIES, regret.items(), strict=False):
     right.plot(times, values, color=color, label=name)
 label(right, "cumulative regret", "evaluations", "")
 right.legend(frameon=False, fontsize=8)

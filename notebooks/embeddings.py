@@ -16,10 +16,10 @@
 # %% [markdown]
 # # A map of a stream
 #
-# Rows with many entries arrive one after another: sensors, spectra, images. Each gets a place on a map of two coordinates
-# as it comes, from an ensemble of Gaussian-process latent variable models that learn online (IE-GPLVM, Lu et al. 2022).
-# First handwritten digits, then a machine whose sensors fail and drift, then the same as a scikit-learn transformer. This
-# notebook runs in about a minute on one thread.
+# Rows with many entries arrive one after another: sensors, spectra, images. Each gets a place on a map of two
+# coordinates as it comes, from an ensemble of Gaussian-process latent variable models that learn online (IE-GPLVM, Lu
+# et al. 2022). First handwritten digits, then a machine whose sensors fail and drift, then the same as a scikit-learn
+# transformer. This notebook runs in about a minute on one thread.
 
 # %%
 # %matplotlib inline
@@ -31,9 +31,9 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from gp_ensembles.estimators.latent import EnsembleGPLVM
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm import IEGPLVM, die_gplvm, ie_gplvm
-from gp_ensembles.estimators.latent import EnsembleGPLVM
 from gp_ensembles.plots import plot_embedding
 
 torch.set_num_threads(1)
@@ -52,10 +52,10 @@ def neighbor_error(places, label):
 # %% [markdown]
 # ## Digits
 #
-# 1797 images of 8 x 8 pixels, shuffled. A tenth of them is embedded together: places and two variances of each expert are
-# those of the largest posterior density. Then every row is placed where the Gaussian processes explain it best, searched
-# from where its three nearest neighbors lie, and learned at once. Pixels that are constant in the first images say nothing;
-# we leave them out.
+# 1797 images of 8 x 8 pixels, shuffled. A tenth of them is embedded together: places and two variances of each expert
+# are those of the largest posterior density. Then every row is placed where the Gaussian processes explain it best,
+# searched from where its three nearest neighbors lie, and learned at once. Pixels that are constant in the first
+# images say nothing; we leave them out.
 
 # %%
 digits = load_digits()
@@ -70,9 +70,9 @@ seen = model.update(rows[180:], block_size=20)  # 1 is the algorithm; blocks are
 model.log_weights.exp().round(decimals=3), model.best_expert
 
 # %% [markdown]
-# Every expert has a latent space of its own. What the algorithm reports, `seen.embedding`, is the place in the space of the
-# expert that explains that row best (`seen.expert`). To compare rows, all of them should lie in one space: that of
-# `best_expert`, under which all rows so far are the most probable.
+# Every expert has a latent space of its own. What the algorithm reports, `seen.embedding`, is the place in the space
+# of the expert that explains that row best (`seen.expert`). To compare rows, all of them should lie in one space:
+# that of `best_expert`, under which all rows so far are the most probable.
 
 # %%
 places = torch.cat([first.by_expert, seen.by_expert], dim=1)[model.best_expert]
@@ -86,9 +86,9 @@ plot_embedding(flat, names, title=f"principal components of all rows, 1-NN error
 # %% [markdown]
 # ## A machine with eight sensors
 #
-# The hidden state is an angle, each sensor is a wave of it, and slowly everything wears. Three sensors fail in each batch
-# before it is repaired: how well are they filled in? A model whose weights walk at random (`die_gplvm`) forgets what is
-# worn out.
+# The hidden state is an angle, each sensor is a wave of it, and slowly everything wears. Three sensors fail in each
+# batch before it is repaired: how well are they filled in? A model whose weights walk at random (`die_gplvm`) forgets
+# what is worn out.
 
 # %%
 source, num_rows, broken = seeded(), 1200, [1, 4, 6]
@@ -117,7 +117,8 @@ static, dynamic = ie_gplvm(8, generator=seeded()), die_gplvm(8, generator=seeded
 torch.stack([errors(static), errors(dynamic)]).round(decimals=2)
 
 # %% [markdown]
-# A place maps back to a row, with the uncertainty of weights and noise together. Far from all rows seen, it is the prior's.
+# A place maps back to a row, with the uncertainty of weights and noise together. Far from all rows seen, it is the
+# prior's.
 
 # %%
 walk = torch.stack([torch.linspace(-1, 6, 5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)], dim=-1)
@@ -128,8 +129,9 @@ torch.cat([walk, back.variance[:, :1].sqrt()], dim=-1).round(decimals=2)  # plac
 # %% [markdown]
 # ## Other kernels, and scikit-learn
 #
-# Any stationary GPyTorch kernel can be an expert. `EnsembleGPLVM` is the same as a scikit-learn transformer that takes gaps,
-# learns in pieces and fits in a pipeline; with a `preset` of your own it takes your kernels, too.
+# Any stationary GPyTorch kernel can be an expert. `EnsembleGPLVM` is the same as a scikit-learn transformer that
+# takes gaps, learns in pieces and fits in a pipeline; with a `preset` of your own it takes your kernels, too.
+
 
 # %%
 def rough(num_outputs, num_latent, num_frequencies, *, settings, generator):
@@ -145,5 +147,5 @@ pipeline = make_pipeline(StandardScaler(), embedder).fit(waves[:600].numpy())
 pipeline.transform(waves[600:603].numpy()).round(2), embedder.expert_weights_.round(3)
 
 # %% [markdown]
-# For a file: `gp-ensembles embed ROWS.csv --label kind --out out/map` writes places, weights, scores and a picture, goes on
-# after an interruption (`--resume`), and says what is wrong with a row by its name.
+# For a file: `gp-ensembles embed ROWS.csv --label kind --out out/map` writes places, weights, scores and a picture,
+# goes on after an interruption (`--resume`), and says what is wrong with a row by its name.

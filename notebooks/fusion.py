@@ -16,13 +16,15 @@
 # %% [markdown]
 # # Fusing the predictions of several models
 #
-# Several models predict the same thing, and each is good somewhere. A fusion makes one predictive density of theirs, with
-# weights that depend on the input and are learned from rows whose targets are known. First two sensors' models are fused,
-# then experts and weights are learned together, then rules with fixed weights stand beside both, and at the end weights
-# are learned from a stream. This notebook runs in under a minute on one thread.
+# Several models predict the same thing, and each is good somewhere. A fusion makes one predictive density of theirs,
+# with weights that depend on the input and are learned from rows whose targets are known. First two sensors' models
+# are fused, then experts and weights are learned together, then rules with fixed weights stand beside both, and at
+# the end weights are learned from a stream. This notebook runs in under a minute on one thread.
 
 # %%
 # %matplotlib inline
+import warnings
+
 import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
@@ -32,8 +34,25 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from gp_ensembles import plots
 from gp_ensembles.fusion import (
-    BHS, HMC, PBHS, Barycenter, EqualWeights, FourierPrior, FusedModel, HetGP, MoGPE, OnlineFusion, PoGPE,
-    ProductOfExperts, HMCSettings, fit_fusion, fit_temperature, fuse, linear_pool, predict_experts, stacking_weights,
+    BHS,
+    HMC,
+    PBHS,
+    Barycenter,
+    EqualWeights,
+    FourierPrior,
+    FusedModel,
+    HetGP,
+    HMCSettings,
+    MoGPE,
+    OnlineFusion,
+    PoGPE,
+    ProductOfExperts,
+    fit_fusion,
+    fit_temperature,
+    fuse,
+    linear_pool,
+    predict_experts,
+    stacking_weights,
 )
 from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
 
@@ -53,8 +72,9 @@ def noise(rows, scale):
 # ## Two sensors
 #
 # One sensor is right up to 6 and drifts beyond, the other is right from 4 on; both have small variances everywhere. A
-# model was made of each, long ago. Any BoTorch or GPyTorch model can be an expert, an online ensemble, too, and so can a
-# table of means and variances (`TabulatedExpert`).
+# model was made of each, long ago. Any BoTorch or GPyTorch model can be an expert, an online ensemble, too, and so
+# can a table of means and variances (`TabulatedExpert`).
+
 
 # %%
 def truth(X):
@@ -72,8 +92,8 @@ drifts = (lambda x: 0.5 * (x - 6.0).relu(), lambda x: -0.5 * (4.0 - x).relu())
 sensors = [sensor(uniform(80, 0.0, 10.0), drift) for drift in drifts]
 
 # %% [markdown]
-# The weights are learned from other rows than the experts were: a model that overfits looks good on its own rows. There
-# are 150 rows with known targets, and 500 to judge by. Predictions of the experts are computed once.
+# The weights are learned from other rows than the experts were: a model that overfits looks good on its own rows.
+# There are 150 rows with known targets, and 500 to judge by. Predictions of the experts are computed once.
 
 # %%
 X, test_X = uniform(150, 0.0, 10.0), uniform(500, 0.0, 10.0)
@@ -88,8 +108,9 @@ print(product.report.summary())
 
 # %% [markdown]
 # `BHS` is a mixture of the experts (linear pool), `PBHS` a normalized product of powers of them (log-linear pool); a
-# `FourierPrior` is the prior of the weights' logits, here a Gaussian process of length scale one in 30 random frequencies
-# (`GPPrior` is exact, for a few hundred rows). `fit_fusion` uses Laplace's approximation unless told otherwise.
+# `FourierPrior` is the prior of the weights' logits, here a Gaussian process of length scale one in 30 random
+# frequencies (`GPPrior` is exact, for a few hundred rows). `fit_fusion` uses Laplace's approximation unless told
+# otherwise.
 #
 # What does the mixture look like? Bands hold 90 %.
 
@@ -115,9 +136,9 @@ seen, names = (X.squeeze(-1), y), ["first sensor", "second sensor"]
 plot_fusion(view(stacked, grid, bands_of_experts(grid_experts), grid_experts), seen=seen, expert_names=names)
 
 # %% [markdown]
-# In a linear pool even a tenth of the weight on an expert that is far off shows in the 90 % band. A product has one hump,
-# and its weights need not sum to one: where the errors of a sensor exceed its variance, its weight falls below one, and
-# the band widens.
+# In a linear pool even a tenth of the weight on an expert that is far off shows in the 90 % band. A product has one
+# hump, and its weights need not sum to one: where the errors of a sensor exceed its variance, its weight falls below
+# one, and the band widens.
 
 # %%
 plot_fusion(view(product, grid, bands_of_experts(grid_experts), grid_experts), seen=seen, expert_names=names)
@@ -126,9 +147,10 @@ plot_fusion(view(product, grid, bands_of_experts(grid_experts), grid_experts), s
 # %% [markdown]
 # ## Rules with fixed weights
 #
-# Nothing has to be learned for a product of experts, a barycenter or a committee, and constant weights can be stacked.
-# No constant weights are good here. Products come in two kinds, of the densities of the function (`space="f"`)
-# or of the target with its noise (`space="y"`).
+# Nothing has to be learned for a product of experts, a barycenter or a committee, and constant weights can be
+# stacked. No constant weights are good here. Products come in two kinds, of the densities of the function
+# (`space="f"`) or of the target with its noise (`space="y"`).
+
 
 # %%
 def describe(name, fused, y):
@@ -154,8 +176,8 @@ for name, one in fused.items():
     describe(name, one, test_y)
 
 # %% [markdown]
-# Is the fused density calibrated? The share of targets inside central intervals, and where the targets fall in the predictive
-# distribution:
+# Is the fused density calibrated? The share of targets inside central intervals, and where the targets fall in the
+# predictive distribution:
 
 # %%
 plots.plot_calibration(fused["BHS"].cdf(test_y))
@@ -164,9 +186,10 @@ plots.plot_calibration(fused["BHS"].cdf(test_y))
 # %% [markdown]
 # ## Experts and weights learned together
 #
-# Without experts, `MoGPE` learns K of them from the data, with noise that depends on the input. Below, targets come from
-# two branches, one of which fades; no normal density can follow them, so a product of experts (`PoGPE`) and a single
-# process (`HetGP`) cannot.
+# Without experts, `MoGPE` learns K of them from the data, with noise that depends on the input. Below, targets come
+# from two branches, one of which fades; no normal density can follow them, so a product of experts (`PoGPE`) and a
+# single process (`HetGP`) cannot.
+
 
 # %%
 def branches(rows):
@@ -193,7 +216,8 @@ models = {
     "PoGPE": PoGPE(X, y - center, 2, means, others, others),
     "HetGP": HetGP(X, y - center, means, others),
 }
-fits = {name: fit_fusion(model, generator=generator) for name, model in models.items()}
+with warnings.catch_warnings(action="ignore"):  # a mode is not the whole posterior: see below
+    fits = {name: fit_fusion(model, generator=generator) for name, model in models.items()}
 for name, fitted in fits.items():
     describe(f"{name}, {fitted.report.seconds:.1f} s", fitted.predict(test_X), test_y - center)
 
@@ -211,19 +235,15 @@ def learned_experts(fitted, X):
 
 
 mixture = fits["MoGPE"]
-plot_fusion(
-    view(mixture, grid, learned_experts(mixture, grid), targets=targets), seen=(X.squeeze(-1), y - center)
-)
+plot_fusion(view(mixture, grid, learned_experts(mixture, grid), targets=targets), seen=(X.squeeze(-1), y - center))
 
 # %% [markdown]
-# Laplace's approximation knows one mode. A mixture has many, and no sampler moves between them. `HMC` runs many chains at
-# once from modes found beforehand, weighs the chains by how they predict left-out rows (PSIS-LOO and stacking), and
-# reports quantities that no permutation of the experts changes. That is no proof of convergence: read the cautions, and
-# judge by rows held out, as here, where Laplace's approximation does as well.
+# Laplace's approximation knows one mode. A mixture has many, and no sampler moves between them. `HMC` runs many
+# chains at once from modes found beforehand, weighs the chains by how they predict left-out rows (PSIS-LOO and
+# stacking), and reports quantities that no permutation of the experts changes. That is no proof of convergence: read
+# the cautions, and judge by rows held out, as here, where Laplace's approximation does as well.
 
 # %%
-import warnings
-
 inference = HMC(num_chains=16, settings=HMCSettings(num_draws=150, num_warmup=150))
 with warnings.catch_warnings(action="ignore"):  # the report says the same
     sampled = fit_fusion(models["MoGPE"], inference, generator=generator)
@@ -231,8 +251,8 @@ print(sampled.report.summary())
 describe("MoGPE, chains", sampled.predict(test_X), test_y - center)
 
 # %% [markdown]
-# `sampled.sample_more(100)` goes on from there, `sampled.save("fusion.npz")` writes the draws and the chains' state, and
-# `FittedFusion.load("fusion.npz", model)` reads them for the same model.
+# `sampled.sample_more(100)` goes on from there, `sampled.save("fusion.npz")` writes the draws and the chains' state,
+# and `FittedFusion.load("fusion.npz", model)` reads them for the same model.
 #
 # ## Weights from a stream
 #

@@ -18,8 +18,8 @@
 #
 # Which kernel has a series? Here the question is not answered but integrated out: spectral mixtures with one to five
 # components, each weighed by how well it explains the data, within a stated number of likelihoods. The result is a
-# predictive distribution, the evidence with its uncertainty, a posterior over the number of components and a picture of the
-# spectra. This notebook runs in under a minute on one thread.
+# predictive distribution, the evidence with its uncertainty, a posterior over the number of components and a picture
+# of the spectra. This notebook runs in under a minute on one thread.
 
 # %%
 # %matplotlib inline
@@ -40,8 +40,8 @@ generator = torch.Generator().manual_seed(0)
 # %% [markdown]
 # ## Rows
 #
-# Monthly airline passengers from 1950 to 1960. The time is the only input. A tenth of the months are hidden, and so is the
-# whole of the last year: gaps between rows are easy, a year ahead is not.
+# Monthly airline passengers from 1950 to 1960. The time is the only input. A tenth of the months are hidden, and so
+# is the whole of the last year: gaps between rows are easy, a year ahead is not.
 
 # %%
 y = airline_passengers().y
@@ -57,9 +57,10 @@ X.shape, X_hidden.shape
 # %% [markdown]
 # ## Fit
 #
-# A problem is data and a prior over kernels, made here from the spacing and the range of the inputs, with up to three components.
-# Two hundred likelihoods go to draws from the prior, to the peaks of the periodogram and to gradient ascents. The likelihood is a spike,
-# so importance sampling from the modes that were found gives the evidence; it ends when its standard deviation is small.
+# A problem is data and a prior over kernels, made here from the spacing and the range of the inputs, with up to three
+# components. Two hundred likelihoods go to draws from the prior, to the peaks of the periodogram and to gradient
+# ascents. The likelihood is a spike, so importance sampling from the modes that were found gives the evidence; it
+# ends when its standard deviation is small.
 
 # %%
 problem = RegressionProblem(X, target, default_prior(X, target, max_components=3))
@@ -80,18 +81,21 @@ def described(model, X):
 
 
 plots.plot_fit(
-    months.squeeze(-1), *described(model, months),
-    seen=(years[~hidden], y[~hidden]), unseen=(years[hidden], y[hidden]), names=("year", "passengers, thousands"),
+    months.squeeze(-1),
+    *described(model, months),
+    seen=(years[~hidden], y[~hidden]),
+    unseen=(years[hidden], y[hidden]),
+    names=("year", "passengers, thousands"),
 )
 
 # %% [markdown]
 # ## How many components, which frequencies
 #
-# The posterior over the number of components has a standard deviation of its own: it is an estimate. Frequencies are in cycles per
-# year, so a season is a peak at one and at its multiples.
+# The posterior over the number of components has a standard deviation of its own: it is an estimate. Frequencies are
+# in cycles per year, so a season is a peak at one and at its multiples.
 
 # %%
-for n, (p, sd) in enumerate(zip(found.posterior_components, found.posterior_components_sd), 1):
+for n, (p, sd) in enumerate(zip(found.posterior_components, found.posterior_components_sd, strict=True), 1):
     print(f"{n} component(s): {p:.3f} ± {sd:.3f}")
 
 # %%
@@ -104,12 +108,15 @@ plots.plot_spectra(
 # %% [markdown]
 # ## Evidence
 #
-# The quadrature of the paper fits a surrogate to the likelihoods of the search. Where the likelihood is a spike, no surrogate knows
-# its width: its number is far off, and its standard deviation does not say so. Draws from the prior alone miss the spike.
+# The quadrature of the paper fits a surrogate to the likelihoods of the search. Where the likelihood is a spike, no
+# surrogate knows its width: its number is far off, and its standard deviation does not say so. Draws from the prior
+# alone miss the spike.
 
 # %%
 drawn = marginalize(
-    problem, Budget(200, draws=0), Search(PriorPolicy(), num_ascents=0, use_periodogram=False),
+    problem,
+    Budget(200, draws=0),
+    Search(PriorPolicy(), num_ascents=0, use_periodogram=False),
     generator=torch.Generator().manual_seed(1),
 )
 print(f"importance sampling {found.log_evidence:.1f} ± {found.log_evidence_sd:.1f}")

@@ -17,9 +17,9 @@
 # # How many knots, and where?
 #
 # A Gaussian process of N rows costs O(N³). Seen through K knots it costs O(NK²), and then two questions are open: how
-# many knots, and where. Here they are answered from the data: knots are added where they raise a lower bound of the log
-# evidence most, until they add nothing. What comes out is a GPyTorch and BoTorch model. This notebook runs in under a
-# minute on one thread.
+# many knots, and where. Here they are answered from the data: knots are added where they raise a lower bound of the
+# log evidence most, until they add nothing. What comes out is a GPyTorch and BoTorch model. This notebook runs in
+# under a minute on one thread.
 
 # %%
 # %matplotlib inline
@@ -28,8 +28,19 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from gp_ensembles import data, metrics, plots
 from gp_ensembles.sparse import (
-    DIC, FITC, VFE, GreedyBlocks, OneAtATime, RandomSubset, Reinitialization, Simultaneous, SparseGP, fit_sparse,
-    greedy_variance_knots, kmeans_knots, select_knots,
+    DIC,
+    FITC,
+    VFE,
+    GreedyBlocks,
+    OneAtATime,
+    RandomSubset,
+    Reinitialization,
+    Simultaneous,
+    SparseGP,
+    fit_sparse,
+    greedy_variance_knots,
+    kmeans_knots,
+    select_knots,
 )
 from gp_ensembles.streaming import Standardizer
 
@@ -39,8 +50,8 @@ generator = torch.Generator().manual_seed(2)
 # %% [markdown]
 # ## One input: what a further knot is worth
 #
-# A function that is smooth on the left and wiggly on the right, with noise of variance 0.0225. Eight knots at the centers
-# of k-means are spread like the rows, not like the function.
+# A function that is smooth on the left and wiggly on the right, with noise of variance 0.0225. Eight knots at the
+# centers of k-means are spread like the rows, not like the function.
 
 # %%
 x = 10.0 * torch.rand(120, generator=generator, dtype=torch.float64).sort().values
@@ -54,10 +65,10 @@ fit_sparse(model)  # hyperparameters; the knots stay
 before, model.objective().item(), model.upper_bound().item()
 
 # %% [markdown]
-# The last two numbers enclose the log evidence of the exact Gaussian process with these hyperparameters, so further knots
-# cannot bring more than their difference. Where would one help? Below, the objective with a ninth knot at each place. VFE
-# is a bound that no knot lowers, wherever it is put: the least of its curve is no less than what eight knots have. FITC's
-# objective is no bound of anything, and at some places a knot lowers it.
+# The last two numbers enclose the log evidence of the exact Gaussian process with these hyperparameters, so further
+# knots cannot bring more than their difference. Where would one help? Below, the objective with a ninth knot at each
+# place. VFE is a bound that no knot lowers, wherever it is put: the least of its curve is no less than what eight
+# knots have. FITC's objective is no bound of anything, and at some places a knot lowers it.
 
 # %%
 places = torch.linspace(0.0, 10.0, 401, dtype=torch.float64)
@@ -79,8 +90,8 @@ for approximation in (VFE(), FITC()):
 plots.plot_new_knot(places, curves, knots=model.knots, seen=(X, y), chosen=chosen)
 
 # %% [markdown]
-# One knot at a time goes like this: a row is proposed, here the best of all, then the new knot and the hyperparameters
-# move together.
+# One knot at a time goes like this: a row is proposed, here the best of all, then the new knot and the
+# hyperparameters move together.
 
 # %%
 proposed = RandomSubset(None).propose(model, generator=generator)
@@ -107,9 +118,9 @@ plots.plot_refinement(grid, described(grown, grid), described(refined, grid), se
 # ## All of it in one call
 #
 # The default answers the question of how many with "all of them" where that can be had: up to some thousand rows the
-# exact process is no dearer, and a better fit. Kernel, noise and prior mean are chosen and learned if they are not given,
-# and `stop_reason` says what was done. `predict` gives distributions of targets, with the tails of the errors that rows
-# would have had if they had been left out.
+# exact process is no dearer, and a better fit. Kernel, noise and prior mean are chosen and learned if they are not
+# given, and `stop_reason` says what was done. `predict` gives distributions of targets, with the tails of the errors
+# that rows would have had if they had been left out.
 
 # %%
 found = select_knots(X, y, generator=generator)
@@ -118,9 +129,9 @@ print(found.predict(grid[:3]).quantile(0.95))
 plots.plot_knots(grid, described(found.model, grid), seen=(X, y), title=f"{len(found.knots)} knots")
 
 # %% [markdown]
-# Where there are too many rows, or the model is to stay small, knots are chosen. `GreedyBlocks` adds blocks of rows that
-# double in size, by exact gains, and refits in between. It stops when a block adds less than a hundredth of a nat, or when
-# the bounds are as close as that. How many knots there may be at most is `GreedyBlocks(max_knots=80)`.
+# Where there are too many rows, or the model is to stay small, knots are chosen. `GreedyBlocks` adds blocks of rows
+# that double in size, by exact gains, and refits in between. It stops when a block adds less than a hundredth of a
+# nat, or when the bounds are as close as that. How many knots there may be at most is `GreedyBlocks(max_knots=80)`.
 #
 # ## Two inputs, and a table
 #
@@ -142,7 +153,10 @@ def kernel():
 
 strategy = GreedyBlocks(max_knots=400, tolerance=1.0)  # a knot more is not worth its price below a nat a block
 found = select_knots(
-    plane_X[train], labels[train], kernel(), strategy=strategy,
+    plane_X[train],
+    labels[train],
+    kernel(),
+    strategy=strategy,
     generator=torch.Generator().manual_seed(0),
 )
 print(f"{len(found.knots)} knots: {found.stop_reason}")
@@ -152,8 +166,9 @@ for step in found.history:
 
 
 # %% [markdown]
-# The dashes are the upper bound of the log evidence. The hyperparameters change from step to step, and the upper bound
-# with them: early it promises far more than there is.
+# The dashes are the upper bound of the log evidence. The hyperparameters change from step to step, and the upper
+# bound with them: early it promises far more than there is.
+
 
 # %%
 def growth(found):
@@ -176,10 +191,11 @@ plots.plot_knots(
 # ## Other ways
 #
 # The paper's algorithm adds one knot at a time (`OneAtATime`, with `RandomSubset` or `BayesianOptimization` as its
-# proposal); `Simultaneous` moves all of a given number at once; `Reinitialization` repeats a rule that does not see the targets.
-# All have 40 knots here, a quarter of what the bananas got above, and 3 800 hidden rows. Where knots are scarce, moving
-# them pays: `polish_iterations` does it at the end of greedy blocks. One at a time ends at the first knot that brings nothing; from
-# five first knots, its default, one run in eight or so takes the bananas for noise and ends early. `stop_reason` tells.
+# proposal); `Simultaneous` moves all of a given number at once; `Reinitialization` repeats a rule that does not see
+# the targets. All have 40 knots here, a quarter of what the bananas got above, and 3 800 hidden rows. Where knots are
+# scarce, moving them pays: `polish_iterations` does it at the end of greedy blocks. One at a time ends at the first
+# knot that brings nothing; from five first knots, its default, one run in eight or so takes the bananas for noise and
+# ends early. `stop_reason` tells.
 
 # %%
 ways = {
@@ -202,7 +218,10 @@ def scores(model):
 results = {}
 for name, way in ways.items():
     results[name] = select_knots(
-        plane_X[train], labels[train], kernel(), strategy=way,
+        plane_X[train],
+        labels[train],
+        kernel(),
+        strategy=way,
         generator=torch.Generator().manual_seed(0),
     )
     last, scored = results[name].history[-1], scores(results[name].model)
@@ -215,15 +234,19 @@ plots.plot_growth({name: growth(results[name]) for name in ("greedy blocks", "on
 #
 # The objective is an object, too. Here twelve knots and all hyperparameters move together, on the rows of one input,
 # whose noise has the variance 0.0225. FITC takes what the knots leave open for noise that differs from row to row: it
-# needs less of the common noise than there is, puts knots next to one another, and reports a higher objective, which is
-# no evidence for it. VFE has no such way out.
+# needs less of the common noise than there is, puts knots next to one another, and reports a higher objective, which
+# is no evidence for it. VFE has no such way out.
 
 # %%
 models = {}
 for approximation in (VFE(), FITC()):
     name = type(approximation).__name__
     fitted = select_knots(
-        X, y, ScaleKernel(RBFKernel()), strategy=Simultaneous(12), approximation=approximation,
+        X,
+        y,
+        ScaleKernel(RBFKernel()),
+        strategy=Simultaneous(12),
+        approximation=approximation,
         generator=torch.Generator().manual_seed(0),
     )
     models[name] = fitted.model
@@ -233,8 +256,8 @@ for approximation in (VFE(), FITC()):
 plots.plot_knots(grid, described(models["FITC"], grid), seen=(X, y), title="FITC, 12 knots, all moved")
 
 # %% [markdown]
-# What is predicted depends on the approximation, too. With the same hyperparameters and four knots, the variance of the
-# function at 0, 2.5, 5, 7.5 and 10: DIC knows what the knots know, VFE and FITC add what they do not.
+# What is predicted depends on the approximation, too. With the same hyperparameters and four knots, the variance of
+# the function at 0, 2.5, 5, 7.5 and 10: DIC knows what the knots know, VFE and FITC add what they do not.
 
 # %%
 few = models["VFE"].with_knots(models["VFE"].knots[::3])
@@ -248,9 +271,9 @@ for approximation in (VFE(), FITC(), DIC()):
 # %% [markdown]
 # ## Counts
 #
-# For other targets knots are chosen by the evidence lower bound of a stochastic variational Gaussian process; the model
-# that comes out predicts, and exports to BoTorch's to be trained further. `select_laplace_knots` does the same with
-# Laplace's approximation.
+# For other targets knots are chosen by the evidence lower bound of a stochastic variational Gaussian process; the
+# model that comes out predicts, and exports to BoTorch's to be trained further. `select_laplace_knots` does the same
+# with Laplace's approximation.
 
 # %%
 from gp_ensembles.likelihoods import LogPoissonLikelihood
@@ -258,9 +281,7 @@ from gp_ensembles.sparse import select_variational_knots
 
 rate = (1.0 + truth).exp()
 counts = torch.poisson(rate, generator=generator)
-counted = select_variational_knots(
-    X, counts, ScaleKernel(RBFKernel()), LogPoissonLikelihood(), generator=generator
-)
+counted = select_variational_knots(X, counts, ScaleKernel(RBFKernel()), LogPoissonLikelihood(), generator=generator)
 print(f"{len(counted.knots)} knots, ELBO {counted.history[-1].objective:.2f}: {counted.stop_reason}")
 with torch.no_grad():
     log_rate = counted.model.posterior(grid.unsqueeze(-2))
@@ -271,9 +292,9 @@ plots.plot_knots(grid, curve, seen=(X, counts), names=("x", "count"), title="the
 # %% [markdown]
 # ## On with a stream
 #
-# Fitted models go on as the experts of an online ensemble, at a constant price per row: those with knots as a regression
-# on the knots' features, exact ones as a window of the last rows. Here two kernels start from the first 300 rows of a
-# made-up stream, and an exact process.
+# Fitted models go on as the experts of an online ensemble, at a constant price per row: those with knots as a
+# regression on the knots' features, exact ones as a window of the last rows. Here two kernels start from the first
+# 300 rows of a made-up stream, and an exact process.
 
 # %%
 from gp_ensembles.meta_learners import FixedShare
@@ -292,8 +313,8 @@ print(f"mean log density {predictions.log_prob.mean():.3f}; the best possible is
 plots.plot_weights(predictions.log_weights, online.names, first_row=300)
 
 # %% [markdown]
-# What the knots leave out of the prior variance is noise of its own for each row: far from all of them predictions are the
-# prior's, and rows there teach the knots little.
+# What the knots leave out of the prior variance is noise of its own for each row: far from all of them predictions
+# are the prior's, and rows there teach the knots little.
 
 # %%
 places = torch.tensor([[0.5, 0.5], [2.0, 2.0]], dtype=torch.float64)
@@ -304,8 +325,8 @@ for name, deviations in zip(online.names, online.predict(places).component_varia
 # %% [markdown]
 # ## In BoTorch
 #
-# A `SparseGP`, and an `ExactGP`, has a `posterior` with gradients, so acquisition functions take it as they take a `SingleTaskGP`. After a
-# few hundred noisy evaluations it costs a fraction; new rows go in without moving the knots.
+# A `SparseGP`, and an `ExactGP`, has a `posterior` with gradients, so acquisition functions take it as they take a
+# `SingleTaskGP`. After a few hundred noisy evaluations it costs a fraction; new rows go in without moving the knots.
 
 # %%
 from botorch.acquisition import qLogExpectedImprovement
@@ -318,9 +339,7 @@ def experiment(X):
 
 
 X = torch.rand(400, 2, generator=generator, dtype=torch.float64)
-model = select_knots(
-    X, experiment(X), ScaleKernel(MaternKernel()), strategy=GreedyBlocks(), generator=generator
-).model
+model = select_knots(X, experiment(X), ScaleKernel(MaternKernel()), strategy=GreedyBlocks(), generator=generator).model
 with torch.no_grad():
     best = model.posterior(X.unsqueeze(-2)).mean.max()  # of the function, not of its noisy values
 bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -330,6 +349,6 @@ model = model.condition_on_observations(batch, experiment(batch).unsqueeze(-1))
 batch, model.num_knots, len(model.train_targets)
 
 # %% [markdown]
-# `KnotAllocator(greedy_variance_knots)` is an `InducingPointAllocator` for a variational BoTorch model of your own. The
-# paper's models beside the default, on five splits: `python -m studies knots --dataset boston --data FOLDER --out
+# `KnotAllocator(greedy_variance_knots)` is an `InducingPointAllocator` for a variational BoTorch model of your own.
+# The paper's models beside the default, on five splits: `python -m studies knots --dataset boston --data FOLDER --out
 # out/boston`; its Figures 1 and 2: `--figure 1`.

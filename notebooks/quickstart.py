@@ -16,9 +16,9 @@
 # %% [markdown]
 # # Quick start
 #
-# A stream arrives row by row. At every row an ensemble of Bayesian basis expansions predicts the target before it is seen,
-# says how sure it is, learns the target, and re-weighs its experts. This notebook does that on a real stream and on one
-# whose truth is known. It runs in under a minute on one thread.
+# A stream arrives row by row. At every row an ensemble of Bayesian basis expansions predicts the target before it is
+# seen, says how sure it is, learns the target, and re-weighs its experts. This notebook does that on a real stream
+# and on one whose truth is known. It runs in under a minute on one thread.
 
 # %%
 # %matplotlib inline
@@ -35,8 +35,9 @@ torch.set_num_threads(1)  # the models are made of small matrices: two threads a
 # %% [markdown]
 # ## A real stream
 #
-# A president's daily approval, from five pollsters' figures (the table travels with the package `river`). Yesterday's value
-# is known when today's is asked for, so it may be an input too; without it "the same as yesterday" is hard to beat.
+# A president's daily approval, from five pollsters' figures (the table travels with the package `river`). Yesterday's
+# value is known when today's is asked for, so it may be an input too; without it "the same as yesterday" is hard to
+# beat.
 
 # %%
 table = data.load("trump_approval")
@@ -45,8 +46,8 @@ names = (*table.feature_names, "yesterday")
 X.shape, names
 
 # %% [markdown]
-# The first 200 rows set scales and hyperparameters. The record `e_doebe` makes static experts and twins whose weights walk
-# at random; twins exchange weight as the stream moves.
+# The first 200 rows set scales and hyperparameters. The record `e_doebe` makes static experts and twins whose weights
+# walk at random; twins exchange weight as the stream moves.
 
 # %%
 bases = (LinearBasis(), HilbertBasis(), FourierBasis(), RadialBasis())
@@ -57,8 +58,8 @@ len(model.names), model.names[:3]
 # %% [markdown]
 # ## Predict, then learn
 #
-# `observe` predicts each row before it learns it. It takes any number of rows: one call with 800 rows gives the numbers of
-# 800 calls with one.
+# `observe` predicts each row before it learns it. It takes any number of rows: one call with 800 rows gives the
+# numbers of 800 calls with one.
 
 # %%
 X_later, y_later = X[200:], y[200:]
@@ -98,7 +99,8 @@ ahead.mean, ahead.stddev, ahead.quantile(0.9), ahead.sample(5, generator=torch.G
 # %% [markdown]
 # ## Keep it
 #
-# A file holds everything: rows kept, scales, hyperparameters, posteriors, weights. It loads as data; nothing in it is run.
+# A file holds everything: rows kept, scales, hyperparameters, posteriors, weights. It loads as data; nothing in it is
+# run.
 
 # %%
 import tempfile
@@ -112,13 +114,11 @@ torch.equal(again.predict(X[-3:]).mean, ahead.mean)
 # %% [markdown]
 # ## When the world changes
 #
-# A sensor whose gain drifts, whose offset jumps at row 900, and whose reference is silent from row 1200 to 1280. Missing
-# targets are NaN: they are predicted and not learned.
+# A sensor whose gain drifts, whose offset jumps at row 900, and whose reference is silent from row 1200 to 1280.
+# Missing targets are NaN: they are predicted and not learned.
 
 # %%
-sensor = data.drifting_sensor(
-    1600, jump_at=900, gap=(1200, 1280), generator=torch.Generator().manual_seed(0)
-).table
+sensor = data.drifting_sensor(1600, jump_at=900, gap=(1200, 1280), generator=torch.Generator().manual_seed(0)).table
 few = (LinearBasis(), FourierBasis())
 static, moving = (
     gpe.OnlineModel(gpe.StreamConfig(replace(preset, bases=few), warmup=300)).observe(sensor.X, sensor.y)
@@ -133,5 +133,5 @@ static, moving = (
 plots.plot_score({"static and dynamic": moving.log_prob, "static": static.log_prob}, first_row=300)
 
 # %% [markdown]
-# The same from a shell, on a CSV of yours: `gp-ensembles stream DATA.csv --target y --out out/run`. The README lists the
-# other interfaces: scikit-learn, river, pure functions with gradients.
+# The same from a shell, on a CSV of yours: `gp-ensembles stream DATA.csv --target y --out out/run`. The README lists
+# the other interfaces: scikit-learn, river, pure functions with gradients.
