@@ -244,7 +244,7 @@ plot_fusion(view(mixture, grid, learned_experts(mixture, grid), targets=targets)
 # the cautions, and judge by rows held out, as here, where Laplace's approximation does as well.
 
 # %%
-inference = HMC(num_chains=16, settings=HMCSettings(num_draws=150, num_warmup=150))
+inference = HMC(num_chains=8, settings=HMCSettings(num_draws=100, num_warmup=100))
 with warnings.catch_warnings(action="ignore"):  # the report says the same
     sampled = fit_fusion(models["MoGPE"], inference, generator=generator)
 print(sampled.report.summary())
