@@ -18,10 +18,12 @@
 #
 # Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`: processes with different kernels, weighed
 # by their evidence. This notebook swaps one for the other, looks at the weights, and follows an objective that moves.
-# It runs in under a minute on one thread.
+# It runs in seconds on one thread.
 
 # %%
 # %matplotlib inline
+from functools import partial
+
 import torch
 from botorch.acquisition import LogExpectedImprovement
 from botorch.fit import fit_gpytorch_mll
@@ -33,7 +35,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gp_ensembles import plots
 from gp_ensembles.bo import ExactEnsembleModel, ThompsonLoop, ThompsonSettings, WeightedAcquisition
 from gp_ensembles.cli.optimize.problems import drifting, height_at, make_problem, peak_at
-from gp_ensembles.plots.canvas import ALARM, INK, SERIES, label, new_figure
+from gp_ensembles.plots.canvas import ALARM, SERIES, label, new_figure
 
 torch.set_num_threads(1)  # the models are made of small matrices: two threads are often slower than one
 torch.manual_seed(0)
@@ -63,7 +65,7 @@ with torch.no_grad():
     for name, model in {"SingleTaskGP": process, "ExactEnsembleModel": ensemble}.items():
         error[name] = (model.posterior(places).mean - truth).square().mean().sqrt().item()
 names = ("rbf", "matern 2.5", "matern 1.5")
-error, dict(zip(names, ensemble.log_weights.exp().tolist()))
+error, dict(zip(names, ensemble.log_weights.exp().tolist(), strict=True))
 
 # %% [markdown]
 # ## Expected improvement, exact under the weights
@@ -77,7 +79,7 @@ weights = []
 for _ in range(15):
     model = ExactEnsembleModel(X, Y).fit(None if not weights else model.hyperparameters)
     weights.append(model.log_weights)
-    improvement = WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=Y.max()))
+    improvement = WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=Y.max()))
     x, _ = optimize_acqf(improvement, bounds, q=1, num_restarts=4, raw_samples=128, options={"maxiter": 50})
     X, Y = torch.cat([X, x]), torch.cat([Y, branin.evaluate(x, 0)])
 Y.max().item(), branin.optimum(0)
@@ -127,7 +129,7 @@ figure.colorbar(points, ax=left, label="evaluation")
 label(left, "where the loop that forgets has looked", "x1", "x2")
 left.set_aspect("equal")
 left.legend(fontsize=8, loc="upper left")
-for color, (name, values) in zip(SERIES, regret.items()):
+for color, (name, values) in zip(SERIES, regret.items(), strict=False):
     right.plot(times, values, color=color, label=name)
 label(right, "cumulative regret", "evaluations", "")
 right.legend(frameon=False, fontsize=8)

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 import gp_ensembles as gpe
-from gp_ensembles.plots.canvas import BAND, INK, MEAN, label, new_figure
+from gp_ensembles.plots.canvas import BAND, INK, MEAN, new_figure
 
 rng = np.random.default_rng(0)
 time = pd.date_range("2026-03-02", periods=24 * 21, freq="h")

@@ -19,7 +19,7 @@
 # Rows with many entries arrive one after another: sensors, spectra, images. Each gets a place on a map of two
 # coordinates as it comes, from an ensemble of Gaussian-process latent variable models that learn online (IE-GPLVM, Lu
 # et al. 2022). First handwritten digits, then a machine whose sensors fail and drift, then the same as a scikit-learn
-# transformer. This notebook runs in about a minute on one thread.
+# transformer. This notebook runs in half a minute on one thread.
 
 # %%
 # %matplotlib inline
@@ -31,9 +31,9 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from gp_ensembles.estimators.latent import EnsembleGPLVM
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm import IEGPLVM, die_gplvm, ie_gplvm
-from gp_ensembles.estimators.latent import EnsembleGPLVM
 from gp_ensembles.plots import plot_embedding
 
 torch.set_num_threads(1)

@@ -54,7 +54,7 @@ for start in ((0.05, 0.1), (0.3, 0.1), (2.0, 1.0), (5.0, 0.3)):
     end = (kernel.lengthscale.item(), expert.likelihood.noise.item())
     routes.append((start, end))
     print(
-        f"from length scale {start[0]}: to {end[0]:.3f} with noise {end[1]:.2f}, log evidence {fit.log_evidence.item():.1f}"
+        f"from length scale {start[0]}: to {end[0]:.3f}, noise {end[1]:.2f}, log evidence {fit.log_evidence.item():.1f}"
     )
 
 # %%

@@ -18,7 +18,7 @@
 #
 # A stream arrives row by row. At every row an ensemble of Bayesian basis expansions predicts the target before it is
 # seen, says how sure it is, learns the target, and re-weighs its experts. This notebook does that on a real stream
-# and on one whose truth is known. It runs in under a minute on one thread.
+# and on one whose truth is known. It runs in seconds on one thread.
 
 # %%
 # %matplotlib inline
