@@ -374,7 +374,7 @@ def listed(names: Names) -> Sequence[Hashable]:
         raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")
     given: list[Any] = names.tolist() if isinstance(names, _HasList) else list(names)
     kinds = {type(name) for name in given}
-    scalars = {kind for kind in kinds if kind.__module__ == "numpy" and hasattr(kind, "item")}
+    scalars = {kind for kind in kinds if kind.__module__ == "numpy" and kind.__hash__ is not None}
     if scalars:
         given = [name.item() if type(name) in scalars else name for name in given]
         kinds = {type(name) for name in given}
