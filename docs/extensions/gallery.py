@@ -1,4 +1,4 @@
-"""The gallery: every text notebook of ``notebooks`` is run once and shown with its outputs; its last picture is its thumbnail.
+"""The gallery: every text notebook is run once and shown with its outputs; its last picture is its thumbnail.
 
 A notebook that has not changed since it was run last, nor the library, is not run again.
 """
