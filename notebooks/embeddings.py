@@ -70,18 +70,21 @@ seen = model.update(rows[180:], block_size=20)  # 1 is the algorithm; blocks are
 model.log_weights.exp().round(decimals=3), model.best_expert
 
 # %% [markdown]
+# For comparison, the principal components of all rows together.
+
+# %%
+flat = torch.tensor(PCA(2).fit_transform(rows.numpy()))
+names = [str(int(digit)) for digit in label]
+plot_embedding(flat, names, title=f"principal components of all rows, 1-NN error {neighbor_error(flat, label):.1%}")
+
+# %% [markdown]
 # Every expert has a latent space of its own. What the algorithm reports, `seen.embedding`, is the place in the space
 # of the expert that explains that row best (`seen.expert`). To compare rows, all of them should lie in one space:
 # that of `best_expert`, under which all rows so far are the most probable.
 
 # %%
 places = torch.cat([first.by_expert, seen.by_expert], dim=1)[model.best_expert]
-names = [str(int(digit)) for digit in label]
 plot_embedding(places, names, title=f"digits, 1-NN error {neighbor_error(places, label):.1%}")
-
-# %%
-flat = torch.tensor(PCA(2).fit_transform(rows.numpy()))
-plot_embedding(flat, names, title=f"principal components of all rows, 1-NN error {neighbor_error(flat, label):.1%}")
 
 # %% [markdown]
 # ## A machine with eight sensors

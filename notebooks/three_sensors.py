@@ -51,7 +51,7 @@ prior = FourierPrior.from_kernel(kernel, 1, 30, generator=generator)
 fusion = fit_fusion(BHS(x.unsqueeze(-1), y, forecasts(x), prior), generator=generator)
 
 # %%
-grid = torch.linspace(0, 9.7, 201, dtype=torch.float64)
+grid = torch.linspace(0.4, 9.6, 201, dtype=torch.float64)
 fused = fusion.predict(grid.unsqueeze(-1), forecasts(grid))
 low, middle, high = fusion.expert_weights(grid.unsqueeze(-1)).quantiles
 means = torch.stack(readings(grid))

@@ -1,6 +1,8 @@
 """The notebooks: text and notebook say the same and hold no outputs, each has its card in the gallery, all run."""
 
 import ast
+import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -39,6 +41,12 @@ def listed(page):
 def test_every_text_has_its_notebook():
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
     assert len(NAMES) > 30
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_notebook_hides_a_package(name):
+    """A kernel starts in the folder of the notebooks, so that ``import river`` would find a river.py there."""
+    assert importlib.util.find_spec(name) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,5 +111,7 @@ def test_all_run_without_a_warning_and_show_a_picture():
     pytest.importorskip("matplotlib", reason="the extra plots is not installed")
     pytest.importorskip("river", reason="the extra river is not installed")
     paths = [str(FOLDER / f"{name}.py") for name in NAMES]
-    ran = subprocess.run([sys.executable, "-c", RUNNER, *paths], cwd=ROOT, capture_output=True, text=True, check=False)
+    surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
+    command = [sys.executable, "-c", RUNNER, *paths]
+    ran = subprocess.run(command, cwd=FOLDER, env=surroundings, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr

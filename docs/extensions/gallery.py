@@ -1,4 +1,4 @@
-"""The gallery: every text notebook of ``notebooks``, run once and shown with its outputs and its last picture.
+"""The gallery: every text notebook is run once and shown with its outputs; its last picture is its thumbnail.
 
 A notebook that has not changed since it was run last, nor the library, is not run again.
 """
@@ -26,7 +26,8 @@ MADE = ROOT / "docs" / "generated" / "gallery"
 _LOG = logging.getLogger(__name__)
 _TOO_LONG = 300  # seconds
 _AT_ONCE = 2
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # matrices are small, and two run at once
+# Matrices are small, and two kernels run at once; and they shall run this library, not one that is installed.
+_SURROUNDINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def run_all() -> None:
@@ -49,7 +50,7 @@ def run(source: Path, library: str) -> float:
         resources={"metadata": {"path": str(NOTEBOOKS)}},
         extra_arguments=["--log-level=40"],  # errors only
     )
-    client.execute(env={**os.environ, **_ONE_THREAD})
+    client.execute(env={**os.environ, **_SURROUNDINGS})
     pictures = list(_pictures(notebook))
     if pictures:
         (MADE / f"{source.stem}.png").write_bytes(base64.b64decode(pictures[-1]))
