@@ -123,10 +123,6 @@ print(f"importance sampling {found.log_evidence:.1f} ± {found.log_evidence_sd:.
 print(f"quadrature {found.quadrature.log_evidence:.1f} ± {found.quadrature.log_evidence_sd:.1f}")
 print(f"draws from the prior: {drawn.doubt}")
 
-known = [step for step in found.history if step.log_evidence_sd < 1.0]
-columns = [[getattr(step, name) for step in known] for name in ("evaluations", "log_evidence", "log_evidence_sd")]
-plots.plot_evidence({"importance sampling": tuple(map(torch.tensor, columns))}, title="airline")
-
 # %% [markdown]
 # ## Against one kernel
 #

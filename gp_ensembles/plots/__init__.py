@@ -25,7 +25,7 @@ from gp_ensembles.plots.canvas import save_figure
 from gp_ensembles.plots.embedding import plot_embedding
 from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
 from gp_ensembles.plots.knots import KnotFit, plot_growth, plot_knots, plot_new_knot, plot_refinement
-from gp_ensembles.plots.spectra import plot_evidence, plot_fit, plot_spectra
+from gp_ensembles.plots.spectra import plot_fit, plot_spectra
 from gp_ensembles.plots.stream import plot_bands, plot_score, plot_weights
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "plot_bands",
     "plot_calibration",
     "plot_embedding",
-    "plot_evidence",
     "plot_fit",
     "plot_fusion",
     "plot_growth",

@@ -1,6 +1,4 @@
-"""Kernels that were marginalized over: spectra of the heaviest, the evidence against evaluations, the fit."""
-
-from collections.abc import Mapping
+"""Kernels that were marginalized over: spectra of the heaviest, the fit."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,9 +9,7 @@ from torch import Tensor
 from gp_ensembles.plots.canvas import (
     ALARM,
     FAINT,
-    INK,
     MEAN,
-    SERIES,
     Array,
     as_array,
     as_columns,
@@ -94,46 +90,6 @@ def plot_spectra(
     axis.set_yscale("log")
     axis.set_ylim(_FLOOR * highest, 2.0 * highest)
     axis.set_xlim(0.0, float(places[-1]))
-    return figure
-
-
-def plot_evidence(
-    curves: Mapping[str, tuple[Tensor | ArrayLike, Tensor | ArrayLike, Tensor | ArrayLike]],
-    *,
-    truth: float | None = None,
-    title: str = "",
-) -> Figure:
-    """Log evidence against the likelihoods spent on it, with two standard deviations either side.
-
-    Args:
-        curves: By name, the number of evaluations, the log evidence and its standard deviation, each of shape (T,).
-        truth: The log evidence, where it is known.
-        title: What the evidence is of.
-
-    Returns:
-        The figure, a line and a band for each curve.
-
-    Raises:
-        ValueError: If there is no curve, there are more than nine, or the three of one do not have the same length.
-
-    Example:
-        >>> figure = plot_evidence({"information": ([10, 20], [-5.0, -4.0], [1.0, 0.2])}, truth=-4.1)
-        >>> len(figure.axes[0].lines)
-        2
-    """
-    if not 1 <= len(curves) <= len(SERIES):
-        raise ValueError(f"from 1 to {len(SERIES)} curves can be told apart, got {len(curves)}")
-    figure, (axis,) = new_figure(1, 1, 8.0, 3.8)
-    label(axis, f"{title}: evidence" if title else "evidence", "likelihoods evaluated", "log evidence, nats")
-    for color, (name, columns) in zip(SERIES, curves.items(), strict=False):
-        x, middle, deviation = (as_array(values, 1, f"{name} of curves") for values in columns)
-        if not len(x) == len(middle) == len(deviation):
-            raise ValueError(f"{name}: {len(x)} evaluations, {len(middle)} log evidences, {len(deviation)} deviations")
-        axis.plot(x, middle, color=color, marker="o", markersize=3, linewidth=1.5, label=name)
-        axis.fill_between(x, middle - 2 * deviation, middle + 2 * deviation, color=color, alpha=0.15, linewidth=0)
-    if truth is not None:
-        axis.axhline(truth, color=INK, linestyle="--", linewidth=1.2, label="truth")
-    axis.legend(frameon=False, fontsize=9)
     return figure
 
 

@@ -164,7 +164,8 @@ def test_configs_in_the_documents_can_be_read(page, tmp_path):
     assert page == "guests" or isinstance(specs[0].target, BinaryTarget)
 
 
-def test_what_came_before_an_interruption_is_in_the_checkpoint(place, capsys, monkeypatch, small, ctrl_c):
+@pytest.mark.usefixtures("ctrl_c")
+def test_what_came_before_an_interruption_is_in_the_checkpoint(place, capsys, monkeypatch, small):
     """Ctrl-C while trees are trained: all chunks before are kept, and the run goes on to the same bytes."""
     trees, trained = HistGradientBoostingRegressor.fit, []
 

@@ -1,14 +1,13 @@
-"""Pictures of kernels: densities that integrate to their weights, opacity by weight, evidence with its deviation."""
+"""Pictures of kernels: densities that integrate to their weights, opacity by weight, and the fit with its rows."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_rgba
 from scipy.stats import norm
 
-from gp_ensembles.plots import plot_evidence, plot_fit, plot_spectra
+from gp_ensembles.plots import plot_fit, plot_spectra
 
 WEIGHTS = torch.tensor([[0.7, 0.3], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
 MEANS = torch.tensor([[0.0, 3.0], [1.0, 0.0], [2.0, 0.1]], dtype=torch.float64)
@@ -71,26 +70,6 @@ def test_what_is_no_spectrum_is_refused(change, words):
     positional = [given.pop(name) for name in ("weights", "means", "scales", "log_weights")]
     with pytest.raises(ValueError, match=words):
         plot_spectra(*positional, **given)
-
-
-def test_evidence_has_a_line_and_two_deviations_for_each_curve():
-    x = torch.tensor([10.0, 20.0, 30.0], requires_grad=True)
-    curves = {"a": (x, -x, x / 10), "b": ([10], [-5.0], [0.5])}
-    axis = drawn(plot_evidence(curves, truth=-7.0, title="airfoil"))
-    assert [line.get_label() for line in axis.lines] == ["a", "b", "truth"]
-    np.testing.assert_array_equal(axis.lines[0].get_ydata(), [-10, -20, -30])
-    heights = axis.collections[0].get_paths()[0].vertices[:, 1]
-    assert heights.min() == pytest.approx(-36)
-    assert heights.max() == pytest.approx(-8)
-    assert to_rgba(axis.lines[0].get_color()) != to_rgba(axis.lines[1].get_color())
-
-
-@pytest.mark.parametrize(
-    ("curves", "words"), [({}, "from 1 to 9"), ({"a": ([1], [1.0, 2.0], [1.0])}, "a: 1 evaluations, 2 log evidences")]
-)
-def test_curves_that_do_not_fit_are_refused(curves, words):
-    with pytest.raises(ValueError, match=words):
-        plot_evidence(curves)
 
 
 def test_a_fit_is_drawn_in_order_with_its_rows():
