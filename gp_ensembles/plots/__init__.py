@@ -6,7 +6,7 @@
 - :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input; box plots of scores.
 - :mod:`~gp_ensembles.plots.knots`: knots over the data, the objective against a new knot, objectives against numbers,
   and where knots start and end (:func:`~gp_ensembles.plots.knots.plot_knot_moves`).
-- :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels, evidence, the fit.
+- :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels, the fit.
 - :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for pictures of your own.
 
 Every ``plot_`` function returns a :class:`matplotlib.figure.Figure`; ``draw_`` functions draw on given axes. None
