@@ -15,7 +15,7 @@ from gp_ensembles.cli.optimize.problems import make_problem
 from gp_ensembles.cli.optimize.runner import run_one
 from gp_ensembles.fleet import Fleet
 from tests.cli.conftest import CONFIG, make_rows, write_table
-from tests.pretend_device import pretend_device
+from tests.pretend_graphs import pretend_gpu
 
 SERIES = "ensemble: {like: oebe, bases: [LinearBasis], fit_settings: {num_samples: 1}}\nwarmup: 30\n"
 PLAIN = ["--progress", "false"]
@@ -82,7 +82,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", [*list(COMMANDS)[:3], pytest.param("embed", marks=pytest.mark.slow)])
 def test_files_are_those_of_the_host(name, folder, capsys):
-    for device, where in (("cpu", contextlib.nullcontext()), ("cuda", pretend_device())):
+    for device, where in (("cpu", contextlib.nullcontext()), ("cuda", pretend_gpu())):
         with where:
             for number, words in enumerate(COMMANDS[name]):
                 given = [word.replace("OUT", device) for word in words]
@@ -100,7 +100,7 @@ def test_files_are_those_of_the_host(name, folder, capsys):
 
 
 def test_series_of_a_gpu_go_on_on_the_host(folder, capsys):
-    with pretend_device():
+    with pretend_gpu():
         given = [word.replace("OUT", "gpu") for word in COMMANDS["series"][0]]
         assert main([*given, "--device", "cuda", "--dtype", "float32"]) == 0
     assert Fleet.notes_in("gpu/s/fleet")["device"] == "cuda"
@@ -128,14 +128,14 @@ def test_a_gpu_that_is_not_there_is_one_sentence(name, folder, capsys):
 @pytest.mark.parametrize("method", ["ensemble-logei", "gp-logei", "map-saas-logei", "random", "sobol"])
 def test_points_are_suggested_as_on_the_host(method):
     expected = run_one(make_problem("branin"), method, seed=0, num_iterations=1)
-    with pretend_device():
+    with pretend_gpu():
         found = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda")
     torch.testing.assert_close(found.X, expected.X, rtol=0, atol=1e-8)
 
 
 def test_methods_that_stay_on_the_host_are_named(folder, capsys):
     words = ["optimize", "--problems", "branin", "--methods", "egp-ts", "random", "--seeds", "1", "--iterations", "1"]
-    with pretend_device():
+    with pretend_gpu():
         assert main([*words, "--device", "cuda", *PLAIN]) == 2
     assert "egp-ts: not on cuda" in capsys.readouterr().err
 
