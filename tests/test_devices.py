@@ -259,13 +259,14 @@ def test_models_on_a_stream(name, generator, tmp_path):
         numbers = [part for one in said for part in (one.mean, one.log_prob, one.log_weights)]
         return [*numbers, ahead.mean, ahead.variance]
 
-    same_on_both(run)
+    # On the host alone blocks of one and of eight rows moved log weights by 3e-7 of die_gp, by 2e-12 of all others.
+    same_on_both(run, **(LOOSE if name == "die_gp" else {}))
     with pretend_gpu():
         models = [OnlineModel.load(tmp_path / "cuda.pt", device="cpu"), OnlineModel.load(tmp_path / "cpu.pt")]
         models.append(OnlineModel.load(tmp_path / "cpu.pt", device="cuda"))
         first, *others = (model.observe(X[78:], y[78:]).log_prob.cpu() for model in models)
         for other in others:
-            torch.testing.assert_close(other, first, **CLOSE)
+            torch.testing.assert_close(other, first, **(LOOSE if name == "die_gp" else CLOSE))
 
 
 @pytest.mark.slow

@@ -18,11 +18,11 @@ class GraphedEnsemble:
     """An ensemble and its state, as :class:`OnlineEnsemble`, for those whose blocks can be recorded on a GPU.
 
     There :class:`OnlineEnsemble` records them, too, and runs other ensembles as on the host; this refuses them. Of
-    small experts a GPU computes a block faster than the host can ask for it. So the block is recorded once, as a CUDA graph,
-    and replayed; the host asks every 32 blocks how they went. A block with an outlier in it, or with an
-    expert that fails, teaches nothing, nor do those queued behind it: the host learns it as :class:`OnlineEnsemble`
-    does and goes on behind it. Numbers are those of :class:`OnlineEnsemble` up to round-off. On the CPU the same code
-    runs without a graph, which serves tests and nothing else: :class:`OnlineEnsemble` is faster there.
+    small experts a GPU computes a block faster than the host can ask for it. So the block is recorded once, as a CUDA
+    graph, and replayed; the host asks every 32 blocks how they went. A block with an outlier in it, or with an expert
+    that fails, teaches nothing, nor do those queued behind it: the host learns it as :class:`OnlineEnsemble` does on
+    the host and goes on behind it. Numbers are those of :class:`OnlineEnsemble` up to round-off. On the CPU the same
+    code runs without a graph, which serves tests and nothing else: :class:`OnlineEnsemble` is faster there.
 
     Args:
         ensemble: The ensemble.

@@ -368,10 +368,10 @@ class OnlineEnsemble(nn.Module):
 
     def _dead_experts(self) -> Tensor | None:
         """Which experts no prediction of has weight any more; ``None`` if all predictions have some."""
-        log_weights = self._buffer("meta_log_weights")
-        if float(log_weights.amin()) > -math.inf:
+        if float(self._buffer("meta_log_weights").amin()) > -math.inf:
             return None
-        dead = torch.isneginf(log_weights)
+        # Weights in force: a switching rule gives back to an expert what a gross error took from it altogether.
+        dead = torch.isneginf(self.ensemble.layers.rule.log_weights(self.state.meta))
         return dead.reshape(-1, self.ensemble.layers.num_copies).all(-1)
 
     def _out_mask(self, bound: BoundEnsemble) -> Tensor:

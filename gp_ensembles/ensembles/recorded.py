@@ -51,8 +51,7 @@ def check_recordable(ensemble: Ensemble, state: EnsembleState) -> None:
         FixedBlock(twin, there, 2, True, progress).run()
     except (RuntimeError, NotImplementedError) as error:
         raise CannotRecordError(
-            f"an expert or the rule of this ensemble reads numbers while it learns, which no graph can record "
-            f"({str(error).splitlines()[0]})"
+            "an expert or the rule of this ensemble reads numbers while it learns, which no graph can record"
         ) from error
 
 
