@@ -83,7 +83,7 @@ COMMANDS = {
 @pytest.mark.parametrize("name", [*list(COMMANDS)[:3], pytest.param("embed", marks=pytest.mark.slow)])
 def test_files_are_those_of_the_host(name, folder, capsys):
     for device, where in (("cpu", contextlib.nullcontext()), ("cuda", pretend_gpu())):
-        with where:
+        with where as graphs:
             for number, words in enumerate(COMMANDS[name]):
                 given = [word.replace("OUT", device) for word in words]
                 given += ["--device", device] if number == 0 else []  # then where the run before was
@@ -97,6 +97,19 @@ def test_files_are_those_of_the_host(name, folder, capsys):
     summaries = [json.loads(path.read_text()) for path in Path("cuda").rglob("summary.json")]
     assert {told["device"] for told in summaries if "device" in told} <= {"cuda (a stand-in)"}
     assert any("device" in told for told in summaries) or name == "compare"
+    assert name in ("series", "embed") or sum(graph.num_replays for graph in graphs) > 3
+    assert {told["not_recorded"] for told in summaries if "not_recorded" in told} <= {None}
+
+
+def test_a_run_says_once_why_nothing_was_recorded(folder, capsys):
+    Path("window.yaml").write_text(CONFIG + "  rule: FixedShare\n  further: [{WindowGP: {num_rows: 50}}]\n")
+    words = ["stream", "rows.csv", "--target", "y", "--config", "window.yaml", "--warmup", "100", "--out", "gpu"]
+    with pretend_gpu() as graphs:
+        assert main([*words, *QUIET, "--device", "cuda"]) == 0
+    assert graphs == []
+    said = "WindowExpert cannot be an expert of a graph"
+    assert capsys.readouterr().out.count(f"no CUDA graph was recorded: {said}") == 1
+    assert json.loads(Path("gpu/summary.json").read_text())["not_recorded"].startswith(said)
 
 
 def test_series_of_a_gpu_go_on_on_the_host(folder, capsys):

@@ -162,7 +162,7 @@ def test_a_checkpoint_is_the_same_whoever_writes_and_reads_it(generator, tmp_pat
             assert any(graph.num_replays > 0 for graph in graphs) == (name != "host")
             model.save(tmp_path / f"{name}.pt")
     contents = [torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("recorded", "eager")]
-    assert [str(content.keys()) for content in contents][0] == str(contents[1].keys())
+    assert contents[0].keys() == contents[1].keys()
     states = [content["ensemble"] for content in contents]
     assert {k: v.shape for k, v in states[0].items()} == {k: v.shape for k, v in states[1].items()}
     for name, device, records in (
@@ -197,7 +197,7 @@ def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_litt
 
 
 def test_states_of_an_ensemble_take_what_is_said():
-    """Beside the tensors themselves, whatever their form; those of a window to its rows, which are less than its factor."""
+    """Beside the tensors themselves, whatever their form; those of a window less its rows."""
     for kind, make in {**ENSEMBLES, "window": window}.items():
         ensemble = make()
         true = sum(v.numel() * v.element_size() for part in ensemble.init().experts for v in part)
