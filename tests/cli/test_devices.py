@@ -11,6 +11,7 @@ import torch
 
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.named_configs import config_titles
+from gp_ensembles.cli.optimize.methods import METHODS
 from gp_ensembles.cli.optimize.problems import make_problem
 from gp_ensembles.cli.optimize.runner import run_one
 from gp_ensembles.fleet import Fleet
@@ -138,7 +139,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence(name, folder, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ensemble-logei", "gp-logei", "map-saas-logei", "random", "sobol"])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.runs_anywhere])
 def test_points_are_suggested_as_on_the_host(method):
     expected = run_one(make_problem("branin"), method, seed=0, num_iterations=1)
     with pretend_gpu():
@@ -146,11 +147,12 @@ def test_points_are_suggested_as_on_the_host(method):
     torch.testing.assert_close(found.X, expected.X, rtol=0, atol=1e-8)
 
 
-def test_methods_that_stay_on_the_host_are_named(folder, capsys):
-    words = ["optimize", "--problems", "branin", "--methods", "egp-ts", "random", "--seeds", "1", "--iterations", "1"]
+def test_methods_that_stay_on_the_host_are_named(folder, capsys, monkeypatch):
+    monkeypatch.setitem(METHODS, "sobol", METHODS["sobol"]._replace(runs_anywhere=False))
+    words = ["optimize", "--problems", "branin", "--methods", "sobol", "random", "--seeds", "1", "--iterations", "1"]
     with pretend_gpu():
         assert main([*words, "--device", "cuda", *PLAIN]) == 2
-    assert "egp-ts: not on cuda" in capsys.readouterr().err
+    assert "sobol: not on cuda" in capsys.readouterr().err
 
 
 LABELS = {"counts": 5, "die_gp_classes": 2, "e_doebe_classes": 2, "ie_gp_classes": 2, "sie_gp_classes": 2}
