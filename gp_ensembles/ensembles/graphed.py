@@ -36,6 +36,7 @@ class GraphedEnsemble:
         ValueError: If the block size is not positive, or a GPU has no memory for it.
 
     Example:
+        >>> import torch
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import FixedShare
