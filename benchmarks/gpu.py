@@ -121,6 +121,7 @@ def small_experts(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> lis
     made = ensemble(sizes.many, dtype, device, layered=True)
     X, y = rows(sizes.num_rows, dtype, device)
     graphed, online = GraphedEnsemble(made), OnlineEnsemble(made)
+    online.records = False  # operation by operation
     replayed = seconds(lambda: graphed.observe(X, y), device, runs=3)
     eager = seconds(lambda: online.observe(X, y), device, runs=3)
     name = f"{sizes.many[0]} experts x F={sizes.many[1]} with innovation models, {str(dtype)[6:]}"

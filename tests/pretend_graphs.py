@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from tests.pretend_device import OnDevice
+from tests.pretend_device import OnDevice, pretend_device
 
 _aten = torch.ops.aten
 _WAITING = {_aten._local_scalar_dense, _aten.nonzero, _aten.masked_select, _aten.equal, _aten.unique_consecutive}
@@ -94,4 +94,11 @@ def pretend_graphs() -> Iterator[list[Graph]]:
             "stream": lambda stream: nullcontext(),
         }.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        yield graphs
+
+
+@contextmanager
+def pretend_gpu(free_bytes: int = 2**33) -> Iterator[list[Graph]]:
+    """The stand-in device with its graphs: what commands and models meet on a GPU; gives all graphs."""
+    with pretend_device(free_bytes), pretend_graphs() as graphs:
         yield graphs

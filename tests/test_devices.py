@@ -33,7 +33,8 @@ from gp_ensembles.streaming import OnlineModel, StreamConfig
 from tests.features.test_contract import CASES, inputs
 from tests.fleet.instances import ENSEMBLES, rows
 from tests.meta_learners.test_contract import RULES, M
-from tests.pretend_device import OnDevice, pretend_device
+from tests.pretend_device import OnDevice
+from tests.pretend_graphs import pretend_gpu
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 LOOSE = {"rtol": 1e-6, "atol": 1e-6, "equal_nan": True}  # moments by quadrature: the nodes move with round-off
@@ -43,7 +44,7 @@ QUICK = FitSettings(LBFGS(max_iterations=2), num_samples=1)
 def same_on_both(run, **close) -> None:
     """Run on the host and on the stand-in; what comes back from there is there, with the same numbers."""
     expected = run("cpu")
-    with pretend_device():
+    with pretend_gpu():
         found = run("cuda")
         assert len(found) == len(expected)
         for there, here in zip(found, expected, strict=True):
@@ -179,13 +180,13 @@ def test_fleets(name, given, generator, tmp_path):
     found = Fleet.load(tmp_path / "cuda").observe(names[100:], X[100:], y[100:])  # a GPU's files, on a host without
     expected = Fleet.load(tmp_path / "cpu").observe(names[100:], X[100:], y[100:])
     torch.testing.assert_close(found.log_prob, expected.log_prob, **CLOSE)
-    with pretend_device():
+    with pretend_gpu():
         back = Fleet.load(tmp_path / "cpu", device="cuda").observe(names[100:], X[100:], y[100:])
         torch.testing.assert_close(back.log_prob.cpu(), expected.log_prob, **CLOSE)
 
 
 def test_states_in_files_are_on_the_host(tmp_path):
-    with pretend_device():
+    with pretend_gpu():
         with pytest.raises(ValueError, match="memory-mapped files are on the host, not on cuda"):
             Fleet(SERIES, device="cuda", folder=tmp_path / "states")
         with pytest.raises(ValueError, match="memory-mapped files are on the host, not on cuda"):
@@ -258,13 +259,14 @@ def test_models_on_a_stream(name, generator, tmp_path):
         numbers = [part for one in said for part in (one.mean, one.log_prob, one.log_weights)]
         return [*numbers, ahead.mean, ahead.variance]
 
-    same_on_both(run)
-    with pretend_device():
+    # On the host alone blocks of one, eight and more rows moved log weights by 4e-5 of die_gp, by 3e-10 of e_doebe.
+    same_on_both(run, **(LOOSE if name == "die_gp" else {}))
+    with pretend_gpu():
         models = [OnlineModel.load(tmp_path / "cuda.pt", device="cpu"), OnlineModel.load(tmp_path / "cpu.pt")]
         models.append(OnlineModel.load(tmp_path / "cpu.pt", device="cuda"))
         first, *others = (model.observe(X[78:], y[78:]).log_prob.cpu() for model in models)
         for other in others:
-            torch.testing.assert_close(other, first, **CLOSE)
+            torch.testing.assert_close(other, first, **(LOOSE if name == "die_gp" else CLOSE))
 
 
 @pytest.mark.slow

@@ -12,13 +12,14 @@ from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataErro
 from botorch.models.transforms.input import Normalize
 from botorch.sampling.pathwise.paths import SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths, get_matheron_path_model
-from botorch.utils.sampling import draw_sobol_samples, manual_seed, optimize_posterior_samples
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.bo.conditioning import WeightPosterior
 from gp_ensembles.bo.default_ensemble import SMOOTHNESSES, kernel_ensemble
+from gp_ensembles.bo.draws import maximize_draws
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.views import GaussianView
@@ -269,10 +270,7 @@ class ThompsonLoop:
         model = self.model()
         with manual_seed(self._seed()):
             paths = get_matheron_path_model(model, torch.Size([batch_size]))
-            best, _ = optimize_posterior_samples(
-                paths, self.bounds, self.settings.raw_samples, self.settings.num_restarts
-            )
-        return best.detach()
+            return maximize_draws(paths, self.bounds, self.settings.raw_samples, self.settings.num_restarts)
 
     def observe(self, X: Tensor, Y: Tensor) -> None:
         """Take in observations in their order: X (q, D), Y (q, 1) or (q,).

@@ -76,6 +76,7 @@ def summarize_run(
         "stream_seconds": stream.clock.stream,
         "microseconds_per_row": 1e6 * stream.clock.stream / rows if rows else None,
         "device": device_name(config.torch_device),
+        "not_recorded": None if stream.newest.online is None else stream.newest.online.why_eager,
         "num_threads": torch.get_num_threads(),
         "dtype": config.dtype,
         "seed": config.seed,
@@ -130,7 +131,7 @@ def summary_table(summary: Mapping[str, object]) -> str:
     assert isinstance(kept, int)
     told += wild_warm_up_lines(missing, kept)
     lines = [*interval_lines(summary), *guest_lines(summary), *failure_lines(summary), *bad_row_lines(summary)]
-    return "\n".join([table, *lines, *told, *health_lines(summary)])
+    return "\n".join([table, *lines, *told, *graph_lines(summary), *health_lines(summary)])
 
 
 def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tuple[Finding, ...]:
@@ -152,6 +153,17 @@ def health_lines(summary: Mapping[str, object]) -> list[str]:
     found = summary.get("health") or []
     assert isinstance(found, list)
     return [f"look: {one['meaning']} (limit {one['limit']:.3g})" for one in found if not one["is_well"]]
+
+
+def graph_lines(summary: Mapping[str, object]) -> list[str]:
+    """A line on why a GPU was asked for each operation by itself, if it was.
+
+    Example:
+        >>> graph_lines({"not_recorded": "WindowExpert cannot be an expert of a graph"})
+        ['no CUDA graph was recorded: WindowExpert cannot be an expert of a graph']
+    """
+    reason = summary.get("not_recorded")
+    return [] if reason is None else [f"no CUDA graph was recorded: {reason}"]
 
 
 def failure_lines(summary: Mapping[str, object]) -> list[str]:

@@ -19,6 +19,7 @@ from gp_ensembles.ensembles.predictions import (
     make_mixture,
 )
 from gp_ensembles.ensembles.runners import make_runner
+from gp_ensembles.ensembles.sizes import check_states_fit
 from gp_ensembles.ensembles.state import EnsembleState, named_layers, way_back
 from gp_ensembles.ensembles.weighing import beside, run_block
 from gp_ensembles.experts.gaussian import GaussianExpert
@@ -57,7 +58,7 @@ class DistributedEnsemble:
 
     Raises:
         TypeError: If an expert is of another kind.
-        ValueError: If there are more processes than pieces, or a number is not positive.
+        ValueError: If there are more processes than pieces, a number is not positive, or a GPU has no memory for it.
 
     Example:
         >>> import torch
@@ -100,7 +101,8 @@ class DistributedEnsemble:
         self._sizes = [sum(piece.size for piece in share) for share in shares]
         self._own = shares[self.ranks.rank]
         experts = [piece.of(ensemble.experts) for piece in self._own]
-        whole = ensemble.init() if state is None else state
+        whole = ensemble.init_layers() if state is None else state
+        check_states_fit(experts, block_size, whole.meta.log_weights.device)
         if whole.quarantine is not None and bool((whole.quarantine.until != 0).any()):
             raise ValueError("some experts of this state are in quarantine; observe on until they are back")
         if state is None:

@@ -12,6 +12,7 @@ from gp_ensembles.ensembles.ensemble import Ensemble, responses_of
 from gp_ensembles.ensembles.latent_runner import join_latent
 from gp_ensembles.ensembles.one_row import RowEnsemble
 from gp_ensembles.ensembles.quarantine import places_out
+from gp_ensembles.ensembles.recorded import Recording
 from gp_ensembles.ensembles.state import EnsembleState, named_tensors
 from gp_ensembles.ensembles.twins import Lanes, Twins
 from gp_ensembles.ensembles.weighing import with_lags
@@ -52,6 +53,7 @@ class BoundEnsemble:
         self.checkers = ensemble.experts[:1] if self.latent_group is not None else ensemble.experts
         limits = (e.transition.max_rows for e in ensemble.experts if e.transition is not None)
         self.limits = [limit for limit in limits if limit is not None]  # longest blocks that transitions allow
+        self.recording: Recording | None = None  # made when it is first asked for
         self.lanes = Lanes.of(self.experts, state.experts, twins)
 
     def inputs(self, X: Tensor, y: Tensor) -> Tensor:

@@ -165,11 +165,15 @@ class Ensemble(nn.Module):
 
     def init(self) -> EnsembleState:
         """State before any data."""
+        return self.init_layers()._replace(experts=tuple(expert.init() for expert in self.experts))
+
+    def init_layers(self) -> EnsembleState:
+        """The same without the states of experts."""
         like = self.experts[0].features.prior_variance.detach()
         meta = self.meta_learner.init(self.num_experts, like)
         bank, memory = self.layers.bank, self.memory
         return EnsembleState(
-            tuple(expert.init() for expert in self.experts),
+            (),
             meta,
             None if bank is None else bank.init(len(self.expert_names), like),
             None if memory is None else memory.init(like),

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -36,16 +36,15 @@ from gp_ensembles.ensembles.quarantine import (
     quarantine_reports,
     weights_without,
 )
+from gp_ensembles.ensembles.recorded import CannotRecordError, Recording, observe_recorded
 from gp_ensembles.ensembles.runner import Runner
-from gp_ensembles.ensembles.runners import CompactRunner, SilentRunner
+from gp_ensembles.ensembles.runners import CompactRunner, SilentRunner, scatter
+from gp_ensembles.ensembles.sizes import check_answers_fit, check_states_fit, usual_block_size
 from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tensors, way_back
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.ensembles.twins import Lanes, Twins, find_twins, lay_together
 from gp_ensembles.ensembles.watch import Watch
 from gp_ensembles.ensembles.weighing import run_block
-from gp_ensembles.experts.base import Expert
-from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.filters.states import (
     ExternalState,
     FilterState,
@@ -57,16 +56,11 @@ from gp_ensembles.filters.states import (
     StructuralState,
     WindowState,
 )
-from gp_ensembles.filters.stream import choose_block_size
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.room import check_room
 
-_LONGER_BLOCK = 256  # what a window solves for and a model from outside is asked for at once
-_MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
 _WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
-_MANY_ROWS, _FIELDS = 10_000, 10  # rows from which room is asked for, and numbers kept of each of their predictions
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 _USUAL = Pace()
 
@@ -83,6 +77,10 @@ class OnlineEnsemble(nn.Module):
         ensemble: The ensemble.
         state: State to start from; before any data by default. It is copied.
         block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
+
+    Attributes:
+        records: Whether blocks are recorded as CUDA graphs and replayed, where they can be; ``None`` for on a GPU only.
+        why_eager: Why they cannot be, once that was tried; ``None`` if nothing stands against it.
 
     Example:
         >>> import torch
@@ -104,8 +102,12 @@ class OnlineEnsemble(nn.Module):
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")
         self.ensemble = ensemble
-        self.block_size = block_size or _block_size(ensemble.experts)
+        self.block_size = block_size or usual_block_size(ensemble.experts)
+        device = ensemble.experts[0].features.prior_variance.device
+        check_states_fit(ensemble.experts, self.block_size, device)
         start = ensemble.init() if state is None else state
+        self.records: bool | None = None
+        self.why_eager: str | None = None
         self._bound_ensemble: BoundEnsemble | None = None
         self._kinds = tuple(type(part) for part in start.experts)
         if start.quarantine is None:
@@ -189,15 +191,18 @@ class OnlineEnsemble(nn.Module):
         bound = self._bind()
         bound.settle()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
-        if X.shape[0] > _MANY_ROWS:
-            size = X.shape[0] * self.ensemble.num_experts * X.element_size() * _FIELDS
-            what = f"what {self.ensemble.num_experts} predictions say of {X.shape[0]} rows"
-            check_room(size, X.device, what, "give the rows in parts")
+        check_answers_fit(X, self.ensemble.num_experts)
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in bound.checkers:
             expert.check_targets(y)
         pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
-        first: ExpertFailureError | None = None
+        if len(X) and self._recording() is not None:
+            return self._observe_recorded(X, y, has_gaps, pace)
+        return self._observe_watched(X, y, has_gaps, pace)
+
+    def _observe_watched(self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace) -> EnsemblePredictions:
+        """Rows that were checked, with a look at whoever fails; all or none."""
+        bound, first = self._bind(), None
         if not bound.out:
             try:
                 return self._observe_rows(X, y, has_gaps, pace, bound)
@@ -205,6 +210,38 @@ class OnlineEnsemble(nn.Module):
                 first = failure
         watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._read_anew)
         return watch.observe(X, y, has_gaps, pace, first)
+
+    def _observe_recorded(self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace) -> EnsemblePredictions:
+        """The same from recorded blocks."""
+
+        def by_host(rows: Tensor, targets: Tensor, part: Pace) -> EnsemblePredictions:
+            return self._observe_watched(rows, targets, has_gaps and bool(targets.isnan().any()), part)
+
+        restore = way_back(self.state, X.shape[0])
+        try:
+            return observe_recorded(self._recording, by_host, X, y, pace, self.block_size, has_gaps)
+        except BaseException as error:
+            with uninterrupted():
+                restore()
+                self._read_anew()
+            if not isinstance(error, CannotRecordError):
+                raise
+            self.why_eager = str(error)
+            return self._observe_watched(X, y, has_gaps, pace)
+
+    def _recording(self) -> Recording | None:
+        """The blocks that are recorded; ``None`` where there are none, or an expert is out."""
+        wanted = self.device.type == "cuda" if self.records is None else self.records
+        bound = self._bind()
+        if not wanted or self.why_eager is not None or bound.out:
+            return None
+        if bound.recording is None:
+            size = min([self.block_size, *bound.limits])
+            try:
+                bound.recording = Recording(self.ensemble, bound.state, size)
+            except CannotRecordError as error:
+                self.why_eager = str(error)
+        return bound.recording
 
     def _observe_rows(
         self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace, bound: BoundEnsemble | None = None
@@ -315,13 +352,13 @@ class OnlineEnsemble(nn.Module):
             dead = self._dead_experts()
             if dead is not None and int(dead.sum()) > num_dead:
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
-                _scatter(runners)
+                scatter(runners)
                 runners = self._without(dead | self._out_mask(bound), bound)
                 lanes = bound.lanes.replaced(runners)
             gaps = has_gaps and bool(torch.isnan(targets).any())
             part = pace.rows(slice(number * size, number * size + rows.shape[0]))
             blocks.append(self._observe_block(bound, lanes, rows, targets, gaps, alive, number * size, part))
-        _scatter(runners)
+        scatter(runners)
         return concatenate_predictions(blocks)
 
     def _block_of(self, steps: Tensor, limits: Sequence[int]) -> int:
@@ -331,10 +368,10 @@ class OnlineEnsemble(nn.Module):
 
     def _dead_experts(self) -> Tensor | None:
         """Which experts no prediction of has weight any more; ``None`` if all predictions have some."""
-        log_weights = self._buffer("meta_log_weights")
-        if float(log_weights.amin()) > -math.inf:
+        if float(self._buffer("meta_log_weights").amin()) > -math.inf:
             return None
-        dead = torch.isneginf(log_weights)
+        # Weights in force: a switching rule gives back to an expert what a gross error took from it altogether.
+        dead = torch.isneginf(self.ensemble.layers.rule.log_weights(self.state.meta))
         return dead.reshape(-1, self.ensemble.layers.num_copies).all(-1)
 
     def _out_mask(self, bound: BoundEnsemble) -> Tensor:
@@ -359,7 +396,7 @@ class OnlineEnsemble(nn.Module):
         return runners
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any) -> Self:
-        """Move as any module does; rows that are kept for long keep their precision, see :class:`WindowExpert`."""
+        """Move as any module does; rows that are kept for long keep their precision."""
         kept = {
             f"expert_{number}_{field}": self._buffer(f"expert_{number}_{field}")
             for number, kind in enumerate(self._kinds)
@@ -428,23 +465,6 @@ class OnlineEnsemble(nn.Module):
     def __getstate__(self) -> dict[str, object]:
         self._settle()
         return {**self.__dict__, "_bound_ensemble": None}
-
-
-def _scatter(runners: Mapping[int, Runner]) -> None:
-    """Bring states that runners keep for themselves back to where they came from."""
-    for runner in runners.values():
-        if isinstance(runner, CompactRunner):
-            runner.scatter()
-
-
-def _block_size(experts: Sequence[Expert]) -> int:
-    """Rows that run fastest as a block: those of the largest object, or many where there are many small ones."""
-    if any(isinstance(expert, WindowExpert | ExternalExpert) for expert in experts):
-        return _LONGER_BLOCK
-    if len(experts) >= _MANY_OBJECTS:
-        return _LONG_BLOCK
-    widest = max(experts, key=lambda e: e.num_experts * e.features.num_features**2)
-    return choose_block_size(widest.features.num_features, widest.num_experts)
 
 
 def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:

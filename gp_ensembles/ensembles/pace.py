@@ -54,6 +54,16 @@ class Pace(NamedTuple):
             extra = None
         return Pace(steps, extra)
 
+    def unusual(self) -> list[int]:
+        """Numbers of the rows that bring something, ascending.
+
+        Example:
+            >>> Pace(torch.tensor([1.0, 3.0, 1.0]), torch.tensor([0.0, 0.0, 0.1])).unusual()
+            [1, 2]
+        """
+        flags = [part != usual for part, usual in ((self.steps, 1), (self.extra, 0)) if part is not None]
+        return torch.stack(flags).any(0).nonzero().flatten().tolist() if flags else []
+
     def alike(self, num_rows: int, most: int) -> Iterator[tuple[slice, "Pace"]]:
         """Pieces of all rows, of at most so many that follow one another and have the same number of steps."""
         start = 0

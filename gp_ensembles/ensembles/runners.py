@@ -1,6 +1,7 @@
 """How the shell runs one expert object over a stream: stage a block, then commit it in place."""
 
 import copy
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -337,3 +338,10 @@ def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
         if group is not None:
             return LatentRunner(bound, state, group)
     return PureRunner(bound, state)
+
+
+def scatter(runners: Mapping[int, Runner]) -> None:
+    """Bring states that runners keep for themselves back to where they came from."""
+    for runner in runners.values():
+        if isinstance(runner, CompactRunner):
+            runner.scatter()

@@ -38,16 +38,15 @@ def check_room(num_bytes: float, device: torch.device, what: str, mend: str) -> 
         mend: What to do instead, a clause.
 
     Raises:
-        ValueError: Saying both sizes.
+        ValueError: Saying both sizes, and by how much.
 
     Example:
         >>> check_room(1e18, torch.device("cpu"), "a table of the world", "take a smaller world")
         Traceback (most recent call last):
-        ValueError: a table of the world would take 1e+09 GB of memory, and there are ... GB; take a smaller world
+        ValueError: a table of the world would take 1e+09 GB of memory, and there are ... GB, 1e+09 GB too few; take ...
     """
     limit = memory_of(device)
     if num_bytes > limit:
         where = "" if device.type == "cpu" else f" of {device}"
-        raise ValueError(
-            f"{what} would take {num_bytes / 1e9:.3g} GB of memory{where}, and there are {limit / 1e9:.3g} GB; {mend}"
-        )
+        needed, free, short = (f"{size / 1e9:.3g} GB" for size in (num_bytes, limit, num_bytes - limit))
+        raise ValueError(f"{what} would take {needed} of memory{where}, and there are {free}, {short} too few; {mend}")

@@ -11,11 +11,12 @@ import torch
 
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.named_configs import config_titles
+from gp_ensembles.cli.optimize.methods import METHODS
 from gp_ensembles.cli.optimize.problems import make_problem
 from gp_ensembles.cli.optimize.runner import run_one
 from gp_ensembles.fleet import Fleet
 from tests.cli.conftest import CONFIG, make_rows, write_table
-from tests.pretend_device import pretend_device
+from tests.pretend_graphs import pretend_gpu
 
 SERIES = "ensemble: {like: oebe, bases: [LinearBasis], fit_settings: {num_samples: 1}}\nwarmup: 30\n"
 PLAIN = ["--progress", "false"]
@@ -82,8 +83,8 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", [*list(COMMANDS)[:3], pytest.param("embed", marks=pytest.mark.slow)])
 def test_files_are_those_of_the_host(name, folder, capsys):
-    for device, where in (("cpu", contextlib.nullcontext()), ("cuda", pretend_device())):
-        with where:
+    for device, where in (("cpu", contextlib.nullcontext()), ("cuda", pretend_gpu())):
+        with where as graphs:
             for number, words in enumerate(COMMANDS[name]):
                 given = [word.replace("OUT", device) for word in words]
                 given += ["--device", device] if number == 0 else []  # then where the run before was
@@ -97,10 +98,23 @@ def test_files_are_those_of_the_host(name, folder, capsys):
     summaries = [json.loads(path.read_text()) for path in Path("cuda").rglob("summary.json")]
     assert {told["device"] for told in summaries if "device" in told} <= {"cuda (a stand-in)"}
     assert any("device" in told for told in summaries) or name == "compare"
+    assert name in ("series", "embed") or sum(graph.num_replays for graph in graphs) > 3
+    assert {told["not_recorded"] for told in summaries if "not_recorded" in told} <= {None}
+
+
+def test_a_run_says_once_why_nothing_was_recorded(folder, capsys):
+    Path("window.yaml").write_text(CONFIG + "  rule: FixedShare\n  further: [{WindowGP: {num_rows: 50}}]\n")
+    words = ["stream", "rows.csv", "--target", "y", "--config", "window.yaml", "--warmup", "100", "--out", "gpu"]
+    with pretend_gpu() as graphs:
+        assert main([*words, *QUIET, "--device", "cuda"]) == 0
+    assert graphs == []
+    said = "WindowExpert cannot be an expert of a graph"
+    assert capsys.readouterr().out.count(f"no CUDA graph was recorded: {said}") == 1
+    assert json.loads(Path("gpu/summary.json").read_text())["not_recorded"].startswith(said)
 
 
 def test_series_of_a_gpu_go_on_on_the_host(folder, capsys):
-    with pretend_device():
+    with pretend_gpu():
         given = [word.replace("OUT", "gpu") for word in COMMANDS["series"][0]]
         assert main([*given, "--device", "cuda", "--dtype", "float32"]) == 0
     assert Fleet.notes_in("gpu/s/fleet")["device"] == "cuda"
@@ -125,19 +139,20 @@ def test_a_gpu_that_is_not_there_is_one_sentence(name, folder, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ensemble-logei", "gp-logei", "map-saas-logei", "random", "sobol"])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.runs_anywhere])
 def test_points_are_suggested_as_on_the_host(method):
     expected = run_one(make_problem("branin"), method, seed=0, num_iterations=1)
-    with pretend_device():
+    with pretend_gpu():
         found = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda")
     torch.testing.assert_close(found.X, expected.X, rtol=0, atol=1e-8)
 
 
-def test_methods_that_stay_on_the_host_are_named(folder, capsys):
-    words = ["optimize", "--problems", "branin", "--methods", "egp-ts", "random", "--seeds", "1", "--iterations", "1"]
-    with pretend_device():
+def test_methods_that_stay_on_the_host_are_named(folder, capsys, monkeypatch):
+    monkeypatch.setitem(METHODS, "sobol", METHODS["sobol"]._replace(runs_anywhere=False))
+    words = ["optimize", "--problems", "branin", "--methods", "sobol", "random", "--seeds", "1", "--iterations", "1"]
+    with pretend_gpu():
         assert main([*words, "--device", "cuda", *PLAIN]) == 2
-    assert "egp-ts: not on cuda" in capsys.readouterr().err
+    assert "sobol: not on cuda" in capsys.readouterr().err
 
 
 LABELS = {"counts": 5, "die_gp_classes": 2, "e_doebe_classes": 2, "ie_gp_classes": 2, "sie_gp_classes": 2}

@@ -41,6 +41,22 @@ def rules():
     }
 
 
+@pytest.mark.parametrize("block_size", [1, 4, 40])
+def test_an_expert_that_a_gross_error_took_all_weight_from_gets_some_back(block_size):
+    """Under a switching rule nobody is dead, be the posterior weight of one of two zero at the end of a block."""
+    X, y = stream()
+    y[39] = 1e3
+    priors = (torch.tensor(prior, dtype=torch.float64) for prior in (0.01, 9.0))
+    experts = [GaussianExpert(LinearFeatures(2, prior)) for prior in priors]
+    ensemble = Ensemble(experts, MarkovSwitching(sticky_transition(2, 0.95)))
+    _, want = ensemble.update(ensemble.init(), X, y)
+    densities = want.experts.log_prob[:, 39].detach()
+    assert float(densities.max() - densities.min()) > 1e3
+    got = OnlineEnsemble(ensemble, block_size=block_size).observe(X, y)
+    for field in ("mean", "log_prob", "log_weights"):
+        torch.testing.assert_close(getattr(got, field), getattr(want, field).detach(), rtol=1e-7, atol=1e-7)
+
+
 @pytest.mark.parametrize("rule", ["averaging", "switching"])
 @pytest.mark.parametrize("form", [None, square_root_state], ids=["covariance", "square root"])
 @pytest.mark.parametrize("block_size", [None, 1, 13])

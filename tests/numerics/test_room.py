@@ -18,7 +18,9 @@ def test_a_gpu_has_what_its_driver_says_is_free(monkeypatch):
     assert memory_of(device) == 3_000 + 1_500 - 500  # what torch keeps for itself and does not use is free, too
     assert asked == [device]
     check_room(4_000, device, "a table", "take less")
-    with pytest.raises(ValueError, match="a table would take 4e-06 GB of memory of cuda:1, and there are 4e-06 GB;"):
+    with pytest.raises(
+        ValueError, match="would take 4e-06 GB of memory of cuda:1, and there are 4e-06 GB, 1e-09 GB too few"
+    ):
         check_room(4_001, device, "a table", "take less")
 
 

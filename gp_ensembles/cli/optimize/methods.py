@@ -177,10 +177,10 @@ def _sparse(bounds: Tensor, seed: int) -> Optimizer:
 
 METHODS: dict[str, Method] = {
     "ensemble-logei": Method(EnsembleImprovement, runs_anywhere=True),
-    "egp-ts": Method(EnsembleThompson),
-    "egp-ts-dynamic": Method(_forgetful),
+    "egp-ts": Method(EnsembleThompson, runs_anywhere=True),
+    "egp-ts-dynamic": Method(_forgetful, runs_anywhere=True),
     "gp-logei": Method(ProcessImprovement, runs_anywhere=True),
-    "gp-ts": Method(ProcessThompson),
+    "gp-ts": Method(ProcessThompson, runs_anywhere=True),
     "bayesian-logei": Method(_fully_bayesian, ("jax", "numpyro")),
     "saas-logei": Method(_sparse, ("jax", "numpyro")),
     "map-saas-logei": Method(SparseMapImprovement, runs_anywhere=True),

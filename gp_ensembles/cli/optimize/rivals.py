@@ -11,10 +11,10 @@ from botorch.models.fully_bayesian import FullyBayesianSingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.sampling.pathwise import get_matheron_path_model
-from botorch.utils.sampling import optimize_posterior_samples
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
+from gp_ensembles.bo.draws import maximize_draws
 from gp_ensembles.cli.optimize.optimizer import Optimizer, maximizer
 
 _DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as the Thompson loop's
@@ -45,8 +45,7 @@ class ProcessThompson(Optimizer):
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""
         paths = get_matheron_path_model(_fitted_process(X, Y), torch.Size([1]))
-        best, _ = optimize_posterior_samples(paths, self.bounds, _DRAW_RAW_SAMPLES, _DRAW_RESTARTS)
-        return best.detach()
+        return maximize_draws(paths, self.bounds, _DRAW_RAW_SAMPLES, _DRAW_RESTARTS)
 
 
 @final
