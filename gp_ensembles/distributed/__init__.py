@@ -2,13 +2,13 @@
 
 ``ensemble`` (the object), ``model`` (the pipeline around it), ``pieces`` (which experts lie together), ``ranks`` (what
 processes tell one another);
-``ray_fleet`` (a fleet divided over actors), ``ray_tasks`` (data sets through it, fits and sweeps).
+``ray_fleet`` (a fleet divided over actors), ``ray_tasks`` (data sets through it, and sweeps).
 """
 
 from gp_ensembles.distributed.ensemble import DistributedEnsemble
 from gp_ensembles.distributed.ranks import RankLostError
 from gp_ensembles.distributed.ray_fleet import RayFleet, ShardLostError, divide_fleet
-from gp_ensembles.distributed.ray_tasks import FleetColumns, fit_divided, observe_dataset, sweep
+from gp_ensembles.distributed.ray_tasks import FleetColumns, observe_dataset, sweep
 
 __all__ = [
     "DistributedEnsemble",
@@ -17,7 +17,6 @@ __all__ = [
     "RayFleet",
     "ShardLostError",
     "divide_fleet",
-    "fit_divided",
     "observe_dataset",
     "sweep",
 ]

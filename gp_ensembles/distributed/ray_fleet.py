@@ -77,18 +77,18 @@ def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
         ...     [Fleet.load(f"{folder}/0-{number}").names for number in range(2)]
         [(), ('north', 'south')]
     """
-    folder = new_folder(folder, num_shards)
+    folder = _new_folder(folder, num_shards)
     whole = folder / "whole"
     fleet.save(whole)
     for number in range(num_shards):
         shard = Fleet.load(whole)
         shard.retire([name for name in (*shard.names, *shard.waiting) if shard_of(name, num_shards) != number])
         shard.save(part_folder(folder, 0, number))
-    write_head(folder, num_shards, 0)
+    _write_head(folder, num_shards, 0)
     remove_part(whole)
 
 
-def new_folder(folder: str | Path, num_shards: int) -> Path:
+def _new_folder(folder: str | Path, num_shards: int) -> Path:
     """A folder for a divided fleet; ValueError if there is no shard, or anything in it."""
     folder = Path(folder)
     if num_shards < 1:
@@ -99,7 +99,7 @@ def new_folder(folder: str | Path, num_shards: int) -> Path:
     return folder
 
 
-def write_head(folder: Path, num_shards: int, generation: int) -> None:
+def _write_head(folder: Path, num_shards: int, generation: int) -> None:
     """Say which of the shards in a folder are the fleet."""
     write_checkpoint(folder / _HEAD, _KIND, {"num_shards": num_shards, "generation": generation})
 
@@ -150,6 +150,51 @@ class RayFleet:
         self._checks.retire([*self._checks.names, *self._checks.waiting])
         self._unsaved: list[list[_Call]] = [[] for _ in range(self.num_shards)]
         self.actors = [self._begin(number) for number in range(self.num_shards)]
+
+    @classmethod
+    def fit(
+        cls, fleet: Fleet, names: Names, X: Tensor, y: Tensor, folder: str | Path, num_shards: int, **options: Any
+    ) -> "RayFleet":
+        """Fit to rows as :meth:`Fleet.fit` and :func:`divide_fleet` do, with a task for each shard.
+
+        What all series share is fitted here, to fifty of them at most. Noise and prior variances of each series are
+        fitted where its shard's task runs, which also learns its rows and writes the shard: so much of a fit grows with
+        the number of series. A task whose machine is lost is run again by Ray.
+
+        Args:
+            fleet: The settings; it stays as it is.
+            names: As in :meth:`Fleet.fit`.
+            X: As there.
+            y: As there.
+            folder: A new or empty folder, which all machines find under this name.
+            num_shards: How many.
+            **options: Those of :class:`RayFleet`.
+
+        Raises:
+            ImportError: If Ray is not installed.
+            ValueError: As :meth:`Fleet.fit` and :func:`divide_fleet`; then the folder is empty.
+            NumericalError: As :meth:`Fleet.fit`.
+
+        Example:
+            >>> fleet = RayFleet.fit(Fleet(), names, X, y, "/shared/meters", num_shards=16)  # doctest: +SKIP
+        """
+        ray, shared = import_ray(), fleet.fresh()
+        rows = CallRows(*shared.checked(names, X, y))
+        shared.fit_shared(*rows)
+        folder = _new_folder(folder, num_shards)
+        parts = divided(rows, [shard_of(name, num_shards) for name in rows.names])[1]
+        places = [part_folder(folder, 0, number) for number in range(num_shards)]
+        task, settled = ray.remote(_begin_shard), ray.put(shared)
+        asked = [task.remote(settled, parts.get(number), str(place.absolute())) for number, place in enumerate(places)]
+        try:
+            ray.get(asked)
+            _write_head(folder, num_shards, 0)
+        except BaseException as error:
+            ray.wait(asked, num_returns=len(asked))
+            for place in filter(Path.exists, places):
+                remove_part(place)
+            raise getattr(error, "cause", None) or error from error
+        return cls(folder, **options)
 
     def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
         """Predict each target, then learn it, as :meth:`Fleet.observe` does.
@@ -215,7 +260,7 @@ class RayFleet:
         generation = self._generation + 1
         everyone = range(self.num_shards)
         self._ask("save", {number: (str(part_folder(self._folder, generation, number)),) for number in everyone})
-        write_head(self._folder, self.num_shards, generation)
+        _write_head(self._folder, self.num_shards, generation)
         before, self._generation = self._generation, generation
         self._unsaved = [[] for _ in everyone]
         for number in everyone:
@@ -289,6 +334,15 @@ class RayFleet:
 
     def __repr__(self) -> str:
         return f"RayFleet({str(self._folder)!r}, {self.num_shards} shards)"
+
+
+def _begin_shard(shared: Fleet, rows: CallRows | None, folder: str) -> None:
+    """Begin the series of a shard, of which there may be none, and write it."""
+    torch.set_num_threads(1)
+    fleet = shared if rows is None else shared.fresh()
+    if rows is not None:
+        fleet.fit(*rows, shared=shared)
+    fleet.save(folder)
 
 
 def import_ray() -> Any:

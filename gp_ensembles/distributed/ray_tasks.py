@@ -1,17 +1,13 @@
-"""Data sets of Ray through a fleet; as Ray's tasks, fits of many series, and many configs and seeds on one stream."""
+"""Data sets of Ray through a fleet, and many configs and seeds on one stream as Ray's tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributed.ray_fleet import RayFleet, import_ray, new_folder, shard_of, write_head
-from gp_ensembles.fleet.calls import CallRows, divided
-from gp_ensembles.fleet.checkpoint import part_folder, remove_part
-from gp_ensembles.fleet.ensemble_fleet import Names
+from gp_ensembles.distributed.ray_fleet import RayFleet, import_ray
 from gp_ensembles.fleet.model import Fleet
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.model import OnlineModel
@@ -88,62 +84,6 @@ def observe_dataset(fleet: Fleet | RayFleet, dataset: Any, columns: FleetColumns
     finally:
         options.preserve_order = before
     return ray.data.from_arrow(parts)
-
-
-def fit_divided(
-    fleet: Fleet, names: Names, X: Tensor, y: Tensor, folder: str | Path, num_shards: int, *, progress: bool = False
-) -> None:
-    """Fit a fleet's settings to rows and leave it divided: :meth:`Fleet.fit` and then :func:`divide_fleet`, in tasks.
-
-    What all series share is fitted here, to fifty of them at most. Noise and prior variances of each series are fitted
-    where its shard's task runs, which also learns its rows and writes the shard: so much of a fit grows with the number
-    of series. A task whose machine is lost is run again by Ray.
-
-    Args:
-        fleet: The settings; it stays as it is.
-        names: As in :meth:`Fleet.fit`.
-        X: As there.
-        y: As there.
-        folder: A new or empty folder, which all machines find under this name.
-        num_shards: How many.
-        progress: Show a progress bar of what is fitted here.
-
-    Raises:
-        ImportError: If Ray is not installed.
-        ValueError: As :meth:`Fleet.fit` and :func:`divide_fleet`; then the folder is empty.
-        NumericalError: As :meth:`Fleet.fit`.
-
-    Example:
-        >>> fit_divided(Fleet(), names, X, y, "/shared/meters", num_shards=16)  # doctest: +SKIP
-        >>> running = RayFleet("/shared/meters")  # doctest: +SKIP
-    """
-    ray = import_ray()
-    shared = fleet.fresh()
-    rows = CallRows(*shared.checked(names, X, y))
-    shared.fit_shared(*rows, progress=progress)
-    folder = new_folder(folder, num_shards)
-    parts = divided(rows, [shard_of(name, num_shards) for name in rows.names])[1]
-    places = [part_folder(folder, 0, number) for number in range(num_shards)]
-    task, settled = ray.remote(_begin_shard), ray.put(shared)
-    asked = [task.remote(settled, parts.get(number), str(place.absolute())) for number, place in enumerate(places)]
-    try:
-        ray.get(asked)
-        write_head(folder, num_shards, 0)
-    except BaseException as error:
-        ray.wait(asked, num_returns=len(asked))
-        for place in filter(Path.exists, places):
-            remove_part(place)
-        raise getattr(error, "cause", None) or error from error
-
-
-def _begin_shard(shared: Fleet, rows: CallRows | None, folder: str) -> None:
-    torch.set_num_threads(1)
-    fleet = shared.fresh()
-    if rows is None:
-        fleet = shared  # a shard without series
-    else:
-        fleet.fit(*rows, shared=shared)
-    fleet.save(folder)
 
 
 def sweep(configs: Mapping[str, StreamConfig], X: Tensor, y: Tensor, seeds: Sequence[int] = (0,)) -> list[Score]:

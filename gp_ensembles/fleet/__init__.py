@@ -9,8 +9,7 @@ and ``store`` (who stands where, and the states), ``arrivals`` (which rows are w
 """
 
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
-from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.grouped import GroupedFleet
 from gp_ensembles.fleet.model import Fleet
 
-__all__ = ["EnsembleFleet", "Fleet", "GroupedFleet", "SeriesModel"]
+__all__ = ["EnsembleFleet", "Fleet", "GroupedFleet"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gp_ensembles import Fleet
 from gp_ensembles.distributed.ray_fleet import RayFleet, divide_fleet, shard_of
-from gp_ensembles.distributed.ray_tasks import FleetColumns, fit_divided, observe_dataset, score, sweep
+from gp_ensembles.distributed.ray_tasks import FleetColumns, observe_dataset, score, sweep
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.streaming.config import StreamConfig
 
@@ -119,7 +119,10 @@ def fits(ray, cluster, folder: Path) -> object:
     names, X, y = rows(60, 0)
     names[-1] = "only one row"
     fleet = Fleet(warmup=50)
-    fit_divided(fleet, names, X, y, folder / "tasks", 3)
+    running = RayFleet.fit(fleet, names, X, y, folder / "tasks", 3)
+    mean = running.predict(["series 1"], X[:1]).mean
+    for actor in running.actors:
+        ray.kill(actor)
     fleet.fit(names, X, y)
     divide_fleet(fleet, folder / "here", 3)
     said = []
@@ -133,11 +136,11 @@ def fits(ray, cluster, folder: Path) -> object:
                 parts += numbers(shard.observe([own[row] for row in mine], later[mine], targets[mine]))
         said.append(([(sorted(shard.names), shard.waiting) for shard in shards], parts))
     try:
-        fit_divided(fleet, ["a"] * 60, X[:60], torch.zeros(60, dtype=torch.float64), folder / "still", 3)
+        RayFleet.fit(fleet, ["a"] * 60, X[:60], torch.zeros(60, dtype=torch.float64), folder / "still", 3)
         message = "nothing"
     except ValueError as error:
         message = str(error)
-    return said, message, (folder / "still").exists()
+    return said, (mean, fleet.predict(["series 1"], X[:1]).mean), message, (folder / "still").exists()
 
 
 def refused(ray, cluster, folder: Path) -> object:

@@ -59,7 +59,7 @@ def test_alone_it_is_an_online_ensemble(kind, generator):
     online, other = DistributedEnsemble(ensemble, piece_size=1), OnlineEnsemble(ensemble)
     _, X, y = rows(120, generator)
     said, expected = online.observe(X, y), other.observe(X, y)
-    close = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
+    close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
     torch.testing.assert_close(said.mean, expected.mean, **close)
     torch.testing.assert_close(said.log_prob, expected.log_prob, **close)
     torch.testing.assert_close(said.log_weights.exp(), expected.log_weights.exp(), **close)

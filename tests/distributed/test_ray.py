@@ -70,12 +70,13 @@ def test_series_leave_come_and_go_out_and_a_lost_actor_knows(found):
 
 @pytest.mark.slow
 def test_fits_in_tasks_give_the_numbers_of_a_fit_in_one_process(found):
-    ((names, said), (alone, expected)), message, is_there = found("fits")
+    ((names, said), (alone, expected)), means, message, is_there = found("fits")
     assert names == alone
     assert sum(len(begun) for begun, _ in names) == 6
     assert {name: num for _, waiting in names for name, num in waiting.items()} == {"only one row": 1}
     for one, other in zip(said, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, equal_nan=True)
+    torch.testing.assert_close(*means, rtol=1e-9, atol=1e-9)
     assert "stand still" in message
     assert not is_there
 

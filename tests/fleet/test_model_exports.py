@@ -40,7 +40,7 @@ def test_a_series_goes_on_by_itself_and_comes_back(own_variances, generator):
     said = model.online.observe(model.scales.inputs(torch.stack(filled)), model.scales.targets(own_y))
     fleet.add(["twin", "again"], fleet.export("unit 1"))
     expected = fleet.observe(names[half:], X[half:], y[half:])
-    close = {"rtol": 1e-8, "atol": 1e-8, "equal_nan": True}
+    close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
     torch.testing.assert_close(said.mean * model.scales.y_scale + model.scales.y_mean, expected.mean[mine], **close)
     torch.testing.assert_close(said.log_prob - model.scales.y_scale.log(), expected.log_prob[mine], **close)
     for name in ("twin", "again"):
@@ -62,7 +62,7 @@ def test_a_series_moves_to_another_fleet_that_shares_hyperparameters(generator):
     three = [row for row, name in enumerate(names) if name != "unit 3"]
     given = [names[row] for row in three], X[three], y[three]
     for one, whole in zip(numbers(other.observe(*given)), numbers(fleet.observe(*given)), strict=True):
-        torch.testing.assert_close(one, whole, rtol=1e-9, atol=1e-9, equal_nan=True)
+        torch.testing.assert_close(one, whole, rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
 def test_shared_hyperparameters_and_the_rows_of_each_are_a_fit(generator):
@@ -82,7 +82,7 @@ def test_shared_hyperparameters_and_the_rows_of_each_are_a_fit(generator):
         mine = rows_of(later[0], s)
         found = part.observe([f"unit {s}"] * int(mine.sum()), later[1][mine], later[2][mine])
         for one, all_series in zip(numbers(found), numbers(said), strict=True):
-            torch.testing.assert_close(one, all_series[..., mine], rtol=1e-9, atol=1e-9, equal_nan=True)
+            torch.testing.assert_close(one, all_series[..., mine], rtol=1e-10, atol=1e-10, equal_nan=True)
     few = Fleet(SPEC, warmup=WARMUP)
     few.fit(["unit 0"] * 5, X[:5], y[:5], shared=shared)  # nothing must be fitted
     assert few.waiting == {"unit 0": 5}
