@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, final
 
@@ -26,7 +25,8 @@ from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import CHUNK_ROWS, take_warm_up
 from gp_ensembles.cli.series.scores import Score
 from gp_ensembles.cli.stream_commands import add_table_options, request
-from gp_ensembles.distributed.model import DistributedModel
+from gp_ensembles.distributed.model import HEAD, DistributedModel
+from gp_ensembles.distributed.ranks import begin_group
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import write_json, write_text
 from gp_ensembles.files.together import staged
@@ -53,6 +53,7 @@ def run_command(name: str, values: Namespace) -> int:
         config = replace(config_from(values), device=device)
         table = request(values)
         if values.resume:
+            _check_begun(values.out)
             run, stopped = _Run.load(values.out), DistributedModel.notes_in(values.out / MODEL)
             rows = table.reopen_plain(stopped["columns"])
             pass_over(rows, run.num_read, stopped.get("last", []))
@@ -77,6 +78,15 @@ def _check_options(values: Namespace) -> None:
         raise ValueError(f"--timeout is a positive number of seconds, got {values.timeout:g}")
 
 
+def _check_begun(out: Path) -> None:
+    """Raise if a folder holds a run that ended before its first checkpoint."""
+    if not (out / MODEL / HEAD).exists() and any(out.glob("predictions.*.csv.partial")):
+        raise ValueError(
+            f"the run in {out} ended before its first checkpoint, and nothing of it is left to go on from; leave "
+            f"--resume out to begin anew"
+        )
+
+
 @contextmanager
 def _group(device: str, timeout: float) -> Iterator[str]:
     """The process group that torchrun's variables describe, none where there are none; gives this process's device."""
@@ -85,7 +95,7 @@ def _group(device: str, timeout: float) -> Iterator[str]:
         return
     is_cuda = device.startswith("cuda")
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    begin_group(backend, timeout)
     try:
         yield f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" else device
     finally:

@@ -1,5 +1,6 @@
 """An ensemble whose experts lie on several processes: each runs its own, and all weigh all of them."""
 
+import re
 from pathlib import Path
 from typing import Any, final
 
@@ -11,6 +12,7 @@ from gp_ensembles.distributed.pieces import Piece, pieces_of, share_of
 from gp_ensembles.distributed.ranks import Ranks
 from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows
+from gp_ensembles.ensembles.likeness import check_parts, parts_in_words
 from gp_ensembles.ensembles.predictions import (
     AnyMixture,
     EnsemblePredictions,
@@ -35,6 +37,7 @@ _KIND = Kind(
     "gp_ensembles distributed", 1, "a distributed ensemble", "give a folder that a DistributedEnsemble was saved in"
 )
 _HEAD = "ensemble.pt"
+_NUMBERED = re.compile(r"experts-.*-at-\d+-(\d+)\.pt")
 
 
 @final
@@ -190,8 +193,9 @@ class DistributedEnsemble:
             OSError: If a file cannot be written.
             RankLostError: If another process is not there any more.
         """
-        place, at = Path(folder), int(self._state.meta.num_seen)
+        place = Path(folder)
         make_folder(place)
+        at = f"{int(self._state.meta.num_seen)}-{self.ranks.agreed(_next_number(place))}"
         for piece, state in zip(self._own, self._state.experts, strict=True):
             write_checkpoint(place / _file(piece, at), _KIND, {"state": dict(state._asdict()), "at": at})
         self.ranks.wait()
@@ -199,7 +203,7 @@ class DistributedEnsemble:
             layers = {name: value.cpu() for name, value in named_layers(self._state)}
             pieces = [list(piece) for piece in self._pieces]
             head = {"layers": layers, "ensemble": dict(self.ensemble.state_dict()), "pieces": pieces, "at": at}
-            write_checkpoint(place / _HEAD, _KIND, head)
+            write_checkpoint(place / _HEAD, _KIND, {**head, "parts": parts_in_words(self.ensemble)})
             known = {_file(piece, at) for piece in self._pieces}
             for path in place.glob("experts-*.pt"):
                 if path.name not in known:
@@ -211,10 +215,11 @@ class DistributedEnsemble:
 
         Raises:
             OSError: If a file cannot be read.
-            ValueError: If a file is damaged, or of an ensemble in other pieces; then nothing changes.
+            ValueError: If a file is damaged, or of another ensemble, or in other pieces; then nothing changes.
         """
         place = Path(folder)
         head = read_checkpoint(place / _HEAD, _KIND)
+        check_parts(self.ensemble, head.get("parts", {}), place)
         if head["pieces"] != [list(piece) for piece in self._pieces]:
             raise ValueError(f"{place} holds an ensemble in other pieces; take the same experts and piece_size")
         own = {name: tuple(value.shape) for name, value in self.ensemble.state_dict().items()}
@@ -285,9 +290,17 @@ def _copied(state: EnsembleState) -> EnsembleState:
     return state._replace(experts=experts)
 
 
-def _file(piece: Piece, at: int) -> str:
-    """The file of a piece, saved when the weight rule had seen so many rows."""
+def _file(piece: Piece, at: str | int) -> str:
+    """The file of a piece, saved when the weight rule had seen so many rows, and which of the saves in a folder it was.
+
+    No save writes into files of another one, which may be of another run: files of earlier versions have no number.
+    """
     return f"experts-{piece.start}-{piece.start + piece.size}-at-{at}.pt"
+
+
+def _next_number(place: Path) -> int:
+    numbers = [int(found[1]) for path in place.iterdir() if (found := _NUMBERED.fullmatch(path.name))]
+    return 1 + max(numbers, default=0)
 
 
 def _nothing() -> None:

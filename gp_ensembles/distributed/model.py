@@ -1,5 +1,6 @@
 """The pipeline around an ensemble whose experts lie on several processes: rows in their own units, warm-up, files."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -20,6 +21,7 @@ from gp_ensembles.streaming.model import OnlineModel
 from gp_ensembles.streaming.predictions import OnlinePredictions
 
 HEAD = "model.pt"
+_PART = re.compile(r"\d+(?:-(\d+))?")  # files of earlier versions have no number
 _KIND = Kind("gp_ensembles distributed model", 1, "a distributed model", "give a folder that one was saved in")
 
 
@@ -126,16 +128,17 @@ class DistributedModel:
             OSError: If a file cannot be written.
             RankLostError: If another process is not there any more.
         """
-        folder, at = Path(folder), self.num_rows
+        folder = Path(folder)
         make_folder(folder)
-        self.ensemble.save(folder / str(at))
+        at = f"{self.num_rows}-{self.ensemble.ranks.agreed(_next_number(folder))}"
+        self.ensemble.save(folder / at)
         if self.ensemble.ranks.rank == 0:
             about = {"config": self.config.to_plain(), "feature_names": list(self.feature_names)}
             size = self.ensemble.block_size
             content = {**about, **content_of(self._parts), "block_size": size, "at": at, "notes": dict(notes or {})}
             write_checkpoint(folder / HEAD, _KIND, content)
             for other in folder.iterdir():
-                if other.name.isdigit() and other.name != str(at):
+                if _PART.fullmatch(other.name) and other.name != at:
                     for path in other.iterdir():
                         remove_if_possible(path)
                     remove_folder(other)
@@ -181,6 +184,12 @@ def _check_target(config: StreamConfig) -> None:
     target = config.ensemble.target
     if not target.is_real or target.num_outputs is not None:
         raise ValueError(f"experts on several processes predict single real numbers, got {target!r}")
+
+
+def _next_number(folder: Path) -> int:
+    """Which of the saves into a folder comes: none writes over the states of another one."""
+    numbers = [int(found[1]) for path in folder.iterdir() if (found := _PART.fullmatch(path.name)) and found[1]]
+    return 1 + max(numbers, default=0)
 
 
 def _read(folder: Path) -> dict[str, Any]:

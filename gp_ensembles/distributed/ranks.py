@@ -1,15 +1,43 @@
 """What processes tell one another: their parts of a tensor, in the order of their ranks."""
 
+import os
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 
 class RankLostError(RuntimeError):
-    """Another process has ended, or did not answer in the time that ``init_process_group`` was given."""
+    """Another process has ended, did not come, or did not answer in the time that all wait for one another."""
+
+
+def begin_group(backend: str, seconds: float) -> None:
+    """Begin the default group of the processes that torchrun's variables describe.
+
+    Args:
+        backend: As for ``init_process_group``.
+        seconds: How long this process waits for the others, here and later.
+
+    Raises:
+        RankLostError: If they do not come.
+    """
+    rank, size = os.environ.get("RANK", "0"), os.environ["WORLD_SIZE"]
+    # One that connects to the first process tries twice.
+    waits = timedelta(seconds=seconds if rank == "0" else seconds / 2)
+    try:
+        store, own, num = next(rendezvous("env://", timeout=waits))
+        store.set_timeout(timedelta(seconds=seconds))
+        dist.init_process_group(backend, store=store, rank=own, world_size=num, timeout=timedelta(seconds=seconds))
+    except RuntimeError as error:
+        why = str(error).splitlines()[0].rstrip(".")
+        raise RankLostError(
+            f"rank {rank} of {size} did not meet the others within {seconds:g} s: {why}; start {size} processes that "
+            f"reach one another, or give them more time"
+        ) from error
 
 
 @final
@@ -65,5 +93,13 @@ class Ranks:
         Raises:
             RankLostError: As :meth:`gather`.
         """
-        said = torch.full((1,), float(flag), dtype=torch.float32, device="cpu")
-        return bool(self.gather(said, [1] * self.size)[0] > 0)
+        return bool(self.agreed(int(flag)))
+
+    def agreed(self, number: int) -> int:
+        """The number of the first rank, for all.
+
+        Raises:
+            RankLostError: As :meth:`gather`.
+        """
+        said = torch.full((1,), number, dtype=torch.int64, device="cpu")
+        return int(self.gather(said, [1] * self.size)[0])

@@ -8,7 +8,7 @@ place of one that was lost reads the folder and is given these rows again.
 import zlib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -19,13 +19,21 @@ from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoin
 from gp_ensembles.files.operations import make_folder
 from gp_ensembles.fleet.calls import CallRows, divided
 from gp_ensembles.fleet.checkpoint import part_folder, remove_part
-from gp_ensembles.fleet.ensemble_fleet import Names
+from gp_ensembles.fleet.ensemble_fleet import Names, listed
+from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.model import Fleet
 from gp_ensembles.fleet.predictions import FleetPredictions, in_order, together
 
 _HEAD = "shards.pt"
 _KIND = Kind("gp_ensembles divided fleet", 1, "a divided fleet", "give a folder that divide_fleet wrote")
 _ATTEMPTS = 5  # to begin a shard anew
+
+
+class _Call(NamedTuple):
+    """A call that changes a shard: a method of its fleet, and what it is given."""
+
+    what: str
+    given: tuple[Any, ...]
 
 
 class ShardLostError(RuntimeError):
@@ -39,18 +47,9 @@ class Shard:
         torch.set_num_threads(1)
         self._fleet = Fleet.load(folder)
 
-    def observe(self, rows: CallRows) -> FleetPredictions:
-        """See :meth:`Fleet.observe`."""
-        return self._fleet.observe(*rows)
-
-    def predict(self, rows: CallRows) -> Mixture | StudentTMixture:
-        """See :meth:`Fleet.predict`."""
-        return self._fleet.predict(rows.names, rows.X)
-
-    def save(self, folder: str) -> int:
-        """See :meth:`Fleet.save`; returns the number of series."""
-        self._fleet.save(folder)
-        return len(self._fleet.names) + len(self._fleet.waiting)
+    def call(self, what: str, *given: Any) -> Any:
+        """What a method of the fleet returns."""
+        return getattr(self._fleet, what)(*given)
 
 
 def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
@@ -78,20 +77,31 @@ def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
         ...     [Fleet.load(f"{folder}/0-{number}").names for number in range(2)]
         [(), ('north', 'south')]
     """
-    folder = Path(folder)
-    if num_shards < 1:
-        raise ValueError(f"num_shards must be positive, got {num_shards}")
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"there is something in {folder} already; give a new folder, or open it with RayFleet")
-    make_folder(folder)
+    folder = _new_folder(folder, num_shards)
     whole = folder / "whole"
     fleet.save(whole)
     for number in range(num_shards):
         shard = Fleet.load(whole)
         shard.retire([name for name in (*shard.names, *shard.waiting) if shard_of(name, num_shards) != number])
         shard.save(part_folder(folder, 0, number))
-    write_checkpoint(folder / _HEAD, _KIND, {"num_shards": num_shards, "generation": 0})
+    _write_head(folder, num_shards, 0)
     remove_part(whole)
+
+
+def _new_folder(folder: str | Path, num_shards: int) -> Path:
+    """A folder for a divided fleet; ValueError if there is no shard, or anything in it."""
+    folder = Path(folder)
+    if num_shards < 1:
+        raise ValueError(f"num_shards must be positive, got {num_shards}")
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"there is something in {folder} already; give a new folder, or open it with RayFleet")
+    make_folder(folder)
+    return folder
+
+
+def _write_head(folder: Path, num_shards: int, generation: int) -> None:
+    """Say which of the shards in a folder are the fleet."""
+    write_checkpoint(folder / _HEAD, _KIND, {"num_shards": num_shards, "generation": generation})
 
 
 def shard_of(name: Hashable, num_shards: int) -> int:
@@ -105,7 +115,7 @@ def shard_of(name: Hashable, num_shards: int) -> int:
 
 
 @final
-@in_turns(learning=["observe", "predict", "save"], reading=[])
+@in_turns(learning=["observe", "predict", "add", "retire", "export", "save"], reading=[])
 class RayFleet:
     """A divided fleet on a Ray cluster, an actor for each shard; what it says are the bits that shards' fleets say.
 
@@ -138,8 +148,53 @@ class RayFleet:
         self.turns = Turns()
         self._checks = Fleet.load(part_folder(self._folder, self._generation, 0))
         self._checks.retire([*self._checks.names, *self._checks.waiting])
-        self._unsaved: list[list[CallRows]] = [[] for _ in range(self.num_shards)]
+        self._unsaved: list[list[_Call]] = [[] for _ in range(self.num_shards)]
         self.actors = [self._begin(number) for number in range(self.num_shards)]
+
+    @classmethod
+    def fit(
+        cls, fleet: Fleet, names: Names, X: Tensor, y: Tensor, folder: str | Path, num_shards: int, **options: Any
+    ) -> "RayFleet":
+        """Fit to rows as :meth:`Fleet.fit` and :func:`divide_fleet` do, with a task for each shard.
+
+        What all series share is fitted here, to fifty of them at most. Noise and prior variances of each series are
+        fitted where its shard's task runs, which also learns its rows and writes the shard: so much of a fit grows with
+        the number of series. A task whose machine is lost is run again by Ray.
+
+        Args:
+            fleet: The settings; it stays as it is.
+            names: As in :meth:`Fleet.fit`.
+            X: As there.
+            y: As there.
+            folder: A new or empty folder, which all machines find under this name.
+            num_shards: How many.
+            **options: Those of :class:`RayFleet`.
+
+        Raises:
+            ImportError: If Ray is not installed.
+            ValueError: As :meth:`Fleet.fit` and :func:`divide_fleet`; then the folder is empty.
+            NumericalError: As :meth:`Fleet.fit`.
+
+        Example:
+            >>> fleet = RayFleet.fit(Fleet(), names, X, y, "/shared/meters", num_shards=16)  # doctest: +SKIP
+        """
+        ray, shared = import_ray(), fleet.fresh()
+        rows = CallRows(*shared.checked(names, X, y))
+        shared.fit_shared(*rows)
+        folder = _new_folder(folder, num_shards)
+        parts = divided(rows, [shard_of(name, num_shards) for name in rows.names])[1]
+        places = [part_folder(folder, 0, number) for number in range(num_shards)]
+        task, settled = ray.remote(_begin_shard), ray.put(shared)
+        asked = [task.remote(settled, parts.get(number), str(place.absolute())) for number, place in enumerate(places)]
+        try:
+            ray.get(asked)
+            _write_head(folder, num_shards, 0)
+        except BaseException as error:
+            ray.wait(asked, num_returns=len(asked))
+            for place in filter(Path.exists, places):
+                remove_part(place)
+            raise getattr(error, "cause", None) or error from error
+        return cls(folder, **options)
 
     def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
         """Predict each target, then learn it, as :meth:`Fleet.observe` does.
@@ -150,16 +205,7 @@ class RayFleet:
         """
         given, X, y = self._checks.checked(names, X, y)
         places, parts = self._divided(CallRows(given, X, y))
-        try:
-            said = self._ask("observe", parts)
-        except BaseException:  # some may have learned rows that others have not
-            for number in parts:
-                self.actors[number] = self._begun_anew(number)
-            raise
-        for number, part in parts.items():
-            self._unsaved[number].append(part)
-        if sum(len(part.y) for kept in self._unsaved for part in kept) > self._most_unsaved_rows:
-            self.save()
+        said = self._teach("observe", parts)
         return in_order([(places[number], said[number]) for number in parts], y)
 
     def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
@@ -172,8 +218,37 @@ class RayFleet:
         """
         given, X, y = self._checks.checked(names, X)
         places, parts = self._divided(CallRows(given, X, y))
-        said = self._ask("predict", parts)
+        said = self._ask("predict", {number: (part.names, part.X) for number, part in parts.items()})
         return together([said[number] for number in parts], torch.cat(list(places.values())).argsort())
+
+    def add(self, names: Names, model: SeriesModel) -> None:
+        """Add series, as :meth:`Fleet.add`.
+
+        Raises:
+            ValueError: As there; then no shard has any of them.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        self._teach("add", {number: (own, model) for number, own in self._owned(names).items()})
+
+    def retire(self, names: Names) -> None:
+        """Take series out, as :meth:`Fleet.retire`.
+
+        Raises:
+            KeyError: If one is unknown; then all stay.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        self._teach("retire", {number: (own,) for number, own in self._owned(names).items()})
+
+    def export(self, name: Hashable) -> SeriesModel:
+        """A series by itself, as :meth:`Fleet.export`.
+
+        Raises:
+            KeyError: As there.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        number = shard_of(listed([name])[0], self.num_shards)
+        model: SeriesModel = self._ask("export", {number: (name,)})[number]
+        return model
 
     def save(self) -> None:
         """Write all shards into their folders; a save that fails leaves the one before.
@@ -184,8 +259,8 @@ class RayFleet:
         """
         generation = self._generation + 1
         everyone = range(self.num_shards)
-        self._ask("save", {number: str(part_folder(self._folder, generation, number)) for number in everyone})
-        write_checkpoint(self._folder / _HEAD, _KIND, {"num_shards": self.num_shards, "generation": generation})
+        self._ask("save", {number: (str(part_folder(self._folder, generation, number)),) for number in everyone})
+        _write_head(self._folder, self.num_shards, generation)
         before, self._generation = self._generation, generation
         self._unsaved = [[] for _ in everyone]
         for number in everyone:
@@ -195,10 +270,34 @@ class RayFleet:
         """Numbers of the rows of each shard, and these rows."""
         return divided(rows, [shard_of(name, self.num_shards) for name in rows.names])
 
-    def _ask(self, what: str, given: Mapping[int, Any]) -> dict[int, Any]:
+    def _owned(self, names: Names) -> dict[int, list[Hashable]]:
+        """Names by the shards to which they belong."""
+        found: dict[int, list[Hashable]] = {}
+        for name in listed(names):
+            found.setdefault(shard_of(name, self.num_shards), []).append(name)
+        return found
+
+    def _teach(self, what: str, given: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """What shards answer to a call that changes them, which is kept until all is saved; all of them or none.
+
+        The first of what is given are names, one for each row or series.
+        """
+        try:
+            said = self._ask(what, given)
+        except BaseException:  # some may have learned what others have not
+            for number in given:
+                self.actors[number] = self._begun_anew(number)
+            raise
+        for number, part in given.items():
+            self._unsaved[number].append(_Call(what, part))
+        if sum(len(call.given[0]) for calls in self._unsaved for call in calls) > self._most_unsaved_rows:
+            self.save()
+        return said
+
+    def _ask(self, what: str, given: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         """What shards answer; those that are lost are begun anew and asked again."""
         lost = self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError
-        asked = {number: getattr(self.actors[number], what).remote(part) for number, part in given.items()}
+        asked = {number: self.actors[number].call.remote(what, *part) for number, part in given.items()}
         answers = {}
         for number, answer in asked.items():
             for _ in range(_ATTEMPTS):
@@ -207,7 +306,7 @@ class RayFleet:
                     break
                 except lost:
                     self.actors[number] = self._begun_anew(number)
-                    answer = getattr(self.actors[number], what).remote(given[number])
+                    answer = self.actors[number].call.remote(what, *given[number])
                 except self._ray.exceptions.RayTaskError as error:
                     raise error.cause from error
             else:
@@ -226,7 +325,7 @@ class RayFleet:
         for _ in range(_ATTEMPTS):
             actor = self._begin(number)
             try:
-                self._ray.get([actor.observe.remote(rows) for rows in self._unsaved[number]])
+                self._ray.get([actor.call.remote(call.what, *call.given) for call in self._unsaved[number]])
             except self._ray.exceptions.RayError as found:
                 error = found
             else:
@@ -235,6 +334,15 @@ class RayFleet:
 
     def __repr__(self) -> str:
         return f"RayFleet({str(self._folder)!r}, {self.num_shards} shards)"
+
+
+def _begin_shard(shared: Fleet, rows: CallRows | None, folder: str) -> None:
+    """Begin the series of a shard, of which there may be none, and write it."""
+    torch.set_num_threads(1)
+    fleet = shared if rows is None else shared.fresh()
+    if rows is not None:
+        fleet.fit(*rows, shared=shared)
+    fleet.save(folder)
 
 
 def import_ray() -> Any:

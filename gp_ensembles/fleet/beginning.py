@@ -1,17 +1,24 @@
 """From the first rows of some series to the ensemble that all of them have."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.memory import find_season
 from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.fleet.arrivals import numbered
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
+from gp_ensembles.fleet.fitting import fit_own_variances
+from gp_ensembles.fleet.scales import SeriesScales, fill
+from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.numerics.lag_selection import find_lags
 
+LEAST_TARGETS = 10  # of a warm-up
 _MOST_SERIES, _MOST_ROWS = 50, 500  # to which hyperparameters are fitted
 
 
@@ -29,6 +36,71 @@ class Rows(NamedTuple):
     def to(self, device: torch.device) -> "Rows":
         """The same on a device."""
         return Rows(self.X.to(device), self.y.to(device))
+
+
+def joined(waiting: Mapping[Hashable, Rows], names: Sequence[Hashable], X: Tensor, y: Tensor) -> dict[Hashable, Rows]:
+    """The rows of each series, with further ones (N of them) behind those that wait.
+
+    Example:
+        >>> waiting = joined({}, ["a", "b", "a"], torch.ones(3, 1), torch.arange(3.0))
+        >>> joined(waiting, ["a"], torch.ones(1, 1), torch.tensor([7.0]))["a"].y
+        tensor([0., 2., 7.])
+    """
+    found = dict(waiting)
+    codes, distinct = numbered(names, y)
+    counts = codes.bincount(minlength=len(distinct)).tolist()
+    for name, rows in zip(distinct, codes.argsort(stable=True).split(counts), strict=True):
+        parts = [*([found[name]] if name in found else []), (X[rows], y[rows])]
+        found[name] = Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return found
+
+
+def rows_of_warm_ups(
+    names: Sequence[Hashable], came: Mapping[Hashable, int], begun: Mapping[Hashable, int]
+) -> list[bool]:
+    """Which rows of a call belong to the warm-up of their series.
+
+    Args:
+        names: The series of each row.
+        came: How many rows of some series came before the call.
+        begun: The lengths of the warm-ups that are over now; those of others go on.
+
+    Example:
+        >>> rows_of_warm_ups(["a", "b", "a"], {"a": 1}, {"a": 2})
+        [True, True, False]
+    """
+    num, found = dict(came), []
+    for name in names:
+        place = num.get(name, 0)
+        num[name] = place + 1
+        found.append(name not in begun or place < begun[name])
+    return found
+
+
+def length_of_warm_up(y: Tensor, warmup: int) -> int | None:
+    """How many of the first rows of a series are its warm-up; ``None`` while there are too few rows or targets.
+
+    Example:
+        >>> y = torch.arange(30.0)
+        >>> y[:5] = torch.nan
+        >>> length_of_warm_up(y, 12), length_of_warm_up(y, 40)
+        (15, None)
+    """
+    num_seen = (~y.isnan()).cumsum(0)
+    least = max(warmup, int((num_seen < LEAST_TARGETS).sum()) + 1)
+    return least if least <= len(y) else None
+
+
+def standardized(warm: Sequence[Rows]) -> tuple[list[Rows], SeriesScales, Tensor]:
+    """Warm-ups of S series in units of their own, without gaps in the inputs; these units; the last inputs (S, D)."""
+    scales = [SeriesScales.fit(*rows) for rows in warm]
+    filled = [
+        fill(rows.X, torch.zeros_like(rows.y, dtype=torch.int64), one.X_mean.expand_as(rows.X))
+        for rows, one in zip(warm, scales, strict=True)
+    ]
+    standard = [Rows(one.inputs(X), one.targets(rows.y)) for X, rows, one in zip(filled, warm, scales, strict=True)]
+    together = SeriesScales(*(torch.cat(part) for part in zip(*scales, strict=True)))
+    return standard, together, torch.stack([X[-1] for X in filled])
 
 
 def template_of(series: Sequence[Rows]) -> Rows:
@@ -83,6 +155,24 @@ def shared_ensemble(spec: EnsembleSpec, template: Rows, seed: int) -> Ensemble:
         spec = replace(spec, lags=replace(spec.lags, lags=lags) if lags else None)
     generator = torch.Generator().manual_seed(seed)
     return spec.unfitted(template.X, template.y, generator=generator).ensemble
+
+
+def own_variances_of(
+    series: EnsembleFleet, settings: FitSettings, standard: Sequence[Rows]
+) -> Sequence[Variances | None]:
+    """Variances of series that begin, from their standardized warm-ups; none where all share the experts'.
+
+    Args:
+        series: The fleet that they begin in.
+        settings: How hyperparameters are fitted.
+        standard: Their warm-ups.
+    """
+    if not series.has_own_variances or settings.method is None:
+        return ()
+    like = series.ensemble.experts[0].features.prior_variance
+    X, y = (part.to(like.dtype) for part in stacked(standard))
+    may_move = torch.tensor([moves(rows) for rows in standard], dtype=torch.bool, device=y.device)
+    return fit_own_variances(series.ensemble, X, y, settings, may_move)
 
 
 def moves(rows: Rows) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.fixed_size import check_fixed_size
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
+from gp_ensembles.ensembles.likeness import check_parts, parts_in_words
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.ensembles.state import EnsembleState
@@ -294,7 +295,11 @@ class EnsembleFleet:
             OSError: If a file cannot be written.
         """
         names = self._slots.names
-        whole = {**(about or {}), "ensemble": dict(self.ensemble.state_dict())}
+        whole = {
+            **(about or {}),
+            "ensemble": dict(self.ensemble.state_dict()),
+            "parts": parts_in_words(self.ensemble),
+        }
         places = self._slots.places(names).to(self._store.failed.device)
         save_fleet(Path(folder), whole, names, places, self._store.tensors, progress=progress)
 
@@ -312,6 +317,7 @@ class EnsembleFleet:
         about, shards = read_about(Path(folder))
         if "spec" in about and "note_X_mean" not in self._store.tensors:
             raise ValueError(f"{folder} was saved by Fleet, with units of its series; read it with Fleet.load")
+        check_parts(self.ensemble, about.get("parts", {}), folder)
         _check_alike(self.ensemble.state_dict(), about["ensemble"])
         before = {name: value.clone() for name, value in self.ensemble.state_dict().items()}
         self.ensemble.load_state_dict(about["ensemble"])

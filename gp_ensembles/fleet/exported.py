@@ -1,17 +1,83 @@
-"""The ensemble of one series that has variances of its own: the experts of the fleet with other hyperparameters."""
+"""One series of a fleet by itself: its units, and the experts of the fleet with variances of its own."""
 
 import copy
 from collections.abc import Sequence
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
+from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
+from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
+from gp_ensembles.fleet.scales import SeriesScales
 from gp_ensembles.fleet.variances import Variances
+
+
+class SeriesModel(NamedTuple):
+    """A series of a :class:`~gp_ensembles.fleet.Fleet` by itself.
+
+    Attributes:
+        online: Its ensemble, on standardized rows.
+        scales: Its units, as of one row; what is not observed of a row is filled before.
+        levels: Its interval levels, ends (C, 1).
+        last: Its last inputs, which stand in where some are missing, shape (1, D).
+
+    Example:
+        >>> from gp_ensembles.fleet import Fleet
+        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> fleet = Fleet(warmup=20)
+        >>> fleet.fit(["north", "south"] * 30, X, X.squeeze(-1).sin())
+        >>> model = fleet.export("north")
+        >>> said = model.online.predict(model.scales.inputs(X[:1]))
+        >>> mean = said.mean * model.scales.y_scale + model.scales.y_mean
+        >>> bool((mean - fleet.predict(["north"], X[:1]).mean).abs() < 1e-9)
+        True
+        >>> fleet.add(["a second north"], model)
+    """
+
+    online: OnlineEnsemble
+    scales: SeriesScales
+    levels: LevelsState
+    last: Tensor
+
+    def check(self, ensemble: Ensemble, X: Tensor, intervals: IntervalLevels) -> None:
+        """Raise unless this can be a series of a fleet.
+
+        Args:
+            ensemble: What the fleet's series share.
+            X: Some inputs that it can have, shape (N, D), standardized.
+            intervals: The fleet's.
+
+        Raises:
+            ValueError: Saying what differs.
+        """
+        num, given = X.shape[1], self.scales.X_mean.shape[1]
+        if given != num or self.last.shape[1] != num:
+            raise ValueError(f"the model has {given} input columns, the fleet {num}")
+        if len(self.levels.lower) != len(intervals.coverages):
+            raise ValueError(f"the model has intervals of {len(self.levels.lower)} coverages, the fleet of {intervals}")
+        if not _see_alike(self.online.ensemble, ensemble, X):
+            raise ValueError("the model has other hyperparameters than the fleet; export it from one that shares them")
+
+    def repeated(self, num: int) -> tuple[SeriesScales, LevelsState, Tensor]:
+        """Units, levels and last inputs for so many series."""
+        scales = SeriesScales(*(part.expand(num, *part.shape[1:]) for part in self.scales))
+        return scales, LevelsState(*(end.expand(-1, num) for end in self.levels)), self.last.expand(num, -1)
+
+
+@torch.no_grad()
+def _see_alike(one: Ensemble, other: Ensemble, X: Tensor) -> bool:
+    """Whether all feature maps of two ensembles are the same functions, as far as some rows tell."""
+    widths = [e.num_inputs + (0 if e.memory is None else e.memory.num_columns) for e in (one, other)]
+    if widths[0] != widths[1]:
+        return False
+    rows = torch.cat([X, X.new_zeros(len(X), widths[0] - X.shape[1])], dim=-1)
+    maps = [evaluate(ensemble.bind(), rows) for ensemble in (one, other)]
+    return len(maps[0]) == len(maps[1]) and all(torch.equal(left, right) for left, right in zip(*maps, strict=True))
 
 
 @final

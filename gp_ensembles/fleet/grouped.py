@@ -20,7 +20,7 @@ from gp_ensembles.fleet.predictions import FleetPredictions, in_order, place_of,
 
 Groups = Mapping[Any, str] | Callable[[Any], str]
 
-_HEAD = "groups.pt"
+HEAD = "groups.pt"
 _KIND = Kind("gp_ensembles grouped fleet", 1, "a grouped fleet", "give a folder that a GroupedFleet was saved in")
 _PART: Final = re.compile(r"(\d+)-\d+")
 
@@ -33,6 +33,11 @@ class GroupedFleet:
     Args:
         fleet: The settings of every group's fleet; it stays as it is.
         groups: The group of each series: a mapping, or a function of the name. A series stays in its group.
+
+    Attributes:
+        settings: A fleet that has learned nothing, with the settings of every group's.
+        groups: What was given: a mapping may grow.
+        fleets: The fleets of the groups.
 
     Raises:
         ValueError: If the states of the fleet live in a folder.
@@ -54,7 +59,7 @@ class GroupedFleet:
         if fleet.folder is not None:
             raise ValueError(f"states of several fleets cannot live in {fleet.folder}; leave the fleet's folder out")
         self.turns = Turns()
-        self._settings, self._groups = fleet.fresh(), groups
+        self.settings, self.groups = fleet.fresh(), groups
         self.fleets: dict[str, Fleet] = {}
 
     @property
@@ -93,7 +98,7 @@ class GroupedFleet:
         """
         rows = checked_rows(names, X, y, None)
         _, parts = divided(rows, self._owners(rows.names))
-        fleets = {group: self._settings.fresh() for group in parts}
+        fleets = {group: self.settings.fresh() for group in parts}
         for group, part in parts.items():
             try:
                 fleets[group].fit(*part, progress=progress)
@@ -120,7 +125,7 @@ class GroupedFleet:
         """
         rows = checked_rows(names, X, y, self._num_inputs)
         places, parts = divided(rows, self._owners(rows.names))
-        fleets = {group: self.fleets.get(group) or self._settings.fresh() for group in parts}
+        fleets = {group: self.fleets.get(group) or self.settings.fresh() for group in parts}
         begun: dict[str, Begun] = {}
         try:
             for group, part in parts.items():  # what may be refused or fail comes first, in all groups
@@ -148,7 +153,7 @@ class GroupedFleet:
 
     def predict_interval(self, names: Names, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, (N,) each, of intervals, as :meth:`Fleet.predict_interval`."""
-        place_of(coverage, self._settings.intervals.coverages)
+        place_of(coverage, self.settings.intervals.coverages)
         places, parts = self._to_predict(names, X)
         order = _order(places)
         ends = [self.fleets[group].predict_interval(*part[:2], coverage) for group, part in parts.items()]
@@ -168,13 +173,14 @@ class GroupedFleet:
         for group in dict.fromkeys(owners):
             self.fleets[group].retire([name for name, own in zip(given, owners, strict=True) if own == group])
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None) -> None:
         """Write all groups into a folder, a fleet in each of its folders; a save that fails leaves the one before.
 
         A mapping of groups is kept with them; of a function what it said of the series that are known.
 
         Args:
             folder: Where; made if it is not there.
+            notes: Plain containers to be kept with it, see :meth:`notes_in`.
 
         Raises:
             TypeError: If a series' name is neither a string nor a whole number, or a group's name no string.
@@ -192,44 +198,45 @@ class GroupedFleet:
         generation = 1 + max((int(match[1]) for _, match in earlier), default=-1)
         for number, group in enumerate(begun):
             self.fleets[group].save(part_folder(folder, generation, number))
-        known = self._groups if isinstance(self._groups, Mapping) else self._known()
+        known = self.groups if isinstance(self.groups, Mapping) else self._known()
         waiting = [
             {"name": name, **own._asdict()}
             for group, fleet in self.fleets.items()
             if group not in begun
             for name, own in fleet.warm_ups.items()
         ]
-        head = {"generation": generation, "begun": begun, "waiting": waiting}
-        write_checkpoint(folder / _HEAD, _KIND, {**head, "names": list(known), "groups": list(known.values())})
+        head = {"generation": generation, "begun": begun, "waiting": waiting, "notes": dict(notes or {})}
+        write_checkpoint(folder / HEAD, _KIND, {**head, "names": list(known), "groups": list(known.values())})
         for path, _ in earlier:
             remove_part(path)
 
     @classmethod
-    def load(cls, folder: str | Path, groups: Groups | None = None) -> "GroupedFleet":
+    def load(
+        cls, folder: str | Path, groups: Groups | None = None, *, device: str | torch.device = "cpu"
+    ) -> "GroupedFleet":
         """The fleets that were saved in a folder, to the bit.
 
         Args:
             folder: Where they were saved.
             groups: The group of each series, as it was then; by default what was kept.
+            device: Where it goes on.
 
         Raises:
             FileNotFoundError: If there is no grouped fleet in the folder.
             ValueError: If a file is damaged, or a series was in another group then.
         """
         folder = Path(folder)
-        if not (folder / _HEAD).exists():
-            raise FileNotFoundError(f"{folder} holds no grouped fleet: there is no {_HEAD} in it; {_KIND.advice}")
-        head = read_checkpoint(folder / _HEAD, _KIND)
+        head = _read(folder)
         kept = dict(zip(head["names"], head["groups"], strict=True))
         fleets = {
-            group: Fleet.load(part_folder(folder, head["generation"], number))
+            group: Fleet.load(part_folder(folder, head["generation"], number), device=device)
             for number, group in enumerate(head["begun"])
         }
         found = cls(next(iter(fleets.values())), kept if groups is None else groups)
         found.fleets = fleets
         waiting = found._owners([row["name"] for row in head["waiting"]])
         for row, group in zip(head["waiting"], waiting, strict=True):
-            fleet = found.fleets.setdefault(group, found._settings.fresh())
+            fleet = found.fleets.setdefault(group, found.settings.fresh())
             fleet.observe([row["name"]] * len(row["y"]), row["X"], row["y"])
         for name, group in found._known().items():
             if found._owners([name]) != [group]:
@@ -237,6 +244,12 @@ class GroupedFleet:
                     f"series {name!r} was in group {group!r} when {folder} was written; give groups as then"
                 )
         return found
+
+    @staticmethod
+    def notes_in(folder: str | Path) -> dict[str, Any]:
+        """What was kept with a fleet that was saved in a folder; raises as :meth:`load`."""
+        notes: dict[str, Any] = _read(Path(folder)).get("notes", {})
+        return notes
 
     def __repr__(self) -> str:
         return f"GroupedFleet({', '.join(f'{group}: {fleet!r}' for group, fleet in self.fleets.items())})"
@@ -247,10 +260,10 @@ class GroupedFleet:
 
     def _owners(self, names: Sequence[Hashable]) -> list[str]:
         """The group of each series; KeyError for those that have none."""
-        if callable(self._groups):
-            return [self._groups(name) for name in names]
+        if callable(self.groups):
+            return [self.groups(name) for name in names]
         try:
-            return [self._groups[name] for name in names]
+            return [self.groups[name] for name in names]
         except KeyError as error:
             raise KeyError(f"series {error.args[0]!r} has no group; add it to groups") from error
 
@@ -268,6 +281,12 @@ class GroupedFleet:
         for name, group in zip(rows.names, owners, strict=True):
             self._check_known(name, group)
         return divided(rows, owners)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    if not (folder / HEAD).exists():
+        raise FileNotFoundError(f"{folder} holds no grouped fleet: there is no {HEAD} in it; {_KIND.advice}")
+    return read_checkpoint(folder / HEAD, _KIND)
 
 
 def _order(places: Mapping[str, Tensor]) -> Tensor:

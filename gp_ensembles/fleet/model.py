@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
+from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.ensembles.bases import FourierBasis
@@ -17,28 +17,43 @@ from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.turns import Turns, in_turns
-from gp_ensembles.fleet.arrivals import batches, numbered
-from gp_ensembles.fleet.beginning import Rows, moves, shared_ensemble, some_of, stacked, template_of
+from gp_ensembles.fleet.arrivals import numbered
+from gp_ensembles.fleet.beginning import (
+    LEAST_TARGETS,
+    Rows,
+    joined,
+    length_of_warm_up,
+    moves,
+    own_variances_of,
+    rows_of_warm_ups,
+    shared_ensemble,
+    some_of,
+    stacked,
+    standardized,
+    template_of,
+)
 from gp_ensembles.fleet.calls import Begun, CallRows, checked_rows
 from gp_ensembles.fleet.checkpoint import read_about, read_about_units
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
-from gp_ensembles.fleet.fitting import fit_bases, fit_own_variances
+from gp_ensembles.fleet.exported import SeriesModel
+from gp_ensembles.fleet.fitting import fit_bases
 from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
-from gp_ensembles.fleet.scales import SeriesScales, fill
+from gp_ensembles.fleet.scales import fill
 from gp_ensembles.fleet.store import check_mapped
-from gp_ensembles.fleet.units import levels_of, scales_of
-from gp_ensembles.fleet.variances import Variances
+from gp_ensembles.fleet.units import first_notes, levels_of, levels_of_rows, scales_of, write_levels, write_scales
 from gp_ensembles.numerics.devices import check_device
 
 _Counts = dict[Hashable, int]  # rows of series
-_LEAST_TARGETS = 10
 _BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
 # ``light`` with few features: eighty kilobytes for each series.
 SMALL = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), further=())
 
 
 @final
-@in_turns(learning=["fit", "observe", "retire"], reading=["predict", "predict_interval", "save"])
+@in_turns(
+    learning=["fit", "fit_shared", "observe", "add", "retire"],
+    reading=["predict", "predict_interval", "export", "save"],
+)
 class Fleet:
     """A model for each of many series: one ensemble's hyperparameters for all, scales, weights and states for each.
 
@@ -92,8 +107,8 @@ class Fleet:
     ) -> None:
         if not spec.target.is_real or spec.target.num_outputs is not None:
             raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
-        if warmup < _LEAST_TARGETS:
-            raise ValueError(f"warmup is {warmup}; at least {_LEAST_TARGETS} rows of a series are needed to begin")
+        if warmup < LEAST_TARGETS:
+            raise ValueError(f"warmup is {warmup}; at least {LEAST_TARGETS} rows of a series are needed to begin")
         self.turns = Turns()
         self.spec, self.warmup, self.seed, self.dtype = spec, warmup, seed, dtype
         self.device = check_device(device)
@@ -136,41 +151,63 @@ class Fleet:
 
     def fresh(self, folder: str | Path | None = None) -> "Fleet":
         """Another fleet with the same settings, which has learned nothing; its states live in memory or in a folder."""
-        return Fleet(
-            self.spec,
-            warmup=self.warmup,
-            coverages=self.intervals.coverages,
-            seed=self.seed,
-            dtype=self.dtype,
-            device=self.device,
-            own_variances=self.own_variances,
-            folder=folder,
-        )
+        return Fleet(self.spec, **self._numbers, dtype=self.dtype, device=self.device, folder=folder)
 
-    def fit(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
+    @property
+    def _numbers(self) -> dict[str, Any]:
+        own = {"warmup": self.warmup, "seed": self.seed, "own_variances": self.own_variances}
+        return {**own, "coverages": list(self.intervals.coverages)}
+
+    def fit(self, names: Names, X: Tensor, y: Tensor, *, shared: "Fleet | None" = None, progress: bool = False) -> None:
         """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
 
         Args:
             names: The series of each row, N of them. The rows of one series are in the order of time.
             X: Inputs in their units, shape (N, D), any float dtype; NaN where missing.
             y: Targets, shape (N,); NaN where missing.
+            shared: A fleet that was fitted, whose shared hyperparameters are taken in place of fitting them.
             progress: Show a progress bar.
 
         Raises:
-            ValueError: If rows are malformed, or no series has enough of them.
+            ValueError: If rows are malformed, no series has enough of them to fit to, or the other fleet has other
+                settings or is not fitted.
             NumericalError: If an evidence cannot be computed where it starts.
         """
+        other, ready = self._with_history(names, X, y, must_fit=shared is None)
+        if shared is not None:
+            other._share(shared)
+        other._begin(ready, must_fit=True, progress=progress)
+        self.__dict__.update({**other.__dict__, "turns": self.turns})
+
+    def fit_shared(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
+        """Forget everything, and fit only what series share to these rows: no series begins, see :meth:`fit`."""
+        other, ready = self._with_history(names, X, y, must_fit=True)
+        other._fit(standardized([other._waiting[name] for name in ready])[0], progress)
+        other._waiting = {}
+        self.__dict__.update({**other.__dict__, "turns": self.turns})
+
+    def _with_history(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "tuple[Fleet, _Counts]":
+        """A fresh fleet in which these rows wait, and the series that have enough of them; some if it must fit."""
         other = self.fresh(self.folder)
-        given, X, y = other.checked(names, X, y)
-        other._wait(given, X, y)
-        ready = {name: len(rows.y) for name, rows in other._waiting.items() if other._enough(rows)}
-        if not other._begin(ready, must_fit=True, progress=progress):
+        other._waiting = joined({}, *other.checked(names, X, y))
+        ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
+        if must_fit and not ready:
             most = max(other.waiting.values())
             raise ValueError(
-                f"no series has {self.warmup} rows and {_LEAST_TARGETS} targets to begin with, the longest has {most} "
+                f"no series has {self.warmup} rows and {LEAST_TARGETS} targets to begin with, the longest has {most} "
                 f"rows; give more rows, or take a smaller warmup"
             )
-        self.__dict__.update({**other.__dict__, "turns": self.turns})
+        return other, ready
+
+    def _share(self, other: "Fleet") -> None:
+        if other.series is None or other._template is None:
+            raise ValueError("the fleet whose hyperparameters are to be shared is not fitted yet")
+        if spec_to_plain(self.spec) != spec_to_plain(other.spec) or self.seed != other.seed:
+            raise ValueError("the fleet whose hyperparameters are to be shared has another ensemble or seed")
+        self._template = Rows(*other._template).to(self.device)
+        self.series = self._empty(self._template)
+        self.series.ensemble.load_state_dict(other.series.ensemble.state_dict())
+        self.series.read_hyperparameters()
 
     @torch.no_grad()
     def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
@@ -272,6 +309,39 @@ class Fleet:
         for name in set(given) - set(begun):
             del self._waiting[name]
 
+    def export(self, name: Hashable) -> SeriesModel:
+        """A series by itself: its ensemble with a copy of its state, its units and intervals.
+
+        Raises:
+            KeyError: If it is unknown, or its warm-up is not over.
+        """
+        series, own = self._series_of([name]), [name]
+        return SeriesModel(
+            series.export(name), scales_of(series, own), levels_of(series, own), series.note("last", own)
+        )
+
+    def add(self, names: Names, model: SeriesModel) -> None:
+        """Add series, each of which begins as a copy of one by itself, see :meth:`export`.
+
+        Args:
+            names: Their names, new and distinct.
+            model: One of this fleet, or of another with the same hyperparameters and settings.
+
+        Raises:
+            ValueError: If a series is there or waits, the model has other hyperparameters, columns or coverages, or
+                nothing is fitted yet.
+        """
+        given = listed(names)
+        if waiting := [name for name in given if name in self._waiting]:
+            raise ValueError(f"series {waiting[0]!r} is in its warm-up; retire it first, or leave it out")
+        if self.series is None or self._template is None:
+            raise ValueError("nothing is fitted yet: fit or observe first, or load a fleet")
+        model.check(self.series.ensemble, self._template.X.to(self.dtype), self.intervals)
+        self.series.add(given, model.online)
+        scales, levels, last = model.repeated(len(given))
+        write_scales(self.series, given, scales, last)
+        write_levels(self.series, given, levels)
+
     def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None, progress: bool = False) -> None:
         """Write everything into a folder, in shards; a save that fails leaves the one before.
 
@@ -290,10 +360,7 @@ class Fleet:
         waiting = [{"name": name, **rows._asdict()} for name, rows in self._waiting.items()]
         about = {
             "spec": spec_to_plain(self.spec),
-            "warmup": self.warmup,
-            "coverages": list(self.intervals.coverages),
-            "seed": self.seed,
-            "own_variances": self.own_variances,
+            **self._numbers,
             "dtype": str(self.dtype).removeprefix("torch."),
             "template": dict(self._template._asdict()),
             "waiting": waiting,
@@ -317,16 +384,9 @@ class Fleet:
             ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
         about = read_about_units(Path(folder))
-        fleet = cls(
-            spec_from_plain(about["spec"]),
-            warmup=about["warmup"],
-            coverages=about["coverages"],
-            seed=about["seed"],
-            own_variances=about["own_variances"],
-            dtype=getattr(torch, about["dtype"]),
-            device=device,
-            folder=states,
-        )
+        numbers = {name: about[name] for name in ("warmup", "coverages", "seed", "own_variances")}
+        dtype = getattr(torch, about["dtype"])
+        fleet = cls(spec_from_plain(about["spec"]), **numbers, dtype=dtype, device=device, folder=states)
         fleet._template = Rows(**about["template"]).to(fleet.device)
         fleet.series = fleet._empty(fleet._template)
         fleet.series.load(folder)
@@ -355,31 +415,12 @@ class Fleet:
         X = fill(X, codes, series.note("last", names))
         predictions = series.observe(names, scales.inputs(X).to(self.dtype), scales.targets(y).to(self.dtype))
         distribution = in_units(predictions.mixture, scales)
-        pit = cdf_by_pieces(distribution, y)
         state = levels_of(series, distinct)
-        levels = y.new_zeros(2, len(self.intervals.coverages), len(y))
-        covered = levels[0].clone()
-        newest = torch.zeros_like(codes[: len(distinct)])
-        for batch in batches(codes, lengths=(1,)):
-            rows, here = batch.rows.squeeze(-1), batch.places
-            part = LevelsState(*(ends[:, here] for ends in state))
-            after, output = self.intervals.update_each(part, pit[rows])
-            for ends, new in zip(state, after, strict=True):
-                ends[:, here] = new
-            levels[:, :, rows], covered[:, rows], newest[here] = output.levels, output.covered, rows
-        series.write_note("lower", distinct, state.lower.T)
-        series.write_note("upper", distinct, state.upper.T)
+        after, output, newest = levels_of_rows(self.intervals, state, codes, cdf_by_pieces(distribution, y))
+        write_levels(series, distinct, after)
         series.write_note("last", distinct, X[newest])
         log_prob = predictions.log_prob.double() - scales.y_scale.log()
-        whole = said._replace(distribution=distribution, levels=levels)
-        for old, new in (
-            (whole.mean, distribution.mean),
-            (whole.variance, distribution.variance),
-            (whole.log_prob, log_prob),
-            (whole.covered, covered),
-        ):
-            old.index_copy_(-1, said.rows, new)
-        return whole
+        return said.told(distribution, log_prob, output)
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
         """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
@@ -399,70 +440,31 @@ class Fleet:
         rows = torch.tensor(new, dtype=torch.int64, device=y.device)
         if not new:
             return rows
-        came = self.waiting
-        self._wait([names[row] for row in new], X[rows], y[rows])
-        begun = self._begin({name: num for name, kept in self._waiting.items() if (num := self._enough(kept))})
-        places = []
-        for name in (names[row] for row in new):
-            places.append(came.get(name, 0))
-            came[name] = places[-1] + 1
-        is_kept = [
-            name not in begun or place < begun[name]
-            for name, place in zip((names[row] for row in new), places, strict=True)
-        ]
-        return rows[torch.tensor(is_kept, dtype=torch.bool, device=y.device)]
+        came, own = self.waiting, [names[row] for row in new]
+        self._waiting = joined(self._waiting, own, X[rows], y[rows])
+        begun = self._begin(
+            {name: num for name, kept in self._waiting.items() if (num := length_of_warm_up(kept.y, self.warmup))}
+        )
+        return rows[torch.tensor(rows_of_warm_ups(own, came, begun), dtype=torch.bool, device=y.device)]
 
-    def _wait(self, names: Sequence[Hashable], X: Tensor, y: Tensor) -> None:
-        """Keep rows of series that have not begun."""
-        codes, distinct = numbered(names, y)
-        order = codes.argsort(stable=True)
-        counts = codes.bincount(minlength=len(distinct)).tolist()
-        for name, rows in zip(distinct, order.split(counts), strict=True):
-            old = self._waiting.get(name)
-            parts = [(X[rows], y[rows])] if old is None else [old, (X[rows], y[rows])]
-            self._waiting[name] = Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
-
-    def _begin(
-        self, ready: dict[Hashable, int], *, must_fit: bool = False, progress: bool = False
-    ) -> dict[Hashable, int]:
+    def _begin(self, ready: _Counts, *, must_fit: bool = False, progress: bool = False) -> _Counts:
         """Begin with series, each from its first so many rows; with none while there is nothing to fit to."""
         warm = {name: Rows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
         if not warm or (self.series is None and not must_fit and not any(moves(rows) for rows in warm.values())):
             return {}
-        scales = [SeriesScales.fit(*rows) for rows in warm.values()]
-        filled = [
-            Rows(fill(rows.X, torch.zeros_like(rows.y, dtype=torch.int64), one.X_mean.expand_as(rows.X)), rows.y)
-            for rows, one in zip(warm.values(), scales, strict=True)
-        ]
-        standard = [Rows(one.inputs(rows.X), one.targets(rows.y)) for rows, one in zip(filled, scales, strict=True)]
+        standard, scales, last = standardized(list(warm.values()))
         if self.series is None:
             self._fit(standard, progress)
         assert self.series is not None
         names = list(warm)
-        self.series.add(names, variances=self._variances_of(self.series, standard))
-        for field in SeriesScales._fields:
-            self.series.write_note(field, names, torch.cat([getattr(one, field) for one in scales]))
-        self.series.write_note("last", names, torch.stack([rows.X[-1] for rows in filled]))
+        self.series.add(names, variances=own_variances_of(self.series, self.spec.fit_settings, standard))
+        write_scales(self.series, names, scales, last)
         each = [name for name, rows in zip(names, standard, strict=True) for _ in range(len(rows.y))]
         X, y = (torch.cat(part).to(self.dtype) for part in zip(*standard, strict=True))
         self.series.observe(each, X, y)
         for name in names:
             del self._waiting[name]
         return ready
-
-    def _variances_of(self, series: EnsembleFleet, standard: Sequence[Rows]) -> Sequence[Variances | None]:
-        """The variances of series that begin, from their standardized warm-ups; none where all share the experts'."""
-        if not series.has_own_variances or self.spec.fit_settings.method is None:
-            return ()
-        X, y = (part.to(self.dtype) for part in stacked(standard))
-        may_move = torch.tensor([moves(rows) for rows in standard], dtype=torch.bool, device=y.device)
-        return fit_own_variances(series.ensemble, X, y, self.spec.fit_settings, may_move)
-
-    def _enough(self, rows: Rows) -> int | None:
-        """How many of the first rows are a warm-up; ``None`` while there are too few."""
-        num_seen = (~rows.y.isnan()).cumsum(0)
-        least = max(self.warmup, int((num_seen < _LEAST_TARGETS).sum()) + 1)
-        return least if least <= len(rows.y) else None
 
     def _fit(self, standard: Sequence[Rows], progress: bool) -> None:
         """Find the hyperparameters that some series share, from their standardized rows."""
@@ -478,12 +480,7 @@ class Fleet:
 
     def _empty(self, template: Rows) -> EnsembleFleet:
         """No series yet, with hyperparameters as they start."""
-        zero = template.X.new_zeros(template.X.shape[1])
-        levels = self.intervals.init(zero)
-        notes = {
-            **{"X_mean": zero, "X_scale": zero + 1, "y_mean": zero.new_zeros(()), "y_scale": zero.new_ones(())},
-            **{"last": zero, "lower": levels.lower, "upper": levels.upper},
-        }
+        notes = first_notes(template.X.new_zeros(template.X.shape[1]), self.intervals)
         rows = Rows(*(part.to(self.dtype) for part in template))
         ensemble = shared_ensemble(self.spec, rows, self.seed)
         return EnsembleFleet(ensemble, folder=self.folder, notes=notes, own_variances=self.own_variances)

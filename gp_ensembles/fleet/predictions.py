@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.calibration.levels import LevelsOutput
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.fleet.scales import SeriesScales
@@ -53,6 +54,15 @@ class FleetPredictions(NamedTuple):
             for end, levels in zip(ends, self.levels[:, place], strict=True):
                 end[self.rows] = quantile_each(self.distribution, levels)
         return ends[0], ends[1]
+
+    def told(
+        self, distribution: Mixture | StudentTMixture, log_prob: Tensor, output: LevelsOutput
+    ) -> "FleetPredictions":
+        """This with what is said of its rows, written into its tensors: log densities (R,), levels and covered."""
+        said = distribution.mean, distribution.variance, log_prob, output.covered
+        for old, new in zip((self.mean, self.variance, self.log_prob, self.covered), said, strict=True):
+            old.index_copy_(-1, self.rows, new)
+        return self._replace(distribution=distribution, levels=output.levels)
 
 
 def nothing(y: Tensor, rows: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:

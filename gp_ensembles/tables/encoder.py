@@ -57,6 +57,7 @@ class TableEncoder:
         notes: What a reader of the table should know.
         words: Cells that mean that there is no value.
         series: The column that tells the series of each row; ``None`` where there is one.
+        series_group: The column that tells the group of that series; ``None`` where there are no groups.
     """
 
     columns: tuple[ColumnEncoder, ...]
@@ -66,6 +67,7 @@ class TableEncoder:
     notes: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     series: str | None = None
+    series_group: str | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -76,8 +78,8 @@ class TableEncoder:
     def input_columns(self) -> tuple[str, ...]:
         """Columns of the table that are read for the inputs and the time."""
         names = [column.name for column in self.columns if not isinstance(column, DroppedColumn)]
-        clock, series = self.clock, self.series
-        return tuple(dict.fromkeys((*names, *(() if clock is None else clock.names), *([series] if series else []))))
+        owners = [name for name in (self.series, self.series_group) if name is not None]
+        return tuple(dict.fromkeys((*names, *(() if self.clock is None else self.clock.names), *owners)))
 
     @classmethod
     def fit(
@@ -120,7 +122,8 @@ class TableEncoder:
                     f"{path}: rows of several series have no common order; leave out the time {options.time}"
                 )
             told = notes_of(columns, raw.columns, decimal)
-            return cls(tuple(columns), target_column, None, missing, told, options.missing, options.series)
+            owners = options.series, options.series_group
+            return cls(tuple(columns), target_column, None, missing, told, options.missing, *owners)
         clock, notes = find_clock(columns, raw.columns, decimal)
         if options.time == target:
             raise TableError(f"{path}: the column {target} is the target, and cannot order the rows as well")
@@ -178,17 +181,10 @@ class TableEncoder:
             None if steps is None else torch.from_numpy(steps),
             first_row,
             None if raw.lines is None else torch.from_numpy(raw.lines),
-            None if self.series is None else self._series_of(self.series, raw, path, first_row),
+            _owners(self.series, raw, path, first_row, "the row belongs to no series; name it"),
+            _owners(self.series_group, raw, path, first_row, "the series of the row is in no group; name it"),
         )
         return replace(self, clock=clock), rows
-
-    def _series_of(self, column: str, raw: RawRows, path: str, first_row: int) -> tuple[str, ...]:
-        """The series of each row."""
-        names = tuple(texts_of(raw.columns[column]))
-        if "" in names:
-            problem = "the row belongs to no series; name it, or leave the row out"
-            raise _Named(path, column, raw, first_row).error(names.index(""), problem)
-        return names
 
     def times(self, raw: RawRows, decimal: str, path: str, first_row: int) -> Times | None:
         """Times of rows (B,), ``None`` without a clock; arguments as for :meth:`encode`.
@@ -233,6 +229,7 @@ class TableEncoder:
             "notes": list(self.notes),
             "words": list(self.words),
             "series": self.series,
+            "series_group": self.series_group,
         }
 
     @classmethod
@@ -247,6 +244,7 @@ class TableEncoder:
             tuple(plain["notes"]),
             tuple(plain["words"]),
             plain.get("series"),
+            plain.get("series_group"),
         )
 
     def _column_of(self, place: int) -> str:
@@ -286,3 +284,13 @@ def _share_missing(column: ColumnEncoder, raw: RawRows, decimal: str) -> float:
     if not column.names or not raw.num_rows:
         return 0.0
     return float(np.isnan(column.encode(raw.columns[column.name], decimal)[:, 0]).mean())
+
+
+def _owners(column: str | None, raw: RawRows, path: str, first_row: int, problem: str) -> tuple[str, ...] | None:
+    """The name of the series or group of each row, if there is a column of them."""
+    if column is None:
+        return None
+    names = tuple(texts_of(raw.columns[column]))
+    if "" in names:
+        raise _Named(path, column, raw, first_row).error(names.index(""), f"{problem}, or leave the row out")
+    return names

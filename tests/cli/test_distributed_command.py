@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -154,11 +156,68 @@ def test_options_that_it_cannot_have_are_refused(more, message, folder, capsys):
 
 def test_the_group_has_the_timeout_that_was_given(folder, monkeypatch, capsys):
     def begin(backend, timeout):
-        raise ValueError(f"{backend} for {timeout.total_seconds():g} s")
+        raise ValueError(f"{backend} for {timeout:g} s")
 
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(distributed_command.dist, "init_process_group", begin)
+    monkeypatch.setattr(distributed_command, "begin_group", begin)
     assert main(words("all.csv", "run")) == 2
     assert "gloo for 300 s" in capsys.readouterr().err
     assert main(words("all.csv", "run", "--timeout", "20")) == 2
     assert "gloo for 20 s" in capsys.readouterr().err
+
+
+def started(rank, port, *given):
+    """One of two processes, as torchrun would start it."""
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    own |= {"MASTER_PORT": str(port), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "gp_ensembles", *given]
+    return subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_alone_gives_up_in_time(rank, folder):
+    """The other one never comes; four seconds, and what it takes to begin on a busy machine."""
+    start = time.monotonic()
+    alone = started(rank, free_port(), *words("all.csv", "run", "--timeout", "4"))
+    said = alone.communicate(timeout=60)[1].decode()
+    assert alone.returncode == 1
+    assert f"rank {rank} of 2 did not meet the others within 4 s" in said
+    assert time.monotonic() - start < 30
+    assert not (folder / "run/predictions.csv").exists()
+
+
+@pytest.mark.parametrize("fails", ["before they meet", "after it"])
+def test_where_the_first_process_fails_alone_the_other_one_ends(fails, folder):
+    port, start = free_port(), time.monotonic()
+    if fails == "before they meet":
+        (folder / "file").write_text("")
+        first = started(0, port, *words("all.csv", "file", "--timeout", "5"))
+    else:
+        (folder / "run").mkdir()
+        (folder / "run/model").write_text("a file where the states go")
+        first = started(0, port, *words("all.csv", "run", "--timeout", "5"))
+    second = started(1, port, *words("all.csv", "elsewhere", "--timeout", "5"))
+    errors = [one.communicate(timeout=100)[1].decode() for one in (first, second)]
+    assert first.returncode == 2
+    assert second.returncode == 1
+    assert "RankLostError" in errors[1]
+    assert time.monotonic() - start < 60
+    assert not (folder / "run/predictions.csv").exists()
+
+
+def test_a_run_without_a_checkpoint_is_not_gone_on_with(folder, capsys):
+    rows = (folder / "all.csv").read_text().splitlines(keepends=True)
+    (folder / "bad.csv").write_text("".join([*rows[:70], "oops,1.0,2.0\n", *rows[71:]]))
+    assert main(words("bad.csv", "run")) == 2
+    capsys.readouterr()
+    assert main(words("all.csv", "run", "--resume", "true")) == 2
+    said = capsys.readouterr().err
+    assert "the run in run ended before its first checkpoint, and nothing of it is left to go on from" in said
+    assert "leave --resume out to begin anew" in said
+    assert main(words("all.csv", "run")) == 0

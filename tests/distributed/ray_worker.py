@@ -1,7 +1,9 @@
-"""What a test of Ray does in a process of its own: a cluster of two machines on this one, and what became of it."""
+"""What tests of Ray do in a process of their own: a cluster of two machines on this one, and what became of it."""
 
 import argparse
 import pickle
+import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles import Fleet
-from gp_ensembles.distributed.ray_fleet import RayFleet, divide_fleet
+from gp_ensembles.distributed.ray_fleet import RayFleet, divide_fleet, shard_of
 from gp_ensembles.distributed.ray_tasks import FleetColumns, observe_dataset, score, sweep
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.streaming.config import StreamConfig
@@ -83,6 +85,64 @@ def lost(ray, cluster, folder: Path) -> object:
     return (*found, numbers(again.observe(*rows(20, 4))), found[0][18:24])
 
 
+def verbs(ray, cluster, folder: Path) -> object:
+    """Series that leave, come and go out, with an actor lost behind that, and the same on the shards' fleets."""
+    divide_fleet(begun(), folder / "fleet", 2)
+    fleet = RayFleet(folder / "fleet")
+    shards = [Fleet.load(folder / "fleet" / f"0-{number}") for number in range(2)]
+    names, X, y = rows(20, 1)
+    fleet.observe(names, X, y)
+    fleet.add(["copy", "another copy"], fleet.export("series 3"))
+    fleet.retire(["series 0", "series 1"])
+    messages, copy = [], fleet.export("copy")
+    for what in (lambda: fleet.retire(["series 2", "series 0"]), lambda: fleet.add(["copy", "third"], copy)):
+        try:
+            what()
+        except (ValueError, KeyError) as error:
+            messages.append(f"{type(error).__name__}: {error}")
+    for actor in fleet.actors:
+        ray.kill(actor)
+    asked = ["copy", "series 2", "another copy"]
+    found = numbers(fleet.observe(asked, X[:3], y[:3]))
+    for number, shard in enumerate(shards):
+        mine = [row for row, name in enumerate(names) if shard_of(name, 2) == number]
+        shard.observe([names[row] for row in mine], X[mine], y[mine])
+    model = shards[shard_of("series 3", 2)].export("series 3")
+    for name in asked[::2]:
+        shards[shard_of(name, 2)].add([name], model)
+    expected = [shards[shard_of(name, 2)].predict([name], X[row : row + 1]) for row, name in enumerate(asked)]
+    return messages, found, torch.cat([one.mean for one in expected])
+
+
+def fits(ray, cluster, folder: Path) -> object:
+    """A fleet whose shards are fitted by tasks, and one that is fitted here and divided; a fit that fails."""
+    names, X, y = rows(60, 0)
+    names[-1] = "only one row"
+    fleet = Fleet(warmup=50)
+    running = RayFleet.fit(fleet, names, X, y, folder / "tasks", 3)
+    mean = running.predict(["series 1"], X[:1]).mean
+    for actor in running.actors:
+        ray.kill(actor)
+    fleet.fit(names, X, y)
+    divide_fleet(fleet, folder / "here", 3)
+    said = []
+    for kind in ("tasks", "here"):
+        shards = [Fleet.load(folder / kind / f"0-{number}") for number in range(3)]
+        own, later, targets = rows(20, 1)
+        parts = []
+        for number, shard in enumerate(shards):
+            mine = [row for row, name in enumerate(own) if shard_of(name, 3) == number]
+            if mine:
+                parts += numbers(shard.observe([own[row] for row in mine], later[mine], targets[mine]))
+        said.append(([(sorted(shard.names), shard.waiting) for shard in shards], parts))
+    try:
+        RayFleet.fit(fleet, ["a"] * 60, X[:60], torch.zeros(60, dtype=torch.float64), folder / "still", 3)
+        message = "nothing"
+    except ValueError as error:
+        message = str(error)
+    return said, (mean, fleet.predict(["series 1"], X[:1]).mean), message, (folder / "still").exists()
+
+
 def refused(ray, cluster, folder: Path) -> object:
     """Rows that are refused: nothing is learned, and what was said."""
     divide_fleet(begun(), folder / "fleet", 2)
@@ -119,9 +179,11 @@ def tasks(ray, cluster, folder: Path) -> object:
     return done, [part.mean for part in expected], names, scores, alone
 
 
+JOBS = {job.__name__: job for job in (steady, verbs, fits, refused, tasks, lost)}  # the last one takes a machine out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--what", required=True)
     parser.add_argument("--folder", type=Path, required=True)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -129,11 +191,18 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     torch.set_num_threads(1)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    cluster.second = cluster.add_node(num_cpus=2)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
+    cluster.second = cluster.add_node(num_cpus=4)
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-    found = {"steady": steady, "lost": lost, "refused": refused, "tasks": tasks}[given.what](ray, cluster, given.folder)
-    (given.folder / "found").write_bytes(pickle.dumps(found))
+    for name, job in JOBS.items():
+        folder, start = given.folder / name, time.monotonic()
+        folder.mkdir()
+        try:
+            found = job(ray, cluster, folder)
+        except Exception:
+            found = traceback.format_exc()
+        (given.folder / f"{name}.pickle").write_bytes(pickle.dumps(found))
+        print(f"{name}: {time.monotonic() - start:.1f} s")
     ray.shutdown()
     cluster.shutdown()
 

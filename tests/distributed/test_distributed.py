@@ -21,9 +21,10 @@ from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
-from gp_ensembles.experts import LaplaceExpert
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert
+from gp_ensembles.filters import RandomWalk
 from gp_ensembles.likelihoods import LogisticLikelihood
-from gp_ensembles.meta_learners import FixedShare
+from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.streaming import StreamConfig
 from tests.fleet.instances import ENSEMBLES, linear, rows
 
@@ -59,7 +60,7 @@ def test_alone_it_is_an_online_ensemble(kind, generator):
     online, other = DistributedEnsemble(ensemble, piece_size=1), OnlineEnsemble(ensemble)
     _, X, y = rows(120, generator)
     said, expected = online.observe(X, y), other.observe(X, y)
-    close = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
+    close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
     torch.testing.assert_close(said.mean, expected.mean, **close)
     torch.testing.assert_close(said.log_prob, expected.log_prob, **close)
     torch.testing.assert_close(said.log_weights.exp(), expected.log_weights.exp(), **close)
@@ -99,6 +100,21 @@ def test_where_a_process_ends_the_others_say_so(tmp_path):
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.parametrize(
+    ("rank", "num_files"),
+    [(0, 2), *(pytest.param(*slow, marks=pytest.mark.slow) for slow in ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2)))],
+)
+def test_a_process_that_ends_in_a_save_leaves_the_one_before(rank, num_files, tmp_path):
+    """After so many of its files; the other one says so, and the folder goes on as it was, on one process."""
+    expected = run(tmp_path / "whole", 1, "stream", "switching")[0]
+    found = run(tmp_path / "two", 2, f"die {rank} {num_files}", "switching")
+    assert found[rank] is None
+    assert found[1 - rank][0] == "RankLostError"
+    assert torch.equal(found[1 - rank][1], expected[-1])
+    again = run(tmp_path / "two", 1, "go on", "switching")[0]
+    assert same(again, expected[len(expected) // 2 :])
+
+
 def test_what_cannot_be_distributed_is_refused(monkeypatch, tmp_path, generator):
     with pytest.raises(TypeError, match="LaplaceExpert cannot lie on several processes"):
         DistributedEnsemble(Ensemble([LaplaceExpert(linear(), LogisticLikelihood())], FixedShare()))
@@ -119,6 +135,29 @@ def test_what_cannot_be_distributed_is_refused(monkeypatch, tmp_path, generator)
         online.load(tmp_path)
     assert torch.equal(online.log_weights, before)
     assert len(list(tmp_path.iterdir())) == 6  # five pieces and the head
+
+
+def test_a_checkpoint_of_another_ensemble_is_refused(tmp_path, generator):
+    """Of the same shapes, too: whose experts walk, forget or are weighed otherwise."""
+    _, X, y = rows(40, generator)
+    walks = Ensemble([GaussianExpert(linear(), transition=RandomWalk(1e-2))], FixedShare())
+    online = DistributedEnsemble(walks)
+    online.observe(X, y)
+    online.save(tmp_path)
+    others = {
+        "experts.0.transition is RandomWalk there and not there here": ([GaussianExpert(linear())], FixedShare(), {}),
+        "outlier threshold is none there and 4 here": (walks.experts, FixedShare(), {"outlier_threshold": 4.0}),
+        "meta_learner is FixedShare there and BayesianModelAveraging": (walks.experts, BayesianModelAveraging(), {}),
+    }
+    for message, (experts, rule, options) in others.items():
+        other = DistributedEnsemble(Ensemble(list(experts), rule, **options))
+        before = other.log_weights.clone()
+        with pytest.raises(ValueError, match=message):
+            other.load(tmp_path)
+        assert torch.equal(other.log_weights, before)
+    again = DistributedEnsemble(Ensemble([GaussianExpert(linear(), transition=RandomWalk(1e-2))], FixedShare()))
+    again.load(tmp_path)
+    assert torch.equal(again.predict(X[:3]).mean, online.predict(X[:3]).mean)
 
 
 def test_more_processes_than_pieces_of_experts_are_refused():
@@ -162,7 +201,7 @@ def test_a_model_in_units_goes_on_from_its_folder_with_the_same_bits(tmp_path, g
     names = ("mean", "stddev", "log_prob", "log_weights")
     assert same(*([getattr(said, name) for name in names] for said in (found, expected)))
     again.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["200", "model.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["200-3", "model.pt"]
     with pytest.raises(FileNotFoundError, match="holds no distributed model"):
         DistributedModel.load(tmp_path / "200")
     with pytest.raises(ValueError, match="predict single real numbers"):

@@ -1,4 +1,4 @@
-"""Fleets on a Ray cluster of two machines, which are processes here; every test in a process of its own."""
+"""Fleets on a Ray cluster of two machines, which are processes here; all that it does in one process of its own."""
 
 import pickle
 import subprocess
@@ -14,11 +14,20 @@ from gp_ensembles.distributed.ray_fleet import RayFleet, divide_fleet, shard_of
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(what: str, folder: Path):
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What became of each job of the worker."""
     pytest.importorskip("ray", reason="Ray is an optional extra")
-    command = [sys.executable, "-m", "tests.distributed.ray_worker", "--what", what, "--folder", str(folder)]
+    folder = tmp_path_factory.mktemp("ray")
+    command = [sys.executable, "-m", "tests.distributed.ray_worker", "--folder", str(folder)]
     subprocess.run(command, cwd=ROOT, timeout=900, check=True)
-    return pickle.loads((folder / "found").read_bytes())
+
+    def of(name: str):
+        what = pickle.loads((folder / f"{name}.pickle").read_bytes())
+        assert not isinstance(what, str), what
+        return what
+
+    return of
 
 
 def same(left, right) -> bool:
@@ -27,32 +36,54 @@ def same(left, right) -> bool:
 
 
 @pytest.mark.slow
-def test_shards_say_what_their_fleets_say(tmp_path):
-    found, expected = run("steady", tmp_path)
-    for one, other in zip(found, expected, strict=True):
+def test_shards_say_what_their_fleets_say(found):
+    said, expected = found("steady")
+    for one, other in zip(said, expected, strict=True):
         assert same(one, other)
         assert bool(one[0].isfinite().all())
 
 
 @pytest.mark.slow
-def test_an_actor_and_a_machine_that_are_lost_are_not_missed(tmp_path):
-    quiet, disturbed, again, expected = run("lost", tmp_path)
+def test_an_actor_and_a_machine_that_are_lost_are_not_missed(found):
+    quiet, disturbed, again, expected = found("lost")
     assert same(quiet, disturbed)
     assert same(again, expected)  # from the folder, by another driver
 
 
 @pytest.mark.slow
-def test_refused_rows_teach_no_shard_anything(tmp_path):
-    messages, found, expected = run("refused", tmp_path)
+def test_refused_rows_teach_no_shard_anything(found):
+    messages, said, expected = found("refused")
     assert "ValueError: y is infinite in row 7, of series 'series 1'" in messages[0]
     assert "KeyError" in messages[1]
     assert "nobody" in messages[1]
-    assert same(found, expected)
+    assert same(said, expected)
 
 
 @pytest.mark.slow
-def test_data_sets_and_sweeps_give_the_numbers_of_one_process(tmp_path):
-    done, means, names, scores, alone = run("tasks", tmp_path)
+def test_series_leave_come_and_go_out_and_a_lost_actor_knows(found):
+    messages, said, mean = found("verbs")
+    assert ["KeyError" in messages[0], "ValueError" in messages[1]] == [True, True]
+    assert "'series 0'" in messages[0]  # series 2 stays, which is asked below
+    assert "'copy' are in the fleet already" in messages[1]
+    assert same([said[0]], [mean])
+
+
+@pytest.mark.slow
+def test_fits_in_tasks_give_the_numbers_of_a_fit_in_one_process(found):
+    ((names, said), (alone, expected)), means, message, is_there = found("fits")
+    assert names == alone
+    assert sum(len(begun) for begun, _ in names) == 6
+    assert {name: num for _, waiting in names for name, num in waiting.items()} == {"only one row": 1}
+    for one, other in zip(said, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, equal_nan=True)
+    torch.testing.assert_close(*means, rtol=1e-9, atol=1e-9)
+    assert "stand still" in message
+    assert not is_there
+
+
+@pytest.mark.slow
+def test_data_sets_and_sweeps_give_the_numbers_of_one_process(found):
+    done, means, names, scores, alone = found("tasks")
     assert [row["who"] for row in done] == names
     torch.testing.assert_close(torch.tensor([row["mean"] for row in done], dtype=torch.float64), torch.cat(means))
     assert scores == alone

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from gp_ensembles.distributed import DistributedEnsemble
+from gp_ensembles.distributed import DistributedEnsemble, ensemble
 from tests.fleet.instances import ENSEMBLES, rows
 
 CUT = 90
@@ -21,6 +21,28 @@ def observe(online: DistributedEnsemble, part: slice) -> list[torch.Tensor]:
     said = online.observe(X[part], y[part])
     to_come = online.predict(X[:3])
     return [*said[:4], *said.experts, to_come.mean, to_come.variance, online.log_weights]
+
+
+def die(online: DistributedEnsemble, own: int, folder: Path, rank: int, num_files: int) -> object:
+    observe(online, slice(0, CUT))
+    online.save(folder)
+    observe(online, slice(CUT, None))
+    left, write = num_files, ensemble.write_checkpoint
+
+    def broken(*what: object) -> None:
+        nonlocal left
+        if left == 0:
+            os._exit(7)
+        left -= 1
+        write(*what)
+
+    if own == rank:
+        ensemble.write_checkpoint = broken
+    try:
+        online.save(folder)
+        return "nothing"
+    except Exception as error:
+        return [type(error).__name__, online.log_weights]
 
 
 def main() -> None:
@@ -44,6 +66,8 @@ def main() -> None:
     elif given.what == "go on":
         online.load(given.folder / "state")
         found = observe(online, slice(CUT, None))
+    elif given.what.startswith("die"):  # in its second save, after so many files
+        found = die(online, given.rank, given.folder / "state", *map(int, given.what.split()[1:]))
     else:  # one of the processes ends, or has a broken expert
         observe(online, slice(0, CUT))
         if given.rank == 1 and given.what == "end":
@@ -57,7 +81,7 @@ def main() -> None:
             found = [type(error).__name__, online.log_weights]
     with (given.folder / f"{given.what}-{given.rank}").open("wb") as file:
         pickle.dump(found, file)
-    if given.what == "end":
+    if given.what == "end" or given.what.startswith("die"):
         os._exit(0)  # what is left of the group would wait for the one that has ended
 
 

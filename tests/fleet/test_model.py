@@ -75,16 +75,16 @@ def test_every_series_is_an_ensemble_on_rows_standardized_by_hand(size, generato
         targets = torch.from_numpy((own_y - mean) / scale)
         online.observe(inputs[:WARMUP], targets[:WARMUP])
         said = online.observe(inputs[WARMUP:], targets[WARMUP:])
-        close = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
+        close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
         here = mine[cut:]
         torch.testing.assert_close(found["mean"][here], said.mean * scale + mean, **close)
-        torch.testing.assert_close(found["variance"][here], said.variance * scale**2, rtol=1e-7, atol=1e-12)
+        torch.testing.assert_close(found["variance"][here], said.variance * scale**2, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(found["log_prob"][here], said.log_prob - np.log(scale), **close)
         levels = IntervalLevels((0.9, 0.5))
         _, output = levels.update_block(levels.init(targets), said.mixture.cdf(targets[WARMUP:]))
         torch.testing.assert_close(covered[:, here], output.covered, **close)
         expected = said.mixture.quantile(output.levels[0, 1]) * scale + mean
-        torch.testing.assert_close(lower[here], expected, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(lower[here], expected, rtol=1e-10, atol=1e-10)
 
 
 def test_series_begin_one_after_another(generator):
@@ -162,7 +162,7 @@ def test_later_series_begin_wherever_calls_end(size, generator):
         said.append([fleet.observe(names[rows], X[rows], y[rows]) for rows in cuts])
     for field in ("mean", "variance", "log_prob", "covered"):
         some, whole = (torch.cat([getattr(part, field) for part in parts], dim=-1) for parts in said)
-        torch.testing.assert_close(some, whole, rtol=1e-9, atol=1e-9, equal_nan=True)
+        torch.testing.assert_close(some, whole, rtol=1e-10, atol=1e-10, equal_nan=True)
     assert int(whole.isnan().sum()) >= SERIES * WARMUP
 
 

@@ -1,0 +1,121 @@
+"""Series that leave a fleet and come to one, and hyperparameters that fleets share."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gp_ensembles.fleet import Fleet
+from tests.fleet.test_model import BASIS, LATER, QUICK, SERIES, SPEC, WARMUP, rows_of, table
+
+CUT = SERIES * WARMUP
+
+
+def fitted(rows, spec=SPEC, **settings) -> Fleet:
+    names, X, y = rows
+    fleet = Fleet(spec, warmup=WARMUP, **settings)
+    fleet.fit(names[:CUT], X[:CUT], y[:CUT])
+    return fleet
+
+
+def numbers(said):
+    return [said.mean, said.variance, said.log_prob, said.covered, *said.interval()]
+
+
+@pytest.mark.parametrize("own_variances", [True, False])
+def test_a_series_goes_on_by_itself_and_comes_back(own_variances, generator):
+    """On rows standardized by hand it says what the fleet says; brought back it says what it would have said."""
+    rows = table(WARMUP + LATER, generator)
+    fleet = fitted(rows, own_variances=own_variances)
+    names, X, y = (part[CUT:] for part in rows)
+    half = len(y) // 2
+    fleet.observe(names[:half], X[:half], y[:half])
+    mine = rows_of(names[half:], 1)
+    model = fleet.export("unit 1")
+    own_X, own_y = X[half:][mine], y[half:][mine]
+    last, filled = model.last[0], []
+    for row in own_X:
+        last = torch.where(row.isnan(), last, row)
+        filled.append(last)
+    said = model.online.observe(model.scales.inputs(torch.stack(filled)), model.scales.targets(own_y))
+    fleet.add(["twin", "again"], fleet.export("unit 1"))
+    expected = fleet.observe(names[half:], X[half:], y[half:])
+    close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
+    torch.testing.assert_close(said.mean * model.scales.y_scale + model.scales.y_mean, expected.mean[mine], **close)
+    torch.testing.assert_close(said.log_prob - model.scales.y_scale.log(), expected.log_prob[mine], **close)
+    for name in ("twin", "again"):
+        found = fleet.observe([name] * len(own_y), own_X, own_y)
+        for one, whole in zip(numbers(found), numbers(expected), strict=True):
+            torch.testing.assert_close(one, whole[..., mine], rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+def test_a_series_moves_to_another_fleet_that_shares_hyperparameters(generator):
+    rows = table(WARMUP + LATER, generator)
+    fleet, other = fitted(rows), Fleet(SPEC, warmup=WARMUP)
+    names, X, y = (part[CUT:] for part in rows)
+    with pytest.raises(ValueError, match="nothing is fitted yet"):
+        other.add(["unit 2"], fleet.export("unit 2"))
+    first = [row for row in range(CUT) if rows[0][row] in ("unit 0", "unit 1")]
+    other.fit([rows[0][row] for row in first], rows[1][first], rows[2][first], shared=fleet)
+    assert other.names == ("unit 0", "unit 1")
+    other.add(["unit 2"], fleet.export("unit 2"))
+    three = [row for row, name in enumerate(names) if name != "unit 3"]
+    given = [names[row] for row in three], X[three], y[three]
+    for one, whole in zip(numbers(other.observe(*given)), numbers(fleet.observe(*given)), strict=True):
+        torch.testing.assert_close(one, whole, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+def test_shared_hyperparameters_and_the_rows_of_each_are_a_fit(generator):
+    rows = table(WARMUP + LATER, generator)
+    whole, shared = fitted(rows), Fleet(SPEC, warmup=WARMUP)
+    names, X, y = (part[:CUT] for part in rows)
+    shared.fit_shared(names, X, y)
+    assert (shared.names, shared.waiting) == ((), {})
+    parts = []
+    for s in range(SERIES):
+        mine = rows_of(names, s)
+        parts.append(shared.fresh())
+        parts[s].fit([f"unit {s}"] * int(mine.sum()), X[mine], y[mine], shared=shared)
+    later = [part[CUT:] for part in rows]
+    said = whole.observe(*later)
+    for s, part in enumerate(parts):
+        mine = rows_of(later[0], s)
+        found = part.observe([f"unit {s}"] * int(mine.sum()), later[1][mine], later[2][mine])
+        for one, all_series in zip(numbers(found), numbers(said), strict=True):
+            torch.testing.assert_close(one, all_series[..., mine], rtol=1e-10, atol=1e-10, equal_nan=True)
+    few = Fleet(SPEC, warmup=WARMUP)
+    few.fit(["unit 0"] * 5, X[:5], y[:5], shared=shared)  # nothing must be fitted
+    assert few.waiting == {"unit 0": 5}
+
+
+def test_what_cannot_be_shared_or_added_is_refused(generator):
+    rows = table(WARMUP + 5, generator)
+    fleet = fitted(rows)
+    names, X, y = (part[:CUT] for part in rows)
+    before = fleet.predict(names[:4], X[:4]).mean
+    with pytest.raises(ValueError, match="is not fitted yet"):
+        fleet.fit(names, X, y, shared=Fleet(SPEC))
+    with pytest.raises(ValueError, match="has another ensemble or seed"):
+        fleet.fit(names, X, y, shared=fitted(rows, QUICK))
+    model = fleet.export("unit 0")
+    with pytest.raises(ValueError, match="are in the fleet already"):
+        fleet.add(["new", "unit 1"], model)
+    fleet.observe(["waits"], X[:1], y[:1])
+    with pytest.raises(ValueError, match="'waits' is in its warm-up"):
+        fleet.add(["waits"], model)
+    with pytest.raises(KeyError, match="'waits' has had 1 of the 40"):
+        fleet.export("waits")
+    with pytest.raises(ValueError, match="has other hyperparameters"):
+        fleet.add(["new"], fitted(rows, replace(SPEC, bases=(BASIS,), lags=None)).export("unit 0"))
+    faster = fitted(rows)
+    faster.series.ensemble.experts[0].features.features.kernel.base_kernel.lengthscale = 0.1
+    with pytest.raises(ValueError, match="has other hyperparameters"):
+        fleet.add(["new"], faster.export("unit 0"))
+    with pytest.raises(ValueError, match="of 2 coverages"):
+        fleet.add(["new"], fitted(rows, coverages=(0.9, 0.5)).export("unit 0"))
+    narrow = Fleet(SPEC, warmup=WARMUP)
+    narrow.fit(names, X[:, :1], y)
+    with pytest.raises(ValueError, match="has 1 input columns, the fleet 2"):
+        fleet.add(["new"], narrow.export("unit 0"))
+    assert "new" not in fleet.names
+    assert torch.equal(fleet.predict(names[:4], X[:4]).mean, before)
