@@ -56,8 +56,9 @@ def draw_scores(results: Results[Plan], path: Path) -> None:
         title += ", as the authors compute it" if kind.endswith("published") else ""
         label(axis, title, "nats per row" if is_log else _UNITS.get(kind.split("_")[0], kind), "")
         if is_log:
-            axis.set_xscale("symlog", linthresh=0.03)
-            axis.set_xlim(left=-0.01)
+            left, right = axis.dataLim.intervalx  # of the dots and of their error bars
+            axis.set_xscale("symlog", linthresh=0.1, linscale=2.0)
+            axis.set_xlim(min(-0.01, 1.3 * left), 1.5 * right)
         elif not is_classes:
             axis.set_xscale("log")
         axis.set_yticks(range(len(sets)), sets)
