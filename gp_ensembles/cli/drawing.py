@@ -58,7 +58,7 @@ def save_panels(
     """Draw panels side by side, two in a row, and save the picture.
 
     Args:
-        panels: The panels; every one names its curves in its legend.
+        panels: The panels; curves of one name have one color in all of them, and one legend below names them.
         path: Where to write.
         x_label: Label of the horizontal axes.
         y_label: Label of the vertical axes.
@@ -76,14 +76,15 @@ def save_panels(
     figure, axes = new_figure(num_rows, num_columns, 5.5 * num_columns, 3.4 * num_rows)
     for spare in axes[len(panels) :]:
         spare.set_visible(False)
+    names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
+    plain = [name for name in names if not name.startswith("bound")]
+    colors = {name: SERIES[number % len(SERIES)] for number, name in enumerate(plain)}
+    handles = {}
     for axis, panel in zip(axes, panels, strict=False):
         label(axis, panel.title, x_label, y_label)
-        colors = iter(SERIES * (1 + len(panel.curves) // len(SERIES)))
         for curve in panel.curves:
-            is_bound = curve.name.startswith("bound")
-            color = INK if is_bound else next(colors)
-            style = "--" if is_bound else "-"
-            axis.plot(curve.x, curve.middle, color=color, linestyle=style, linewidth=1.5, label=curve.name)
+            color, style = (colors[curve.name], "-") if curve.name in colors else (INK, "--")
+            (handles[curve.name],) = axis.plot(curve.x, curve.middle, color=color, linestyle=style, linewidth=1.5)
             if curve.low != curve.high:
                 axis.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
         if linear_within == 0:
@@ -91,5 +92,5 @@ def save_panels(
         elif max(abs(height) for curve in panel.curves for height in curve.middle) > 2 * linear_within:
             axis.axhline(0.0, color=INK, linewidth=0.6)
             axis.set_yscale("symlog", linthresh=linear_within)
-        axis.legend(frameon=False, fontsize=8)
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     save_figure(figure, path)

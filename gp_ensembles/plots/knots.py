@@ -262,7 +262,7 @@ def plot_growth(
 
     Returns:
         The figure. Where upper bounds would squeeze the objectives into a corner, the picture is cut above: it reaches
-        as far above the best objective as the objectives reach down.
+        as far above the best objective as the objectives reach down, and the legend names bounds that lie above it all.
 
     Raises:
         ValueError: If there is no selection, there are more than nine, or lengths do not fit.
@@ -275,7 +275,7 @@ def plot_growth(
     if not 1 <= len(histories) <= len(SERIES):
         raise ValueError(f"from 1 to {len(SERIES)} selections can be drawn, got {len(histories)}")
     figure, (axis,) = new_figure(1, 1, 9.0, 4.2)
-    lowest, highest, most = [], [], []
+    lowest, highest, most, bounds = [], [], [], []
     for color, (name, history) in zip(SERIES, histories.items(), strict=False):
         what = ("numbers of knots", "objectives", "upper bounds")
         knots, objective, upper = (as_array(v, 1, f"{name}: {w}") for v, w in zip(history, what, strict=True))
@@ -283,7 +283,7 @@ def plot_growth(
             lengths = f"{len(knots)} numbers of knots, {len(objective)} objectives and {len(upper)} upper bounds"
             raise ValueError(f"{name}: {lengths}; give one of each for every step")
         axis.plot(knots, objective, color=color, linewidth=1.5, marker="o", markersize=2.5, label=name)
-        axis.plot(knots, upper, color=color, linewidth=1.0, linestyle="--", label=f"{name}, upper bound")
+        bounds += axis.plot(knots, upper, color=color, linewidth=1.0, linestyle="--", label=f"{name}, upper bound")
         lowest.append(float(objective.min()))
         highest.append(float(objective.max()))
         most.append(float(upper.max()))
@@ -292,7 +292,11 @@ def plot_growth(
         highest.append(evidence)
     reach = max(highest) - min(lowest)
     if reach > 0 and max(most) > max(highest) + reach:
-        axis.set_ylim(min(lowest) - 0.05 * reach, max(highest) + reach)
+        top = max(highest) + reach
+        axis.set_ylim(min(lowest) - 0.05 * reach, top)
+        for bound in bounds:
+            if np.min(bound.get_ydata()) > top:
+                bound.set_label(f"{bound.get_label()} (above the picture)")
     label(axis, f"{title}: objective and upper bound" if title else "objective and upper bound", "knots", "nats")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure

@@ -56,8 +56,9 @@ def draw_scores(results: Results[Plan], path: Path) -> None:
         title += ", as the authors compute it" if kind.endswith("published") else ""
         label(axis, title, "nats per row" if is_log else _UNITS.get(kind.split("_")[0], kind), "")
         if is_log:
-            axis.set_xscale("symlog", linthresh=0.03)
-            axis.set_xlim(left=-0.01)
+            left, right = axis.dataLim.intervalx  # of the dots and of their error bars
+            axis.set_xscale("symlog", linthresh=0.1, linscale=2.0)
+            axis.set_xlim(min(-0.01, 1.3 * left), 1.5 * right)
         elif not is_classes:
             axis.set_xscale("log")
         axis.set_yticks(range(len(sets)), sets)
@@ -182,8 +183,8 @@ def _draw_curves(results: Results[Plan], path: Path, kind: str, what: str) -> No
             axis.plot(x, mean, style, color=color, linewidth=width, label=method.name)
             axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
             ends += mean[len(mean) // 10 :].tolist()
-        _limit(axis, ends, kind)
         label(axis, name, "rows seen after the warm-up", what)
+        _limit(axis, ends, kind)
     for axis in axes[len(sets) :]:
         axis.set_visible(False)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -192,12 +193,18 @@ def _draw_curves(results: Results[Plan], path: Path, kind: str, what: str) -> No
 
 
 def _limit(axis: "Axes", values: list[float], kind: str) -> None:
-    """Leave out what stands before a tenth of the stream, where curves are steep, and the worst of what comes after."""
+    """Leave out what stands before a tenth of the stream, where curves are steep, and the worst of what comes after.
+
+    Squared errors of good and bad methods lie decades apart: their axis is logarithmic, and nothing after is left out.
+    """
     known = np.array([value for value in values if math.isfinite(value)])
-    lowest, highest = float(known.min()), float(known.max())
-    if kind == "log_score":
-        lowest = max(lowest, float(np.quantile(known, 0.5)) - 4 * (highest - float(np.quantile(known, 0.5)) + 0.05))
+    lowest, highest, middle = float(known.min()), float(known.max()), float(np.quantile(known, 0.5))
+    if kind == "nmse" and lowest > 0:
+        axis.set_yscale("log")
+        axis.set_ylim(lowest / 1.3, highest * 1.3)
+    elif kind == "log_score":
+        lowest = max(lowest, middle - 4 * (highest - middle + 0.05))
+        margin = 0.05 * (highest - lowest) + 1e-6
+        axis.set_ylim(lowest - margin, highest + margin)
     else:
-        highest, lowest = min(highest, 4 * float(np.quantile(known, 0.5))), 0.0
-    margin = 0.05 * (highest - lowest) + 1e-6
-    axis.set_ylim(lowest - (margin if kind == "log_score" else 0.0), highest + margin)
+        axis.set_ylim(0.0, 1.05 * min(highest, 4 * middle) + 1e-6)

@@ -121,6 +121,10 @@ def test_far_upper_bounds_do_not_squeeze_the_objectives():
     (axis,) = plot_growth({"a": ([5, 10], [-20.0, -12.0], [9e6, -11.0])}).axes
     assert axis.get_ylim() == pytest.approx((-20.4, -4.0))
     assert len(axis.lines) == 2
+    assert "a, upper bound" in lines(axis)
+    far, near = ([5, 10], [-20.0, -12.0], [9e6, 9e6]), ([5, 10], [-20.0, -12.0], [-9.0, -11.0])
+    (axis,) = plot_growth({"a": far, "b": near}).axes
+    assert {"a, upper bound (above the picture)", "b, upper bound"} < set(lines(axis))
     (axis,) = plot_growth({"a": ([5], [-20.0], [9e6])}).axes  # nothing to measure by
     assert axis.get_ylim()[1] > 9e6 > -20 > axis.get_ylim()[0]
 

@@ -1,0 +1,25 @@
+"""Panels of curves: one legend, and one color for each name."""
+
+import pytest
+
+from gp_ensembles.cli.drawing import Curve, Panel, save_panels
+
+
+def curve(name):
+    return Curve(name, [1.0, 2.0], [3.0, 4.0], [3.0, 4.0], [3.0, 4.0])
+
+
+def test_a_curve_has_one_color_where_another_is_missing_and_one_legend_names_all(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    figures = []
+    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: figures.append(figure))
+    whole, part = Panel("whole", [curve("a"), curve("b"), curve("bound")]), Panel("part", [curve("b"), curve("c")])
+    save_panels([whole, part], tmp_path / "panels.png", "rows", "loss")
+    (figure,) = figures
+    (a, b, bound), (b_again, c) = (axis.lines for axis in figure.axes)
+    assert b.get_color() == b_again.get_color()
+    assert len({line.get_color() for line in (a, b, bound, c)}) == 4
+    assert bound.get_linestyle() == "--"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "bound", "c"]
+    assert all(axis.get_legend() is None for axis in figure.axes)
