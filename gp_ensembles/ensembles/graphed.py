@@ -56,10 +56,13 @@ class GraphedEnsemble:
         True
     """
 
+    ensemble: Ensemble
+    block_size: int
+
     def __init__(self, ensemble: Ensemble, state: EnsembleState | None = None, *, block_size: int = 64) -> None:
         if block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")
-        self.turns = Turns()
+        self.turns: Turns = Turns()
         self.ensemble, self.block_size = ensemble, block_size
         online = OnlineEnsemble(ensemble, state)  # copies the state
         check_fixed_size(ensemble, online.state, "a graph")

@@ -100,11 +100,11 @@ class OnlineEnsemble(nn.Module):
 
     def __init__(self, ensemble: Ensemble, state: EnsembleState | None = None, block_size: int | None = None) -> None:
         super().__init__()
-        self.turns = Turns()
+        self.turns: Turns = Turns()
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")
         self.ensemble = ensemble
-        self.block_size = block_size or _block_size(ensemble.experts)
+        self.block_size: int = block_size or _block_size(ensemble.experts)
         start = ensemble.init() if state is None else state
         self._bound_ensemble: BoundEnsemble | None = None
         self._kinds = tuple(type(part) for part in start.experts)

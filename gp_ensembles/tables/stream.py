@@ -41,6 +41,11 @@ class RowStream:
         ([0.0, 2.0, 4.0], [[6.0, 8.0]], 5)
     """
 
+    name: str
+    path: str
+    encoder: TableEncoder
+    num_given: int
+
     def __init__(
         self,
         source: RawSource,
