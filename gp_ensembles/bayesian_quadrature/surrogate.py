@@ -85,7 +85,7 @@ class Surrogate:
         )
         gram = parameters.outputscale * correlations(self.distances, parameters)
         self.gram: Tensor = gram + torch.diag_embed(parameters.noise.expand(gram.shape[-1]))
-        self.factor = psd_safe_cholesky(self.gram)
+        self.factor: Tensor = psd_safe_cholesky(self.gram)
         self.solved: Tensor = self.solve(self.roots)
 
     def only(self, rows: Tensor) -> "Surrogate":

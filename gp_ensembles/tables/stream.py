@@ -58,7 +58,7 @@ class RowStream:
         self.name, self.path = source.name, source.path
         self.encoder = encoder
         self.num_warm_up = num_warm_up
-        self.num_rows = num_rows
+        self.num_rows: int | None = num_rows
         self._source = source
         self._ready = [part for part in ready if part.num_rows]
         self._rest = rest
