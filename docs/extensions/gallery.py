@@ -1,7 +1,7 @@
 """The gallery: every text notebook is run once and shown with its outputs; its last picture is its thumbnail.
 
-A notebook that warns, or that shows no picture, is a warning of the build, which `make docs` takes for an error. One that
-has not changed since it was run last, nor the library, is not run again.
+A notebook that warns, or that shows no picture, is a warning of the build, which ``make docs`` takes for an error.
+One that has not changed since it was run last, nor the library, is not run again.
 """
 
 import base64

@@ -17,6 +17,7 @@ def _after(app: Sphinx, what: str, name: str, obj: object, options: object, line
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """What Sphinx calls."""
+    app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-process-docstring", _before, priority=400)  # napoleon has 500
     app.connect("autodoc-process-docstring", _after, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
