@@ -20,6 +20,7 @@ extensions = [
     "house",
     "mathml",
     "properties",
+    "reachable",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",

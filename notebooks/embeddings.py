@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # A map of a stream
+# # Digits and a machine with eight sensors, embedded
 #
 # Rows with many entries arrive one after another: sensors, spectra, images. Each gets a place on a map of two
 # coordinates as it comes, from an ensemble of Gaussian-process latent variable models that learn online (IE-GPLVM, Lu
