@@ -19,6 +19,8 @@ extensions = [
     "gallery",
     "house",
     "mathml",
+    "properties",
+    "reachable",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -51,8 +53,8 @@ napoleon_preprocess_types = False
 templates_path = ["templates"]
 html_theme = "furo"
 html_title = "gp_ensembles"
-html_static_path = ["static"]
 html_show_sphinx = False
+html_theme_options = {"top_of_page_buttons": []}  # no eye and pencil: there is no host to show a source at
 
 
 def setup(app: Sphinx) -> None:

@@ -52,7 +52,7 @@ X.shape, names
 # %%
 bases = (LinearBasis(), HilbertBasis(), FourierBasis(), RadialBasis())
 config = gpe.StreamConfig(replace(gpe.e_doebe, bases=bases), warmup=200)
-model = gpe.OnlineModel(config, names).fit(X[:200], y[:200], progress=True)
+model = gpe.OnlineModel(config, names).fit(X[:200], y[:200])
 len(model.names), model.names[:3]
 
 # %% [markdown]

@@ -1,6 +1,7 @@
 """The gallery: every text notebook is run once and shown with its outputs; its last picture is its thumbnail.
 
-A notebook that has not changed since it was run last, nor the library, is not run again.
+A notebook that warns, or that shows no picture, is a warning of the build, which ``make docs`` takes for an error.
+One that has not changed since it was run last, nor the library, is not run again.
 """
 
 import base64
@@ -9,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 MADE = ROOT / "docs" / "generated" / "gallery"
 _LOG = logging.getLogger(__name__)
+getLogger("traitlets").setLevel("WARNING")  # no line for each kernel that starts
 _TOO_LONG = 300  # seconds
 _AT_ONCE = 2
 # Matrices are small, and two kernels run at once; and they shall run this library, not one that is installed.
@@ -51,19 +54,34 @@ def run(source: Path, library: str) -> float:
         extra_arguments=["--log-level=40"],  # errors only
     )
     client.execute(env={**os.environ, **_SURROUNDINGS})
+    wrong = complaints(notebook)
+    for complaint in wrong:
+        _LOG.warning("gallery: %s %s", source.stem, complaint)
     pictures = list(_pictures(notebook))
     if pictures:
         (MADE / f"{source.stem}.png").write_bytes(base64.b64decode(pictures[-1]))
-    notebook.metadata["made_from"] = _mark(source, library)
+    notebook.metadata["made_from"] = None if wrong else _mark(source, library)  # what is wrong is run again
     nbformat.write(notebook, MADE / f"{source.stem}.ipynb")
     return time.perf_counter() - began
 
 
-def _pictures(notebook: Any) -> Iterator[str]:
+def complaints(notebook: Any) -> list[str]:
+    """What a reader should not see of a notebook that was run: warnings and bars; and that nothing is to be seen."""
+    found = [
+        f"says {output['text'].strip()[:200]!r}" for output in _outputs(notebook) if output.get("name") == "stderr"
+    ]
+    return found if any(_pictures(notebook)) else [*found, "shows no picture"]
+
+
+def _outputs(notebook: Any) -> Iterator[Any]:
     for cell in notebook.cells:
-        for output in cell.get("outputs", ()):
-            if "image/png" in output.get("data", {}):
-                yield output["data"]["image/png"]
+        yield from cell.get("outputs", ())
+
+
+def _pictures(notebook: Any) -> Iterator[str]:
+    for output in _outputs(notebook):
+        if "image/png" in output.get("data", {}):
+            yield output["data"]["image/png"]
 
 
 def _is_made(source: Path, library: str) -> bool:

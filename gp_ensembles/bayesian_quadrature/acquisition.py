@@ -7,6 +7,7 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.utils.transforms import concatenate_pending_points, t_batch_mode_transform
 from torch import Tensor
 
+from gp_ensembles.bayesian_quadrature.hyperkernel import PreparedKernels
 from gp_ensembles.bayesian_quadrature.quadrature import QuadratureNodes
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 
@@ -49,14 +50,14 @@ class ExplainedVariance:
         self.surrogate = surrogate
         self.nodes = nodes
         with torch.no_grad():
-            self.prepared = surrogate.kernel_distance.prepare(nodes.cube)
+            self.prepared: PreparedKernels = surrogate.kernel_distance.prepare(nodes.cube)
             cross = surrogate.cross(self.prepared)
-            self.weighted = nodes.weights * (cross @ surrogate.solved)
-            self.projected = self.weighted @ cross  # cov(g(Theta), I) before the data
-            self.solved = surrogate.solve(self.projected)
+            self.weighted: Tensor = nodes.weights * (cross @ surrogate.solved)
+            self.projected: Tensor = self.weighted @ cross  # cov(g(Theta), I) before the data
+            self.solved: Tensor = surrogate.solve(self.projected)
             among = surrogate.kernel(self.prepared, self.prepared)
             prior = self.weighted @ among @ self.weighted
-            self.variance = (prior - self.projected @ self.solved).clamp_min(_TINY)
+            self.variance: Tensor = (prior - self.projected @ self.solved).clamp_min(_TINY)
 
     def __call__(self, X: Tensor) -> Tensor:
         r"""Shares :math:`\rho^2` of batches X (\*batch, q, C) of rows of the cube: (\*batch)."""

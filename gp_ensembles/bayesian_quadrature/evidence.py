@@ -185,10 +185,10 @@ class EvidenceSampler:
     def __init__(self, problem: RegressionProblem, evaluations: Evaluations, ends: Sequence[int]) -> None:
         self.problem = problem
         self.evaluations = evaluations
-        self.ends = list(ends)
+        self.ends: list[int] = list(ends)
         sizes = range(1, problem.prior.max_components + 1)
-        self.relabelings = [Relabeling(problem.prior, n, problem.reflection) for n in sizes]
-        self.integrands = [integrand_for(problem, n) for n in sizes]
+        self.relabelings: list[Relabeling] = [Relabeling(problem.prior, n, problem.reflection) for n in sizes]
+        self.integrands: list[Integrand] = [integrand_for(problem, n) for n in sizes]
 
     def init(self) -> EvidenceState:
         """Nothing drawn."""

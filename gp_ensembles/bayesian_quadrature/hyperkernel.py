@@ -242,7 +242,7 @@ class KernelDistance:
         coordinates: AtomCoordinates | None = None,
     ) -> None:
         self.prior = prior
-        self.discrepancy = MaximumMeanDiscrepancy(
+        self.discrepancy: MaximumMeanDiscrepancy = MaximumMeanDiscrepancy(
             dissimilarity,
             AtomCoordinates(prior.means, prior.scales, prior.has_signed_means) if coordinates is None else coordinates,
         )

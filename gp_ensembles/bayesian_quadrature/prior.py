@@ -286,13 +286,13 @@ class Hyperprior:
             raise ValueError(f"the concentration of the weights must be positive, got {concentration}")
         self.means = means
         self.scales = scales
-        self.num_inputs = means.scale.shape[0]
+        self.num_inputs: int = means.scale.shape[0]
         self.max_components = max_components
         self.outputscale = outputscale
         self.noise = noise
         self.concentration = concentration
         given = means.scale.new_zeros(max_components) if log_prob_components is None else log_prob_components
-        self.log_prob_components = given.to(means.scale).log_softmax(-1)
+        self.log_prob_components: Tensor = given.to(means.scale).log_softmax(-1)
         if self.log_prob_components.shape != (max_components,) or not bool(self.log_prob_components.isfinite().all()):
             raise ValueError(f"p(n) needs a positive finite probability for each n = 1..{max_components}")
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.bayesian_quadrature.hyperkernel import KernelDistance, MaternDistance
-from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihood, Likelihood, check_data
+from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihood, Likelihood, LogMarginalLikelihoods, check_data
 from gp_ensembles.bayesian_quadrature.prior import Hyperprior
 from gp_ensembles.bayesian_quadrature.spectral_mixture import AT_ORIGIN, Reflection
 
@@ -52,12 +52,12 @@ class RegressionProblem:
         likelihood: Likelihood = DenseLikelihood(),  # noqa: B008 (immutable)
     ) -> None:
         check_data(X, y)
-        self.prior = default_prior(X, y) if prior is None else prior
+        self.prior: Hyperprior = default_prior(X, y) if prior is None else prior
         if self.prior.num_inputs != X.shape[1]:
             raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), the data have {X.shape[1]}")
-        self.mean = y.mean() if mean is None else y.new_tensor(mean)
+        self.mean: Tensor = y.mean() if mean is None else y.new_tensor(mean)
         self.likelihood = likelihood
-        self.likelihoods = likelihood.bind(X, y - self.mean, reflection)
+        self.likelihoods: LogMarginalLikelihoods = likelihood.bind(X, y - self.mean, reflection)
 
     @property
     def X(self) -> Tensor:

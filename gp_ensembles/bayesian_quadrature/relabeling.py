@@ -60,7 +60,7 @@ class Relabeling:
     def __init__(self, prior: Hyperprior, components: int, reflection: Reflection) -> None:
         self.prior = prior
         self.components = components
-        self.each_input = reflection.each_input and prior.num_inputs > 1
+        self.each_input: bool = reflection.each_input and prior.num_inputs > 1
         symmetric = prior.has_signed_means and bool(
             (prior.means.icdf(prior.means.scale.new_full((1,), 0.5)) == 0).all()
         )

@@ -141,8 +141,8 @@ class Marginalization:
         self.problem = problem
         self.state = state
         self.is_late = is_late
-        self.quadrature = Quadrature(problem, state)
-        self.is_covered = prior_covers_likelihood(search, state)
+        self.quadrature: Quadrature = Quadrature(problem, state)
+        self.is_covered: bool = prior_covers_likelihood(search, state)
 
     @property
     def history(self) -> tuple[Round, ...]:

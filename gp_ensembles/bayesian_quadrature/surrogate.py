@@ -61,6 +61,9 @@ class Surrogate:
         True
     """
 
+    roots: Tensor
+    alpha: Tensor
+
     def __init__(
         self,
         evaluations: Evaluations,
@@ -74,14 +77,16 @@ class Surrogate:
         self.evaluations = usable
         self.kernel_distance = kernel_distance
         self.parameters = parameters
-        self.log_scale = usable.log_likelihood.max()
+        self.log_scale: Tensor = usable.log_likelihood.max()
         self.roots, self.alpha = square_root_transform(usable.log_likelihood)
-        self.prepared = kernel_distance.prepare(usable.cube)
-        self.distances = kernel_distance.between(self.prepared, self.prepared) if distances is None else distances
+        self.prepared: PreparedKernels = kernel_distance.prepare(usable.cube)
+        self.distances: Distances = (
+            kernel_distance.between(self.prepared, self.prepared) if distances is None else distances
+        )
         gram = parameters.outputscale * correlations(self.distances, parameters)
-        self.gram = gram + torch.diag_embed(parameters.noise.expand(gram.shape[-1]))
-        self.factor = psd_safe_cholesky(self.gram)
-        self.solved = self.solve(self.roots)
+        self.gram: Tensor = gram + torch.diag_embed(parameters.noise.expand(gram.shape[-1]))
+        self.factor: Tensor = psd_safe_cholesky(self.gram)
+        self.solved: Tensor = self.solve(self.roots)
 
     def only(self, rows: Tensor) -> "Surrogate":
         """The surrogate of some of the evaluated kernels, with the same parameters."""

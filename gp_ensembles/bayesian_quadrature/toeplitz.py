@@ -352,7 +352,7 @@ class ToeplitzLikelihoods:
         self.X = X
         self.y = y
         self.reflection = reflection
-        self.grid = grid_of(X)
+        self.grid: Grid = grid_of(X)
         self._lags = self.grid.step * torch.arange(self.grid.size, device=X.device, dtype=X.dtype)
 
     @property

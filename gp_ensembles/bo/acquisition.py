@@ -130,7 +130,7 @@ class IntegratedVariance(AcquisitionFunction):
     ) -> None:
         super().__init__(model)
         self.ensemble: MixtureModel = model
-        self.sampler = SobolQMCNormalSampler(torch.Size([_NUM_FANTASIES])) if sampler is None else sampler
+        self.sampler: MCSampler = SobolQMCNormalSampler(torch.Size([_NUM_FANTASIES])) if sampler is None else sampler
         self.points: Tensor
         self.register_buffer("points", points)
         self.set_X_pending(X_pending)

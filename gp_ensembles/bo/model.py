@@ -98,7 +98,7 @@ class EnsembleModel(MixtureModel):
         super().__init__(TrainingData(train_X, train_Y, train_Yvar), inputs, outcomes)
         rows = self._first_rows()
         self.eval()
-        self.ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
+        self.ensemble: Ensemble = make_ensemble(ensemble, rows.X, rows.Y, generator)
         check_ensemble(self.ensemble, rows.X, rows.Y)
         if train_Yvar is not None:
             check_known_noise(self.ensemble)

@@ -40,9 +40,9 @@ class PointwisePosterior(ComponentsPosterior):
         lead = torch.broadcast_shapes(
             draw_log_weights.shape, log_weights.shape[:-2], mean.shape[:-2], covariance.shape[:-3]
         )
-        self.draw_log_weights = draw_log_weights.log_softmax(-1).expand(lead)
-        self.log_weights = log_weights.expand(*lead, num_experts, num_points)
-        self.component_mean = mean.expand(*lead, num_experts, num_points)
+        self.draw_log_weights: Tensor = draw_log_weights.log_softmax(-1).expand(lead)
+        self.log_weights: Tensor = log_weights.expand(*lead, num_experts, num_points)
+        self.component_mean: Tensor = mean.expand(*lead, num_experts, num_points)
         self.component_covariance = covariance
 
     @property

@@ -55,8 +55,8 @@ class MixturePosterior(ComponentsPosterior):
         num_experts, num_points, num_outputs = mean.shape[-3:]
         batch_shape = torch.broadcast_shapes(mean.shape[:-3], log_weights.shape[:-1], covariance.shape[:-4])
         self.log_weights = log_weights
-        self.component_mean = mean.expand(*batch_shape, num_experts, num_points, num_outputs)
-        self.component_covariance = covariance.expand(
+        self.component_mean: Tensor = mean.expand(*batch_shape, num_experts, num_points, num_outputs)
+        self.component_covariance: Tensor = covariance.expand(
             *covariance.shape[:-4], num_experts, num_outputs, num_points, num_points
         )
 

@@ -63,7 +63,7 @@ class Baselines(nn.Module):
         expert = GaussianExpert(LinearFeatures.from_data(X))
         if not structure_only:
             fit_empirical_bayes(expert, X, y)
-        self.linear = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+        self.linear: OnlineEnsemble = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
         self.linear.observe(X, y)
 
     @property
@@ -126,8 +126,8 @@ class DiscreteBaselines(nn.Module):
     def __init__(self, X: Tensor, y: Tensor, target: Target, *, structure_only: bool = False) -> None:
         super().__init__()
         seen = y[~torch.isnan(y)]
-        self.num_classes = target.num_labels
-        self.is_ordered = target.is_ordered
+        self.num_classes: int | None = target.num_labels
+        self.is_ordered: bool = target.is_ordered
         self.register_buffer("last", seen[-1].clone())
         if self.num_classes is None:
             self.register_buffer("frequencies", seen.mean())
@@ -142,7 +142,7 @@ class DiscreteBaselines(nn.Module):
         expert = target.expert(LinearFeatures.from_data(X))
         if not structure_only:
             fit_empirical_bayes(expert, X, y)
-        self.linear = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+        self.linear: OnlineEnsemble = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
         self.linear.observe(X, y)
 
     def observe(self, X: Tensor, y: Tensor) -> dict[str, DiscreteRows]:

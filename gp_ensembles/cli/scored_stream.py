@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.calibration.coverage import init_coverage
+from gp_ensembles.calibration.coverage import CoverageState, init_coverage
 from gp_ensembles.cli.bad_rows import BadRows, Policy
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
 from gp_ensembles.cli.predictions import (
@@ -24,9 +24,12 @@ from gp_ensembles.cli.predictions import (
 )
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.tables import TableName, check_table, check_warm_up_rows
+from gp_ensembles.metrics.discrete import ClassScores
+from gp_ensembles.metrics.streaming import StreamScores
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checks import illegal_target
+from gp_ensembles.streaming.notable import Notable
 from gp_ensembles.tables import Rows, RowStream
 from gp_ensembles.tables.rows import RowTaker
 
@@ -118,6 +121,16 @@ class ScoredStream:
         (21, torch.Size([40]), 60)
     """
 
+    progress: Progress
+    table: TableName
+    scores: dict[str, StreamScores | ClassScores]
+    coverages: dict[float, CoverageState]
+    bad_rows: BadRows
+    notable: Notable
+    newest: OnlineModel
+    is_whole: bool
+    clock: Clock
+
     def __init__(
         self,
         table: TableName,
@@ -137,9 +150,9 @@ class ScoredStream:
         self.bad_rows = BadRows()
         self.history: RunHistory | None = None  # of the run that is on, for its report
         self.is_whole = True  # False between the moments a chunk changes the model and everything else
-        self.target_scale = float(model.scales.y_scale)
+        self.target_scale: float = float(model.scales.y_scale)
         block = model.online.block_size
-        self.chunk_rows = block * max(1, CHUNK_ROWS // block)
+        self.chunk_rows: int = block * max(1, CHUNK_ROWS // block)
 
     @classmethod
     def start(

@@ -74,6 +74,9 @@ class DistributedEnsemble:
         torch.Size([3, 50])
     """
 
+    ensemble: Ensemble
+    block_size: int
+
     def __init__(
         self,
         ensemble: Ensemble,
@@ -91,7 +94,7 @@ class DistributedEnsemble:
                     f"{type(expert).__name__} cannot lie on several processes yet; take experts with Gaussian noise"
                 )
         self.ensemble, self.block_size = ensemble, block_size
-        self.ranks = Ranks(group)
+        self.ranks: Ranks = Ranks(group)
         self._pieces = pieces_of(ensemble.experts, piece_size)
         num = self.ranks.size
         if num > len(self._pieces):

@@ -51,8 +51,8 @@ class Ranks:
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
         is_alone = not (dist.is_available() and dist.is_initialized())
-        self.rank = 0 if is_alone else dist.get_rank(group)
-        self.size = 1 if is_alone else dist.get_world_size(group)
+        self.rank: int = 0 if is_alone else dist.get_rank(group)
+        self.size: int = 1 if is_alone else dist.get_world_size(group)
 
     def gather(self, part: Tensor, sizes: Sequence[int]) -> Tensor:
         """The parts of all ranks, one after the other along the first axis.

@@ -138,6 +138,8 @@ class RayFleet:
         >>> fleet.observe(names, X, y).interval()  # doctest: +SKIP
     """
 
+    num_shards: int
+
     def __init__(self, folder: str | Path, *, num_cpus: float = 1.0, most_unsaved_rows: int = 1_000_000) -> None:
         self._ray = import_ray()
         self._folder, self._num_cpus, self._most_unsaved_rows = Path(folder), num_cpus, most_unsaved_rows
@@ -145,11 +147,11 @@ class RayFleet:
             raise FileNotFoundError(f"{folder} holds no divided fleet; write one with divide_fleet")
         head = read_checkpoint(self._folder / _HEAD, _KIND)
         self.num_shards, self._generation = int(head["num_shards"]), int(head["generation"])
-        self.turns = Turns()
+        self.turns: Turns = Turns()
         self._checks = Fleet.load(part_folder(self._folder, self._generation, 0))
         self._checks.retire([*self._checks.names, *self._checks.waiting])
         self._unsaved: list[list[_Call]] = [[] for _ in range(self.num_shards)]
-        self.actors = [self._begin(number) for number in range(self.num_shards)]
+        self.actors: list[Any] = [self._begin(number) for number in range(self.num_shards)]
 
     @classmethod
     def fit(

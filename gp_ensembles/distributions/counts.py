@@ -103,12 +103,17 @@ class PoissonCounts(CountDistributions):
         tensor([[2981., 2981.]], dtype=torch.float64)
     """
 
+    ends: Tensor
+    starts: Tensor
+    lower: Tensor
+    upper: Tensor
+
     def __init__(self, log_weights: Tensor, mean: Tensor, variance: Tensor) -> None:
         mean, variance = mean.double(), variance.double()
         weights = log_weights.double() if log_weights.ndim == 2 else log_weights.double().unsqueeze(-1)
-        self.weights = weights.expand(mean.shape).softmax(0)
-        self.mean = mean.clamp(-math.log(_LARGEST), math.log(_LARGEST))
-        self.stddev = variance.sqrt()
+        self.weights: Tensor = weights.expand(mean.shape).softmax(0)
+        self.mean: Tensor = mean.clamp(-math.log(_LARGEST), math.log(_LARGEST))
+        self.stddev: Tensor = variance.sqrt()
         counted = self.weights > _NEGLIGIBLE
         # A tail of the rate counts by its share of the mean, not only by its probability.
         highest = (self.mean + self.stddev * (_DEVIATIONS + self.stddev)).exp().clamp_max(_LARGEST)
@@ -177,6 +182,9 @@ class TabulatedCounts(CountDistributions):
         tensor([2., 2.], dtype=torch.float64)
     """
 
+    sizes: Tensor
+    offsets: Tensor
+
     def __init__(self, log_prob: Callable[[Tensor, Tensor], Tensor], mean: Tensor, stddev: Tensor) -> None:
         num_rows, far = mean.shape[0], mean + 4 * stddev
         negligible = torch.finfo(mean.dtype).eps ** 0.625
@@ -199,10 +207,10 @@ class TabulatedCounts(CountDistributions):
             sizes[active] = start + width
             done = (table[-1] >= 1 - negligible) | ((mass < negligible) & (far[active] < start))
             active, start, width = active[~done], start + width, max(_FIRST_COUNTS, (start + width) // 2)
-        self.upper = sizes.double()
-        self.lower = torch.zeros_like(self.upper)
+        self.upper: Tensor = sizes.double()
+        self.lower: Tensor = torch.zeros_like(self.upper)
         self.sizes, self.offsets = sizes, sizes.cumsum(0) - sizes
-        self.table = mean.new_empty(int(sizes.sum()), dtype=torch.float64)
+        self.table: Tensor = mean.new_empty(int(sizes.sum()), dtype=torch.float64)
         for first, rows, values in parts:
             steps = torch.arange(values.shape[0], device=mean.device).unsqueeze(-1)
             self.table[self.offsets[rows] + first + steps] = values

@@ -9,13 +9,15 @@ from torch import Tensor
 
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.ensemble import Ensemble, responses_of
-from gp_ensembles.ensembles.latent_runner import join_latent
+from gp_ensembles.ensembles.latent_runner import LatentGroup, join_latent
 from gp_ensembles.ensembles.one_row import RowEnsemble
 from gp_ensembles.ensembles.quarantine import places_out
 from gp_ensembles.ensembles.recorded import Recording
 from gp_ensembles.ensembles.state import EnsembleState, named_tensors
 from gp_ensembles.ensembles.twins import Lanes, Twins
 from gp_ensembles.ensembles.weighing import with_lags
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.features.base import FeatureMap
 
 _VERSION = attrgetter("_version")
 
@@ -40,21 +42,23 @@ class BoundEnsemble:
         self._tensors: tuple[Tensor, ...] = tensors
         self._ensemble, self._twins = ensemble, twins
         self.state = state
-        self.out = places_out(state.quarantine)  # this is made anew when somebody goes or returns
-        self.like = state.meta.log_weights
-        self.bounded = ensemble.bounded_features()
-        self.experts = ensemble.bind()
-        self.latent_group = join_latent(self.experts)  # None unless all experts share a likelihood
+        self.out: tuple[int, ...] = places_out(state.quarantine)  # this is made anew when somebody goes or returns
+        self.like: Tensor = state.meta.log_weights
+        self.bounded: tuple[FeatureMap, ...] = ensemble.bounded_features()
+        self.experts: tuple[BoundExpert, ...] = ensemble.bind()
+        self.latent_group: LatentGroup | None = join_latent(self.experts)  # None unless all experts share a likelihood
         if self.latent_group is None:
-            self.responses = tuple(response.frozen() for response in responses_of(self.experts))
+            self.responses: tuple[Response, ...] = tuple(response.frozen() for response in responses_of(self.experts))
         else:
             group, shape = self.latent_group, torch.Size([ensemble.num_experts])
             self.responses = (Response(group.likelihood, group.predictive, ensemble.num_experts, shape),)
-        self.checkers = ensemble.experts[:1] if self.latent_group is not None else ensemble.experts
+        self.checkers: tuple[Expert, ...] = ensemble.experts[:1] if self.latent_group is not None else ensemble.experts
         limits = (e.transition.max_rows for e in ensemble.experts if e.transition is not None)
-        self.limits = [limit for limit in limits if limit is not None]  # longest blocks that transitions allow
+        self.limits: list[int] = [
+            limit for limit in limits if limit is not None
+        ]  # longest blocks that transitions allow
         self.recording: Recording | None = None  # made when it is first asked for
-        self.lanes = Lanes.of(self.experts, state.experts, twins)
+        self.lanes: Lanes = Lanes.of(self.experts, state.experts, twins)
 
     def inputs(self, X: Tensor, y: Tensor) -> Tensor:
         """Inputs of a block as the experts see them, (B, D + P)."""

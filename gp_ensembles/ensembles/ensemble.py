@@ -92,28 +92,28 @@ class Ensemble(nn.Module):
         if len(inputs) > 1:
             raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
         self._modules_of_experts = nn.ModuleList(experts)
-        self.experts = tuple(experts)  # the same objects with their type, for loops
+        self.experts: tuple[Expert, ...] = tuple(experts)  # the same objects with their type, for loops
         self.meta_learner = meta_learner
         num = sum(expert.num_experts for expert in experts)
-        self.expert_names = tuple(names) if names is not None else tuple(str(m) for m in range(num))
+        self.expert_names: tuple[str, ...] = tuple(names) if names is not None else tuple(str(m) for m in range(num))
         if len(self.expert_names) != num or len(set(self.expert_names)) != num:
             raise ValueError(f"names must be {num} distinct strings, got {list(self.expert_names)}")
         like = experts[0].features.prior_variance
         if len({(e.features.prior_variance.dtype, e.features.prior_variance.device) for e in experts}) > 1:
             raise ValueError("the experts differ in dtype or device; bring them together with .to(...)")
         check_compatible(experts, self.expert_names)
-        self.num_outputs = count_outputs(experts)  # None where targets have shape (B,)
+        self.num_outputs: int | None = count_outputs(experts)  # None where targets have shape (B,)
         if innovations or memory is not None or outlier_threshold is not None:
             _check_layers(self, outlier_threshold)
         bank = InnovationBank(innovations) if innovations else None
-        self.forecasts = tuple(sorted({place for expert in experts for place in _columns_of(expert)}))
+        self.forecasts: tuple[int, ...] = tuple(sorted({place for expert in experts for place in _columns_of(expert)}))
         # Columns of X, forecasts among them, without those of remembered targets.
-        self.num_inputs = sum(inputs) - (0 if memory is None else memory.num_columns) + len(self.forecasts)
+        self.num_inputs: int = sum(inputs) - (0 if memory is None else memory.num_columns) + len(self.forecasts)
         self.memory = memory
-        self.layers = Layers(meta_learner, bank, memory, outlier_threshold, _places_of_guests(experts))
+        self.layers: Layers = Layers(meta_learner, bank, memory, outlier_threshold, _places_of_guests(experts))
         labels = ["", *(f" + {model.label}" for model in innovations)]
-        self.names = tuple(f"{name}{label}" for name in self.expert_names for label in labels)
-        self.num_experts = len(self.names)
+        self.names: tuple[str, ...] = tuple(f"{name}{label}" for name in self.expert_names for label in labels)
+        self.num_experts: int = len(self.names)
         meta_learner.init(self.num_experts, like.detach())
 
     @classmethod

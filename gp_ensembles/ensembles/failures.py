@@ -44,7 +44,7 @@ class ExpertFailureError(Exception):
     def __init__(self, who: str, places: Sequence[int], row: int, reason: str) -> None:
         super().__init__(f"{who} failed at row {row} of this call: {reason}")
         self.who = who
-        self.places = tuple(places)
+        self.places: tuple[int, ...] = tuple(places)
         self.row = row
         self.reason = reason
 

@@ -56,6 +56,8 @@ class FixedBlock:
         said: What was said before each target, for :meth:`predictions`, shape (R, B).
     """
 
+    y: Tensor
+
     def __init__(
         self, ensemble: Ensemble, state: EnsembleState, num_rows: int, has_gaps: bool, progress: Progress
     ) -> None:
@@ -66,7 +68,7 @@ class FixedBlock:
         self._state, self._has_gaps, self._progress = state, has_gaps, progress
         self._kind: type[Predictions] = StepPredictions
         self.X, self.y = like.new_zeros(num_rows, ensemble.num_inputs), like.new_zeros(num_rows)
-        self.said = torch.empty_like(self._run()[1])
+        self.said: Tensor = torch.empty_like(self._run()[1])
 
     @torch.no_grad()
     def run(self) -> None:

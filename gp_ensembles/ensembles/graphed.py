@@ -50,7 +50,7 @@ class GraphedEnsemble:
     """
 
     def __init__(self, ensemble: Ensemble, state: EnsembleState | None = None, *, block_size: int = 64) -> None:
-        self.turns = Turns()
+        self.turns: Turns = Turns()
         self._online = OnlineEnsemble(ensemble, state, block_size)
         self._online.records = True
         try:

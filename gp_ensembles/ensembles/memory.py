@@ -52,7 +52,7 @@ class TargetMemory(nn.Module):
             raise ValueError(f"lags must be distinct positive whole numbers, ascending, got {list(lags)}")
         if lags[-1] >= y.shape[0]:
             raise ValueError(f"a lag of {lags[-1]} rows needs a longer warm-up than {y.shape[0]} rows")
-        self.lags = tuple(int(lag) for lag in lags)
+        self.lags: tuple[int, ...] = tuple(int(lag) for lag in lags)
         coefficients, bounds = _autoregression(self.lags, y)
         self.register_buffer("coefficients", coefficients)
         self.register_buffer("bounds", bounds)

@@ -7,7 +7,7 @@ is there and no outlier. Everything else is left to the blocks.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -84,7 +84,7 @@ class RowEnsemble:
         assert layers.bank is not None
         assert innovations is not None
         self._rule, self._models, self._lanes, self._others = rule, layers.bank.row_models, lanes, tuple(others)
-        self.degrees_of_freedom = np.tile([math.inf, *self._models.df[:, 0]], len(ensemble.expert_names))
+        self.degrees_of_freedom: NDArray[Any] = np.tile([math.inf, *self._models.df[:, 0]], len(ensemble.expert_names))
         self._threshold = math.inf if layers.outlier_threshold is None else layers.outlier_threshold
         self._innovations = tuple(part.numpy() for part in innovations)
         self._reach = None if layers.memory is None else tuple(map(float, layers.memory.reach()))

@@ -98,11 +98,11 @@ class OnlineEnsemble(nn.Module):
 
     def __init__(self, ensemble: Ensemble, state: EnsembleState | None = None, block_size: int | None = None) -> None:
         super().__init__()
-        self.turns = Turns()
+        self.turns: Turns = Turns()
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")
         self.ensemble = ensemble
-        self.block_size = block_size or usual_block_size(ensemble.experts)
+        self.block_size: int = block_size or usual_block_size(ensemble.experts)
         device = ensemble.experts[0].features.prior_variance.device
         check_states_fit(ensemble.experts, self.block_size, device)
         start = ensemble.init() if state is None else state

@@ -64,16 +64,16 @@ _OPTIMUM_ONLY = FitSettings(num_samples=1)
 # To a thousandth of a nat a step for a thousand rows: on thirty tables evidence is the same to .3 nats, scores to .001.
 _QUICK = FitSettings(LBFGS(loss_tolerance=1e-6), num_samples=1)
 
-oebe = EnsembleSpec("oebe")
-doebe = EnsembleSpec("doebe", static=False, random_walk_variances=SPEEDS)
-soebe = EnsembleSpec("soebe", rule=StickySwitching())
-sdoebe = EnsembleSpec("sdoebe", static=False, random_walk_variances=SPEEDS, rule=StickySwitching())
-e_doebe = EnsembleSpec("e_doebe", random_walk_variances=_FAST, rule=TwinSwitching())
+oebe: EnsembleSpec = EnsembleSpec("oebe")
+doebe: EnsembleSpec = EnsembleSpec("doebe", static=False, random_walk_variances=SPEEDS)
+soebe: EnsembleSpec = EnsembleSpec("soebe", rule=StickySwitching())
+sdoebe: EnsembleSpec = EnsembleSpec("sdoebe", static=False, random_walk_variances=SPEEDS, rule=StickySwitching())
+e_doebe: EnsembleSpec = EnsembleSpec("e_doebe", random_walk_variances=_FAST, rule=TwinSwitching())
 
-ie_gp = EnsembleSpec("ie_gp", (KernelDictionary(),), fit_settings=_OPTIMUM_ONLY)
-sie_gp = replace(ie_gp, name="sie_gp", rule=StickySwitching())
-die_gp = replace(ie_gp, name="die_gp", static=False, random_walk_variances=(1e-3,))
-dsie_gp = replace(die_gp, name="dsie_gp", rule=StickySwitching())
+ie_gp: EnsembleSpec = EnsembleSpec("ie_gp", (KernelDictionary(),), fit_settings=_OPTIMUM_ONLY)
+sie_gp: EnsembleSpec = replace(ie_gp, name="sie_gp", rule=StickySwitching())
+die_gp: EnsembleSpec = replace(ie_gp, name="die_gp", static=False, random_walk_variances=(1e-3,))
+dsie_gp: EnsembleSpec = replace(die_gp, name="dsie_gp", rule=StickySwitching())
 
 
 def default_rule() -> MetaLearner:
@@ -100,7 +100,7 @@ _WIDE_NOISES = (0.003, 0.03)
 _ONE_NOISE = (0.01,)
 # On eighteen tables (benchmarks/choose_parts.py): rows of the window gain most for what they cost, then come small
 # leaves of the trees; a second noise of the wide features, and more of them, little.
-auto = EnsembleSpec(
+auto: EnsembleSpec = EnsembleSpec(
     "auto",
     (HilbertBasis(starts=_ONE_START, name="hsgp"), _FOURIER),
     random_walk_variances=_FASTEST,
@@ -115,14 +115,14 @@ auto = EnsembleSpec(
 _ALL = (HilbertBasis(), FourierBasis(), RadialBasis(), PolynomialBasis((2, 3, 4)), LinearBasis(), SplineBasis())
 # Few objects and small covariances: of a row by itself each object costs as much as a hundred features, and covariances
 # that do not fit into the second-level cache cost most of all.
-light = replace(
+light: EnsembleSpec = replace(
     auto,
     name="light",
     bases=(FourierBasis(),),
     lags=TargetLags(bases=(FourierBasis(),)),
     further=(WideFeatures(num_features=250, noises=_ONE_NOISE),),
 )
-deep = replace(
+deep: EnsembleSpec = replace(
     auto,
     name="deep",
     bases=(HilbertBasis(), FourierBasis(), RadialBasis()),
@@ -140,7 +140,7 @@ deep = replace(
 # Several rows ahead: linear in time, so that nothing goes back to the mean where time goes on; local features of what
 # comes back only (benchmarks/README.md).
 _COMING_BACK = (LinearBasis(), RecurringBasis(_FOURIER))
-forecaster = replace(
+forecaster: EnsembleSpec = replace(
     light,
     name="forecaster",
     bases=_COMING_BACK,

@@ -83,6 +83,9 @@ class RowLanes:
         variance: Their variances.
     """
 
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
     def __init__(
         self, objects: Sequence[LinearObjects], bound: Sequence[BoundExpert], states: Sequence[FilterState]
     ) -> None:
@@ -117,7 +120,7 @@ class RowLanes:
             )
             experts += [start + number for start in starts for number in range(len(design))]
             at = end
-        self.experts = np.array(experts, dtype=np.int64)
+        self.experts: NDArray[np.int64] = np.array(experts, dtype=np.int64)
         self._is_whole = True
 
     def look(self, x: Numbers) -> None:

@@ -25,8 +25,8 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self.learning = threading.RLock()
-        self.reading = threading.RLock()
+        self.learning: threading.RLock = threading.RLock()
+        self.reading: threading.RLock = threading.RLock()
 
     def __reduce__(self) -> tuple[type["Turns"], tuple[()]]:
         """A copy is nobody's."""

@@ -166,7 +166,7 @@ class Lanes:
 
     def __init__(self, bound: Sequence[BoundExpert], states: Sequence[FilterState], lanes: Sequence[Lane]) -> None:
         self._bound, self._states = bound, states
-        self.lanes = tuple(lanes)
+        self.lanes: tuple[Lane, ...] = tuple(lanes)
         self._order = _order(lanes, bound)
 
     @classmethod

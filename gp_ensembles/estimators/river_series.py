@@ -46,7 +46,7 @@ class RiverFleet(MiniBatchRegressor):
         self.spec = spec
         self.warmup = warmup
         self.seed = seed
-        self.fleet = Fleet(SMALL if spec is None else spec, warmup=warmup, seed=seed)
+        self.fleet: Fleet = Fleet(SMALL if spec is None else spec, warmup=warmup, seed=seed)
         self._names: list[Hashable] | None = None
         self._sums: dict[Hashable, tuple[int, float]] = {}  # of the targets of series whose warm-up is not over
 

@@ -61,6 +61,8 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         (True, True)
     """
 
+    model_: OnlineModel
+
     def __init__(
         self,
         spec: EnsembleSpec | None = None,
@@ -292,6 +294,9 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         >>> model.classes_.tolist(), float(model.score(X[60:], y[60:])) > 0.8
         (['down', 'up'], True)
     """
+
+    classes_: NDArray[Any]
+    model_: OnlineModel
 
     def __init__(
         self,

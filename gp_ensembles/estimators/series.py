@@ -16,6 +16,7 @@ from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.estimators.frames import checked_inputs, fit_frame
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.model import SMALL
+from gp_ensembles.tables.columns import ColumnEncoder
 
 
 class FleetRegressor(RegressorMixin, BaseEstimator):
@@ -45,6 +46,8 @@ class FleetRegressor(RegressorMixin, BaseEstimator):
         >>> bool(np.abs(mean - y[100:]).max() < 1), bool((std > 0.05).all())
         (True, True)
     """
+
+    columns_: tuple[ColumnEncoder, ...] | None
 
     def __init__(
         self,

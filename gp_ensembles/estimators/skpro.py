@@ -149,6 +149,8 @@ class SkproRegressor(BaseProbaRegressor):
         True
     """
 
+    regressor_: OnlineRegressor
+
     _tags = {  # noqa: RUF012 (skpro reads them so)
         "authors": ["the gp_ensembles developers"],
         "python_dependencies": None,

@@ -50,6 +50,8 @@ class SktimeForecaster(BaseForecaster):
         (['2024-11', '2025-01'], True)
     """
 
+    regressor_: OnlineRegressor
+
     _tags = {  # noqa: RUF012 (sktime reads them so)
         "authors": ["the gp_ensembles developers"],
         "python_dependencies": None,

@@ -109,7 +109,7 @@ class BoundExternal(BoundExpert):
 
     def __init__(self, expert: "ExternalExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
-        self.columns = expert.columns
+        self.columns: tuple[int, ...] = expert.columns
         self._expert = expert
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[ExternalState, StepPredictions]:
@@ -247,6 +247,12 @@ class ExternalExpert(Expert):
         (torch.Size([120]), 100, 200)
     """
 
+    guest: Guest
+    columns: tuple[int, ...]
+    first: int
+    every: int
+    num_rows: int
+
     def __init__(
         self,
         guest: Guest,
@@ -264,7 +270,7 @@ class ExternalExpert(Expert):
             raise ValueError(f"the expert takes {features.num_inputs} inputs, but {len(columns)} columns are given")
         self.guest, self.columns = guest, tuple(columns)
         self.first, self.every, self.num_rows = first, every, num_rows
-        self.models = TrainedModels()
+        self.models: TrainedModels = TrainedModels()
 
     def init(self) -> ExternalState:
         """State before any data."""

@@ -45,9 +45,12 @@ class RegressorGuest(Guest):
         tensor([2.], dtype=torch.float64)
     """
 
+    scale: Any
+    levels: tuple[float, ...]
+
     def __init__(self, regressor: Any, scale: Any = None, levels: Sequence[float] = ()) -> None:
         several = isinstance(regressor, list | tuple)
-        self.regressors = tuple(regressor) if several else (regressor,)
+        self.regressors: tuple[Any, ...] = tuple(regressor) if several else (regressor,)
         self.scale, self.levels = scale, tuple(float(level) for level in levels)
         for given in self.regressors if scale is None else (*self.regressors, scale):
             check_methods(given, "RegressorGuest", "fit", "predict")
@@ -134,7 +137,7 @@ class FunctionGuest(Guest):
             hint = "" if other is None else f"; use {other}"
             raise TypeError(f"FunctionGuest takes a function of X and rows, got {spelled(function)}{hint}")
         self.function = function
-        self.levels = tuple(float(level) for level in levels)
+        self.levels: tuple[float, ...] = tuple(float(level) for level in levels)
         check_levels(self.levels)
 
     def fit(self, rows: GuestRows) -> Forecast:
@@ -166,7 +169,7 @@ class ColumnsGuest(Guest):
     """
 
     def __init__(self, levels: Sequence[float] = (), has_deviation: bool = False) -> None:
-        self.levels = tuple(float(level) for level in levels)
+        self.levels: tuple[float, ...] = tuple(float(level) for level in levels)
         self.has_deviation = has_deviation
         check_levels(self.levels)
         self.initial = self._read

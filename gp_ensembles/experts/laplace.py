@@ -55,7 +55,7 @@ class BoundLaplace(BoundExpert):
         self.likelihood = likelihood
         self.latent_update = latent_update
         self.predictive = predictive
-        self.num_latent = latent_dim(likelihood)
+        self.num_latent: int = latent_dim(likelihood)
         density = partial(log_prob, likelihood)
         self._rule: SiteRule | VectorRule
         if self.num_latent == 1:
@@ -138,10 +138,10 @@ class LaplaceExpert(Expert):
         predictive: Predictive | None = None,
     ) -> None:
         super().__init__(features, transition)
-        self.num_latent = latent_dim(likelihood)
+        self.num_latent: int = latent_dim(likelihood)
         self.likelihood = likelihood.to(features.prior_variance)
-        self.latent_update = LaplaceUpdate() if latent_update is None else latent_update
-        self.predictive = GaussHermite() if predictive is None else predictive
+        self.latent_update: LatentUpdate = LaplaceUpdate() if latent_update is None else latent_update
+        self.predictive: Predictive = GaussHermite() if predictive is None else predictive
 
     def init(self) -> GaussianState:
         """State before any data."""

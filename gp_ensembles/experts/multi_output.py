@@ -40,7 +40,7 @@ class BoundMultiOutput(BoundExpert):
         super().__init__(features, prior_variance, transition)
         self.noise = noise
         self.scale = scale
-        self.observation = MultiOutputNoise(noise, scale)
+        self.observation: MultiOutputNoise = MultiOutputNoise(noise, scale)
 
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[MultiOutputState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`; targets have shape (B, O)."""

@@ -287,6 +287,9 @@ class RefittedExpert(Expert):
         (1, True)
     """
 
+    model: GaussianExpert
+    refit: Refit
+    lags: tuple[int, ...]
     speeds: Tensor
     mean_square: Tensor
     start: Tensor

@@ -77,6 +77,9 @@ class WalkingSlope:
         tensor([1.0000, 1.5000, 1.7500])
     """
 
+    variance: Tensor
+    damping: Tensor
+
     def __init__(self, variance: Tensor, damping: Tensor) -> None:
         self.variance, self.damping = variance, damping
         self._last: tuple[int, tuple[Passage, Passage]] | None = None  # of a block of rows one step apart

@@ -35,10 +35,12 @@ class BoundStructural(BoundExpert):
         expert: The expert.
     """
 
+    noise: Tensor
+
     def __init__(self, expert: "StructuralExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
         self._expert = expert
-        self.period = expert.season or 1  # rows after which the design of level and season comes again
+        self.period: int = expert.season or 1  # rows after which the design of level and season comes again
         self.noise, level, season = expert.variances.double().unbind(-1)
         scale = [_LEVEL, _TREND, *([_WAVE] * (2 * expert.num_waves))]
         steps = [level, torch.zeros_like(level), *([season] * (2 * expert.num_waves))]
@@ -155,6 +157,8 @@ class StructuralExpert(Expert):
         True
     """
 
+    season: int | None
+    num_warm_up: int
     variances: Tensor
     slope: Tensor | None
 
@@ -175,7 +179,7 @@ class StructuralExpert(Expert):
         self.register_buffer("variances", variances.detach().clone())
         self.register_buffer("slope", slope)
         self.season, self.num_warm_up = season, num_warm_up
-        self.num_waves = 0 if season is None else min(season // 2, _MOST_WAVES)
+        self.num_waves: int = 0 if season is None else min(season // 2, _MOST_WAVES)
 
     def init(self) -> StructuralState:
         """State before any data."""

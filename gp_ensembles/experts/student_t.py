@@ -154,7 +154,7 @@ class StudentTExpert(Expert):
         noise_discount: Tensor | float | None = None,
     ) -> None:
         super().__init__(features, transition)
-        self.noise = InverseGammaNoise(features.prior_variance) if noise is None else noise
+        self.noise: InverseGammaNoise = InverseGammaNoise(features.prior_variance) if noise is None else noise
         if self.noise.raw_rate.shape != features.batch_shape:
             raise ValueError(
                 f"the noise's batch shape {tuple(self.noise.raw_rate.shape)} is not the feature map's "

@@ -51,7 +51,7 @@ class Concatenate(FeatureMap):
                 )
         num_features = sum(part.num_features for part in parts)
         super().__init__(first.num_inputs, num_features, first.batch_shape, _intersection(parts))
-        self.parts = nn.ModuleList(parts)
+        self.parts: nn.ModuleList = nn.ModuleList(parts)
 
     @property
     def prior_variance(self) -> Tensor:
@@ -99,7 +99,7 @@ class SelectColumns(FeatureMap):
     """
 
     columns: Tensor
-    shared_tensors = frozenset({"domain", "columns"})
+    shared_tensors: frozenset[str] = frozenset({"domain", "columns"})
 
     def __init__(self, features: FeatureMap, columns: Sequence[int], num_inputs: int) -> None:
         wrong = [column for column in columns if not 0 <= column < num_inputs]

@@ -37,7 +37,7 @@ class ConstantFeatures(FeatureMap):
     ) -> None:
         start = positive(prior_variance, dtype, "prior_variance")
         super().__init__(num_inputs, 1, start.shape)
-        self.prior = PriorVariance(self.batch_shape, start)
+        self.prior: PriorVariance = PriorVariance(self.batch_shape, start)
 
     @property
     def prior_variance(self) -> Tensor:

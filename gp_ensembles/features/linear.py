@@ -44,7 +44,7 @@ class LinearFeatures(FeatureMap):
     ) -> None:
         start = positive(prior_variance, dtype, "prior_variance")
         super().__init__(num_inputs, num_inputs + int(bias), start.shape)
-        self.prior = PriorVariance(self.batch_shape, start)
+        self.prior: PriorVariance = PriorVariance(self.batch_shape, start)
 
     @classmethod
     def from_data(cls, X: Tensor, prior_variance: float | Tensor = 1.0, bias: bool = True) -> "LinearFeatures":

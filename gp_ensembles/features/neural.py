@@ -71,7 +71,7 @@ class NeuralFeatures(FeatureMap):
                 f"prior_variance must be a number or have shape {tuple(batch_shape)} for {len(experts)} module(s), "
                 f"got {tuple(start.shape)}"
             )
-        self.prior = PriorVariance(batch_shape, start)
+        self.prior: PriorVariance = PriorVariance(batch_shape, start)
         self._skeleton = (deepcopy(experts[0]),)  # in a tuple: not a part, its own tensors are never used
         states = [_tensors(module) for module in experts]
         for name, first in states[0].items():

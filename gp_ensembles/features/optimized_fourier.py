@@ -47,8 +47,10 @@ class OptimizedFourierFeatures(FeatureMap):
             raise ValueError("frequencies must be finite, at least one is NaN or infinite")
         batch_shape = frequencies.shape[:-2]
         super().__init__(frequencies.shape[-1], 2 * frequencies.shape[-2], batch_shape)
-        self.prior = PriorVariance(batch_shape, positive_like(prior_variance, frequencies, "prior_variance"))
-        self.frequencies = nn.Parameter(frequencies.detach().clone())
+        self.prior: PriorVariance = PriorVariance(
+            batch_shape, positive_like(prior_variance, frequencies, "prior_variance")
+        )
+        self.frequencies: nn.Parameter = nn.Parameter(frequencies.detach().clone())
 
     @classmethod
     def from_kernel(

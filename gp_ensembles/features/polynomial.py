@@ -45,7 +45,7 @@ class AdditivePolynomialFeatures(FeatureMap):
     """
 
     scales: Tensor
-    shared_tensors = frozenset({"domain", "scales"})
+    shared_tensors: frozenset[str] = frozenset({"domain", "scales"})
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class AdditivePolynomialFeatures(FeatureMap):
             raise ValueError(f"scales must have shape ({num_features},), got {tuple(scales.shape)}")
         super().__init__(num_inputs, num_features, start.shape)
         self.order = order
-        self.prior = PriorVariance(self.batch_shape, start)
+        self.prior: PriorVariance = PriorVariance(self.batch_shape, start)
         self.register_buffer("scales", positive_like(scales, start, "scales").clone())
 
     @classmethod

@@ -75,7 +75,7 @@ class RadialBasisFeatures(FeatureMap):
         self.lengthscale_constraint = log_scale()
         raw = self.lengthscale_constraint.inverse_transform(scales)
         self.register_parameter("raw_lengthscale", nn.Parameter(raw.expand(*batch_shape, num_inputs).clone()))
-        self.prior = PriorVariance(batch_shape, prior)
+        self.prior: PriorVariance = PriorVariance(batch_shape, prior)
 
     @classmethod
     def from_data(

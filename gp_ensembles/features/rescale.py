@@ -35,7 +35,7 @@ class Standardize(FeatureMap):
 
     mean: Tensor
     std: Tensor
-    shared_tensors = frozenset({"domain", "mean", "std"})
+    shared_tensors: frozenset[str] = frozenset({"domain", "mean", "std"})
 
     def __init__(self, features: FeatureMap, mean: Tensor, std: Tensor) -> None:
         shape = (features.num_inputs,)
@@ -122,7 +122,7 @@ class Clamp(FeatureMap):
 
     lower: Tensor
     upper: Tensor
-    shared_tensors = frozenset({"domain", "lower", "upper"})
+    shared_tensors: frozenset[str] = frozenset({"domain", "lower", "upper"})
 
     def __init__(self, features: FeatureMap, lower: Tensor, upper: Tensor) -> None:
         shape = (features.num_inputs,)

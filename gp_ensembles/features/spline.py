@@ -46,7 +46,7 @@ class AdditiveSplineFeatures(FeatureMap):
     """
 
     breakpoints: Tensor
-    shared_tensors = frozenset({"domain", "breakpoints"})
+    shared_tensors: frozenset[str] = frozenset({"domain", "breakpoints"})
 
     def __init__(self, breakpoints: Tensor, prior_variance: float | Tensor = 1.0, degree: int = 3) -> None:
         _check_breakpoints(breakpoints)
@@ -60,7 +60,7 @@ class AdditiveSplineFeatures(FeatureMap):
         super().__init__(num_inputs, num_features, start.shape, domain)
         self.degree = degree
         self.register_buffer("breakpoints", knots)
-        self.prior = PriorVariance(self.batch_shape, start)
+        self.prior: PriorVariance = PriorVariance(self.batch_shape, start)
 
     @classmethod
     def from_data(

@@ -89,7 +89,7 @@ class LaplaceRule(SiteRule):
         self._log_density = log_density
         self._known = known
         self._derivatives = Differentiator(log_density)
-        self.is_logistic = known is not None and known.is_logistic
+        self.is_logistic: bool = known is not None and known.is_logistic
 
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
         """Newton's method, damped where it must be; see :meth:`SiteRule.solve`."""

@@ -90,7 +90,7 @@ class EnsembleFleet:
         notes: Mapping[str, Tensor] | None = None,
         own_variances: bool = False,
     ) -> None:
-        self.turns = Turns()
+        self.turns: Turns = Turns()
         self._has_start = start is not None
         start = ensemble.init() if start is None else start
         check_fixed_size(ensemble, start, "a fleet")

@@ -58,7 +58,7 @@ class GroupedFleet:
     def __init__(self, fleet: Fleet, groups: Groups) -> None:
         if fleet.folder is not None:
             raise ValueError(f"states of several fleets cannot live in {fleet.folder}; leave the fleet's folder out")
-        self.turns = Turns()
+        self.turns: Turns = Turns()
         self.settings, self.groups = fleet.fresh(), groups
         self.fleets: dict[str, Fleet] = {}
 

@@ -38,6 +38,9 @@ class Lane(ABC):
         state: Its states, with an axis for the series in front, (T, \*batch, ...); changed in place.
     """
 
+    bound: BoundExpert
+    state: FilterState
+
     def __init__(self, bound: BoundExpert, state: FilterState) -> None:
         self.bound, self.state = bound, state
 

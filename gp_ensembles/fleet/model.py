@@ -46,7 +46,7 @@ from gp_ensembles.numerics.devices import check_device
 _Counts = dict[Hashable, int]  # rows of series
 _BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
 # ``light`` with few features: eighty kilobytes for each series.
-SMALL = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), further=())
+SMALL: EnsembleSpec = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), further=())
 
 
 @final
@@ -109,12 +109,12 @@ class Fleet:
             raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
         if warmup < LEAST_TARGETS:
             raise ValueError(f"warmup is {warmup}; at least {LEAST_TARGETS} rows of a series are needed to begin")
-        self.turns = Turns()
+        self.turns: Turns = Turns()
         self.spec, self.warmup, self.seed, self.dtype = spec, warmup, seed, dtype
-        self.device = check_device(device)
+        self.device: torch.device = check_device(device)
         check_mapped(folder, self.device)
         self.own_variances = own_variances
-        self.intervals = IntervalLevels(tuple(coverages))
+        self.intervals: IntervalLevels = IntervalLevels(tuple(coverages))
         self.series: EnsembleFleet | None = None
         self.folder = folder
         self._waiting: dict[Hashable, Rows] = {}

@@ -61,11 +61,14 @@ class FusionModel(ABC):
         ValueError: If shapes do not fit, or values are not finite.
     """
 
+    y: Tensor
     num_experts: int
 
     def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, LatentFunctions]) -> None:
         self.X, self.y = checked_rows(X, y)
-        self.functions = {name: group for name, group in functions.items() if group.num_functions}
+        self.functions: dict[str, LatentFunctions] = {
+            name: group for name, group in functions.items() if group.num_functions
+        }
         check_priors([group.prior for group in self.functions.values()], X)
         # Block name -> shape, in the order of the blocks in a vector of parameters.
         self.blocks: dict[str, tuple[int, ...]] = {}
@@ -80,9 +83,11 @@ class FusionModel(ABC):
                 stddevs.append(torch.full_like(prior.log_hyperparameters, prior.prior_stddev))
         self._sizes = [math.prod(shape) for shape in self.blocks.values()]
         # Prior mean and standard deviation of each parameter.
-        self.prior_mean = torch.cat(means) if means else X.new_zeros(0)
-        self.prior_stddev = torch.cat(stddevs) if stddevs else X.new_zeros(0)
-        self.samples_hyperparameters = any(group.prior.prior_stddev is not None for group in self.functions.values())
+        self.prior_mean: Tensor = torch.cat(means) if means else X.new_zeros(0)
+        self.prior_stddev: Tensor = torch.cat(stddevs) if stddevs else X.new_zeros(0)
+        self.samples_hyperparameters: bool = any(
+            group.prior.prior_stddev is not None for group in self.functions.values()
+        )
         self._log_normalizer = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
         # Bases with fixed hyperparameters are computed once.
         self._bases = {

@@ -278,7 +278,7 @@ class TabulatedExpert(PredictiveExpert):
             raise ValueError(f"{X.shape[0]} inputs need means of shape ({X.shape[0]},), got {tuple(mean.shape)}")
         noise = torch.zeros_like(mean) if noise is None else noise
         rows = ExpertPredictions(mean.unsqueeze(0), variance.unsqueeze(0), noise.unsqueeze(0)).check()
-        self.predictions = rows._replace(noise=rows.noise.expand_as(rows.mean))
+        self.predictions: ExpertPredictions = rows._replace(noise=rows.noise.expand_as(rows.mean))
         self._num_inputs = X.shape[1]
         self._row_of: dict[tuple[float, ...], int] = {}
         first = [self._row_of.setdefault(tuple(row), number) for number, row in enumerate(X.tolist())]

@@ -160,10 +160,10 @@ class FourierPrior(FunctionPrior):
             shares = positive_like(frequency_weights, frequencies, "frequency_weights")
         if shares.shape != (num_frequencies,):
             raise ValueError(f"frequency_weights must have shape ({num_frequencies},), got {tuple(shares.shape)}")
-        self.frequencies = frequencies.detach()
-        self.log_hyperparameters = torch.cat([scale, spread]).log()
-        self.prior_stddev = checked_stddev(prior_stddev)
-        self.frequency_weights = shares / shares.sum()
+        self.frequencies: Tensor = frequencies.detach()
+        self.log_hyperparameters: Tensor = torch.cat([scale, spread]).log()
+        self.prior_stddev: float | None = checked_stddev(prior_stddev)
+        self.frequency_weights: Tensor = shares / shares.sum()
 
     @classmethod
     def from_kernel(
@@ -336,8 +336,8 @@ class GPPrior(FunctionPrior):
             raise TypeError(f"{type(kernel).__name__} has no parameters to take the dtype from; wrap it in ScaleKernel")
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.jitter = jitter
-        self.log_hyperparameters = parameter.detach().new_zeros(2)
-        self.prior_stddev = checked_stddev(prior_stddev)
+        self.log_hyperparameters: Tensor = parameter.detach().new_zeros(2)
+        self.prior_stddev: float | None = checked_stddev(prior_stddev)
 
     def num_coefficients(self, num_rows: int) -> int:
         """One for each training row."""

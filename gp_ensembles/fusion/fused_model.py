@@ -80,6 +80,7 @@ class FusedModel(MixtureModel):
         torch.Size([3, 1])
     """
 
+    experts: tuple[object, ...]
     theta: Tensor
     draw_log_weights: Tensor
 

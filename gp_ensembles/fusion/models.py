@@ -66,11 +66,13 @@ class BHS(FusionModel):
         (torch.Size([3]), torch.Size([8]))
     """
 
+    experts: tuple[object, ...]
+
     def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FunctionPrior | None = None) -> None:
         X, y = checked_rows(X, y)
         predictions, self.experts = gather_experts(experts, X, y)
         mean, variance = _checked_predictions(predictions, X)
-        self.num_experts = mean.shape[0]
+        self.num_experts: int = mean.shape[0]
         prior = weight_prior(X) if prior is None else prior
         super().__init__(X, y, {"weights": LatentFunctions(prior, self.num_experts - 1)})
         # No parameter enters the experts' log densities.
@@ -129,11 +131,13 @@ class PBHS(FusionModel):
         tensor([1.], dtype=torch.float64)
     """
 
+    experts: tuple[object, ...]
+
     def __init__(self, X: Tensor, y: Tensor, experts: Experts, prior: FunctionPrior | None = None) -> None:
         X, y = checked_rows(X, y)
         predictions, self.experts = gather_experts(experts, X, y)
         mean, variance = _checked_predictions(predictions, X)
-        self.num_experts = mean.shape[0]
+        self.num_experts: int = mean.shape[0]
         prior = weight_prior(X) if prior is None else prior
         super().__init__(X, y, {"weights": LatentFunctions(prior, self.num_experts)})
         self._mean, self._log_scale = mean.detach(), 0.5 * variance.detach().log()
@@ -200,7 +204,7 @@ class MoGPE(FusionModel):
         noise_prior: FunctionPrior,
         weight_prior: FunctionPrior,
     ) -> None:
-        self.num_experts = _checked_count(num_experts)
+        self.num_experts: int = _checked_count(num_experts)
         functions = {
             "mean": LatentFunctions(mean_prior, num_experts),
             "log_scale": LatentFunctions(noise_prior, num_experts),
@@ -269,7 +273,7 @@ class PoGPE(FusionModel):
         noise_prior: FunctionPrior,
         weight_prior: FunctionPrior,
     ) -> None:
-        self.num_experts = _checked_count(num_experts)
+        self.num_experts: int = _checked_count(num_experts)
         functions = {
             "mean": LatentFunctions(mean_prior, num_experts),
             "log_scale": LatentFunctions(noise_prior, num_experts),

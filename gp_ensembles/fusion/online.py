@@ -179,8 +179,8 @@ class OnlineFusion(nn.Module):
             raise ValueError(f"the features must have no batch, got {tuple(features.batch_shape)}")
         self.features = features
         self.num_experts = num_experts
-        self.pool = OnlineLinearPool() if pool is None else pool
-        self.latent_update = MomentMatchingUpdate() if latent_update is None else latent_update
+        self.pool: OnlinePool = OnlineLinearPool() if pool is None else pool
+        self.latent_update: LatentUpdate = MomentMatchingUpdate() if latent_update is None else latent_update
         self.transition = transition
 
     @property

@@ -87,6 +87,10 @@ class IEGPLVM(nn.Module):
         (torch.Size([20, 1]), True)
     """
 
+    settings: LatentSettings
+    num_outputs: int
+    num_experts: int
+    num_latent: int
     omega: Tensor
     offset: Tensor
     scale: Tensor
@@ -109,10 +113,10 @@ class IEGPLVM(nn.Module):
         check_settings(settings)
         check_features(features, num_outputs)
         # A copy, because it remembers what this model keeps.
-        self.search = default_search(settings.capacity) if search is None else deepcopy(search)
+        self.search: NeighborSearch = default_search(settings.capacity) if search is None else deepcopy(search)
         self.settings, self.num_outputs = settings, num_outputs
         self.num_experts, self.num_latent = features.batch_shape[0], features.num_inputs
-        self.meta_learner = BayesianModelAveraging() if meta_learner is None else meta_learner
+        self.meta_learner: MetaLearner = BayesianModelAveraging() if meta_learner is None else meta_learner
         self.register_buffer("omega", features.frequencies().detach().clone())
         one = self.omega.new_ones(self.num_experts)
         prior = weight_prior(one, features.num_features, num_outputs)

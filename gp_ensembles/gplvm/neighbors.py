@@ -237,6 +237,9 @@ class FaissSearch(NeighborSearch):
         tensor([[17, 18]])
     """
 
+    num_probes: int
+    least: int
+
     def __init__(self, num_probes: int = 16, least: int = 10_000) -> None:
         if num_probes < 1 or least < 1:
             raise ValueError(f"num_probes and least must be at least 1, got {num_probes} and {least}")

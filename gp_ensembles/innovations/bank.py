@@ -85,12 +85,12 @@ class InnovationBank:
     def __init__(self, models: Sequence[InnovationModel]) -> None:
         if not models or len(set(models)) < len(models):
             raise ValueError(f"innovation models must be at least one and distinct, got {list(models)}")
-        self.models = tuple(models)
+        self.models: tuple[InnovationModel, ...] = tuple(models)
         self._constants: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._followed = tuple(dict.fromkeys(_Scale.of(model) for model in models))
         self._places = [self._followed.index(_Scale.of(model)) for model in models]
         factors = [_variance(model.degrees_of_freedom) for model in models]
-        self.row_models = RowModels.of(self.models, self._followed, self._places, factors)
+        self.row_models: RowModels = RowModels.of(self.models, self._followed, self._places, factors)
 
     def init(self, num_experts: int, like: Tensor) -> InnovationState:
         """State before any error, with the dtype and device of ``like``."""

@@ -224,7 +224,7 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
             raise ValueError(f"an ordinal scale needs at least two levels, got {num_levels}")
         self.num_levels = num_levels
         self.link = link
-        self.is_scaled = scale_constraint is not None
+        self.is_scaled: bool = scale_constraint is not None
         # Created in the default dtype on the default device, as all of GPyTorch's likelihoods; .to moves it.
         raw = torch.zeros(
             *batch_shape, num_levels - 1, dtype=torch.get_default_dtype(), device=torch.get_default_device()

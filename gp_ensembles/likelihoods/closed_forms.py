@@ -20,6 +20,7 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, LaplaceLikelihood, Likelihood
 from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints
+from torch.distributions.constraints import Constraint
 
 from gp_ensembles.likelihoods.classification import (
     LogisticLikelihood,
@@ -57,8 +58,8 @@ class NormalLaplace(Distribution):
         tensor([3.])
     """
 
-    arg_constraints = {}  # noqa: RUF012 - as torch's distributions have it
-    support = constraints.real
+    arg_constraints: dict[str, Constraint] = {}  # noqa: RUF012 - as torch's distributions have it
+    support: Constraint = constraints.real
 
     def __init__(self, loc: Tensor, variance: Tensor, scale: Tensor) -> None:
         self.loc = loc

@@ -44,7 +44,7 @@ class CombinedRules(MetaLearner):
         if len(rules) < 2:
             raise ValueError(f"there must be at least two rules to combine, got {len(rules)}")
         self._modules_of_rules = nn.ModuleList(rules)
-        self.rules = tuple(rules)  # the same objects with their type
+        self.rules: tuple[MetaLearner, ...] = tuple(rules)  # the same objects with their type
         self.over = over
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:

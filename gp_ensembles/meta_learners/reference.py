@@ -65,7 +65,7 @@ class ReferenceAveraging(MetaLearner):
             raise ValueError(f"prior must lie between 0 and 1, got {prior}")
         check_share(share, lowest_is_legal=False)
         self.rule = rule
-        self.references = tuple(places)
+        self.references: tuple[int, ...] = tuple(places)
         self.prior = prior
         self.share = share
         self._among: BayesianModelAveraging = BayesianModelAveraging()

@@ -308,7 +308,7 @@ class FITC(Approximation):
         -1.2655
     """
 
-    alpha = 1.0
+    alpha: float = 1.0
 
     def penalty(self, projection: Projection) -> Tensor:
         """None: power EP at a power of one."""
@@ -328,7 +328,7 @@ class FIC(Approximation):
         -1.2655
     """
 
-    alpha = 1.0
+    alpha: float = 1.0
     conditional = Conditional.DIAGONAL
 
     def penalty(self, projection: Projection) -> Tensor:

@@ -70,13 +70,13 @@ class Coordinates:
         self._low, self._width = least - margin, most - least + 2.0 * margin
         self._free = self._width > 0
         movable = model.knots.requires_grad and bool(self._free.any())
-        self.knots = slice(0, 0) if knots is None or not movable else knots
+        self.knots: slice[int | Any, int | Any, Any] = slice(0, 0) if knots is None or not movable else knots
         self._shape = (model.knots[self.knots].shape[0], int(self._free.sum()))
         if not self._parts and not self._shape[0]:
             raise ValueError("nothing is to move: let knots or hyperparameters, and see that they require gradients")
         self._start = model.knots.detach()[self.knots][:, self._free].clone()
         self._start_logits = self._logits()
-        self.bounds = self._find_bounds()
+        self.bounds: tuple[Tensor, Tensor] = self._find_bounds()
 
     @property
     def weights(self) -> Tensor:

@@ -257,6 +257,10 @@ class BayesianOptimization(KnotProposal):
         (torch.Size([6]), tensor(True))
     """
 
+    num_initial: int
+    num_evaluations: int
+    all_if_cheap: bool
+
     def __init__(self, num_initial: int = 5, num_evaluations: int = 40, *, all_if_cheap: bool = True) -> None:
         if not 2 <= num_initial <= num_evaluations:
             raise ValueError(

@@ -153,7 +153,7 @@ class SparseGP(SparseModel):
         mean = constant_mean(X, y) if mean is None else mean
         check_shape(train_X, knots)
         super().__init__(rows, rows.inputs(knots), kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget)
-        self.approximation = VFE() if approximation is None else approximation
+        self.approximation: Approximation = VFE() if approximation is None else approximation
         self.register_added_loss_term("penalty")  # type: ignore[operator]
 
     def projection(self, knots: Tensor | None = None) -> Projection:

@@ -89,6 +89,8 @@ class SelectionRun(Generic[ModelT]):
         generator: Source of randomness.
     """
 
+    model: ModelT
+
     def __init__(self, model: ModelT, bar: "tqdm[Any]", generator: torch.Generator | None) -> None:
         self.model = model
         self.generator = generator

@@ -34,8 +34,8 @@ class LinearTrend(Mean):  # type: ignore[misc]  # GPyTorch is untyped
         self.register_buffer("center", X.mean(0))
         self.register_buffer("spread", torch.where(spread > 0, spread, 1.0))
         self.register_buffer("unit", torch.where(unit > 0, unit, 1.0))
-        self.weights = nn.Parameter(torch.zeros_like(X[0]))
-        self.bias = nn.Parameter(y.mean() / self.unit)
+        self.weights: nn.Parameter = nn.Parameter(torch.zeros_like(X[0]))
+        self.bias: nn.Parameter = nn.Parameter(y.mean() / self.unit)
 
     def forward(self, X: Tensor) -> Tensor:
         r"""The mean at points (\*batch, N, D), shape (\*batch, N)."""

@@ -76,6 +76,8 @@ class LateTargets:
         ('monday', 59, 0)
     """
 
+    num_given_up: int
+
     def __init__(self, model: OnlineModel, window: int = 1000, patience: int | None = None) -> None:
         if window < 1:
             raise ValueError(f"window must be at least one row, got {window}")

@@ -82,19 +82,21 @@ class OnlineModel:
     """
 
     def __init__(self, config: StreamConfig | None = None, feature_names: Sequence[str] | None = None) -> None:
-        self.config = StreamConfig() if config is None else config
+        self.config: StreamConfig = StreamConfig() if config is None else config
         check_made("config", self.config, StreamConfig, "StreamConfig(gpe.auto, warmup=200)")
         if isinstance(feature_names, str):
             raise TypeError(f"feature_names must be a sequence of names, got {feature_names!r}")
-        self.device = self.config.torch_device
-        self.feature_names = None if feature_names is None else tuple(str(name) for name in feature_names)
-        self.turns = Turns()
-        self.num_rows = 0
+        self.device: torch.device = self.config.torch_device
+        self.feature_names: tuple[str, ...] | None = (
+            None if feature_names is None else tuple(str(name) for name in feature_names)
+        )
+        self.turns: Turns = Turns()
+        self.num_rows: int = 0
         self.online: OnlineEnsemble | None = None
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
         self.warm_y: Tensor | None = None
         self._calibration = init_calibration(self.config)
-        self.notable = Notable()
+        self.notable: Notable = Notable()
         self._path: InputPath | None = None
         self._followed: InputState | None = None
         self._row: RowPipeline | None = None

@@ -41,8 +41,10 @@ class ColumnsError(ValueError):
         first, *others = refused
         rest = f"; likewise {', '.join(others)}" if others else ""
         super().__init__(f"{refused[first]}{rest}")
-        self.names = tuple(refused)
-        self.odd_row = next((error.odd_row for error in refused.values() if error.odd_row is not None), None)
+        self.names: tuple[str, ...] = tuple(refused)
+        self.odd_row: int | None = next(
+            (error.odd_row for error in refused.values() if error.odd_row is not None), None
+        )
 
 
 @dataclass(frozen=True)

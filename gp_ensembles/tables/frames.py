@@ -27,11 +27,13 @@ class ArraySource:
         [1.0, 2.0]
     """
 
+    name: str
+
     def __init__(self, columns: Mapping[str, NDArray[np.float64]], name: str) -> None:
         self._columns = {key: np.asarray(values, dtype=np.float64) for key, values in columns.items()}
         self.path = self.name = name
         self.decimal = "."
-        self.header = tuple(self._columns)
+        self.header: tuple[str, ...] = tuple(self._columns)
         self.num_rows: int | None = len(next(iter(self._columns.values())))
         self.notes: tuple[str, ...] = ()
         self.kinds: dict[str, str] = {}
@@ -59,6 +61,10 @@ class FrameSource:
         {'on': ['true', ''], 'load': [1.0, 2.0]}
     """
 
+    header: tuple[str, ...]
+    notes: tuple[str, ...]
+    name: str
+
     def __init__(self, frame: Any, name: str = "table") -> None:
         names = _names_of(frame)
         self.header, self.notes = unique_names([str(column) for column in names])
@@ -69,7 +75,9 @@ class FrameSource:
         self.decimal = "."
         self.num_rows: int | None = self._frame.shape[0]
         schema = zip(self.header, self._frame.schema.values(), strict=True)
-        self.kinds = {column: "category" for column, kind in schema if isinstance(kind, nw.Categorical | nw.Enum)}
+        self.kinds: dict[str, str] = {
+            column: "category" for column, kind in schema if isinstance(kind, nw.Categorical | nw.Enum)
+        }
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches."""
@@ -90,6 +98,12 @@ class ParquetSource:
         ValueError: If it is no Parquet file.
     """
 
+    path: str
+    name: str
+    decimal: str
+    header: tuple[str, ...]
+    notes: tuple[str, ...]
+
     def __init__(self, path: str) -> None:
         try:
             from pyarrow import ArrowInvalid, parquet
@@ -104,7 +118,7 @@ class ParquetSource:
         self.num_rows: int | None = self._file.metadata.num_rows
         self.header, self.notes = unique_names(self._file.schema_arrow.names)
         schema = zip(self.header, self._file.schema_arrow.types, strict=True)
-        self.kinds = {column: "category" for column, kind in schema if is_dictionary(kind)}
+        self.kinds: dict[str, str] = {column: "category" for column, kind in schema if is_dictionary(kind)}
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches."""
@@ -131,9 +145,11 @@ class RecordSource:
         {'load': [1.5, nan], 'on': ['true', '']}
     """
 
+    name: str
+
     def __init__(self, records: Sequence[Mapping[str, Any]], header: Sequence[str], name: str = "rows") -> None:
         self._records = records
-        self.header = tuple(header)
+        self.header: tuple[str, ...] = tuple(header)
         self.path = self.name = name
         self.decimal = "."
         self.num_rows: int | None = len(records)

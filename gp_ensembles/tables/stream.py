@@ -41,6 +41,11 @@ class RowStream:
         ([0.0, 2.0, 4.0], [[6.0, 8.0]], 5)
     """
 
+    name: str
+    path: str
+    encoder: TableEncoder
+    num_given: int
+
     def __init__(
         self,
         source: RawSource,
@@ -53,7 +58,7 @@ class RowStream:
         self.name, self.path = source.name, source.path
         self.encoder = encoder
         self.num_warm_up = num_warm_up
-        self.num_rows = num_rows
+        self.num_rows: int | None = num_rows
         self._source = source
         self._ready = [part for part in ready if part.num_rows]
         self._rest = rest

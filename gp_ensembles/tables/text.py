@@ -45,12 +45,15 @@ class TextSource:
         (('time', 'load'), ['1,5'])
     """
 
+    header: tuple[str, ...]
+    notes: tuple[str, ...]
+
     def __init__(self, path: str, options: TableOptions) -> None:
-        self.path = "the standard input" if path == "-" else path
-        self.name = "stdin" if path == "-" else table_name(path)
+        self.path: str = "the standard input" if path == "-" else path
+        self.name: str = "stdin" if path == "-" else table_name(path)
         self.num_rows: int | None = None
         self.kinds: dict[str, str] = {}
-        self.is_pipe = not Path(path).is_file()
+        self.is_pipe: bool = not Path(path).is_file()
         binary = open_binary(path)
         weakref.finalize(self, _close, binary)
         try:
@@ -72,9 +75,9 @@ class TextSource:
             raise ValueError(f"{self.path} is a workbook or an archive, not a text table; save the table as CSV")
         if "\0" in text:
             raise ValueError(f"{self.path} is not a text table: it holds bytes that are no text")
-        self.dialect = find_dialect(text, encoding, options)
+        self.dialect: Dialect = find_dialect(text, encoding, options)
         binary = _rejoined(start, binary)
-        self.decimal = self.dialect.decimal
+        self.decimal: str = self.dialect.decimal
         errors = BYTE_BY_BYTE if options.encoding is None and (start.isascii() or encoding == "cp1252") else "strict"
         self._lines = _NumberedLines(io.TextIOWrapper(binary, encoding=encoding, errors=errors, newline=""))
         self._cells: Iterator[tuple[int, list[str]]] = self._read(self.dialect)

@@ -61,6 +61,8 @@ class EmbedRun:
         progress: How far it is filled.
     """
 
+    progress: Progress
+
     def __init__(self, prepared: Prepared, model: IEGPLVM, found: Embeddings, progress: Progress) -> None:
         self.prepared = prepared
         self.model = model
@@ -70,7 +72,7 @@ class EmbedRun:
         has_value = prepared.present.tolist()
         self._numbers: list[int] = prepared.present.nonzero().flatten().tolist()
         #: Where each row of the table stands among those with a value; ``None`` for one without.
-        self.places = [place if has else None for place, has in zip(order, has_value, strict=True)]
+        self.places: list[Any | None] = [place if has else None for place, has in zip(order, has_value, strict=True)]
 
     @classmethod
     def start(cls, prepared: Prepared) -> "EmbedRun":

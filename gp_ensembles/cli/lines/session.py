@@ -107,6 +107,10 @@ class LineSession:
         (True, 10)
     """
 
+    window: int
+    tally: Tally
+    has_just_begun: bool
+
     def __init__(
         self, config: StreamConfig, target: str, options: TableOptions | None = None, window: int = WINDOW
     ) -> None:
@@ -114,7 +118,7 @@ class LineSession:
             raise ValueError(f"--window must be at least one row, got {window}")
         self.config = config
         self.target = target
-        self.options = TableOptions() if options is None else options
+        self.options: TableOptions = TableOptions() if options is None else options
         self.window = window
         self.tally = Tally()
         self.encoder: TableEncoder | None = None

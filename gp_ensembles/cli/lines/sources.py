@@ -21,6 +21,8 @@ class Stop:
         False
     """
 
+    is_asked: bool
+
     def __init__(self) -> None:
         self.is_asked = False
         self._is_waiting = False

@@ -88,6 +88,8 @@ class EnsembleImprovement(Optimizer):
     have grown by a fiftieth: with every row at first.
     """
 
+    num_fitted: int
+
     def __init__(self, bounds: Tensor, seed: int) -> None:
         self.bounds = bounds
         self.start: Hyperparameters | None = None
@@ -129,7 +131,7 @@ class EnsembleThompson(Optimizer):
     def __init__(self, bounds: Tensor, seed: int, forgetting: tuple[float, ...] = ()) -> None:
         generator = torch.Generator().manual_seed(seed)
         settings = ThompsonSettings(NUM_FEATURES, forgetting=forgetting, num_initial=0)
-        self.loop = ThompsonLoop(bounds, settings, generator=generator)
+        self.loop: ThompsonLoop = ThompsonLoop(bounds, settings, generator=generator)
 
     def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
         """See :meth:`Optimizer.suggest`."""

@@ -52,6 +52,10 @@ class ProcessThompson(Optimizer):
 class SampledImprovement(Optimizer):
     """A fully Bayesian process: an ensemble of samples of its hyperparameters; sampled every fifth time, being slow."""
 
+    bounds: Tensor
+    seed: int
+    num_sampled: int
+
     def __init__(self, bounds: Tensor, seed: int, make: Callable[..., FullyBayesianSingleTaskGP]) -> None:
         self.bounds, self.seed, self.make = bounds, seed, make
         self.samples: dict[str, Tensor] = {}

@@ -28,6 +28,10 @@ class Bins:
         (2, [1.0, 4.0], [1.0, 4.0])
     """
 
+    capacity: int
+    num_rows: int
+    width: int
+
     def __init__(self, sums: Sequence[str], ranges: Sequence[str], *, capacity: int = CAPACITY) -> None:
         self.width, self.num_rows, self.capacity = 1, 0, capacity
         self._sums = {name: np.zeros(capacity) for name in sums}

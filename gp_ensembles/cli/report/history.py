@@ -82,6 +82,13 @@ class RunHistory:
         (3, 13, [1.0, 1.0, 1.0])
     """
 
+    model_name: str
+    target_name: str
+    has_intervals: bool
+    is_class: bool
+    pit_counts: NDArray[np.float64]
+    confidence_counts: NDArray[np.float64]
+
     def __init__(
         self,
         model_name: str,
@@ -91,19 +98,21 @@ class RunHistory:
         before: Happened = _NOTHING,
     ) -> None:
         self.model_name, self.target_name = model_name, target_name
-        self.baselines = tuple(baselines)
-        self.families = tuple(dict.fromkeys(families))
+        self.baselines: tuple[str, ...] = tuple(baselines)
+        self.families: tuple[Family, ...] = tuple(dict.fromkeys(families))
         self._places = [self.families.index(family) for family in families]
         sums = ["targets", "rows", "times", "has_time", *_SHOWN, *(f"has_{name}" for name in _SHOWN)]
         sums += ["inside", "log_prob", "confidence", "hit"]
         sums += [f"baseline {k}" for k in range(len(self.baselines))]
         sums += [f"family {k}" for k in range(len(self.families))]
-        self.bins = Bins(sums, ["y", "lower", "upper", "time"], capacity=CAPACITY)
-        self.windows = Windows()
+        self.bins: Bins = Bins(sums, ["y", "lower", "upper", "time"], capacity=CAPACITY)
+        self.windows: Windows = Windows()
         self.first_row: int | None = None
         self.is_class, self.has_intervals = False, False
         self.pit_counts = np.zeros(PIT_BINS)
-        self.reliability = np.zeros((3, RELIABILITY_BINS))  # pairs, their probabilities summed, those that came true
+        self.reliability: NDArray[np.float64] = np.zeros(
+            (3, RELIABILITY_BINS)
+        )  # pairs, their probabilities summed, those that came true
         self.confidence_counts = np.zeros(CONFIDENCE_BINS)
         self._counts, self._due = dict(before.counts), dict(before.due)
         self.events: dict[str, list[list[float]]] = {}  # kind -> [row, time, number] of what happened

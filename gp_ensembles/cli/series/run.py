@@ -70,6 +70,10 @@ class SeriesRun:
         reading: The table that it reads.
     """
 
+    run_id: str
+    num_read: int
+    reading: Reading
+
     def __init__(
         self,
         fleet: AnyFleet,
@@ -79,7 +83,7 @@ class SeriesRun:
         reading: Reading | None = None,
     ) -> None:
         self.fleet, self._settings = fleet, settings_of(fleet)
-        self.scores = Scores() if scores is None else scores
+        self.scores: Scores = Scores() if scores is None else scores
         self.num_read = num_read
         self.run_id = new_id() if run_id is None else run_id
         self.reading = Reading() if reading is None else reading

@@ -48,7 +48,7 @@ class Scores:
     """
 
     def __init__(self, known: Mapping[str, Sequence[float]] | None = None) -> None:
-        self.of_each = {name: Score(int(sums[0]), *sums[1:]) for name, sums in (known or {}).items()}
+        self.of_each: dict[str, Score] = {name: Score(int(sums[0]), *sums[1:]) for name, sums in (known or {}).items()}
 
     def add(self, names: Iterable[str], log_prob: Tensor, error: Tensor, covered: Tensor) -> None:
         """Rows (N,) of series: log densities, errors and whether targets are covered; NaN where nothing was said."""

@@ -1,0 +1,88 @@
+"""The reference: every public name has a page, every name on a page exists, and its tables say what is there."""
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import gp_ensembles
+from gp_ensembles.cli.named_configs import config_titles
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md")}
+ENTRIES = sorted(set(re.findall(r"^   (gp_ensembles\.[\w.]+)$", "\n".join(PAGES.values()), flags=re.MULTILINE)))
+QUOTED = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", "\n".join(PAGES.values())))))
+ROOMS = [name for _, name, is_package in pkgutil.iter_modules(gp_ensembles.__path__) if is_package]
+
+
+def named(entry):
+    """The object of a dotted name; a name that a package exports comes before a module that is called so."""
+    first, *rest = entry.split(".")
+    found = importlib.import_module(first)
+    for k, part in enumerate(rest):
+        found = getattr(found, part, None) or importlib.import_module(".".join([first, *rest[: k + 1]]))
+    return found
+
+
+def without_a_page(exported, entries, quoted):
+    """Classes and functions need an entry, what is neither (records, modules) a word in the text."""
+    pages = {id(entry) for entry in entries}
+    return sorted(
+        name
+        for name, thing in exported.items()
+        if id(thing) not in pages and (isinstance(thing, type) or hasattr(thing, "__code__") or name not in quoted)
+    )
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_every_entry_exists(entry):
+    thing = named(entry)
+    assert thing.__doc__
+    assert getattr(thing, "__name__", "a constant") in {entry.rpartition(".")[2], "a constant"}
+
+
+@pytest.mark.parametrize("room", [None, *ROOMS])
+def test_every_public_name_has_a_page(room):
+    package = gp_ensembles if room is None else importlib.import_module(f"gp_ensembles.{room}")
+    names = [name for name in getattr(package, "__all__", ()) if not name.startswith("_")]
+    exported = {name: getattr(package, name) for name in names}
+    assert without_a_page(exported, map(named, ENTRIES), QUOTED) == []
+
+
+def test_a_name_without_a_page_is_noticed():
+    exported = {"Path": Path, "named": named, "word": 3, "said": 4}
+    assert without_a_page(exported, [Path], {"said", "named"}) == ["named", "word"]
+
+
+def test_the_reference_has_names():
+    assert len(ENTRIES) > 300
+    assert len(ROOMS) > 20
+
+
+def test_the_table_of_configs_is_what_the_files_say():
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGES["configs"], flags=re.MULTILINE)
+    assert dict(rows) == config_titles()
+    assert len(rows) == len(dict(rows))
+
+
+def test_the_page_on_releases_names_commands_that_exist():
+    text = (ROOT / "docs" / "project" / "releases.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = set(re.findall(r"`make ([a-z-]+)`", text))
+    assert "release" in commands
+    assert [name for name in commands if not re.search(rf"^{name}:", makefile, flags=re.MULTILINE)] == []
+    steps = re.findall(
+        r"^def (\w+)\(\) -> str:$", (ROOT / "packaging" / "release.py").read_text(encoding="utf-8"), re.M
+    )
+    assert re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE) == [step for step in steps if step != "version"]
+
+
+def test_pages_for_language_models_exist():
+    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    links = re.findall(r"^- \[[^]]+\]\(([^)]+)\): \S.*\.$", text, flags=re.MULTILINE)
+    assert len(links) > 15
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+    assert len(links) == text.count("](")
