@@ -112,8 +112,10 @@ if __name__ == "__main__":
     for one in (made(0), made(1), *([] if given.data is None else [real(given.data)])):
         alike, own = (score(one, Fleet(warmup=100, own_variances=has_own)) for has_own in (False, True))
         print(line(f"variances of each series, {one.name}", alike, own))
+        print(line(f"length scales, too, {one.name}", own, score(one, Fleet(warmup=100, own_length_scales=True))))
     for one in (two_kinds(0), two_kinds(1)):
         alike = score(one, Fleet(warmup=100))
         own = score(one, GroupedFleet(Fleet(warmup=100), lambda number: "quick" if number % 2 else "slow"))
         print(line(f"length scales of groups, {one.name}", alike, own))
+        print(line(f"length scales of each, {one.name}", alike, score(one, Fleet(warmup=100, own_length_scales=True))))
         print(line(f"two experts for all, {one.name}", alike, score(one, Fleet(two_starts(), warmup=100))))

@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.fleet.fitting import fit_own_variances
+from gp_ensembles.fleet.length_scales import fit_factors
 from gp_ensembles.fleet.scales import SeriesScales, fill
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.numerics.lag_selection import find_lags
@@ -169,10 +170,27 @@ def own_variances_of(
     """
     if not series.has_own_variances or settings.method is None:
         return ()
-    like = series.ensemble.experts[0].features.prior_variance
-    X, y = (part.to(like.dtype) for part in stacked(standard))
-    may_move = torch.tensor([moves(rows) for rows in standard], dtype=torch.bool, device=y.device)
+    X, y, may_move = _for_fit(series.ensemble, standard)
     return fit_own_variances(series.ensemble, X, y, settings, may_move)
+
+
+def with_own_length_scales(
+    ensemble: Ensemble, settings: FitSettings, standard: Sequence[Rows], scales: SeriesScales
+) -> tuple[list[Rows], SeriesScales]:
+    """Warm-ups of S series and their scales, with inputs on the length scales of each, see :func:`fit_factors`."""
+    if settings.method is None:
+        return list(standard), scales
+    X, y, may_move = _for_fit(ensemble, standard)
+    factors = fit_factors(ensemble, X, y, settings, may_move).to(scales.X_scale)
+    inputs = [Rows(rows.X / factor, rows.y) for rows, factor in zip(standard, factors, strict=True)]
+    return inputs, scales._replace(X_scale=scales.X_scale * factors)
+
+
+def _for_fit(ensemble: Ensemble, standard: Sequence[Rows]) -> tuple[Tensor, Tensor, Tensor]:
+    """Warm-ups side by side, X (S, N, D) and y (S, N), as the ensemble's numbers, and which series move, (S,)."""
+    like = ensemble.experts[0].features.prior_variance
+    X, y = (part.to(like.dtype) for part in stacked(standard))
+    return X, y, torch.tensor([moves(rows) for rows in standard], dtype=torch.bool, device=y.device)
 
 
 def moves(rows: Rows) -> bool:

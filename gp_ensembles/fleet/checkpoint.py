@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -118,6 +119,13 @@ def read_about_units(folder: Path) -> dict[str, Any]:
     if "spec" not in about:
         raise ValueError(f"{folder} was saved by EnsembleFleet; read it with the load of one")
     return about
+
+
+def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers that a fleet with units was made with; those that earlier versions lacked as they were then."""
+    numbers = {name: about[name] for name in ("warmup", "coverages", "seed", "own_variances")}
+    dtype: torch.dtype = getattr(torch, about["dtype"])
+    return {**numbers, "own_length_scales": about.get("own_length_scales", False), "dtype": dtype}
 
 
 def read_shard(shard: Shard) -> tuple[list[Name], dict[str, Tensor]]:

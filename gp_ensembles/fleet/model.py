@@ -31,9 +31,10 @@ from gp_ensembles.fleet.beginning import (
     stacked,
     standardized,
     template_of,
+    with_own_length_scales,
 )
 from gp_ensembles.fleet.calls import Begun, CallRows, checked_rows
-from gp_ensembles.fleet.checkpoint import read_about, read_about_units
+from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings_in
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.fitting import fit_bases
@@ -70,8 +71,8 @@ class Fleet:
         seed: Seed of all randomness.
         dtype: Precision of the states; scales and predictions are in float64.
         device: Where scales, states and predictions are, for instance ``cpu`` or ``cuda``; rows may come from anywhere.
-        own_variances: Whether noise and prior variances are fitted for each series at the end of its warm-up, with the
-            length scales that all share.
+        own_variances: Whether noise and prior variances are fitted for each series at the end of its warm-up.
+        own_length_scales: Whether length scales are, too: as factors of its inputs; a fit takes several times as long.
         folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
 
     Raises:
@@ -103,6 +104,7 @@ class Fleet:
         dtype: torch.dtype = torch.float64,
         device: str | torch.device = "cpu",
         own_variances: bool = True,
+        own_length_scales: bool = False,
         folder: str | Path | None = None,
     ) -> None:
         if not spec.target.is_real or spec.target.num_outputs is not None:
@@ -113,7 +115,7 @@ class Fleet:
         self.spec, self.warmup, self.seed, self.dtype = spec, warmup, seed, dtype
         self.device: torch.device = check_device(device)
         check_mapped(folder, self.device)
-        self.own_variances = own_variances
+        self.own_variances, self.own_length_scales = own_variances, own_length_scales
         self.intervals: IntervalLevels = IntervalLevels(tuple(coverages))
         self.series: EnsembleFleet | None = None
         self.folder = folder
@@ -155,8 +157,8 @@ class Fleet:
 
     @property
     def _numbers(self) -> dict[str, Any]:
-        own = {"warmup": self.warmup, "seed": self.seed, "own_variances": self.own_variances}
-        return {**own, "coverages": list(self.intervals.coverages)}
+        own = {"own_variances": self.own_variances, "own_length_scales": self.own_length_scales}
+        return {"warmup": self.warmup, "seed": self.seed, **own, "coverages": list(self.intervals.coverages)}
 
     def fit(self, names: Names, X: Tensor, y: Tensor, *, shared: "Fleet | None" = None, progress: bool = False) -> None:
         """Forget everything, fit hyperparameters to these rows, and begin with the series that have enough of them.
@@ -384,9 +386,8 @@ class Fleet:
             ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
         about = read_about_units(Path(folder))
-        numbers = {name: about[name] for name in ("warmup", "coverages", "seed", "own_variances")}
-        dtype = getattr(torch, about["dtype"])
-        fleet = cls(spec_from_plain(about["spec"]), **numbers, dtype=dtype, device=device, folder=states)
+        spec, numbers = spec_from_plain(about["spec"]), settings_in(about)
+        fleet = cls(spec, **numbers, device=device, folder=states)
         fleet._template = Rows(**about["template"]).to(fleet.device)
         fleet.series = fleet._empty(fleet._template)
         fleet.series.load(folder)
@@ -456,6 +457,8 @@ class Fleet:
         if self.series is None:
             self._fit(standard, progress)
         assert self.series is not None
+        if self.own_length_scales:
+            standard, scales = with_own_length_scales(self.series.ensemble, self.spec.fit_settings, standard, scales)
         names = list(warm)
         self.series.add(names, variances=own_variances_of(self.series, self.spec.fit_settings, standard))
         write_scales(self.series, names, scales, last)

@@ -2,11 +2,7 @@ r"""Noise and prior variance of each of many series on features that they share,
 
 With the features fixed, one decomposition for each series and expert gives its evidence for all variances
 (:mod:`gp_ensembles.experts.profiled_evidence`); a prior around the variances that the series share holds those that few
-rows say little of. Length scales stay those that all series share: to fit them for each in one batch costs what it
-costs one by one, since their features are most of the work, and brings little. A search over factors of each input of
-each series gained 0.023, 0.000 and 0.004 nats a row on the targets of an arm, of a gas sensor and of a house (1 500
-rows each, 300 of warm-up). Who wants them all the same has :class:`~gp_ensembles.fleet.GroupedFleet`, with a group for
-each series.
+rows say little of. Length scales: :mod:`gp_ensembles.fleet.length_scales`.
 """
 
 from typing import NamedTuple
