@@ -40,6 +40,7 @@ from gp_ensembles.ensembles.recorded import CannotRecordError, Recording, observ
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.ensembles.runners import CompactRunner, SilentRunner, scatter
 from gp_ensembles.ensembles.sizes import check_answers_fit, check_states_fit, usual_block_size
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tensors, way_back
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.ensembles.twins import Lanes, Twins, find_twins, lay_together
@@ -101,6 +102,7 @@ class OnlineEnsemble(nn.Module):
         self.turns: Turns = Turns()
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")
+        check_made("ensemble", ensemble, Ensemble, "Ensemble([expert], FixedShare())")
         self.ensemble = ensemble
         self.block_size: int = block_size or usual_block_size(ensemble.experts)
         device = ensemble.experts[0].features.prior_variance.device

@@ -1,7 +1,7 @@
 """Many series in their own units, each with an ensemble of its own: rows in, distributions and intervals out."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -11,9 +11,6 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
-from gp_ensembles.ensembles.bases import FourierBasis
-from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.turns import Turns, in_turns
@@ -39,14 +36,12 @@ from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.fitting import fit_bases
 from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
 from gp_ensembles.fleet.scales import fill
-from gp_ensembles.fleet.store import check_mapped
+from gp_ensembles.fleet.settings import SMALL, check_settings
+from gp_ensembles.fleet.store import new_folder, next_folder
 from gp_ensembles.fleet.units import first_notes, levels_of, levels_of_rows, scales_of, write_levels, write_scales
 from gp_ensembles.numerics.devices import check_device
 
 _Counts = dict[Hashable, int]  # rows of series
-_BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
-# ``light`` with few features: eighty kilobytes for each series.
-SMALL: EnsembleSpec = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), further=())
 
 
 @final
@@ -75,8 +70,9 @@ class Fleet:
         folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
 
     Raises:
-        ValueError: If targets are not single real numbers, a number is out of range, the device is not there, or a
-            folder is given for states that are not on the host.
+        TypeError: If an argument is of a wrong kind, as a name of an ensemble or a dtype is.
+        ValueError: If targets are not single real numbers, a number is out of range, the device is not there, the
+            folder holds anything, or one is given for states that are not on the host.
 
     Example:
         >>> import torch
@@ -105,18 +101,14 @@ class Fleet:
         own_variances: bool = True,
         folder: str | Path | None = None,
     ) -> None:
-        if not spec.target.is_real or spec.target.num_outputs is not None:
-            raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
-        if warmup < LEAST_TARGETS:
-            raise ValueError(f"warmup is {warmup}; at least {LEAST_TARGETS} rows of a series are needed to begin")
+        check_settings(self, spec, warmup, seed, coverages, dtype, own_variances)
         self.turns: Turns = Turns()
-        self.spec, self.warmup, self.seed, self.dtype = spec, warmup, seed, dtype
+        self.spec, self.warmup, self.seed, self.dtype = spec, int(warmup), int(seed), dtype
         self.device: torch.device = check_device(device)
-        check_mapped(folder, self.device)
         self.own_variances = own_variances
-        self.intervals: IntervalLevels = IntervalLevels(tuple(coverages))
+        self.intervals: IntervalLevels = IntervalLevels(tuple(float(share) for share in coverages))
         self.series: EnsembleFleet | None = None
-        self.folder = folder
+        self.folder: Path | None = new_folder(folder, self.device)
         self._waiting: dict[Hashable, Rows] = {}
         self._template: Rows | None = None  # standardized rows of the series that the ensemble is made for
 
@@ -173,22 +165,22 @@ class Fleet:
                 settings or is not fitted.
             NumericalError: If an evidence cannot be computed where it starts.
         """
-        other, ready = self._with_history(names, X, y, must_fit=shared is None)
-        if shared is not None:
-            other._share(shared)
-        other._begin(ready, must_fit=True, progress=progress)
-        self.__dict__.update({**other.__dict__, "turns": self.turns})
+        with self._anew(names, X, y, must_fit=shared is None) as (other, ready):
+            if shared is not None:
+                other._share(shared)
+            other._begin(ready, must_fit=True, progress=progress)
 
     def fit_shared(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
         """Forget everything, and fit only what series share to these rows: no series begins, see :meth:`fit`."""
-        other, ready = self._with_history(names, X, y, must_fit=True)
-        other._fit(standardized([other._waiting[name] for name in ready])[0], progress)
-        other._waiting = {}
-        self.__dict__.update({**other.__dict__, "turns": self.turns})
+        with self._anew(names, X, y, must_fit=True) as (other, ready):
+            other._fit(standardized([other._waiting[name] for name in ready])[0], progress)
+            other._waiting = {}
 
-    def _with_history(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "tuple[Fleet, _Counts]":
-        """A fresh fleet in which these rows wait, and the series that have enough of them; some if it must fit."""
-        other = self.fresh(self.folder)
+    @contextmanager
+    def _anew(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "Iterator[tuple[Fleet, _Counts]]":
+        """A fleet in which only these rows wait, and which series have enough; this one becomes it after the block."""
+        other = self.fresh()
+        other.folder = self.folder
         other._waiting = joined({}, *other.checked(names, X, y))
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
         if must_fit and not ready:
@@ -197,7 +189,16 @@ class Fleet:
                 f"no series has {self.warmup} rows and {LEAST_TARGETS} targets to begin with, the longest has {most} "
                 f"rows; give more rows, or take a smaller warmup"
             )
-        return other, ready
+        try:
+            yield other, ready
+        except BaseException:
+            if other.series is not None:
+                other.series.remove_files()
+            raise
+        old = self.series
+        self.__dict__.update({**other.__dict__, "turns": self.turns})
+        if old is not None:
+            old.remove_files()
 
     def _share(self, other: "Fleet") -> None:
         if other.series is None or other._template is None:
@@ -240,6 +241,8 @@ class Fleet:
         new = {*waiting, *(name for name in given if series is None or name not in series)}
 
         def undo() -> None:
+            if series is None and self.series is not None:
+                self.series.remove_files()
             self._waiting, self.series, self._template = waiting, series, template
             if series is not None:
                 series.retire([name for name in new if name in series])
@@ -481,15 +484,15 @@ class Fleet:
     def _empty(self, template: Rows) -> EnsembleFleet:
         """No series yet, with hyperparameters as they start."""
         notes = first_notes(template.X.new_zeros(template.X.shape[1]), self.intervals)
-        rows = Rows(*(part.to(self.dtype) for part in template))
-        ensemble = shared_ensemble(self.spec, rows, self.seed)
-        return EnsembleFleet(ensemble, folder=self.folder, notes=notes, own_variances=self.own_variances)
+        ensemble = shared_ensemble(self.spec, Rows(*(part.to(self.dtype) for part in template)), self.seed)
+        folder = next_folder(self.folder)
+        return EnsembleFleet(ensemble, folder=folder, notes=notes, own_variances=self.own_variances)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
-        waiting = next((name for name in names if name in self._waiting), None)
-        if waiting is not None:
-            num = self.waiting[waiting]
-            raise KeyError(f"series {waiting!r} has had {num} of the {self.warmup} rows of its warm-up")
+        if (waiting := next((name for name in names if name in self._waiting), None)) is not None:
+            raise KeyError(
+                f"series {waiting!r} has had {self.waiting[waiting]} of the {self.warmup} rows of its warm-up"
+            )
         if self.series is None:
             raise KeyError("no series has begun: observe or fit first")
         if unknown := [name for name in names if name not in self.series]:

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,9 @@ def test_a_fleet_is_divided_into_fleets(tmp_path):
         divide_fleet(fleet, tmp_path / "fleet", 2)
     with pytest.raises(ValueError, match="num_shards must be positive"):
         divide_fleet(fleet, tmp_path / "other", 0)
+    for refused in (divide_fleet, partial(RayFleet.fit, names=["a"], X=X[:1], y=X[:1, 0])):
+        with pytest.raises(TypeError, match=r"fleet must be an object such as Fleet\(warmup=200\), got 'light'"):
+            refused("light", folder=tmp_path / "other", num_shards=2)
 
 
 def test_without_ray_or_a_fleet_it_is_said(tmp_path, monkeypatch):
