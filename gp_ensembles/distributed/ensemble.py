@@ -110,7 +110,7 @@ class DistributedEnsemble:
         self._own = shares[self.ranks.rank]
         experts = [piece.of(ensemble.experts) for piece in self._own]
         whole = ensemble.init_layers() if state is None else state
-        check_states_fit(experts, block_size, whole.meta.log_weights.device)
+        check_states_fit(experts, block_size, whole.meta.log_weights)
         if whole.quarantine is not None and bool((whole.quarantine.until != 0).any()):
             raise ValueError("some experts of this state are in quarantine; observe on until they are back")
         if state is None:
