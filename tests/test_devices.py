@@ -261,10 +261,9 @@ def test_models_on_a_stream(name, generator, tmp_path):
         numbers = [part for one in said for part in (one.mean, one.log_prob, one.log_weights.exp())]
         return [*numbers, ahead.mean, ahead.variance]
 
-    # The prior variances of die_gp are up to 5e6 times its noise, so that round-off is, too: blocks of one and of 24
-    # rows on the host alone differ by 3e-11 in means, 6e-11 in log densities and 8e-11 in weights, host and stand-in by
-    # 9e-11 at most,
-    # with three instruction sets (``ATEN_CPU_CAPABILITY``).
+    # The prior variances of die_gp are up to 5e6 times its noise, and round-off with them: blocks of one and of 24 rows
+    # on the host alone differ by 3e-11 in means, 6e-11 in log densities and 8e-11 in weights, host and stand-in by at
+    # most 9e-11, whichever of three instruction sets computes (``ATEN_CPU_CAPABILITY``).
     close = {"rtol": 1e-9, "atol": 1e-9, "equal_nan": True} if name == "die_gp" else CLOSE
     same_on_both(run, **close)
     with pretend_gpu():

@@ -44,6 +44,8 @@ def test_blocks_are_replayed_and_the_last_rows_too(generator):
         online = OnlineEnsemble(ensemble.to("cuda"), block_size=32)
         found = online.observe(X.to("cuda"), y.to("cuda"))
         assert [graph.num_replays for graph in graphs] == [2, 3, 2]  # 90 = 2 * 32 + 3 * 8 + 2
+        assert {graph.stream for graph in graphs} == {torch.cuda.Stream.return_value}
+        assert torch.cuda.Stream.call_args.args == (online.device,)  # on the ensemble's device, whichever is current
         assert online.why_eager is None
         torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **CLOSE)
         online.observe(X[:32].to("cuda"), y[:32].to("cuda"))
@@ -102,7 +104,7 @@ def test_a_gpu_that_refuses_to_record_runs_as_on_the_host(generator, monkeypatch
     ensemble = ENSEMBLES["averaging"]()
     expected = OnlineEnsemble(copy.deepcopy(ensemble), block_size=16).observe(X, y)
 
-    def refuse(graph):
+    def refuse(graph, stream):
         raise RuntimeError("CUDA error: operation not permitted\nand more lines")
 
     with pretend_gpu() as graphs:
@@ -270,7 +272,7 @@ def test_what_was_recorded_is_not_kept_where_an_ensemble_leaves(there, generator
 def test_a_gpu_that_did_not_record_is_not_what_another_is_taken_for(generator, monkeypatch):
     _, X, y = rows(16, generator)
 
-    def refuse(graph):
+    def refuse(graph, stream):
         raise RuntimeError("out of memory")
 
     with pretend_gpu():
