@@ -176,8 +176,9 @@ class RayFleet:
 
         Raises:
             ImportError: If Ray is not installed.
-            ValueError: As :meth:`Fleet.fit` and :func:`divide_fleet`; then the folder is empty.
+            ValueError: As :meth:`Fleet.fit` and :func:`divide_fleet`.
             NumericalError: As :meth:`Fleet.fit`.
+            ShardLostError: If the process of a task ends whenever it is run. After any error the folder is empty.
 
         Example:
             >>> fleet = RayFleet.fit(Fleet(), names, X, y, "/shared/meters", num_shards=16)  # doctest: +SKIP
@@ -198,7 +199,11 @@ class RayFleet:
             ray.wait(asked, num_returns=len(asked))
             for place in filter(Path.exists, places):
                 remove_part(place)
-            raise getattr(error, "cause", None) or error from error
+            if isinstance(error, ray.exceptions.RayTaskError):
+                raise error.cause from error
+            if isinstance(error, ray.exceptions.RayError):
+                raise ShardLostError(f"the fit of a shard was lost again and again: {error}") from error
+            raise
         return cls(folder, **options)
 
     def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
