@@ -366,8 +366,8 @@ class EnsembleFleet:
         self._step = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what was read of the ensemble, for copies and pickles."""
-        return {**self.__dict__, "_step": None}
+        """Everything but what was read of the ensemble, for copies and pickles, which live in memory."""
+        return {**self.__dict__, "_step": None, "folder": None}
 
     def __repr__(self) -> str:
         num = self.ensemble.num_experts

@@ -67,12 +67,11 @@ class Fleet:
         device: Where scales, states and predictions are, for instance ``cpu`` or ``cuda``; rows may come from anywhere.
         own_variances: Whether noise and prior variances are fitted for each series at the end of its warm-up, with the
             length scales that all share.
-        folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
+        folder: Where states live as memory-mapped files, an empty or new folder; by default, and in copies, in memory.
 
     Raises:
         TypeError: If an argument is of a wrong kind, as a name of an ensemble or a dtype is.
-        ValueError: If targets are not single real numbers, a number is out of range, the device is not there, the
-            folder holds anything, or one is given for states that are not on the host.
+        ValueError: If targets are not single numbers, a number is out of range, a device absent, or a folder not empty.
 
     Example:
         >>> import torch
@@ -293,8 +292,7 @@ class Fleet:
             X: As there.
             coverage: One of the fleet's coverages.
         """
-        place, distribution = place_of(coverage, self.intervals.coverages), self.predict(names, X)
-        given = listed(names)
+        place, distribution, given = place_of(coverage, self.intervals.coverages), self.predict(names, X), listed(names)
         state = levels_of(self._series_of(given), given)
         lower, upper = self.intervals.probabilities_each(state)[:, place]
         return quantile_each(distribution, lower), quantile_each(distribution, upper)
@@ -360,13 +358,12 @@ class Fleet:
         """
         if self.series is None or self._template is None:
             raise ValueError("nothing is fitted yet: no series has had its warm-up; observe more rows before saving")
-        waiting = [{"name": name, **rows._asdict()} for name, rows in self._waiting.items()]
         about = {
             "spec": spec_to_plain(self.spec),
             **self._numbers,
             "dtype": str(self.dtype).removeprefix("torch."),
             "template": dict(self._template._asdict()),
-            "waiting": waiting,
+            "waiting": [{"name": name, **rows._asdict()} for name, rows in self._waiting.items()],
             "notes": dict(notes or {}),
         }
         self.series.save(folder, about=about, progress=progress)
@@ -406,6 +403,10 @@ class Fleet:
         """
         notes: dict[str, Any] = read_about(Path(folder))[0]["notes"]
         return notes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles live in memory."""
+        return {**self.__dict__, "folder": None}
 
     def __repr__(self) -> str:
         return f"Fleet({self.spec.name}, {len(self.names)} series, {len(self._waiting)} waiting)"
@@ -485,8 +486,7 @@ class Fleet:
         """No series yet, with hyperparameters as they start."""
         notes = first_notes(template.X.new_zeros(template.X.shape[1]), self.intervals)
         ensemble = shared_ensemble(self.spec, Rows(*(part.to(self.dtype) for part in template)), self.seed)
-        folder = next_folder(self.folder)
-        return EnsembleFleet(ensemble, folder=folder, notes=notes, own_variances=self.own_variances)
+        return EnsembleFleet(ensemble, folder=next_folder(self.folder), notes=notes, own_variances=self.own_variances)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
         if (waiting := next((name for name in names if name in self._waiting), None)) is not None:

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class Store:
     def emptied(self) -> "Store":
         """A store of the same kind without series; one in files has its own, beside those of this one."""
         other = copy.copy(self)
-        other._number += 1
+        other._folder, other._number = self._folder, self._number + 1
         other._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
         return other
 
@@ -249,6 +250,10 @@ class Store:
         if like.numel() == 0:
             return like.new_empty(room, *like.shape)
         return torch.from_file(str(path), shared=True, size=numbers, dtype=like.dtype).reshape(room, *like.shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles live in memory: files are one store's."""
+        return {**self.__dict__, "_folder": None}
 
     def _path(self, name: str) -> Path:
         assert self._folder is not None

@@ -337,7 +337,27 @@ def test_series_without_noise_stand_beside_noisy_ones(own_variances, dtype, gene
         assert float(errors[::2].nanmean()) < (0.02 if own_variances else 0.2)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda fleet: pickle.loads(pickle.dumps(fleet))])
+COPIES = pytest.mark.parametrize("copied", [copy.deepcopy, lambda fleet: pickle.loads(pickle.dumps(fleet))])
+
+
+@COPIES
+def test_copies_of_a_fleet_in_files_leave_its_files_alone(copied, tmp_path, generator):
+    """They grow, learn and are fitted anew in memory."""
+    names, X, y = table(WARMUP + 5, generator)
+    cut, states = SERIES * WARMUP, tmp_path / "states"
+    fleet = Fleet(QUICK, warmup=WARMUP, folder=states)
+    fleet.fit(names[:cut], X[:cut], y[:cut])
+    files, expected = files_in(states), fleet.predict(names[:4], X[:4]).mean
+    other = copied(fleet)
+    other.add(range(40), other.export("unit 1"))
+    assert torch.equal(other.predict(names[:4], X[:4]).mean, expected)
+    other.observe(names[cut:], X[cut:], y[cut:])
+    other.fit(names[8:], X[8:], y[8:])
+    assert files_in(states) == files
+    assert torch.equal(fleet.predict(names[:4], X[:4]).mean, expected)
+
+
+@COPIES
 def test_copies_and_pickles_go_on_alike_and_apart(copied, generator):
     names, X = ["a", "b"] * 100, torch.randn(200, 1, generator=generator, dtype=torch.float64)
     y = X.squeeze(-1).sin()
