@@ -22,7 +22,7 @@ from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.fleet import Fleet, GroupedFleet
-from gp_ensembles.fleet.model import SMALL
+from gp_ensembles.fleet.settings import SMALL
 
 
 class Made(NamedTuple):

@@ -28,6 +28,7 @@ class Graph:
         self.operators: list[tuple[Any, Any, Any, Any]] = []
         self.num_replays = 0
         self.refused: str | None = None
+        self.stream: object = None  # that it was recorded on; without one torch takes the current device's
 
     def replay(self) -> None:
         """Run all again, into the same memory."""
@@ -69,7 +70,8 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 @contextmanager
-def _graph(graph: Graph) -> Iterator[None]:
+def _graph(graph: Graph, stream: object = None) -> Iterator[None]:
+    graph.stream = stream
     with _Recorder(graph):
         yield
     if graph.refused is not None:  # and somebody has caught it

@@ -20,7 +20,9 @@ No assumption is made about the targets, and no density is changed.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple, final
 
 import numpy as np
@@ -69,6 +71,7 @@ class IntervalLevels:
         coverages: The shares of targets that intervals are to cover, each between 0 and 1.
 
     Raises:
+        TypeError: If they are no sequence of numbers.
         ValueError: If a coverage is not between 0 and 1, or stands twice.
 
     Example:
@@ -176,10 +179,11 @@ class IntervalLevels:
         return torch.where(is_empty, middle, lower), torch.where(is_empty, middle, upper)
 
 
-def check_coverages(coverages: tuple[float, ...]) -> None:
+def check_coverages(coverages: object) -> None:
     """Raise unless all are shares that an interval can cover.
 
     Raises:
+        TypeError: If they are no sequence of numbers.
         ValueError: If one is not, or stands twice.
 
     Example:
@@ -187,9 +191,10 @@ def check_coverages(coverages: tuple[float, ...]) -> None:
         Traceback (most recent call last):
         ValueError: a coverage must be above 0 and below 1, got 1.5; 0.9 is 90 %
     """
+    if not isinstance(coverages, Sequence) or not all(isinstance(share, Real) for share in coverages):
+        raise TypeError(f"coverages must be a tuple of numbers such as (0.9,), got {coverages!r}")
     for coverage in coverages:
-        given: object = coverage
-        if not isinstance(given, float | int) or not 0 < coverage < 1:
+        if not 0 < coverage < 1:
             raise ValueError(f"a coverage must be above 0 and below 1, got {coverage!r}; 0.9 is 90 %")
         if coverage > 1 - 2 * TAIL:
             raise ValueError(f"a coverage must be at most {1 - 2 * TAIL:.6f}, got {coverage}")

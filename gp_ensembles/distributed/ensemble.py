@@ -22,6 +22,7 @@ from gp_ensembles.ensembles.predictions import (
 )
 from gp_ensembles.ensembles.runners import make_runner
 from gp_ensembles.ensembles.sizes import check_states_fit
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.state import EnsembleState, named_layers, way_back
 from gp_ensembles.ensembles.weighing import beside, run_block
 from gp_ensembles.experts.gaussian import GaussianExpert
@@ -60,7 +61,7 @@ class DistributedEnsemble:
         piece_size: Experts of an object that are computed together.
 
     Raises:
-        TypeError: If an expert is of another kind.
+        TypeError: If this is no ensemble, or an expert is of another kind.
         ValueError: If there are more processes than pieces, a number is not positive, or a GPU has no memory for it.
 
     Example:
@@ -88,6 +89,7 @@ class DistributedEnsemble:
     ) -> None:
         if block_size < 1 or piece_size < 1:
             raise ValueError(f"block_size and piece_size must be positive, got {block_size} and {piece_size}")
+        check_made("ensemble", ensemble, Ensemble, "Ensemble([expert], FixedShare())")
         for expert in ensemble.experts:
             if not isinstance(expert, GaussianExpert | StudentTExpert):
                 raise TypeError(
@@ -108,7 +110,7 @@ class DistributedEnsemble:
         self._own = shares[self.ranks.rank]
         experts = [piece.of(ensemble.experts) for piece in self._own]
         whole = ensemble.init_layers() if state is None else state
-        check_states_fit(experts, block_size, whole.meta.log_weights.device)
+        check_states_fit(experts, block_size, whole.meta.log_weights)
         if whole.quarantine is not None and bool((whole.quarantine.until != 0).any()):
             raise ValueError("some experts of this state are in quarantine; observe on until they are back")
         if state is None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Mixture, StudentTMixture
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.files.operations import make_folder
@@ -77,6 +78,7 @@ def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
         ...     [Fleet.load(f"{folder}/0-{number}").names for number in range(2)]
         [(), ('north', 'south')]
     """
+    check_made("fleet", fleet, Fleet, "Fleet(warmup=200)")
     folder = _new_folder(folder, num_shards)
     whole = folder / "whole"
     fleet.save(whole)
@@ -174,12 +176,14 @@ class RayFleet:
 
         Raises:
             ImportError: If Ray is not installed.
-            ValueError: As :meth:`Fleet.fit` and :func:`divide_fleet`; then the folder is empty.
+            ValueError: As :meth:`Fleet.fit` and :func:`divide_fleet`.
             NumericalError: As :meth:`Fleet.fit`.
+            ShardLostError: If the process of a task ends whenever it is run. After any error the folder is empty.
 
         Example:
             >>> fleet = RayFleet.fit(Fleet(), names, X, y, "/shared/meters", num_shards=16)  # doctest: +SKIP
         """
+        check_made("fleet", fleet, Fleet, "Fleet(warmup=200)")
         ray, shared = import_ray(), fleet.fresh()
         rows = CallRows(*shared.checked(names, X, y))
         shared.fit_shared(*rows)
@@ -195,7 +199,11 @@ class RayFleet:
             ray.wait(asked, num_returns=len(asked))
             for place in filter(Path.exists, places):
                 remove_part(place)
-            raise getattr(error, "cause", None) or error from error
+            if isinstance(error, ray.exceptions.RayTaskError):
+                raise error.cause from error
+            if isinstance(error, ray.exceptions.RayError):
+                raise ShardLostError(f"the fit of a shard was lost again and again: {error}") from error
+            raise
         return cls(folder, **options)
 
     def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:

@@ -69,6 +69,11 @@ class GraphedEnsemble:
         return self._online.block_size
 
     @property
+    def why_eager(self) -> str | None:
+        """Why a GPU did not record them, if it refused: blocks then run as they do where nothing is recorded."""
+        return self._online.why_eager
+
+    @property
     def state(self) -> EnsembleState:
         """The state, by reference: copy it before you keep it."""
         return self._online.state

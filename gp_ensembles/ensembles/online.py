@@ -40,6 +40,7 @@ from gp_ensembles.ensembles.recorded import CannotRecordError, Recording, observ
 from gp_ensembles.ensembles.runner import Runner
 from gp_ensembles.ensembles.runners import CompactRunner, SilentRunner, scatter
 from gp_ensembles.ensembles.sizes import check_answers_fit, check_states_fit, usual_block_size
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.state import EnsembleState, named_layers, named_tensors, way_back
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.ensembles.twins import Lanes, Twins, find_twins, lay_together
@@ -101,10 +102,10 @@ class OnlineEnsemble(nn.Module):
         self.turns: Turns = Turns()
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")
+        check_made("ensemble", ensemble, Ensemble, "Ensemble([expert], FixedShare())")
         self.ensemble = ensemble
         self.block_size: int = block_size or usual_block_size(ensemble.experts)
-        device = ensemble.experts[0].features.prior_variance.device
-        check_states_fit(ensemble.experts, self.block_size, device)
+        check_states_fit(ensemble.experts, self.block_size, ensemble.experts[0].features.prior_variance)
         start = ensemble.init() if state is None else state
         self.records: bool | None = None
         self.why_eager: str | None = None
@@ -232,8 +233,7 @@ class OnlineEnsemble(nn.Module):
     def _recording(self) -> Recording | None:
         """The blocks that are recorded; ``None`` where there are none, or an expert is out."""
         wanted = self.device.type == "cuda" if self.records is None else self.records
-        bound = self._bind()
-        if not wanted or self.why_eager is not None or bound.out:
+        if not wanted or self.why_eager is not None or (bound := self._bind()).out:
             return None
         if bound.recording is None:
             size = min([self.block_size, *bound.limits])
@@ -396,7 +396,11 @@ class OnlineEnsemble(nn.Module):
         return runners
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any) -> Self:
-        """Move as any module does; rows that are kept for long keep their precision."""
+        """Move as any module does, or raise before; rows that are kept for long keep their precision."""
+        like = self._buffer("meta_log_weights")
+        there = fn(like.new_empty(0))  # tells where to, and in which precision
+        if there.device != like.device:
+            check_states_fit(self.ensemble.experts, self.block_size, there)
         kept = {
             f"expert_{number}_{field}": self._buffer(f"expert_{number}_{field}")
             for number, kind in enumerate(self._kinds)
@@ -405,7 +409,8 @@ class OnlineEnsemble(nn.Module):
         }
         if self._has_layers[2]:
             kept["guests"] = self._buffer("guests")
-        self._settle()
+        self._read_anew()  # blocks were recorded where the state was
+        self.why_eager = None
         super()._apply(fn, *arguments)  # type: ignore[no-untyped-call]
         for name, value in kept.items():
             moved = self._buffer(name)

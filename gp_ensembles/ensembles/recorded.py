@@ -78,7 +78,7 @@ class Recording:
         self.lengths = (block_size, *(length for length in _SHORT if length < block_size))
         like = state.meta.num_seen
         self._progress = Progress(torch.zeros_like(like, dtype=torch.bool), torch.zeros_like(like))
-        self._blocks: dict[tuple[int, bool], _Recorded] = {}
+        self._blocks: dict[tuple[int, bool], _RecordedBlock] = {}
 
     def learn(self, X: Tensor, y: Tensor, has_gaps: bool) -> list[EnsemblePredictions]:
         """Learn rows X (N, D), y (N,) up to the first block that is left to the host, and say what was predicted.
@@ -102,7 +102,9 @@ class Recording:
                 break
         return parts
 
-    def _replay(self, block: "_Recorded", X: Tensor, y: Tensor, queued: int, parts: list[EnsemblePredictions]) -> int:
+    def _replay(
+        self, block: "_RecordedBlock", X: Tensor, y: Tensor, queued: int, parts: list[EnsemblePredictions]
+    ) -> int:
         """Learn so many blocks, or those before the first that is left to the host, and tell how many these are."""
         length, progress = len(block.fixed.y), self._progress
         progress.stopped.zero_()
@@ -119,11 +121,11 @@ class Recording:
             parts.append(block.fixed.predictions(said[:, : num_done * length]))
         return num_done
 
-    def _block(self, length: int, has_gaps: bool) -> "_Recorded":
+    def _block(self, length: int, has_gaps: bool) -> "_RecordedBlock":
         key = length, has_gaps
         if key not in self._blocks:
             fixed = FixedBlock(self._ensemble, self._state, *key, self._progress)
-            self._blocks[key] = _Recorded(fixed, self._progress)
+            self._blocks[key] = _RecordedBlock(fixed, self._progress)
         return self._blocks[key]
 
 
@@ -165,7 +167,7 @@ def observe_recorded(
 
 
 @final
-class _Recorded:
+class _RecordedBlock:
     """A block that is replayed from a CUDA graph, or run as it is on other devices.
 
     Args:
@@ -185,7 +187,7 @@ class _Recorded:
                     fixed.run()
             torch.cuda.current_stream(fixed.y.device).wait_stream(stream)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            with torch.cuda.graph(self._graph, stream=stream):  # on the device of the block, whichever is the current
                 fixed.run()
 
     def run(self) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from gp_ensembles.experts.base import Expert
@@ -28,19 +27,21 @@ def usual_block_size(experts: Sequence[Expert]) -> int:
     return choose_block_size(widest.features.num_features, widest.num_experts)
 
 
-def state_bytes(experts: Sequence[Expert]) -> int:
-    """What the states of experts take; those of trees and models from outside are small, and left out.
+def state_bytes(experts: Sequence[Expert], like: Tensor) -> int:
+    """What the states of experts take in numbers like those of a tensor; trees and models from outside are left out.
 
     Example:
+        >>> import torch
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
-        >>> state_bytes([GaussianExpert(LinearFeatures(2, torch.ones(5)))])  # 5 (F^2 + F) numbers of four bytes, F = 3
+        >>> expert = GaussianExpert(LinearFeatures(2, torch.ones(5)))
+        >>> state_bytes([expert], torch.ones(1, dtype=torch.float32))  # 5 (F^2 + F) numbers of four bytes, F = 3
         240
     """
-    return sum(_state_bytes(expert) for expert in experts)
+    return sum(_state_bytes(expert, like.element_size()) for expert in experts)
 
 
-def check_states_fit(experts: Sequence[Expert], block_size: int, device: torch.device) -> None:
+def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -> None:
     """Raise if experts cannot run on a GPU: a lower bound of their memory, twice their states and one block of rows.
 
     On the host this was asked when features were made.
@@ -48,21 +49,21 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, device: torch.d
     Args:
         experts: The experts that are to run there.
         block_size: Rows learned at once.
-        device: Where.
+        like: A tensor of the precision and on the device that they are to have.
 
     Raises:
         ValueError: Saying what is needed, what is free and by how much it is too little.
     """
-    if device.type != "cuda":
+    if like.device.type != "cuda":
         return
-    states = state_bytes(experts)
-    block = sum(_block_bytes(expert, block_size) for expert in experts)
+    states = state_bytes(experts, like)
+    block = sum(_block_bytes(expert, block_size, like.element_size()) for expert in experts)
     what = (
         f"an ensemble of {sum(expert.num_experts for expert in experts)} experts (states of {states / 1e9:.3g} GB, "
         f"which are there twice, and blocks of {block_size} rows)"
     )
     mend = "take fewer experts or features, float32, several GPUs (DistributedEnsemble), or the device cpu"
-    check_room(_COPIES * states + block, device, what, mend)
+    check_room(_COPIES * states + block, like.device, what, mend)
 
 
 def check_answers_fit(X: Tensor, num_experts: int) -> None:
@@ -76,18 +77,17 @@ def check_answers_fit(X: Tensor, num_experts: int) -> None:
         check_room(X.shape[0] * num_experts * X.element_size() * _FIELDS, X.device, what, "give the rows in parts")
 
 
-def _state_bytes(expert: Expert) -> int:
+def _state_bytes(expert: Expert, each: int) -> int:
     size, number = expert.features.num_features, expert.num_experts
     if isinstance(expert, WindowExpert):
         return 8 * number * (2 * expert.num_rows) ** 2  # a factor in double precision, with room for as many rows again
     if isinstance(expert, ExternalExpert | RefittedExpert):
         return 0
-    return number * size * (size + 1) * expert.features.prior_variance.element_size()
+    return number * size * (size + 1) * each
 
 
-def _block_bytes(expert: Expert, num_rows: int) -> int:
+def _block_bytes(expert: Expert, num_rows: int, each: int) -> int:
     """Features of a block and what they teach: three matrices (B, F) and one (B, B) for each expert."""
     if isinstance(expert, WindowExpert | ExternalExpert | RefittedExpert):
         return 0
-    each = num_rows * (3 * expert.features.num_features + num_rows)
-    return expert.num_experts * each * expert.features.prior_variance.element_size()
+    return expert.num_experts * num_rows * (3 * expert.features.num_features + num_rows) * each

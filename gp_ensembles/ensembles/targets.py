@@ -169,7 +169,7 @@ class BinaryTarget(Target):
 
     is_real = False
     may_be_constant = True
-    num_labels: int = 2
+    num_labels = 2
     is_probit: bool = False
     latent_update: LatentUpdate | None = None
 

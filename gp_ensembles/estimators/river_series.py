@@ -9,7 +9,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.river import Row, matrix_of, rows_of, target_of
 from gp_ensembles.fleet import Fleet
-from gp_ensembles.fleet.model import SMALL
+from gp_ensembles.fleet.settings import SMALL
 
 try:
     import pandas as pd

@@ -15,7 +15,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.estimators.frames import checked_inputs, fit_frame
 from gp_ensembles.fleet import Fleet
-from gp_ensembles.fleet.model import SMALL
+from gp_ensembles.fleet.settings import SMALL
 from gp_ensembles.tables.columns import ColumnEncoder
 
 

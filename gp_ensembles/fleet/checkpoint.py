@@ -152,7 +152,7 @@ def part_folder(folder: Path, generation: int, number: int) -> Path:
 
 
 def remove_part(folder: Path) -> None:
-    """Remove a fleet's folder; what cannot be removed is in nobody's way."""
+    """Remove a fleet's folder with its files; what cannot be removed is in nobody's way."""
     for path in folder.iterdir():
         remove_if_possible(path)
     with suppress(OSError):

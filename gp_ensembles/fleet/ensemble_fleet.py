@@ -14,18 +14,18 @@ from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
 from gp_ensembles.ensembles.likeness import check_parts, parts_in_words
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.state import EnsembleState
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances
-from gp_ensembles.files.operations import make_folder
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import batches
-from gp_ensembles.fleet.checkpoint import read_about, read_shard, save_fleet
+from gp_ensembles.fleet.checkpoint import read_about, read_shard, remove_part, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
 from gp_ensembles.fleet.said import Said
 from gp_ensembles.fleet.slots import Slots
 from gp_ensembles.fleet.step import Step, Work
-from gp_ensembles.fleet.store import Store
+from gp_ensembles.fleet.store import Store, new_folder
 from gp_ensembles.fleet.variances import Variances
 
 
@@ -62,8 +62,11 @@ class EnsembleFleet:
         notes: Further numbers that are kept for each series, by name, and what they are at first.
         own_variances: Whether series have noise and prior variances of their own, see :meth:`add`.
 
+    Attributes:
+        folder: Where states live; ``None`` for memory.
+
     Raises:
-        TypeError: If an expert cannot be one of a fleet.
+        TypeError: If this is no ensemble, or an expert cannot be one of a fleet.
         ValueError: If there are several outputs or models from outside, or the folder holds anything.
 
     Example:
@@ -90,6 +93,7 @@ class EnsembleFleet:
         notes: Mapping[str, Tensor] | None = None,
         own_variances: bool = False,
     ) -> None:
+        check_made("ensemble", ensemble, Ensemble, "Ensemble([expert], FixedShare())")
         self.turns: Turns = Turns()
         self._has_start = start is not None
         start = ensemble.init() if start is None else start
@@ -99,7 +103,8 @@ class EnsembleFleet:
             notes = {**(notes or {}), **_variance_notes(ensemble)}
         self.ensemble = ensemble
         self._slots = Slots()
-        self._store = Store(start, _new_folder(folder), notes)
+        self.folder: Path | None = new_folder(folder, start.meta.num_seen.device)
+        self._store = Store(start, self.folder, notes)
         self._step: Step | None = None
         self._store.on_move = self._read_anew
         self.add(names)
@@ -306,13 +311,13 @@ class EnsembleFleet:
     def load(self, folder: str | Path) -> None:
         """Become what was saved in a folder, to the bit, by a fleet whose ensemble was built alike.
 
-        All shards are checked before the first is taken, and one at a time is in memory, so a fleet in files may be
-        larger than memory.
+        One shard at a time is in memory, so a fleet in files may be larger than memory: its new files stand beside
+        the old ones until the last shard is read.
 
         Raises:
             FileNotFoundError: If there is no fleet in the folder.
-            ValueError: If a file is damaged, the fleet has another ensemble, or there is no room; then this one stays
-                as it was.
+            ValueError: If a file is damaged, the fleet has another ensemble, or there is no room. After any error this
+                one stays as it was, with its files.
         """
         about, shards = read_about(Path(folder))
         if "spec" in about and "note_X_mean" not in self._store.tensors:
@@ -321,23 +326,28 @@ class EnsembleFleet:
         _check_alike(self.ensemble.state_dict(), about["ensemble"])
         before = {name: value.clone() for name, value in self.ensemble.state_dict().items()}
         self.ensemble.load_state_dict(about["ensemble"])
+        store, slots = self._store.emptied(), Slots()
         try:
-            store = self._store.emptied()
             if not self._has_start:  # new series begin as they would have begun there
                 notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
                 store = store.without_series(self.ensemble.init(), notes)
-            for shard in shards:
-                store.check_tensors(read_shard(shard)[1])
-            slots = Slots()
             store.make_room(sum(shard.num_series for shard in shards))
             for shard in shards:
                 names, states = read_shard(shard)
+                store.check_tensors(states)
                 store.put_tensors(slots.add(names).to(store.failed.device), states)
-        except (ValueError, OSError):
+        except BaseException:
+            store.remove_files()
             self.ensemble.load_state_dict(before)
             raise
-        self._store, self._slots = store, slots
+        old, self._store, self._slots = self._store, store, slots
         self._read_anew()
+        old.remove_files()
+
+    def remove_files(self) -> None:
+        """Remove the folder in which states live, if they do; the fleet is of no use afterwards."""
+        if self.folder is not None:
+            remove_part(self.folder)
 
     def _places(self, names: Names, X: Tensor) -> Tensor:
         like = self.ensemble.experts[0].features.prior_variance.detach()
@@ -356,8 +366,8 @@ class EnsembleFleet:
         self._step = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what was read of the ensemble, for copies and pickles."""
-        return {**self.__dict__, "_step": None}
+        """Everything but what was read of the ensemble, for copies and pickles, which live in memory."""
+        return {**self.__dict__, "_step": None, "folder": None}
 
     def __repr__(self) -> str:
         num = self.ensemble.num_experts
@@ -415,13 +425,3 @@ def _check_alike(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None
                 f"the fleet in the folder has another ensemble: {name} is {shapes[1].get(name)} there and "
                 f"{shapes[0].get(name)} here; build the ensemble as it was built then"
             )
-
-
-def _new_folder(folder: str | Path | None) -> Path | None:
-    if folder is None:
-        return None
-    path = Path(folder)
-    make_folder(path)
-    if any(path.iterdir()):
-        raise ValueError(f"the folder {path} for the states of a fleet is not empty; give a new one")
-    return path

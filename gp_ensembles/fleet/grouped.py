@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Mixture, StudentTMixture
+from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.files.operations import make_folder
 from gp_ensembles.fleet.calls import Begun, CallRows, checked_rows, divided
 from gp_ensembles.fleet.checkpoint import part_folder, remove_part
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
+from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.model import Fleet
 from gp_ensembles.fleet.predictions import FleetPredictions, in_order, place_of, together
 
@@ -26,7 +28,7 @@ _PART: Final = re.compile(r"(\d+)-\d+")
 
 
 @final
-@in_turns(learning=["fit", "observe", "retire"], reading=["predict", "predict_interval", "save"])
+@in_turns(learning=["fit", "observe", "add", "retire"], reading=["predict", "predict_interval", "export", "save"])
 class GroupedFleet:
     """A :class:`Fleet` for each group of series, with the verbs of one fleet and the numbers of each group's own.
 
@@ -40,6 +42,7 @@ class GroupedFleet:
         fleets: The fleets of the groups.
 
     Raises:
+        TypeError: If this is no fleet, or groups are neither a mapping nor a function.
         ValueError: If the states of the fleet live in a folder.
 
     Example:
@@ -56,6 +59,9 @@ class GroupedFleet:
     """
 
     def __init__(self, fleet: Fleet, groups: Groups) -> None:
+        check_made("fleet", fleet, Fleet, "Fleet(warmup=200)")
+        if not isinstance(groups, Mapping) and not callable(groups):
+            raise TypeError(f"groups must be a mapping or a function of a series' name, got {groups!r}")
         if fleet.folder is not None:
             raise ValueError(f"states of several fleets cannot live in {fleet.folder}; leave the fleet's folder out")
         self.turns: Turns = Turns()
@@ -172,6 +178,35 @@ class GroupedFleet:
             self._check_known(name, group)
         for group in dict.fromkeys(owners):
             self.fleets[group].retire([name for name, own in zip(given, owners, strict=True) if own == group])
+
+    def export(self, name: Hashable) -> SeriesModel:
+        """A series by itself, as :meth:`Fleet.export`.
+
+        Raises:
+            KeyError: As there, or if it has no group.
+        """
+        given = listed([name])[0]
+        group = self._owners([given])[0]
+        self._check_known(given, group)
+        return self.fleets[group].export(given)
+
+    def add(self, names: Names, model: SeriesModel) -> None:
+        """Add series, each as a copy of one by itself, as :meth:`Fleet.add`.
+
+        Args:
+            names: Their names, new and distinct, all of one group: hyperparameters are a group's own.
+            model: One of that group, or of a fleet with the same hyperparameters and settings.
+
+        Raises:
+            KeyError: If a series has no group.
+            ValueError: As there, or if series are of several groups; then none is added.
+        """
+        given = listed(names)
+        owners = list(dict.fromkeys(self._owners(given)))
+        if len(owners) > 1:
+            raise ValueError(f"series of groups {owners} have no model in common; add those of one group at a time")
+        for group in owners:
+            self.fleets.get(group, self.settings).add(given, model)
 
     def save(self, folder: str | Path, *, notes: Mapping[str, Any] | None = None) -> None:
         """Write all groups into a folder, a fleet in each of its folders; a save that fails leaves the one before.

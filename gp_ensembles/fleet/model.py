@@ -1,7 +1,7 @@
 """Many series in their own units, each with an ensemble of its own: rows in, distributions and intervals out."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -11,9 +11,6 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
-from gp_ensembles.ensembles.bases import FourierBasis
-from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.turns import Turns, in_turns
@@ -40,14 +37,12 @@ from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.fitting import fit_bases
 from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
 from gp_ensembles.fleet.scales import fill
-from gp_ensembles.fleet.store import check_mapped
+from gp_ensembles.fleet.settings import SMALL, check_settings
+from gp_ensembles.fleet.store import new_folder, next_folder
 from gp_ensembles.fleet.units import first_notes, levels_of, levels_of_rows, scales_of, write_levels, write_scales
 from gp_ensembles.numerics.devices import check_device
 
 _Counts = dict[Hashable, int]  # rows of series
-_BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
-# ``light`` with few features: eighty kilobytes for each series.
-SMALL: EnsembleSpec = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), further=())
 
 
 @final
@@ -73,11 +68,11 @@ class Fleet:
         device: Where scales, states and predictions are, for instance ``cpu`` or ``cuda``; rows may come from anywhere.
         own_variances: Whether noise and prior variances are fitted for each series at the end of its warm-up.
         own_length_scales: Whether length scales are, too: as factors of its inputs; a fit takes several times as long.
-        folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
+        folder: Where states live as memory-mapped files, an empty or new folder; by default, and in copies, in memory.
 
     Raises:
-        ValueError: If targets are not single real numbers, a number is out of range, the device is not there, or a
-            folder is given for states that are not on the host.
+        TypeError: If an argument is of a wrong kind, as a name of an ensemble or a dtype is.
+        ValueError: If targets are not single numbers, a number is out of range, a device absent, or a folder not empty.
 
     Example:
         >>> import torch
@@ -107,18 +102,14 @@ class Fleet:
         own_length_scales: bool = False,
         folder: str | Path | None = None,
     ) -> None:
-        if not spec.target.is_real or spec.target.num_outputs is not None:
-            raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
-        if warmup < LEAST_TARGETS:
-            raise ValueError(f"warmup is {warmup}; at least {LEAST_TARGETS} rows of a series are needed to begin")
+        check_settings(self, spec, warmup, seed, coverages, dtype, own_variances, own_length_scales)
         self.turns: Turns = Turns()
-        self.spec, self.warmup, self.seed, self.dtype = spec, warmup, seed, dtype
+        self.spec, self.warmup, self.seed, self.dtype = spec, int(warmup), int(seed), dtype
         self.device: torch.device = check_device(device)
-        check_mapped(folder, self.device)
         self.own_variances, self.own_length_scales = own_variances, own_length_scales
-        self.intervals: IntervalLevels = IntervalLevels(tuple(coverages))
+        self.intervals: IntervalLevels = IntervalLevels(tuple(float(share) for share in coverages))
         self.series: EnsembleFleet | None = None
-        self.folder = folder
+        self.folder: Path | None = new_folder(folder, self.device)
         self._waiting: dict[Hashable, Rows] = {}
         self._template: Rows | None = None  # standardized rows of the series that the ensemble is made for
 
@@ -175,22 +166,22 @@ class Fleet:
                 settings or is not fitted.
             NumericalError: If an evidence cannot be computed where it starts.
         """
-        other, ready = self._with_history(names, X, y, must_fit=shared is None)
-        if shared is not None:
-            other._share(shared)
-        other._begin(ready, must_fit=True, progress=progress)
-        self.__dict__.update({**other.__dict__, "turns": self.turns})
+        with self._anew(names, X, y, must_fit=shared is None) as (other, ready):
+            if shared is not None:
+                other._share(shared)
+            other._begin(ready, must_fit=True, progress=progress)
 
     def fit_shared(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
         """Forget everything, and fit only what series share to these rows: no series begins, see :meth:`fit`."""
-        other, ready = self._with_history(names, X, y, must_fit=True)
-        other._fit(standardized([other._waiting[name] for name in ready])[0], progress)
-        other._waiting = {}
-        self.__dict__.update({**other.__dict__, "turns": self.turns})
+        with self._anew(names, X, y, must_fit=True) as (other, ready):
+            other._fit(standardized([other._waiting[name] for name in ready])[0], progress)
+            other._waiting = {}
 
-    def _with_history(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "tuple[Fleet, _Counts]":
-        """A fresh fleet in which these rows wait, and the series that have enough of them; some if it must fit."""
-        other = self.fresh(self.folder)
+    @contextmanager
+    def _anew(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "Iterator[tuple[Fleet, _Counts]]":
+        """A fleet in which only these rows wait, and which series have enough; this one becomes it after the block."""
+        other = self.fresh()
+        other.folder = self.folder
         other._waiting = joined({}, *other.checked(names, X, y))
         ready = {name: len(rows.y) for name, rows in other._waiting.items() if length_of_warm_up(rows.y, self.warmup)}
         if must_fit and not ready:
@@ -199,7 +190,16 @@ class Fleet:
                 f"no series has {self.warmup} rows and {LEAST_TARGETS} targets to begin with, the longest has {most} "
                 f"rows; give more rows, or take a smaller warmup"
             )
-        return other, ready
+        try:
+            yield other, ready
+        except BaseException:
+            if other.series is not None:
+                other.series.remove_files()
+            raise
+        old = self.series
+        self.__dict__.update({**other.__dict__, "turns": self.turns})
+        if old is not None:
+            old.remove_files()
 
     def _share(self, other: "Fleet") -> None:
         if other.series is None or other._template is None:
@@ -242,6 +242,8 @@ class Fleet:
         new = {*waiting, *(name for name in given if series is None or name not in series)}
 
         def undo() -> None:
+            if series is None and self.series is not None:
+                self.series.remove_files()
             self._waiting, self.series, self._template = waiting, series, template
             if series is not None:
                 series.retire([name for name in new if name in series])
@@ -292,8 +294,7 @@ class Fleet:
             X: As there.
             coverage: One of the fleet's coverages.
         """
-        place, distribution = place_of(coverage, self.intervals.coverages), self.predict(names, X)
-        given = listed(names)
+        place, distribution, given = place_of(coverage, self.intervals.coverages), self.predict(names, X), listed(names)
         state = levels_of(self._series_of(given), given)
         lower, upper = self.intervals.probabilities_each(state)[:, place]
         return quantile_each(distribution, lower), quantile_each(distribution, upper)
@@ -359,13 +360,12 @@ class Fleet:
         """
         if self.series is None or self._template is None:
             raise ValueError("nothing is fitted yet: no series has had its warm-up; observe more rows before saving")
-        waiting = [{"name": name, **rows._asdict()} for name, rows in self._waiting.items()]
         about = {
             "spec": spec_to_plain(self.spec),
             **self._numbers,
             "dtype": str(self.dtype).removeprefix("torch."),
             "template": dict(self._template._asdict()),
-            "waiting": waiting,
+            "waiting": [{"name": name, **rows._asdict()} for name, rows in self._waiting.items()],
             "notes": dict(notes or {}),
         }
         self.series.save(folder, about=about, progress=progress)
@@ -386,8 +386,7 @@ class Fleet:
             ValueError: If a file is damaged, or as :class:`Fleet` where it is made.
         """
         about = read_about_units(Path(folder))
-        spec, numbers = spec_from_plain(about["spec"]), settings_in(about)
-        fleet = cls(spec, **numbers, device=device, folder=states)
+        fleet = cls(spec_from_plain(about["spec"]), **settings_in(about), device=device, folder=states)
         fleet._template = Rows(**about["template"]).to(fleet.device)
         fleet.series = fleet._empty(fleet._template)
         fleet.series.load(folder)
@@ -402,8 +401,11 @@ class Fleet:
             FileNotFoundError: As :meth:`load`.
             ValueError: As there.
         """
-        notes: dict[str, Any] = read_about(Path(folder))[0]["notes"]
-        return notes
+        return dict(read_about(Path(folder))[0]["notes"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles live in memory."""
+        return {**self.__dict__, "folder": None}
 
     def __repr__(self) -> str:
         return f"Fleet({self.spec.name}, {len(self.names)} series, {len(self._waiting)} waiting)"
@@ -473,8 +475,7 @@ class Fleet:
         """Find the hyperparameters that some series share, from their standardized rows."""
         template = template_of(standard)
         series = self._empty(template)
-        settings = self.spec.fit_settings
-        if settings.method is not None:
+        if (settings := self.spec.fit_settings).method is not None:
             X, y = (part.to(self.dtype) for part in stacked(some_of(standard)))
             with torch.enable_grad():
                 fit_bases(series.ensemble, X, y, settings, progress=progress)
@@ -484,15 +485,14 @@ class Fleet:
     def _empty(self, template: Rows) -> EnsembleFleet:
         """No series yet, with hyperparameters as they start."""
         notes = first_notes(template.X.new_zeros(template.X.shape[1]), self.intervals)
-        rows = Rows(*(part.to(self.dtype) for part in template))
-        ensemble = shared_ensemble(self.spec, rows, self.seed)
-        return EnsembleFleet(ensemble, folder=self.folder, notes=notes, own_variances=self.own_variances)
+        ensemble = shared_ensemble(self.spec, Rows(*(part.to(self.dtype) for part in template)), self.seed)
+        return EnsembleFleet(ensemble, folder=next_folder(self.folder), notes=notes, own_variances=self.own_variances)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
-        waiting = next((name for name in names if name in self._waiting), None)
-        if waiting is not None:
-            num = self.waiting[waiting]
-            raise KeyError(f"series {waiting!r} has had {num} of the {self.warmup} rows of its warm-up")
+        if (waiting := next((name for name in names if name in self._waiting), None)) is not None:
+            raise KeyError(
+                f"series {waiting!r} has had {self.waiting[waiting]} of the {self.warmup} rows of its warm-up"
+            )
         if self.series is None:
             raise KeyError("no series has begun: observe or fit first")
         if unknown := [name for name in names if name not in self.series]:

@@ -5,12 +5,13 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.state import EnsembleState, named_tensors
-from gp_ensembles.files.operations import OpenFile
+from gp_ensembles.files.operations import OpenFile, make_folder, remove_if_possible
 from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_state, square_root_state
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.innovations import InnovationState
@@ -36,8 +37,7 @@ class Store:
         start = start._replace(quarantine=None)
         self.kinds: tuple[type[FilterState], ...] = tuple(type(part) for part in start.experts)
         self._layers = start.innovations is not None, start.history is not None
-        self._folder = folder
-        check_mapped(folder, start.meta.num_seen.device)
+        self._folder, self._number = folder, 0
         self._start = dict(named_tensors(start))
         self._start[FAILED] = start.meta.num_seen.new_full((), -1)
         self._start |= {f"note_{name}": value for name, value in (notes or {}).items()}
@@ -52,14 +52,21 @@ class Store:
         """
         known = {name[5:]: value for name, value in self._start.items() if name.startswith("note_")}
         other = Store(start, self._folder, {**known, **notes})
-        other.on_move = self.on_move
+        other.on_move, other._number = self.on_move, self._number
         return other
 
     def emptied(self) -> "Store":
-        """A store of the same kind without series; one in files takes the places of this one's."""
+        """A store of the same kind without series; one in files has its own, beside those of this one."""
         other = copy.copy(self)
+        other._folder, other._number = self._folder, self._number + 1
         other._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
         return other
+
+    def remove_files(self) -> None:
+        """Remove the files of states that live in a folder; the store is of no use afterwards."""
+        if self._folder is not None:
+            for name in self._start:
+                remove_if_possible(self._path(name))
 
     def begin_with_variances(self, number: int, places: Tensor, own: Variances) -> None:
         """Let series begin anew under one expert object, with variances (S, ...) of their own."""
@@ -236,7 +243,7 @@ class Store:
         if self._folder is None or room == 0:
             return like.new_empty(room, *like.shape)
         # A file that is there already keeps what it holds, and gets longer.
-        path, numbers = self._folder / f"{name}.bin", room * like.numel()
+        path, numbers = self._path(name), room * like.numel()
         size = numbers * like.element_size()
         with OpenFile(path, os.O_RDWR | os.O_CREAT) as file:
             file.truncate(max(size, path.stat().st_size))
@@ -244,24 +251,47 @@ class Store:
             return like.new_empty(room, *like.shape)
         return torch.from_file(str(path), shared=True, size=numbers, dtype=like.dtype).reshape(room, *like.shape)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles live in memory: files are one store's."""
+        return {**self.__dict__, "_folder": None}
+
+    def _path(self, name: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{self._number}-{name}.bin"
+
 
 def _shape(shape: Sequence[int] | None) -> str:
     return "none" if shape is None else str(tuple(shape))
 
 
-def check_mapped(folder: str | Path | None, device: torch.device) -> None:
-    """Raise if states on another device than the host are to live in files.
+def next_folder(folder: Path | None) -> Path | None:
+    """A new name in a folder in which the states of several fleets are to live, one after the other."""
+    if folder is None:
+        return None
+    numbers = (int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    return folder / str(1 + max(numbers, default=-1))
+
+
+def new_folder(folder: str | Path | None, device: torch.device) -> Path | None:
+    """Make the folder in which states are to live, if there shall be one.
 
     Raises:
-        ValueError: Saying so.
+        ValueError: If it is not empty, or the states are on another device than the host.
 
     Example:
-        >>> check_mapped("states", torch.device("cuda"))
+        >>> new_folder("states", torch.device("cuda"))
         Traceback (most recent call last):
         ValueError: states in memory-mapped files are on the host, not on cuda; leave the folder out, or use ...
     """
-    if folder is not None and device.type != "cpu":
+    if folder is None:
+        return None
+    if device.type != "cpu":
         raise ValueError(
             f"states in memory-mapped files are on the host, not on {device}; leave the folder out, or use the "
             f"device cpu"
         )
+    path = Path(folder)
+    make_folder(path)
+    if any(path.iterdir()):
+        raise ValueError(f"the folder {path} for the states of a fleet is not empty; give a new one")
+    return path

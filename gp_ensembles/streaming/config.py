@@ -1,6 +1,6 @@
 """What a model on a stream is: one frozen record."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal
@@ -69,11 +69,8 @@ class StreamConfig:
         self._set("clip", Real, float, "a number")
         for name in ("limit_inputs", "recalibrate"):
             check_flag(self, name, getattr(self, name))
-        given: object = self.coverages
-        if not isinstance(given, Sequence) or not all(isinstance(share, Real) for share in given):
-            raise TypeError(f"coverages must be a tuple of numbers such as (0.9,), got {given!r}")
-        object.__setattr__(self, "coverages", tuple(float(share) for share in given))
         check_coverages(self.coverages)
+        object.__setattr__(self, "coverages", tuple(float(share) for share in self.coverages))
         if self.dtype not in ("float64", "float32"):
             raise ValueError(f"dtype must be 'float64' or 'float32', got {self.dtype!r}")
         if self.warmup < MIN_WARM_UP:

@@ -1,17 +1,22 @@
 """What tests of Ray do in a process of their own: a cluster of two machines on this one, and what became of it."""
 
 import argparse
+import os
 import pickle
+import signal
+import threading
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from gp_ensembles import Fleet
-from gp_ensembles.distributed.ray_fleet import RayFleet, divide_fleet, shard_of
+from gp_ensembles.distributed.ray_fleet import RayFleet, ShardLostError, divide_fleet, shard_of
 from gp_ensembles.distributed.ray_tasks import FleetColumns, observe_dataset, score, sweep
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.streaming.config import StreamConfig
@@ -143,6 +148,71 @@ def fits(ray, cluster, folder: Path) -> object:
     return said, (mean, fleet.predict(["series 1"], X[:1]).mean), message, (folder / "still").exists()
 
 
+def killed(ray, cluster, folder: Path) -> object:
+    """A fit one of whose tasks is killed before its shard is written, one undisturbed, one killed again and again.
+
+    Of the first and the second what their shards say, of the last the error and what is left in its folder.
+    """
+    names, X, y = rows(60, 0)
+    said, killers = [], []
+    for name, times in (("disturbed", 1), ("quiet", 0)):
+        with killer(folder / name, times) as killer_of_this:
+            RayFleet.fit(Fleet(warmup=50), names, X, y, folder / name, 2)
+        killers.append(killer_of_this)
+        shards = [Fleet.load(folder / name / f"0-{number}") for number in range(2)]
+        later, own_X, own_y = rows(20, 1)
+        for number, shard in enumerate(shards):
+            mine = [row for row, series in enumerate(later) if shard_of(series, 2) == number]
+            said.append(numbers(shard.observe([later[row] for row in mine], own_X[mine], own_y[mine])))
+    with killer(folder / "hopeless", 1000) as killer_of_this:
+        try:
+            RayFleet.fit(Fleet(warmup=50), names, X, y, folder / "hopeless", 1)
+            message = "nothing"
+        except ShardLostError as error:
+            message = str(error)
+    left = [path.name for path in (folder / "hopeless").iterdir()]
+    return said[:2], said[2:], [len(one) for one in (*killers, killer_of_this)], message, left
+
+
+@contextmanager
+def killer(folder: Path, times: int) -> Iterator[list[int]]:
+    """Meanwhile kill processes of this one's cluster that begin a shard, so many times, while none is written there."""
+    done, pids = threading.Event(), list[int]()
+
+    def kill() -> None:
+        while not done.wait(0.005) and len(pids) < times:
+            for pid, title in descendants(os.getpid()):
+                if title.startswith("ray::_begin_shard") and pid not in pids and not any(folder.glob("0-*/fleet.pt")):
+                    os.kill(pid, signal.SIGKILL)
+                    pids.append(pid)
+                    break
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield pids
+    finally:
+        done.set()
+        thread.join()
+
+
+def descendants(pid: int) -> list[tuple[int, str]]:
+    """Processes that a process has started, they and theirs, with their titles."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            children.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    found, new = list[int](), [pid]
+    while new:
+        new = [child for parent in new for child in children.get(parent, ())]
+        found += new
+    titles = []
+    for one in found:
+        with suppress(OSError):
+            titles.append((one, Path(f"/proc/{one}/cmdline").read_text(errors="replace")))
+    return titles
+
+
 def refused(ray, cluster, folder: Path) -> object:
     """Rows that are refused: nothing is learned, and what was said."""
     divide_fleet(begun(), folder / "fleet", 2)
@@ -179,12 +249,14 @@ def tasks(ray, cluster, folder: Path) -> object:
     return done, [part.mean for part in expected], names, scores, alone
 
 
-JOBS = {job.__name__: job for job in (steady, verbs, fits, refused, tasks, lost)}  # the last one takes a machine out
+# The last one takes a machine out.
+JOBS = {job.__name__: job for job in (steady, verbs, fits, killed, refused, tasks, lost)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     import ray
@@ -194,11 +266,11 @@ def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
     cluster.second = cluster.add_node(num_cpus=4)
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-    for name, job in JOBS.items():
+    for name in given.jobs:
         folder, start = given.folder / name, time.monotonic()
         folder.mkdir()
         try:
-            found = job(ray, cluster, folder)
+            found = JOBS[name](ray, cluster, folder)
         except Exception:
             found = traceback.format_exc()
         (given.folder / f"{name}.pickle").write_bytes(pickle.dumps(found))

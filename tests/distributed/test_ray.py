@@ -1,12 +1,15 @@
 """Fleets on a Ray cluster of two machines, which are processes here; all that it does in one process of its own."""
 
+import os
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from gp_ensembles import Fleet
 from gp_ensembles.distributed.ray_fleet import RayFleet, divide_fleet, shard_of
@@ -16,13 +19,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What became of each job of the worker."""
+    """What became of each job of the worker: of one cluster, whichever processes of pytest run these tests."""
     pytest.importorskip("ray", reason="Ray is an optional extra")
-    folder = tmp_path_factory.mktemp("ray")
-    command = [sys.executable, "-m", "tests.distributed.ray_worker", "--folder", str(folder)]
-    subprocess.run(command, cwd=ROOT, timeout=900, check=True)
+    whole = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        whole = whole.parent  # that of all of them
+    folder = whole / "ray"
+    with FileLock(whole / "ray.lock"):
+        if not folder.exists():
+            folder.mkdir()
+            command = [sys.executable, "-m", "tests.distributed.ray_worker", "--folder", str(folder)]
+            subprocess.run(command, cwd=ROOT, timeout=900, check=False)  # what was not done says so below
 
     def of(name: str):
+        assert (folder / f"{name}.pickle").exists(), "the cluster ended before this job did"
         what = pickle.loads((folder / f"{name}.pickle").read_bytes())
         assert not isinstance(what, str), what
         return what
@@ -82,6 +92,17 @@ def test_fits_in_tasks_give_the_numbers_of_a_fit_in_one_process(found):
 
 
 @pytest.mark.slow
+def test_a_task_that_is_killed_in_a_fit_is_run_again_and_one_that_always_is_leaves_nothing(found):
+    disturbed, quiet, num_killed, message, left = found("killed")
+    assert num_killed == [1, 0, 4]  # Ray runs a task again three times
+    for one, other in zip(disturbed, quiet, strict=True):
+        assert same(one, other)
+        assert bool(one[0].isfinite().all())
+    assert message.startswith("the fit of a shard was lost again and again")
+    assert left == []
+
+
+@pytest.mark.slow
 def test_data_sets_and_sweeps_give_the_numbers_of_one_process(found):
     done, means, names, scores, alone = found("tasks")
     assert [row["who"] for row in done] == names
@@ -114,6 +135,9 @@ def test_a_fleet_is_divided_into_fleets(tmp_path):
         divide_fleet(fleet, tmp_path / "fleet", 2)
     with pytest.raises(ValueError, match="num_shards must be positive"):
         divide_fleet(fleet, tmp_path / "other", 0)
+    for refused in (divide_fleet, partial(RayFleet.fit, names=["a"], X=X[:1], y=X[:1, 0])):
+        with pytest.raises(TypeError, match=r"fleet must be an object such as Fleet\(warmup=200\), got 'light'"):
+            refused("light", folder=tmp_path / "other", num_shards=2)
 
 
 def test_without_ray_or_a_fleet_it_is_said(tmp_path, monkeypatch):

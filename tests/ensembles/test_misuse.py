@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, presets
+from gp_ensembles.distributed import DistributedEnsemble
+from gp_ensembles.ensembles import Ensemble, GraphedEnsemble, OnlineEnsemble, presets
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import auto
@@ -21,6 +22,7 @@ from gp_ensembles.ensembles.targets import (
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures
+from gp_ensembles.fleet import EnsembleFleet
 from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.meta_learners import FixedShare
 
@@ -136,3 +138,11 @@ def test_one_row_without_its_axis():
     single = OnlineEnsemble(Ensemble([MultiOutputExpert(features, 1)], FixedShare()))
     with pytest.raises(ValueError, match=r"use y.unsqueeze\(-1\)"):
         single.observe(X, y)
+
+
+@pytest.mark.parametrize("kind", [OnlineEnsemble, GraphedEnsemble, DistributedEnsemble, EnsembleFleet])
+def test_a_recipe_in_the_place_of_an_ensemble_is_refused(kind):
+    with pytest.raises(
+        TypeError, match=r"ensemble must be an object such as Ensemble\(\[expert\], .*, got EnsembleSpec"
+    ):
+        kind(auto)

@@ -5,6 +5,8 @@ On the stand-in device, whose graphs refuse what a capture refuses; numbers are 
 
 import copy
 import dataclasses
+import gc
+import weakref
 
 import pytest
 import torch
@@ -42,6 +44,8 @@ def test_blocks_are_replayed_and_the_last_rows_too(generator):
         online = OnlineEnsemble(ensemble.to("cuda"), block_size=32)
         found = online.observe(X.to("cuda"), y.to("cuda"))
         assert [graph.num_replays for graph in graphs] == [2, 3, 2]  # 90 = 2 * 32 + 3 * 8 + 2
+        assert {graph.stream for graph in graphs} == {torch.cuda.Stream.return_value}
+        assert torch.cuda.Stream.call_args.args == (online.device,)  # on the ensemble's device, whichever is current
         assert online.why_eager is None
         torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **CLOSE)
         online.observe(X[:32].to("cuda"), y[:32].to("cuda"))
@@ -100,7 +104,7 @@ def test_a_gpu_that_refuses_to_record_runs_as_on_the_host(generator, monkeypatch
     ensemble = ENSEMBLES["averaging"]()
     expected = OnlineEnsemble(copy.deepcopy(ensemble), block_size=16).observe(X, y)
 
-    def refuse(graph):
+    def refuse(graph, stream):
         raise RuntimeError("CUDA error: operation not permitted\nand more lines")
 
     with pretend_gpu() as graphs:
@@ -201,7 +205,7 @@ def test_states_of_an_ensemble_take_what_is_said():
     for kind, make in {**ENSEMBLES, "window": window}.items():
         ensemble = make()
         true = sum(v.numel() * v.element_size() for part in ensemble.init().experts for v in part)
-        said = state_bytes(ensemble.experts)
+        said = state_bytes(ensemble.experts, torch.ones(1, dtype=torch.float64))
         assert said == pytest.approx(true, rel=0.02 if kind != "window" else 0.4)
         assert said <= true
 
@@ -217,3 +221,86 @@ def test_a_model_that_does_not_fit_on_a_gpu_stays_as_it_was(generator):
         with pytest.raises(ValueError, match=r"an ensemble of 3 experts .* GB too few; take fewer experts"):
             model.observe(X[30:], y[30:])
         assert (model.num_rows, model.is_fitted) == (30, False)
+
+
+def moved(generator, records: bool | None) -> list[torch.Tensor]:
+    """Predictions of an ensemble that is moved to a GPU, to another precision and back to the host between calls."""
+    _, X, y = rows(120, generator)
+    y, online, said = y.clamp(-3, 3), OnlineEnsemble(ENSEMBLES["averaging"](), block_size=8), []
+    online.records = records
+    for number, there in enumerate([("cpu",), ("cuda",), (torch.float32,), ("cpu", torch.float64), ("cuda",)]):
+        online.to(*there)
+        part = slice(24 * number, 24 * number + 24)
+        inputs, targets = (rows_of[part].to(online.log_weights) for rows_of in (X, y))
+        found = online.observe(inputs, targets)
+        assert {value.dtype for value in found.experts} == {online.log_weights.dtype}
+        said.append(found.mean.cpu().double())
+        said.append(online.predict(inputs[:3]).mean.cpu().double())
+    return said
+
+
+def test_an_ensemble_that_is_moved_is_recorded_anew(generator):
+    """Where it stands, in its precision: with the numbers that it has where nothing is recorded."""
+    before = generator.get_state()
+    with pretend_gpu() as graphs:
+        expected = moved(generator, False)
+        assert graphs == []
+        generator.set_state(before)
+        found = moved(generator, None)
+        assert [graph.num_replays for graph in graphs] == [3, 3, 3]  # on the GPU, in float32, and there again
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        close = CLOSE if number < 4 else {"rtol": 1e-5, "atol": 1e-5}  # float32 in between: its round-off stays
+        torch.testing.assert_close(one, other, **{"equal_nan": True, **close})
+
+
+@pytest.mark.parametrize("there", ["cpu", torch.float32, "meta"], ids=str)
+def test_what_was_recorded_is_not_kept_where_an_ensemble_leaves(there, generator):
+    """Graphs hold memory of the GPU."""
+    _, X, y = rows(16, generator)
+    with pretend_gpu() as graphs:
+        online = OnlineEnsemble(ENSEMBLES["averaging"]().to("cuda"), block_size=8)
+        online.observe(X.to("cuda"), y.to("cuda"))
+        recorded = weakref.ref(graphs.pop())
+        assert graphs == []
+        gc.collect()
+        assert recorded() is not None
+        online.to(there)
+        gc.collect()
+        assert recorded() is None
+
+
+def test_a_gpu_that_did_not_record_is_not_what_another_is_taken_for(generator, monkeypatch):
+    _, X, y = rows(16, generator)
+
+    def refuse(graph, stream):
+        raise RuntimeError("out of memory")
+
+    with pretend_gpu():
+        online = OnlineEnsemble(ENSEMBLES["averaging"]().to("cuda"), block_size=8)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.cuda, "graph", refuse)
+            online.observe(X.to("cuda"), y.to("cuda"))
+        assert "out of memory" in online.why_eager
+        online.to("cpu").to("cuda")
+        online.observe(X.to("cuda"), y.to("cuda"))
+        assert online.why_eager is None
+
+
+def test_a_gpu_without_memory_for_an_ensemble_that_is_moved_there_leaves_it_where_it_is(generator):
+    """Half the precision takes half of it: see the test of new ensembles for what is needed."""
+    features = LinearFeatures(INPUTS, torch.ones(2, dtype=torch.float64), bias=False)
+    online = OnlineEnsemble(Ensemble([GaussianExpert(features)], FixedShare()), block_size=16)
+    needed = 8 * 2 * (2 * INPUTS * (INPUTS + 1) + 16 * (3 * INPUTS + 16))
+    _, X, y = rows(16, generator)
+    before = {name: value.clone() for name, value in online.state_dict().items()}
+    with pretend_gpu(needed - 1000):
+        with pytest.raises(ValueError, match=r"an ensemble of 2 experts .* of memory of cuda:0.* 1e-06 GB too few"):
+            online.to("cuda")
+        after = online.state_dict()
+        assert all(torch.equal(after[name], value) for name, value in before.items())
+        online.observe(X, y)
+        online.to("cuda", torch.float32)
+        assert str(online.device).startswith("cuda")
+        online.to("cpu")
+    with pretend_gpu(needed):
+        online.double().to("cuda")

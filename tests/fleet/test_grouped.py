@@ -224,3 +224,41 @@ def test_names_that_no_file_holds_and_other_folders_are_refused(tmp_path, genera
         GroupedFleet(Fleet(SPEC, folder=tmp_path / "states"), GROUPS)
     with pytest.raises(FileNotFoundError, match=r"holds no grouped fleet: there is no groups.pt in it"):
         GroupedFleet.load(tmp_path / "two")
+
+
+def test_series_go_out_of_a_group_and_come_to_it(generator):
+    """As in the group's fleet; nothing is added where a group has other hyperparameters, or none."""
+    rows = table(WARMUP + 20, generator)
+    first, later = cut(rows, slice(0, 5 * WARMUP)), cut(rows, slice(5 * WARMUP, None))
+    grouped = GroupedFleet(settings(), lambda name: name.split()[0])
+    grouped.fit(*first)
+    alone = settings()
+    alone.fit(*part(first, "fan")[1])
+    mine, fans = part(later, "fan")
+    new = [f"{name} copy" for name in fans[0]]
+    for fleet in (alone, grouped):
+        for name in ("fan 1", "fan 2", "fan 3"):
+            fleet.add([f"{name} copy"], fleet.export(name))
+    expected = alone.observe(new, *fans[1:])
+    assert same(numbers(grouped.observe(new, *fans[1:])), numbers(expected))
+    torch.testing.assert_close(expected.mean, grouped.observe(*later).mean[mine], rtol=1e-12, atol=0, equal_nan=True)
+    model, names = grouped.export("fan 1"), grouped.names
+    for given, words in (
+        (["fan 8", "pump 8"], "series of groups .'fan', 'pump'. have no model in common"),
+        (["pump 8"], "has other hyperparameters"),
+        (["belt 1"], "nothing is fitted yet"),
+        (["fan 8", "fan 1"], "are in the fleet already"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            grouped.add(given, model)
+    for name in ("fan 8", "belt 1"):
+        with pytest.raises(KeyError, match=f"unknown series '{name}' of group"):
+            grouped.export(name)
+    assert (grouped.names, sorted(grouped.fleets)) == (names, ["fan", "pump"])
+
+
+def test_what_is_no_fleet_and_what_are_no_groups_is_refused():
+    with pytest.raises(TypeError, match=r"fleet must be an object such as Fleet\(warmup=200\), got 'light'"):
+        GroupedFleet("light", GROUPS)
+    with pytest.raises(TypeError, match=r"groups must be a mapping or a function of a series' name, got \['pump'\]"):
+        GroupedFleet(settings(), ["pump"])

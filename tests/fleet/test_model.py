@@ -3,6 +3,7 @@
 import copy
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,11 @@ from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import INNOVATIONS, oebe
+from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS
-from gp_ensembles.fleet import Fleet
+from gp_ensembles.fleet import Fleet, model
 
 SERIES, WARMUP, LATER = 4, 40, 50
 BASIS = FourierBasis(num_features=12, starts=(0.7,))
@@ -223,7 +225,7 @@ def test_a_rejected_call_changes_nothing(change, error, words, generator):
 def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
     with pytest.raises(ValueError, match="single real numbers as targets"):
         Fleet(replace(QUICK, target=BinaryTarget()))
-    with pytest.raises(ValueError, match="warmup is 3; at least 10"):
+    with pytest.raises(ValueError, match="warmup of Fleet must be at least 10, got 3"):
         Fleet(QUICK, warmup=3)
     names, X, y = table(WARMUP, generator)
     with pytest.raises(ValueError, match="no series has 41 rows and 10 targets to begin with, the longest has 40 rows"):
@@ -234,6 +236,77 @@ def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
         Fleet(QUICK).save(tmp_path / "fleet")
     with pytest.raises(FileNotFoundError, match="holds no fleet"):
         Fleet.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"spec": "light"}, "spec must be an object such as gpe.light or gpe.e_doebe, got 'light'"),
+        ({"spec": EnsembleSpec}, "spec must be .*, got the class EnsembleSpec: call it"),
+        ({"dtype": "float32"}, "dtype must be torch.float64 or torch.float32, got 'float32'"),
+        ({"dtype": torch.int64}, "dtype must be torch.float64 or torch.float32, got torch.int64"),
+        ({"dtype": np.float32}, "dtype must be torch.float64 or torch.float32, got <class 'numpy.float32'>"),
+        ({"warmup": "200"}, "warmup of Fleet must be a whole number, got '200'"),
+        ({"seed": 0.5}, "seed of Fleet must be a whole number, got 0.5"),
+        ({"coverages": 0.9}, "coverages must be a tuple of numbers such as .0.9,., got 0.9"),
+        ({"coverages": "90%"}, "coverages must be a tuple of numbers such as .0.9,., got '90%'"),
+        ({"own_variances": "no"}, "own_variances of Fleet must be True or False, got 'no'"),
+        ({"device": 3.0}, "device must be a name such as 'cpu' or a torch.device, got 3.0"),
+        ({"folder": 3}, "not int"),
+    ],
+    ids=str,
+)
+def test_what_is_of_another_kind_is_refused_where_it_is_given(settings, words):
+    """As the other doors refuse it."""
+    with pytest.raises(TypeError, match=words):
+        Fleet(**settings)
+
+
+def test_numbers_of_numpy_are_those_of_python(tmp_path, generator):
+    names, X, y = table(WARMUP, generator)
+    fleet = Fleet(QUICK, warmup=np.int64(WARMUP), seed=np.int64(1), coverages=(np.float32(0.5),))
+    fleet.fit(names, X, y)
+    fleet.save(tmp_path)
+    found = Fleet.load(tmp_path)
+    assert (found.warmup, found.seed, found.intervals) == (WARMUP, 1, IntervalLevels((0.5,)))
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_states_in_files_begin_anew_and_leave_nothing_behind(tmp_path, generator, monkeypatch):
+    """A first call that is cut off, a fit, and one that fails."""
+    names, X, y = table(WARMUP + 5, generator)
+    cut, states = SERIES * WARMUP, tmp_path / "states"
+    fleet, expected = Fleet(QUICK, warmup=WARMUP, folder=states), Fleet(QUICK, warmup=WARMUP)
+
+    def cut_off(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "write_scales", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            fleet.observe(names[:cut], X[:cut], y[:cut])
+    assert (fleet.names, fleet.waiting, files_in(states)) == ((), {}, {})
+    for one in (fleet, expected):
+        one.observe(names[:cut], X[:cut], y[:cut])
+    num_files, before = len(files_in(states)), fleet.predict(names[:4], X[:4]).mean
+    assert torch.equal(before, expected.predict(names[:4], X[:4]).mean)
+    assert num_files > 0
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "write_scales", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            fleet.fit(names[8:], X[8:], y[8:])
+    assert torch.equal(fleet.predict(names[:4], X[:4]).mean, before)
+    assert len(files_in(states)) == num_files
+    for one in (fleet, expected):
+        one.fit(names[8:], X[8:], y[8:])
+    said = [one.observe(names[:4], X[:4], y[:4]).mean for one in (fleet, expected)]
+    assert torch.equal(said[0].nan_to_num(), said[1].nan_to_num())
+    assert len(files_in(states)) == num_files
+    with pytest.raises(ValueError, match="is not empty; give a new one"):
+        Fleet(QUICK, folder=states)
 
 
 def test_a_fit_that_fails_forgets_nothing(generator):
@@ -264,7 +337,27 @@ def test_series_without_noise_stand_beside_noisy_ones(own_variances, dtype, gene
         assert float(errors[::2].nanmean()) < (0.02 if own_variances else 0.2)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda fleet: pickle.loads(pickle.dumps(fleet))])
+COPIES = pytest.mark.parametrize("copied", [copy.deepcopy, lambda fleet: pickle.loads(pickle.dumps(fleet))])
+
+
+@COPIES
+def test_copies_of_a_fleet_in_files_leave_its_files_alone(copied, tmp_path, generator):
+    """They grow, learn and are fitted anew in memory."""
+    names, X, y = table(WARMUP + 5, generator)
+    cut, states = SERIES * WARMUP, tmp_path / "states"
+    fleet = Fleet(QUICK, warmup=WARMUP, folder=states)
+    fleet.fit(names[:cut], X[:cut], y[:cut])
+    files, expected = files_in(states), fleet.predict(names[:4], X[:4]).mean
+    other = copied(fleet)
+    other.add(range(40), other.export("unit 1"))
+    assert torch.equal(other.predict(names[:4], X[:4]).mean, expected)
+    other.observe(names[cut:], X[cut:], y[cut:])
+    other.fit(names[8:], X[8:], y[8:])
+    assert files_in(states) == files
+    assert torch.equal(fleet.predict(names[:4], X[:4]).mean, expected)
+
+
+@COPIES
 def test_copies_and_pickles_go_on_alike_and_apart(copied, generator):
     names, X = ["a", "b"] * 100, torch.randn(200, 1, generator=generator, dtype=torch.float64)
     y = X.squeeze(-1).sin()

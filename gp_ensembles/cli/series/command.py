@@ -8,7 +8,7 @@ from gp_ensembles.cli.series.run import SERIES, Reading, SeriesOutput, SeriesRun
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.files.together import complete
 from gp_ensembles.fleet import Fleet, GroupedFleet
-from gp_ensembles.fleet.model import SMALL
+from gp_ensembles.fleet.settings import SMALL
 from gp_ensembles.streaming import StreamConfig
 
 _WARM_UP = 200  # rows of each series
