@@ -18,6 +18,7 @@ version = release = gp_ensembles.__version__
 extensions = [
     "gallery",
     "house",
+    "links",
     "mathml",
     "properties",
     "reachable",
