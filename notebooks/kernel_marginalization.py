@@ -59,8 +59,8 @@ X.shape, X_hidden.shape
 #
 # A problem is data and a prior over kernels, made here from the spacing and the range of the inputs, with up to three
 # components. Of 150 likelihoods some go to draws from the prior, some to the peaks of the periodogram and to
-# gradient ascents. The likelihood is a spike, so importance sampling from the modes that were found gives the evidence; it
-# ends when its standard deviation is small.
+# gradient ascents. The likelihood is a spike, so importance sampling from the modes that were found gives the
+# evidence; it ends when its standard deviation is small.
 
 # %%
 problem = RegressionProblem(X, target, default_prior(X, target, max_components=3))
