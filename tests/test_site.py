@@ -31,3 +31,15 @@ def test_links_that_lead_nowhere_are_noticed(tmp_path):
         "index.html: a%20folder/there.html#three has no such anchor",
         "index.html: gone.png is not there",
     ]
+
+
+def test_what_scrolls_takes_the_focus_and_no_head_of_a_column_is_empty():
+    page = (
+        '<pre>1</pre><div class="table-wrapper docutils container"></div><div class="math-wrapper docutils"></div>'
+        '<div class="math"></div><th class="head"><p></p></th><th class="head"><p>name</p></th>'
+    )
+    assert extension("reachable").reachable(page) == (
+        '<pre tabindex="0">1</pre><div tabindex="0" class="table-wrapper docutils container"></div>'
+        '<div tabindex="0" class="math-wrapper docutils"></div><div class="math"></div>'
+        '<td class="head"></td><th class="head"><p>name</p></th>'
+    )
