@@ -110,7 +110,10 @@ class Fleet:
         if warmup < LEAST_TARGETS:
             raise ValueError(f"warmup is {warmup}; at least {LEAST_TARGETS} rows of a series are needed to begin")
         self.turns: Turns = Turns()
-        self.spec, self.warmup, self.seed, self.dtype = spec, warmup, seed, dtype
+        self.spec: EnsembleSpec = spec
+        self.warmup: int = warmup
+        self.seed: int = seed
+        self.dtype: torch.dtype = dtype
         self.device: torch.device = check_device(device)
         check_mapped(folder, self.device)
         self.own_variances = own_variances
