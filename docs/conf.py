@@ -18,6 +18,7 @@ version = release = gp_ensembles.__version__
 extensions = [
     "gallery",
     "house",
+    "links",
     "mathml",
     "properties",
     "reachable",
@@ -36,6 +37,7 @@ exclude_patterns = ["README.md"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
 nb_execution_mode = "off"  # the gallery has run them
+nb_merge_streams = True  # what several prints say is one box
 myst_heading_anchors = 3
 
 autosummary_generate = True
@@ -51,6 +53,8 @@ napoleon_use_rtype = False
 napoleon_preprocess_types = False
 
 templates_path = ["templates"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_theme = "furo"
 html_title = "gp_ensembles"
 html_show_sphinx = False

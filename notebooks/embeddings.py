@@ -112,11 +112,11 @@ def errors(machine):
         gaps = batch.clone()
         gaps[:, broken] = torch.nan
         found.append(float((machine.impute(gaps) - batch)[:, broken].square().mean().sqrt()))
-        machine.update(batch, block_size=10)
+        machine.update(batch, block_size=20)
     return torch.tensor(found)
 
 
-static, dynamic = ie_gplvm(8, generator=seeded()), die_gplvm(8, generator=seeded())
+static, dynamic = ie_gplvm(8, 2, 30, generator=seeded()), die_gplvm(8, 2, 30, generator=seeded())  # 30 frequencies
 torch.stack([errors(static), errors(dynamic)]).round(decimals=2)
 
 # %% [markdown]

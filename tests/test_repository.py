@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -158,3 +159,18 @@ def test_stored_outputs_are_found(tmp_path):
     ]
     planted.write_text(json.dumps({"cells": cells}))
     assert output_complaints([planted]) == [f"planted.ipynb: cell {k} has stored outputs" for k in (2, 3)]
+
+
+def test_what_the_workflows_run_exists():
+    """Every ``run`` of a workflow is a target of the Makefile or a script that is here."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    workflows = [yaml.safe_load(path.read_text("utf-8")) for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    jobs = [job for workflow in workflows for job in workflow["jobs"].values()]
+    runs = {step["run"] for job in jobs for step in job["steps"] if "run" in step}
+    matrix = {row["make"] for job in jobs for row in job.get("strategy", {}).get("matrix", {}).get("include", ())}
+    made = {line.removeprefix("make ") for line in runs if line.startswith("make ")}
+    assert made - {"${{ matrix.make }}"} | matrix <= targets
+    assert len(made) > 2
+    assert {line for line in runs if not line.startswith("make ")} == {"bash .ci/run"}
+    assert (ROOT / ".ci" / "run").is_file()

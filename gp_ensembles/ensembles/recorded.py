@@ -75,7 +75,7 @@ class Recording:
     def __init__(self, ensemble: Ensemble, state: EnsembleState, block_size: int) -> None:
         check_recordable(ensemble, state)
         self._ensemble, self._state = ensemble, state._replace(quarantine=None)
-        self.lengths = (block_size, *(length for length in _SHORT if length < block_size))
+        self.lengths: tuple[int, ...] = (block_size, *(length for length in _SHORT if length < block_size))
         like = state.meta.num_seen
         self._progress = Progress(torch.zeros_like(like, dtype=torch.bool), torch.zeros_like(like))
         self._blocks: dict[tuple[int, bool], _RecordedBlock] = {}

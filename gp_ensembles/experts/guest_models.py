@@ -172,7 +172,7 @@ class ColumnsGuest(Guest):
         self.levels: tuple[float, ...] = tuple(float(level) for level in levels)
         self.has_deviation = has_deviation
         check_levels(self.levels)
-        self.initial = self._read
+        self.initial: Forecast | None = self._read
 
     def fit(self, rows: GuestRows) -> Forecast:
         """Read the columns; see :meth:`Guest.fit`."""

@@ -65,7 +65,8 @@ class GroupedFleet:
         if fleet.folder is not None:
             raise ValueError(f"states of several fleets cannot live in {fleet.folder}; leave the fleet's folder out")
         self.turns: Turns = Turns()
-        self.settings, self.groups = fleet.fresh(), groups
+        self.settings: Fleet = fleet.fresh()
+        self.groups: Groups = groups
         self.fleets: dict[str, Fleet] = {}
 
     @property

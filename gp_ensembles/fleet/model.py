@@ -104,7 +104,10 @@ class Fleet:
     ) -> None:
         check_settings(self, spec, warmup, seed, coverages, dtype, own_variances, own_length_scales)
         self.turns: Turns = Turns()
-        self.spec, self.warmup, self.seed, self.dtype = spec, int(warmup), int(seed), dtype
+        self.spec: EnsembleSpec = spec
+        self.warmup: int = int(warmup)
+        self.seed: int = int(seed)
+        self.dtype: torch.dtype = dtype
         self.device: torch.device = check_device(device)
         self.own_variances, self.own_length_scales = own_variances, own_length_scales
         self.intervals: IntervalLevels = IntervalLevels(tuple(float(share) for share in coverages))
@@ -306,8 +309,7 @@ class Fleet:
             KeyError: If one is unknown; then all stay.
         """
         given = list(dict.fromkeys(listed(names)))
-        begun = [name for name in given if name not in self._waiting]
-        if begun:
+        if begun := [name for name in given if name not in self._waiting]:
             self._series_of(begun).retire(begun)
         for name in set(given) - set(begun):
             del self._waiting[name]
@@ -319,9 +321,8 @@ class Fleet:
             KeyError: If it is unknown, or its warm-up is not over.
         """
         series, own = self._series_of([name]), [name]
-        return SeriesModel(
-            series.export(name), scales_of(series, own), levels_of(series, own), series.note("last", own)
-        )
+        units = scales_of(series, own), levels_of(series, own), series.note("last", own)
+        return SeriesModel(series.export(name), *units)
 
     def add(self, names: Names, model: SeriesModel) -> None:
         """Add series, each of which begins as a copy of one by itself, see :meth:`export`.
@@ -467,14 +468,12 @@ class Fleet:
         each = [name for name, rows in zip(names, standard, strict=True) for _ in range(len(rows.y))]
         X, y = (torch.cat(part).to(self.dtype) for part in zip(*standard, strict=True))
         self.series.observe(each, X, y)
-        for name in names:
-            del self._waiting[name]
+        self._waiting = {name: rows for name, rows in self._waiting.items() if name not in ready}
         return ready
 
     def _fit(self, standard: Sequence[Rows], progress: bool) -> None:
         """Find the hyperparameters that some series share, from their standardized rows."""
-        template = template_of(standard)
-        series = self._empty(template)
+        series = self._empty(template := template_of(standard))
         if (settings := self.spec.fit_settings).method is not None:
             X, y = (part.to(self.dtype) for part in stacked(some_of(standard)))
             with torch.enable_grad():

@@ -515,7 +515,7 @@ with the model itself, those with a formula for one normal distribution need a v
 `tests/bo/test_acquisitions.py`; values of those that are expectations are compared with plain Monte Carlo over the
 weighted mixture in `tests/bo/test_acquisition_values.py`.
 
-The other models for BoTorch ([docs/how_to/botorch_models.md](botorch_models.md)) take the same views, and
+[The other models for BoTorch](botorch_models.md) take the same views, and
 `tests/bo/test_contract.py` tries every line with each of them. Those of one normal distribution (`ExactGP`, `SparseGP`)
 need none. Where weights depend on the input (`FusedModel`), what needs `WeightedAcquisition` takes one point at a time.
 

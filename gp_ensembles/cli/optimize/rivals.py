@@ -57,7 +57,8 @@ class SampledImprovement(Optimizer):
     num_sampled: int
 
     def __init__(self, bounds: Tensor, seed: int, make: Callable[..., FullyBayesianSingleTaskGP]) -> None:
-        self.bounds, self.seed, self.make = bounds, seed, make
+        self.bounds, self.seed = bounds, seed
+        self.make: Callable[..., FullyBayesianSingleTaskGP] = make
         self.samples: dict[str, Tensor] = {}
         self.num_sampled = 0
 

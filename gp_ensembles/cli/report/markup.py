@@ -66,6 +66,12 @@ def number(value: object, *path: str) -> Markup:
     return Markup(f'<span data-path="{where}">{escaped(number_text(value))}</span>')
 
 
+def _head(column: Column) -> str:
+    note = f"<small>{escaped(column.note)}</small>" if column.note else ""
+    text = escaped(column.title) + note
+    return f'<th scope="col"{_kind(column)}>{text}</th>' if text else "<td></td>"  # a head without words is none
+
+
 def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> Markup:
     """A table whose first cells head their rows.
 
@@ -74,12 +80,7 @@ def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[objec
         columns: Its columns, the first of which has the rows' names.
         rows: Cells, as many as columns.
     """
-    head = "".join(
-        f'<th scope="col"{_kind(column)}>{escaped(column.title)}'
-        + (f"<small>{escaped(column.note)}</small>" if column.note else "")
-        + "</th>"
-        for column in columns
-    )
+    head = "".join(map(_head, columns))
     body = "".join(
         "<tr>"
         + f'<th scope="row">{escaped(first)}</th>'

@@ -82,7 +82,8 @@ class SeriesRun:
         run_id: str | None = None,
         reading: Reading | None = None,
     ) -> None:
-        self.fleet, self._settings = fleet, settings_of(fleet)
+        self.fleet: AnyFleet = fleet
+        self._settings = settings_of(fleet)
         self.scores: Scores = Scores() if scores is None else scores
         self.num_read = num_read
         self.run_id = new_id() if run_id is None else run_id

@@ -1,0 +1,57 @@
+"""Whether every link, picture and anchor of the site leads somewhere; one that does not is a warning of the build."""
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from html import unescape
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+_LOG = logging.getLogger(__name__)
+_ATTRIBUTE = re.compile(r'\s(href|src|id)="([^"]*)"')
+
+
+class _Page(NamedTuple):
+    targets: list[str]
+    anchors: set[str]
+
+
+def _read(path: Path) -> _Page:
+    """Where a page leads to, and the anchors that it has; Sphinx writes all attributes in double quotes."""
+    found: dict[str, list[str]] = {"href": [], "src": [], "id": []}
+    for name, value in _ATTRIBUTE.findall(path.read_text(encoding="utf-8")):
+        found[name].append(unescape(value))
+    return _Page([*dict.fromkeys(found["href"] + found["src"])], set(found["id"]))
+
+
+def broken(site: Path) -> Iterator[str]:
+    """One line for each internal link of the folder that leads nowhere; what is outside it is not asked."""
+    pages = {str(path): _read(path) for path in sorted(site.resolve().rglob("*.html"))}
+    exists = cache(os.path.exists)
+    for path, page in pages.items():
+        for target in page.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            there = os.path.normpath(os.path.join(path, "..", unquote(parts.path))) if parts.path else path
+            if not exists(there):
+                yield f"{os.path.relpath(path, site)}: {target} is not there"
+            elif parts.fragment and there in pages and unquote(parts.fragment) not in pages[there].anchors:
+                yield f"{os.path.relpath(path, site)}: {target} has no such anchor"
+
+
+def _warn(app: Sphinx, exception: Exception | None) -> None:
+    if exception is None and app.builder.format == "html":
+        for line in broken(Path(app.outdir)):
+            _LOG.warning("links: %s", line)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """What Sphinx calls."""
+    app.connect("build-finished", _warn)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,45 @@
+"""The site's own extensions; that all of it builds without a warning is shown by ``make docs``."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def extension(name):
+    """A module of ``docs/extensions``."""
+    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "extensions" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_links_that_lead_nowhere_are_noticed(tmp_path):
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a folder" / "there.html").write_text('<h1 id="one&amp;two"><a href="../index.html#top">up</a></h1>')
+    (tmp_path / "index.html").write_text(
+        '<a href="a%20folder/there.html#one%26two"></a> <a href="#"></a> <img src="data:image/png;base64,AA"> '
+        '<a href="https://example.org/gone"></a> <a class="x" href="gone.html"></a> <img alt="" src="gone.png"> '
+        '<a href="a%20folder/there.html#three"></a>'
+    )
+    assert list(extension("links").broken(tmp_path)) == [
+        "a folder/there.html: ../index.html#top has no such anchor",
+        "index.html: gone.html is not there",
+        "index.html: a%20folder/there.html#three has no such anchor",
+        "index.html: gone.png is not there",
+    ]
+
+
+def test_what_scrolls_takes_the_focus_and_no_head_of_a_column_is_empty():
+    page = (
+        '<pre>1</pre><div class="table-wrapper docutils container"></div><div class="math-wrapper docutils"></div>'
+        '<div class="math"></div><th class="head"><p></p></th><th class="head"><p>name</p></th>'
+    )
+    assert extension("reachable").reachable(page) == (
+        '<pre tabindex="0">1</pre><div tabindex="0" class="table-wrapper docutils container"></div>'
+        '<div tabindex="0" class="math-wrapper docutils"></div><div class="math"></div>'
+        '<td class="head"></td><th class="head"><p>name</p></th>'
+    )
