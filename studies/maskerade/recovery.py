@@ -207,5 +207,6 @@ def _draw_spectra(curves: dict[str, list[float]], is_made_up: bool, path: Path) 
             label="true spectrum",
         )
         axis.set_xlim(0.0, _HIGHEST)
+        axis.set_ylim(top=max(axis.get_ylim()[1], 1.5 * float(truth.max())))
         axis.legend(frameon=False, fontsize=9)
     save_figure(figure, path)
