@@ -94,6 +94,6 @@ def save_panels(
             axis.set_yscale("symlog", linthresh=linear_within)
     lines = -(-len(handles) // (3 * num_columns))  # of the legend: three names fit below a panel
     ncols = -(-len(handles) // lines)
-    where = "outside lower center"
-    figure.legend(list(handles.values()), list(handles), loc=where, ncols=ncols, frameon=False, fontsize=9)
+    shown, names = list(handles.values()), list(handles)
+    figure.legend(shown, names, loc="outside lower center", ncols=ncols, frameon=False, fontsize=9)
     save_figure(figure, path)
