@@ -69,7 +69,7 @@ def save_panels(
         ImportError: If matplotlib is not installed.
     """
     from gp_ensembles.plots import save_figure
-    from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
+    from gp_ensembles.plots.canvas import INK, SERIES, label, logarithmic, new_figure
 
     num_columns = min(2, len(panels))
     num_rows = -(-len(panels) // num_columns)
@@ -88,9 +88,12 @@ def save_panels(
             if curve.low != curve.high:
                 axis.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
         if linear_within == 0:
-            axis.set_yscale("log")
+            logarithmic(axis)
         elif max(abs(height) for curve in panel.curves for height in curve.middle) > 2 * linear_within:
             axis.axhline(0.0, color=INK, linewidth=0.6)
             axis.set_yscale("symlog", linthresh=linear_within)
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    lines = -(-len(handles) // (3 * num_columns))  # of the legend: three names fit below a panel
+    ncols = -(-len(handles) // lines)
+    shown, names = list(handles.values()), list(handles)
+    figure.legend(shown, names, loc="outside lower center", ncols=ncols, frameon=False, fontsize=9)
     save_figure(figure, path)

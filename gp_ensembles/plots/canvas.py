@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -24,6 +25,7 @@ ALARM = "#c8553d"
 # Distinct for readers who cannot tell red from green, and in grey print by their order of lightness.
 SERIES = ("#0b6e99", "#e09f3e", "#5f7f5a", "#9a5b8f", "#c8553d", "#56b4c9", "#7d6b57", "#3d5a80", "#b5a642")
 REST = "#d5dae0"
+_DECADES = 2.5  # a logarithmic axis with numbers between powers of ten is shorter
 
 
 def new_figure(num_rows: int, num_columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -46,6 +48,17 @@ def label(axis: Axes, title: str, x: str, y: str) -> None:
     axis.set_xlabel(x, fontsize=9, color=INK)
     axis.ticklabel_format(axis="both", style="plain", useOffset=False)
     axis.set_ylabel(y, fontsize=9, color=INK)
+
+
+def logarithmic(axis: Axes) -> None:
+    """A logarithmic vertical axis with plain numbers, of a short one also at twice and five times a power of ten."""
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    axis.yaxis.set_major_formatter("{x:g}")
+    if high < 10**_DECADES * low:
+        axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.tick_params(which="minor", colors=INK, labelsize=9)
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:

@@ -84,7 +84,8 @@ def plot_spectra(
     figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
     for rank in reversed(range(len(order))):
         axis.plot(places, curves[rank], color=MEAN, alpha=max(_FAINTEST, float(share[rank])), linewidth=1.3)
-    title = f"spectra of the {len(order)} heaviest kernels, the heavier the more opaque"
+    several = f"spectra of the {len(order)} heaviest kernels, the heavier the more opaque"
+    title = several if len(order) > 1 else "spectrum of one kernel"
     label(axis, title, f"frequency, cycles per unit of {input_name}", "density")
     highest = max(float(curve.max()) for curve in curves)
     axis.set_yscale("log")

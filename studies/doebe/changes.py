@@ -14,7 +14,7 @@ from gp_ensembles.metrics import log_score
 from studies.doebe.design import Making
 from studies.doebe.methods import run_as_published, run_method
 from studies.doebe.sets import COLLAPSE_SETS, SourceSet, load_stream, source_sets
-from studies.doebe.study import data_mark
+from studies.doebe.study import made_of
 from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, PUBLISHED_TWINS, TWINS, twins
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
@@ -89,13 +89,7 @@ def run_changes(choices: Choices, settings: None) -> str:
     with running(results, choices.out / "doebe_changes", len(sources) * len(makings), choices.progress) as parts:
         for source in sources:
             for number, (name, making) in enumerate(makings.items()):
-                settings_of: dict[str, object] = {
-                    "version": _VERSION,
-                    "making": repr(making),
-                    "rows": choices.max_rows or 0,
-                    "seed": choices.seed,
-                    **data_mark(source),
-                }
+                settings_of = made_of(_VERSION, source, choices, choices.seed) | {"making": repr(making)}
                 make = partial(_ran, source, making, choices, settings_of)
                 label = f"{source.name}, {name}"
                 parts.run((source.name, name, 0), f"{source.name}-{number}-{choices.seed}", settings_of, make, label)

@@ -123,23 +123,19 @@ def run_table(table: Table, choices: Choices, settings: None) -> str:
         for source in sources:
             for trial in range(choices.trials):
                 seed = choices.seed + trial
-                settings_of: dict[str, object] = {
-                    "version": _VERSION,
-                    "design": repr(design),
-                    "methods": [repr(method) for method in methods],
-                    "rows": choices.max_rows or 0,
-                    "seed": seed,
-                }
+                settings_of = made_of(_VERSION, source, choices, seed)
+                settings_of |= {"design": repr(design), "methods": [repr(method) for method in methods]}
                 make = partial(_part, source, seed, table, design, methods, settings_of, folder, choices)
                 label = f"{source.name}, trial {trial + 1}"
                 file = f"{source.name}-{seed}{'-as-published' if choices.as_published else ''}"
-                parts.run((source.name, trial), file, settings_of | data_mark(source), make, label)
+                parts.run((source.name, trial), file, settings_of, make, label)
     return _report(table, choices, results)
 
 
-def data_mark(source: SourceSet) -> dict[str, object]:
-    """What tells a set's rows from others, for the settings of a part."""
-    return {"data": "" if source.table is None else fingerprint(source.table.X, source.table.y)}
+def made_of(version: int, source: SourceSet, choices: Choices, seed: int) -> dict[str, object]:
+    """What every part depends on, for its settings: the version of its code, the rows of its set, and the seed."""
+    data = "" if source.table is None else fingerprint(source.table.X, source.table.y)
+    return {"version": version, "rows": choices.max_rows or 0, "seed": seed, "data": data}
 
 
 def _part(
@@ -168,7 +164,7 @@ def _part(
                 "nmse_as_published": theirs["nmse"],
             }
         scores |= {f"{method.name}; {kind}": value for kind, value in found.items()}
-    return Record(settings | data_mark(source), scores, curves)
+    return Record(settings, scores, curves)
 
 
 def _recorded(stream: Stream, name: str, seed: int, design: Design, folder: Path, progress: bool) -> Recording:

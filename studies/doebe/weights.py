@@ -16,7 +16,7 @@ from studies.doebe.design import OURS, PUBLISHED, Design, Making
 from studies.doebe.methods import DELTA, PAPER_THRESHOLD, Averaging, Exchange, Method, Run, run_as_published, run_method
 from studies.doebe.recording import Recording, record
 from studies.doebe.sets import COLLAPSE_SETS, SourceSet, load_stream, source_sets
-from studies.doebe.study import PRINTED, data_mark
+from studies.doebe.study import PRINTED, made_of
 from studies.harness.comparison import beside_printed, estimate, read_printed
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
@@ -120,13 +120,8 @@ def run_weights(choices: Choices, settings: None) -> str:
     end = "_as_published" if choices.as_published else ""
     with running(results, choices.out / f"doebe_weights{end}", len(parts_of), choices.progress) as parts:
         for source, trial in parts_of:
-            settings_of: dict[str, object] = {
-                "version": _VERSION,
-                "seed": choices.seed + trial,
-                "rows": choices.max_rows or 0,
-                "as_published": choices.as_published,
-                **data_mark(source),
-            }
+            settings_of = made_of(_VERSION, source, choices, choices.seed + trial)
+            settings_of["as_published"] = choices.as_published
             make = partial(_ran, source, choices, trial, settings_of)
             parts.run((source.name, trial), f"{source.name}-{choices.seed + trial}", settings_of, make, source.name)
     return _report(choices, results, end)

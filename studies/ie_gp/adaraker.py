@@ -1,15 +1,25 @@
 """Raker on intervals of every dyadic length, combined: the rival that follows changes."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.features.base import BoundFeatures
-from studies.ie_gp.raker import PENALTIES, SQUARED, Loss, RakerSettings, RakerState, check_rows, descend_, least
+from studies.ie_gp.raker import (
+    PENALTIES,
+    SQUARED,
+    Loss,
+    RakerSettings,
+    RakerState,
+    check_rows,
+    descend_,
+    least,
+    run_rows,
+)
 
 _MOST_STEP = 0.5
-_ROWS = 256  # rows whose features are computed at once
 
 
 class AdaRakerState(NamedTuple):
@@ -108,22 +118,6 @@ def run_adaraker(
     return after, torch.stack(means, -1)
 
 
-def run_rows(
-    state: AdaRakerState,
-    features: BoundFeatures,
-    X: Tensor,
-    y: Tensor,
-    settings: AdaRakerSettings,
-    loss: Loss = SQUARED,
-) -> tuple[AdaRakerState, Tensor]:
-    """The same from inputs X (N, D), their features computed a few rows at a time."""
-    parts = []
-    for rows, targets in zip(X.split(_ROWS), y.split(_ROWS), strict=True):
-        state, mean = run_adaraker(state, features(rows), targets, settings, loss)
-        parts.append(mean)
-    return state, torch.cat(parts, -1)
-
-
 def tuned_adaraker(
     features: BoundFeatures, X: Tensor, y: Tensor, num_rows: int, loss: Loss = SQUARED, *, keeps: bool = False
 ) -> tuple[AdaRakerState, AdaRakerSettings]:
@@ -133,7 +127,8 @@ def tuned_adaraker(
     """
     penalties = X.new_tensor(PENALTIES)
     settings = AdaRakerSettings(penalties, keeps)
-    state, mean = run_rows(init_adaraker(features(X[:1]), settings, num_rows), features, X, y, settings, loss)
+    run = partial(run_adaraker, settings=settings, loss=loss)
+    state, mean = run_rows(run, init_adaraker(features(X[:1]), settings, num_rows), features, X, y)
     best = least(mean, y, loss)
     raker = RakerState(state.raker.weights[best], state.raker.log_weights[best])
     return AdaRakerState(raker, state.log_shares[best], state.num_rows), AdaRakerSettings(penalties[best], keeps)

@@ -30,7 +30,7 @@ _ON_CLASSES = (
 )
 _REGRET = "Nothing is learned before the first row; experts know the noise. "
 _WAVES = _REGRET + "sin 2x + sin 3x, x from N(0, 100), as in the paper; a noise of variance 0.01 is our choice."
-_TURNS = _REGRET + "Functions of kernels of the dictionary take turns; not the paper's."
+_TURNS = _REGRET + "The two waves of figure 10 take turns, and so do functions of kernels; our choice, not the paper's."
 _SMALL = Size(1, 3000)
 
 

@@ -20,8 +20,9 @@ from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from studies.harness.protocol import Stream
 from studies.ie_gp import adaraker, raker, ssgp
+from studies.ie_gp.raker import State
 
-_CHUNK = 256  # rows between two looks at the clock
+_CHUNK, _LOOKS = 256, 8  # rows between two looks at the clock, of which a short stream has so many
 _WEAK = 0.5  # precision of the prior around starting values, as in the presets: flat evidence leaves them there
 _DEAD = 1e-16  # weight below which the paper removes an expert for good
 
@@ -85,7 +86,7 @@ def run_method(start: Start, stream: Stream, settings: MethodSettings, seed: int
     fit_seconds = time.perf_counter() - began
     parts, ends, seconds = [], [0], [0.0]
     began = time.perf_counter()
-    for X, y in stream.blocks(_CHUNK):
+    for X, y in stream.blocks(min(_CHUNK, -(-len(stream.y) // _LOOKS))):
         parts.append(observe(X, y))
         ends.append(ends[-1] + len(y))
         seconds.append(time.perf_counter() - began)
@@ -112,13 +113,7 @@ def start_raker(
     state, tuned = raker.tuned_raker(features, X, y, len(y) + len(stream.y), loss)
     if settings.as_published:
         state = raker.init_raker(features(X[:1]), tuned)
-
-    def observe(X: Tensor, y: Tensor) -> Tensor:
-        nonlocal state
-        state, mean = raker.run_rows(state, features, X, y, tuned, loss)
-        return mean
-
-    return observe
+    return _going_on(partial(raker.run_raker, settings=tuned, loss=loss), state, features)
 
 
 def start_adaraker(
@@ -134,10 +129,17 @@ def start_adaraker(
     state, tuned = adaraker.tuned_adaraker(features, X, y, num_rows, loss, keeps=True)
     if settings.as_published:
         state = adaraker.init_adaraker(features(X[:1]), tuned, num_rows)
+    return _going_on(partial(adaraker.run_adaraker, settings=tuned, loss=loss), state, features)
+
+
+def _going_on(
+    run: Callable[[State, Tensor, Tensor], tuple[State, Tensor]], state: State, features: BoundFeatures
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Predictions of the next rows, from what was learned of those before."""
 
     def observe(X: Tensor, y: Tensor) -> Tensor:
         nonlocal state
-        state, mean = adaraker.run_rows(state, features, X, y, tuned, loss)
+        state, mean = raker.run_rows(run, state, features, X, y)
         return mean
 
     return observe

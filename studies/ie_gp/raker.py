@@ -1,7 +1,8 @@
 """Online multi-kernel gradient descent on random features: the rival that has no posterior."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ STEPS = (0.3, 1.0, 3.0, 10.0, 30.0)  # in units of one over the square root of t
 PENALTIES = (0.0, 1e-4, 1e-2)
 _MAX_STEP = 0.9  # features have norm one, so that steps below one cannot diverge on a single row
 _ROWS = 256  # rows whose features are computed at once
+State = TypeVar("State")
 
 
 class Loss(NamedTuple):
@@ -125,17 +127,16 @@ def check_rows(Phi: Tensor, y: Tensor) -> None:
 
 
 def run_rows(
-    state: RakerState,
+    run: Callable[[State, Tensor, Tensor], tuple[State, Tensor]],
+    state: State,
     features: BoundFeatures,
     X: Tensor,
     y: Tensor,
-    settings: RakerSettings,
-    loss: Loss = SQUARED,
-) -> tuple[RakerState, Tensor]:
-    """The same from inputs X (N, D), their features computed a few rows at a time."""
+) -> tuple[State, Tensor]:
+    """A run over features and targets, from inputs X (N, D): their features are computed a few rows at a time."""
     parts = []
     for rows, targets in zip(X.split(_ROWS), y.split(_ROWS), strict=True):
-        state, mean = run_raker(state, features(rows), targets, settings, loss)
+        state, mean = run(state, features(rows), targets)
         parts.append(mean)
     return state, torch.cat(parts, -1)
 
@@ -171,7 +172,8 @@ def tuned_raker(
         [(min(factor / num_rows**0.5, _MAX_STEP), penalty) for factor in steps for penalty in penalties]
     )
     settings = RakerSettings(grid[:, 0], grid[:, 1])
-    state, mean = run_rows(init_raker(features(X[:1]), settings), features, X, y, settings, loss)
+    run = partial(run_raker, settings=settings, loss=loss)
+    state, mean = run_rows(run, init_raker(features(X[:1]), settings), features, X, y)
     best = least(mean, y, loss)
     return RakerState(state.weights[best], state.log_weights[best]), RakerSettings(grid[best, 0], grid[best, 1])
 

@@ -1,7 +1,7 @@
 """Regret of the incremental ensembles on synthetic streams, beside its bounds: figures 10 and 11 of Lu et al. (2022).
 
-Figure 10 has the paper's function, figure 11 functions of our own that take turns. Experts know the noise, and nothing
-is learned before the first row: the bounds are about experts that start from their prior.
+Figure 10 has the paper's function; figure 11 its two waves by turns, and functions of our own. Experts know the noise,
+and nothing is learned before the first row: the bounds are about experts that start from their prior.
 """
 
 import math
@@ -37,23 +37,17 @@ _NOISE = 0.1  # standard deviation; functions have a size of one
 
 
 class SwitchingTest(NamedTuple):
-    """A stream of functions that take turns.
+    """A stream of functions that take turns in segments of equal length.
 
     Attributes:
         title: What it is.
-        lengthscales: Length scale of each segment.
-        shift: How far the inputs move on with every segment; their range is 5.
+        num_segments: How many segments.
+        draw: Inputs (T, 1) and targets (T,) from a length and a source of randomness.
     """
 
     title: str
-    lengthscales: tuple[float, ...]
-    shift: float
-
-
-# Where the inputs stay, what every static expert has learned is wrong after a switch, and even the best sequence of
-# experts fares badly. Where they move on, nothing learned is contradicted, and the right expert changes all the same.
-SAME_INPUTS = SwitchingTest("new function on the same inputs", (1.0, 0.1, 1.0, 0.1), 0.0)
-NEW_INPUTS = SwitchingTest("new function on new inputs", (10**0.5, 10**-0.5, 10**0.5, 10**-0.5), 5.0)
+    num_segments: int
+    draw: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 
 class RegretCurves(NamedTuple):
@@ -121,6 +115,39 @@ def waves(num_rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return X, truth + _NOISE * torch.randn(num_rows, dtype=X.dtype, device="cpu", generator=generator)
 
 
+def waves_in_turn(num_rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The two waves of figure 10 one at a time: sin 2x and sin 3x take turns in four segments.
+
+    Example:
+        >>> X, y = waves_in_turn(400, torch.Generator().manual_seed(0))
+        >>> parts = slice(0, 100), slice(100, 200)
+        >>> errors = [y[rows] - (rate * X[rows, 0]).sin() for rows, rate in zip(parts, (2, 3))]
+        >>> bool(errors[0].std() < 0.12), bool(errors[1].std() < 0.12)
+        (True, True)
+    """
+    X = 10 * torch.randn(num_rows, 1, dtype=torch.float64, device="cpu", generator=generator)
+    parts = torch.tensor_split(X[:, 0], 4)
+    truth = torch.cat([((2 + number % 2) * part).sin() for number, part in enumerate(parts)])
+    return X, truth + _NOISE * torch.randn(num_rows, dtype=X.dtype, device="cpu", generator=generator)
+
+
+def _kernels_in_turn(
+    lengthscales: tuple[float, ...], shift: float, num_rows: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """A function of another length scale in each segment; inputs, of a range of 5, move on by the shift with each."""
+    drawn = switching_gps(num_rows, lengthscales=lengthscales, noise=_NOISE, generator=generator)
+    return drawn.table.X + shift * drawn.segment.unsqueeze(-1), drawn.table.y
+
+
+# Where the inputs stay, what every static expert has learned is wrong after a switch, and even the best sequence of
+# experts fares badly. Where they move on, nothing learned is contradicted, and the right expert changes all the same.
+WAVES = SwitchingTest("sin 2x and sin 3x take turns", 4, waves_in_turn)
+SAME_INPUTS = SwitchingTest("new function on the same inputs", 4, partial(_kernels_in_turn, (1.0, 0.1, 1.0, 0.1), 0.0))
+NEW_INPUTS = SwitchingTest(
+    "new function on new inputs", 4, partial(_kernels_in_turn, (10**0.5, 10**-0.5, 10**0.5, 10**-0.5), 5.0)
+)
+
+
 def switching_regret_curves(
     test: SwitchingTest, num_rows: int, num_features: int, *, generator: torch.Generator
 ) -> RegretCurves:
@@ -141,11 +168,10 @@ def switching_regret_curves(
         True
     """
     lengths = _lengths(num_rows, 8)
-    num_switches = len(test.lengthscales) - 1
+    num_switches = test.num_segments - 1
     regrets, bounds, averaged = [], [], []
     for length in lengths:
-        drawn = switching_gps(length, lengthscales=test.lengthscales, noise=_NOISE, generator=generator)
-        X, y = drawn.table.X + test.shift * drawn.segment.unsqueeze(-1), drawn.table.y
+        X, y = test.draw(length, generator)
         expert = dictionary_expert(X, num_features, generator)
         stay = 1 - num_switches / (length - 1)
         rule = MarkovSwitching(sticky_transition(expert.num_experts, stay))
@@ -185,7 +211,7 @@ def switching_figure(out: Path, *, draws: int, num_rows: int | None = None, prog
     """Figure 11: average switching regret of SIE-GP, its bound, and IE-GP beside them; as :func:`static_figure`."""
     settings = _settings(num_rows)
     results = Results(None, ("test", "draw"), draws)
-    tests = {"same": SAME_INPUTS, "new": NEW_INPUTS}
+    tests = {"waves": WAVES, "same": SAME_INPUTS, "new": NEW_INPUTS}
     with running(results, out / "runs", len(tests) * draws, progress) as parts:
         for name, test in tests.items():
             for draw in range(draws):

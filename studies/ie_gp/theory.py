@@ -17,12 +17,13 @@ from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transit
 from gp_ensembles.metrics.regret_bounds import batch_estimate, static_bound, switching_bound
 from studies.harness.experiment import Choices, Experiment, Size
 from studies.harness.trials import Case, run_cases
-from studies.ie_gp.regret import waves
+from studies.ie_gp.regret import waves, waves_in_turn
 from studies.ie_gp.restarts import restart_bound, restart_mixture, restarted_log_prob
 
 NUM_FEATURES = 50
 _LENGTHSCALES = (0.01, 100.0)
 _SEGMENTS = 4
+_WAVE_SCALES, _WAVE_NOISE = (0.1, 0.316, 1.0), 0.01
 
 
 def worst_of_lemma_1(num_experts: int, num_features: int, num_rows: int, size: float) -> dict[str, float]:
@@ -109,6 +110,13 @@ def changing_function(num_rows: int, num_features: int, generator: torch.Generat
     return regrets(Phi, y, lengths, 1.0, None)
 
 
+def turning_waves(num_rows: int, num_features: int, generator: torch.Generator) -> dict[str, float]:
+    """The same where sin 2x and sin 3x take turns on the inputs of figure 10, with its noise."""
+    X, y = waves_in_turn(num_rows, generator)
+    lengths = [len(part) for part in torch.tensor_split(y, _SEGMENTS)]
+    return regrets(rbf_features(X, _WAVE_SCALES, num_features, generator), y, lengths, _WAVE_NOISE, None)
+
+
 def rkhs(num_rows: int, num_features: int, generator: torch.Generator) -> dict[str, float]:
     r"""Theorem 1: regret to a function of an RKHS, beside its bound with what is known of the approximation.
 
@@ -119,9 +127,8 @@ def rkhs(num_rows: int, num_features: int, generator: torch.Generator) -> dict[s
     :math:`\sum_t (|y_t - f(x_t)| \varepsilon C + \varepsilon^2 C^2 / 2) / \sigma^2`. ``weights known`` has the
     approximation's own weights in place of these two inequalities.
     """
-    noise = 0.01
+    noise, scales = _WAVE_NOISE, _WAVE_SCALES
     X, y = waves(num_rows, generator)
-    scales = (0.1, 0.316, 1.0)
     Phi = rbf_features(X, scales, num_features, generator)
     log_prob = _mixture(BayesianModelAveraging(), _filtered(Phi, y, noise)).sum()
     one = torch.ones((), dtype=X.dtype, device="cpu")
@@ -240,6 +247,7 @@ def _theorem_2(choices: Choices, settings: None) -> str:
     cases: Mapping[str, Case] = {
         "a constant that changes its sign": _a_row(rows, lambda generator: one_constant(rows, 2.0)),
         "kernels that take turns": _a_row(rows, partial(changing_function, rows, NUM_FEATURES)),
+        "sin 2x and sin 3x take turns": _a_row(rows, partial(turning_waves, rows, NUM_FEATURES)),
     }
     title = "Theorem 2: regret to the best function of each segment, and bounds, nats a row"
     return run_cases(choices, "theorem-2", title, cases, {"rows": rows, "num_features": NUM_FEATURES})

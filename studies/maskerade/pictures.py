@@ -39,7 +39,7 @@ def draw_scores(layout: Layout, results: Results[Plan], own: Sequence[str], path
             axis.legend(frameon=False, fontsize=8)
         label(axis, name, _SHOWN[kind], "")
         axis.set_yticks(range(len(methods)), methods)
-        axis.invert_yaxis()
+        axis.set_ylim(len(methods) - 0.5, -0.5)
     save_figure(figure, path)
 
 

@@ -17,19 +17,16 @@ from torch import Tensor
 from gp_ensembles.bayesian_quadrature import InformationPolicy, KernelMixtureModel, RegressionProblem, Search
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures, covariance
-from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data import Table
-from gp_ensembles.files.checkpoint import fingerprint
-from studies.harness.comparison import estimate, paired
+from studies.harness.comparison import paired
 from studies.harness.experiment import Choices
-from studies.harness.parts import Record, Results, running
-from studies.harness.plan import check_range, chosen
-from studies.harness.report import write_report
+from studies.harness.parts import Record, Results
 from studies.harness.sources import PaperSet
 from studies.maskerade.baselines import likeliest_mixture
+from studies.maskerade.figures import Plan, make_plan, run_figure, write_figure
 from studies.maskerade.fits import Curve, draw_curve, drawn_fit, places_between
-from studies.maskerade.methods import AS_PUBLISHED, published_search, search_kernels
+from studies.maskerade.methods import published_search, search_kernels
 from studies.maskerade.predictions import asked, scored
 from studies.maskerade.problems import published_problem_of
 from studies.maskerade.sets import Sample, Split, middle_third, split_sample
@@ -41,7 +38,6 @@ SCALES = (0.1, 0.05, 0.075, 0.15, 0.4)
 _NUM_ROWS, _EDGE, _NOISE_SD = 150, 5.0, 0.01
 _HIGHEST, _PLACES = 4.0, 801  # frequencies at which spectra are compared
 _LONGEST = 40  # kernels of which spectra are drawn
-_VERSION = 1
 _SCORES = ("rmse_standardized", "log_prob_joint", "distance", "best_log_likelihood", "kernels", "seconds")
 _REMARK = (
     "distance: total variation between the mean spectrum under the kernels' weights, scaled to one, and the true one "
@@ -83,40 +79,23 @@ def run(choices: Choices, evaluations: int) -> str:
         ValueError: If a method is unknown, a number is out of range, or a table of one's own has several inputs.
         OSError: If a table of one's own cannot be read, or the results cannot be written.
     """
-    methods = chosen(choices.methods, METHODS, "method")
-    check_range("evaluations", evaluations, 5)
+    plan = make_plan(choices, list(METHODS), evaluations)
     found = choices.sources.find(RECOVERY)
     if found is not None and found.table.X.shape[1] != 1:
         raise ValueError(f"figure 3 is of a series: recovery must have one input, got {found.table.X.shape[1]}")
-    trials = choices.trials if found is None else 1
-    make_folder(choices.out)
-    results = Results(methods, ("method", "trial"), trials)
-    splits: list[Split] = []
-    with running(results, choices.out / "maskerade_parts", trials * len(methods), choices.progress) as parts:
-        for trial in range(trials):
-            table = draw_series(choices.seed + trial) if found is None else found.table
-            split = split_sample(Sample(table, ()), middle_third(len(table.y), 0, 0))
-            splits.append(split)
-            for method in methods:
-                settings: dict[str, object] = {
-                    "version": _VERSION,
-                    "method": method,
-                    "evaluations": evaluations,
-                    "seed": choices.seed + trial,
-                    "as_published": choices.as_published,
-                    "data": fingerprint(split.X, split.y, split.test_X, split.test_y),
-                }
-                name = f"figure3-{method}-{evaluations}-seed{choices.seed + trial}"
-                name += "-published" if choices.as_published else ""
-                make = partial(run_part, method, split, evaluations, settings, is_made_up=found is None)
-                parts.run((method, trial), name, settings, make, f"{method}, draw {trial + 1} of {trials}")
-    return _written(results, choices, evaluations, splits[0], is_made_up=found is None)
+    drawn = (draw_series(choices.seed + trial) for trial in range(choices.trials))
+    tables = list(drawn) if found is None else [found.table]
+    splits = [split_sample(Sample(table, ()), middle_third(len(table.y), 0, 0)) for table in tables]
+    make = partial(run_part, is_made_up=found is None)
+    results = run_figure(choices, plan, 3, splits, "draw", make)
+    return _written(results, choices.out, splits[0], is_made_up=found is None)
 
 
-def run_part(method: str, split: Split, evaluations: int, settings: dict[str, object], *, is_made_up: bool) -> Record:
+def run_part(method: str, split: Split, settings: dict[str, object], *, is_made_up: bool) -> Record:
     """What a method finds: scores of the middle third, its fit of the whole series, and its kernels' spectra."""
     clock = time.perf_counter()
     generator = torch.Generator().manual_seed(int(str(settings["seed"])))
+    evaluations = int(str(settings["evaluations"]))
     model, best = _found(method, split, evaluations, generator, as_published=bool(settings["as_published"]))
     seconds = time.perf_counter() - clock
     scores = scored(asked(model, split.test_X), split)
@@ -186,13 +165,8 @@ def distance(first: Tensor, second: Tensor) -> float:
     return float(0.5 * torch.trapezoid((first - second).abs(), dx=_HIGHEST / (_PLACES - 1)))
 
 
-def _written(results: Results[list[str]], choices: Choices, evaluations: int, split: Split, *, is_made_up: bool) -> str:
-    methods = results.plan
-    title = f"MASKERADE, figure-3: recovery of a kernel; {evaluations} evaluations, {results.num_repetitions} draw(s)"
-    title += ", AS PUBLISHED" if choices.as_published else ""
-    rows: list[list[object]] = [
-        [method, *(str(estimate(results.values(kind, method))) for kind in _SCORES)] for method in methods
-    ]
+def _written(results: Results[Plan], out: Path, split: Split, *, is_made_up: bool) -> str:
+    methods = results.plan.methods
     tests: list[list[object]] = []
     for kind in _SCORES[:3]:
         for other in methods[1:]:
@@ -202,23 +176,15 @@ def _written(results: Results[list[str]], choices: Choices, evaluations: int, sp
                     [kind, other, f"{found.mean:.3g}", f"{found.num_larger}/{found.num}", f"{found.t_p_value:.3g}"]
                 )
     header = ["score", f"less that of {methods[0]}", "mean", "larger", "p, paired t"]
-    parts = [
-        "\n".join([title, _REMARK, *([f"The authors' choices: {AS_PUBLISHED}."] if choices.as_published else [])]),
-        aligned(["method", *_SCORES], rows),
-        aligned(header, tests) if tests else "",
-        "\n".join(results.failure_lines()),
-    ]
-    content = {"figure": "figure-3", "title": title, "evaluations": evaluations, "failures": results.failed()}
-    content["rows"] = [summary for method in methods if (summary := results.summary(_SCORES, method)) is not None]
     pictures: dict[str, Callable[[Path], object]] = {}
     for method in methods:
         record = results.records.get((method, 0))
         if record is not None:
             pictures[f"_{method}_spectra"] = partial(_draw_spectra, record.curves, is_made_up)
             pictures[f"_{method}_fit"] = draw_curve(Curve(method, record.curves, split, 0.0, ("x", "y")))
-    stem = f"maskerade_figure-3{'_as_published' if choices.as_published else ''}"
-    lines = ([*results.fields, *_SCORES], results.rows(_SCORES))
-    return write_report(choices.out / stem, "\n\n".join(filter(None, parts)), lines, content, pictures)
+    title = f"recovery of a kernel; {results.plan.evaluations} evaluations, {results.num_repetitions} draw(s)"
+    below = aligned(header, tests) if tests else ""
+    return write_figure(results, out, 3, title, _REMARK, _SCORES, pictures, below)
 
 
 def _draw_spectra(curves: dict[str, list[float]], is_made_up: bool, path: Path) -> None:
@@ -241,5 +207,6 @@ def _draw_spectra(curves: dict[str, list[float]], is_made_up: bool, path: Path) 
             label="true spectrum",
         )
         axis.set_xlim(0.0, _HIGHEST)
+        axis.set_ylim(top=max(axis.get_ylim()[1], 1.5 * float(truth.max())))
         axis.legend(frameon=False, fontsize=9)
     save_figure(figure, path)

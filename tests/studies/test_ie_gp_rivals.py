@@ -13,7 +13,7 @@ from gp_ensembles.data import Table
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.ie_gp import classes, study
-from studies.ie_gp.adaraker import AdaRakerSettings, init_adaraker, run_adaraker, run_rows, tuned_adaraker
+from studies.ie_gp.adaraker import AdaRakerSettings, init_adaraker, run_adaraker, tuned_adaraker
 from studies.ie_gp.methods import MethodSettings, run_method
 from studies.ie_gp.raker import LOGISTIC, PENALTIES, SQUARED, RakerSettings, init_raker, run_raker
 
@@ -111,7 +111,7 @@ def test_the_penalty_is_the_one_with_the_least_error():
     errors = {}
     for penalty in PENALTIES:
         setting = AdaRakerSettings(y.new_tensor(penalty))
-        learned, mean = run_rows(init_adaraker(Phi, setting, NUM_ROWS), features, X, y, setting)
+        learned, mean = run_adaraker(init_adaraker(Phi, setting, NUM_ROWS), Phi, y, setting)
         errors[penalty] = (float((y - mean).square().nanmean()), learned)
     assert float(best.penalty) == min(errors, key=lambda key: errors[key][0])
     torch.testing.assert_close(state.log_shares, errors[float(best.penalty)][1].log_shares)

@@ -57,8 +57,9 @@ def test_the_bound_of_restarts_holds_against_an_adversary_and_is_attained():
     # Both kernels are one here, so the ensemble is ahead of the bound by log 2 for each of two segments.
     assert found["its bound"] - found["restarted"] == pytest.approx(2 * math.log(2), abs=1e-6)
     for seed in range(3):
-        found = theory.changing_function(80, 10, torch.Generator().manual_seed(seed))
-        assert found["restarted"] <= found["its bound"]
+        for draw in (theory.changing_function, theory.turning_waves):
+            found = draw(80, 10, torch.Generator().manual_seed(seed))
+            assert found["restarted"] <= found["its bound"]
     adverse = torch.zeros(0, dtype=torch.float64)  # every target lies where the mixture says it is least likely
     for t in range(24):
         tries = [torch.cat([adverse, adverse.new_tensor([value])]) for value in (-3.0, 3.0)]
