@@ -63,4 +63,4 @@ def _row(experiment: Experiment, sources: Sources) -> list[object]:
 def _set(one: PaperSet, sources: Sources) -> str:
     if sources.has(one):
         return one.name
-    return f"{one.name}, made up" if one.made_up else f"({one.name})"
+    return f"{one.name} (made up)" if one.made_up else f"({one.name})"

@@ -19,18 +19,44 @@ OPTIONAL = {"ax.md": "ax"}  # what a page needs beside the package's own develop
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
+BLOCK = r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?"  # code, and below it what a page says that it prints
+NUMBER = r"(?<![\w.])-?\d+\.\d+(?!\w)"
+
+
+def assert_same_output(printed: str, shown: str) -> None:
+    """Words as shown, decimal fractions within one unit of the second place: other processors round otherwise."""
+    assert re.sub(NUMBER, "#", printed).split() == re.sub(NUMBER, "#", shown).split()
+    both = zip(re.findall(NUMBER, printed), re.findall(NUMBER, shown), strict=True)
+    for one, other in both:
+        assert abs(float(one) - float(other)) < 0.0101, f"{one} was printed, the page shows {other}"
+
+
 @each_page
-def test_every_python_block_runs_in_order(page, capsys, tmp_path, monkeypatch):
+def test_every_python_block_runs_in_order_and_prints_what_is_shown(page, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # examples may write files
     if page.name in OPTIONAL:
         pytest.importorskip(OPTIONAL[page.name], reason="an optional extra")
     namespace: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    blocks = re.findall(BLOCK, page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    said = ""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "add_tracking_metric is deprecated", DeprecationWarning)  # Ax calls its own
-        for block in blocks:
+        for block, shown in blocks:
             exec(compile(block, page.name, "exec"), namespace)
-    assert not any("print(" in block for block in blocks) or capsys.readouterr().out
+            printed = capsys.readouterr().out
+            said += printed
+            if shown:
+                assert_same_output(printed, shown)
+    assert said or not any("print(" in block for block, _ in blocks)
+
+
+def test_the_readme_shows_what_its_code_prints():
+    """So that the comparison above has something to compare; and it does notice what differs."""
+    (shown,) = (shown for _, shown in re.findall(BLOCK, README, flags=re.DOTALL) if shown)
+    assert len(re.findall(NUMBER, shown)) == 7
+    for changed in (shown.replace("0.49", "0.52"), shown.replace("nats", "bits"), shown.rsplit(",", 1)[0]):
+        with pytest.raises(AssertionError):
+            assert_same_output(changed, shown)
 
 
 @each_page
@@ -39,6 +65,8 @@ def test_every_link_and_config_exists(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         is_made = "/generated/" in target  # by make docs
         assert "://" in target or is_made or (page.parent / target).exists(), target
+        is_on_site = (ROOT / "docs") in (page.parent / target).resolve().parents  # what else does `make docs` know?
+        assert page.parent == ROOT or not target.endswith(".md") or is_on_site, target
     for target in re.findall(r"\bconfigs/[a-z0-9_*]+\.yaml", text):
         assert list(ROOT.glob(target)) or list(ROOT.glob(f"studies/{target}")), target
 

@@ -18,6 +18,7 @@ from gp_ensembles.files.replacing import write_json, write_text
 from gp_ensembles.files.together import staged
 from gp_ensembles.streaming.forecasting import Forecast
 from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
+from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import RawRows
 from gp_ensembles.tables.rows import Rows, RowsAtHand
@@ -156,11 +157,25 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
         if values.pictures:
             drawn_if_possible("picture", lambda: _draw(stream, rows, forecast, place / "forecast.png"))
     until = "" if times is None else f", {times[0]} to {times[-1]}"
-    last = f"{float(forecast.mean[-1]):.6g}, 90 % of {num_steps} ahead between {float(quantiles[0, -1]):.6g} and "
-    return (
-        f"{stream.target_name}: {num_steps} rows ahead of the {stream.num_read} learned{until}\n"
-        f"the last of them: mean {last}{float(quantiles[-1, -1]):.6g}\n{values.out / 'forecast.csv'}"
+    low, median, high = (f"{float(quantiles[LEVELS.index(level), -1]):.6g}" for level in (0.05, 0.5, 0.95))
+    return "\n".join(
+        [
+            f"{stream.target_name}: {num_steps} rows ahead of the {stream.num_read} learned{until}",
+            f"the last of them: median {median}, 90 % of it between {low} and {high}",
+            *_unknown_inputs(stream.table.encoder, rows),
+            str(values.out / "forecast.csv"),
+        ]
     )
+
+
+def _unknown_inputs(encoder: TableEncoder, rows: Rows) -> list[str]:
+    """A line that names the columns of which some rows to come know nothing; none where all are known."""
+    lacking = dict(zip(encoder.feature_names, rows.X.isnan().any(0).tolist(), strict=True))
+    names = [column.name for column in encoder.columns if any(lacking[name] for name in column.names)]
+    if not names:
+        return []
+    told = ", ".join(names)
+    return [f"not known in all rows to come: {told}; the forecast is surer with --inputs, a table that has them"]
 
 
 def _draw(stream: ScoredStream, rows: Rows, forecast: Forecast, path: Path) -> None:

@@ -48,13 +48,15 @@ def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(run: Path, capsys
     before = (run / "run" / "checkpoint.pt").read_bytes()
     arguments = ["forecast", "--checkpoint", str(run / "run"), "--horizon", "24", "--paths", "true"]
     assert main([*arguments, "--num-paths", "40", "--out", str(run / "next")]) == 0
-    assert (
-        "load: 24 rows ahead of the 130 learned, 2024-01-06T10:00:00 to 2024-01-07T09:00:00" in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "load: 24 rows ahead of the 130 learned, 2024-01-06T10:00:00 to 2024-01-07T09:00:00" in said
+    assert "not known in all rows to come: temperature; the forecast is surer with --inputs" in said
     assert (run / "run" / "checkpoint.pt").read_bytes() == before
     rows = read(run / "next" / "forecast.csv")
     assert [row["step"] for row in rows] == [str(step) for step in range(1, 25)]
     assert rows[0]["time"] == "2024-01-06T10:00:00"
+    low, median, high = (f"{float(rows[-1][name]):.6g}" for name in ("q05", "q50", "q95"))
+    assert f"the last of them: median {median}, 90 % of it between {low} and {high}" in said
     assert all(float(row["q05"]) < float(row["q50"]) < float(row["q95"]) for row in rows)
     paths = read(run / "next" / "paths.csv")
     assert len(paths) == 40
@@ -65,9 +67,10 @@ def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(run: Path, capsys
     assert summary["mean"] == [float(row["mean"]) for row in rows]
 
 
-def test_known_inputs_make_it_surer_and_no_target_is_needed(run: Path) -> None:
+def test_known_inputs_make_it_surer_and_no_target_is_needed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["forecast", "--checkpoint", str(run / "run" / "checkpoint.pt"), "--pictures", "false"]
     assert main([*common, "--inputs", str(run / "future.csv"), "--out", str(run / "known")]) == 0
+    assert "not known" not in capsys.readouterr().out
     assert main([*common, "--horizon", "12", "--out", str(run / "unknown")]) == 0
     known, unknown = (read(run / name / "forecast.csv") for name in ("known", "unknown"))
     spread = [sum(float(row["std"]) for row in rows) for rows in (known, unknown)]

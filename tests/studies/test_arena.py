@@ -490,7 +490,8 @@ def test_the_picture_is_drawn(folder, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.undo()
     arena.run(folder, tmp_path / "out", OPTIONS._replace(seeds=1))
-    assert (tmp_path / "out" / "arena.png").stat().st_size > 10_000
+    for name in ("arena.png", "arena_log_score.png"):  # the second stands in the README
+        assert (tmp_path / "out" / name).stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
