@@ -146,8 +146,8 @@ def rough(num_outputs, num_latent, num_frequencies, *, settings, generator):
 
 
 embedder = EnsembleGPLVM(n_components=2, warmup=100, block_size=20, preset=rough, random_state=0)
-pipeline = make_pipeline(StandardScaler(), embedder).fit(waves[:300].numpy())
-pipeline.transform(waves[300:303].numpy()).round(2), embedder.expert_weights_.round(3)
+pipeline = make_pipeline(StandardScaler(), embedder).fit(waves[:200].numpy())
+pipeline.transform(waves[200:203].numpy()).round(2), embedder.expert_weights_.round(3)
 
 # %% [markdown]
 # For a file: `gp-ensembles embed ROWS.csv --label kind --out out/map` writes places, weights, scores and a picture,

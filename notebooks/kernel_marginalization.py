@@ -58,13 +58,13 @@ X.shape, X_hidden.shape
 # ## Fit
 #
 # A problem is data and a prior over kernels, made here from the spacing and the range of the inputs, with up to three
-# components. Of 150 likelihoods some go to draws from the prior, some to the peaks of the periodogram and to
+# components. Of 100 likelihoods some go to draws from the prior, some to the peaks of the periodogram and to
 # gradient ascents. The likelihood is a spike, so importance sampling from the modes that were found gives the
 # evidence; it ends when its standard deviation is small.
 
 # %%
 problem = RegressionProblem(X, target, default_prior(X, target, max_components=3))
-found = marginalize(problem, Budget(150), generator=torch.Generator().manual_seed(1))
+found = marginalize(problem, Budget(100), generator=torch.Generator().manual_seed(1))
 found.log_evidence, found.log_evidence_sd, found.doubt, found.num_evaluations
 
 # %%
@@ -115,7 +115,7 @@ plots.plot_spectra(
 # %%
 drawn = marginalize(
     problem,
-    Budget(100, draws=0),
+    Budget(60, draws=0),
     Search(PriorPolicy(), num_ascents=0, use_periodogram=False),
     generator=torch.Generator().manual_seed(1),
 )

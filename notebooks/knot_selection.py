@@ -140,7 +140,7 @@ plots.plot_knots(grid, described(found.model, grid), seen=(X, y), title=f"{len(f
 # %%
 table = data.load("bananas")
 rows = torch.randperm(len(table.y), generator=generator)
-train, test = rows[:400], rows[400:]
+train, test = rows[:300], rows[300:]
 scale = Standardizer.fit(table.X[train], table.y[train])
 plane_X, labels = scale.transform(table.X, table.y)
 
@@ -191,7 +191,7 @@ plots.plot_knots(
 #
 # The paper's algorithm adds one knot at a time (`OneAtATime`, with `RandomSubset` or `BayesianOptimization` as its
 # proposal); `Simultaneous` moves all of a given number at once; `Reinitialization` repeats a rule that does not see
-# the targets. All have 20 knots at most here, fewer than the bananas got above, and 4 900 hidden rows. Where knots are
+# the targets. All have 20 knots at most here, fewer than the bananas got above, and 5 000 hidden rows. Where knots are
 # scarce, moving them pays: greedy blocks do it at their end (`polish_iterations`). One at a time ends at the first
 # knot that brings nothing; from five first knots, its default, one run in eight or so takes the bananas for noise and
 # ends early. `stop_reason` tells.

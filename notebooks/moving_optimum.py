@@ -45,7 +45,7 @@ def run(forgetting):
         step = loop.Y.shape[0]
         return (-15 * (X - peak(step)).square().sum(-1, keepdim=True)).exp()
 
-    return loop.run(objective, 60)
+    return loop.run(objective, 50)
 
 
 runs = {"forgets": run((0.97, 0.9)), "does not": run(())}
