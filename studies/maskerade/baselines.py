@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import gpytorch
 import torch
+from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.optim.closures import ForwardBackwardClosure
 from gpytorch.distributions import MultivariateNormal
@@ -134,9 +135,18 @@ class _Fit(NamedTuple):
 
 
 def _fitted(split: Split, make_kernel: Callable[[], Kernel]) -> Answer:
-    """The likeliest of three fits by L-BFGS, from long, middling and short length scales, each until it converges."""
+    """The likeliest of three fits by L-BFGS, from long, middling and short length scales, each until it converges.
+
+    A start from which none converges is left out.
+
+    Raises:
+        ModelFittingError: If none does.
+    """
     with gpytorch.settings.max_cholesky_size(_EXACT_UP_TO):
-        fits = [_fit(split, make_kernel(), share) for share in _shares(split)]
+        tried = [_fit(split, make_kernel(), share) for share in _shares(split)]
+    fits = [fit for fit in tried if fit is not None]
+    if not fits:
+        raise ModelFittingError("no fit of the kernel from any of its starts came to an end")
     best = max(fits, key=lambda fit: fit.value)
     found = {"best_log_likelihood": best.value, "kernels": 1.0}
     return Answer(_single(best.joint), sum(fit.evaluations for fit in fits), found, {})
@@ -155,8 +165,11 @@ def _single(joint: MultivariateNormal) -> MixturePosterior:
     return MixturePosterior(mean.new_zeros(1), mean, covariance)
 
 
-def _fit(split: Split, kernel: Kernel, share: float) -> _Fit:
-    """Scale, length scales and noise by likelihood, from length scales that are a share of each input's range."""
+def _fit(split: Split, kernel: Kernel, share: float) -> _Fit | None:
+    """Scale, length scales and noise by likelihood, from length scales that are a share of each input's range.
+
+    ``None`` where the line search of L-BFGS gives up, as on likelihoods that are flat from there.
+    """
     X, y = split.X, split.y
     kernel.lengthscale = share * (X.amax(0) - X.amin(0))
     likelihood = GaussianLikelihood()
@@ -165,7 +178,11 @@ def _fit(split: Split, kernel: Kernel, share: float) -> _Fit:
     objective = ExactMarginalLogLikelihood(likelihood, process)
     parameters = {name: value for name, value in objective.named_parameters() if value.requires_grad}
     # BoTorch's own closure asks for a BoTorch model
-    fit_gpytorch_mll(objective, closure=ForwardBackwardClosure(lambda: -objective(process(X), y), parameters))
+    closure = ForwardBackwardClosure(lambda: -objective(process(X), y), parameters)
+    try:
+        fit_gpytorch_mll(objective, closure=closure)
+    except ModelFittingError:
+        return None
     evaluations = process.evaluations
     with torch.no_grad():
         process.train()
