@@ -53,5 +53,5 @@ def _warn(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """What Sphinx calls."""
-    app.connect("build-finished", _warn)
+    app.connect("build-finished", _warn, priority=999)  # when others have left their files
     return {"parallel_read_safe": True, "parallel_write_safe": True}
