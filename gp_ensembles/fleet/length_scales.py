@@ -45,6 +45,7 @@ def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_
         Factors, shape (S, D).
 
     Raises:
+        TypeError: If no expert has Gaussian noise and a basis.
         ValueError: If the optimizer is another.
 
     Example:
@@ -60,7 +61,9 @@ def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_
     """
     if not isinstance(fit.method, LBFGS):
         raise ValueError("length scales of series are fitted by L-BFGS; give FitSettings(LBFGS())")
-    size = max(1, _NUMBERS_AT_ONCE // (y.shape[1] * sum(e.features.num_features for e in experts_on_bases(ensemble))))
+    if not (experts := experts_on_bases(ensemble)):
+        raise TypeError("no expert has Gaussian noise and a basis to fit length scales of; leave own_length_scales out")
+    size = max(1, _NUMBERS_AT_ONCE // (y.shape[1] * sum(expert.features.num_features for expert in experts)))
     parts = zip(X.split(size), y.split(size), may_move.split(size), strict=True)
     logs = torch.cat([_climb(ensemble, *rows[:2], *_best_start(ensemble, *rows, fit), fit) for rows in parts])
     return torch.where(may_move.unsqueeze(-1), logs, 0.0).exp()
@@ -112,8 +115,12 @@ def _mean_evidence(ensemble: Ensemble, X: Tensor, y: Tensor, variances: Sequence
     bound: dict[int, tuple[BoundExpert, Variances]] = {}
     for expert, own in zip(experts, variances, strict=True):
         bound.setdefault(id(expert.features), (expert.bind(), own))
-    each = [evidence_terms(one.features(X), y, own.prior, own.noise).reshape(len(y), -1) for one, own in bound.values()]
-    return torch.cat(each, dim=-1).mean(-1)
+    each = list[Tensor]()
+    for one, own in bound.values():
+        # Without noise the evidence of features in single precision may not be a number.
+        terms = evidence_terms(one.features(X).double(), y.double(), own.prior.double(), own.noise.double())
+        each.append(terms.reshape(len(y), -1))
+    return torch.cat(each, dim=-1).mean(-1).to(y)
 
 
 def _divided(X: Tensor, logs: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from scipy import stats
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.ensembles.targets import UnknownNoiseTarget
 from gp_ensembles.experts.empirical_bayes import Adam
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.length_scales import fit_factors
@@ -123,3 +124,22 @@ def test_another_optimizer_is_refused(generator):
     X, y = standardized(*series(WARMUP, generator))
     with pytest.raises(ValueError, match=r"fitted by L-BFGS; give FitSettings\(LBFGS\(\)\)"):
         fit_factors(ensemble_for(X[0], y[0], generator), X, y, FitSettings(Adam(), num_samples=1), ALL)
+
+
+def test_series_without_noise_have_them_in_single_precision_too(generator):
+    X, _ = series(WARMUP + 40, generator)
+    y = torch.sin(torch.tensor([0.4, 4.0, 0.4, 4.0]) * X[:, range(NUM), INPUTS])
+    fleet = fitted(X, y, own_length_scales=True, dtype=torch.float32)
+    assert not fleet.failures
+    said = fleet.observe(*of_rows(X[WARMUP:], y[WARMUP:]))
+    assert float((said.mean - y[WARMUP:].flatten()).abs().nanmean()) < 0.2
+
+
+def test_an_ensemble_without_length_scales_to_fit_is_refused_and_nothing_begins(generator):
+    X, y = series(WARMUP, generator)
+    fleet = Fleet(
+        replace(SPEC, target=UnknownNoiseTarget()), warmup=WARMUP, own_variances=False, own_length_scales=True
+    )
+    with pytest.raises(TypeError, match=r"no expert has Gaussian noise and a basis .* leave own_length_scales out"):
+        fleet.fit(*of_rows(X, y))
+    assert (fleet.names, fleet.waiting) == ((), {})
