@@ -10,10 +10,10 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import venv
 import zipfile
 from collections.abc import Callable, Sequence
@@ -85,54 +85,42 @@ def install() -> str:
 
 
 def types() -> str:
-    """How many public names of the wheel have whole types; and how many if dependencies without types said ``Any``.
-
-    Most of what is not known is somebody else's: pyright takes nothing from a package without ``py.typed``. So it is
-    asked twice, the second time with empty stubs for those packages, which ``pyproject.toml`` lists for mypy.
-    """
+    """How many public names of the wheel have whole types, and what a checker says of a script that uses it."""
     (wheel,) = DIST.glob("*.whl")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         zipfile.ZipFile(wheel).extractall(place)
-        before = _share_of_whole_types(place)
-        settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-        untyped = {name.split(".")[0] for name in settings["tool"]["mypy"]["overrides"][0]["module"]}
-        imported = re.compile(r"^\s*(?:from|import) ([\w.]+)", re.MULTILINE)
-        for path in (place / "gp_ensembles").rglob("*.py"):
-            for name in imported.findall(path.read_text(encoding="utf-8")):
-                if name.split(".")[0] in untyped:
-                    _write_stubs(place, name)
-        after = _share_of_whole_types(place)
-    if after < _LEAST_TYPED:
-        raise StepFailedError(f"{after:.1%} of public names have whole types, fewer than {_LEAST_TYPED:.0%}")
-    return f"{before:.1%} of public names have whole types, {after:.1%} with Any for dependencies that have none"
+        score = _share_of_whole_types(place)
+        shutil.copy(ROOT / "packaging" / "typed_use.py", place)
+        _pyright(place, "typed_use.py")
+    if score < _LEAST_TYPED:
+        raise StepFailedError(f"{score:.1%} of public names have whole types, fewer than {_LEAST_TYPED:.0%}")
+    return f"{score:.1%} of public names have whole types"
 
 
 def _share_of_whole_types(place: Path) -> float:
     """What pyright says of the package in a folder; 0 to 1."""
-    # It asks the first python of the path where packages are, whatever its option for that says.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        [sys.executable, "-m", "pyright", "--verifytypes", "gp_ensembles", "--ignoreexternal", "--outputjson"],
-        cwd=place, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(place), "PATH": path},
-    )  # fmt: skip
+    said = _pyright(place, "--verifytypes", "gp_ensembles", "--ignoreexternal", "--outputjson", may_complain=True)
     try:
-        report = json.loads(done.stdout)["typeCompleteness"]
+        report = json.loads(said)["typeCompleteness"]
     except (json.JSONDecodeError, KeyError):
-        raise StepFailedError(f"pyright said {(done.stdout + done.stderr)[-300:]!r}") from None
+        raise StepFailedError(f"pyright said {said[-300:]!r}") from None
     if not report.get("pyTypedPath"):
         raise StepFailedError("pyright found no gp_ensembles/py.typed in the wheel")
     return float(report["completenessScore"])
 
 
-def _write_stubs(place: Path, module: str) -> None:
-    first, *rest = module.split(".")
-    folder = place / f"{first}-stubs"
-    for part in ("", *rest):
-        folder = folder / part
-        folder.mkdir(exist_ok=True)
-        (folder / "__init__.pyi").write_text("from typing import Any\ndef __getattr__(name: str) -> Any: ...\n")
+def _pyright(place: Path, *words: str, may_complain: bool = False) -> str:
+    # It asks the first python of the path where packages are, whatever its option for that says.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", *words],
+        cwd=place, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(place), "PATH": path},
+    )  # fmt: skip
+    if done.returncode and not may_complain:
+        raise StepFailedError(f"pyright said {(done.stdout + done.stderr)[-2000:]}")
+    return done.stdout
 
 
 def interface() -> str:

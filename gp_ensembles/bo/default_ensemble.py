@@ -9,7 +9,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models.utils.assorted import check_min_max_scaling
 from botorch.models.utils.gpytorch_modules import MIN_INFERRED_NOISE_LEVEL
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
@@ -26,6 +26,7 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.transitions import StabilizedForgetting
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
+from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import OrthogonalDraws
 
 SMOOTHNESSES = (math.inf, 2.5, 1.5)

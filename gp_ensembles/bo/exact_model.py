@@ -13,7 +13,7 @@ from botorch.models.utils import check_min_max_scaling
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
@@ -33,6 +33,7 @@ from gp_ensembles.bo.fitting import ROUNDS, is_learned, maximize_in_transform
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.numerics.gpytorch_types import Kernel
 
 SMOOTHNESSES = (math.inf, 2.5, 1.5)
 
@@ -152,7 +153,7 @@ class ExactEnsembleModel(MixtureModel):
         heaviest = int(weights.argmax())
         nu, num_inputs = SMOOTHNESSES[heaviest], self.lengthscale.shape[-1]
         base = RBFKernel(ard_num_dims=num_inputs) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=num_inputs)
-        kernel = ScaleKernel(base).to(self.data.X)
+        kernel: Kernel = ScaleKernel(base).to(self.data.X)
         base.lengthscale, kernel.outputscale = self.lengthscale[heaviest], self.outputscale[heaviest]
         return kernel
 

@@ -9,7 +9,6 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
-from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
@@ -37,6 +36,7 @@ from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.numerics.gpytorch_types import Kernel
 
 
 @final

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
 from gp_ensembles.distributions.counts import EXACT, CountDistributions, PoissonCounts, TabulatedCounts
@@ -15,6 +14,7 @@ from gp_ensembles.likelihoods.classification import LogisticLikelihood, Multicla
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation, num_classes
 from gp_ensembles.likelihoods.response import check_support, conditional
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 _CERTAIN = 1e-12  # latent variance of what is hardly uncertain
 

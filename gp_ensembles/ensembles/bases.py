@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import final
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor, nn
 
 from gp_ensembles.ensembles.spec_checks import (
@@ -31,6 +31,7 @@ from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
 from gp_ensembles.features.rescale import Clamp
 from gp_ensembles.features.spline import AdditiveSplineFeatures
+from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
 
 # Starting length scales as shares of each column's range. The papers' 0.1, 1 and 10 leave the first and the last
@@ -424,7 +425,7 @@ def scaled_kernel(X: Tensor, nu: float, starts: Sequence[float]) -> Kernel:
         kernel = MaternKernel(
             nu=nu, ard_num_dims=num_inputs, batch_shape=batch_shape, lengthscale_constraint=log_scale()
         )
-    scaled = ScaleKernel(kernel, batch_shape=batch_shape, outputscale_constraint=log_scale()).to(X)
+    scaled: Kernel = ScaleKernel(kernel, batch_shape=batch_shape, outputscale_constraint=log_scale()).to(X)
     kernel.lengthscale = _starting_lengthscales(X, starts).unsqueeze(-2)
     scaled.outputscale = X.new_ones(batch_shape)
     return scaled

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from gpytorch.likelihoods import Likelihood
 
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.experts.multi_output import BoundMultiOutput
 from gp_ensembles.likelihoods.predictive import num_classes
 from gp_ensembles.likelihoods.response import conditional, latent_dim
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 class _Kind(NamedTuple):

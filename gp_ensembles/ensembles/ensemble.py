@@ -6,7 +6,6 @@ from typing import Self
 
 import torch
 from gpytorch.constraints import Positive
-from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
@@ -31,6 +30,7 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.innovations import InnovationBank, InnovationModel
 from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.reductions import readable_all
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
 from gp_ensembles.ensembles.runner import Runner
@@ -24,6 +23,7 @@ from gp_ensembles.filters.transitions import make_schedule
 from gp_ensembles.likelihoods.derivatives import known_derivatives
 from gp_ensembles.likelihoods.predictive import Predictive
 from gp_ensembles.likelihoods.response import log_prob
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 class LatentGroup(NamedTuple):

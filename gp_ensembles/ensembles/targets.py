@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
-from gpytorch.likelihoods import BernoulliLikelihood, Likelihood
+from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_latent_update, check_positive
@@ -31,6 +31,7 @@ from gp_ensembles.likelihoods import (
     Probit,
 )
 from gp_ensembles.likelihoods.response import check_support
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 class Target(ABC):

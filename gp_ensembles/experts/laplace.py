@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -28,6 +27,7 @@ from gp_ensembles.likelihoods.derivatives import known_derivatives, known_vector
 from gp_ensembles.likelihoods.predictive import GaussHermite, Predictive
 from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 class BoundLaplace(BoundExpert):
@@ -214,7 +214,8 @@ def join_likelihoods(likelihoods: Sequence[Likelihood], batch_shapes: Sequence[t
     first = likelihoods[0]
     if any(_settings(likelihood) != _settings(first) for likelihood in likelihoods):
         return None
-    joined = copy.deepcopy(first).requires_grad_(False)
+    joined = copy.deepcopy(first)
+    joined.requires_grad_(False)
     for name, parameter in joined.named_parameters():
         rows = []
         for likelihood, shape in zip(likelihoods, batch_shapes, strict=True):

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar, final
 
 import torch
-from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.means import Mean
 from torch import Tensor, nn
 
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -35,9 +33,10 @@ from gp_ensembles.filters.window import (
     window_state,
 )
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Mean
 from gp_ensembles.numerics.log_marginal import log_marginal
 
-M = TypeVar("M", bound=nn.Module)
+M = TypeVar("M", bound=nn.Module | GPyTorchModule)
 # Few steps, often: more of them, or steps on the last rows only, fit what the next rows do not repeat. But where there
 # are twice as many rows as before a search goes on to its end, or what few rows said stays (``benchmarks/README.md``).
 _REFIT = LBFGS(max_iterations=3, loss_tolerance=1e-5)
@@ -373,4 +372,5 @@ def _double(module: M) -> M:
     """The module in double precision, itself if it is."""
     if all(value.dtype == torch.float64 for value in module.parameters()):
         return module
-    return copy.deepcopy(module).double()
+    double: M = copy.deepcopy(module).double()  # type: ignore[assignment]
+    return double

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from gp_ensembles.features.base import check_matrix
 from gp_ensembles.features.shapes import check_positive
+from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.density import form_of
 
 

@@ -3,12 +3,11 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from gpytorch.kernels import (
     AdditiveKernel,
-    Kernel,
     LinearKernel,
     MaternKernel,
     PeriodicKernel,
@@ -17,13 +16,13 @@ from gpytorch.kernels import (
     RQKernel,
     ScaleKernel,
 )
-from gpytorch.means import Mean
 from gpytorch.settings import trace_mode
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from gp_ensembles.features.distances import with_differences
 from gp_ensembles.features.matern import PARABOLA, matern_covariance
+from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 
 
 class Stationary(NamedTuple):
@@ -111,7 +110,7 @@ def bind_mean(mean: Mean) -> Callable[[Tensor], Tensor]:
     state = {name: value.clone() for name, value in mean.named_parameters()}
 
     def values(X: Tensor) -> Tensor:
-        result: Tensor = functional_call(mean, state, (X,))
+        result: Tensor = functional_call(cast(nn.Module, mean), state, (X,))
         return result
 
     return values

@@ -10,8 +10,10 @@ import copy
 from functools import partial
 
 import torch
-from gpytorch.kernels import CosineKernel, Kernel, MaternKernel, PeriodicKernel, PiecewisePolynomialKernel
+from gpytorch.kernels import CosineKernel, MaternKernel, PeriodicKernel, PiecewisePolynomialKernel
 from torch import Tensor
+
+from gp_ensembles.numerics.gpytorch_types import Kernel
 
 
 def with_differences(kernel: Kernel) -> Kernel:
@@ -39,7 +41,7 @@ def with_differences(kernel: Kernel) -> Kernel:
     other = copy.deepcopy(kernel, shared)
     for part in other.modules():
         if isinstance(part, Kernel):
-            part.covar_dist = partial(_covar_dist, part)
+            part.covar_dist = partial(_covar_dist, part)  # type: ignore[method-assign]
     return other
 
 

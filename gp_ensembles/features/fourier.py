@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Self, final
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.shapes import insert_batch
 from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import (
     BaseDraws,
     Components,

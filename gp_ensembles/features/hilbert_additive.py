@@ -3,11 +3,11 @@
 from typing import Self, final
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.box import Box, box_from_data, check_box, seen_columns
+from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.density import form_of
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Self, final
 
 import torch
-from gpytorch.kernels import Kernel
 from gpytorch.settings import debug
 from torch import Tensor, nn
 
@@ -13,6 +12,7 @@ from gp_ensembles.features.covariance import BoundCovariance, bind_covariance
 from gp_ensembles.features.shapes import expand_batch, insert_batch
 from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.gpytorch_types import Kernel
 
 RELATIVE_NUGGET = 1e-6
 

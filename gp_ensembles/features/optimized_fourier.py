@@ -4,12 +4,12 @@ import math
 from typing import Self, final
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, PriorVariance
 from gp_ensembles.features.fourier import bind_fourier, draw_for_kernel, kernel_frequencies
 from gp_ensembles.features.shapes import positive_like
+from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import components_of, kernel_outputscale
 
 

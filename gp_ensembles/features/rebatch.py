@@ -4,15 +4,14 @@ import copy
 from typing import TypeVar
 
 import torch
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import Likelihood
 from gpytorch.likelihoods.noise_models import Noise
-from gpytorch.means import ConstantMean, Mean
+from gpytorch.means import ConstantMean
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import FeatureMap, PriorVariance
+from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Likelihood, Mean
 
-M = TypeVar("M", bound=nn.Module)
+M = TypeVar("M", bound=nn.Module | GPyTorchModule)
 
 
 def take_experts(module: M, batch_shape: torch.Size, index: Tensor) -> M:

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 import torch
 from gpytorch.constraints import Interval
-from gpytorch.kernels import Kernel, MaternKernel
+from gpytorch.kernels import MaternKernel
 from torch import Tensor, nn
+
+from gp_ensembles.numerics.gpytorch_types import Kernel
 
 
 def stack_kernels(kernels: Sequence[Kernel]) -> Kernel:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, final
 import torch
 from botorch.models.model import Model
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from gpytorch.likelihoods import Likelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from gpytorch.models import ApproximateGP, ExactGP
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch import Tensor
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 class ExpertPredictions(NamedTuple):

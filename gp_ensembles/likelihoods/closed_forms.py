@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, LaplaceLikelihood, Likelihood
+from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, LaplaceLikelihood
 from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints
 from torch.distributions.constraints import Constraint
@@ -31,6 +31,7 @@ from gp_ensembles.likelihoods.classification import (
 )
 from gp_ensembles.likelihoods.response import conditional
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 from gp_ensembles.numerics.reductions import readable_all
 
 _SLOPE = math.sqrt(math.pi / 8)

@@ -10,7 +10,7 @@ import functools
 import math
 
 import torch
-from gpytorch.likelihoods import BernoulliLikelihood, Likelihood
+from gpytorch.likelihoods import BernoulliLikelihood
 from torch import Tensor
 
 from gp_ensembles.likelihoods.classification import (
@@ -22,6 +22,7 @@ from gp_ensembles.likelihoods.classification import (
 )
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.numerics.derivatives import Derivatives, KnownDerivatives, KnownVectorDerivatives
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF = math.sqrt(0.5)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from gpytorch.likelihoods import BernoulliLikelihood, Likelihood, SoftmaxLikelihood
+from gpytorch.likelihoods import BernoulliLikelihood, SoftmaxLikelihood
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
@@ -14,6 +14,7 @@ from gp_ensembles.likelihoods.classification import LogisticLikelihood, Multicla
 from gp_ensembles.likelihoods.closed_forms import closed_form
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob, observed_log_prob
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, log_expectation, normal_nodes
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 from gp_ensembles.numerics.reductions import readable_all
 
 _VECTOR_NODES = 1024

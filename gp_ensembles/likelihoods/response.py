@@ -7,10 +7,12 @@ import threading
 from collections.abc import Iterator
 
 import torch
-from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, Likelihood, SoftmaxLikelihood
+from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, SoftmaxLikelihood
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal, constraints
 from torch.distributions.constraints import Constraint
+
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 @functools.singledispatch

@@ -11,9 +11,6 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.posterior import Posterior
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import Likelihood
-from gpytorch.means import Mean
 from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
@@ -30,6 +27,7 @@ from gp_ensembles.bo.data import (
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.features.covariance import bind_covariance
+from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
 from gp_ensembles.sparse.collapsed import KnotsPosterior, RowsPosterior
 
 ModelT = TypeVar("ModelT", bound="SparseModel")

@@ -8,14 +8,13 @@ import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from gpytorch.means import Mean
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
 from gp_ensembles.sparse.base import SparseModel, take_rows
 from gp_ensembles.sparse.collapsed import RowsPosterior
 from gp_ensembles.sparse.initialization import distinct_rows

@@ -3,7 +3,6 @@
 from typing import final
 
 import torch
-from gpytorch.means import Mean
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -14,6 +13,7 @@ from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.features.inducing import InducingPointFeatures
 from gp_ensembles.filters.states import FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.numerics.gpytorch_types import Mean
 
 
 @final

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import torch
 from botorch.models.utils.inducing_point_allocators import InducingPointAllocator, QualityFunction
-from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.nn import Module
 
+from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
 
 _SWEEPS = 5  # exchanges proposed for every knot of a k-DPP

@@ -14,15 +14,14 @@ import torch
 from botorch.models.transforms.input import InputTransform
 from gpytorch.constraints import Positive
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import Likelihood
-from gpytorch.means import ConstantMean, Mean
+from gpytorch.means import ConstantMean
 from torch import Tensor, nn
 
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.derivatives import Derivatives, scalar_derivatives
+from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
 from gp_ensembles.sparse.base import SparseModel, check_shape, take_rows
 from gp_ensembles.sparse.collapsed import KnotsPosterior, LatentPrior, project
 

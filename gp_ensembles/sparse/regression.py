@@ -6,9 +6,8 @@ import torch
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood, Likelihood
-from gpytorch.means import ConstantMean, Mean
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import ConstantMean
 from gpytorch.mlls import AddedLossTerm
 from linear_operator.operators import (
     DiagLinearOperator,
@@ -18,6 +17,7 @@ from linear_operator.operators import (
 from torch import Tensor
 
 from gp_ensembles.bo.data import Observations
+from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
 from gp_ensembles.sparse.base import SparseModel, check_shape, take_rows
 from gp_ensembles.sparse.collapsed import (
     VFE,
@@ -62,7 +62,8 @@ def likelihood_of(likelihood: Likelihood, noise: Tensor | None) -> Likelihood:
     if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
         return likelihood
     assert noise is not None
-    return FixedNoiseGaussianLikelihood(noise)
+    known: Likelihood = FixedNoiseGaussianLikelihood(noise)
+    return known
 
 
 def check_gaussian(likelihood: object) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood, Likelihood
-from gpytorch.means import Mean
+from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
 from gp_ensembles.sparse.base import ModelT, SparseModel, check_rows
 from gp_ensembles.sparse.collapsed import Approximation
 from gp_ensembles.sparse.enough import EnoughKnots

@@ -19,9 +19,8 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import GaussianLikelihood, Likelihood, _OneDimensionalLikelihood
-from gpytorch.means import ConstantMean, Mean
+from gpytorch.likelihoods import GaussianLikelihood, _OneDimensionalLikelihood
+from gpytorch.means import ConstantMean
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -29,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.likelihoods.response import check_support, latent_dim, log_prob
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
 from gp_ensembles.sparse.base import SparseModel, check_positive, check_shape, take_rows
 from gp_ensembles.sparse.collapsed import KnotsPosterior, LatentPrior, Projection, project
 

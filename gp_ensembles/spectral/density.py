@@ -5,8 +5,10 @@ from collections.abc import Callable
 from functools import singledispatch
 from typing import NamedTuple
 
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
+
+from gp_ensembles.numerics.gpytorch_types import Kernel
 
 
 class StationaryForm(NamedTuple):

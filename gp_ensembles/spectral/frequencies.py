@@ -10,18 +10,11 @@ from functools import singledispatch
 from typing import NamedTuple, final
 
 import torch
-from gpytorch.kernels import (
-    AdditiveKernel,
-    Kernel,
-    MaternKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-    SpectralMixtureKernel,
-)
+from gpytorch.kernels import AdditiveKernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel, SpectralMixtureKernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.density import lengthscale_of
 from gp_ensembles.spectral.quantiles import log_gamma_quantile, mixture_quantile
 

@@ -15,6 +15,7 @@ from gp_ensembles.likelihoods import (
     OrdinalLikelihood,
     Probit,
 )
+from gp_ensembles.numerics.gpytorch_types import Likelihood
 from gp_ensembles.streaming.predictions import OnlinePredictions
 
 _CERTAIN = 1e-12  # latent variance of what is hardly uncertain
@@ -89,7 +90,7 @@ def _moments(seen: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.where(variance > 0, variance, torch.ones_like(variance))
 
 
-def _latent(likelihood: torch.nn.Module, value: Tensor, num_rows: int) -> LatentMixture:
+def _latent(likelihood: Likelihood, value: Tensor, num_rows: int) -> LatentMixture:
     """One expert that is certain of its latent value, a scalar or a vector."""
     mean = value.expand(1, num_rows, *value.shape)
     variance = torch.full_like(mean, _CERTAIN)

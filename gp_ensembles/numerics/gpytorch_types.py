@@ -1,0 +1,48 @@
+"""GPyTorch's kernels, likelihoods and means, as the annotations of this package name them.
+
+They are GPyTorch's own classes when the code runs. GPyTorch ships no ``py.typed``, so a type checker that asks for
+whole types knows nothing of them, nor of any class of ours that holds one; it reads what is used of them here instead.
+"""
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+
+    class GPyTorchModule(Protocol):
+        """``gpytorch.Module``: called, and asked for whatever parameters its kind has."""
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """What ``forward`` computes."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            """What a call computes."""
+
+    @runtime_checkable
+    class Kernel(GPyTorchModule, Protocol):
+        """``gpytorch.kernels.Kernel``, by the method that no other module has."""
+
+        def covar_dist(self, *args: Any, **kwargs: Any) -> Any:
+            """Distances."""
+
+    @runtime_checkable
+    class Likelihood(GPyTorchModule, Protocol):
+        """``gpytorch.likelihoods.Likelihood``, by the method that no other module has."""
+
+        def expected_log_prob(self, *args: Any, **kwargs: Any) -> Any:
+            """Expectations under a normal distribution."""
+
+    @runtime_checkable
+    class Mean(GPyTorchModule, Protocol):
+        """``gpytorch.means.Mean``."""
+
+else:
+    from gpytorch import Module as GPyTorchModule
+    from gpytorch.kernels import Kernel
+    from gpytorch.likelihoods import Likelihood
+    from gpytorch.means import Mean
+
+__all__ = ["GPyTorchModule", "Kernel", "Likelihood", "Mean"]
