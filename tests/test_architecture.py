@@ -45,8 +45,13 @@ EVERYTHING = frozenset(
 )
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
-    # numba: an optional extra, at its one door numerics/compiled.py.
-    "numerics": (frozenset(), frozenset({"numpy", "scipy", "numba"})),
+    # numba: an optional extra, at its one door numerics/compiled.py. GPyTorch: the names of its types, nothing else.
+    "numerics": (
+        frozenset(),
+        frozenset(
+            {"numpy", "scipy", "numba"} | {f"gpytorch.{part}" for part in ("kernels", "likelihoods", "means", "Module")}
+        ),
+    ),
     # numpy: a row at a time, where a call of torch costs more than its numbers.
     "innovations": (frozenset({"numerics"}), frozenset({"numpy"})),
     "metrics": (frozenset({"numerics"}), frozenset()),

@@ -97,6 +97,13 @@ def test_the_changelog_knows_unreleased_changes_or_this_version():
     assert "## [Unreleased]" in text or f"## [{gp_ensembles.__version__}]" in text
 
 
+def test_the_citation_is_of_this_version_and_of_the_date_in_the_changelog():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == gp_ensembles.__version__
+    heading = f"## [{citation['version']}] - {citation['date-released']}"
+    assert heading in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+
+
 def test_the_version_stands_in_one_place():
     assert metadata.version("gp_ensembles") == gp_ensembles.__version__
     said = re.compile(rf"version\w*\s*[=:]\s*['\"]{re.escape(gp_ensembles.__version__)}['\"]")

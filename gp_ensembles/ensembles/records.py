@@ -115,7 +115,7 @@ def _to_plain(value: object) -> Any:
     if TABLE.get(kind.__name__) is not kind:
         raise TypeError(
             f"{kind.__name__} has no name in files, so neither save nor a command can keep it: keep the model by "
-            f"pickle.dump(model, file), or use one of {list(TABLE)}"
+            f"pickle.dump(model, file), or use {_alike(kind)}"
         )
     if getattr(value, "log_prior", None) is not None:
         raise TypeError(
@@ -123,6 +123,13 @@ def _to_plain(value: object) -> Any:
         )
     settings = {name: _to_plain(getattr(value, name)) for name in _settings(kind)}
     return {kind.__name__: settings} if settings else kind.__name__
+
+
+def _alike(kind: type) -> str:
+    """What may stand in the place of a class: what has a base of ours in common with it, or all there is."""
+    bases = [base for base in kind.__mro__[1:] if base.__module__.startswith("gp_ensembles.")]
+    names = [name for name, known in TABLE.items() if any(issubclass(known, base) for base in bases)]
+    return f"one of {names or list(TABLE)}"
 
 
 def _from_plain(plain: object, hint: Any, where: str) -> Any:

@@ -88,6 +88,17 @@ def test_parts_of_the_users_own_have_no_name():
 
     with pytest.raises(TypeError, match=r"Mine has no name in files.*pickle.dump\(model, file\)"):
         spec_to_plain(replace(PRESETS["oebe"], bases=(Mine(),)))
+    with pytest.raises(TypeError, match=r"one of \['FourierBasis'.*'RecurringBasis'\]$"):
+        spec_to_plain(replace(PRESETS["oebe"], bases=(Mine(),)))  # bases only
+
+    class Ours(FixedShare):
+        pass
+
+    with pytest.raises(
+        TypeError, match=r"Ours has no name in files.* one of \['BayesianModelAveraging', 'Dynamic"
+    ) as told:
+        spec_to_plain(replace(PRESETS["oebe"], rule=Ours()))
+    assert "Basis'" not in str(told.value)
     prior = BayesianModelAveraging(torch.tensor([0.5, 0.5]))
     with pytest.raises(TypeError, match="prior weights"):
         spec_to_plain(replace(PRESETS["oebe"], rule=prior))
