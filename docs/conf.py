@@ -16,6 +16,7 @@ copyright = author  # noqa: A001 (what Sphinx reads)
 version = release = gp_ensembles.__version__
 
 extensions = [
+    "cells",
     "gallery",
     "house",
     "links",
