@@ -33,6 +33,7 @@ extensions = [
 ]
 html_math_renderer = "mathml"
 nitpicky = False
+highlight_language = "text"  # commands and output are not Python
 exclude_patterns = ["README.md"]
 
 

@@ -57,3 +57,10 @@ def test_words_of_tables_break_at_their_joints_and_numbers_do_not():
         '<td><code><span class="pre">experts.<wbr>fit_<wbr>empirical_<wbr>bayes</span></code></td></table>'
         '<table class="autosummary"><td><span class="pre">gp_ensembles.experts.GaussianExpert</span></td></table>'
     )
+
+
+def test_names_of_functions_stand_apart_from_what_they_are_of():
+    thin = '<mspace width="0.167em"/>'
+    said = extension("mathml").converted(r"S\log M + \log(x)")
+    assert f"<mi>S</mi>{thin}<mi>log</mi>{thin}<mi>M</mi><mo>" in said
+    assert said.count(thin) == 2
