@@ -47,7 +47,8 @@ def test_what_scrolls_takes_the_focus_and_no_head_of_a_column_is_empty():
 
 def test_words_of_tables_break_at_their_joints_and_numbers_do_not():
     page = (
-        '<p>1 014 OE-RFF</p><table class="docutils"><td>1 014 of OE-RFF 1e-16</td><td>gp_ensembles/experts/refitted.py</td>'
+        '<p>1 014 OE-RFF</p><table class="docutils"><td>1 014 of OE-RFF 1e-16</td>'
+        "<td>gp_ensembles/experts/refitted.py</td>"
         '<td><code><span class="pre">experts.fit_empirical_bayes</span></code></td></table>'
         '<table class="autosummary"><td><span class="pre">experts.GaussianExpert</span></td></table>'
     )
