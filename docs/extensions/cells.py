@@ -33,7 +33,7 @@ def _of_table(table: str) -> str:
 
 
 def _of_text(found: re.Match[str]) -> str:
-    text = re.sub(r"(?<=\d) (?=\d{3}\b)", "\u00a0", found[0])  # 1 014
+    text = re.sub(r"(?<=\d) (?=\d{3}\b|%)", "\u00a0", found[0])  # 1 014, 90 %
     text = re.sub(r"(?<=\de)-(?=\d)", "-\u2060", text)  # 1e-16
     text = re.sub(r"\b([A-Z]{1,4})-(?=[A-Z])", "\\1-\u2060", text)  # OE-HSGP
     return _PATH.sub(lambda path: _JOINT.sub(_ANYWHERE, path[0]), text)
