@@ -31,7 +31,7 @@ def _block(self: HTML5Translator, node: nodes.math_block) -> None:
     if node["number"]:
         self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})</span>')
     latex = node.astext().strip()
-    rows = latex if "&" not in latex and r"\\" not in latex else rf"\begin{{aligned}}{latex}\end{{aligned}}"
+    rows = latex if "&" not in latex and r"\\" not in latex else rf"\begin{{split}}{latex}\end{{split}}"
     self.body.append(converted(rows, display="block"))
     self.body.append("</div>\n")
     raise nodes.SkipNode
