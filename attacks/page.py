@@ -66,6 +66,9 @@ def _section(content: Mapping[str, Any]) -> str:
 
 
 def _table(table: Mapping[str, Any]) -> str:
-    lines = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
-    rows = ["|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(map(str, line))} |" for line in lines]
-    return "\n".join([table["title"], "", *rows])
+    head, *rows = (f"| {' | '.join(map(_cell, line))} |" for line in [table["columns"], *table["rows"]])
+    return "\n".join([table["title"], "", head, "|" + "---|" * len(table["columns"]), *rows])
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", r"\|")  # a bar ends a cell, in code too

@@ -16,6 +16,7 @@ copyright = author  # noqa: A001 (what Sphinx reads)
 version = release = gp_ensembles.__version__
 
 extensions = [
+    "cells",
     "gallery",
     "house",
     "links",
@@ -32,6 +33,7 @@ extensions = [
 ]
 html_math_renderer = "mathml"
 nitpicky = False
+highlight_language = "text"  # commands and output are not Python
 exclude_patterns = ["README.md"]
 
 
@@ -62,9 +64,14 @@ html_theme_options = {"top_of_page_buttons": []}  # no eye and pencil: there is 
 
 
 def setup(app: Sphinx) -> None:
-    """What Sphinx calls: scikit-learn's own requests for metadata, on each of its estimators, are left out."""
+    """What Sphinx calls.
+
+    Scikit-learn's own requests for metadata, on each of its estimators, are left out, and so are the fields of named
+    tuples, which are listed with the class: Python says of them no more than their number.
+    """
 
     def is_skipped(app: Sphinx, what: str, name: str, member: object, skip: bool, options: object) -> bool | None:
-        return True if name.startswith("set_") and name.endswith("_request") else None
+        is_request = name.startswith("set_") and name.endswith("_request")
+        return True if is_request or type(member).__name__ == "_tuplegetter" else None
 
     app.connect("autodoc-skip-member", is_skipped)

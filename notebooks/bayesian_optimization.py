@@ -128,11 +128,10 @@ points = left.scatter(*X.T, c=list(times), s=18, cmap="viridis", label="points o
 figure.colorbar(points, ax=left, label="evaluation")
 label(left, "where the loop that forgets has looked", "x1", "x2")
 left.set_aspect("equal")
-left.legend(fontsize=8, loc="upper left")
 for color, (name, values) in zip(SERIES, regret.items(), strict=False):
     right.plot(times, values, color=color, label=name)
 label(right, "cumulative regret", "evaluations", "")
-right.legend(frameon=False, fontsize=8)
+figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 figure
 
 # %% [markdown]

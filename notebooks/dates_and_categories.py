@@ -38,7 +38,7 @@ load = 50 + 10 * np.sin(2 * np.pi * (time.hour - 6) / 24) + heating + 0.5 * wind
 model = gpe.OnlineRegressor(gpe.light, random_state=0).fit(X[:-48], load[:-48])
 mean = model.predict(X[-48:])
 lower, upper = model.predict_quantiles(X[-48:], [0.05, 0.95])
-print(model.model_.feature_names)
+print(*model.model_.feature_names, sep="\n")
 
 # %%
 figure, (axis,) = new_figure(1, 1, 7.5, 3.8)

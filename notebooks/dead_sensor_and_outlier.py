@@ -44,7 +44,8 @@ for name, threshold in {"every target is taken at its word": None, "outliers are
     errors[name] = (predictions.mean - truth[150:]).abs()
 for finding in health(model, HealthLimits(inputs_moved=0.01)):
     if not finding.is_well:
-        print(finding)
+        print(f"{finding.name}: {finding.value:.3f}, limit {finding.limit:.2f}")
+        print(f"    {finding.meaning}")
 
 # %%
 figure, (axis,) = new_figure(1, 1, 7.5, 3.8)

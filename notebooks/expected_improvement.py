@@ -30,7 +30,8 @@ from gp_ensembles.plots.canvas import BAND, INK, MEAN, SERIES, label, new_figure
 X = torch.tensor([[0.0], [0.12], [0.3], [0.47], [0.66], [1.0]], dtype=torch.float64)
 Y = (11 * X).sin() + (X > 0.4).double()
 model = ExactEnsembleModel(X, Y).fit()
-print("weights:", dict(zip(("RBF", "Matern 5/2", "Matern 3/2"), model.log_weights.exp().tolist(), strict=True)))
+for name, weight in zip(("RBF", "Matern 5/2", "Matern 3/2"), model.log_weights.exp(), strict=True):
+    print(f"{name}: weight {weight:.3f}")
 
 grid = torch.linspace(0, 1, 301, dtype=torch.float64).unsqueeze(-1)
 points = grid.unsqueeze(-2)  # a batch of single points

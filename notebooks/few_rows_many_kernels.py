@@ -35,7 +35,7 @@ known, later = slice(0, 40), slice(40, 60)
 
 problem = RegressionProblem(X[known], y[known], default_prior(X[known], y[known], 2))
 found = marginalize(problem, Budget(evaluations=100), generator=generator)
-print(f"log evidence {found.log_evidence:.1f} ± {found.log_evidence_sd:.1f}")
+print(f"log evidence {found.log_evidence:.2f} ± {found.log_evidence_sd:.2f}")
 print("one component, two:", [round(float(share), 2) for share in found.posterior_components])
 
 # %%

@@ -46,4 +46,6 @@ print(f"the peak of the next day: {peaks.median():.1f} MW, nine times of ten bel
 quantiles = forecast.quantile([0.05, 0.25, 0.5, 0.75, 0.95])
 figure = plot_forecast(load[known - 72 : known], quantiles, forecast.paths, target_name="load, MW", x_name="hour")
 figure.axes[0].plot(range(1, 49), load[known:], ".", color=ALARM, markersize=5, label="what came")
+figure.legends[0].remove()
+figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
 figure

@@ -17,7 +17,7 @@
 # # Static, walking, window
 #
 # Three memories of the same rows: a static expert averages all pasts, weights that walk follow the turning law, and
-# an exact process of the last hundred rows follows it, too. The law turns once around in 800 rows.
+# an exact process of the last sixty rows or more follows it at a distance. The law turns once around in 800 rows.
 
 # %%
 # %matplotlib inline

@@ -63,6 +63,6 @@ label(left, "the loop that forgets", "x1", "x2")
 left.set_aspect("equal")
 for color, (name, values) in zip(SERIES, regret.items(), strict=False):
     right.plot(values, color=color, label=name)
-label(right, "distance to the optimum's height, summed", "evaluation", "regret")
+label(right, "distance to the optimum's height, summed", "evaluation", "")
 figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 figure

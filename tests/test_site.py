@@ -43,3 +43,26 @@ def test_what_scrolls_takes_the_focus_and_no_head_of_a_column_is_empty():
         '<div tabindex="0" class="math-wrapper docutils"></div><div class="math"></div>'
         '<td class="head"></td><th class="head"><p>name</p></th>'
     )
+
+
+def test_words_of_tables_break_at_their_joints_and_numbers_do_not():
+    page = (
+        '<p>1 014 OE-RFF</p><table class="docutils"><td>1 014 of OE-RFF 1e-16, 9 %</td>'
+        "<td>gp_ensembles/experts/refitted.py</td>"
+        '<td><code><span class="pre">experts.fit_empirical_bayes</span></code></td></table>'
+        '<table class="autosummary"><td><span class="pre">experts.GaussianExpert</span></td></table>'
+    )
+    assert extension("cells").breaking(page) == (
+        '<p>1 014 OE-RFF</p><table class="docutils"><td>1\u00a0014 of OE-\u2060RFF 1e-\u206016, 9\u00a0%</td>'
+        "<td>gp_<wbr>ensembles/<wbr>experts/<wbr>refitted.py</td>"
+        '<td><code><span class="pre">experts.<wbr>fit_<wbr>empirical_<wbr>bayes</span></code></td></table>'
+        '<table class="autosummary"><td><span class="pre">experts.<wbr class="phone">Gaussian<wbr class="phone">Expert'
+        "</span></td></table>"
+    )
+
+
+def test_names_of_functions_stand_apart_from_what_they_are_of():
+    thin = '<mspace width="0.167em"/>'
+    said = extension("mathml").converted(r"S\log M + \log(x)")
+    assert f"<mi>S</mi>{thin}<mi>log</mi>{thin}<mi>M</mi><mo>" in said
+    assert said.count(thin) == 2

@@ -259,7 +259,7 @@ class LevelTarget(Target):
 @final
 @dataclass(frozen=True)
 class CountTarget(Target):
-    """Counts 0, 1, 2, ... whose log rate is the function.
+    """Counts from zero on, whose log rate is the function.
 
     Attributes:
         latent_update: How experts learn; by Laplace's method if left out.

@@ -56,7 +56,7 @@ def plot_forecast(
     for path in sampled[:_PATHS]:
         axis.plot(ahead, path, color=INK, linewidth=0.5, alpha=0.35)
     axis.plot(ahead, bands[2], color=MEAN, linewidth=1.4, label="median")
-    axis.legend(loc="best", fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", ncols=5, fontsize=9, frameon=False)
     if np.issubdtype(steps.dtype, np.datetime64):
         axis.set_title(f"{target_name}, {bands.shape[1]} rows ahead", loc="left", fontsize=10, color=INK)
         figure.autofmt_xdate()

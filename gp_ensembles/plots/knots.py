@@ -78,7 +78,7 @@ def plot_knots(points: _Values, fit: KnotFit, *, seen: _Rows, names: tuple[str, 
     for axis, (what, values) in zip(axes, heights.items(), strict=True):
         surface = axis.tripcolor(places[:, 0], places[:, 1], values, shading="gouraud", cmap="cividis")
         figure.colorbar(surface, ax=axis, shrink=0.9)
-        axis.plot(*rows[0].T, linestyle="none", marker="o", markersize=2.5, color="white", alpha=0.6, label="rows")
+        axis.plot(*rows[0].T, "o", markersize=3, color="white", markeredgecolor=INK, markeredgewidth=0.4, label="rows")
         _mark_knots(axis, drawn[0])
         label(axis, what, given[0], given[1])
     if title:
