@@ -11,28 +11,28 @@ if TYPE_CHECKING:
     class GPyTorchModule(Protocol):
         """``gpytorch.Module``: called, and asked for whatever parameters its kind has."""
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self, *inputs: Any, **settings: Any) -> Any:
             """What ``forward`` computes."""
 
         def __getattr__(self, name: str) -> Any: ...
 
         def __setattr__(self, name: str, value: Any) -> None: ...
 
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
+        def forward(self, *inputs: Any, **settings: Any) -> Any:
             """What a call computes."""
 
     @runtime_checkable
     class Kernel(GPyTorchModule, Protocol):
         """``gpytorch.kernels.Kernel``, by the method that no other module has."""
 
-        def covar_dist(self, *args: Any, **kwargs: Any) -> Any:
+        def covar_dist(self, *inputs: Any, **settings: Any) -> Any:
             """Distances."""
 
     @runtime_checkable
     class Likelihood(GPyTorchModule, Protocol):
         """``gpytorch.likelihoods.Likelihood``, by the method that no other module has."""
 
-        def expected_log_prob(self, *args: Any, **kwargs: Any) -> Any:
+        def expected_log_prob(self, *inputs: Any, **settings: Any) -> Any:
             """Expectations under a normal distribution."""
 
     @runtime_checkable

@@ -20,7 +20,7 @@ from studies.arena.tables import ArenaPlan, marks_table, present, score_table, s
 from studies.harness.parts import Record, Results
 
 ROOT = Path(__file__).resolve().parents[2]
-SCORES, _TEXT = (Path(__file__).with_name(name) for name in ("scores.csv", "page.md"))
+SCORES, TEXT = (Path(__file__).with_name(name) for name in ("scores.csv", "page.md"))
 PAGE = ROOT / "docs" / "evidence" / "arena.md"
 PRESETS = ("auto", "deep", "light")
 _CLOSE, _CLOSE_RATIO = 0.01, 1.01  # nats, and times the best CRPS: what counts as level with the best
@@ -149,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     if values.scores.resolve() != SCORES:
         write_text(SCORES, values.scores.read_text(encoding="utf-8"))
-    write_text(PAGE, page(_TEXT.read_text(encoding="utf-8"), results))
+    write_text(PAGE, page(TEXT.read_text(encoding="utf-8"), results))
     panels = panels_of(results)
     draw_arena(panels, ROOT / "docs" / "arena.png")
     draw_arena(panels[:1], ROOT / "docs" / "arena_log_score.png")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from studies.arena.page import _TEXT, PAGE, ROOT, SCORES, beside_rivals, main, page, read_scores
+from studies.arena.page import PAGE, ROOT, SCORES, TEXT, beside_rivals, main, page, read_scores
 from studies.arena.tables import present
 
 HEADER = "set,method,seed,log_score,crps,nmse,coverage,windows,width,error_rate,microseconds,warm_up_seconds,rows\n"
@@ -52,7 +52,7 @@ def test_scores_that_are_not_there_are_told_of(tmp_path, capsys):
 
 
 def test_the_page_is_made_of_the_scores_that_are_kept():
-    assert page(_TEXT.read_text(encoding="utf-8"), read_scores()) == PAGE.read_text(encoding="utf-8")
+    assert page(TEXT.read_text(encoding="utf-8"), read_scores()) == PAGE.read_text(encoding="utf-8")
     assert "<!--" not in PAGE.read_text(encoding="utf-8")
 
 
