@@ -60,20 +60,20 @@ plots.plot_knots(grid, curve, seen=(X, counts), names=("x", "count"), title="the
 #
 # Fitted models go on as the experts of an online ensemble, at a constant price per row: those with knots as a
 # regression on the knots' features, exact ones as a window of the last rows. Here two kernels start from the first
-# 150 rows of a made-up stream, and an exact process.
+# 100 rows of a made-up stream, and an exact process.
 
 # %%
-X = torch.rand(500, 2, generator=generator, dtype=torch.float64)
-y = torch.sin(8.0 * X[:, 0]) * X[:, 1] + 0.1 * torch.randn(500, generator=generator, dtype=torch.float64)
+X = torch.rand(400, 2, generator=generator, dtype=torch.float64)
+y = torch.sin(8.0 * X[:, 0]) * X[:, 1] + 0.1 * torch.randn(400, generator=generator, dtype=torch.float64)
 models = [
-    select_knots(X[:150], y[:150], start_kernel, strategy=GreedyBlocks(), generator=generator).model
+    select_knots(X[:100], y[:100], start_kernel, strategy=GreedyBlocks(), generator=generator).model
     for start_kernel in (ScaleKernel(RBFKernel()), ScaleKernel(MaternKernel()))
 ]
-models.append(select_knots(X[:150], y[:150], generator=generator).model)
+models.append(select_knots(X[:100], y[:100], generator=generator).model)
 online = start_online(models, FixedShare(0.01), names=["RBF", "Matern", "exact"])
-predictions = online.observe(X[150:], y[150:])
+predictions = online.observe(X[100:], y[100:])
 print(f"mean log density {predictions.log_prob.mean():.3f}; the best possible is about 0.884")
-plots.plot_weights(predictions.log_weights, online.names, first_row=150)
+plots.plot_weights(predictions.log_weights, online.names, first_row=100)
 
 # %% [markdown]
 # What the knots leave out of the prior variance is noise of its own for each row: far from all of them predictions
@@ -98,7 +98,7 @@ def experiment(X):
     return torch.exp(-8.0 * (X - 0.7).square().sum(-1)) + 0.3 * torch.sin(9.0 * X[:, 0]) + noise
 
 
-X = torch.rand(200, 2, generator=generator, dtype=torch.float64)
+X = torch.rand(120, 2, generator=generator, dtype=torch.float64)
 model = select_knots(X, experiment(X), ScaleKernel(MaternKernel()), strategy=GreedyBlocks(), generator=generator).model
 with torch.no_grad():
     best = model.posterior(X.unsqueeze(-2)).mean.max()  # of the function, not of its noisy values

@@ -76,11 +76,11 @@ error, dict(zip(names, ensemble.log_weights.exp().tolist(), strict=True))
 
 # %%
 weights = []
-for _ in range(12):
+for _ in range(8):
     model = ExactEnsembleModel(X, Y).fit(None if not weights else model.hyperparameters)
     weights.append(model.log_weights)
     improvement = WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=Y.max()))
-    x, _ = optimize_acqf(improvement, bounds, q=1, num_restarts=4, raw_samples=128, options={"maxiter": 50})
+    x, _ = optimize_acqf(improvement, bounds, q=1, num_restarts=4, raw_samples=64, options={"maxiter": 50})
     X, Y = torch.cat([X, x]), torch.cat([Y, branin.evaluate(x, 0)])
 Y.max().item(), branin.optimum(0)
 
@@ -107,7 +107,7 @@ model.log_weights.exp(), more.log_weights.exp()
 
 
 # %%
-def follow(forgetting, num_rounds=60):
+def follow(forgetting, num_rounds=45):
     settings = ThompsonSettings(128, smoothnesses=(2.5,), forgetting=forgetting, refit_every=20, raw_samples=256)
     loop = ThompsonLoop(bounds, settings, generator=torch.Generator().manual_seed(1))
     return loop.run(lambda X: drifting(X, loop.Y.shape[0]), num_rounds)

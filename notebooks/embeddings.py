@@ -52,21 +52,21 @@ def neighbor_error(places, label):
 # %% [markdown]
 # ## Digits
 #
-# 600 images of 8 x 8 pixels, shuffled. The first 150 are embedded together: places and two variances of each expert
+# 400 images of 8 x 8 pixels, shuffled. The first 100 are embedded together: places and two variances of each expert
 # are those of the largest posterior density. Then every row is placed where the Gaussian processes explain it best,
 # searched from where its three nearest neighbors lie, and learned at once. Pixels that are constant in the first
 # images say nothing; we leave them out.
 
 # %%
 digits = load_digits()
-order = torch.randperm(len(digits.target), generator=seeded())[:600]
+order = torch.randperm(len(digits.target), generator=seeded())[:400]
 label = torch.tensor(digits.target)[order]
 rows = torch.tensor(digits.data, dtype=torch.float64)[order]
-rows = rows[:, rows[:150].std(0) > 0]
+rows = rows[:, rows[:100].std(0) > 0]
 
 model = ie_gplvm(rows.shape[1], generator=seeded())
-first = model.start(rows[:150])
-seen = model.update(rows[150:], block_size=20)  # 1 is the algorithm; blocks are faster, and lose little
+first = model.start(rows[:100])
+seen = model.update(rows[100:], block_size=50)  # 1 is the algorithm; blocks are faster, and lose little
 model.log_weights.exp().round(decimals=3), model.best_expert
 
 # %% [markdown]
@@ -94,7 +94,7 @@ plot_embedding(places, names, title=f"digits, 1-NN error {neighbor_error(places,
 # what is worn out.
 
 # %%
-source, num_rows, broken = seeded(), 600, [1, 4, 6]
+source, num_rows, broken = seeded(), 400, [1, 4, 6]
 angle = 6.28 * torch.rand(num_rows, 1, generator=source, dtype=torch.float64)
 phase = torch.linspace(0, 5.25, 8, dtype=torch.float64)
 wear = torch.linspace(0, 1.5, num_rows, dtype=torch.float64).unsqueeze(-1)
@@ -112,11 +112,11 @@ def errors(machine):
         gaps = batch.clone()
         gaps[:, broken] = torch.nan
         found.append(float((machine.impute(gaps) - batch)[:, broken].square().mean().sqrt()))
-        machine.update(batch, block_size=20)
+        machine.update(batch, block_size=50)
     return torch.tensor(found)
 
 
-static, dynamic = ie_gplvm(8, 2, 30, generator=seeded()), die_gplvm(8, 2, 30, generator=seeded())  # 30 frequencies
+static, dynamic = ie_gplvm(8, 2, 20, generator=seeded()), die_gplvm(8, 2, 20, generator=seeded())  # 20 frequencies
 torch.stack([errors(static), errors(dynamic)]).round(decimals=2)
 
 # %% [markdown]
@@ -145,7 +145,7 @@ def rough(num_outputs, num_latent, num_frequencies, *, settings, generator):
     return IEGPLVM(features, num_outputs, settings=settings)
 
 
-embedder = EnsembleGPLVM(n_components=2, warmup=100, block_size=20, preset=rough, random_state=0)
+embedder = EnsembleGPLVM(n_components=2, warmup=100, block_size=50, preset=rough, random_state=0)
 pipeline = make_pipeline(StandardScaler(), embedder).fit(waves[:200].numpy())
 pipeline.transform(waves[200:203].numpy()).round(2), embedder.expert_weights_.round(3)
 

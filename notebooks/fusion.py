@@ -244,14 +244,14 @@ plot_fusion(view(mixture, grid, learned_experts(mixture, grid), targets=targets)
 # the cautions, and judge by rows held out, as here, where Laplace's approximation does as well.
 
 # %%
-inference = HMC(num_chains=8, settings=HMCSettings(num_draws=100, num_warmup=100))
+inference = HMC(num_chains=4, settings=HMCSettings(num_draws=60, num_warmup=60))
 with warnings.catch_warnings(action="ignore"):  # the report says the same
     sampled = fit_fusion(models["MoGPE"], inference, generator=generator)
 print(sampled.report.summary())
 describe("MoGPE, chains", sampled.predict(test_X), test_y - center)
 
 # %% [markdown]
-# `sampled.sample_more(100)` goes on from there, `sampled.save("fusion.npz")` writes the draws and the chains' state,
+# `sampled.sample_more(60)` goes on from there, `sampled.save("fusion.npz")` writes the draws and the chains' state,
 # and `FittedFusion.load("fusion.npz", model)` reads them for the same model.
 #
 # ## Weights from a stream
@@ -263,8 +263,8 @@ describe("MoGPE, chains", sampled.predict(test_X), test_y - center)
 # %%
 from gp_ensembles.features import RandomFourierFeatures
 
-stream_X = uniform(1000, 0.0, 10.0)
-stream_y = truth(stream_X) + noise(1000, 0.15)
+stream_X = uniform(600, 0.0, 10.0)
+stream_y = truth(stream_X) + noise(600, 0.15)
 ahead = predict_experts(sensors, stream_X)
 features = RandomFourierFeatures.from_kernel(ScaleKernel(RBFKernel()).double(), 1, 60, generator=generator)
 online = OnlineFusion(features, 2)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARKS = {"ours": "*", "baseline": "o", "boosting": "s", "river": "^", "GP": "D", "ondil": "P", "statsforecast": "X"}
-_WORST = -2.0  # nats below the reference; methods further down stand at the edge, with their number
-_WORST_RATIO = 4.0
+_WORST = -2.5  # nats below the reference; methods further down stand at the edge, with their number
+_WORST_RATIO = 10.0
 _SIZE = (9.0, 5.2)  # inches, of a panel
-_LETTER, _LINE, _GAP = 7.0, 13.0, 11.0  # pixels: width of a letter, height of a line, from a mark to its name
+_LETTER, _LINE, _GAP = 7.8, 13.0, 11.0  # pixels: width of a letter, height of a line, from a mark to its name
 
 
 class Mark(NamedTuple):
@@ -115,11 +115,11 @@ def _draw(axis: "Axes", marks: Sequence[Mark]) -> None:
     ours = [mark.y for mark in marks if mark.family == "ours"]
     if ours:
         axis.axhline(max(ours), color=FAINT, linestyle="--", linewidth=1.0)
-    axis.margins(x=0.22, y=0.08)
+    axis.margins(x=0.22, y=0.15)
 
 
 def _name(axis: "Axes", marks: Sequence[Mark]) -> None:
-    """Names beside the marks, where no other name or mark is."""
+    """Names beside the marks, inside the panel, where no other name or mark is."""
     from gp_ensembles.plots.canvas import INK
 
     places = [tuple(axis.transData.transform((mark.x, mark.y))) for mark in marks]
@@ -132,7 +132,8 @@ def _name(axis: "Axes", marks: Sequence[Mark]) -> None:
                 for side in (1, -1):
                     left = x + _GAP if side > 0 else x - _GAP - width
                     box = (left, y + up - _LINE / 2, left + width, y + up + _LINE / 2)
-                    if best is None and not any(_meet(box, other) for other in taken):
+                    inside = axis.bbox.y0 <= box[1] and box[3] <= axis.bbox.y1
+                    if best is None and inside and not any(_meet(box, other) for other in taken):
                         best = (side, up, box)
         side, up, box = best or (1, 0.0, (x + _GAP, y, x + _GAP + width, y))
         taken.append(box)
@@ -146,6 +147,7 @@ def _name(axis: "Axes", marks: Sequence[Mark]) -> None:
             va="center",
             fontsize=7.5,
             color=INK,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},  # the line of the best passes behind
             arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.4} if abs(up) > _LINE else None,
         )
 
