@@ -1,5 +1,6 @@
 """The site: ``make docs`` builds it into ``out/site``, without a network."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -74,4 +75,11 @@ def setup(app: Sphinx) -> None:
         is_request = name.startswith("set_") and name.endswith("_request")
         return True if is_request or type(member).__name__ == "_tuplegetter" else None
 
+    def bring_llms(app: Sphinx, error: Exception | None) -> None:
+        """``llms.txt`` with links to the pages of the site."""
+        text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+        pages = re.sub(r"\]\(docs/([\w/]+)\.md\)", r"](\1.html)", text)
+        (Path(app.outdir) / "llms.txt").write_text(pages, encoding="utf-8")
+
     app.connect("autodoc-skip-member", is_skipped)
+    app.connect("build-finished", bring_llms)

@@ -40,6 +40,9 @@ def version() -> str:
 def tree() -> str:
     """What is built is what is committed."""
     changed = _said("git", "status", "--porcelain")
+    tag = os.environ.get("GITHUB_REF_NAME", "")
+    if tag.startswith("v") and tag != f"v{version()}":
+        raise StepFailedError(f"the tag is {tag} and the package is {version()}")
     if changed:
         raise StepFailedError(f"commit or remove first:\n{changed}")
     return _said("git", "rev-parse", "--short", "HEAD")
@@ -125,7 +128,9 @@ def _pyright(place: Path, *words: str, may_complain: bool = False) -> str:
 
 def interface() -> str:
     """Public names that changed since the last tag, for whoever reads; none are refused before 1.0."""
-    tags = _said("git", "tag", "--list", "v*", "--sort=-version:refname").split()
+    tags = [
+        tag for tag in _said("git", "tag", "--list", "v*", "--sort=-version:refname").split() if tag != f"v{version()}"
+    ]
     if not tags:
         return "no release to compare with"
     done = subprocess.run(

@@ -13,8 +13,8 @@ import yaml
 
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.features import LinearFeatures
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert
+from gp_ensembles.features import ConstantFeatures, LinearFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 TESTS = Path(__file__).resolve().parent
@@ -104,6 +104,21 @@ def test_the_feature_map_is_used_by_an_expert(tmp_path, generator):
     assert float(weights[0, -1]) > 0.99
     first, last = features(X[:1]), features(X[:1] + 0.5)  # the kernel has unit output scale and this period
     torch.testing.assert_close(first @ last.mT, torch.ones(1, 1, dtype=torch.float64))
+
+
+def test_the_likelihood_is_learned_by_an_expert(tmp_path, generator):
+    (code,) = blocks("A new likelihood")
+    expert = LaplaceExpert(
+        ConstantFeatures(1, torch.tensor(4.0, dtype=torch.float64)), made(code, tmp_path).WaitingTimeLikelihood()
+    )
+    online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+    y = torch.empty(400, dtype=torch.float64).exponential_(5.0, generator=generator)
+    said = online.observe(torch.zeros(400, 1, dtype=torch.float64), y).log_prob
+    z = torch.linspace(-20, 20, 20_001, dtype=torch.float64)  # before any target the latent value is N(0, 4)
+    joint = z - z.exp() * y[0] + torch.distributions.Normal(0.0, 2.0).log_prob(z)
+    torch.testing.assert_close(said[0], joint.logsumexp(0) + (z[1] - z[0]).log(), rtol=0, atol=0.01)
+    best = torch.distributions.Exponential(1 / y.mean()).log_prob(y).mean()  # in hindsight
+    assert float(best) - 0.02 < float(said[20:].mean()) < float(best) + 0.2
 
 
 def test_the_weight_rule_keeps_the_contract(tmp_path):

@@ -97,6 +97,15 @@ def test_the_changelog_knows_unreleased_changes_or_this_version():
     assert "## [Unreleased]" in text or f"## [{gp_ensembles.__version__}]" in text
 
 
+def test_the_recipe_for_conda_names_every_dependency():
+    text = (ROOT / "packaging" / "conda-forge" / "meta.yaml").read_text(encoding="utf-8")
+    run = re.split(r"^  run:$", text, flags=re.MULTILINE)[1].split("\ntest:")[0]
+    named = {
+        re.sub(r"^pytorch", "torch", line.strip("- ")).replace(" ", "").lower() for line in run.splitlines() if line
+    }
+    assert {spec.replace(" ", "").lower() for spec in PROJECT["dependencies"]} <= named
+
+
 def test_the_citation_is_of_this_version_and_of_the_date_in_the_changelog():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == gp_ensembles.__version__
