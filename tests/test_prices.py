@@ -1,11 +1,15 @@
 """The table of prices: what it prints, and the history that it keeps."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from benchmarks import prices
 from benchmarks.price_of_block import best_of
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_a_run_is_kept_and_shown_beside_the_next_of_its_kind(tmp_path, monkeypatch, capsys) -> None:
@@ -37,3 +41,15 @@ def test_unknown_parts_are_refused(capsys) -> None:
     with pytest.raises(SystemExit):
         prices.main(["--parts", "everything"])
     assert "invalid choice" in capsys.readouterr().err
+
+
+def test_the_table_of_ratios_stands_in_the_history():
+    runs = [json.loads(line) for line in (ROOT / "benchmarks" / "prices.jsonl").read_text().splitlines()]
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").split("### As ratios")[1]
+    lines = re.findall(r"^\| (.+?) \| [\d.]* \| \**([\d.]+)\** \| \**([\d.]+)\** \|$", text.split("\n### ")[0], re.M)
+    assert len(lines) > 30
+    for column, numba in ((1, "without numba"), (2, "with numba")):
+        kept = [run["ratios"] for run in runs if run["compiled"] == (numba == "with numba")][-1]
+        plain = {re.sub(f", {numba}", "", name): value for name, value in kept.items()}
+        found = {line[0]: plain[line[0]] for line in lines}
+        assert {line[0]: float(line[column]) for line in lines} == pytest.approx(found, abs=0.011)  # rounded twice
