@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.ext import autosummary
 
 import gp_ensembles
 
@@ -43,6 +44,7 @@ nb_execution_mode = "off"  # the gallery has run them
 nb_merge_streams = True  # what several prints say is one box
 myst_heading_anchors = 3
 
+autosummary.WELL_KNOWN_ABBREVIATIONS += ("Eq.", "Eqs.")  # a first sentence does not end there
 autosummary_generate = True
 autosummary_imported_members = False
 autosummary_ignore_module_all = False

@@ -38,7 +38,7 @@ def version() -> str:
 
 
 def tree() -> str:
-    """What is built is what is committed."""
+    """What is built is what is committed, and a tag that is being published is the version."""
     changed = _said("git", "status", "--porcelain")
     tag = os.environ.get("GITHUB_REF_NAME", "")
     if tag.startswith("v") and tag != f"v{version()}":
@@ -123,7 +123,7 @@ def _pyright(place: Path, *words: str, may_complain: bool = False) -> str:
     )  # fmt: skip
     if done.returncode and not may_complain:
         raise StepFailedError(f"pyright said {(done.stdout + done.stderr)[-2000:]}")
-    return done.stdout
+    return done.stdout or done.stderr
 
 
 def interface() -> str:

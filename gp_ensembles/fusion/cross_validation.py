@@ -103,7 +103,7 @@ class LeaveOneOutPredictions(NamedTuple):
 
 @torch.no_grad()
 def leave_one_out(model: ExactGP) -> LeaveOneOutPredictions:
-    r"""Leave-one-out predictions at fixed hyperparameters (Rasmussen and Williams 2006, Eqs 5.10 to 5.12).
+    r"""Leave-one-out predictions at fixed hyperparameters (Rasmussen and Williams 2006, Eqs. 5.10 to 5.12).
 
     With K the covariance of the training targets, noise included, and m their prior mean,
 

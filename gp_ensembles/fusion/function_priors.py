@@ -102,7 +102,7 @@ class FunctionPrior(ABC):
 
 @final
 class FourierPrior(FunctionPrior):
-    r"""Functions made of M random cosines and sines, after Eqs (6) and (7) of Ajirak et al. (2024).
+    r"""Functions made of M random cosines and sines, after Eqs. (6) and (7) of Ajirak et al. (2024).
 
     .. math:: f(x) = \frac{a}{\sqrt M} \sum_{m=1}^{M} z_{2m-1} \cos(\omega_m^\top x / \ell)
               + z_{2m} \sin(\omega_m^\top x / \ell), \qquad z \sim N(0, I_{2M})

@@ -30,7 +30,7 @@ _FAR = 10.0  # prior standard deviations of the mean within which targets are ex
 
 @final
 class BHS(FusionModel):
-    r"""Bayesian hierarchical stacking: a linear pool of fixed experts, Eqs (11) and (12) of Ajirak et al. (2024).
+    r"""Bayesian hierarchical stacking: a linear pool of fixed experts, Eqs. (11) and (12) of Ajirak et al. (2024).
 
     .. math:: p(y \mid x) = \sum_{k=1}^{K} w_k(x)\, N(y; \mu_k(x), v_k(x)), \qquad
               w(x) = \mathrm{softmax}(f_1(x), \dots, f_{K-1}(x), 0)
@@ -100,7 +100,7 @@ class BHS(FusionModel):
 
 @final
 class PBHS(FusionModel):
-    r"""Stacking by a log-linear pool of fixed experts (P-BHS), Eqs (22) to (26) of Ajirak et al. (2024).
+    r"""Stacking by a log-linear pool of fixed experts (P-BHS), Eqs. (22) to (26) of Ajirak et al. (2024).
 
     .. math:: p(y \mid x) \propto \prod_{k=1}^{K} N(y; \mu_k(x), v_k(x))^{w_k(x)}, \qquad \log w_k(x) = f_k(x) - \log K
 
@@ -161,7 +161,7 @@ class PBHS(FusionModel):
 
 @final
 class MoGPE(FusionModel):
-    r"""Mixture of Gaussian process experts; Ajirak et al. (2024), with the weights of Eq (19).
+    r"""Mixture of Gaussian process experts; Ajirak et al. (2024), with the weights of Eq. (19).
 
     .. math:: p(y \mid x) = \sum_{k=1}^{K} w_k(x)\, N(y; f_k(x), e^{2 s_k(x)}), \qquad
               w(x) = \mathrm{softmax}(g_1(x), \dots, g_{K-1}(x), 0)
@@ -233,7 +233,7 @@ class MoGPE(FusionModel):
 
 @final
 class PoGPE(FusionModel):
-    r"""Product of Gaussian process experts; Ajirak et al. (2024), with the weights of Eq (30).
+    r"""Product of Gaussian process experts; Ajirak et al. (2024), with the weights of Eq. (30).
 
     .. math:: p(y \mid x) \propto \prod_{k=1}^{K} N(y; f_k(x), e^{2 s_k(x)})^{w_k(x)}, \qquad
               \log w_k(x) = g_k(x) - \log K

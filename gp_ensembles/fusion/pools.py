@@ -115,7 +115,7 @@ class LogLinearPool(NamedTuple):
 def linear_pool(
     mean: Tensor, variance: Tensor, log_weights: Tensor, *, draw_log_weights: Tensor | None = None
 ) -> Mixture:
-    r"""Linear pool :math:`\sum_k w_k N(y; \mu_k, \sigma_k^2)`, Eq (11) of Ajirak et al. (2024).
+    r"""Linear pool :math:`\sum_k w_k N(y; \mu_k, \sigma_k^2)`, Eq. (11) of Ajirak et al. (2024).
 
     Weights are normalized here, :math:`w = \operatorname{softmax}(\log w)` over the experts. Leading axes of the
     arguments are draws from a posterior; the pool is then the mixture over draws and experts, Eq. (16), which has the
@@ -157,7 +157,7 @@ def linear_pool(
 
 
 def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simplex: bool = False) -> LogLinearPool:
-    r"""Log-linear pool, Eqs (22) to (25) of Ajirak et al. (2024); a generalized product of experts (Cao, Fleet 2014).
+    r"""Log-linear pool, Eqs. (22) to (25) of Ajirak et al. (2024); a generalized product of experts (Cao, Fleet 2014).
 
     With precisions :math:`\tau_k = 1 / \sigma_k^2` the pool has precision :math:`T = \sum_k w_k \tau_k` and mean
     :math:`\mu = \sum_k w_k \tau_k \mu_k / T`, and :math:`2 \log c = \log T - \log 2\pi - \sum_k w_k (\log \tau_k - \log
