@@ -7,14 +7,17 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from scipy import stats
 
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert
 from gp_ensembles.features import ConstantFeatures, LinearFeatures
+from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 TESTS = Path(__file__).resolve().parent
@@ -104,6 +107,62 @@ def test_the_feature_map_is_used_by_an_expert(tmp_path, generator):
     assert float(weights[0, -1]) > 0.99
     first, last = features(X[:1]), features(X[:1] + 0.5)  # the kernel has unit output scale and this period
     torch.testing.assert_close(first @ last.mT, torch.ones(1, 1, dtype=torch.float64))
+
+
+@pytest.fixture
+def clipped(tmp_path):
+    """The class of the recipe of an expert."""
+    (code,) = blocks("A new expert")
+    return made(code, tmp_path).ClippedExpert
+
+
+def stream(num_rows: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    X = torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
+    y = X @ torch.tensor([1.0, -2.0], dtype=torch.float64)
+    y = y + 0.3 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
+    y[7::10] += 100.0
+    y[5] = torch.nan
+    return X, y
+
+
+def test_the_expert_is_its_recursion_row_by_row(clipped, generator):
+    X, y = stream(60, generator)
+    features = LinearFeatures(2, torch.tensor([1.0, 4.0], dtype=torch.float64))
+    expert = clipped(features, transition=RandomWalk(0.01), most_deviations=2.0)
+    with torch.no_grad():
+        _, said = expert.update(expert.init(), X, y)
+    rows = features(X).detach().numpy().reshape(-1, 60, 3)[0]  # both experts have the same
+    for m, prior in enumerate([1.0, 4.0]):
+        mean, covariance = np.zeros(3), prior * np.eye(3)
+        for t, phi in enumerate(rows):
+            covariance = covariance + 0.01 * np.eye(3)
+            center, variance = phi @ mean, phi @ covariance @ phi + 0.5
+            np.testing.assert_allclose([said.mean[m, t], said.variance[m, t]], [center, variance], rtol=1e-9)
+            if t != 5:
+                expected = stats.norm.logpdf(float(y[t]), center, np.sqrt(variance))
+                np.testing.assert_allclose(said.log_prob[m, t], expected, rtol=1e-9)
+                gain, edge = covariance @ phi / variance, 2 * np.sqrt(variance)
+                mean = mean + gain * np.clip(float(y[t]) - center, -edge, edge)
+                covariance = covariance - np.outer(gain, phi @ covariance)
+
+
+def test_the_expert_learns_the_same_in_blocks_and_through_gross_errors(clipped, generator):
+    X, y = stream(200, generator)
+    expert = clipped(LinearFeatures.from_data(X))
+    rule = BayesianModelAveraging()
+    parts = [expert, GaussianExpert(LinearFeatures.from_data(X))]
+    whole, pieces = OnlineEnsemble(Ensemble(parts, rule)), OnlineEnsemble(Ensemble(parts, rule))
+    said = whole.observe(X, y)
+    means = torch.cat([pieces.observe(X[t : t + 7], y[t : t + 7]).mean for t in range(0, 200, 7)])
+    torch.testing.assert_close(means, said.mean, rtol=1e-9, atol=1e-9)
+    good = (y.abs() < 50)[100:]
+    truth = X @ torch.tensor([1.0, -2.0], dtype=torch.float64)
+    error = (said.experts.mean - truth)[:, 100:][:, good].square().mean(-1)
+    assert float(error[0]) < 0.2 * float(error[1])
+    changed = y.clone()
+    changed[120] = 5.0
+    again = OnlineEnsemble(Ensemble(parts, rule)).observe(X, changed)
+    torch.testing.assert_close(again.mean[:121], said.mean[:121], rtol=1e-9, atol=1e-9)
 
 
 def test_the_likelihood_is_learned_by_an_expert(tmp_path, generator):
