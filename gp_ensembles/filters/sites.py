@@ -117,6 +117,7 @@ class LaplaceRule(SiteRule):
 
     def _damped(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
         tolerance = _tolerance(mean)
+        lost = ~(torch.isfinite(mean) & torch.isfinite(variance))  # of an expert that failed: there is no mode to find
         point = mean
         height = self._height(point, mean, variance, y)
         for index in range(_CAP):
@@ -124,12 +125,13 @@ class LaplaceRule(SiteRule):
             slope = first - (point - mean) / variance
             # Where the log density is convex its curvature is left out: then the step goes up all the same.
             step = slope * variance / (1 - second.clamp_max(0.0) * variance)
-            settled = step.abs() <= tolerance * (1 + point.abs())
-            is_peak = second * variance < 1
+            settled = (step.abs() <= tolerance * (1 + point.abs())) | lost
+            is_peak = (second * variance < 1) | lost
             if bool((settled & is_peak).all()):
                 return self._at(point + step, y)
             # Level ground that is no peak: step off it, to either side in turn.
             step = torch.where(settled & ~is_peak, (-1) ** index * _NUDGE * variance.sqrt(), step)
+            step = torch.where(lost, 0.0, step)
             point, height = self._backtrack(point, height, step, slope, (mean, variance, y))
         worst = int(step.abs().reshape(step.shape[0] if step.ndim > 1 else 1, -1).amax(-1).argmax())
         warnings.warn(
@@ -158,6 +160,7 @@ class LaplaceRule(SiteRule):
             candidate = point + share * step
             reached = self._height(candidate, *moments)
             low = ~(reached >= height + 1e-4 * share * step * slope - 1e-12 * (1 + height.abs()))  # NaN is low
+            low = low & (step != 0)
             if not bool(low.any()):
                 break
             share = torch.where(low, 0.5 * share, share)

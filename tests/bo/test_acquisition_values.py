@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition.analytic import ExpectedImprovement, LogExpectedImprovement, ProbabilityOfImprovement
-from botorch.acquisition.multi_objective import logei
 from botorch.utils.multi_objective.scalarization import get_chebyshev_scalarization
 from torch import Tensor
 
@@ -35,11 +34,6 @@ from tests.bo.acquisition_cases import (
 NUM_DRAWS, NUM_BATCHES, NUM_POINTS = 200_000, 3, 3
 CLASSES = exported()
 pytestmark = pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning")
-
-
-@pytest.fixture(autouse=True)
-def _no_compiler(monkeypatch):
-    monkeypatch.setattr(logei, "_load_attempted", True)
 
 
 class Draws(NamedTuple):

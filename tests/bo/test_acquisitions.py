@@ -12,7 +12,6 @@ from botorch.acquisition import (
     qExpectedImprovement,
     qNoisyExpectedImprovement,
 )
-from botorch.acquisition.multi_objective import logei
 from botorch.exceptions.errors import UnsupportedError
 
 from gp_ensembles.bo import WeightedAcquisition
@@ -39,9 +38,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.Num
 
 
 @pytest.fixture(autouse=True)
-def _repeatable(monkeypatch):
-    """The same draws in every test, and no C++ compiler."""
-    monkeypatch.setattr(logei, "_load_attempted", True)
+def _repeatable():
+    """The same draws in every test."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield

@@ -245,6 +245,26 @@ def test_newton_says_when_it_hits_the_cap():
         rule.solve(one, one, one[0])
 
 
+def test_moments_that_are_lost_cost_the_others_nothing():
+    """An expert that failed has no mode; that of the other one in its batch is found as by itself, in as few steps."""
+    calls = []
+
+    def log_density(z, y):
+        calls.append(1)
+        return LIKELIHOODS["student"](z, y)
+
+    rule, y = LaplaceRule(log_density), torch.tensor([4.0], dtype=torch.float64)
+    mean, variance = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 9.0, dtype=torch.float64)
+    with torch.no_grad():
+        alone, needed = rule.solve(mean, variance, y), len(calls)
+        calls.clear()
+        for lost in (torch.nan, torch.inf):
+            both = rule.solve(torch.cat([mean, mean + lost]), torch.cat([variance, variance]), y)
+            torch.testing.assert_close(both.point[:1], alone.point)
+            torch.testing.assert_close(both.precision[:1], alone.precision)
+    assert len(calls) <= 4 * (needed + 10)
+
+
 @pytest.mark.parametrize("start", [0.0, 1.0])
 def test_beyond_the_cap_the_covariance_stays_positive(start):
     """At zero the slope vanishes though the curvature points the wrong way: a minimum is no mode."""
