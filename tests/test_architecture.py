@@ -8,6 +8,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -180,10 +181,16 @@ DOORS: dict[str, frozenset[str]] = {
 }
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """The tree of a file; each is parsed once, for all tests of a process."""
+    return ast.parse(text)
+
+
 def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
     """Every Python file below ``folder``, by its path from there."""
     for path in sorted(folder.rglob("*.py")):
-        yield path.relative_to(folder), ast.parse(path.read_text(encoding="utf-8"))
+        yield path.relative_to(folder), parsed(path.read_text(encoding="utf-8"))
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -93,9 +93,15 @@ WITHOUT_EXAMPLE = {
 }
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """The tree of a file; each is parsed once, for all tests of a process."""
+    return ast.parse(text)
+
+
 def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
     for path in sorted(folder.rglob("*.py")):
-        yield path.relative_to(folder), ast.parse(path.read_text(encoding="utf-8"))
+        yield path.relative_to(folder), parsed(path.read_text(encoding="utf-8"))
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
