@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 
 # %%
 table = data.load("bananas")
-train = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(2))[:160]
+train = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(2))[:200]
 X, labels = Standardizer.fit(table.X[train], table.y[train]).transform(table.X[train], table.y[train])
 
 strategy = GreedyBlocks(max_knots=80, tolerance=2.0)  # a knot more is not worth its price below two nats a block

@@ -17,7 +17,7 @@
 # # Knots by optimization
 #
 # Where knots are scarce, moving them pays. One knot at a time is proposed and moved with the hyperparameters, or all
-# of a given number move at once; rules that do not see the targets, and greedy choices among the rows, stand beside.
+# of a given number move at once. A rule that does not see the targets stands beside.
 
 # %%
 # %matplotlib inline
@@ -26,7 +26,6 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles import data, metrics, plots
 from gp_ensembles.sparse import (
-    GreedyBlocks,
     OneAtATime,
     RandomSubset,
     Reinitialization,
@@ -75,7 +74,7 @@ grid = torch.linspace(0.0, 10.0, 201, dtype=torch.float64).unsqueeze(-1)
 plots.plot_refinement(grid, described(grown, grid), described(refined, grid), seen=(X, y))
 
 # %% [markdown]
-# ## Twelve knots, four ways
+# ## Twelve knots, three ways
 #
 # The rows are two interlocked bananas, their label taken as a number; scores are those of 5 100 hidden rows.
 
@@ -85,7 +84,6 @@ rows = torch.randperm(len(table.y), generator=generator)
 train, test = rows[:200], rows[200:]
 plane, labels = Standardizer.fit(table.X[train], table.y[train]).transform(table.X, table.y)
 ways = {
-    "greedy blocks": GreedyBlocks(max_knots=12, polish_iterations=0),
     "one at a time": OneAtATime(RandomSubset(), start=8, max_knots=12),
     "simultaneous": Simultaneous(12),
     "greedy variance": Reinitialization(12, greedy_variance_knots),
@@ -112,6 +110,7 @@ plots.plot_knots(
 
 # %% [markdown]
 # The paper's algorithm adds one knot at a time (`OneAtATime`, with `RandomSubset` or `BayesianOptimization` as its
-# proposal) and ends at the first that brings nothing; `stop_reason` tells. Counts, streams and BoTorch: [knots for
+# proposal) and ends at the first that brings nothing; `stop_reason` tells. Knots chosen in blocks, and
+# how many of them: [how many knots](how_many_knots.ipynb). Counts, streams and BoTorch: [knots for
 # counts](knots_for_counts.ipynb), [experts from knots](experts_from_knots.ipynb), [knots in
 # BoTorch](knots_in_botorch.ipynb).
