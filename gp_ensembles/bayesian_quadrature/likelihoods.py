@@ -216,7 +216,9 @@ class DenseLikelihoods:
         values = covariance_at_lags(mixtures, self._lags.values)
         inverse = self._lags.inverse
         places = inverse.flatten().expand(*values.shape[:-1], -1)
-        return values.gather(-1, places).unflatten(-1, inverse.shape)  # an index, whose derivative is slow, is as exact
+        # as an index with ``inverse``, whose derivative is slow
+        matrices: Tensor = values.gather(-1, places).unflatten(-1, inverse.shape)
+        return matrices
 
 
 def check_data(X: Tensor, y: Tensor) -> None:
