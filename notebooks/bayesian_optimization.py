@@ -17,8 +17,7 @@
 # # Bayesian optimization with an ensemble
 #
 # Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`: processes with different kernels, weighed
-# by their evidence. This notebook swaps one for the other, looks at the weights, and follows an objective that moves.
-# It runs in seconds on one thread.
+# by their evidence. This notebook swaps one for the other, climbs by expected improvement, and looks at the weights.
 
 # %%
 # %matplotlib inline
@@ -33,9 +32,8 @@ from botorch.utils.sampling import draw_sobol_samples
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from gp_ensembles import plots
-from gp_ensembles.bo import ExactEnsembleModel, ThompsonLoop, ThompsonSettings, WeightedAcquisition
-from gp_ensembles.cli.optimize.problems import drifting, height_at, make_problem, peak_at
-from gp_ensembles.plots.canvas import ALARM, SERIES, label, new_figure
+from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
+from gp_ensembles.cli.optimize.problems import make_problem
 
 torch.set_num_threads(1)  # the models are made of small matrices: two threads are often slower than one
 torch.manual_seed(0)
@@ -60,12 +58,11 @@ fit_gpytorch_mll(ExactMarginalLogLikelihood(ensemble.likelihood, ensemble))  # o
 
 places = draw_sobol_samples(bounds, 200, 1, seed=1).squeeze(-2)
 truth = branin.evaluate(places, 0)
-error = {}
 with torch.no_grad():
     for name, model in {"SingleTaskGP": process, "ExactEnsembleModel": ensemble}.items():
-        error[name] = (model.posterior(places).mean - truth).square().mean().sqrt().item()
+        print(f"{name:18} error {(model.posterior(places).mean - truth).square().mean().sqrt().item():.1f}")
 names = ("rbf", "matern 2.5", "matern 1.5")
-error, dict(zip(names, ensemble.log_weights.exp().tolist(), strict=True))
+print({name: round(weight, 2) for name, weight in zip(names, ensemble.log_weights.exp().tolist(), strict=True)})
 
 # %% [markdown]
 # ## Expected improvement, exact under the weights
@@ -76,64 +73,25 @@ error, dict(zip(names, ensemble.log_weights.exp().tolist(), strict=True))
 
 # %%
 weights = []
-for _ in range(8):
+for _ in range(12):
     model = ExactEnsembleModel(X, Y).fit(None if not weights else model.hyperparameters)
     weights.append(model.log_weights)
     improvement = WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=Y.max()))
     x, _ = optimize_acqf(improvement, bounds, q=1, num_restarts=4, raw_samples=64, options={"maxiter": 50})
     X, Y = torch.cat([X, x]), torch.cat([Y, branin.evaluate(x, 0)])
-Y.max().item(), branin.optimum(0)
-
-# %%
+print(f"best of {len(Y)}: {Y.max().item():.3f}, the optimum {branin.optimum(0):.3f}")
 plots.plot_weights(torch.stack(weights, dim=-1), names, first_row=12)
 
 # %% [markdown]
 # One more observation needs no new fit: `condition_on_observations` learns it, weights included, and leaves the model
-# that it came from as it was. (Beyond a thousand observations, take an `EnsembleModel`, which learns each at the same
-# cost.)
+# that it came from as it was. Beyond a thousand observations, take an `EnsembleModel`, which learns each at the same
+# cost.
 
 # %%
 more = model.condition_on_observations(X[-1:], Y[-1:])
 model.log_weights.exp(), more.log_weights.exp()
 
-
 # %% [markdown]
-# ## An objective that moves
-#
-# A bump whose top moves on a circle and whose height breathes. A loop of Thompson samples draws an expert by its
-# weight, a function from it, and observes where that function is highest. With `forgetting`, every expert has twins
-# that forget at different rates; how fast the world moves need not be known. Regret is counted from each moment's own
-# optimum.
-
-
-# %%
-def follow(forgetting, num_rounds=45):
-    settings = ThompsonSettings(128, smoothnesses=(2.5,), forgetting=forgetting, refit_every=20, raw_samples=256)
-    loop = ThompsonLoop(bounds, settings, generator=torch.Generator().manual_seed(1))
-    return loop.run(lambda X: drifting(X, loop.Y.shape[0]), num_rounds)
-
-
-runs = {"forgetting": follow((0.97, 0.9)), "static": follow(())}
-X, _ = runs["forgetting"]
-peaks = torch.stack([peak_at(t, X) for t in range(len(X))])
-heights = torch.tensor([height_at(t) for t in range(len(X))], dtype=torch.float64)
-regret = {name: (heights - Y.squeeze(-1)).cumsum(0) for name, (_, Y) in runs.items()}
-{name: values[-1].item() for name, values in regret.items()}
-
-# %%
-figure, (left, right) = new_figure(1, 2, 10.0, 4.4)
-times = range(len(X))
-left.plot(*peaks.T, color=ALARM, linewidth=1.5, label="the optimum's path")
-points = left.scatter(*X.T, c=list(times), s=18, cmap="viridis", label="points observed")
-figure.colorbar(points, ax=left, label="evaluation")
-label(left, "where the loop that forgets has looked", "x1", "x2")
-left.set_aspect("equal")
-for color, (name, values) in zip(SERIES, regret.items(), strict=False):
-    right.plot(times, values, color=color, label=name)
-label(right, "cumulative regret", "evaluations", "")
-figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-figure
-
-# %% [markdown]
-# Many runs, other problems and single Gaussian processes beside them, in one table with intervals:
-# `gp-ensembles optimize --problems branin drifting --seeds 5 --out out/optimize`.
+# [An optimum that moves](moving_optimum.ipynb) needs experts that forget. Many runs, other problems and single
+# Gaussian processes beside them, in one table with intervals: `gp-ensembles optimize --problems branin drifting
+# --seeds 5 --out out/optimize`.

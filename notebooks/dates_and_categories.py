@@ -28,7 +28,7 @@ import gp_ensembles as gpe
 from gp_ensembles.plots.canvas import BAND, INK, MEAN, new_figure
 
 rng = np.random.default_rng(0)
-time = pd.date_range("2026-03-02", periods=24 * 21, freq="h")
+time = pd.date_range("2026-03-02", periods=24 * 14, freq="h")
 weather = rng.choice(["sun", "rain", "snow"], size=len(time), p=[0.6, 0.3, 0.1])
 wind = rng.gamma(2.0, 2.0, len(time))
 X = pd.DataFrame({"time": time, "weather": weather, "wind": np.where(rng.random(len(time)) < 0.05, np.nan, wind)})

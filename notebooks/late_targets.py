@@ -30,25 +30,25 @@ from gp_ensembles.plots.canvas import SERIES, new_figure
 from gp_ensembles.streaming.late import LateTargets
 
 generator = torch.Generator().manual_seed(0)
-X = torch.rand(320, 2, generator=generator, dtype=torch.float64)
-level = torch.randn(320, generator=generator, dtype=torch.float64).cumsum(0)
-y = 0.03 * level + 2 * X[:, 0] + 0.1 * torch.randn(320, generator=generator, dtype=torch.float64)
+X = torch.rand(260, 2, generator=generator, dtype=torch.float64)
+level = torch.randn(260, generator=generator, dtype=torch.float64).cumsum(0)
+y = 0.03 * level + 2 * X[:, 0] + 0.1 * torch.randn(260, generator=generator, dtype=torch.float64)
 
 spec = replace(gpe.doebe, bases=(gpe.bases.LinearBasis(),), random_walk_variances=(1e-3,))
 delays, means, deviations = (0, 2, 8), {}, {}
 for delay in delays:
-    model = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=200)).fit(X[:200], y[:200])
+    model = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=160)).fit(X[:160], y[:160])
     late, answers = LateTargets(model), []
-    for row in range(200, 320):
+    for row in range(160, 260):
         answers.append(late.predict(row, X[row]))
-        if row - delay >= 200:
+        if row - delay >= 160:
             late.observe(row - delay, float(y[row - delay]))
     means[delay] = torch.stack([answer.mean.squeeze() for answer in answers])
     deviations[delay] = torch.stack([answer.stddev.squeeze() for answer in answers])
 
 # %%
 figure, axes = new_figure(1, 2, 8.0, 3.6)
-errors = [(means[delay] - y[200:]).square().mean().sqrt().item() for delay in delays]
+errors = [(means[delay] - y[160:]).square().mean().sqrt().item() for delay in delays]
 widths = [deviations[delay].median().item() for delay in delays]
 for axis, title, heights in zip(
     axes, ("root mean squared error", "predicted deviation, median"), (errors, widths), strict=True

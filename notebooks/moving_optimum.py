@@ -37,7 +37,7 @@ def peak(step):
 def run(forgetting):
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     settings = ThompsonSettings(
-        64, smoothnesses=(2.5,), forgetting=forgetting, refit_every=20, raw_samples=128, num_restarts=2
+        48, smoothnesses=(2.5,), forgetting=forgetting, refit_every=25, raw_samples=64, num_restarts=1
     )
     loop = ThompsonLoop(bounds, settings, generator=torch.Generator().manual_seed(1))
 

@@ -32,7 +32,7 @@ models = {
 }
 said = {name: [] for name in models}
 truth = []
-for x, y in datasets.TrumpApproval().take(400):
+for x, y in datasets.TrumpApproval().take(300):
     truth.append(y)
     for name, model in models.items():
         said[name].append(model.predict_one(x))
@@ -45,7 +45,7 @@ for name, values in said.items():
 figure, (axis,) = new_figure(1, 1, 7.5, 3.6)
 axis.plot(truth, ".", color=INK, markersize=3, label="approval")
 for color, (name, values) in zip((SERIES[1], SERIES[0]), said.items(), strict=True):
-    axis.plot(range(100, 400), values[100:], color=color, linewidth=1.2, label=name)
+    axis.plot(range(100, 300), values[100:], color=color, linewidth=1.2, label=name)
 label(axis, "predictions made before each day's figure", "day", "approval, %")
 axis.set_ylim(min(truth) - 2, max(truth) + 2)
 figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)

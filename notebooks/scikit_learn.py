@@ -37,7 +37,7 @@ models = {
     "nearest neighbors": KNeighborsRegressor(),
     "Bayesian ridge": BayesianRidge(),
 }
-folds = KFold(5, shuffle=True, random_state=0)
+folds = KFold(3, shuffle=True, random_state=0)
 scores = {name: cross_val_score(model, X, y, cv=folds) for name, model in models.items()}
 model = models["OnlineRegressor"].fit(X[:250], y[:250])
 mean, deviation = model.predict(X[250:], return_std=True)
@@ -46,8 +46,8 @@ print(f"{np.mean(np.abs(y[250:] - mean) < 1.645 * deviation):.0%} of 50 further 
 # %%
 figure, (left, right) = new_figure(1, 2, 8.5, 3.6)
 for place, (color, values) in enumerate(zip(SERIES, scores.values(), strict=False)):
-    left.plot(values, np.full(5, place) + np.linspace(-0.1, 0.1, 5), "o", color=color, markersize=6)
-label(left, "five folds", "R² (1 is perfect)", "")
+    left.plot(values, np.full(3, place) + np.linspace(-0.1, 0.1, 3), "o", color=color, markersize=6)
+label(left, "three folds", "R² (1 is perfect)", "")
 left.set_yticks(range(3), list(scores))
 left.set_ylim(2.5, -0.5)
 right.errorbar(mean, y[250:], xerr=1.645 * deviation, fmt="o", markersize=3.5, elinewidth=0.8, color=SERIES[0])

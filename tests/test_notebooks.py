@@ -107,3 +107,8 @@ def test_what_a_reader_should_not_see_fails_the_build(gallery):
     assert gallery.complaints(ran(said, picture)) == []
     assert gallery.complaints(ran(said)) == ["shows no picture"]
     assert gallery.complaints(ran(warned, picture)) == ["says 'UserWarning: no'"]
+
+
+def test_examples_that_take_too_long_are_named(gallery):
+    assert gallery.too_long({"short": gallery.LONG, "long": 12.34}) == "more than 10 s of a processor: long (12.3 s)"
+    assert gallery.too_long({"short": 0.5}) == "more than 10 s of a processor: none"

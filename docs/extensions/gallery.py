@@ -1,13 +1,13 @@
 """The gallery: every text notebook is run once and shown with its outputs; its last picture is its thumbnail.
 
 A notebook that warns, or that shows no picture, is a warning of the build, which ``make docs`` takes for an error.
-One that has not changed since it was run last, nor the library, is not run again.
+One that has not changed since it was run last, nor the library, is not run again. What each took of a processor,
+imports included, is written beside the pages, and those that are longer than a reader should wait are named.
 """
 
 import base64
 import hashlib
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from logging import getLogger
@@ -29,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 getLogger("traitlets").setLevel("WARNING")  # no line for each kernel that starts
 _TOO_LONG = 300  # seconds
 _AT_ONCE = 2
+LONG = 10.0  # seconds of a processor above which an example is named
+_HOW_LONG = "import time\n\nprint(time.process_time())"  # a last cell, of which the page knows nothing
 # Matrices are small, and two kernels run at once; and they shall run this library, not one that is installed.
 _SURROUNDINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
@@ -40,13 +42,32 @@ def run_all() -> None:
     sources = [source for source in sorted(NOTEBOOKS.glob("*.py")) if not _is_made(source, library)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for source, seconds in zip(sources, pool.map(lambda source: run(source, library), sources), strict=True):
-            _LOG.info("gallery: %s took %.1f s", source.stem, seconds)
+            _LOG.info("gallery: %s took %.1f s of a processor", source.stem, seconds)
+    taken = _seconds_of_all()
+    lines = [f"{name},{seconds:.1f}\n" for name, seconds in taken.items()]
+    (MADE / "seconds.csv").write_text("".join(["example,seconds\n", *lines]), encoding="utf-8")
+    _LOG.info("gallery: %s", too_long(taken))
+
+
+def too_long(taken: dict[str, float]) -> str:
+    """What is said of the seconds that examples took."""
+    found = [f"{name} ({seconds:.1f} s)" for name, seconds in taken.items() if seconds > LONG]
+    return f"more than {LONG:.0f} s of a processor: {', '.join(found) or 'none'}"
+
+
+def _seconds_of_all() -> dict[str, float]:
+    """Seconds of a processor of every example, those included that were not run again."""
+    made = {source.stem: MADE / f"{source.stem}.ipynb" for source in sorted(NOTEBOOKS.glob("*.py"))}
+    taken = {
+        name: nbformat.read(path, as_version=4).metadata.get("seconds") for name, path in made.items() if path.exists()
+    }
+    return {name: seconds for name, seconds in taken.items() if seconds is not None}
 
 
 def run(source: Path, library: str) -> float:
-    """Run a text notebook, keep it with its outputs and its thumbnail; returns the seconds that it took."""
-    began = time.perf_counter()
+    """Run a text notebook, keep it with its outputs and its thumbnail; returns its seconds of a processor."""
     notebook = jupytext.read(source)
+    notebook.cells.append(nbformat.v4.new_code_cell(_HOW_LONG))
     client = NotebookClient(
         notebook,
         timeout=_TOO_LONG,
@@ -54,6 +75,7 @@ def run(source: Path, library: str) -> float:
         extra_arguments=["--log-level=40"],  # errors only
     )
     client.execute(env={**os.environ, **_SURROUNDINGS})
+    notebook.metadata["seconds"] = seconds = float(notebook.cells.pop().outputs[0]["text"])  # of the kernel's process
     wrong = complaints(notebook)
     for complaint in wrong:
         _LOG.warning("gallery: %s %s", source.stem, complaint)
@@ -62,7 +84,7 @@ def run(source: Path, library: str) -> float:
         (MADE / f"{source.stem}.png").write_bytes(base64.b64decode(pictures[-1]))
     notebook.metadata["made_from"] = None if wrong else _mark(source, library)  # what is wrong is run again
     nbformat.write(notebook, MADE / f"{source.stem}.ipynb")
-    return time.perf_counter() - began
+    return seconds
 
 
 def complaints(notebook: Any) -> list[str]:

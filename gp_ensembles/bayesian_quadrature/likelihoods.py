@@ -214,7 +214,11 @@ class DenseLikelihoods:
         if self._lags is None:
             return covariance(mixtures, self.X, self.X, self.reflection)
         values = covariance_at_lags(mixtures, self._lags.values)
-        return values[..., self._lags.inverse]
+        inverse = self._lags.inverse
+        places = inverse.flatten().expand(*values.shape[:-1], -1)
+        # as an index with ``inverse``, whose derivative is slow
+        matrices: Tensor = values.gather(-1, places).unflatten(-1, inverse.shape)
+        return matrices
 
 
 def check_data(X: Tensor, y: Tensor) -> None:

@@ -1,0 +1,79 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Handwritten digits, embedded
+#
+# Images arrive one after another, and each gets a place on a map of two coordinates as it comes, from an ensemble of
+# Gaussian-process latent variable models that learn online (IE-GPLVM, Lu et al. 2022). Principal components of all
+# images stand beside.
+
+# %%
+# %matplotlib inline
+import torch
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+
+from gp_ensembles.gplvm import ie_gplvm
+from gp_ensembles.plots import plot_embedding
+
+torch.set_num_threads(1)
+
+
+def neighbor_error(places, label):
+    """Share of rows whose nearest other row has another label."""
+    nearest = NearestNeighbors(n_neighbors=1).fit(places).kneighbors(return_distance=False)[:, 0]
+    return float((label[nearest] != label).double().mean())
+
+
+# %% [markdown]
+# 300 images of 8 x 8 pixels, shuffled. The first 100 are embedded together: places and two variances of each expert
+# are those of the largest posterior density. Then every row is placed where the Gaussian processes explain it best,
+# searched from where its three nearest neighbors lie, and learned at once. Pixels that are constant in the first
+# images say nothing; we leave them out.
+
+# %%
+digits = load_digits()
+order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))[:300]
+label = torch.tensor(digits.target)[order]
+rows = torch.tensor(digits.data, dtype=torch.float64)[order]
+rows = rows[:, rows[:100].std(0) > 0]
+
+model = ie_gplvm(rows.shape[1], generator=torch.Generator().manual_seed(0))
+first = model.start(rows[:100])
+seen = model.update(rows[100:], block_size=50)  # 1 is the algorithm; blocks are faster, and lose little
+model.log_weights.exp().round(decimals=3), model.best_expert
+
+# %% [markdown]
+# For comparison, the principal components of all rows together.
+
+# %%
+flat = torch.tensor(PCA(2).fit_transform(rows.numpy()))
+names = [str(int(digit)) for digit in label]
+plot_embedding(flat, names, title=f"principal components of all rows, 1-NN error {neighbor_error(flat, label):.1%}")
+
+# %% [markdown]
+# Every expert has a latent space of its own. What the algorithm reports, `seen.embedding`, is the place in the space
+# of the expert that explains that row best (`seen.expert`). To compare rows, all of them should lie in one space:
+# that of `best_expert`, under which all rows so far are the most probable.
+
+# %%
+places = torch.cat([first.by_expert, seen.by_expert], dim=1)[model.best_expert]
+plot_embedding(places, names, title=f"digits, 1-NN error {neighbor_error(places, label):.1%}")
+
+# %% [markdown]
+# For a file: `gp-ensembles embed ROWS.csv --label kind --out out/map` writes places, weights, scores and a picture,
+# goes on after an interruption (`--resume`), and says what is wrong with a row by its name.

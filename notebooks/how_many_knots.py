@@ -1,0 +1,83 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # How many knots?
+#
+# A Gaussian process of N rows costs O(N³), and O(NK²) seen through K knots. How many are enough is answered from the
+# data: knots are added in blocks where they raise a lower bound of the log evidence most, until a block is not worth
+# its price. What comes out is a GPyTorch and BoTorch model.
+
+# %%
+# %matplotlib inline
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+
+from gp_ensembles import data, plots
+from gp_ensembles.sparse import GreedyBlocks, select_knots
+from gp_ensembles.streaming import Standardizer
+
+torch.set_num_threads(1)
+
+# %% [markdown]
+# Two interlocked bananas (the table travels with the package `river`); the label is taken as a number. For a CSV of
+# yours, `data.read_csv("DATA.csv", "y")` gives the same kind of table, and columns are best brought to one scale.
+
+# %%
+table = data.load("bananas")
+train = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(2))[:200]
+X, labels = Standardizer.fit(table.X[train], table.y[train]).transform(table.X[train], table.y[train])
+
+strategy = GreedyBlocks(max_knots=80, tolerance=2.0)  # a knot more is not worth its price below two nats a block
+kernel = ScaleKernel(RBFKernel(ard_num_dims=2))
+found = select_knots(X, labels, kernel, strategy=strategy, generator=torch.Generator().manual_seed(0))
+print(f"{len(found.knots)} knots: {found.stop_reason}")
+for step in found.history:
+    print(f"{step.action:8} {step.num_knots:4} knots  {step.objective:8.1f} to {step.upper_bound:8.1f} nats")
+
+# %% [markdown]
+# The dashes are the upper bound of the log evidence. The hyperparameters change from step to step, and the upper
+# bound with them: early it promises far more than there is.
+
+# %%
+growth = tuple(
+    torch.tensor([getattr(step, column) for step in found.history], dtype=torch.float64)
+    for column in ("num_knots", "objective", "upper_bound")
+)
+plots.plot_growth({"greedy blocks": growth}, title="bananas")
+
+# %%
+sides = torch.linspace(-3.0, 3.2, 40, dtype=torch.float64)
+plane = torch.cartesian_prod(sides, sides)
+with torch.no_grad():
+    posterior = found.model.posterior(plane.unsqueeze(-2), observation_noise=True)  # a batch of single points
+    mean, half = posterior.mean.flatten(), 1.645 * posterior.variance.sqrt().flatten()
+fit = plots.KnotFit(found.knots, mean, mean - half, mean + half)
+plots.plot_knots(plane, fit, seen=(X, labels), names=("x1", "x2", "label"))
+
+# %% [markdown]
+# ## The default
+#
+# Without a strategy the answer is "all of them" where that can be had: up to some thousand rows the exact process is
+# no dearer, and a better fit. `predict` gives distributions of targets.
+
+# %%
+exact = select_knots(X, labels, generator=torch.Generator().manual_seed(0))
+print(type(exact.model).__name__, exact.stop_reason)
+print("95 % quantiles:", [round(value, 2) for value in exact.predict(X[:3]).quantile(0.95).tolist()])
+
+# %% [markdown]
+# What an objective sees in a knot: [VFE and FITC](vfe_and_fitc.ipynb). The paper's models beside the default, on five
+# splits: `python -m studies knots --dataset boston --data FOLDER --out out/boston`.
