@@ -163,4 +163,4 @@ plots.plot_calibration(fused["BHS"].cdf(test_y))
 # %% [markdown]
 # Experts and weights [learned together](mixture_of_experts.ipynb), and [weights from a
 # stream](fusion_of_streams.ipynb). The paper's comparison of these models, with more experts or more frequencies:
-# `python -m studies fusion --figure 3a --out out/fusion`, in minutes with `--inference laplace`.
+# `python -m studies fusion figure-3a`, in minutes with `--inference laplace`.

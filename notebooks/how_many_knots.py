@@ -80,4 +80,4 @@ print("95 % quantiles:", [round(value, 2) for value in exact.predict(X[:3]).quan
 
 # %% [markdown]
 # What an objective sees in a knot: [VFE and FITC](vfe_and_fitc.ipynb). The paper's models beside the default, on five
-# splits: `python -m studies knots --dataset boston --data FOLDER --out out/boston`.
+# splits: `python -m studies knots boston --data FOLDER`.

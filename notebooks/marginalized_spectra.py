@@ -97,5 +97,4 @@ plots.plot_spectra(
 
 # %% [markdown]
 # How the evidence is computed, and when to trust it, has [a notebook of its own](evidence_of_kernels.ipynb). The
-# paper's tables, with RBF and Matern kernels beside them: `python -m studies maskerade --table 5 --data FOLDER --out
-# out/table5`.
+# paper's tables, with RBF and Matern kernels beside them: `python -m studies maskerade table-5 --data FOLDER`.

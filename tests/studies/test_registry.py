@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,15 @@ from studies.__main__ import experiment_parser, main
 from studies.harness.comparison import Estimate, Printed, beside_printed, estimate, paired, read_printed
 from studies.harness.experiment import Choices, found_sets
 from studies.harness.sources import PaperSet, Sources
-from studies.registry import PAPERS, listing
+from studies.registry import PAPERS, listing, paper_named
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
+PAGES = [
+    path
+    for folder in ("docs", "notebooks", "benchmarks")
+    for path in sorted((STUDIES.parent / folder).rglob("*"))
+    if path.suffix in {".md", ".py"} and "python -m studies " in path.read_text(encoding="utf-8")
+]
 EXPERIMENTS = [(paper, one) for paper in PAPERS.values() for one in paper.experiments]
 
 
@@ -129,3 +136,10 @@ def test_printed_numbers_belong_to_experiments(path):
     assert all(row["where"] for row in rows)
     keys = [(row["experiment"], row["set"], row["method"], row["score"]) for row in rows]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_that_pages_name_exist(path):
+    for paper, what in re.findall(r"python -m studies ([\w-]+) (\S+?)[`\s]", path.read_text(encoding="utf-8")):
+        if paper not in ("list", "arena"):
+            assert paper_named(paper).experiment(what).name == what
