@@ -23,10 +23,20 @@ from typing import Any
 import torch
 
 from benchmarks.bench_row import load
+from benchmarks.measured import Cell, keep
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 _WARM = 1000
+COLUMNS = {
+    "libraries": "the libraries, MB",
+    "memory": "memory beyond them, MB",
+    "file": "a file of the model, MB",
+    "load": "reading it, seconds",
+    "median": "a row by itself, milliseconds",
+    "third": "third slowest of 1 500, in such rows",
+    "stop": "slowest",
+}
 
 
 def measured(folder: Path, title: str, preset: str, num_rows: int, num_single: int) -> dict[str, float]:
@@ -49,6 +59,7 @@ def measured(folder: Path, title: str, preset: str, num_rows: int, num_single: i
         OnlineModel.load(file)
         loading = time.process_time() - started
     return {
+        "libraries": before,
         "memory": memory,
         "file": size,
         "load": loading,
@@ -76,15 +87,12 @@ def main() -> None:
         found = measured(options.data, options.set, options.one, options.rows, options.single)
         print(json.dumps(found))
         return
-    print("| preset | memory, MB | file, MB | read in, s | slowest row, medians | third slowest | median row, ms |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    rows: list[list[Cell]] = []
     for preset in options.presets.split(","):
         found = _in_process(preset)
-        print(
-            f"| `{preset}` | {found['memory']:.0f} | {found['file']:.0f} | {found['load']:.1f} | {found['stop']:.0f} | "
-            f"{found['third']:.0f} | {found['median']:.2f} |",
-            flush=True,
-        )
+        rows.append([f"`{preset}`", *(found[part] for part in COLUMNS)])
+        print(rows[-1], flush=True)
+    keep("presets", "python -m benchmarks.preset_memory --data FOLDER", ["", *COLUMNS.values()], rows)
 
 
 def _in_process(preset: str) -> dict[str, Any]:

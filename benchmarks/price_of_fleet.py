@@ -14,6 +14,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
+from benchmarks.measured import keep
 from benchmarks.price_of_block import Ratio
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.build import FitSettings
@@ -141,5 +142,6 @@ if __name__ == "__main__":
     parser.add_argument("--series", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=4)
     given = parser.parse_args()
-    for what, ratio, most in ratios(given.series, given.rounds):
-        print(f"{ratio:8.3f} {'' if most is None else f'(at most {most:.2f})':16s} {what}")
+    found = ratios(given.series, given.rounds)
+    command = "python -m benchmarks.price_of_fleet"
+    keep("fleet", command, ["", "goal, at most", "ratio"], [[what, most, ratio] for what, ratio, most in found])

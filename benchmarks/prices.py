@@ -5,23 +5,26 @@
 
 Each ratio is of two CPU times of one thread that took turns in one process, so it holds on other machines as well as
 caches allow; the floors, a matrix product and reading memory, are measured in the same run. ``--history`` adds the run
-to a file of what each version cost, and shows the last run of the same processor beside it.
+to a file of what each version cost, and shows the last run of the same processor beside it. ``--keep`` runs nothing: it
+writes the table of the site from the last runs of ``benchmarks/prices.jsonl`` with numba and without.
 """
 
 import argparse
 import datetime
 import json
-import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from benchmarks import price_of_block, price_of_fit, price_of_laplace, price_of_row, price_of_rules
+from benchmarks.measured import Cell, keep, processor
 from benchmarks.price_of_block import Ratio, product_rate, read_rate
 from gp_ensembles import __version__
 from gp_ensembles.numerics.compiled import IS_COMPILED
 
+HISTORY = Path(__file__).with_name("prices.jsonl")
+COLUMNS = ("", "goal, at most", "without numba", "with numba")
 PARTS: dict[str, Callable[[], list[Ratio]]] = {
     "blocks": price_of_block.ratios,
     "single rows": price_of_row.ratios,
@@ -31,14 +34,6 @@ PARTS: dict[str, Callable[[], list[Ratio]]] = {
 }
 
 
-def processor() -> str:
-    """Its name, as far as the system tells."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
-
-
 def earlier(history: Path, name: str, compiled: bool) -> dict[str, float]:
     """Ratios of the last run of a history on the same processor, with numba or without as this one."""
     runs = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
@@ -46,11 +41,27 @@ def earlier(history: Path, name: str, compiled: bool) -> dict[str, float]:
     return dict(alike[-1]["ratios"]) if alike else {}
 
 
+def table(history: Path) -> list[list[Cell]]:
+    """For each ratio of the last runs its goal, and what it was without numba and with it."""
+    runs = [json.loads(line) for line in history.read_text(encoding="utf-8").splitlines()]
+    plain, fast = ([run for run in runs if run["compiled"] == is_compiled][-1] for is_compiled in (False, True))
+    with_numba = {name.replace(", with numba", ""): ratio for name, ratio in fast["ratios"].items()}
+    rows: list[list[Cell]] = []
+    for what, ratio in plain["ratios"].items():
+        name = what.replace(", without numba", "")
+        rows.append([name, plain["goals"].get(what), ratio, with_numba.get(name)])
+    return rows
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--history", type=Path, default=None, help="a file of JSON lines, to which the run is added")
+    parser.add_argument("--keep", action="store_true", help="only write the table of the site")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args(arguments)
+    if options.keep:
+        keep("prices", "python -m benchmarks.prices --history benchmarks/prices.jsonl", COLUMNS, table(HISTORY))
+        return
     torch.set_num_threads(1)
     name = processor()
     before = {} if options.history is None else earlier(options.history, name, IS_COMPILED)
@@ -59,9 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(", ".join(f"{what} {value:.0f}" for what, value in floors.items()))
     print("\n| | ratio | goal, at most | last run |\n|---|---:|---:|---:|")
     found: dict[str, float] = {}
+    goals: dict[str, float] = {}
     for part in options.parts:
         for what, ratio, most in PARTS[part]():
             found[what] = round(ratio, 3)
+            goals |= {} if most is None else {what: most}
             goal = "" if most is None else f"{most:g}{'' if ratio <= most else ' (missed)'}"
             past = f"{before[what]:.2f}" if what in before else ""
             print(f"| {what} | {ratio:.2f} | {goal} | {past} |", flush=True)
@@ -74,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "compiled": IS_COMPILED,
             "floors": {what: round(value, 1) for what, value in floors.items()},
             "ratios": found,
+            "goals": goals,
         }
         with options.history.open("a", encoding="utf-8") as file:
             file.write(json.dumps(run) + "\n")

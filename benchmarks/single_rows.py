@@ -5,7 +5,7 @@
 All models fit to the same warm-up rows, and then take turns, some rows each. Times are CPU times of one thread, in
 microseconds; "times" is how many rows a model learns while `bases`, all bases at three speeds and nothing further,
 learns one (medians). With numba installed (extra ``fast``) rows of `light` are compiled. ``--learn-one`` adds what
-river's interface makes of `light`.
+river's interface makes of `light`. ``--keep`` writes the table for the site, of runs with numba or without.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.bench_row import load
+from benchmarks.measured import Cell, keep
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.estimators.river import RiverRegressor
 from gp_ensembles.numerics.compiled import IS_COMPILED
@@ -26,6 +27,7 @@ from studies.arena.ours import VARIANTS
 
 OLD = "bases"
 TURN = 20  # rows
+COLUMNS = ["", "set", "`predict`, median", "99 of 100", "then `observe`, median", "99 of 100", "slowest"]
 Calls = tuple[Callable[[int], object], Callable[[int], object]]  # predict and learn the row of a number
 
 
@@ -69,6 +71,19 @@ def show(name: str, times: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
         print(f"| {name} | {model} | {learning} | {ratio} | {predicting} |", flush=True)
 
 
+def cells(name: str, times: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[list[Cell]]:
+    """Rows of the table that is kept."""
+    return [
+        [
+            f"`{model}`",
+            name,
+            *(float(np.percentile(predicted, q)) for q in (50, 99)),
+            *(float(np.percentile(learned, q)) for q in (50, 99, 100)),
+        ]
+        for model, (predicted, learned) in times.items()
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -76,12 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--presets", nargs="+", default=["light", "auto", "deep"])
     parser.add_argument("--learn-one", action="store_true")
     parser.add_argument("--warmup", type=int, default=1000)
-    parser.add_argument("--rows", type=int, default=500)
+    parser.add_argument("--rows", type=int, default=400)
+    parser.add_argument("--keep", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     print(f"numba: {'yes' if IS_COMPILED else 'no'}\n")
     print("| set | model | observe p50 | p99 | max | times | predict p50 | p99 |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
+    kept: list[list[Cell]] = []
     for name in options.sets:
         X, y = load(options.data, name)
         varies = X[: options.warmup].std(0) > 0
@@ -89,7 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         models = {preset: of_preset(preset, X, y, options.warmup) for preset in [*options.presets, OLD]}
         if options.learn_one:
             models["light, river"] = of_river(X, y, options.warmup)
-        show(name, measure(models, options.warmup, options.rows))
+        times = measure(models, options.warmup, options.rows)
+        show(name, times)
+        kept += cells(name, times)
+    if options.keep:
+        chosen = f"--sets {' '.join(options.sets)} --presets {' '.join(options.presets)}"
+        command = f"python -m benchmarks.single_rows --data FOLDER {chosen} --keep"
+        keep(f"single_rows_{'with' if IS_COMPILED else 'without'}_numba", command, COLUMNS, kept)
 
 
 if __name__ == "__main__":

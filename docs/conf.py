@@ -19,10 +19,12 @@ version = release = gp_ensembles.__version__
 
 extensions = [
     "cells",
+    "defaults",
     "gallery",
     "house",
     "links",
     "mathml",
+    "measured",
     "properties",
     "reachable",
     "myst_nb",

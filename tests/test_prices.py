@@ -1,12 +1,11 @@
 """The table of prices: what it prints, and the history that it keeps."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks import prices
+from benchmarks import measured, prices
 from benchmarks.price_of_block import best_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,13 +42,15 @@ def test_unknown_parts_are_refused(capsys) -> None:
     assert "invalid choice" in capsys.readouterr().err
 
 
-def test_the_table_of_ratios_stands_in_the_history():
-    runs = [json.loads(line) for line in (ROOT / "benchmarks" / "prices.jsonl").read_text().splitlines()]
-    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").split("### As ratios")[1]
-    lines = re.findall(r"^\| (.+?) \| [\d.]* \| \**([\d.]+)\** \| \**([\d.]+)\** \|$", text.split("\n### ")[0], re.M)
-    assert len(lines) > 30
-    for column, numba in ((1, "without numba"), (2, "with numba")):
-        kept = [run["ratios"] for run in runs if run["compiled"] == (numba == "with numba")][-1]
-        plain = {re.sub(f", {numba}", "", name): value for name, value in kept.items()}
-        found = {line[0]: plain[line[0]] for line in lines}
-        assert {line[0]: float(line[column]) for line in lines} == pytest.approx(found, abs=0.011)  # rounded twice
+def test_the_table_of_ratios_is_that_of_the_last_runs(tmp_path):
+    history = tmp_path / "prices.jsonl"
+    run = {"ratios": {"auto, without numba: a row": 4.0, "other": 1.0}, "goals": {"auto, without numba: a row": 3.0}}
+    fast = {"ratios": {"auto, with numba: a row": 2.0, "other": 1.5}, "goals": {}}
+    older = {**run, "ratios": {"gone": 1.0}, "compiled": False}
+    lines = [older, {**run, "compiled": False}, {**fast, "compiled": True}]
+    history.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert prices.table(history) == [["auto: a row", 3.0, 4.0, 2.0], ["other", None, 1.0, 1.5]]
+
+
+def test_the_site_shows_the_last_runs():
+    assert measured.read("prices").rows == prices.table(ROOT / "benchmarks" / "prices.jsonl")

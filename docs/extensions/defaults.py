@@ -27,5 +27,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     ) -> tuple[str | None, str | None]:
         return (None if signature is None else written(signature)), returned
 
+    app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-process-signature", process)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

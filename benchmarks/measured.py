@@ -1,0 +1,100 @@
+"""Numbers that pages of the site show: ``benchmarks/numbers/NAME.json``, which a command writes and no hand does.
+
+A page says ``{measured} NAME`` where the table belongs; command, day and processor come from the file, too.
+"""
+
+import datetime
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from gp_ensembles.files.replacing import write_text
+
+FOLDER = Path(__file__).with_name("numbers")
+
+Cell: TypeAlias = str | float | None
+
+
+class Table(NamedTuple):
+    """What a command found.
+
+    Attributes:
+        command: What writes it again; ``FOLDER`` stands for a folder of data.
+        date: The day, ISO.
+        processor: What one thread of it ran on.
+        torch: The version.
+        columns: The heading of each.
+        rows: A cell for each column; ``None`` where there is nothing to say.
+    """
+
+    command: str
+    date: str
+    processor: str
+    torch: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+
+def processor() -> str:
+    """Its name, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def keep(name: str, command: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """Write what was found today on this machine, in place of what was found before, and print it.
+
+    Raises:
+        ValueError: If a row has not a cell for each column.
+    """
+    if any(len(row) != len(columns) for row in rows):
+        raise ValueError(f"rows of {name} need {len(columns)} cells, one for each of {', '.join(columns)}")
+    found = [[round(cell, 4) if isinstance(cell, float) else cell for cell in row] for row in rows]
+    today = datetime.date.today().isoformat()
+    table = Table(command, today, processor(), torch.__version__, list(columns), found)
+    text = json.dumps(table._asdict(), indent=1, ensure_ascii=False)
+    write_text(FOLDER / f"{name}.json", text + "\n")
+    print(markdown(table))
+    return table
+
+
+def read(name: str, folder: Path = FOLDER) -> Table:
+    """What is kept under a name.
+
+    Raises:
+        OSError: If nothing is.
+    """
+    return Table(**json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def markdown(table: Table) -> str:
+    """The table, and under it where it comes from."""
+    aligned = [_is_number(column, table) for column in range(len(table.columns))]
+    lines = [
+        "| " + " | ".join(table.columns) + " |",
+        "|" + "|".join("---:" if right else "---" for right in aligned) + "|",
+        *("| " + " | ".join(shown(cell) for cell in row) + " |" for row in table.rows),
+    ]
+    source = f"`{table.command}`, {table.date}, one thread of an {table.processor}, torch {table.torch}"
+    return "\n".join(lines) + f"\n\n{source}.\n"
+
+
+def shown(cell: Cell) -> str:
+    """Three digits of a number, thousands apart."""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return cell
+    if abs(cell) >= 100:
+        return f"{cell:,.0f}".replace(",", "\N{NO-BREAK SPACE}")
+    return f"{cell:.3g}" if abs(cell) >= 1 else f"{cell:.3f}".rstrip("0").rstrip(".")
+
+
+def _is_number(column: int, table: Table) -> bool:
+    return all(row[column] is None or not isinstance(row[column], str) for row in table.rows)

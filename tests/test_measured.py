@@ -1,0 +1,64 @@
+"""Numbers on the site that a command has written: each is shown, and each says what writes it again."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import measured
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = sorted(path.stem for path in measured.FOLDER.glob("*.json"))
+SHOWN = [
+    name
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    for name in re.findall(r"^```\{measured\} (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+def test_what_is_kept_is_what_is_shown():
+    assert sorted(SHOWN) == KEPT
+    assert len(KEPT) >= 5
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_each_table_says_what_writes_it_again(name):
+    table = measured.read(name)
+    module = re.match(r"python -m (benchmarks\.\w+)\b", table.command)
+    assert module is not None
+    assert importlib.util.find_spec(module[1]) is not None
+    assert table.rows
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", table.date)
+
+
+def test_a_table_is_written_whole_and_read_back(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    kept = measured.keep(
+        "one", "python -m benchmarks.one", ["", "goal", "found"], [["a", None, 1234.56], ["b", 2, 0.5]]
+    )
+    assert measured.read("one", tmp_path) == kept
+    said = capsys.readouterr().out
+    assert "| a |  | 1\N{NO-BREAK SPACE}235 |\n| b | 2 | 0.5 |\n" in said
+    assert said.splitlines()[1] == "|---|---:|---:|"
+    assert "`python -m benchmarks.one`, " in said
+    with pytest.raises(ValueError, match="3 cells"):
+        measured.keep("one", "", ["", "goal", "found"], [["a", 1.0]])
+    assert measured.read("one", tmp_path) == kept
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        ("x", "x"),
+        (12345.6, "12\N{NO-BREAK SPACE}346"),
+        (14.26, "14.3"),
+        (2, "2"),
+        (0.0649, "0.065"),
+        (0.0, "0"),
+    ],
+)
+def test_numbers_have_three_digits(value, text):
+    assert measured.shown(value) == text
