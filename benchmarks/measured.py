@@ -86,11 +86,14 @@ def markdown(table: Table) -> str:
 
 
 def shown(cell: Cell) -> str:
-    """Three digits of a number, thousands apart."""
+    """Three digits of a number, thousands apart; of very large ones the power of ten."""
     if cell is None:
         return ""
     if isinstance(cell, str):
         return cell
+    if abs(cell) >= 1e7:
+        digits, power = f"{cell:.2e}".split("e")
+        return f"{digits} · 10^{int(power)}"
     if abs(cell) >= 100:
         return f"{cell:,.0f}".replace(",", "\N{NO-BREAK SPACE}")
     return f"{cell:.3g}" if abs(cell) >= 1 else f"{cell:.3f}".rstrip("0").rstrip(".")

@@ -8,6 +8,7 @@ imports included, is written beside the pages, and those that are longer than a 
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from logging import getLogger
@@ -28,6 +29,7 @@ MADE = ROOT / "docs" / "generated" / "gallery"
 _LOG = logging.getLogger(__name__)
 getLogger("traitlets").setLevel("WARNING")  # no line for each kernel that starts
 _TOO_LONG = 300  # seconds
+_SENTENCE_ENDS = re.compile(r"(?<=\.)(?<!\bal\.) ")  # not after "et al."
 _AT_ONCE = 2
 LONG = 10.0  # seconds of a processor above which an example is named
 _HOW_LONG = "import time\n\nprint(time.process_time())"  # a last cell, of which the page knows nothing
@@ -127,8 +129,7 @@ def title_and_summary(source: Path) -> tuple[str, str]:
     first = next(cell.source for cell in jupytext.read(source).cells if cell.cell_type == "markdown")
     heading, _, rest = first.partition("\n")
     paragraph = rest.strip().partition("\n\n")[0].replace("\n", " ")
-    sentence, dot, _ = paragraph.partition(". ")
-    return heading.lstrip("# "), sentence + dot.strip()
+    return heading.lstrip("# "), _SENTENCE_ENDS.split(paragraph, maxsplit=1)[0]
 
 
 class Gallery(SphinxDirective):
