@@ -16,6 +16,8 @@ from gp_ensembles.files.replacing import write_text
 
 FOLDER = Path(__file__).with_name("numbers")
 
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 Cell: TypeAlias = str | float | None
 
 
@@ -93,7 +95,7 @@ def shown(cell: Cell) -> str:
         return cell
     if abs(cell) >= 1e7:
         digits, power = f"{cell:.2e}".split("e")
-        return f"{digits} · 10^{int(power)}"
+        return f"{digits} · 10{str(int(power)).translate(_RAISED)}"
     if abs(cell) >= 100:
         return f"{cell:,.0f}".replace(",", "\N{NO-BREAK SPACE}")
     return f"{cell:.3g}" if abs(cell) >= 1 else f"{cell:.3f}".rstrip("0").rstrip(".")
