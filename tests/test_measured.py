@@ -58,6 +58,7 @@ def test_a_table_is_written_whole_and_read_back(tmp_path, monkeypatch, capsys):
         (2, "2"),
         (0.0649, "0.065"),
         (0.0, "0"),
+        (1.99e11, "1.99 · 10¹¹"),
     ],
 )
 def test_numbers_have_three_digits(value, text):
