@@ -51,6 +51,7 @@ autosummary_generate = True
 autosummary_imported_members = False
 autosummary_ignore_module_all = False
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # as the source says them
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_google_docstring = True

@@ -49,7 +49,7 @@ from gp_ensembles.fusion.chees import HMCSettings
 from gp_ensembles.fusion.constant_weights import stacking_weights
 from gp_ensembles.fusion.cross_validation import leave_one_out
 from gp_ensembles.fusion.experts import ExpertPredictions, TabulatedExpert, predict_experts
-from gp_ensembles.fusion.fitted import fit_fusion
+from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion
 from gp_ensembles.fusion.forecasts import moment_forecast, quantile_forecast, sample_forecast
 from gp_ensembles.fusion.function_priors import FourierPrior, GPPrior
 from gp_ensembles.fusion.fused_model import FusedModel
@@ -77,6 +77,7 @@ __all__ = [
     "Barycenter",
     "EqualWeights",
     "ExpertPredictions",
+    "FittedFusion",
     "FourierPrior",
     "FusedModel",
     "GPPrior",

@@ -44,7 +44,7 @@ def test_a_few_seconds_find_nothing(tmp_path, capsys):
     assert fuzz.main(given) == 0
     (table,) = json.loads((tmp_path / "out.json").read_text())["tables"]  # a second one tells what was found
     assert [row[0] for row in table["rows"]] == list(READERS)
-    assert all(inputs == refused + read > 10 for _, inputs, refused, read, _ in table["rows"])
+    assert all(inputs == refused + read > 0 for _, inputs, refused, read, _ in table["rows"])
     assert "checkpoints" in capsys.readouterr().out
 
 
