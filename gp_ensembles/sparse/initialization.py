@@ -38,7 +38,7 @@ def random_knots(
     Args:
         X: Inputs, shape (N, D).
         num_knots: Number of knots.
-        kernel: Ignored; rules have it in common.
+        kernel: Not used; all rules take it.
         generator: Source of randomness.
 
     Raises:
@@ -61,7 +61,7 @@ def kmeans_knots(
     Args:
         X: Inputs, shape (N, D).
         num_knots: Number of knots.
-        kernel: Ignored; rules have it in common.
+        kernel: Not used; all rules take it.
         generator: Source of randomness.
 
     Raises:
@@ -127,7 +127,7 @@ def greedy_variance_knots(
         X: Inputs, shape (N, D).
         num_knots: Number of knots at most.
         kernel: A kernel without a batch.
-        generator: Ignored; rules have it in common.
+        generator: Not used; all rules take it.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel

@@ -275,8 +275,7 @@ class OnlineModel:
     def forecast(self, X: Tensor | int, *, num_paths: int = 500, generator: torch.Generator | None = None) -> Forecast:
         """Sample the targets of the next H rows together; learns nothing and changes nothing.
 
-        What is said of the first row alone is what :meth:`predict` says; of the others, see the page
-        "Forecasts: the next H rows together".
+        The first row alone is as :meth:`predict` says; for others see the page "Forecasts: the next H rows together".
 
         Args:
             X: Rows to come, in their units, shape (H, D), NaN where an input is not known; or H, where none is.
