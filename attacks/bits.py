@@ -42,7 +42,7 @@ def compare(preset: str, seed: int = 0) -> Iterator[tuple[str, bool, float]]:
     with TemporaryDirectory() as folder:
         yield told("saved and read after every call", stream(model, X, y, _CALL, Path(folder) / "model.pt"))
     for size in (1, 7, _ROWS):
-        yield told(f"{size} rows a call", stream(OnlineModel.from_content(content), X, y, size))
+        yield told(f"{size} row{'s' * (size > 1)} a call", stream(OnlineModel.from_content(content), X, y, size))
     torch.set_num_threads(2)
     try:
         yield told("two threads", stream(OnlineModel.from_content(content), X, y, _CALL))

@@ -181,7 +181,7 @@ def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
     inputs may be irrelevant, and frequencies as high as the Nyquist frequency of a continuous input are noise. The
     output scale is log-normal around the targets' variance, the noise around a hundredth of it.
 
-    AtomicMeasure against :func:`paper_prior` in ``benchmarks/README.md``.
+    The page "Benchmarks" has AtomicMeasure with it against :func:`paper_prior`.
 
     Args:
         X: Inputs, shape (N, D).

@@ -36,7 +36,7 @@ class WeightedKernels(NamedTuple):
         c solves :math:`\sum_i \min(w_i / c, 1) = K`.
 
         Args:
-            count: K.
+            count: Most kernels K.
             generator: Source of randomness.
 
         Example:

@@ -206,6 +206,12 @@ class ScalarPrior(NamedTuple):
 def fixed(value: float) -> ScalarPrior:
     """A number that is fixed at a known value.
 
+    Args:
+        value: The value, positive, in the units of the number.
+
+    Raises:
+        ValueError: If it is not positive and finite.
+
     Example:
         >>> fixed(1.0)
         ScalarPrior(location=0.0, scale=0.0)
@@ -217,6 +223,13 @@ def fixed(value: float) -> ScalarPrior:
 
 def inferred(median: float, log_sd: float) -> ScalarPrior:
     """A number with a log-normal prior.
+
+    Args:
+        median: Median of the number, positive, in its units.
+        log_sd: Standard deviation of its logarithm, positive.
+
+    Raises:
+        ValueError: If one of them is not positive and finite.
 
     Example:
         >>> inferred(1.0, 0.5).is_inferred

@@ -5,7 +5,7 @@ normal distributions. ``EnsembleModel`` is for more than a thousand rows, severa
 ensembles of your own.
 
 - ``mixture_model``: ``MixtureModel``, the contract of every model of the library that BoTorch takes, also those of
-  ``sparse``, ``fusion`` and ``bayesian_quadrature``; docs/how_to/botorch_models.md has the list.
+  ``sparse``, ``fusion`` and ``bayesian_quadrature``; the page "Models for BoTorch" has the list.
 - ``exact_model``: ``ExactEnsembleModel``, exact processes with three kernels, numbers and categories;
   ``exact_kernels`` is its mathematics.
 - ``model``: ``EnsembleModel``, an online ensemble: experts in finite features, a row at the same cost whatever came
@@ -24,7 +24,7 @@ ensembles of your own.
 - ``thompson``: ``draw_paths``, functions drawn from the posterior; ``ThompsonLoop``, optimization by their maxima.
 - ``ax``: ``register``, for Ax.
 
-docs/how_to/acquisition_functions.md says which acquisition function of BoTorch takes which of these.
+The page "Which acquisition function takes which view" says which one of BoTorch takes which of these.
 """
 
 from gp_ensembles.bo.acquisition import ExpertInformation, IntegratedVariance, MixtureEntropy, WeightedAcquisition

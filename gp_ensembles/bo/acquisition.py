@@ -1,9 +1,9 @@
 r"""Acquisition functions that are right for mixtures: weighted expectations, and active learning.
 
 BoTorch's own are used through :class:`WeightedAcquisition`, through a view (:mod:`gp_ensembles.bo.views`) or directly;
-docs/how_to/acquisition_functions.md says which. Active learning needs its own: conditioning on a target changes the
-weights, so that, unlike for one Gaussian process, the posterior variance depends on the target; and part of the
-uncertainty is which expert is right.
+the page "Which acquisition function takes which view" says which. Active learning needs its own: conditioning on a
+target changes the weights, so that, unlike for one Gaussian process, the posterior variance depends on the target; and
+part of the uncertainty is which expert is right.
 """
 
 import math

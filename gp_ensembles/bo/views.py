@@ -103,7 +103,7 @@ class EquallyWeightedView(Model):
 
     Args:
         model: The ensemble, not a batch of fantasies or of data sets.
-        num_models: K.
+        num_models: Number of normal distributions K.
 
     Raises:
         ValueError: If K is not positive.

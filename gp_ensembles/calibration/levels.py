@@ -149,7 +149,7 @@ class IntervalLevels:
             pit: Probability integral transforms of the targets, shape (S,); NaN where missing.
 
         Returns:
-            The states after them, and the intervals that were in force: levels (2, C, S) and covered (C, S).
+            The states after them, and levels (2, C, S) and covered (C, S) of the intervals that were in force.
         """
         z = normal_score(pit.detach().to(state.lower))
         lower, upper = self._ends(state.lower, state.upper)

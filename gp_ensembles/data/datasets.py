@@ -23,6 +23,12 @@ _WATER_LAGS = (1, 24)
 def available(folder: str | Path | None = None) -> list[str]:
     """Names that :func:`load` knows, those of a folder included if one is given.
 
+    Args:
+        folder: A folder with a manifest, as for :func:`~gp_ensembles.data.folder.load_folder`.
+
+    Returns:
+        The names, sorted.
+
     Example:
         >>> "trump_approval" in available()
         True

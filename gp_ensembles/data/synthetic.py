@@ -70,7 +70,7 @@ def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator |
     ``y = 10 sin(pi x1 x2) + 20 (x3 - 1/2)^2 + 10 x4 + 5 x5 + e`` on the unit cube (Friedman 1991, section 4.3).
 
     Args:
-        num_rows: N.
+        num_rows: Number of rows N.
         noise: Standard deviation of e, in the target's units.
         generator: Source of randomness.
 
@@ -98,7 +98,7 @@ def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator
     [1, 11] (Friedman 1991, section 4.4, equation 61).
 
     Args:
-        num_rows: N.
+        num_rows: Number of rows N.
         noise: Standard deviation of e, in the target's units; about a third of the function's by default.
         generator: Source of randomness.
 
@@ -217,7 +217,7 @@ def drifting_sensor(
     on [0, 1] and [-1, 1].
 
     Args:
-        num_rows: N.
+        num_rows: Number of rows N.
         jump_at: First row with the new offset; the middle by default.
         gap: First silent row, and the row after the last; the tenth of the rows after three quarters by default.
         noise: Standard deviation of e.

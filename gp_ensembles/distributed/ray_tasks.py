@@ -53,8 +53,8 @@ def observe_dataset(fleet: Fleet | RayFleet, dataset: Any, columns: FleetColumns
         batch_size: Rows at a time.
 
     Returns:
-        A ``ray.data.Dataset`` with as many rows in the same order: the series, ``mean``, ``std``, ``lower`` and
-        ``upper`` of the fleet's first coverage, ``log_prob`` and ``target``; NaN where nothing is said.
+        A ``ray.data.Dataset`` with as many rows in the same order. Its columns are the series, ``mean``, ``std``,
+        ``lower`` and ``upper`` of the fleet's first coverage, ``log_prob`` and ``target``; NaN where nothing is said.
 
     Raises:
         ImportError: If Ray is not installed.

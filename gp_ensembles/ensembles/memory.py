@@ -76,7 +76,7 @@ class TargetMemory(nn.Module):
             is_complete: Whether it is known that none is missing.
 
         Returns:
-            The last L targets after the block, and the columns (B, P) or (S, B, P): row t knows targets before t only.
+            The last L targets after the block, and the columns (B, P) or (S, B, P); row t knows targets before t only.
         """
         longest = self.lags[-1]
         y = y.clamp(*self.reach())

@@ -159,7 +159,7 @@ class RowEnsemble:
         """Predict a target from a row x (D,); the state is not touched.
 
         Returns:
-            What :meth:`commit` learns; ``None`` where blocks know better: for an outlier, where numbers give out, an
+            What :meth:`commit` learns; ``None`` where blocks know better, as for an outlier, where numbers give out, an
             expert says nothing, or one is trained, refitted or without room after the row.
         """
         if not (all(other.is_ready() for _, other in self._others) and self._look(x)):

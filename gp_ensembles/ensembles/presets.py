@@ -14,12 +14,13 @@ name         what it is                                                         
 ``sie_gp``   the dictionary, Markov switching                                         the same, section 5
 ``die_gp``   the dictionary, dynamic experts                                          the same, section 5
 ``dsie_gp``  the dictionary, dynamic experts and Markov switching                     the same
-``auto``     bases, a window of the last rows, wide features and boosted trees        ``benchmarks/README.md``
+``auto``     bases, a window of the last rows, wide features and boosted trees        the page "Benchmarks"
 ``light``    random features, few and many: for one row at a time                     the same
 ``deep``     more and larger ones of each, at ten times the price of a row            the same
 ============ ======================================================================== ============================
 
-``forecaster`` is for several rows ahead: what it is made of, and why, is in ``docs/how_to/forecasting.md``.
+``forecaster`` is for several rows ahead: what it is made of, and why, is on the page "Forecasts: the next H rows
+together".
 
 Where they differ from the published codes: the transition of ``e_doebe`` has columns that sum to one, predictions never
 see their target, and walks come in several speeds (the papers have one, 1e-3).
@@ -167,7 +168,7 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
             and the exact Gaussian process of the last thousand rows, of all where there are no more.
 
     Classes and levels have static experts and the fastest walk: on eleven streams the two slower ones made nothing
-    better, on counts they did. What else was tried is in ``benchmarks/README.md``.
+    better, on counts they did. What else was tried is on the page "Benchmarks".
 
     Example:
         >>> from gp_ensembles.ensembles.targets import CountTarget, RealTarget

@@ -36,7 +36,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
     later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
     (NaN) is imputed, and a column that is constant in the warm-up rows wakes up when it first moves. Frames of pandas
     and polars may hold dates, categories and truth values, encoded as the warm-up rows tell
-    (``docs/how_to/tables.md``). Several targets (N, O) share features and covariance.
+    (see the page "Tables"). Several targets (N, O) share features and covariance.
 
     Args:
         spec: What the ensemble is made of; if ``None``, :func:`~gp_ensembles.ensembles.presets.auto_for` real numbers
@@ -203,7 +203,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         """Sample the targets of the next H rows together; learns nothing.
 
         By default rows may come in any order, and nothing is learned of what follows what: for forecasts give
-        ``spec=PRESETS["forecaster"]``, see ``docs/how_to/forecasting.md``.
+        ``spec=PRESETS["forecaster"]``, see the page "Forecasts: the next H rows together".
 
         Args:
             X: Rows to come, shape (H, D), NaN where an input is not known; or H, where none is.
@@ -268,7 +268,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
 
 class OnlineClassifier(ClassifierMixin, BaseEstimator):
-    """Online ensemble of Bayesian classifiers with scikit-learn's interface.
+    r"""Online ensemble of Bayesian classifiers with scikit-learn's interface.
 
     As :class:`OnlineRegressor`, for labels of any kind. Two classes are told apart by logistic regression, more by
     softmax regression; ``spec`` may say otherwise (probit, levels with an order).
@@ -281,7 +281,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         random_state: Seed, random state or ``None``, as in scikit-learn.
 
     Attributes:
-        classes_: The labels, sorted, shape (C,).
+        classes\_: The labels, sorted, shape (C,).
 
     Example:
         >>> from dataclasses import replace

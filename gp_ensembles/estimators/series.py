@@ -20,10 +20,10 @@ from gp_ensembles.tables.columns import ColumnEncoder
 
 
 class FleetRegressor(RegressorMixin, BaseEstimator):
-    """A model for each of many series, :class:`~gp_ensembles.fleet.Fleet`, with scikit-learn's interface.
+    r"""A model for each of many series, :class:`~gp_ensembles.fleet.Fleet`, with scikit-learn's interface.
 
     Inputs are frames of pandas or polars. One column tells whose row it is; the others are inputs and may hold dates,
-    categories and truth values, encoded as the rows of ``fit`` tell (``docs/how_to/tables.md``). The rows of one series
+    categories and truth values, encoded as the rows of ``fit`` tell (see the page "Tables"). The rows of one series
     are in the order of time. Series whose warm-up is not over, and unknown ones, are predicted by NaN.
 
     Args:
@@ -33,7 +33,7 @@ class FleetRegressor(RegressorMixin, BaseEstimator):
         random_state: Seed, random state or ``None``, as in scikit-learn.
 
     Attributes:
-        fleet_: The fleet.
+        fleet\_: The fleet.
 
     Example:
         >>> import numpy as np

@@ -78,7 +78,7 @@ def fit_trends(y: Tensor, season: int | None, num_inputs: int) -> list[tuple[str
         num_inputs: Number of input columns.
 
     Returns:
-        Experts before any data, batch shape (1,) each: that of a straight trend where there is a season; the one whose
+        Experts before any data, batch shape (1,) each; that of a straight trend where there is a season; the one whose
         slope walks where the evidence says so; and the fast one, unless it is the same.
 
     Raises:

@@ -33,7 +33,7 @@ def staged(folder: Path, moved: Mapping[str, str] | None = None, removed: Sequen
         removed: Files of the folder that are removed with them, unless they were written anew.
 
     Yields:
-        The place: write files into it, each in one step.
+        The place; write files into it, each in one step.
 
     Raises:
         OSError: If a file cannot be written or moved. After an error in the block nothing is replaced.

@@ -62,7 +62,7 @@ def update_latent_vector(
         prior_variance: Prior variance of the weights, shape (\*batch).
 
     Returns:
-        The posterior after the block, and the latent vectors one step ahead: mean (\*batch, B, C) and covariance
+        The posterior after the block, and the latent vectors one step ahead, with mean (\*batch, B, C) and covariance
         (\*batch, B, C, C).
     """
     parts = []

@@ -99,7 +99,7 @@ def update_multi_output(
         prior_variance: Prior variance of the weights, shape (\*batch).
 
     Returns:
-        The posterior after the block, and the predictions made before each row: mean and variance (\*batch, B, O),
+        The posterior after the block, and the predictions made before each row, mean and variance (\*batch, B, O),
         joint log density of what was observed (\*batch, B), NaN where nothing was.
 
     Example:

@@ -149,7 +149,7 @@ class BlockStream:
 
 
 def choose_block_size(num_features: int, num_experts: int) -> int:
-    """Rows per block that run fastest on a CPU, from measurements in ``benchmarks/``.
+    """Rows per block that run fastest on a CPU, from measurements.
 
     Long blocks feed the matrix products better, but pay B² F for the triangular solve; and the scratch memory of all
     experts, M B F numbers, should stay in the cache.

@@ -70,7 +70,19 @@ def textbook_filter(
     noise: Tensor,
     random_walk_variance: Tensor | None = None,
 ) -> tuple[GaussianState, StepPredictions]:
-    r"""Run :func:`textbook_step` over a block of targets; arguments as in :func:`update_block`."""
+    r"""Run :func:`textbook_step` over a block of targets.
+
+    Args:
+        state: Posterior before the block.
+        Phi: Features in the order of time, shape (\*batch, B, F).
+        y: Targets, shape (B,) or (\*batch, B); NaN where missing.
+        noise: Observation noise variance, shape (\*batch).
+        random_walk_variance: Diagonal of Q, shape (\*batch, 1) or (\*batch, F), of the walk before every row; ``None``
+            for static weights.
+
+    Returns:
+        The posterior after the block, and the predictions made before each target, shape (\*batch, B).
+    """
     steps: list[StepPredictions] = []
     for t in range(Phi.shape[-2]):
         state, step = textbook_step(state, Phi[..., t, :], y[..., t], noise, random_walk_variance)

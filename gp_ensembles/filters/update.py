@@ -106,15 +106,15 @@ def update_block(
 ) -> tuple[FilterState, Predictions | LatentMoments]:
     r"""Predict and learn a block of targets, one step ahead each; equal to single steps to round-off.
 
-    ================================ ======================================= ==========================
+    ================================ ======================================= ===========================
     state                            observation                             predictions
-    ================================ ======================================= ==========================
+    ================================ ======================================= ===========================
     GaussianState, SquareRootState   noise variance, a tensor (\*batch)      StepPredictions
     GaussianState                    SiteRule or VectorRule                  LatentMoments
     StudentTState                    NoiseDiscount, None for constant noise  StudentTPredictions
-    MultiOutputState                 MultiOutputNoise                        StepPredictions (.., B, O)
+    MultiOutputState                 MultiOutputNoise                        StepPredictions (..., B, O)
     WindowState                      Window                                  StepPredictions
-    ================================ ======================================= ==========================
+    ================================ ======================================= ===========================
 
     Args:
         state: Posterior of the weights before the block.

@@ -28,8 +28,11 @@ class FleetPredictions(NamedTuple):
         covered: Whether each target lies inside, 0 or 1, shape (C, N); NaN where it is missing.
 
     Example:
+        >>> import torch
+        >>> from gp_ensembles.fleet import Fleet
         >>> y = torch.zeros(2, dtype=torch.float64)
-        >>> nothing(y, torch.zeros(0, dtype=torch.int64), (0.9,)).interval()[0]
+        >>> predictions = Fleet(warmup=30).observe(["north", "south"], y.unsqueeze(-1), y)  # the warm-up has begun
+        >>> predictions.interval()[0]
         tensor([nan, nan], dtype=torch.float64)
     """
 

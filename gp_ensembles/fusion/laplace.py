@@ -302,8 +302,8 @@ def maximize_evidence(
 ) -> EvidenceMaximum:
     r"""Type-II maximum likelihood of the hyperparameters of a model that samples them.
 
-    .. math:: \hat\eta = \arg\max_\eta \; \log p(y \mid \hat z, \eta) + \log p(\hat z) + \tfrac P2 \log 2\pi
-              - \tfrac12 \log\det A(\hat z, \eta), \qquad A = -\nabla_z^2 \log p(y, z \mid \eta)
+    .. math:: \hat\eta = \operatorname{argmax}_\eta \; \log p(y \mid \hat z, \eta) + \log p(\hat z)
+              + \tfrac P2 \log 2\pi - \tfrac12 \log\det A(\hat z, \eta), \qquad A = -\nabla_z^2 \log p(y, z \mid \eta)
 
     (Rasmussen and Williams, 2006, section 5.5) by L-BFGS with the exact gradient, that of the mode and of the
     determinant included. The priors of the hyperparameters are ignored, except that the search starts at the joint

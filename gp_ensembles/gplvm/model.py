@@ -169,7 +169,7 @@ class IEGPLVM(nn.Module):
             Y: Complete rows, shape (N, D), with N > d.
 
         Returns:
-            Their embeddings. Each expert has embedded them together, so all are reported from the latent space of one:
+            Their embeddings. Each expert has embedded them together, so all are reported from the latent space of one,
             that with the largest weight times posterior density. The weights do not change.
 
         Raises:

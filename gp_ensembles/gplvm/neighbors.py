@@ -229,12 +229,10 @@ class FaissSearch(NeighborSearch):
         ValueError: If a number is below one.
 
     Example:
-        >>> import pytest, torch
-        >>> _ = pytest.importorskip("faiss")
-        >>> store = row_store(torch.zeros(1), 200, 1, (1, 1))
-        >>> _ = keep_rows(store, torch.arange(200.0).unsqueeze(-1), torch.zeros(200, 1, 1), seed=0)
-        >>> FaissSearch(least=100).nearest(store, torch.tensor([[17.3]]), 2)
-        tensor([[17, 18]])
+        >>> from gp_ensembles.gplvm import IEGPLVM, FaissSearch, rbf_features
+        >>> features = rbf_features(num_latent=2)
+        >>> search = FaissSearch(num_probes=32)  # doctest: +SKIP
+        >>> model = IEGPLVM(features, num_outputs=12, search=search)  # doctest: +SKIP
     """
 
     num_probes: int

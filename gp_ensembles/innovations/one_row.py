@@ -162,7 +162,7 @@ def predict_models(
         variance: Their variances, shape (M,).
 
     Returns:
-        Predicted errors (M,), and means and variances (M, 1 + K): the experts' own in front.
+        Predicted errors (M,), and means and variances (M, 1 + K), the experts' own in front.
     """
     coefficient = np.clip(products[0] / products[1], LOWEST, HIGHEST)
     square = np.maximum(np.square(coefficient), NOISE * NOISE)

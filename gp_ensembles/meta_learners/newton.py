@@ -31,8 +31,9 @@ Numbers = NDArray[np.float64]
 class OnlineNewton(MetaLearner):
     r"""Online Newton step: all targets so far, each by the quadratic that touches its log density.
 
-    .. math:: A_t = A_{t-1} + g_t g_t^\top, \quad b_t = b_{t-1} + (1 + 1/\beta)\, g_t, \quad
-              w_{t+1} = (1 - \eta)\, \Pi_{A_t}(\delta A_t^{-1} b_t) + \eta / M, \qquad A_0 = I, \; b_0 = 0
+    .. math::
+        A_t &= A_{t-1} + g_t g_t^\top, \qquad b_t = b_{t-1} + (1 + 1/\beta)\, g_t, \qquad A_0 = I, \; b_0 = 0 \\
+        w_{t+1} &= (1 - \eta)\, \Pi_{A_t}(\delta A_t^{-1} b_t) + \eta / M
 
     (Agarwal, Hazan, Kale and Schapire 2006.) :math:`\Pi_A` is the projection on the simplex in the norm of A; here
     it is exact. A missing target has all ratios one, which leaves the projection where it is.
@@ -115,9 +116,9 @@ class OnlineNewton(MetaLearner):
 class DiscountedOnlineNewton(MetaLearner):
     r"""Online Newton step from the weights before, with a curvature that forgets.
 
-    .. math:: A_t = \gamma A_{t-1} + (1 - \gamma)\, \varepsilon I + g_t g_t^\top, \qquad
-              v_{t+1} = \Pi_{A_t}\bigl(v_t + A_t^{-1} g_t / \beta\bigr), \qquad
-              w_t = (1 - \delta)\, v_t + \delta / M, \qquad A_0 = \varepsilon I
+    .. math::
+        A_t &= \gamma A_{t-1} + (1 - \gamma)\, \varepsilon I + g_t g_t^\top, \qquad A_0 = \varepsilon I \\
+        v_{t+1} &= \Pi_{A_t}\bigl(v_t + A_t^{-1} g_t / \beta\bigr), \qquad w_t = (1 - \delta)\, v_t + \delta / M
 
     (the discounted Online Newton step as used for stacking by Waxman, Llorente and Djurić 2025, with an exact
     projection and a share.) The projection may take all weight from an expert, and a ratio may then be as large as

@@ -168,8 +168,9 @@ def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
 def static_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
     r"""Cumulative regret against the expert that is best at the **end** of the stream.
 
-    :math:`R_t = \sum_{s \le t} (\ell_{m^*, s} - \ell_s)` with :math:`m^* = \arg\max_m \sum_{s \le T} \ell_{m, s}`.
-    Under Bayesian model averaging with equal prior weights :math:`R_T \le \log M`.
+    :math:`R_t = \sum_{s \le t} (\ell_{m^*, s} - \ell_s)` with
+    :math:`m^* = \operatorname{argmax}_m \sum_{s \le T} \ell_{m, s}`. Under Bayesian model averaging with equal prior
+    weights :math:`R_T \le \log M`.
 
     Args:
         log_prob: Log densities of the ensemble, shape (T,), in nats.

@@ -13,8 +13,8 @@ ROUNDINGS = 64  # a gradient within so many roundings of its terms counts as zer
 def project_to_simplex(point: Tensor, matrix: Tensor | None = None) -> Tensor:
     r"""Nearest point of the simplex in the norm of a positive definite matrix.
 
-    :math:`\arg\min_w (w - v)^\top A (w - v)` over :math:`w \ge 0`, :math:`\sum_m w_m = 1`: exact to round-off, and
-    zeros are exactly zero.
+    :math:`\operatorname{argmin}_w (w - v)^\top A (w - v)` over :math:`w \ge 0`, :math:`\sum_m w_m = 1`: exact to
+    round-off, and zeros are exactly zero.
 
     Args:
         point: Point v, shape (M,).

@@ -12,12 +12,12 @@ _BINS = 10
 
 
 def plot_calibration(pit: Tensor | ArrayLike) -> Figure:
-    """Reliability of the central intervals (left) and histogram of the PIT (right).
+    r"""Reliability of the central intervals (left) and histogram of the PIT (right).
 
-    The probability integral transform is u_t = F_t(y_t), F_t being the predictive distribution function; if the
-    predictions are calibrated, u is uniform (Dawid, 1984), and the central interval of level p, which holds y_t exactly
-    if abs(2 u_t - 1) <= p, holds a share p of the targets. The shaded regions hold 95 % of the curves or bars, each
-    taken alone, that calibrated predictions of independent targets would give.
+    The probability integral transform is :math:`u_t = F_t(y_t)`, :math:`F_t` being the predictive distribution
+    function; if the predictions are calibrated, u is uniform (Dawid, 1984), and the central interval of level p, which
+    holds :math:`y_t` exactly if :math:`|2 u_t - 1| \le p`, holds a share p of the targets. The shaded regions hold
+    95 % of the curves or bars, each taken alone, that calibrated predictions of independent targets would give.
 
     Args:
         pit: Probability integral transforms, shape (N,); NaN where the target is missing.

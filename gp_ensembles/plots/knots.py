@@ -261,7 +261,7 @@ def plot_growth(
         title: What the selections were made on.
 
     Returns:
-        The figure. Where upper bounds would squeeze the objectives into a corner, the picture is cut above: it reaches
+        The figure. Where upper bounds would squeeze the objectives into a corner, the picture is cut above; it reaches
         as far above the best objective as the objectives reach down, and the legend names bounds that lie above it all.
 
     Raises:

@@ -35,6 +35,12 @@ def random_knots(
 ) -> Tensor:
     """Distinct rows at random, shape (num_knots, D); the kernel does not matter.
 
+    Args:
+        X: Inputs, shape (N, D).
+        num_knots: Number of knots.
+        kernel: Not used; all rules take it.
+        generator: Source of randomness.
+
     Raises:
         ValueError: If there are fewer distinct rows than knots.
 
@@ -51,6 +57,12 @@ def kmeans_knots(
     X: Tensor, num_knots: int, kernel: Kernel | None = None, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Centers of :func:`~gp_ensembles.numerics.kmeans.kmeans`, shape (num_knots, D); the kernel does not matter.
+
+    Args:
+        X: Inputs, shape (N, D).
+        num_knots: Number of knots.
+        kernel: Not used; all rules take it.
+        generator: Source of randomness.
 
     Raises:
         ValueError: If there are fewer distinct rows than knots.
@@ -111,6 +123,12 @@ def greedy_variance_knots(
 
     It is deterministic: the generator does not matter.
 
+    Args:
+        X: Inputs, shape (N, D).
+        num_knots: Number of knots at most.
+        kernel: A kernel without a batch.
+        generator: Not used; all rules take it.
+
     Example:
         >>> from gpytorch.kernels import RBFKernel
         >>> X = torch.tensor([[0.0], [0.1], [5.0]])
@@ -123,6 +141,16 @@ def greedy_variance_knots(
 
 def distinct_rows(X: Tensor, num_knots: int = 1) -> Tensor:
     """The first row of every distinct input; refuses to have more knots than those.
+
+    Args:
+        X: Inputs, shape (N, D).
+        num_knots: Number of knots that are wanted.
+
+    Returns:
+        Row numbers, shape (U,), in the order of the sorted inputs.
+
+    Raises:
+        ValueError: If there are fewer distinct rows than knots.
 
     Example:
         >>> import torch
@@ -181,6 +209,13 @@ def leverage_knots(
 ) -> Tensor:
     """Distinct rows drawn without replacement in proportion to their ridge leverage scores, shape (num_knots, D).
 
+    Args:
+        X: Inputs, shape (N, D).
+        num_knots: Number of knots.
+        kernel: A kernel without a batch.
+        noise: Noise variance.
+        generator: Source of randomness.
+
     Raises:
         ValueError: If there are fewer distinct rows than knots.
 
@@ -203,6 +238,12 @@ def dpp_knots(X: Tensor, num_knots: int, kernel: Kernel, *, generator: torch.Gen
 
     Exchanges of the Metropolis kind (Anari et al., 2016; Burt et al., 2020, use them for knots), started from greedy
     variance: a knot is exchanged for a row with probability min(1, the ratio of the remaining variances).
+
+    Args:
+        X: Inputs, shape (N, D).
+        num_knots: Number of knots.
+        kernel: A kernel without a batch.
+        generator: Source of randomness.
 
     Raises:
         ValueError: If there are fewer distinct rows than knots.

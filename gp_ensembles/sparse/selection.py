@@ -64,7 +64,7 @@ def select_knots(
         generator: Source of randomness.
 
     Returns:
-        Knots, model, history, and ``predict(X)``: distributions of targets with the tails of the errors of rows left
+        Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of the errors of rows left
         out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
         :class:`EnoughKnots` leaves the bounds of the log evidence more than a tenth of a nat a row apart.
 

@@ -61,7 +61,7 @@ class OnlineModel:
     same, as where the other is rare: hyperparameters then stay, with a warning. Everything that comes out is in the
     units of the target. A missing target is NaN. So is a missing input: something between the column's last value and
     its mean stands in, and predictions are less sure. Columns that are constant in the warm-up wake up when they first
-    move (``docs/how_to/missing.md``).
+    move (see the page "Missing, sleeping, late and uneven").
 
     Args:
         config: The ensemble, and how rows are given to it; a price in it becomes a size with the first rows.
@@ -275,7 +275,7 @@ class OnlineModel:
     def forecast(self, X: Tensor | int, *, num_paths: int = 500, generator: torch.Generator | None = None) -> Forecast:
         """Sample the targets of the next H rows together; learns nothing and changes nothing.
 
-        What is said of the first row alone is what :meth:`predict` says; of the others ``docs/how_to/forecasting.md``.
+        The first row alone is as :meth:`predict` says; for others see the page "Forecasts: the next H rows together".
 
         Args:
             X: Rows to come, in their units, shape (H, D), NaN where an input is not known; or H, where none is.

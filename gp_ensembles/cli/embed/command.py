@@ -77,7 +77,7 @@ def run_command(name: str, values: Namespace) -> int:
     there are gaps, ``imputed.csv`` in the folder ``values.out``.
 
     Returns:
-        Exit code: 0 for success, 130 after an interruption.
+        Exit code, 0 for success, 130 after an interruption.
 
     Raises:
         ValueError: If the rows cannot be embedded, or ``--resume`` finds a run of other rows or options.

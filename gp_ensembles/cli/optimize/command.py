@@ -48,7 +48,7 @@ def run_command(name: str, values: Namespace) -> int:
     ``simple_regret.png`` and ``cumulative_regret.png`` in the folder ``values.out``.
 
     Returns:
-        Exit code: 0 for success, 2 if a run has failed, 130 after an interruption.
+        Exit code, 0 for success, 2 if a run has failed, 130 after an interruption.
 
     Raises:
         ValueError: If a name is unknown or a number too small.
