@@ -154,8 +154,8 @@ for name, one in fused.items():
     print(f"{name:34} NLPD {-one.log_prob(test_y).mean():7.3f}   in the 90 % band {inside:.3f}")
 
 # %% [markdown]
-# The two generalized products are one: no temperature above zero made the weights of the variances any better, and at
-# zero they are equal, 1/K.
+# The two generalized products are one: on the 150 rows, weights by the variances do best at temperature zero, where
+# they are equal, 1/K.
 #
 # Is the fused density calibrated? The share of targets inside central intervals, and where the targets fall in the
 # predictive distribution:

@@ -66,9 +66,8 @@ for approximation in (VFE(), FITC()):
     print(f"{name:4} with eight knots {eight[name]:6.2f}, with nine from {least:6.2f} to {most:6.2f}")
 length_scale = model.covar_module.base_kernel.lengthscale.item()
 away = (X - model.knots.T).abs().amin(1)  # of each row, to its nearest knot
-print(
-    f"length scale {length_scale:.2f}; to the nearest knot {away[x < 5].mean():.2f} left, {away[x >= 5].mean():.2f} right"
-)
+left, right = away[x < 5].mean().item(), away[x >= 5].mean().item()
+print(f"length scale {length_scale:.2f}; to the nearest knot {left:.2f} on the left, {right:.2f} on the right")
 print(f"the log evidence with these hyperparameters is at most {model.upper_bound().item():.2f}")
 plots.plot_new_knot(places, curves, knots=model.knots, seen=(X, y), chosen=chosen, without=eight)
 
