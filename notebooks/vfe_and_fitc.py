@@ -35,9 +35,8 @@ generator = torch.Generator().manual_seed(2)
 # ## Where a ninth knot would help
 #
 # A function that is smooth on the left and wiggly on the right, with noise of variance 0.0225. Eight knots at the
-# centers of k-means are spread like the rows, not like the function. The kernel has one length scale, and the wiggles
-# make it short, on the smooth left, too. There the rows are on average farther from their nearest knot than on the
-# right, so a ninth helps most there.
+# centers of k-means are spread like the rows, not like the function. Yet a ninth helps most on the left: the kernel
+# has one length scale for both sides, and on the left the rows are on average farther from their nearest knot.
 
 # %%
 x = 10.0 * torch.rand(120, generator=generator, dtype=torch.float64).sort().values
