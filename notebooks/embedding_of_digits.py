@@ -55,9 +55,17 @@ rows = rows[:, rows[:100].std(0) > 0]
 model = ie_gplvm(rows.shape[1], generator=torch.Generator().manual_seed(0))
 first = model.start(rows[:100])
 seen = model.update(rows[100:], block_size=50)  # 1 is the algorithm; blocks are faster, and lose little
-model.log_weights.exp().round(decimals=3), model.best_expert
+weights, joint = model.log_weights, model.log_joint
+print("nats behind the best, by weight:       ", [round(v) for v in (weights.max() - weights).tolist()])
+print("nats behind the best, by joint density:", [round(v) for v in (joint.max() - joint).tolist()])
+print(f"best by weight: expert {int(weights.argmax())}, best_expert: {model.best_expert}")
 
 # %% [markdown]
+# Two experts are called the best, of different things. A weight asks how well the rows after the first 100 are
+# explained from where they were placed: expert 2 explains them best, and so many nats ahead that all the weight is its
+# own. The joint density takes all rows, the first 100 too, and asks also how probable the places are: those of experts
+# 0 and 1 lie nearer to the origin, which puts both ahead, all but level with each other.
+#
 # For comparison, the principal components of all rows together.
 
 # %%
@@ -68,7 +76,7 @@ plot_embedding(flat, names, title=f"principal components of all rows, 1-NN error
 # %% [markdown]
 # Every expert has a latent space of its own. What the algorithm reports, `seen.embedding`, is the place in the space
 # of the expert that explains that row best (`seen.expert`). To compare rows, all of them should lie in one space:
-# that of `best_expert`, under which all rows so far are the most probable.
+# that of `best_expert`, under which all rows so far and their places are the most probable.
 
 # %%
 places = torch.cat([first.by_expert, seen.by_expert], dim=1)[model.best_expert]

@@ -40,9 +40,10 @@ print(f"{len(found.knots)} knots, evidence lower bound {found.history[-1].object
 grid = torch.linspace(0.0, 10.0, 401, dtype=torch.float64).unsqueeze(-1)
 with torch.no_grad():
     log_rate = found.model.posterior(grid.unsqueeze(-2))  # a batch of single points
-    mean, half = log_rate.mean.flatten(), 1.645 * log_rate.variance.sqrt().flatten()
-curve = plots.KnotFit(found.knots, mean.exp(), (mean - half).exp(), (mean + half).exp())
-plots.plot_knots(grid, curve, seen=(X, counts), names=("x", "count"), title="the rate: median and 90 % band")
+    mean, variance = log_rate.mean.flatten(), log_rate.variance.flatten()
+half = 1.645 * variance.sqrt()
+curve = plots.KnotFit(found.knots, (mean + variance / 2).exp(), (mean - half).exp(), (mean + half).exp())
+plots.plot_knots(grid, curve, seen=(X, counts), names=("x", "count"), title="the rate: mean and 90 % band")
 
 # %% [markdown]
 # `select_laplace_knots` does the same with Laplace's approximation.

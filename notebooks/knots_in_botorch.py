@@ -28,6 +28,7 @@ from botorch.optim import optimize_acqf
 from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from gp_ensembles import plots
+from gp_ensembles.plots.canvas import ALARM
 from gp_ensembles.sparse import GreedyBlocks, select_knots
 
 torch.set_num_threads(1)
@@ -47,14 +48,15 @@ model = select_knots(X, y, ScaleKernel(MaternKernel()), strategy=strategy, gener
 print(f"{model.num_knots} knots for {len(X)} rows")
 
 # %% [markdown]
-# Two places are proposed at once, tried, and learned.
+# Two places are proposed, the second as if the first were under way, then both are tried and learned. Both lie on the
+# hill where the mean is highest, close to each other.
 
 # %%
 with torch.no_grad():
     best = model.posterior(X.unsqueeze(-2)).mean.max()  # of the function, not of its noisy values
 bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 acquisition = qLogExpectedImprovement(model, best_f=best)
-batch, _ = optimize_acqf(acquisition, bounds, q=2, num_restarts=2, raw_samples=64, options={"maxiter": 50})
+batch, _ = optimize_acqf(acquisition, bounds, q=2, num_restarts=4, raw_samples=64, sequential=True)
 model = model.condition_on_observations(batch, experiment(batch).unsqueeze(-1))
 print("proposed:", [[round(value, 2) for value in place] for place in batch.tolist()])
 print(f"{model.num_knots} knots for {len(model.train_targets)} rows")
@@ -66,7 +68,10 @@ with torch.no_grad():
     posterior = model.posterior(plane.unsqueeze(-2), observation_noise=True)
     mean, half = posterior.mean.flatten(), 1.645 * posterior.variance.sqrt().flatten()
 fit = plots.KnotFit(model.knots, mean, mean - half, mean + half)
-plots.plot_knots(plane, fit, seen=(X, y), names=("x1", "x2", "y"))
+figure = plots.plot_knots(plane, fit, seen=(X, y), names=("x1", "x2", "y"), title="red squares: the two proposals")
+for axis in figure.axes[:2]:  # the maps; beyond are their color bars
+    axis.plot(*batch.T, "s", markersize=9, markerfacecolor="none", markeredgecolor=ALARM, markeredgewidth=1.6)
+figure
 
 # %% [markdown]
 # `KnotAllocator(greedy_variance_knots)` is an `InducingPointAllocator` for a variational BoTorch model of your own.

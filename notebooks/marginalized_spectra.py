@@ -17,7 +17,7 @@
 # # Marginalized spectra
 #
 # Which kernel has a series? The question is not answered but integrated out: all mixtures of one or two spectral
-# components, each weighed by how well it explains eleven years of airline passengers. What comes out is a forecast
+# components, each weighed by how well it explains ten years of airline passengers. What comes out is a forecast
 # of the last year and a picture of the spectra that the rows leave possible.
 
 # %%

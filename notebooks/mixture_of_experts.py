@@ -17,10 +17,11 @@
 # # Mixtures of Gaussian process experts
 #
 # Targets come from two branches, one of which fades. A mixture learns two experts and the weights between them from
-# the same rows; no single density can follow both branches, so a product of experts and a single process cannot.
+# the same rows; no single normal density can follow both branches, so a product of experts and a single process cannot.
 
 # %%
 # %matplotlib inline
+import textwrap
 import warnings
 
 import torch
@@ -101,7 +102,8 @@ plot_fusion(view, seen=(X.squeeze(-1), y - center))
 inference = HMC(num_chains=3, settings=HMCSettings(num_draws=30, num_warmup=30))
 with warnings.catch_warnings(action="ignore"):  # the report says the same
     sampled = fit_fusion(models["MoGPE"], inference, generator=generator)
-print(sampled.report.summary())
+for line in sampled.report.summary().splitlines():
+    print(textwrap.fill(line, 80, subsequent_indent="    "))
 describe("MoGPE, chains", sampled)
 
 # %% [markdown]
