@@ -3,7 +3,7 @@
     python -m benchmarks.encodings --data FOLDER
 
 Three tables that tell the time in numbers; as they are read they have a date instead. Mean log density in nats of rows
-after a warm-up of a fifth, at most 1 000.
+after a warm-up of a fifth of the first 3 000, at most 1 000.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append([f"{name}, `{preset}`", *cells])
             print(rows[-1], flush=True)
     columns = ["", "numbers as they stand", "sines and cosines made by hand", "as it is read"]
-    keep("encodings", "python -m benchmarks.encodings --data FOLDER", columns, rows)
+    keep("encodings", columns, rows)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A page says ``{measured} NAME`` where the table belongs; command, day and proces
 import datetime
 import json
 import platform
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -49,19 +50,36 @@ def processor() -> str:
     return next(named, platform.processor() or platform.machine())
 
 
-def keep(name: str, command: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    """Write what was found today on this machine, in place of what was found before, and print it.
+def this_command() -> str:
+    """The command that this process runs, with ``FOLDER`` for what follows ``--data``."""
+    words = list(sys.argv[1:])
+    for place, word in enumerate(words[:-1]):
+        if word == "--data":
+            words[place + 1] = "FOLDER"
+    return " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *words])
+
+
+def keep(name: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """Write what this process found today on this machine, in place of what was found before, and print it.
 
     Raises:
         ValueError: If a row has not a cell for each column.
     """
-    if any(len(row) != len(columns) for row in rows):
-        raise ValueError(f"rows of {name} need {len(columns)} cells, one for each of {', '.join(columns)}")
-    found = [[round(cell, 4) if isinstance(cell, float) else cell for cell in row] for row in rows]
     today = datetime.date.today().isoformat()
-    table = Table(command, today, processor(), torch.__version__, list(columns), found)
-    text = json.dumps(table._asdict(), indent=1, ensure_ascii=False)
-    write_text(FOLDER / f"{name}.json", text + "\n")
+    found = [[round(cell, 4) if isinstance(cell, float) else cell for cell in row] for row in rows]
+    return write(name, Table(this_command(), today, processor(), torch.__version__, list(columns), found))
+
+
+def write(name: str, table: Table) -> Table:
+    """Write a table in place of the one before, and print it.
+
+    Raises:
+        ValueError: If a row has not a cell for each column.
+    """
+    columns = table.columns
+    if any(len(row) != len(columns) for row in table.rows):
+        raise ValueError(f"rows of {name} need {len(columns)} cells, one for each of {', '.join(columns)}")
+    write_text(FOLDER / f"{name}.json", json.dumps(table._asdict(), indent=1, ensure_ascii=False) + "\n")
     print(markdown(table))
     return table
 
@@ -102,4 +120,4 @@ def shown(cell: Cell) -> str:
 
 
 def _is_number(column: int, table: Table) -> bool:
-    return all(row[column] is None or not isinstance(row[column], str) for row in table.rows)
+    return not any(isinstance(row[column], str) for row in table.rows)

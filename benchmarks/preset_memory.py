@@ -34,7 +34,7 @@ COLUMNS = {
     "file": "a file of the model, MB",
     "load": "reading it, seconds",
     "median": "a row by itself, milliseconds",
-    "third": "third slowest of 1 500, in such rows",
+    "third": "third slowest, in such rows",
     "stop": "slowest",
 }
 
@@ -92,7 +92,7 @@ def main() -> None:
         found = _in_process(preset)
         rows.append([f"`{preset}`", *(found[part] for part in COLUMNS)])
         print(rows[-1], flush=True)
-    keep("presets", "python -m benchmarks.preset_memory --data FOLDER", ["", *COLUMNS.values()], rows)
+    keep("presets", ["", *COLUMNS.values()], rows)
 
 
 def _in_process(preset: str) -> dict[str, Any]:

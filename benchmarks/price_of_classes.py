@@ -48,7 +48,7 @@ def main() -> None:
         rows.append([name, *price(spec, num_classes)])
         print(rows[-1], flush=True)
     columns = ["classes", "start, seconds", "milliseconds a row, in blocks"]
-    keep("classes", "python -m benchmarks.price_of_classes", columns, rows)
+    keep("classes", columns, rows)
 
 
 if __name__ == "__main__":

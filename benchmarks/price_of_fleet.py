@@ -143,5 +143,4 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=4)
     given = parser.parse_args()
     found = ratios(given.series, given.rounds)
-    command = "python -m benchmarks.price_of_fleet"
-    keep("fleet", command, ["", "goal, at most", "ratio"], [[what, most, ratio] for what, ratio, most in found])
+    keep("fleet", ["", "goal, at most", "ratio"], [[what, most, ratio] for what, ratio, most in found])

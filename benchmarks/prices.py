@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import price_of_block, price_of_fit, price_of_laplace, price_of_row, price_of_rules
-from benchmarks.measured import Cell, keep, processor
+from benchmarks.measured import Cell, Table, processor, write
 from benchmarks.price_of_block import Ratio, product_rate, read_rate
 from gp_ensembles import __version__
 from gp_ensembles.numerics.compiled import IS_COMPILED
@@ -41,8 +41,8 @@ def earlier(history: Path, name: str, compiled: bool) -> dict[str, float]:
     return dict(alike[-1]["ratios"]) if alike else {}
 
 
-def table(history: Path) -> list[list[Cell]]:
-    """For each ratio of the last runs its goal, and what it was without numba and with it."""
+def table(history: Path) -> Table:
+    """For each ratio of the last runs its goal, and what it was without numba and with it; of their day and machine."""
     runs = [json.loads(line) for line in history.read_text(encoding="utf-8").splitlines()]
     plain, fast = ([run for run in runs if run["compiled"] == is_compiled][-1] for is_compiled in (False, True))
     with_numba = {name.replace(", with numba", ""): ratio for name, ratio in fast["ratios"].items()}
@@ -50,7 +50,8 @@ def table(history: Path) -> list[list[Cell]]:
     for what, ratio in plain["ratios"].items():
         name = what.replace(", without numba", "")
         rows.append([name, plain["goals"].get(what), ratio, with_numba.get(name)])
-    return rows
+    command = "python -m benchmarks.prices --history benchmarks/prices.jsonl"
+    return Table(command, fast["date"], fast["processor"], fast["torch"], list(COLUMNS), rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args(arguments)
     if options.keep:
-        keep("prices", "python -m benchmarks.prices --history benchmarks/prices.jsonl", COLUMNS, table(HISTORY))
+        write("prices", table(HISTORY))
         return
     torch.set_num_threads(1)
     name = processor()

@@ -110,9 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         show(name, times)
         kept += cells(name, times)
     if options.keep:
-        chosen = f"--sets {' '.join(options.sets)} --presets {' '.join(options.presets)}"
-        command = f"python -m benchmarks.single_rows --data FOLDER {chosen} --keep"
-        keep(f"single_rows_{'with' if IS_COMPILED else 'without'}_numba", command, COLUMNS, kept)
+        keep(f"single_rows_{'with' if IS_COMPILED else 'without'}_numba", COLUMNS, kept)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterable, Iterator
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import gp_ensembles
+from tests.sources import sources
 
 PACKAGE = Path(gp_ensembles.__file__).parent
 STUDIES, ATTACKS = (Path(__file__).resolve().parents[1] / name for name in ("studies", "attacks"))
@@ -179,18 +179,6 @@ DOORS: dict[str, frozenset[str]] = {
     "estimators": frozenset({"river", "sklearn", "skpro", "sktime"}),
     "cli": frozenset({"gp_ensembles.plots", "botorch_community"}),
 }
-
-
-@cache
-def parsed(text: str) -> ast.Module:
-    """The tree of a file; each is parsed once, for all tests of a process."""
-    return ast.parse(text)
-
-
-def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """Every Python file below ``folder``, by its path from there."""
-    for path in sorted(folder.rglob("*.py")):
-        yield path.relative_to(folder), parsed(path.read_text(encoding="utf-8"))
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import gp_ensembles
+from tests.sources import sources
 
 PACKAGE = Path(gp_ensembles.__file__).parent
 STUDIES = Path(__file__).resolve().parents[1] / "studies"
@@ -91,17 +92,6 @@ PRIVATE_IN_TEXT = re.compile(r"[\w)\]]\.(_[a-zA-Z]\w*)")  # of a dotted path, or
 WITHOUT_EXAMPLE = {
     "gp_ensembles.filters.textbook_filter": "a loop over textbook_step, which has one",
 }
-
-
-@cache
-def parsed(text: str) -> ast.Module:
-    """The tree of a file; each is parsed once, for all tests of a process."""
-    return ast.parse(text)
-
-
-def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(folder.rglob("*.py")):
-        yield path.relative_to(folder), parsed(path.read_text(encoding="utf-8"))
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,16 +36,15 @@ def test_each_table_says_what_writes_it_again(name):
 
 def test_a_table_is_written_whole_and_read_back(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(measured, "FOLDER", tmp_path)
-    kept = measured.keep(
-        "one", "python -m benchmarks.one", ["", "goal", "found"], [["a", None, 1234.56], ["b", 2, 0.5]]
-    )
+    monkeypatch.setattr(sys, "argv", ["benchmarks/one.py", "--data", "somewhere", "--rows", "9"])
+    kept = measured.keep("one", ["", "goal", "found"], [["a", None, 1234.56], ["b", 2, 0.5]])
     assert measured.read("one", tmp_path) == kept
     said = capsys.readouterr().out
     assert "| a |  | 1\N{NO-BREAK SPACE}235 |\n| b | 2 | 0.5 |\n" in said
     assert said.splitlines()[1] == "|---|---:|---:|"
-    assert "`python -m benchmarks.one`, " in said
+    assert "`python -m benchmarks.one --data FOLDER --rows 9`, " in said
     with pytest.raises(ValueError, match="3 cells"):
-        measured.keep("one", "", ["", "goal", "found"], [["a", 1.0]])
+        measured.keep("one", ["", "goal", "found"], [["a", 1.0]])
     assert measured.read("one", tmp_path) == kept
 
 

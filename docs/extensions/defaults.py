@@ -41,9 +41,9 @@ def written(signature: str) -> str:
 
 
 def of_fields(cls: type) -> dict[str, str]:
-    """The source of the defaults of a record's fields, by name: no function's, which Sphinx finds by itself.
+    """The source of the defaults of a record's fields, by name; Sphinx finds those of functions by itself.
 
-    A default that is made anew for each object is shown as what makes it.
+    A default that a factory makes is shown as a call of it.
     """
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)

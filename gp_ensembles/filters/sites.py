@@ -159,8 +159,8 @@ class LaplaceRule(SiteRule):
         for _ in range(_HALVINGS):
             candidate = point + share * step
             reached = self._height(candidate, *moments)
-            low = ~(reached >= height + 1e-4 * share * step * slope - 1e-12 * (1 + height.abs()))  # NaN is low
-            low = low & (step != 0)
+            # NaN is low; of no step there is nothing to halve.
+            low = (step != 0) & ~(reached >= height + 1e-4 * share * step * slope - 1e-12 * (1 + height.abs()))
             if not bool(low.any()):
                 break
             share = torch.where(low, 0.5 * share, share)

@@ -55,7 +55,7 @@ def test_streams_keep_every_promise(instance, pieces):
 
 @pytest.mark.slow
 def test_a_larger_sample_keeps_every_promise():
-    assert streams.main(["--rows", "15000", "--seed", "4"]) == 0
+    assert streams.main(["--rows", "30000", "--seed", "4"]) == 0
 
 
 @pytest.mark.parametrize("kind", streams.ROWS)

@@ -60,25 +60,24 @@ EVERYTHING = {"stream", "stream over results", "stream with a report", "resume i
 
 
 @pytest.mark.slow
-def test_every_command_survives_a_kill_at_every_third_operation(tmp_path):
-    """At every one of them by ``python -m attacks kills``, whose numbers stand on the page of what it withstands."""
-    tried, operations = attack(tmp_path, "--faults", "kill", "--runs", "0", "--every", "3")
+def test_every_command_survives_a_kill_at_every_operation(tmp_path):
+    tried, operations = attack(tmp_path, "--faults", "kill", "--runs", "0")
     assert tried.keys() == EVERYTHING
-    assert sum(faults["kill"] for faults in tried.values()) == sum(operations.values()) > 160
+    assert sum(faults["kill"] for faults in tried.values()) == sum(operations.values()) > 500
     assert {"open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir"} <= operations.keys()
 
 
 @pytest.mark.slow
 def test_every_command_survives_torn_writes_full_disks_and_power_cuts(tmp_path):
-    tried, _ = attack(tmp_path, "--faults", "torn", "full", "cut", "names", "--every", "11", "--runs", "0")
-    assert all(min(faults[fault] for fault in ("full", "cut", "names")) > 1 for faults in tried.values())
+    tried, _ = attack(tmp_path, "--faults", "torn", "full", "cut", "names", "--every", "5", "--runs", "0")
+    assert all(min(faults[fault] for fault in ("full", "cut", "names")) > 5 for faults in tried.values())
 
 
 @pytest.mark.slow
 def test_every_command_survives_kills_at_random_moments(tmp_path):
-    tried, _ = attack(tmp_path, "--every", "0", "--runs", "100")
+    tried, _ = attack(tmp_path, "--every", "0", "--runs", "200")
     assert tried.keys() == EVERYTHING
-    assert sum(faults["random"] for faults in tried.values()) == 100
+    assert sum(faults["random"] for faults in tried.values()) == 200
 
 
 # The attack's own oracle of power cuts, on writers of known merit.
