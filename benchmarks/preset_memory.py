@@ -34,7 +34,7 @@ COLUMNS = {
     "file": "a file of the model, MB",
     "load": "reading it, seconds",
     "median": "a row by itself, milliseconds",
-    "third": "third slowest, in such rows",
+    "third": "third slowest of {num_rows}, in such rows",
     "stop": "slowest",
 }
 
@@ -92,7 +92,8 @@ def main() -> None:
         found = _in_process(preset)
         rows.append([f"`{preset}`", *(found[part] for part in COLUMNS)])
         print(rows[-1], flush=True)
-    keep("presets", ["", *COLUMNS.values()], rows)
+    num_rows = f"{options.single:,}".replace(",", " ")
+    keep("presets", ["", *(column.format(num_rows=num_rows) for column in COLUMNS.values())], rows)
 
 
 def _in_process(preset: str) -> dict[str, Any]:
