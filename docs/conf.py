@@ -20,6 +20,7 @@ version = release = gp_ensembles.__version__
 extensions = [
     "cells",
     "defaults",
+    "examples",
     "gallery",
     "house",
     "links",

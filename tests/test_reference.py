@@ -1,6 +1,8 @@
 """The reference: every public name has a page, every name on a page exists, and its tables say what is there."""
 
+import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 from pathlib import Path
@@ -50,6 +52,27 @@ def test_every_public_name_has_a_page(room):
     names = [name for name in getattr(package, "__all__", ()) if not name.startswith("_")]
     exported = {name: getattr(package, name) for name in names}
     assert without_a_page(exported, map(named, ENTRIES), QUOTED) == []
+
+
+@pytest.fixture(scope="module")
+def examples():
+    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    spec = importlib.util.spec_from_file_location("examples", ROOT / "docs" / "extensions" / "examples.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_examples_are_shown_with_the_imports_that_they_need(entry, examples):
+    thing = named(entry)
+    lines = examples.with_imports(inspect.getdoc(thing).splitlines(), getattr(thing, "__module__", "gp_ensembles"))
+    text = "\n".join(lines)
+    assert examples.needed(text) == [] or "+SKIP" in text
+    if entry.startswith("gp_ensembles.metrics."):  # as a reader copies them: into a session that knows nothing
+        example = doctest.DocTestParser().get_doctest(text, {}, entry, None, None)
+        flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+        assert doctest.DocTestRunner(optionflags=flags).run(example).failed == 0
 
 
 def test_a_name_without_a_page_is_noticed():
