@@ -23,6 +23,7 @@ extensions = [
     "examples",
     "gallery",
     "house",
+    "inherited",
     "links",
     "mathml",
     "measured",

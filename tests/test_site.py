@@ -1,9 +1,14 @@
 """The site's own extensions; that all of it builds without a warning is shown by ``make docs``."""
 
 import importlib.util
+import inspect
 from pathlib import Path
 
 import pytest
+
+from gp_ensembles.ensembles.windows import WindowGP
+from gp_ensembles.filters import RandomWalk
+from gp_ensembles.filters.transitions import Transition
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -84,3 +89,14 @@ def test_defaults_are_shown_as_one_would_write_them():
     assert written("(rule=<class 'gp_ensembles.fusion.rules.Product'>)") == "(rule=Product)"
     said = written("(rule=<a.b.LBFGSB object at 0x7f12ab>, kind=<Kind.EQUAL: 'equal'>)")
     assert said == "(rule=LBFGSB(), kind=Kind.EQUAL)"
+
+
+def test_what_the_base_says_stands_in_the_place_of_a_reference_to_it():
+    resolved = extension("inherited").resolved
+    said = resolved(RandomWalk.take.__doc__.splitlines(), RandomWalk.__module__, "RandomWalk.take")
+    assert said == inspect.getdoc(Transition.take).splitlines()
+    added = resolved(inspect.getdoc(WindowGP.build).splitlines(), WindowGP.__module__, "WindowGP.build")
+    assert added[2].startswith("Here: one expert for each start")
+    assert "Raises:" in added
+    assert resolved(["See the base."], RandomWalk.__module__, "RandomWalk.take") == ["See the base."]
+    assert resolved(["See :meth:`Nobody.take`."], RandomWalk.__module__, "RandomWalk") == ["See :meth:`Nobody.take`."]

@@ -62,7 +62,7 @@ class GaussianView(Model):
 
     @property
     def likelihood(self) -> Any:
-        """See :attr:`MixtureModel.likelihood`."""
+        """The likelihood of the model that is viewed."""
         return self.model.likelihood
 
     def posterior(
