@@ -73,11 +73,12 @@ TABLES = (
     ),
     Table(
         "appendix-f", "families along the stream", MAIN_SETS, tuple(family_methods()), Design(FAMILIES), curves_text,
-        _CURVES,
+        _CURVES, is_along=True,
     ),
     Table(
         "appendix-g", "ensembles of several families along the stream", MAIN_SETS,
         (*family_methods(THREE), e_doebe()), Design(THREE), curves_text, _CURVES,
+        is_along=True,
     ),
     Table(
         "appendix-h", "random and optimized frequencies", MAIN_SETS, tuple(family_methods(("rff", "off"))),

@@ -9,7 +9,7 @@ the authors' way.
 """
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from studies.harness.sources import PaperSet
 PRINTED = Path(__file__).with_name("printed.csv")
 _VERSION = 2  # of everything that scores depend on besides the data; a new number makes old files worthless
 _POINTS = 120  # of a curve
+SHARES = (0.1, 0.25, 0.5, 1.0)  # of the stream at which curves are read
 
 
 class Plan(NamedTuple):
@@ -68,6 +69,7 @@ class Table(NamedTuple):
         text: Its table, from the results.
         pictures: Its pictures by the end of their name.
         is_classes: Whether targets are classes.
+        is_along: Whether log scores along the stream are in the file, too.
     """
 
     name: str
@@ -78,6 +80,17 @@ class Table(NamedTuple):
     text: Callable[[Results[Plan]], str]
     pictures: Mapping[str, Draw]
     is_classes: bool = False
+    is_along: bool = False
+
+
+def so_far(curve: Sequence[float]) -> list[float]:
+    """What a curve of scores so far says after each of :data:`SHARES` of the stream.
+
+    Example:
+        >>> so_far([4.0, 3.0, 2.0, 1.0])
+        [4.0, 4.0, 3.0, 1.0]
+    """
+    return [curve[max(round(share * len(curve)), 1) - 1] for share in SHARES]
 
 
 def score_kinds(as_published: bool, is_classes: bool = False) -> list[str]:
@@ -224,9 +237,12 @@ def _report(table: Table, choices: Choices, results: Results[Plan]) -> str:
     )
     lines += [printed, ""] if printed else []
     lines += [*results.notes, *results.failure_lines()]
-    header = ["set", "trial", "method", *kinds]
+    shares = [f"log_score after {share:.0%}" for share in SHARES] if table.is_along else []
+    header = ["set", "trial", "method", *kinds, *shares]
     rows: list[list[object]] = [
-        [name, trial, method.name, *(found.scores.get(f"{method.name}; {kind}", float("nan")) for kind in kinds)]
+        [name, trial, method.name]
+        + [found.scores.get(f"{method.name}; {kind}", float("nan")) for kind in kinds]
+        + (so_far(found.curves[f"{method.name}; log_score"]) if shares else [])
         for (name, trial), found in results.records.items()
         for method in results.plan.methods
     ]

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from gp_ensembles.cli.text_tables import aligned
 from studies.doebe.methods import Method
-from studies.doebe.study import Plan, score_kinds
+from studies.doebe.study import SHARES, Plan, score_kinds, so_far
 from studies.harness.comparison import Estimate, estimate, paired
 from studies.harness.parts import Results
 
-SHARES = (0.1, 0.25, 0.5, 1.0)  # of the stream at which curves are read
 KIND_TITLES = {
     "log_score": "mean log score (nats per row of standardized targets, larger is better)",
     "nmse": "nMSE",
@@ -129,7 +128,7 @@ def curves_text(results: Results[Plan]) -> str:
         for name in finished_sets(results):
             for method in results.plan.methods:
                 curves = [record.curves[f"{method.name}; {kind}"] for record in results.found(name).values()]
-                found = [estimate([curve[round(share * len(curve)) - 1] for curve in curves]) for share in SHARES]
+                found = [estimate(trials) for trials in zip(*map(so_far, curves), strict=True)]
                 rows.append([name, method.name, *map(str, found)])
         header = ["set", "method", *(f"after {share:.0%}" for share in SHARES)]
         parts.append(f"{KIND_TITLES[kind]}, so far\n{aligned(header, rows)}")
