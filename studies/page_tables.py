@@ -206,6 +206,13 @@ _DOEBE = (
     PageTable("doebe", "| all seventeen | OE-HSGP |", _doebe("appendix-e"), _TWO, {"kin8nm": "kin40k"}),
     PageTable(
         "doebe",
+        "| set | DOE-HSGP | DOE-RFF |",
+        _doebe("appendix-c"),
+        [f"DOE-{family}, S=10 less DOE-{family}, S=1" for family in ("HSGP", "RFF")],
+        _STREAMS,
+    ),
+    PageTable(
+        "doebe",
         "| wrong classes, share |",
         _doebe("appendix-a"),
         [f"{method}: error" for method in ("OE-HSGP", "OE-RFF", "OE-RBF", "E-DOEBE")],
@@ -230,8 +237,30 @@ def _spectra(method: str, score: str) -> Sequence[Number]:
     return [mean("maskerade/figure-3.csv", score, method=method)]
 
 
+def _folds(kept: str, *scores: str) -> _Numbers:
+    """A row for each method, a column for each set: some of its scores."""
+    return lambda method, name: [mean(f"maskerade/{kept}.csv", score, set=name, method=method) for score in scores]
+
+
+_BY_KERNELS = {
+    "-I": "maskerade-i",
+    "-U": "maskerade-u",
+    "-R": "maskerade-r",
+    "one spectral mixture (`sm`)": "sm",
+    "VSSGP": "vssgp",
+    "RBF": "rbf",
+    "Matern-5/2": "matern",
+    "draws of the prior": "sobol",
+}
 _DRAWN = {"at random": "monte-carlo", "Sobol": "sobol", "a third around the best kernels": "around"}
 _MASKERADE = (
+    PageTable(
+        "maskerade",
+        "| MSE | concrete | airfoil |",
+        _folds("table-3", "mse_standardized"),
+        ("concrete", "airfoil"),
+        _BY_KERNELS,
+    ),
     PageTable(
         "maskerade",
         "| | RMSE | joint log density | distance |",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.filters.transitions import Transition
@@ -89,6 +90,7 @@ def test_defaults_are_shown_as_one_would_write_them():
     assert written("(rule=<class 'gp_ensembles.fusion.rules.Product'>)") == "(rule=Product)"
     said = written("(rule=<a.b.LBFGSB object at 0x7f12ab>, kind=<Kind.EQUAL: 'equal'>)")
     assert said == "(rule=LBFGSB(), kind=Kind.EQUAL)"
+    assert "starts: tuple[float, ...] = (0.2, 0.7, 2.0)" in extension("defaults").of_record(FourierBasis)
 
 
 def test_what_the_base_says_stands_in_the_place_of_a_reference_to_it():

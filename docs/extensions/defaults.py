@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import re
+import sys
 import textwrap
 
 from numpy.typing import ArrayLike
@@ -51,6 +52,8 @@ def of_fields(cls: type) -> dict[str, str]:
     for line in body.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value is not None:
             text = ast.unparse(line.value)
+            if text.startswith("_") and text in (constants := vars(sys.modules[cls.__module__])):
+                text = repr(constants[text])
             factory = re.fullmatch(r"field\(default_factory=(\w+)\)", text)
             found[line.target.id] = f"{factory[1]}()" if factory else re.sub(r"^field\(.*\)$", "...", text)
     return found

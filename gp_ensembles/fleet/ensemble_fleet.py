@@ -30,11 +30,14 @@ from gp_ensembles.fleet.variances import Variances
 
 
 @runtime_checkable
-class _HasList(Protocol):
-    def tolist(self) -> list[Hashable]: ...
+class HasToList(Protocol):
+    """An array or an index of names."""
+
+    def tolist(self) -> list[Hashable]:
+        """The names."""
 
 
-Names = Sequence[Hashable] | _HasList
+Names = Sequence[Hashable] | HasToList
 
 
 class AllSetAsideError(ValueError):
@@ -388,7 +391,7 @@ def listed(names: Names) -> Sequence[Hashable]:
     """
     if isinstance(names, str):
         raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")
-    given: list[Any] = names.tolist() if isinstance(names, _HasList) else list(names)
+    given: list[Any] = names.tolist() if isinstance(names, HasToList) else list(names)
     kinds = {type(name) for name in given}
     scalars = {kind for kind in kinds if kind.__module__ == "numpy" and kind.__hash__ is not None}
     if scalars:
