@@ -146,6 +146,11 @@ def _changes(name: str, column: str) -> Sequence[Number]:
 _FAMILIES = [f"{kind}-{family}" for family in ("HSGP", "RFF", "RBF") for kind in ("OE", "DOE")]
 _TWO = ("OE-HSGP", "DOE-HSGP", "OE-RFF", "DOE-RFF")
 _STREAMS = {"sarcos_ias": "sarcos", "barrett_wam": "kuka1"}  # what stood for them
+_TWINS = {
+    "every tenth row of SARCOS": "sarcos",
+    "static, then drifting": "static_then_drifting",
+    "barrett_wam": "kuka1",
+}
 _SHARES = ("10", "25", "50", "100")  # of the rows, percent
 _DOEBE = (
     PageTable(
@@ -190,11 +195,14 @@ _DOEBE = (
         "| stream, the authors' way |",
         _changes,
         ("static", "dynamic", "pruned BMA", "BMA", "E-DOEBE, seen", "E-DOEBE, moments", "lowest weight, log10"),
-        {
-            "every tenth row of SARCOS": "sarcos",
-            "static, then drifting": "static_then_drifting",
-            "barrett_wam": "kuka1",
-        },
+        _TWINS,
+    ),
+    PageTable(
+        "doebe",
+        "| stream, our way |",
+        lambda name, rule: [mean("doebe/experiment-2.csv", "log_score", set=name, rule=rule)],
+        ("BMA, pruned at 1e-16", "BMA, not pruned", "E-DOEBE, delta 0.01"),
+        _TWINS,
     ),
     PageTable(
         "doebe",
@@ -202,6 +210,12 @@ _DOEBE = (
         _doebe("appendix-d"),
         [f"delta {delta} less delta 0.01" for delta in (0.0001, 0.001, 0.05, 0.1, 0.2)],
         _STREAMS,
+    ),
+    PageTable(
+        "doebe",
+        "| nine sets | OE-HSGP |",
+        _doebe("appendix-e_nine-sets"),
+        [f"{method} / {method}: nmse" for method in _TWO],
     ),
     PageTable("doebe", "| all seventeen | OE-HSGP |", _doebe("appendix-e"), _TWO, {"kin8nm": "kin40k"}),
     PageTable(
