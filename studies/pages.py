@@ -6,8 +6,9 @@ Which number is which stands in ``studies/page_tables.py``.
 
 import csv
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from studies.harness.comparison import estimate
 
 RESULTS = Path(__file__).with_name("results")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?: \d{3})*(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?")
-_PART = re.compile(rf"(\**)({_NUMBER.pattern})(\**)( ± )?({_NUMBER.pattern})?(\**)")
+_PART = re.compile(rf"(\**)({_NUMBER.pattern})(\**)(?:( ± )({_NUMBER.pattern}))?(\**)")
 
 
 class Number(NamedTuple):
@@ -83,12 +84,18 @@ def mean(kept: str, score: str, **where: str) -> Number:
         ValueError: If there is none.
     """
     if "standard_error" not in lines_of(kept)[0]:
-        found = estimate(values(kept, score, **where))
-        return Number(found.mean, found.error)
+        return Number(*estimate(values(kept, score, **where))[:2])
     for line in lines_of(kept):
         if (where | {"score": score}).items() <= line.items():
             return Number(float(line["mean"]), float(line["standard_error"] or "nan"))
     raise ValueError(f"{kept} has no {score} where {where}")
+
+
+def mean_of_parts(kept: str, score: str, num_parts: int, **where: str) -> Number:
+    """The mean over the first parts of those that there are."""
+    parts = {str(part) for part in range(num_parts)}
+    lines = (line for line in lines_of(kept) if line["part"] in parts and where.items() <= line.items())
+    return Number(*estimate([float(line[score]) for line in lines if line[score]])[:2])
 
 
 def like(written: str, value: float, bare: bool) -> str:
@@ -108,46 +115,50 @@ def like(written: str, value: float, bare: bool) -> str:
     if power:
         head, _, exponent = f"{value:.{places}e}".partition("e")
         return f"{head}e{int(exponent)}"
-    text = f"{value:+.{places}f}" if written.startswith("+") else f"{value:.{places}f}"
-    whole, point, rest = text.partition(".")
-    if len(whole.lstrip("+-")) > (3 if " " in written else 4):
-        whole = f"{int(whole):,}".replace(",", " ")
-    if bare and whole.lstrip("+-") == "0" and point:
-        whole = whole.replace("0", "")
-    return whole + point + rest
+    sign = "+" if written.startswith("+") else ""
+    grouped = "," if " " in written or abs(value) >= 10_000 else ""
+    text = f"{value:{sign}{grouped}.{places}f}".replace(",", " ")
+    return re.sub(r"^([-+]?)0\.", r"\1.", text) if bare else text
 
 
-def rewritten(cell: str, numbers: Iterable[Number], bare: bool) -> str:
-    """A cell with other numbers, and their errors where it has errors."""
-    waiting = iter(numbers)
+def rewritten(cell: str, numbers: Sequence[Number], bare: bool) -> str:
+    """A cell with other numbers, and their errors where it has errors.
+
+    Raises:
+        ValueError: If the cell has fewer numbers, or the error of what was measured once.
+    """
+    waiting = list(numbers)
 
     def put(match: re.Match[str]) -> str:
-        number = next(waiting, None)
-        if number is None:
+        if not waiting:
             return match[0]
+        number = waiting.pop(0)
         opening, mean, closing, sign, error, last = match.groups(default="")
+        if error and math.isnan(number.error):
+            raise ValueError(f"{cell} has an error, and there is one trial")
         shown = like(error, number.error, bare) if error else ""
         return f"{opening}{like(mean, number.mean, bare)}{closing}{sign}{shown}{last}"
 
-    return _PART.sub(put, cell)
+    found = _PART.sub(put, cell)
+    if waiting:
+        raise ValueError(f"{cell} has fewer than {len(numbers)} numbers")
+    return found
 
 
-def _rows(text: str, table: PageTable) -> Iterator[tuple[str, str]]:
-    """Lines of a table as they stand and as they should."""
-    start = text.index(table.begins)
-    lines = text[start:].split("\n\n")[0].splitlines()[2:]
-    bare = re.search(r"[ |*+-]\.\d", "\n".join(lines)) is not None
-    for line in lines:
-        name, *cells = line.strip("|").split("|")
-        new = [
-            rewritten(cell, table.cell(name.strip(), column), bare) if cell.strip() else cell
-            for cell, column in zip(cells, table.columns, strict=True)
-        ]
-        yield line, f"|{'|'.join([name, *new])}|"
+def _row(line: str, table: PageTable, bare: bool) -> str:
+    name, *cells = line.strip("|").split("|")
+    new = [
+        rewritten(cell, table.cell(name.strip(), column), bare) if cell.strip() else cell
+        for cell, column in zip(cells, table.columns, strict=True)
+    ]
+    return f"|{'|'.join([name, *new])}|"
 
 
 def with_numbers(text: str, table: PageTable) -> str:
     """The text of a page with the numbers of one of its tables anew."""
-    for line, new in _rows(text, table):
-        text = text.replace(line, new)
-    return text
+    start = text.index(table.begins)
+    whole = text[start:].partition("\n\n")[0]
+    head, line, *rows = whole.splitlines()
+    bare = re.search(r"[ |*+-]\.\d", "\n".join(rows)) is not None
+    new = [head, line, *(_row(one, table, bare) for one in rows)]
+    return text[:start] + "\n".join(new) + text[start + len(whole) :]

@@ -1,9 +1,15 @@
-"""The Python files of a folder as trees, for the tests of how the house is built."""
+"""The Python files of a folder as trees, and the site's extensions, for the tests of how the house is built."""
 
 import ast
+import importlib.util
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXTENSIONS = Path(__file__).resolve().parents[1] / "docs" / "extensions"
 
 
 @cache
@@ -16,3 +22,14 @@ def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
     """Every Python file below ``folder``, by its path from there."""
     for path in sorted(folder.rglob("*.py")):
         yield path.relative_to(folder), parsed(path.read_text(encoding="utf-8"))
+
+
+def extension(name: str) -> ModuleType:
+    """A module of ``docs/extensions``."""
+    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    spec = importlib.util.spec_from_file_location(name, EXTENSIONS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

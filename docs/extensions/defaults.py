@@ -17,7 +17,9 @@ _WRITTEN = (
     (re.compile(r"<class '(?:\w+\.)*(\w+)'>"), r"\1"),
     (re.compile(r"<(?:\w+\.)*(\w+) object(?: at 0x[0-9a-f]+)?>"), r"\1()"),
     (re.compile(r"<(\w+\.\w+): [^<>]*>"), r"\1"),
+    (re.compile(r" \| (?:\w+\.)*_DefaultType\b"), ""),  # BoTorch's, of what DEFAULT is
 )
+_LONGEST = 30  # of a constant that stands for its name
 _MODES = ("smart", "fully-qualified", "fully-qualified-except-typing")
 _ARRAYS = sorted({stringify_annotation(ArrayLike, mode) for mode in _MODES}, key=len, reverse=True)
 
@@ -32,8 +34,23 @@ class _Source:
         return self._text
 
 
-def written(signature: str) -> str:
-    """The signature with defaults, and what may stand for an array, as one would write them."""
+def written(signature: str, module: str | None = None) -> str:
+    """The signature with defaults, and what may stand for an array, as one would write them.
+
+    Args:
+        signature: It.
+        module: Where it is from, which knows the private constants that are defaults.
+    """
+    constants = vars(sys.modules[module]) if module in sys.modules else {}
+
+    def said(match: re.Match[str]) -> str:
+        equals, name = match.groups()
+        if name not in constants:
+            return match[0]
+        text = repr(constants[name])
+        return equals + (text if len(text) <= _LONGEST else f"{type(constants[name]).__name__}(...)")
+
+    signature = re.sub(r"(= ?)(_[A-Z_]+)\b", said, signature)
     for printed, plain in _WRITTEN:
         signature = printed.sub(plain, signature)
     for union in _ARRAYS:
@@ -52,8 +69,6 @@ def of_fields(cls: type) -> dict[str, str]:
     for line in body.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value is not None:
             text = ast.unparse(line.value)
-            if text.startswith("_") and text in (constants := vars(sys.modules[cls.__module__])):
-                text = repr(constants[text])
             factory = re.fullmatch(r"field\(default_factory=(\w+)\)", text)
             found[line.target.id] = f"{factory[1]}()" if factory else re.sub(r"^field\(.*\)$", "...", text)
     return found
@@ -82,7 +97,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     ) -> tuple[str | None, str | None]:
         if what == "class" and isinstance(obj, type) and signature:
             signature = of_record(obj) or signature
-        return (None if signature is None else written(signature)), returned
+        return (None if signature is None else written(signature, getattr(obj, "__module__", None))), returned
 
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-process-signature", process)

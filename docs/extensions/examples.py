@@ -25,7 +25,7 @@ def needed(text: str) -> list[str]:
                 used.append((node.lineno, node.col_offset, node.id))
             else:
                 known.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             known.add(node.name)
         elif isinstance(node, ast.arg):
             known.add(node.arg)
@@ -38,7 +38,7 @@ def needed(text: str) -> list[str]:
 
 def _home(name: str, thing: object, module: str) -> str:
     """The shortest module that has it: the package that exports it, where there is one."""
-    parts = getattr(thing, "__module__", module).split(".")
+    parts = (getattr(thing, "__module__", None) or module).split(".")
     homes = [".".join(parts[:size]) for size in range(1, len(parts) + 1)]
     return next(home for home in [*homes, module] if vars(importlib.import_module(home)).get(name) is thing)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sphinx.application import Sphinx
 
-_SEE = re.compile(r"See :\w+:`(?:(\w+)\.)?(\w+)`[.:;]\s*(.*)", re.DOTALL)
+_SEE = re.compile(r"See :(?:meth|attr):`(?:(\w+)\.)?(\w+)`[.,:;]\s*(.*)", re.DOTALL)
 
 
 def _classes(module: str, path: str) -> Iterator[type]:
@@ -36,11 +36,10 @@ def resolved(lines: list[str], module: str, path: str) -> list[str]:
     base, name, more = match.groups()
     for one in _classes(module, path):
         said = inspect.getdoc(getattr(one, name, None)) if base in (None, one.__name__) else None
-        if said and name in vars(one):
+        if said and name in vars(one) and not _SEE.fullmatch(said):
             first, _, rest = said.partition("\n\n")
             parts = [first, more and f"Here: {more}", rest]
-            text = "\n\n".join(part for part in parts if part)
-            return resolved(text.splitlines(), one.__module__, f"{one.__name__}.{name}")
+            return "\n\n".join(part for part in parts if part).splitlines()
     return lines
 
 
