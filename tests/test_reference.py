@@ -80,6 +80,19 @@ def test_examples_run_in_a_session_that_knows_nothing(entry, examples):
     assert doctest.DocTestRunner(optionflags=flags).run(example).failed == 0
 
 
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_no_signature_shows_a_private_type(entry):
+    defaults, thing = extension("defaults"), named(entry)
+    is_error = isinstance(thing, type) and issubclass(thing, Exception)
+    if is_error or not (isinstance(thing, type) or hasattr(thing, "__code__")):
+        return
+    signature = inspect.signature(thing)
+    bare = signature.replace(parameters=[one.replace(default=one.empty) for one in signature.parameters.values()])
+    text = defaults.written(defaults.stringify_signature(bare, unqualified_typehints=True), thing.__module__)
+    short = re.sub(r"[~\w]+\.(?=\w)", "", text)  # as the site shows them
+    assert re.findall(r"\b_[A-Za-z]\w*", short) == []
+
+
 def test_a_name_without_a_page_is_noticed():
     exported = {"Path": Path, "named": named, "word": 3, "said": 4}
     assert without_a_page(exported, [Path], {"said", "named"}) == ["named", "word"]

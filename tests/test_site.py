@@ -80,7 +80,6 @@ def test_defaults_are_shown_as_one_would_write_them():
     bases = FourierBasis.__module__
     assert written("(starts: tuple[float, ...] = _STARTS)", bases) == "(starts: tuple[float, ...] = (0.2, 0.7, 2.0))"
     assert written("(settings=_SETTINGS)", ThompsonLoop.__module__) == "(settings=ThompsonSettings(...))"
-    assert written("(a: b.Transform | c._DefaultType | None = DEFAULT)") == "(a: b.Transform | None = DEFAULT)"
 
 
 def test_what_the_base_says_stands_in_the_place_of_a_reference_to_it():

@@ -17,7 +17,7 @@ _WRITTEN = (
     (re.compile(r"<class '(?:\w+\.)*(\w+)'>"), r"\1"),
     (re.compile(r"<(?:\w+\.)*(\w+) object(?: at 0x[0-9a-f]+)?>"), r"\1()"),
     (re.compile(r"<(\w+\.\w+): [^<>]*>"), r"\1"),
-    (re.compile(r" \| (?:\w+\.)*_DefaultType\b"), ""),  # BoTorch's, of what DEFAULT is
+    (re.compile(r" \| ~?(?:\w+\.)*_DefaultType\b"), ""),  # BoTorch's, of what DEFAULT is
 )
 _LONGEST = 30  # of a constant that stands for its name
 _MODES = ("smart", "fully-qualified", "fully-qualified-except-typing")
