@@ -273,7 +273,7 @@ _TEN_FOLDS = ("maskerade-i", "maskerade-r", "sm", "matern")
 
 
 def _three_folds(method: str, name: str) -> Sequence[Number]:
-    """Of the first three folds: some methods were run on ten of them. The sun has one split."""
+    """Scores on the first three folds, also of methods that were run on all ten; solar has one split."""
     if name == "solar":
         return [mean("maskerade/table-1.csv", score, set=name, method=method) for score in ("rmse", "log_prob_sum")]
     kept = "maskerade/table-2_ten-folds.csv" if method in _TEN_FOLDS else "maskerade/table-2_three-folds.csv"

@@ -19,7 +19,7 @@ _WRITTEN = (
     (re.compile(r"<(\w+\.\w+): [^<>]*>"), r"\1"),
     (re.compile(r" \| ~?(?:\w+\.)*_DefaultType\b"), ""),  # BoTorch's, of what DEFAULT is
 )
-_LONGEST = 30  # of a constant that stands for its name
+_LONGEST = 30  # characters of a constant that is shown in place of its name
 _MODES = ("smart", "fully-qualified", "fully-qualified-except-typing")
 _ARRAYS = sorted({stringify_annotation(ArrayLike, mode) for mode in _MODES}, key=len, reverse=True)
 
@@ -38,8 +38,8 @@ def written(signature: str, module: str | None = None) -> str:
     """The signature with defaults, and what may stand for an array, as one would write them.
 
     Args:
-        signature: It.
-        module: Where it is from, which knows the private constants that are defaults.
+        signature: The signature, as Sphinx prints it.
+        module: The module that defines it; the values of its private constants are shown in place of their names.
     """
     constants = vars(sys.modules[module]) if module in sys.modules else {}
 

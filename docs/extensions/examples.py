@@ -48,7 +48,7 @@ def imports(text: str, module: str) -> Iterator[str]:
 
     Args:
         text: The docstring.
-        module: The module that it stands in; what it does not know, examples that are skipped stand for.
+        module: The module that it stands in; names that it lacks are left out, which only skipped examples use.
     """
     names = vars(sys.modules[module])
     homes: dict[str, list[str]] = {}

@@ -1,6 +1,6 @@
 """``See :meth:`Base.method`.`` in the reference: what is said there stands here, too.
 
-The source says such things once, in the base class or protocol; a reader of a page does not have it before him.
+The source says such things once, in the base class or protocol; a reader of a page does not see it.
 """
 
 import inspect
