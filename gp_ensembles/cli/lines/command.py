@@ -1,6 +1,5 @@
 """``stream`` and ``resume`` for lines: their options, and what runs them."""
 
-import io
 import os
 import sys
 from collections.abc import Iterator
@@ -68,8 +67,6 @@ def answer_lines(session: LineSession, given: LineInput, output: LineOutput) -> 
     if given.data != "-" and not given.follow and (path.is_dir() or not path.exists()):
         raise FileNotFoundError(f"{path} is {'a folder' if path.is_dir() else 'not there; --follow waits for it'}")
     output = replace(output, has_beginning=path.is_file() or given.follow)
-    if given.data == "-" and isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     with Stop().listening() as stop:
         lines = _lines(given, path, stop)
         if given.form == "csv":

@@ -1,6 +1,9 @@
 """Where lines come from: the standard input, or a file that grows."""
 
+import codecs
+import io
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -10,6 +13,7 @@ from types import FrameType
 from typing import IO, Any
 
 _POLL = 0.1  # seconds between looks at a file that has not grown
+_PART = 8192  # bytes that are read at once
 
 
 class Stop:
@@ -25,52 +29,75 @@ class Stop:
 
     def __init__(self) -> None:
         self.is_asked = False
-        self._is_waiting = False
+        self._alarm: int | None = None
 
     @contextmanager
     def listening(self) -> Iterator["Stop"]:
         """SIGTERM, SIGINT and, where there is one, SIGHUP ask for the end inside."""
         kinds = [kind for kind in signal.Signals if kind.name in ("SIGTERM", "SIGINT", "SIGHUP")]
         before = {kind: signal.signal(kind, self._ask) for kind in kinds}
+        self._alarm, bell = os.pipe()
+        os.set_blocking(bell, False)
+        bell_before = signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
         try:
             yield self
         finally:
+            signal.set_wakeup_fd(bell_before)
             for kind, handler in before.items():
                 signal.signal(kind, handler)
+            os.close(bell)
+            os.close(self._alarm)
+            self._alarm = None
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A signal inside ends the wait at once."""
-        self._is_waiting = True
-        try:
-            if self.is_asked:
-                raise EndOfWait
-            yield
-        finally:
-            self._is_waiting = False
+    def wait_for(self, place: int) -> None:
+        """Wait until a file can be read, or a signal comes.
+
+        A signal may come when Python has looked for signals for the last time before it waits. The system's own
+        handler writes to a pipe, and that is waited for, too: no signal is missed.
+
+        Args:
+            place: The file's descriptor. Windows cannot wait for a pipe's; there, the next line ends the stream.
+        """
+        if os.name != "nt":
+            select.select([place] if self._alarm is None else [place, self._alarm], [], [])
 
     def _ask(self, number: int, frame: FrameType | None) -> Any:
         self.is_asked = True
-        if self._is_waiting:
-            raise EndOfWait
-
-
-class EndOfWait(BaseException):
-    """A signal came while a line was waited for."""
 
 
 def lines_of(file: IO[str], stop: Stop) -> Iterator[str]:
     """Lines as they come, until the end of the input or a signal; empty ones are left out."""
-    while not stop.is_asked:
-        try:
-            with stop.waiting():
-                text = file.readline()
-        except EndOfWait:
+    rest = ""
+    for part in _parts(file, stop):
+        rest += part
+        if "\n" not in part:
+            continue
+        *whole, rest = rest.split("\n")
+        for text in whole:
+            if stop.is_asked:
+                return
+            if text.strip():
+                yield text + "\n"
+    if rest.strip() and not stop.is_asked:
+        yield rest
+
+
+def _parts(file: IO[str], stop: Stop) -> Iterator[str]:
+    """Pieces of a text as they come, of any length."""
+    try:
+        place = file.fileno()
+    except io.UnsupportedOperation:  # a text in memory
+        yield file.read()
+        return
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+    is_open = True
+    while is_open:
+        stop.wait_for(place)
+        if stop.is_asked:
             return
-        if not text:
-            return
-        if text.strip():
-            yield text
+        part = os.read(place, _PART)
+        is_open = bool(part)
+        yield decoder.decode(part, final=not part)
 
 
 def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[str]:
@@ -100,11 +127,7 @@ def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[s
                 file.close()
                 file = None
                 continue
-            try:
-                with stop.waiting():
-                    time.sleep(poll)
-            except EndOfWait:
-                return
+            time.sleep(poll)
     finally:
         if file is not None:
             file.close()
