@@ -8,8 +8,8 @@ from functools import reduce
 from pathlib import Path
 
 from gp_ensembles.files.replacing import write_text
-from studies.harness.comparison import estimate
-from studies.pages import Number, PageTable, lines_of, mean, mean_of_parts, with_numbers
+from studies.harness.comparison import estimate, paired
+from studies.pages import Number, PageTable, lines_of, mean, mean_of_parts, values, with_numbers
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "papers"
 
@@ -87,6 +87,13 @@ def _fused(kept: str) -> _Numbers:
     return numbers
 
 
+def _paired(pair: str, experts: str) -> Sequence[Number]:
+    """The mean difference of two methods split by split, and its p-value by the paired t-test."""
+    first, second = (values("fusion/figure-3a.csv", "nlpd", method=one, experts=experts) for one in pair.split(" less "))
+    found = paired(first, second)
+    return [Number(found.mean), Number(found.t_p_value)]
+
+
 _FUSED = {"constant stacking": "stacking", "het-RFF-GP": "HetGP"}
 _FUSION = (
     PageTable(
@@ -96,6 +103,7 @@ _FUSION = (
         ("2 30 1.0", "3 30 1.0", "4 30 1.0", "5 30 1.0", None),
         _FUSED,
     ),
+    PageTable("fusion", "| less | K = 2 |", _paired, ("2", "3", "4", "5")),
     PageTable(
         "fusion",
         "| | [-1, 1], M = 10 |",
