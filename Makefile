@@ -22,7 +22,7 @@ export MPLBACKEND ?= Agg
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-lowest test-newest slow processors lint format types demo study docs release notebooks benchmarks ci clean
+.PHONY: help venv test test-lowest test-newest slow broad processors lint format types demo study docs release notebooks benchmarks ci clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## */\1|/' \
@@ -51,7 +51,10 @@ test-newest:  ## Run them with the newest versions of the day, in .venv-newest
 	@$(MAKE) test VENV=$(VENV)-newest PINS=/dev/null TORCH=torch
 
 slow: $(STAMP)  ## Run the tests that are slow and broad, which `make test` leaves out
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not broad"
+
+broad: $(STAMP)  ## Run the slow tests that take minutes each, which CI leaves out
+	$(PYTEST) -m broad
 
 processors: $(STAMP)  ## Run the tests that could hang on rounding again, as two other processors
 	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE $(PYTEST) -m processor

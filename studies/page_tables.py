@@ -89,7 +89,8 @@ def _fused(kept: str) -> _Numbers:
 
 def _paired(pair: str, experts: str) -> Sequence[Number]:
     """The mean difference of two methods split by split, and its p-value by the paired t-test."""
-    first, second = (values("fusion/figure-3a.csv", "nlpd", method=one, experts=experts) for one in pair.split(" less "))
+    kept = "fusion/figure-3a.csv"
+    first, second = (values(kept, "nlpd", method=one, experts=experts) for one in pair.split(" less "))
     found = paired(first, second)
     return [Number(found.mean), Number(found.t_p_value)]
 

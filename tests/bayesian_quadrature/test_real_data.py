@@ -32,7 +32,13 @@ def problem_of(folder, name, num_rows, max_components):
     return RegressionProblem(X, y, default_prior(X, y, max_components))
 
 
-@pytest.mark.parametrize("setting", SETS.values(), ids=SETS)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(setting, id=name, marks=pytest.mark.broad if "airline" in name else ())
+        for name, setting in SETS.items()
+    ],
+)
 def test_trusted_evidences_of_several_seeds_agree(shared, setting):
     """Within four of their deviations and 0.2 nats; the others say that they are in doubt."""
     name, num_rows, components, seeds = setting

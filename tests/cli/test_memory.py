@@ -9,6 +9,7 @@ from benchmarks.stream_memory import peak_of_stream, write_long_table
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.broad,
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the high-water mark is read from /proc"),
 ]
 

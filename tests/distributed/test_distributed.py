@@ -67,7 +67,7 @@ def test_alone_it_is_an_online_ensemble(kind, generator):
     torch.testing.assert_close(online.predict(X[:4]).variance, other.predict(X[:4]).variance, **close)
 
 
-@pytest.mark.parametrize("sizes", [(1, 2), pytest.param((1, 4), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sizes", [(1, 2), pytest.param((1, 4), marks=[pytest.mark.slow, pytest.mark.broad])])
 @pytest.mark.parametrize("kind", ["all layers", pytest.param("unknown noise", marks=pytest.mark.slow)])
 def test_any_number_of_processes_gives_the_same_bits_and_goes_on_with_those_of_another(kind, sizes, tmp_path):
     if sizes[1] == 4:

@@ -46,6 +46,7 @@ def same(left, right) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.broad  # a cluster starts: minutes
 def test_shards_say_what_their_fleets_say(found):
     said, expected = found("steady")
     for one, other in zip(said, expected, strict=True):
@@ -54,6 +55,7 @@ def test_shards_say_what_their_fleets_say(found):
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 def test_an_actor_and_a_machine_that_are_lost_are_not_missed(found):
     quiet, disturbed, again, expected = found("lost")
     assert same(quiet, disturbed)
@@ -61,6 +63,7 @@ def test_an_actor_and_a_machine_that_are_lost_are_not_missed(found):
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 def test_refused_rows_teach_no_shard_anything(found):
     messages, said, expected = found("refused")
     assert "ValueError: y is infinite in row 7, of series 'series 1'" in messages[0]
@@ -70,6 +73,7 @@ def test_refused_rows_teach_no_shard_anything(found):
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 def test_series_leave_come_and_go_out_and_a_lost_actor_knows(found):
     messages, said, mean = found("verbs")
     assert ["KeyError" in messages[0], "ValueError" in messages[1]] == [True, True]
@@ -79,6 +83,7 @@ def test_series_leave_come_and_go_out_and_a_lost_actor_knows(found):
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 def test_fits_in_tasks_give_the_numbers_of_a_fit_in_one_process(found):
     ((names, said), (alone, expected)), means, message, is_there = found("fits")
     assert names == alone
@@ -92,6 +97,7 @@ def test_fits_in_tasks_give_the_numbers_of_a_fit_in_one_process(found):
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 def test_a_task_that_is_killed_in_a_fit_is_run_again_and_one_that_always_is_leaves_nothing(found):
     disturbed, quiet, num_killed, message, left = found("killed")
     assert num_killed == [1, 0, 4]  # Ray runs a task again three times
@@ -103,6 +109,7 @@ def test_a_task_that_is_killed_in_a_fit_is_run_again_and_one_that_always_is_leav
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 def test_data_sets_and_sweeps_give_the_numbers_of_one_process(found):
     done, means, names, scores, alone = found("tasks")
     assert [row["who"] for row in done] == names

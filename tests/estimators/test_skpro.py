@@ -29,6 +29,7 @@ def table(num_rows=120):
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 @pytest.mark.filterwarnings("ignore")  # skpro's own
 @pytest.mark.parametrize("kind", [PredictiveDistribution, SkproRegressor])
 def test_skpros_own_checks(kind):

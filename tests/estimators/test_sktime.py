@@ -27,6 +27,7 @@ def series(num_rows=72):
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 @pytest.mark.filterwarnings("ignore")  # sktime's own
 def test_sktimes_own_checks():
     results = check_estimator(SktimeForecaster, raise_exceptions=False, verbose=False)

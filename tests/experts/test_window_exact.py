@@ -122,7 +122,7 @@ def test_ten_thousand_appends_and_drops_leave_no_trace(kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 64, 211])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.broad), 64, 211])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_ten_thousand_rows_of_a_longer_window(kernel, size):
     X, y = rows(10_080)

@@ -88,6 +88,7 @@ def test_chains_of_a_mixture_have_no_common_metric():
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 def test_sampled_hyperparameters_against_chains_without_a_metric():
     """Log length scale and amplitude: means within five standard errors of long runs of the plain sampler."""
     model = stacking(0.5, number=30)
