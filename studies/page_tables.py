@@ -6,6 +6,7 @@
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
+from statistics import median
 
 from gp_ensembles.files.replacing import write_text
 from studies.harness.comparison import estimate, paired
@@ -371,6 +372,12 @@ def _classes(what: str, method: str) -> Sequence[Number]:
     return [Number(100 * found.mean, 100 * found.error) if score == "error_rate" else found]
 
 
+def _embedded(method: str, name: str) -> Sequence[Number]:
+    """Errors of one nearest neighbor, percent: their median, the lowest and the highest."""
+    errors = values(f"ie-gp/figure-7_{name}.csv", "error", method=method)
+    return [Number(100 * value) for value in (median(errors), min(errors), max(errors))]
+
+
 _ONLINE = ("IE-GP", "SIE-GP", "DIE-GP")
 _OTHERS = {"sarcos_thin10": "sarcos"}
 _IE_GP = (
@@ -409,6 +416,24 @@ _IE_GP = (
         (*_ONLINE, "AdaRaker", "Raker", "logistic regression"),
         {name: f"error_rate {name}" for name in ("banana", "musk2", "ionosphere")}
         | {f"seconds, {name}": f"stream_seconds {name}" for name in ("banana", "musk2")},
+    ),
+    PageTable(
+        "ie_gp",
+        "| error, percent | oil_flow |",
+        _embedded,
+        ("oil-flow", "digits"),
+        {
+            "IE-GPLVM, in one latent space": "ie_gplvm_one_space",
+            "the same, each row as it was reported": "ie_gplvm",
+            "switching, in one space": "sie_gplvm_one_space",
+            "switching, as it was reported": "sie_gplvm",
+            "dynamic, in one space": "die_gplvm_one_space",
+            "dynamic, as it was reported": "die_gplvm",
+            "GPyTorch's Bayesian GPLVM, all rows at once": "bayesian_gplvm",
+            "principal components": "pca",
+            "incremental principal components": "incremental_pca",
+            "kernel principal components": "kernel_pca",
+        },
     ),
 )
 TABLES = (*_IE_GP, *_DOEBE, *_KNOTS, *_FUSION, *_MASKERADE, *_FOLLOW_UPS)
