@@ -16,6 +16,21 @@ SHOWN = [
     for page in sorted((ROOT / "docs").rglob("*.md"))
     for name in re.findall(r"^```\{measured\} (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 ]
+COMMANDS = sorted(
+    {
+        found
+        for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"]
+        for found in re.findall(
+            r"python (?:-m benchmarks\.|benchmarks/)(\w+)(?:\.py)?([^`\n]*)", page.read_text("utf-8")
+        )
+    }
+)
+
+
+@pytest.mark.parametrize(("script", "given"), COMMANDS, ids=lambda part: part.strip())
+def test_commands_that_pages_name_exist_with_their_options(script, given):
+    text = (ROOT / "benchmarks" / f"{script}.py").read_text(encoding="utf-8")
+    assert [option for option in re.findall(r"--[\w-]+", given) if f'"{option}"' not in text] == []
 
 
 def test_what_is_kept_is_what_is_shown():
