@@ -50,10 +50,10 @@ test-lowest:  ## Run them with the lowest versions that pyproject admits, in .ve
 test-newest:  ## Run them with the newest versions of the day, in .venv-newest
 	@$(MAKE) test VENV=$(VENV)-newest PINS=/dev/null TORCH=torch
 
-slow: $(STAMP)  ## Run the tests that are slow and broad, which `make test` leaves out
+slow: $(STAMP)  ## Run the slow tests, which `make test` leaves out, but the broad ones
 	$(PYTEST) -m "slow and not broad"
 
-broad: $(STAMP)  ## Run the slow tests that take minutes each, which CI leaves out
+broad: $(STAMP)  ## Run the broad ones: slow tests that take minutes each, which CI leaves out
 	$(PYTEST) -m broad
 
 processors: $(STAMP)  ## Run the tests that could hang on rounding again, as two other processors

@@ -105,7 +105,7 @@ _FUSION = (
         ("2 30 1.0", "3 30 1.0", "4 30 1.0", "5 30 1.0", None),
         _FUSED,
     ),
-    PageTable("fusion", "| less | K = 2 |", _paired, ("2", "3", "4", "5")),
+    PageTable("fusion", "| difference | K = 2 |", _paired, ("2", "3", "4", "5")),
     PageTable(
         "fusion",
         "| | [-1, 1], M = 10 |",

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import IO, Any
 
 _POLL = 0.1  # seconds between looks at a file that has not grown
-_PART = 8192  # bytes that are read at once
+_CHUNK = 8192  # bytes that are read at once
 
 
 class Stop:
@@ -29,48 +29,63 @@ class Stop:
 
     def __init__(self) -> None:
         self.is_asked = False
-        self._alarm: int | None = None
+        self._wakeup: int | None = None
 
     @contextmanager
     def listening(self) -> Iterator["Stop"]:
         """SIGTERM, SIGINT and, where there is one, SIGHUP ask for the end inside."""
         kinds = [kind for kind in signal.Signals if kind.name in ("SIGTERM", "SIGINT", "SIGHUP")]
-        before = {kind: signal.signal(kind, self._ask) for kind in kinds}
-        self._alarm, bell = os.pipe()
-        os.set_blocking(bell, False)
-        bell_before = signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
-        try:
-            yield self
-        finally:
-            signal.set_wakeup_fd(bell_before)
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
-            os.close(bell)
-            os.close(self._alarm)
-            self._alarm = None
+        with _wakeup_pipe() as self._wakeup:  # before the handlers, or a signal in between would wake nobody
+            before = {kind: signal.signal(kind, self._ask) for kind in kinds}
+            try:
+                yield self
+            finally:
+                for kind, handler in before.items():
+                    signal.signal(kind, handler)
+        self._wakeup = None
 
-    def wait_for(self, place: int) -> None:
+    def wait_for(self, descriptor: int) -> None:
         """Wait until a file can be read, or a signal comes.
 
-        A signal may come when Python has looked for signals for the last time before it waits. The system's own
-        handler writes to a pipe, and that is waited for, too: no signal is missed.
+        A signal may come after Python's last look for signals and before the wait. The system's own handler writes to
+        a pipe, and that is waited for, too: no signal is missed.
 
         Args:
-            place: The file's descriptor. Windows cannot wait for a pipe's; there, the next line ends the stream.
+            descriptor: That of the file.
         """
-        if os.name != "nt":
-            select.select([place] if self._alarm is None else [place, self._alarm], [], [])
+        if self._wakeup is not None:
+            select.select([descriptor, self._wakeup], [], [])
 
     def _ask(self, number: int, frame: FrameType | None) -> Any:
         self.is_asked = True
 
 
+@contextmanager
+def _wakeup_pipe() -> Iterator[int | None]:
+    """A descriptor that can be read once a signal has come.
+
+    None on Windows, which cannot wait for a pipe: the next line ends the stream there.
+    """
+    if os.name == "nt":
+        yield None
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+        os.close(reading)
+
+
 def lines_of(file: IO[str], stop: Stop) -> Iterator[str]:
     """Lines as they come, until the end of the input or a signal; empty ones are left out."""
     rest = ""
-    for part in _parts(file, stop):
-        rest += part
-        if "\n" not in part:
+    for chunk in _chunks(file, stop):
+        rest += chunk
+        if "\n" not in chunk:
             continue
         *whole, rest = rest.split("\n")
         for text in whole:
@@ -82,22 +97,22 @@ def lines_of(file: IO[str], stop: Stop) -> Iterator[str]:
         yield rest
 
 
-def _parts(file: IO[str], stop: Stop) -> Iterator[str]:
+def _chunks(file: IO[str], stop: Stop) -> Iterator[str]:
     """Pieces of a text as they come, of any length."""
     try:
-        place = file.fileno()
+        descriptor = file.fileno()
     except io.UnsupportedOperation:  # a text in memory
         yield file.read()
         return
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
     is_open = True
     while is_open:
-        stop.wait_for(place)
+        stop.wait_for(descriptor)
         if stop.is_asked:
             return
-        part = os.read(place, _PART)
-        is_open = bool(part)
-        yield decoder.decode(part, final=not part)
+        chunk = os.read(descriptor, _CHUNK)
+        is_open = bool(chunk)
+        yield decoder.decode(chunk, final=not chunk)
 
 
 def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[str]:

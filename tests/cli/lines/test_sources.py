@@ -87,7 +87,7 @@ def test_lines_that_came_before_the_signal_are_not_begun():
         assert list(lines) == []
 
 
-def test_handlers_and_the_alarm_are_put_back():
+def test_handlers_and_the_wakeup_descriptor_are_put_back():
     before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
     with Stop().listening():
         assert all(signal.getsignal(kind) is not handler for kind, handler in before.items())
