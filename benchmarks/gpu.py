@@ -1,13 +1,13 @@
-"""How near a GPU comes to what it can do: roofs by matrix product and memory, and ours below them, as one table.
+"""What a GPU gives: how near it comes to its roofs, and rows a second beside the processor of the same machine.
 
-    python benchmarks/gpu.py [--device cuda] [--small]
+    python -m benchmarks.gpu [--keep]
 
 Seconds are those of the clock between two waits for the device, the median of some runs. On a machine without a GPU the
 same code runs on the processor in small sizes, which shows that it runs and tells nothing about a GPU.
 """
 
 import argparse
-import datetime
+import os
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -17,8 +17,11 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
+from benchmarks import measured
+from benchmarks.price_of_row import stream
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.graphed import GraphedEnsemble
+from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
@@ -26,6 +29,7 @@ from gp_ensembles.filters import RandomWalk, gaussian_state
 from gp_ensembles.fleet import EnsembleFleet
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
+from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 NUM_INPUTS = 3
 
@@ -39,10 +43,13 @@ class Sizes(NamedTuple):
     many: tuple[int, int]
     num_rows: int
     num_series: int
+    compared: tuple[tuple[int, int], ...]
 
 
-FULL = Sizes(8192, 2**29, (1024, 256), (56, 100), 8192, 100_000)
-SMALL = Sizes(512, 2**22, (32, 64), (14, 30), 256, 500)
+FULL = Sizes(
+    8192, 2**29, (1024, 256), (56, 100), 8192, 100_000, ((8, 50), (56, 100), (56, 400), (256, 256), (1024, 256))
+)
+SMALL = Sizes(512, 2**22, (32, 64), (14, 30), 256, 500, ((4, 20), (14, 30)))
 
 
 class Line(NamedTuple):
@@ -156,18 +163,77 @@ def table(device: torch.device, sizes: Sizes) -> list[Line]:
     return lines + fleet(sizes, device, bandwidth)
 
 
+def on_threads(num: int, work: Callable[[], float]) -> float:
+    """What some work gives while the processor may use so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num)
+    try:
+        return work()
+    finally:
+        torch.set_num_threads(before)
+
+
+def rows_a_second(size: tuple[int, int], dtype: torch.dtype, device: torch.device, num_rows: int) -> float:
+    """Rows that an ensemble learns in blocks, in a second."""
+    online = OnlineEnsemble(ensemble(size, dtype, device))
+    X, y = rows(num_rows, dtype, device)
+    return num_rows / seconds(lambda: online.observe(X, y), device, runs=3)
+
+
+def beside_the_host(sizes: Sizes, device: torch.device) -> list[list[measured.Cell]]:
+    """Experts, features, and rows a second: on the device in both precisions, on one thread and on all."""
+    host, found = torch.device("cpu"), []
+    for size in sizes.compared:
+        work = 4 * size[0] * size[1] ** 2
+        few = max(64, min(sizes.num_rows, 64 * int(5e9 / work / 64)))  # about a second of a thread
+        there = [rows_a_second(size, dtype, device, sizes.num_rows) for dtype in (torch.float64, torch.float32)]
+        here = [
+            on_threads(num, lambda size=size, few=few: rows_a_second(size, torch.float64, host, few))
+            for num in (1, os.cpu_count() or 1)
+        ]
+        found.append([*map(str, size), *there, *here])
+    return found
+
+
+def of_models(device: torch.device, num_rows: int) -> list[list[measured.Cell]]:
+    """Of presets: seconds of a start on a thousand rows, then rows a second in blocks, there and on a thread."""
+    X, y = stream(1000 + num_rows)
+    found: list[list[measured.Cell]] = []
+    for name in ("light", "forecaster"):
+        cells: list[float] = []
+        for place in (device, torch.device("cpu")):
+            config = StreamConfig(PRESETS[name], warmup=1000, device=str(place))
+            OnlineModel(config).fit(X[:1000], y[:1000])  # warms up
+            start = time.perf_counter()
+            model = OnlineModel(config).fit(X[:1000], y[:1000])
+            _wait(device)
+            fitted = time.perf_counter() - start
+            model.observe(X[1000:1200], y[1000:1200])
+            start = time.perf_counter()
+            model.observe(X[1200:], y[1200:])
+            _wait(device)
+            cells += [fitted, (num_rows - 200) / (time.perf_counter() - start)]
+        found.append([name, cells[0], cells[2], cells[1], cells[3]])
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
+    """Print the tables, or keep them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--small", action="store_true", help="small sizes, as always on a processor")
+    parser.add_argument("--keep", action="store_true", help="write the tables that the site shows")
     given = parser.parse_args(arguments)
     device = torch.device(given.device)
     on_gpu = device.type == "cuda"
+    sizes = FULL if on_gpu else SMALL
     name = torch.cuda.get_device_name(device) if on_gpu else "the processor, in small sizes: nothing about a GPU"
-    print(f"{datetime.date.today()}, torch {torch.__version__}, {name}")
-    for line in table(device, FULL if on_gpu and not given.small else SMALL):
-        print(f"{line.value:12.4g} {line.unit:8s} {line.share:34s} {line.what}")
+    keep = measured.keep if given.keep else measured.show
+    lines = [[line.what, line.value, line.unit, line.share] for line in table(device, sizes)]
+    keep("gpu_roofs", ["", "found", "unit", "share"], lines, device=name)
+    columns = ["experts", "features", "GPU, float64", "GPU, float32", "one thread", f"{os.cpu_count()} threads"]
+    keep("gpu_rows", columns, beside_the_host(sizes, device), device=name)
+    columns = ["", "start on the GPU, s", "on a thread, s", "rows/s on the GPU", "on a thread"]
+    keep("gpu_models", columns, of_models(device, sizes.num_rows if on_gpu else 600), device=name)
 
 
 def _wait(device: torch.device) -> None:

@@ -32,6 +32,7 @@ class Table(NamedTuple):
         torch: The version.
         columns: The heading of each.
         rows: A cell for each column; ``None`` where there is nothing to say.
+        device: What it ran on beside the processor, such as a GPU.
     """
 
     command: str
@@ -40,6 +41,7 @@ class Table(NamedTuple):
     torch: str
     columns: list[str]
     rows: list[list[Cell]]
+    device: str = ""
 
 
 def processor() -> str:
@@ -59,15 +61,26 @@ def this_command() -> str:
     return " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *words])
 
 
-def keep(name: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+def keep(name: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], device: str = "") -> Table:
     """Write what this process found today on this machine, in place of what was found before, and print it.
 
     Raises:
         ValueError: If a row has not a cell for each column.
     """
+    return write(name, _found(columns, rows, device))
+
+
+def show(name: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], device: str = "") -> Table:
+    """Print what :func:`keep` would write."""
+    table = _found(columns, rows, device)
+    print(f"{name}\n\n{markdown(table)}")
+    return table
+
+
+def _found(columns: Sequence[str], rows: Sequence[Sequence[Cell]], device: str) -> Table:
     today = datetime.date.today().isoformat()
-    found = [[round(cell, 4) if isinstance(cell, float) else cell for cell in row] for row in rows]
-    return write(name, Table(this_command(), today, processor(), torch.__version__, list(columns), found))
+    cells = [[round(cell, 4) if isinstance(cell, float) else cell for cell in row] for row in rows]
+    return Table(this_command(), today, processor(), torch.__version__, list(columns), cells, device)
 
 
 def write(name: str, table: Table) -> Table:
@@ -79,7 +92,10 @@ def write(name: str, table: Table) -> Table:
     columns = table.columns
     if any(len(row) != len(columns) for row in table.rows):
         raise ValueError(f"rows of {name} need {len(columns)} cells, one for each of {', '.join(columns)}")
-    write_text(FOLDER / f"{name}.json", json.dumps(table._asdict(), indent=1, ensure_ascii=False) + "\n")
+    write_text(
+        FOLDER / f"{name}.json",
+        json.dumps({k: v for k, v in table._asdict().items() if v != ""}, indent=1, ensure_ascii=False) + "\n",
+    )
     print(markdown(table))
     return table
 
@@ -101,7 +117,8 @@ def markdown(table: Table) -> str:
         "|" + "|".join("---:" if right else "---" for right in aligned) + "|",
         *("| " + " | ".join(shown(cell) for cell in row) + " |" for row in table.rows),
     ]
-    source = f"`{table.command}`, {table.date}, one thread of an {table.processor}, torch {table.torch}"
+    beside = f"an {table.device} in a machine with" if table.device else "one thread of"
+    source = f"`{table.command}`, {table.date}, {beside} an {table.processor}, torch {table.torch}"
     return "\n".join(lines) + f"\n\n{source}.\n"
 
 

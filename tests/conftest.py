@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.gpus import GPUS, Gpu
+
 # It makes a golden file and needs NumPyro, which the tests do without.
 collect_ignore = ["golden/make_fusion_nuts.py"]
 
@@ -17,6 +19,12 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 def generator() -> torch.Generator:
     """A fresh generator with a fixed seed."""
     return torch.Generator().manual_seed(20240502)
+
+
+@pytest.fixture(params=GPUS)
+def gpu(request) -> Gpu:
+    """A stand-in, and the machine's GPU where it has one."""
+    return GPUS[request.param]
 
 
 @pytest.fixture(scope="session")

@@ -236,6 +236,8 @@ def pretend_device(free_bytes: int = 2**33, all_bytes: int = 2**34) -> Iterator[
             "device_count": lambda: 1,
             "get_device_name": lambda device=None: "a stand-in",
             "mem_get_info": lambda device=None: (free_bytes, all_bytes),
+            "memory_reserved": lambda device=None: 0,
+            "memory_allocated": lambda device=None: 0,
             "synchronize": lambda device=None: None,
         }.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))

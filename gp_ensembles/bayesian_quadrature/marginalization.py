@@ -107,7 +107,7 @@ def marginalize(
     with tqdm(total=budget.evaluations, disable=not progress, desc="kernels", unit="likelihood") as bar:
         try:
             if state is None:
-                state = init_search(problem, search, budget.evaluations, generator or _seeded())
+                state = init_search(problem, search, budget.evaluations, _of_the_host(generator))
             is_new = len(state.pending) > 0
             while len(state.pending) and not (state.num_evaluations and _is_late(budget, clock)):
                 state = evaluate_draws(problem, search, state, budget.evaluations)
@@ -251,6 +251,8 @@ def _is_late(budget: Budget, clock: float) -> bool:
     return budget.seconds is not None and time.perf_counter() - clock >= budget.seconds
 
 
-def _seeded() -> torch.Generator:
-    """A generator seeded by torch's global one, so that ``torch.manual_seed`` has its effect."""
-    return torch.Generator().manual_seed(draw_seed(None))
+def _of_the_host(generator: torch.Generator | None) -> torch.Generator:
+    """A generator of the host itself; otherwise one that it, or torch's global one, seeds."""
+    if generator is not None and generator.device.type == "cpu":
+        return generator
+    return torch.Generator().manual_seed(draw_seed(generator))

@@ -25,6 +25,7 @@ from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.views import GaussianView
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.numerics.draws import category_draws, home, normal_draws
 
 Objective = Callable[[Tensor], Tensor]
 
@@ -135,7 +136,7 @@ def draw_paths(
     predictive = model.predictive_state()
     num_outputs = model.num_outputs
     num_draws = sample_shape.numel()
-    selected = torch.multinomial(predictive.log_weights.exp(), num_draws, replacement=True, generator=generator)
+    selected = category_draws(predictive.log_weights.exp(), num_draws, generator)
     draws, first = [], 0
     for expert, posterior in zip(model.ensemble.experts, predictive.experts, strict=True):
         for entry in range(posterior.noise.shape[0]):
@@ -331,7 +332,7 @@ class ThompsonLoop:
         return model if is_flat else model.fit()
 
     def _seed(self) -> int:
-        return int(torch.randint(2**31 - 1, (), generator=self.generator, device="cpu"))
+        return int(torch.randint(2**31 - 1, (), generator=self.generator, device=home(self.generator)))
 
 
 @DrawMatheronPaths.register(EnsembleModel)  # type: ignore[untyped-decorator]
@@ -363,6 +364,6 @@ def _draw_weights(posterior: WeightPosterior, entry: int, num: int, generator: t
     """Draws (num, O, F) from the weights of one expert, in units of the targets."""
     factor = psd_safe_cholesky(posterior.covariance[entry])  # (G, F, F)
     mean = posterior.mean[entry]
-    normals = torch.randn(num, *mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+    normals = normal_draws((num, *mean.shape), mean, generator)
     draws: Tensor = mean + (factor @ normals.unsqueeze(-1)).squeeze(-1)
     return draws * posterior.scale[entry].unsqueeze(-1)

@@ -14,6 +14,7 @@ from gp_ensembles.likelihoods.classification import LogisticLikelihood, Multicla
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation, num_classes
 from gp_ensembles.likelihoods.response import check_support, conditional
+from gp_ensembles.numerics.draws import category_draws, normal_draws
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 _CERTAIN = 1e-12  # latent variance of what is hardly uncertain
@@ -197,7 +198,7 @@ class LatentMixture(NamedTuple):
             raise ValueError(f"the number of draws must be at least one, got {num}")
         mean, covariance = self.latent_mean, self.latent_variance
         shape = (num, *mean.shape)
-        normal = torch.empty(shape, dtype=mean.dtype, device=mean.device).normal_(generator=generator)
+        normal = normal_draws(shape, mean, generator)
         if mean.ndim == 2:
             latent = mean + covariance.sqrt() * normal
         else:
@@ -205,9 +206,9 @@ class LatentMixture(NamedTuple):
             root = axes * values.clamp_min(0.0).sqrt().unsqueeze(-2)
             latent = mean + (root @ normal.unsqueeze(-1)).squeeze(-1)
         weights = self._column_weights().exp().expand(mean.shape[:2])
-        component = torch.multinomial(weights.mT, num, replacement=True, generator=generator).mT
+        component = category_draws(weights.mT, num, generator).mT
         draws, start = [], 0
-        with _borrowed(generator):
+        with _borrowed(generator, mean.device):
             for response in self.responses:
                 own = latent[:, start : start + response.num_experts]
                 own = own.reshape(num, *response.batch_shape, *own.shape[2:])
@@ -291,24 +292,24 @@ def _stack(parts: Sequence[Tensor], num_axes: int) -> Tensor:
 
 
 @contextmanager
-def _borrowed(generator: torch.Generator | None) -> Iterator[None]:
-    """Inside, what draws from the global generator draws from this one; afterwards both have their own state."""
+def _borrowed(generator: torch.Generator | None, device: torch.device) -> Iterator[None]:
+    """Inside, what draws from a device's global generator draws from this one; afterwards both have their own state.
+
+    A generator of another device gives a seed.
+    """
     if generator is None:
         yield
         return
-    is_cuda = generator.device.type == "cuda"
-    get, put = (
-        (torch.cuda.get_rng_state, torch.cuda.set_rng_state)
-        if is_cuda
-        else (
-            torch.random.get_rng_state,
-            torch.random.set_rng_state,
-        )
-    )
-    before = get()
-    put(generator.get_state())
+    own = generator
+    if generator.device != device:
+        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+        own = torch.Generator(device).manual_seed(seed)
+    on_gpu = device.type == "cuda"
+    before = torch.cuda.get_rng_state(device) if on_gpu else torch.random.get_rng_state()
+    put = functools.partial(torch.cuda.set_rng_state, device=device) if on_gpu else torch.random.set_rng_state
+    put(own.get_state())
     try:
         yield
     finally:
-        generator.set_state(get())
+        own.set_state(torch.cuda.get_rng_state(device) if on_gpu else torch.random.get_rng_state())
         put(before)

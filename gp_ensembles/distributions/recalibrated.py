@@ -9,6 +9,7 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.distributions.quadrature import AtNodes, at_nodes, crps_at_nodes, integral_from
 from gp_ensembles.distributions.student_t_mixture import StudentTMixture
 from gp_ensembles.numerics import normal_scores
+from gp_ensembles.numerics.draws import uniform_draws
 from gp_ensembles.numerics.reductions import sum_over_experts
 
 _NOTHING = 1e-13
@@ -116,7 +117,7 @@ class Recalibrated(NamedTuple):
             raise ValueError(f"the number of draws must be at least one, got {num}")
         rows = self.base.component_mean
         shape = (num, rows.shape[1])
-        uniform = torch.empty(shape, dtype=torch.float64, device=rows.device).uniform_(generator=generator)
+        uniform = uniform_draws(shape, rows.double(), generator)
         return self.quantile(uniform.clamp(2.0**-54, 1 - 2.0**-53))
 
     def rescale(self, shift: Tensor, scale: Tensor) -> "Recalibrated":

@@ -12,6 +12,7 @@ from gp_ensembles.experts.parameters import (
     gradient_vectors,
     set_vectors_,
 )
+from gp_ensembles.numerics.draws import home
 
 
 class LaplaceInformation(NamedTuple):
@@ -88,8 +89,7 @@ def sample_hyperparameters(
     deviations = eigenvalues.clamp_min(prior_precision).rsqrt()
     mode = get_vectors(expert)
     shape = (mode.shape[0], num_samples, mode.shape[1])
-    device = mode.device if generator is None else generator.device
-    normals = torch.randn(shape, generator=generator, dtype=torch.float64, device=device).to(mode)
+    normals = torch.randn(shape, generator=generator, dtype=torch.float64, device=home(generator, mode.device)).to(mode)
     draws = mode.unsqueeze(1) + (normals * deviations.unsqueeze(1)) @ axes.mT
 
     samples = repeat_expert(expert, num_samples)

@@ -11,6 +11,7 @@ from torch import Tensor
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.function_priors import FunctionPrior, check_priors
+from gp_ensembles.numerics.draws import normal_draws
 
 _DRAWS = 64  # draws whose bases are held in memory at once
 
@@ -193,7 +194,7 @@ class FusionModel(ABC):
 
     def draw_prior(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws of the parameters from their prior, shape (num, P)."""
-        noise = self.X.new_empty(num, self.num_parameters).normal_(generator=generator)
+        noise = normal_draws((num, self.num_parameters), self.X, generator)
         return self.prior_mean + self.prior_stddev * noise
 
     def log_prior(self, theta: Tensor) -> Tensor:
@@ -239,7 +240,7 @@ class FusionModel(ABC):
             basis, residual = prior.conditional(X, self.X, blocks.get(hyperparameter_block(name)))
             value = blocks[name] @ basis
             if residual is not None:
-                noise = torch.empty_like(value).normal_(generator=generator)
+                noise = normal_draws(value.shape, value, generator)
                 value = value + residual.sqrt().unsqueeze(-2) * noise
             values[name] = value
         return values

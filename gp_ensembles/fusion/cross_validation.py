@@ -14,6 +14,7 @@ from torch import Tensor
 from gp_ensembles.fusion.experts import ExpertPredictions, check_inputs, predict_experts
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.draws import permutation
 
 
 def random_folds(like: Tensor, num_folds: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -22,7 +23,7 @@ def random_folds(like: Tensor, num_folds: int, *, generator: torch.Generator | N
     Args:
         like: Rows, shape (N, ...); only their number and device matter.
         num_folds: Number of folds.
-        generator: Source of randomness, on the rows' device; ``None`` for torch's global one.
+        generator: Source of randomness; ``None`` for torch's global one.
 
     Returns:
         The fold of each row, integers of shape (N,).
@@ -39,7 +40,7 @@ def random_folds(like: Tensor, num_folds: int, *, generator: torch.Generator | N
     num_rows = like.shape[0]
     if not 2 <= num_folds <= num_rows:
         raise ValueError(f"the number of folds must be from 2 to the number of rows, {num_rows}; got {num_folds}")
-    return torch.randperm(num_rows, generator=generator, device=like.device) % num_folds
+    return permutation(num_rows, generator, like.device) % num_folds
 
 
 def k_fold(

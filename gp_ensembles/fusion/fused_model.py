@@ -246,7 +246,7 @@ class FusedModel(MixtureModel):
     def _parts(self, X: Tensor, predictions: ExpertPredictions | None) -> tuple[Tensor, PredictiveComponents]:
         """Log weights of the experts (S, K, N) and components at points (N, D), for every draw."""
         # Conditional draws of a GPPrior use the same noise in every call, so that optimizers see one function.
-        generator = torch.Generator(X.device).manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         weights, found = [], []
         for theta in self.theta.split(_DRAWS):
             values = self.fusion.values_at(theta, X, generator=generator)

@@ -20,6 +20,7 @@ from gp_ensembles.fusion.inference import (
 from gp_ensembles.fusion.leapfrog import LogDensity, Points, evaluate
 from gp_ensembles.fusion.modes import climb, find_modes
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.draws import normal_draws
 
 # Copies of the parameters whose second derivatives are in memory at once, most Newton steps and their halvings.
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
@@ -103,7 +104,7 @@ class LaplaceApproximation(InferenceMethod):
         best = int(found.points.log_density.argmax())
         mode = newton(model.log_joint, found.points.theta[best], model.prior_stddev)
         precision, cautions = usable_precision(mode)
-        noise = mode.theta.new_empty(self.num_draws, len(mode.theta)).normal_(generator=generator)
+        noise = normal_draws((self.num_draws, len(mode.theta)), mode.theta, generator)
         theta = _normal_draws(model, mode, precision, noise)
         cautions += _misfit(model, mode, precision, theta, noise, generator)
         values = found.points.log_density.clone()
@@ -154,7 +155,7 @@ def _misfit(
     """A caution where a tenth of the draws or more lie far below the density that the approximation expects."""
     missing = _CHECKED - len(theta)
     if missing > 0:
-        more = noise.new_empty(missing, noise.shape[1]).normal_(generator=generator)
+        more = normal_draws((missing, noise.shape[1]), noise, generator)
         theta, noise = torch.cat([theta, _normal_draws(model, mode, precision, more)]), torch.cat([noise, more])
     log_joint = torch.cat([model.log_joint(part) for part in theta.split(_COPIES)])
     below = (mode.log_joint - 0.5 * noise.square().sum(-1) - log_joint) / len(mode.theta)

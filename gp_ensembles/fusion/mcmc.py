@@ -30,6 +30,7 @@ from gp_ensembles.fusion.modes import find_modes, finite_starts
 from gp_ensembles.fusion.psis import psis_loo
 from gp_ensembles.metrics.regret import best_fixed_mixture
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.draws import home, normal_draws
 
 # Draws whose log likelihoods are computed at once.
 _DRAWS = 256
@@ -254,7 +255,7 @@ class HMC(InferenceMethod):
         self, model: FusionModel, start: Tensor, factor: Tensor | None, generator: torch.Generator | None
     ) -> ChainState:
         """Chains that start near positions (C, P)."""
-        noise = torch.empty_like(start).normal_(generator=generator)
+        noise = normal_draws(start.shape, start, generator)
         # In units of the posterior where they are known: a tenth of the prior's may lie far up a wall.
         noise = model.prior_stddev * noise if factor is None else noise @ factor.mT
         start = finite_starts(model, start + self.jitter * noise)
@@ -353,9 +354,7 @@ class NUTS(InferenceMethod):
         if not model.num_parameters:
             return without_parameters(model, "NUTS")
         start = finite_starts(model, model.draw_prior(self.num_chains, generator=generator))
-        seed = int(
-            torch.randint(2**31, (), generator=generator, device="cpu" if generator is None else generator.device)
-        )
+        seed = int(torch.randint(2**31, (), generator=generator, device=home(generator)))
         theta, fields = self._run(model, start, seed, progress)
         # As the chains of sample_hmc.
         draws = Chains(

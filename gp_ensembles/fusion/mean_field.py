@@ -19,6 +19,7 @@ from gp_ensembles.fusion.inference import (
 )
 from gp_ensembles.fusion.modes import find_modes
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.draws import normal_draws
 
 # Draws behind the reported bound.
 _BOUND_DRAWS = 256
@@ -103,7 +104,7 @@ class MeanField(InferenceMethod):
         steps = tqdm(range(self.num_steps), desc="mean field", unit="step", disable=not progress)
         for _ in steps:
             optimizer.zero_grad()
-            noise = mean.detach().new_empty(self.num_samples // 2, len(mean)).normal_(generator=generator)
+            noise = normal_draws((self.num_samples // 2, len(mean)), mean, generator)
             noise = torch.cat([noise, -noise])
             theta = (mean + log_stddev.exp() * noise) * model.prior_stddev
             loss = -model.log_joint(theta).mean() - log_stddev.sum()
@@ -116,7 +117,7 @@ class MeanField(InferenceMethod):
     def _draw(
         model: FusionModel, mean: Tensor, log_stddev: Tensor, num: int, generator: torch.Generator | None
     ) -> Tensor:
-        noise = mean.new_empty(num, len(mean)).normal_(generator=generator)
+        noise = normal_draws((num, len(mean)), mean, generator)
         return (mean + log_stddev.exp() * noise) * model.prior_stddev
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import check_log_weights, check_moments
+from gp_ensembles.numerics.draws import normal_draws
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -106,7 +107,7 @@ class LogLinearPool(NamedTuple):
         """
         if num < 1:
             raise ValueError(f"the number of draws must be at least one, got {num}")
-        return self.mean + self.stddev * self.mean.new_empty(num, *self.mean.shape).normal_(generator=generator)
+        return self.mean + self.stddev * normal_draws((num, *self.mean.shape), self.mean, generator)
 
     def _standardize(self, y: Tensor) -> Tensor:
         return (y - self.mean) * (-0.5 * self.log_variance).exp()

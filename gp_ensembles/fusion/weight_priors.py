@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.fusion.function_priors import FourierPrior
+from gp_ensembles.numerics.draws import normal_draws
 
 
 def weight_prior(X: Tensor, num_frequencies: int = 30, *, generator: torch.Generator | None = None) -> FourierPrior:
@@ -24,8 +25,8 @@ def weight_prior(X: Tensor, num_frequencies: int = 30, *, generator: torch.Gener
         tensor([14.1421,  1.0000])
     """
     if generator is None:
-        generator = torch.Generator(X.device).manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
     spread = X.std(0, unbiased=False)
     # A column that does not change has no say, whatever its length scale.
     scale = torch.where(spread > 0, spread, torch.ones_like(spread)) * X.shape[1] ** 0.5
-    return FourierPrior(X.new_empty(num_frequencies, X.shape[1]).normal_(generator=generator), scale)
+    return FourierPrior(normal_draws((num_frequencies, X.shape[1]), X, generator), scale)

@@ -12,7 +12,7 @@ from gp_ensembles.meta_learners.base import PLAIN, MetaLearner, MetaOutput, Meta
 from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.switching import MarkovSwitching
 from gp_ensembles.numerics.compiled import compiled
-from gp_ensembles.numerics.reductions import readable_all
+from gp_ensembles.numerics.reductions import readable_flags
 
 Numbers = NDArray[np.float64]
 _LARGEST = 600.0  # of a log density above another, lest its factor overflow
@@ -125,7 +125,8 @@ class ReferenceAveraging(MetaLearner):
 
         Two numbers a row are not worth a call of torch each.
         """
-        if log_prob.requires_grad or not log_prob.shape[1] or not readable_all(log_prob.isfinite().all()):
+        flags = None if log_prob.requires_grad else readable_flags(log_prob.isfinite().all(0))
+        if not flags or not all(flags):  # derivatives are wanted, nothing can be read or is there, or is impossible
             return self._between.update_block(state, log_prob)
         ratios = (log_prob[1] - log_prob[0]).clamp(-_LARGEST, _LARGEST).double().exp().tolist()
         weight, kept, given, befores = float(state.log_weights[1].exp()), 1 - self.share, self.share * self.prior, []

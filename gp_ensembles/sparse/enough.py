@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.sparse.base import SparseModel, check_positive
 from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.fitting import (
@@ -122,7 +123,7 @@ class EnoughKnots(Strategy):
         if not has_free_hyperparameters(model):
             return True
         total = len(model.train_y)
-        order = torch.randperm(total, generator=generator, device="cpu").to(model.train_X.device)
+        order = permutation(total, generator).to(model.train_X.device)
         sizes = [size for size in _NESTED if 2 * size <= min(total, self.fit_rows)] or [min(total, _NESTED[0])]
         self._choose_start(model, order[: sizes[0]], clock)
         for size in sizes[1:]:
@@ -159,7 +160,7 @@ class EnoughKnots(Strategy):
         model = run.model
         X = model.train_X
         rows = distinct_rows(X)
-        order = torch.randperm(len(rows), generator=run.generator, device="cpu").to(X.device)
+        order = permutation(len(rows), run.generator).to(X.device)
         pool = rows[order[: max(_POOL * self.max_knots, _NESTED[0])]]
         most = min(self.max_knots, len(pool))
         count = min(_FIRST, most)
@@ -182,7 +183,7 @@ class EnoughKnots(Strategy):
         """Greedy blocks by the bound of some rows, then all knots and hyperparameters by the bound of all."""
         model = run.model
         size = max(_ROWS_PER_KNOT * self.max_knots, self.fit_rows)
-        order = torch.randperm(len(model.train_y), generator=run.generator, device="cpu")[:size]
+        order = permutation(len(model.train_y), run.generator)[:size]
         rows = order.to(model.train_X.device)
         some = model.with_knots(model.knots)
         some.train_X, some.train_y = model.train_X[rows], model.train_y[rows]

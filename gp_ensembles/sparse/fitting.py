@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.sparse.base import ModelT, SparseModel
 from gp_ensembles.sparse.initialization import distinct_rows
 
@@ -380,7 +381,7 @@ def initialize_from_subset(model: ModelT, num_rows: int, generator: torch.Genera
         True
     """
     rows = distinct_rows(model.train_X, 1)
-    order = torch.randperm(len(rows), generator=generator, device="cpu")[:num_rows]
+    order = permutation(len(rows), generator)[:num_rows]
     rows = rows[order.to(rows.device)]
     best, reached = None, -torch.inf
     for share in (None, *_SHARES):

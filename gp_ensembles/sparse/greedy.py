@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.sparse.base import ModelT, SparseModel, check_positive
 from gp_ensembles.sparse.collapsed import Projection, condition
 from gp_ensembles.sparse.fitting import (
@@ -255,7 +256,7 @@ def _draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | N
     count = fitting if most is None else min(most, fitting)
     if count == total:
         return torch.arange(total, device=X.device)
-    return torch.randperm(total, generator=generator, device="cpu")[:count].sort().values.to(X.device)
+    return permutation(total, generator)[:count].sort().values.to(X.device)
 
 
 @final

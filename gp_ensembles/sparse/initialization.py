@@ -11,6 +11,7 @@ from botorch.models.utils.inducing_point_allocators import InducingPointAllocato
 from torch import Tensor
 from torch.nn import Module
 
+from gp_ensembles.numerics.draws import home, permutation
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
 
@@ -50,7 +51,7 @@ def random_knots(
         torch.Size([2, 1])
     """
     distinct = distinct_rows(X, num_knots)
-    return X[distinct[torch.randperm(len(distinct), generator=generator, device="cpu")[:num_knots].to(X.device)]]
+    return X[distinct[permutation(len(distinct), generator)[:num_knots].to(X.device)]]
 
 
 def kmeans_knots(
@@ -228,7 +229,7 @@ def leverage_knots(
     """
     rows = distinct_rows(X, num_knots)
     scores = ridge_leverage_scores(X, kernel, noise)[rows].clamp_min(torch.finfo(X.dtype).tiny)
-    uniform = torch.rand(len(rows), dtype=torch.float64, generator=generator, device="cpu").to(X)
+    uniform = torch.rand(len(rows), dtype=torch.float64, generator=generator, device=home(generator)).to(X)
     keys = scores.log() - (-uniform.log()).log()  # Gumbel noise: the largest keys are a draw without replacement
     return X[rows[keys.argsort(descending=True)[:num_knots]]]
 
@@ -265,13 +266,14 @@ def dpp_knots(X: Tensor, num_knots: int, kernel: Kernel, *, generator: torch.Gen
             if row not in chosen:
                 chosen.append(row)
         for _ in range(_SWEEPS * num_knots):
-            slot = int(torch.randint(num_knots, (), generator=generator, device="cpu"))
-            row = int(torch.randint(len(pool), (), generator=generator, device="cpu"))
+            slot = int(torch.randint(num_knots, (), generator=generator, device=home(generator)))
+            row = int(torch.randint(len(pool), (), generator=generator, device=home(generator)))
             if row in chosen:
                 continue
             others = pool[[index for position, index in enumerate(chosen) if position != slot]]
             old, new = _remaining(pool[[chosen[slot], row]], others, kernel)
-            if float(torch.rand((), generator=generator, device="cpu", dtype=torch.float64)) * float(old) < float(new):
+            level = float(torch.rand((), generator=generator, device=home(generator), dtype=torch.float64))
+            if level * float(old) < float(new):
                 chosen[slot] = row
     return pool[chosen]
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.sparse.base import SparseModel, check_shape
 from gp_ensembles.sparse.collapsed import VFE, Projection, condition
 from gp_ensembles.sparse.greedy import NEARLY_EXPLAINED, Candidates
@@ -362,7 +363,7 @@ def log_improvement(u: Tensor) -> Tensor:
 
 
 def _shuffle(rows: Tensor, generator: torch.Generator | None) -> Tensor:
-    return rows[torch.randperm(len(rows), generator=generator, device="cpu").to(rows.device)]
+    return rows[permutation(len(rows), generator).to(rows.device)]
 
 
 def _best(rows: Tensor, objectives: Tensor) -> ProposedRow:

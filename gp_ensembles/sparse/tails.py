@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.numerics import student_t
+from gp_ensembles.numerics.draws import permutation
 from gp_ensembles.sparse.collapsed import RowsPosterior
 from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.regression import SparseGP, noise_of
@@ -131,7 +132,7 @@ def fit_tails(model: ExactGP | SparseGP, *, max_rows: int = 2000, generator: tor
     num_rows = len(model.train_y)
     places = torch.arange(num_rows, device=model.train_y.device)
     if num_rows > max_rows:
-        order = torch.randperm(num_rows, generator=generator, device="cpu" if generator is None else generator.device)
+        order = permutation(num_rows, generator)
         places = order[:max_rows].to(places.device)
     error, variance = leave_one_out(model, places)
     z = error / variance.sqrt()

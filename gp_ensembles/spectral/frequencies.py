@@ -14,6 +14,7 @@ from gpytorch.kernels import AdditiveKernel, MaternKernel, RBFKernel, RQKernel, 
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from gp_ensembles.numerics.draws import home
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.density import lengthscale_of
 from gp_ensembles.spectral.quantiles import log_gamma_quantile, mixture_quantile
@@ -105,7 +106,7 @@ class SobolDraws(FrequencyDraws):
             raise ValueError(
                 f"Sobol points exist for up to {SobolEngine.MAXDIM - 1} inputs, got {num_inputs}; use IIDDraws()"
             )
-        device = _device(generator)
+        device = home(generator)
         seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
         engine = SobolEngine(num_inputs + 1, scramble=True, seed=seed)
         points = engine.draw(num_draws, dtype=torch.float64).to(device)
@@ -352,15 +353,11 @@ def kernel_outputscale(components: Components, batch_shape: torch.Size) -> Tenso
     return torch.stack([part.weight.expand(batch_shape) for part in components]).sum(0)
 
 
-def _device(generator: torch.Generator | None) -> torch.device:
-    return torch.device("cpu") if generator is None else generator.device
-
-
 def _randn(num_rows: int, num_columns: int, generator: torch.Generator | None) -> Tensor:
     shape = (num_rows, num_columns)
-    return torch.randn(shape, generator=generator, dtype=torch.float64, device=_device(generator))
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device=home(generator))
 
 
 def _rand(num_rows: int, generator: torch.Generator | None) -> Tensor:
-    value = torch.rand(num_rows, generator=generator, dtype=torch.float64, device=_device(generator))
+    value = torch.rand(num_rows, generator=generator, dtype=torch.float64, device=home(generator))
     return value * (1.0 - 2.0**-51) + 2.0**-52  # the open interval

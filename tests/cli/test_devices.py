@@ -1,4 +1,4 @@
-"""Commands with ``--device`` and ``--dtype``: on the stand-in device they write what they write on the host."""
+"""Commands with ``--device`` and ``--dtype``: on a GPU, or its stand-in, they write what they write on the host."""
 
 import contextlib
 import json
@@ -23,6 +23,9 @@ PLAIN = ["--progress", "false"]
 QUIET = [*PLAIN, "--pictures", "false", "--report", "false"]
 # Moments by quadrature, whose nodes move with round-off.
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+
+# Hyperparameters are fitted as far as a device's own round-off, and drawn along eigenvectors of either sign.
+FITTED = {"rtol": 1e-2, "atol": 5e-2}
 
 # What a run can be told anew; states keep the precision in which they began.
 OPTIONS = {
@@ -82,8 +85,8 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", [*list(COMMANDS)[:3], pytest.param("embed", marks=pytest.mark.slow)])
-def test_files_are_those_of_the_host(name, folder, capsys):
-    for device, where in (("cpu", contextlib.nullcontext()), ("cuda", pretend_gpu())):
+def test_files_are_those_of_the_host(name, folder, capsys, gpu):
+    for device, where in (("cpu", contextlib.nullcontext()), ("cuda", gpu.here())):
         with where as graphs:
             for number, words in enumerate(COMMANDS[name]):
                 given = [word.replace("OUT", device) for word in words]
@@ -94,18 +97,18 @@ def test_files_are_those_of_the_host(name, folder, capsys):
     for path in tables:
         found, expected = pd.read_csv("cuda" / path), pd.read_csv("cpu" / path)
         told = [column for column in expected if "second" not in column]
-        pd.testing.assert_frame_equal(found[told], expected[told], **CLOSE)
+        pd.testing.assert_frame_equal(found[told], expected[told], **(FITTED if gpu.round_off else CLOSE))
     summaries = [json.loads(path.read_text()) for path in Path("cuda").rglob("summary.json")]
-    assert {told["device"] for told in summaries if "device" in told} <= {"cuda (a stand-in)"}
+    assert {told["device"] for told in summaries if "device" in told} <= {gpu.name}
     assert any("device" in told for told in summaries) or name == "compare"
     assert name in ("series", "embed") or sum(graph.num_replays for graph in graphs) > 3
     assert {told["not_recorded"] for told in summaries if "not_recorded" in told} <= {None}
 
 
-def test_a_run_says_once_why_nothing_was_recorded(folder, capsys):
+def test_a_run_says_once_why_nothing_was_recorded(folder, capsys, gpu):
     Path("window.yaml").write_text(CONFIG + "  rule: FixedShare\n  further: [{WindowGP: {num_rows: 50}}]\n")
     words = ["stream", "rows.csv", "--target", "y", "--config", "window.yaml", "--warmup", "100", "--out", "gpu"]
-    with pretend_gpu() as graphs:
+    with gpu.here() as graphs:
         assert main([*words, *QUIET, "--device", "cuda"]) == 0
     assert graphs == []
     said = "WindowExpert cannot be an expert of a graph"
@@ -113,8 +116,8 @@ def test_a_run_says_once_why_nothing_was_recorded(folder, capsys):
     assert json.loads(Path("gpu/summary.json").read_text())["not_recorded"].startswith(said)
 
 
-def test_series_of_a_gpu_go_on_on_the_host(folder, capsys):
-    with pretend_gpu():
+def test_series_of_a_gpu_go_on_on_the_host(folder, capsys, gpu):
+    with gpu.here():
         given = [word.replace("OUT", "gpu") for word in COMMANDS["series"][0]]
         assert main([*given, "--device", "cuda", "--dtype", "float32"]) == 0
     assert Fleet.notes_in("gpu/s/fleet")["device"] == "cuda"
@@ -138,13 +141,21 @@ def test_a_gpu_that_is_not_there_is_one_sentence(name, folder, capsys):
     assert "torch sees no such GPU; use cpu (--device cpu)" in said
 
 
+# Draw on the device itself: a GPU has random numbers of its own.
+DRAWN = ("random", "gp-ts", "egp-ts", "egp-ts-dynamic")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.runs_anywhere])
-def test_points_are_suggested_as_on_the_host(method):
+def test_points_are_suggested_as_on_the_host(method, gpu):
     expected = run_one(make_problem("branin"), method, seed=0, num_iterations=1)
-    with pretend_gpu():
+    with gpu.here():
         found = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda")
-    torch.testing.assert_close(found.X, expected.X, rtol=0, atol=1e-8)
+        again = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda")
+    if method in DRAWN and gpu.draws:
+        torch.testing.assert_close(again.X, found.X)
+        found, expected = (part._replace(X=part.X[:-1]) for part in (found, expected))
+    torch.testing.assert_close(found.X, expected.X, **gpu.close(rtol=0, atol=1e-8))
 
 
 def test_methods_that_stay_on_the_host_are_named(folder, capsys, monkeypatch):

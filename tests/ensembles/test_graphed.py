@@ -213,18 +213,18 @@ def test_nothing_waits_or_copies_from_the_host(kind, has_gaps):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_recorded_blocks_on_a_stand_in_device(kind, generator):
+def test_recorded_blocks_on_a_gpu(kind, generator, gpu):
     """Graphs that are recorded and replayed, with the numbers of the ensemble alone on the host."""
     ensemble = ENSEMBLES[kind]()
     X, y = stream(kind, 150, generator)
     expected = OnlineEnsemble(ensemble).observe(X, y)
-    with pretend_device(), pretend_graphs() as graphs:
+    with gpu.here() as graphs:
         graphed = GraphedEnsemble(ensemble.to("cuda"), block_size=16)
         parts = [graphed.observe(X[part].to("cuda"), y[part].to("cuda")) for part in (slice(0, 70), slice(70, 150))]
         assert all(part.mean.is_cuda for part in parts)
         for field in ("mean", "variance", "log_prob"):
             found = torch.cat([getattr(part, field) for part in parts]).cpu()
-            torch.testing.assert_close(found, getattr(expected, field), **CLOSE)
+            torch.testing.assert_close(found, getattr(expected, field), **gpu.close(**CLOSE))
     assert sum(graph.num_replays for graph in graphs) > 3
 
 

@@ -1,6 +1,7 @@
 """What OnlineEnsemble does on a GPU by itself: blocks recorded where they can be, rows by the host where they cannot.
 
-On the stand-in device, whose graphs refuse what a capture refuses; numbers are compared with the host's.
+On a GPU where there is one, and on a stand-in whose graphs refuse what a capture refuses; numbers are compared with
+the host's.
 """
 
 import copy
@@ -18,9 +19,11 @@ from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.pace import Pace
 from gp_ensembles.ensembles.presets import PRESETS
+from gp_ensembles.ensembles.recorded import CannotRecordError, check_recordable
 from gp_ensembles.ensembles.sizes import state_bytes
 from gp_ensembles.ensembles.state import named_tensors
 from gp_ensembles.experts import GaussianExpert, WindowExpert
+from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import FixedShare
@@ -35,24 +38,32 @@ def window() -> Ensemble:
     return Ensemble([WindowExpert(RBFKernel().double(), INPUTS, num_rows=10), GaussianExpert(linear())], FixedShare())
 
 
-def test_blocks_are_replayed_and_the_last_rows_too(generator):
+def test_blocks_are_replayed_and_the_last_rows_too(generator, gpu):
     ensemble = ENSEMBLES["all layers"]()
     _, X, y = rows(90, generator)
     y = y.clamp(-3, 3)  # no outliers: everything is for the graphs
     expected = OnlineEnsemble(copy.deepcopy(ensemble)).observe(X, y)
-    with pretend_gpu() as graphs:
+    with gpu.here() as graphs:
         online = OnlineEnsemble(ensemble.to("cuda"), block_size=32)
         found = online.observe(X.to("cuda"), y.to("cuda"))
         assert [graph.num_replays for graph in graphs] == [2, 3, 2]  # 90 = 2 * 32 + 3 * 8 + 2
-        assert {graph.stream for graph in graphs} == {torch.cuda.Stream.return_value}
-        assert torch.cuda.Stream.call_args.args == (online.device,)  # on the ensemble's device, whichever is current
         assert online.why_eager is None
-        torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **CLOSE)
+        torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **gpu.close(**CLOSE))
         online.observe(X[:32].to("cuda"), y[:32].to("cuda"))
         assert [graph.num_replays for graph in graphs] == [3, 3, 2]  # none is recorded twice
 
 
-def test_hyperparameters_that_change_are_recorded_anew(generator):
+def test_blocks_are_recorded_on_a_stream_of_the_ensembles_device(generator):
+    """Whichever device is the current one."""
+    _, X, y = rows(16, generator)
+    with pretend_gpu() as graphs:
+        online = OnlineEnsemble(ENSEMBLES["averaging"]().to("cuda"), block_size=8)
+        online.observe(X.to("cuda"), y.to("cuda"))
+        assert {graph.stream for graph in graphs} == {torch.cuda.Stream.return_value}
+        assert torch.cuda.Stream.call_args.args == (online.device,)
+
+
+def test_hyperparameters_that_change_are_recorded_anew(generator, gpu):
     _, X, y = rows(40, generator)
 
     def run(device: str) -> torch.Tensor:
@@ -63,43 +74,75 @@ def test_hyperparameters_that_change_are_recorded_anew(generator):
         return online.observe(X[16:].to(device), y[16:].to(device)).log_prob.cpu()
 
     expected = run("cpu")
-    with pretend_gpu() as graphs:
-        torch.testing.assert_close(run("cuda"), expected, **CLOSE)
+    with gpu.here() as graphs:
+        torch.testing.assert_close(run("cuda"), expected, **gpu.close(**CLOSE))
         assert len(graphs) == 2
 
 
-def test_rows_far_apart_or_less_sure_are_for_the_host(generator):
+def test_rows_far_apart_or_less_sure_are_for_the_host(generator, gpu):
     """Between them blocks are replayed."""
     _, X, y = rows(60, generator)
     steps, extra = torch.ones(60, dtype=torch.float64), torch.zeros(60, dtype=torch.float64)
     steps[20], extra[21], extra[45] = 3.0, 0.5, 0.2
     experts = [GaussianExpert(linear(), transition=RandomWalk(1e-2)), GaussianExpert(linear())]
     expected = OnlineEnsemble(Ensemble(experts, FixedShare())).observe(X, y, Pace(steps, extra))
-    with pretend_gpu() as graphs:
+    with gpu.here() as graphs:
         online = OnlineEnsemble(Ensemble(experts, FixedShare()).to("cuda"), block_size=8)
         pace = Pace(steps.to("cuda"), extra.to("cuda"))
         found = online.observe(X.to("cuda"), y.to("cuda"), pace)
-        torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **CLOSE)
+        torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **gpu.close(**CLOSE))
         assert sum(graph.num_replays for graph in graphs) >= 4
+
+
+RECORDED = [name for name in PRESETS if name not in ("auto", "deep", "forecaster")]
+
+
+@pytest.mark.parametrize("name", [*RECORDED, "forecaster"])
+def test_which_presets_are_recorded(name, generator):
+    """As the page on scale says."""
+    X = torch.randn(200, 2, generator=generator, dtype=torch.float64)
+    y = X[:, 0].cumsum(0).cumsum(0) if name == "forecaster" else X[:, 0].sin()  # a trend that changes
+    spec = dataclasses.replace(PRESETS[name], fit_settings=FitSettings(LBFGS(max_iterations=1), num_samples=1))
+    online = spec.fit(X, (y - y.mean()) / y.std(), generator=generator)
+    if name in RECORDED:
+        check_recordable(online.ensemble, online.state)
+    else:
+        with pytest.raises(CannotRecordError, match="StructuralExpert cannot be an expert of a graph"):
+            check_recordable(online.ensemble, online.state)
+
+
+def test_light_gives_the_same_numbers_from_a_graph(generator, gpu):
+    X = torch.randn(160, 2, generator=generator, dtype=torch.float64)
+    y = X[:, 0].sin() + 0.1 * torch.randn(160, generator=generator, dtype=torch.float64)
+    spec = dataclasses.replace(PRESETS["light"], fit_settings=FitSettings(LBFGS(max_iterations=1), num_samples=1))
+    online = spec.fit(X[:60], y[:60], generator=generator)
+    expected = copy.deepcopy(online).observe(X[60:], y[60:])
+    with gpu.here() as graphs:
+        found = OnlineEnsemble(online.ensemble, online.state).to("cuda")
+        said = found.observe(X[60:].to("cuda"), y[60:].to("cuda"))
+        assert found.why_eager is None
+        assert sum(graph.num_replays for graph in graphs) > 3
+        for field in ("mean", "log_prob", "log_weights"):
+            torch.testing.assert_close(getattr(said, field).cpu(), getattr(expected, field), **gpu.close(**CLOSE))
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [(window, "WindowExpert cannot be an expert of a graph"), (ENSEMBLES["classes"], "reads numbers while it learns")],
 )
-def test_what_cannot_be_recorded_runs_as_on_the_host_and_says_why(make, reason, generator):
+def test_what_cannot_be_recorded_runs_as_on_the_host_and_says_why(make, reason, generator, gpu):
     _, X, y = rows(40, generator, classes=reason[0] == "r")
     ensemble = make()
     expected = OnlineEnsemble(copy.deepcopy(ensemble)).observe(X, y)
-    with pretend_gpu() as graphs:
+    with gpu.here() as graphs:
         online = OnlineEnsemble(ensemble.to("cuda"))
         found = online.observe(X.to("cuda"), y.to("cuda"))
         assert graphs == []
         assert reason in online.why_eager
-        torch.testing.assert_close(found.mean.cpu(), expected.mean, **CLOSE)
+        torch.testing.assert_close(found.mean.cpu(), expected.mean, **gpu.close(**CLOSE))
 
 
-def test_a_gpu_that_refuses_to_record_runs_as_on_the_host(generator, monkeypatch):
+def test_a_gpu_that_refuses_to_record_runs_as_on_the_host(generator, monkeypatch, gpu):
     _, X, y = rows(40, generator)
     ensemble = ENSEMBLES["averaging"]()
     expected = OnlineEnsemble(copy.deepcopy(ensemble), block_size=16).observe(X, y)
@@ -107,19 +150,20 @@ def test_a_gpu_that_refuses_to_record_runs_as_on_the_host(generator, monkeypatch
     def refuse(graph, stream):
         raise RuntimeError("CUDA error: operation not permitted\nand more lines")
 
-    with pretend_gpu() as graphs:
+    with gpu.here() as graphs:
         monkeypatch.setattr(torch.cuda, "graph", refuse)
         online = OnlineEnsemble(ensemble.to("cuda"), block_size=16)
         found = online.observe(X.to("cuda"), y.to("cuda"))
         assert online.why_eager == "the GPU did not record a block (CUDA error: operation not permitted)"
         assert sum(graph.num_replays for graph in graphs) == 0
-        assert torch.equal(found.log_prob.cpu().nan_to_num(), expected.log_prob.nan_to_num())
+        exactly = {"rtol": 0, "atol": 0, "equal_nan": True}
+        torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **gpu.close(**exactly))
 
 
-def test_nothing_changes_on_the_host_nor_where_it_is_turned_off(generator):
+def test_nothing_changes_on_the_host_nor_where_it_is_turned_off(generator, gpu):
     _, X, y = rows(40, generator)
     ensemble = ENSEMBLES["averaging"]()
-    with pretend_gpu() as graphs:
+    with gpu.here() as graphs:
         OnlineEnsemble(copy.deepcopy(ensemble)).observe(X, y)
         online = OnlineEnsemble(ensemble.to("cuda"))
         online.records = False
@@ -152,13 +196,13 @@ SMALL = dataclasses.replace(
 )
 
 
-def test_a_checkpoint_is_the_same_whoever_writes_and_reads_it(generator, tmp_path):
-    """Recorded and not recorded, on the stand-in device and on the host."""
+def test_a_checkpoint_is_the_same_whoever_writes_and_reads_it(generator, tmp_path, gpu):
+    """Recorded and not recorded, on a GPU and on the host."""
     _, X, y = rows(200, generator)
     X[130, 0] = torch.nan
     config, after = StreamConfig(SMALL, warmup=40, block_size=16), []
     for name in ("recorded", "eager", "host"):
-        with pretend_gpu() as graphs:
+        with gpu.here() as graphs:
             model = OnlineModel(dataclasses.replace(config, device="cpu" if name == "host" else "cuda"))
             model.observe(X[:60], y[:60])
             model.online.records = None if name == "recorded" else False
@@ -176,12 +220,12 @@ def test_a_checkpoint_is_the_same_whoever_writes_and_reads_it(generator, tmp_pat
         ("host", "cuda", None),
         ("host", "cpu", None),
     ):
-        with pretend_gpu():
+        with gpu.here():
             model = OnlineModel.load(tmp_path / f"{name}.pt", device=device)
             model.online.records = records
             after.append(model.observe(X[150:], y[150:]).log_prob.cpu())
     for other in after[:-1]:
-        torch.testing.assert_close(other, after[-1], **CLOSE)
+        torch.testing.assert_close(other, after[-1], **gpu.close(**CLOSE))
 
 
 @pytest.mark.parametrize("kind", [OnlineEnsemble, GraphedEnsemble, DistributedEnsemble])
@@ -239,10 +283,10 @@ def moved(generator, records: bool | None) -> list[torch.Tensor]:
     return said
 
 
-def test_an_ensemble_that_is_moved_is_recorded_anew(generator):
+def test_an_ensemble_that_is_moved_is_recorded_anew(generator, gpu):
     """Where it stands, in its precision: with the numbers that it has where nothing is recorded."""
     before = generator.get_state()
-    with pretend_gpu() as graphs:
+    with gpu.here() as graphs:
         expected = moved(generator, False)
         assert graphs == []
         generator.set_state(before)
@@ -250,7 +294,7 @@ def test_an_ensemble_that_is_moved_is_recorded_anew(generator):
         assert [graph.num_replays for graph in graphs] == [3, 3, 3]  # on the GPU, in float32, and there again
     for number, (one, other) in enumerate(zip(found, expected, strict=True)):
         close = CLOSE if number < 4 else {"rtol": 1e-5, "atol": 1e-5}  # float32 in between: its round-off stays
-        torch.testing.assert_close(one, other, **{"equal_nan": True, **close})
+        torch.testing.assert_close(one, other, **gpu.close(**{"equal_nan": True, **close}))
 
 
 @pytest.mark.parametrize("there", ["cpu", torch.float32, "meta"], ids=str)
@@ -269,13 +313,13 @@ def test_what_was_recorded_is_not_kept_where_an_ensemble_leaves(there, generator
         assert recorded() is None
 
 
-def test_a_gpu_that_did_not_record_is_not_what_another_is_taken_for(generator, monkeypatch):
+def test_a_gpu_that_did_not_record_is_not_what_another_is_taken_for(generator, monkeypatch, gpu):
     _, X, y = rows(16, generator)
 
     def refuse(graph, stream):
         raise RuntimeError("out of memory")
 
-    with pretend_gpu():
+    with gpu.here():
         online = OnlineEnsemble(ENSEMBLES["averaging"]().to("cuda"), block_size=8)
         with monkeypatch.context() as patched:
             patched.setattr(torch.cuda, "graph", refuse)

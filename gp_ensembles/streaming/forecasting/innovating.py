@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.innovations import InnovationBank, InnovationState, autoregression, volatility
+from gp_ensembles.numerics.draws import home, normal_draws
 from gp_ensembles.streaming.forecasting.simulator import Ahead
 
 
@@ -81,14 +82,15 @@ class PathInnovations:
         self._scale = after * (self._slow / after) ** self._rate
         self._drift = self._coefficient * errors
         if self._redraws:
-            uniform = torch.rand(copy.shape, dtype=torch.float64, device="cpu", generator=self._generator)
+            where = home(self._generator)
+            uniform = torch.rand(copy.shape, dtype=torch.float64, device=where, generator=self._generator)
             self._copy = (uniform.to(self._edges.device) > self._edges).sum(0)
         return errors
 
     def _standard(self, df: Tensor) -> Tensor:
         """Standard Student-t draws, normal for infinite degrees of freedom."""
-        numbers = df.cpu()
-        draws = torch.empty_like(numbers).normal_(generator=self._generator)
+        numbers = df.to(home(self._generator))
+        draws = normal_draws(numbers.shape, numbers, self._generator)
         heavy = torch.isfinite(numbers)
         if bool(heavy.any()):
             half = 0.5 * numbers[heavy]
