@@ -1,7 +1,7 @@
 """Tables of the papers' pages, of what studies have left in ``studies/results``.
 
 Numbers are written with as many digits as they have there; words, bold letters and what a paper printed are left alone.
-Which number is which stands in ``studies/page_tables.py``.
+Which number is which stands in ``studies/page_tables``.
 """
 
 import csv

@@ -1,0 +1,138 @@
+"""Tables of the page on DOEBE."""
+
+from collections.abc import Sequence
+
+from studies.page_tables.shared import Numbers, lines, scores
+from studies.pages import Number, PageTable, mean
+
+
+def _doebe(kept: str) -> Numbers:
+    """A row for each set, a column of methods: ``OE-RFF / DOE-RFF``, ``OE-RFF: nmse``, ``E-DOEBE less OE-RFF``.
+
+    ``best`` is the best family of a set by its mean log score.
+    """
+    path = f"doebe/{kept}.csv"
+
+    def number(name: str, what: str, score: str) -> Number:
+        if what == "best":
+            return max(number(name, family, score) for family in _FAMILIES)
+        return mean(path, score, set=name, method=what)
+
+    def numbers(name: str, column: str) -> Sequence[Number]:
+        found = []
+        for part in column.split(" / "):
+            what, _, score = part.partition(": ")
+            first, less, second = what.partition(" less ")
+            one = number(name, first, score or "log_score")
+            found.append(Number(one.mean - number(name, second, score or "log_score").mean) if less else one)
+        return found
+
+    return numbers
+
+
+def _twins(*families: str) -> list[str]:
+    return [f"OE-{family} / DOE-{family}" for family in families]
+
+
+def _changes(name: str, column: str) -> Sequence[Number]:
+    found = mean("doebe/table-2-changes.csv", column, set=name, variant="the authors' way")
+    return [Number(10**found.mean) if column.endswith("log10") else found]
+
+
+_FAMILIES = [f"{kind}-{family}" for family in ("HSGP", "RFF", "RBF") for kind in ("OE", "DOE")]
+_TWO = ("OE-HSGP", "DOE-HSGP", "OE-RFF", "DOE-RFF")
+_STREAMS = {"sarcos_ias": "sarcos", "barrett_wam": "kuka1"}  # what stood for them
+_TWINS = {
+    "every tenth row of SARCOS": "sarcos",
+    "static, then drifting": "static_then_drifting",
+    "barrett_wam": "kuka1",
+}
+_SHARES = ("10", "25", "50", "100")  # of the rows, percent
+TABLES = (
+    PageTable(
+        "doebe",
+        "| set | HSGP | RFF | RBF | Poly |",
+        _doebe("experiment-1"),
+        _twins("HSGP", "RFF", "RBF", "Poly", "Linear"),
+        _STREAMS,
+    ),
+    PageTable(
+        "doebe", "| set | OE | DOE |", _doebe("appendix-b"), ("OE-RFF / OE-RFF-QMC", "DOE-RFF / DOE-RFF-QMC"), _STREAMS
+    ),
+    PageTable(
+        "doebe",
+        "| set | HSGP | RFF | RBF | E-DOEBE |",
+        _doebe("experiment-3"),
+        (*_twins("HSGP", "RFF", "RBF"), "E-DOEBE", "E-DOEBE less best"),
+        _STREAMS,
+    ),
+    PageTable(
+        "doebe",
+        "| set | as they score |",
+        _doebe("experiment-3_as-published"),
+        ("E-DOEBE less best: log_score_as_published", "E-DOEBE less best"),
+        _STREAMS,
+    ),
+    PageTable(
+        "doebe",
+        "| set | after 10 % |",
+        _doebe("appendix-g"),
+        [f"E-DOEBE less best: log_score after {share}%" for share in _SHARES],
+        _STREAMS,
+    ),
+    PageTable(
+        "doebe",
+        "| on barrett_wam | after 10 % |",
+        scores("doebe/appendix-f.csv", set="kuka1"),
+        [f"log_score after {share}%" for share in _SHARES],
+    ),
+    PageTable(
+        "doebe",
+        "| stream, the authors' way |",
+        _changes,
+        ("static", "dynamic", "pruned BMA", "BMA", "E-DOEBE, seen", "E-DOEBE, moments", "lowest weight, log10"),
+        _TWINS,
+    ),
+    PageTable(
+        "doebe",
+        "| stream, our way |",
+        lines("doebe/experiment-2.csv", "log_score", across="rule"),
+        ("BMA, pruned at 1e-16", "BMA, not pruned", "E-DOEBE, delta 0.01"),
+        _TWINS,
+    ),
+    PageTable(
+        "doebe",
+        "| set | .0001 | .001 |",
+        _doebe("appendix-d"),
+        [f"delta {delta} less delta 0.01" for delta in (0.0001, 0.001, 0.05, 0.1, 0.2)],
+        _STREAMS,
+    ),
+    PageTable(
+        "doebe",
+        "| nine sets | OE-HSGP |",
+        _doebe("appendix-e_nine-sets"),
+        [f"{method} / {method}: nmse" for method in _TWO],
+    ),
+    PageTable("doebe", "| all seventeen | OE-HSGP |", _doebe("appendix-e"), _TWO, {"kin8nm": "kin40k"}),
+    PageTable(
+        "doebe",
+        "| set | DOE-HSGP | DOE-RFF |",
+        _doebe("appendix-c"),
+        [f"DOE-{family}, S=10 less DOE-{family}, S=1" for family in ("HSGP", "RFF")],
+        _STREAMS,
+    ),
+    PageTable(
+        "doebe",
+        "| wrong classes, share |",
+        _doebe("appendix-a"),
+        [f"{method}: error" for method in ("OE-HSGP", "OE-RFF", "OE-RBF", "E-DOEBE")],
+        {"banana_sorted, from left to right": "banana_sorted"},
+    ),
+    PageTable(
+        "doebe",
+        "| set | DOE, random / fitted |",
+        _doebe("appendix-h"),
+        ("DOE-RFF / DOE-OFF", "OE-RFF / OE-OFF"),
+        _STREAMS,
+    ),
+)

@@ -1,0 +1,45 @@
+"""Tables of the page on fusion by Monte Carlo."""
+
+from collections.abc import Sequence
+
+from studies.harness.comparison import paired
+from studies.page_tables.shared import Numbers
+from studies.pages import Number, PageTable, mean, values
+
+
+def _fused(kept: str) -> Numbers:
+    """A row for each method, a column for experts, frequencies and half of the range of inputs."""
+
+    def numbers(method: str, setting: str) -> Sequence[Number]:
+        experts, frequencies, width = setting.split()
+        return [mean(kept, "nlpd", method=method, experts=experts, frequencies=frequencies, half_width=width)]
+
+    return numbers
+
+
+def _paired(pair: str, experts: str) -> Sequence[Number]:
+    """The mean difference of two methods split by split, and its p-value by the paired t-test."""
+    kept = "fusion/figure-3a.csv"
+    first, second = (values(kept, "nlpd", method=one, experts=experts) for one in pair.split(" less "))
+    found = paired(first, second)
+    return [Number(found.mean), Number(found.t_p_value)]
+
+
+_FUSED = {"constant stacking": "stacking", "het-RFF-GP": "HetGP"}
+TABLES = (
+    PageTable(
+        "fusion",
+        "| | K = 2 | K = 3 | K = 4 | K = 5 | seconds |",
+        _fused("fusion/figure-3a.csv"),
+        ("2 30 1.0", "3 30 1.0", "4 30 1.0", "5 30 1.0", None),
+        _FUSED,
+    ),
+    PageTable("fusion", "| difference | K = 2 |", _paired, ("2", "3", "4", "5")),
+    PageTable(
+        "fusion",
+        "| | [-1, 1], M = 10 |",
+        _fused("fusion/figure-3b.csv"),
+        [f"2 {frequencies} {width}" for width in ("1.0", "3.0") for frequencies in (10, 30, 50)],
+        _FUSED,
+    ),
+)

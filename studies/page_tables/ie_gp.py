@@ -1,0 +1,79 @@
+"""Tables of the page on IE-GP."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from studies.page_tables.shared import lines
+from studies.pages import Number, PageTable, mean, values
+
+
+def _classes(what: str, method: str) -> Sequence[Number]:
+    score, name = what.split()
+    found = mean("ie-gp/figure-5.json", score, set=name, method=method)
+    return [Number(100 * found.mean, 100 * found.error) if score == "error_rate" else found]
+
+
+def _embedded(method: str, name: str) -> Sequence[Number]:
+    """Errors of one nearest neighbor, percent: their median, the lowest and the highest."""
+    errors = values(f"ie-gp/figure-7_{name}.csv", "error", method=method)
+    return [Number(100 * value) for value in (median(errors), min(errors), max(errors))]
+
+
+_ONLINE = ("IE-GP", "SIE-GP", "DIE-GP")
+_OTHERS = {"sarcos_thin10": "sarcos"}
+TABLES = (
+    PageTable(
+        "ie_gp",
+        "| | IE-GP | SIE-GP | DIE-GP | SSGP | I-SSGPR | AdaRaker |",
+        lines("ie-gp/figure-2.json", "nmse"),
+        (*_ONLINE, "SSGP", "I-SSGPR", "AdaRaker", "Raker"),
+        _OTHERS,
+    ),
+    PageTable(
+        "ie_gp",
+        "| | IE-GP | SIE-GP | DIE-GP | SSGP | I-SSGPR |\n",
+        lines("ie-gp/figure-2.json", "log_score"),
+        (*_ONLINE, "SSGP", "I-SSGPR"),
+        _OTHERS,
+    ),
+    PageTable(
+        "ie_gp",
+        "| as published | IE-GP |",
+        lines("ie-gp/figure-2_as-published.json", "nmse"),
+        (*_ONLINE, "SSGP", "I-SSGPR", "AdaRaker", "Raker"),
+        _OTHERS,
+    ),
+    PageTable(
+        "ie_gp",
+        "| seconds | IE-GP |",
+        lines("ie-gp/figure-2.json", "stream_seconds"),
+        (*_ONLINE, "SSGP", "I-SSGPR", "AdaRaker", "Raker"),
+        _OTHERS,
+    ),
+    PageTable(
+        "ie_gp",
+        "| | IE-GP | SIE-GP | DIE-GP | AdaRaker | Raker | logistic regression |",
+        _classes,
+        (*_ONLINE, "AdaRaker", "Raker", "logistic regression"),
+        {name: f"error_rate {name}" for name in ("banana", "musk2", "ionosphere")}
+        | {f"seconds, {name}": f"stream_seconds {name}" for name in ("banana", "musk2")},
+    ),
+    PageTable(
+        "ie_gp",
+        "| error, percent | oil_flow |",
+        _embedded,
+        ("oil-flow", "digits"),
+        {
+            "IE-GPLVM, in one latent space": "ie_gplvm_one_space",
+            "the same, each row as it was reported": "ie_gplvm",
+            "switching, in one space": "sie_gplvm_one_space",
+            "switching, as it was reported": "sie_gplvm",
+            "dynamic, in one space": "die_gplvm_one_space",
+            "dynamic, as it was reported": "die_gplvm",
+            "GPyTorch's Bayesian GPLVM, all rows at once": "bayesian_gplvm",
+            "principal components": "pca",
+            "incremental principal components": "incremental_pca",
+            "kernel principal components": "kernel_pca",
+        },
+    ),
+)

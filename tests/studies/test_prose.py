@@ -1,0 +1,97 @@
+"""Numbers in the text of the papers' pages: those of the tables that files hold, printed ones, or what was chosen.
+
+A number that only somebody's run has shown belongs in ``benchmarks/README.md``, which is no page of the site.
+"""
+
+import csv
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from studies.page_tables import PAGES, TABLES
+from studies.pages import RESULTS
+
+STUDIES = Path(__file__).resolve().parents[2] / "studies"
+PRINTED = {"ie_gp": "ie_gp", "regret": "ie_gp"}  # whose printed numbers; a page's own by default
+# Not results: settings of ours and of the authors, constants of equations, limits of tests, names with a point.
+CHOSEN = {
+    "doebe": "2.1.2 4.1 4.2 .001 .002 .01 .0001 .05 .1 .2 .7 10 .8",
+    "follow_ups": "2505.15638 2206.05009 0.01 0.1 0.2",
+    "fusion": "2403.01389 3.11 2.13 0.22 0.1 0.2 0.04",
+    "ie_gp": "3.2 .007",
+    "index": "0.2 0.7",
+    "knots": "3.11 2.13 0.001",
+    "maskerade": ".8 .05 3.1.1",
+    "regret": "0.01 0.1 0.316",
+}
+DECIMAL = re.compile(r"(?<![\w.])[-+]?\d*\.\d+(?:\.\d+)*(?![\w.]|e-?\d)")
+
+
+def parts(page: str) -> tuple[str, str]:
+    """What files hold of a page, and the text that nobody holds: without code, equations and addresses."""
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    held = []
+    for table in TABLES:
+        if table.page == page:
+            start = text.index(table.begins)
+            stop = text.index("\n\n", start)
+            held.append(text[start:stop])
+            text = text[:start] + text[stop:]
+    for name in re.findall(r"literalinclude\} \S*studies/results/(\S+)", text):
+        held.append((RESULTS / name).read_text(encoding="utf-8"))
+    for name in re.findall(r"^```\{study\} (\S+)", text, re.MULTILINE):
+        held.append((RESULTS / f"{name}.csv").read_text(encoding="utf-8"))
+    for ours in (r"```.*?```", r"\$\$.*?\$\$", r"\$[^$\n]*\$", r"`[^`\n]*`", r"\]\([^)]*\)"):
+        text = re.sub(ours, " ", text, flags=re.DOTALL)
+    return "\n".join(held), text
+
+
+@cache
+def printed(page: str) -> str:
+    path = STUDIES / PRINTED.get(page, page) / "printed.csv"
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def numbers(text: str) -> set[float]:
+    found = re.findall(r"\d+(?:[  ]\d{3})*\.?\d*(?:e-?\d+)?|\.\d+", text)
+    return {float(re.sub(r"[  ]", "", one)) for one in found}
+
+
+def is_held(written: str, held: set[float]) -> bool:
+    """Whether one of the numbers, rounded as it is written, is the number."""
+    places, value = len(written.partition(".")[2]), abs(float(written))
+    return any(abs(one - value) <= 0.5000001 * 10**-places for one in held)
+
+
+@pytest.mark.parametrize("page", sorted(path.stem for path in PAGES.glob("*.md")))
+def test_numbers_in_the_text_stand_in_a_file_too(page):
+    held, text = parts(page)
+    known, chosen = numbers(held) | numbers(printed(page)), set(CHOSEN.get(page, "").split())
+    loose = {
+        one: line.strip()[:150]
+        for line in text.splitlines()
+        for one in DECIMAL.findall(line)
+        if one.lstrip("+-") not in chosen and not (one.count(".") == 1 and is_held(one, known))
+    }
+    assert loose == {}
+
+
+def test_a_number_that_no_file_has_is_noticed():
+    assert all(is_held(*pair) for pair in ((".13", {0.1278}), ("-2.3", {2.25}), ("0.406", {0.40649})))
+    assert not any(is_held(*pair) for pair in ((".13", {0.1351}), ("2.30", {2.31})))
+    assert DECIMAL.findall("p = .04, from 0.9 to -1.25 in section 2.1.2 at 1e-4, 3.2e-5 and 12.") == [
+        ".04",
+        "0.9",
+        "-1.25",
+        "2.1.2",
+    ]
+    assert numbers("| 1 234.5 ± 0.1 | (2.3e-4) | .5 |") == {1234.5, 0.1, 2.3e-4, 0.5}
+
+
+def test_printed_numbers_are_read():
+    """Not a test of the numbers, which nobody can run again."""
+    for path in STUDIES.glob("*/printed.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            assert list(csv.DictReader(file))
