@@ -51,7 +51,7 @@ def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
     even = None if bool(is_normal.any()) else _one_even(degrees_of_freedom)
     if even is not None:
         return _cdf_of_even(z, even)[0]
-    return _element_by_element(z, degrees_of_freedom)[0]
+    return _probability(z + torch.zeros_like(degrees_of_freedom), degrees_of_freedom)
 
 
 def mixture_cdf(
@@ -158,18 +158,34 @@ def _element_by_element(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, 
     """Distribution function and density; each element is what it would be alone."""
     z, degrees_of_freedom = torch.broadcast_tensors(z, degrees_of_freedom)
     zero = torch.zeros_like(z)
-    probability = _on_host(special.stdtr, z, degrees_of_freedom)
     density = log_prob(z, zero, zero + 1, degrees_of_freedom).exp()
-    is_normal = torch.isinf(degrees_of_freedom)
-    probability = torch.where(is_normal, normal.cdf(z), probability)
-    density = torch.where(is_normal, (-0.5 * z.square()).exp() * _NORMAL_PEAK, density)
-    for even in range(2, _MOST_EVEN + 1, 2):
+    density = torch.where(torch.isinf(degrees_of_freedom), (-0.5 * z.square()).exp() * _NORMAL_PEAK, density)
+    for even in _present(degrees_of_freedom):
         here = degrees_of_freedom == even
-        if bool(here.any()):
-            closed = _of_even(z[here], even)
-            probability, density = probability.clone(), density.clone()
-            probability[here], density[here] = closed
-    return probability, density
+        density = density.index_put((here,), _of_even(z[here], even)[1])
+    return _probability(z, degrees_of_freedom), density
+
+
+def _probability(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
+    """Distribution function; each element is what it would be alone, and computed on the host only where it must be."""
+    closed = _present(degrees_of_freedom)
+    is_other = ~torch.isinf(degrees_of_freedom)
+    probability = torch.zeros_like(z) if bool(is_other.all()) else normal.cdf(z)
+    for even in closed:
+        here = degrees_of_freedom == even
+        is_other &= ~here
+        place = here.expand(probability.shape)
+        probability = probability.index_put((place,), _cdf_of_even(z.expand(place.shape)[place], even)[0])
+    if bool(is_other.any()):
+        place = is_other.expand(probability.shape)
+        df = degrees_of_freedom.expand(place.shape)[place]
+        probability = probability.index_put((place,), _on_host(special.stdtr, z.expand(place.shape)[place], df))
+    return probability
+
+
+def _present(degrees_of_freedom: Tensor) -> list[int]:
+    """The small even numbers among them."""
+    return [int(number) for number in degrees_of_freedom.unique().tolist() if number in _EVEN]
 
 
 def _one_even(degrees_of_freedom: Tensor) -> int | None:

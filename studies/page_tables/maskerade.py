@@ -77,6 +77,19 @@ TABLES = (
         ("rmse_standardized", "log_prob_joint"),
         _BY_KERNELS,
     ),
+    *(
+        PageTable(
+            "maskerade",
+            f"| {what} | {' | '.join(sets)} |",
+            lines(f"maskerade/{kept}.csv", "rmse", "log_prob_joint", down="method", across="set"),
+            sets,
+            _BY_KERNELS,
+        )
+        for what, sets, kept in (
+            ("one fold", ("concrete", "airfoil"), "table-2_quick"),
+            ("one split", ("sterling", "road"), "table-4"),
+        )
+    ),
     PageTable(
         "maskerade",
         "| CO2 | RMSE |",

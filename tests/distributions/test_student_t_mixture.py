@@ -155,3 +155,15 @@ def test_one_row_by_itself_is_what_it_is_among_others():
     assert torch.equal(torch.cat([one.cdf(at) for one, at in rows]).nan_to_num(), whole.nan_to_num())
     alone = torch.cat([cdf_by_itself(one, at) for one, at in rows])
     torch.testing.assert_close(alone, whole, rtol=1e-11, atol=1e-300, equal_nan=True)
+
+
+def test_the_host_computes_what_has_no_closed_form_and_nothing_else(monkeypatch):
+    """Of normal, even and other components, with the numbers of scipy for each."""
+    df = torch.tensor([4.0, torch.inf, 2.5, 22.0], dtype=torch.float64).unsqueeze(-1)
+    z = torch.linspace(-6, 6, 30, dtype=torch.float64).reshape(5, 1, 6).expand(5, 4, 6)
+    stdtr, asked = special.stdtr, []
+    expected = torch.where(df.isinf(), torch.special.ndtr(z), torch.from_numpy(stdtr(df.numpy(), z.numpy())))
+    monkeypatch.setattr(student_t.special, "stdtr", lambda *given: asked.append(given[1].size) or stdtr(*given))
+    for found in (student_t.cdf(z, df), student_t.cdf_and_density(z, df)[0]):
+        torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-16)
+    assert asked == [2 * 5 * 6] * 2
