@@ -11,6 +11,8 @@ import torch
 
 from tests.pretend_graphs import pretend_gpu
 
+CACHED = type(functools.cache(len))
+
 
 class Gpu(NamedTuple):
     """A GPU that a test runs on.
@@ -62,7 +64,7 @@ def true_gpu() -> Iterator[list[Any]]:
 def _forget() -> None:
     """Empty what the library keeps for each device: the stand-in and a true GPU have the same name."""
     for kept in gc.get_objects():
-        if isinstance(kept, functools._lru_cache_wrapper) and str(kept.__module__).startswith("gp_ensembles"):
+        if isinstance(kept, CACHED) and str(kept.__module__).startswith("gp_ensembles"):
             kept.cache_clear()
 
 

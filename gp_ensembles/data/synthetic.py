@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data.table import Table
-from gp_ensembles.numerics.draws import home, normal_draws
 
 # What keeps a float64 RBF covariance positive definite; it is part of the law that is drawn from.
 _NUGGET = 1e-9
@@ -285,17 +284,17 @@ def _function_draw(
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) > 0:
         raise ValueError(f"the covariance is not positive definite (leading minor {int(info)}); check the function")
-    normal = normal_draws(X.shape[:1], X, generator)
+    normal = torch.randn(X.shape[:1], dtype=X.dtype, device=X.device, generator=generator)
     drawn: Tensor = factor @ normal
     return drawn
 
 
 def _uniform(num_rows: int, num_columns: int, generator: torch.Generator | None) -> Tensor:
-    return torch.rand(num_rows, num_columns, dtype=torch.float64, device=home(generator), generator=generator).cpu()
+    return torch.rand(num_rows, num_columns, dtype=torch.float64, device="cpu", generator=generator)
 
 
 def _normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    return normal_draws(like.shape[:1], like, generator)
+    return torch.randn(like.shape[:1], dtype=like.dtype, device=like.device, generator=generator)
 
 
 def _observe(name: str, X: Tensor, truth: Tensor, noise: float, generator: torch.Generator | None) -> FunctionDraw:

@@ -25,6 +25,13 @@ def _paired(pair: str, experts: str) -> Sequence[Number]:
     return [Number(found.mean), Number(found.t_p_value)]
 
 
+def _sampled(kept: str, method_and_experts: str) -> Sequence[Number]:
+    """Of the first split: the score, and seconds."""
+    method, experts = method_and_experts.split()
+    where = {"method": method, "experts": experts, "split": "0"}
+    return [Number(values(kept, score, **where)[0]) for score in ("nlpd", "seconds")]
+
+
 _FUSED = {"constant stacking": "stacking", "het-RFF-GP": "HetGP"}
 TABLES = (
     PageTable(
@@ -33,6 +40,17 @@ TABLES = (
         _fused("fusion/figure-3a.csv"),
         ("2 30 1.0", "3 30 1.0", "4 30 1.0", "5 30 1.0", None),
         _FUSED,
+    ),
+    PageTable(
+        "fusion",
+        "| | P-BHS, K = 2 |",
+        _sampled,
+        ("P-BHS 2", "P-BHS 3", "BHS 2", "BHS 3"),
+        {
+            "`hmc`, 16 of 150": "fusion/figure-3a.csv",
+            "`nuts`, 4 of 500": "fusion/figure-3a_nuts.csv",
+            "`hmc --as-published`, 4 of 500": "fusion/figure-3a_as-published.csv",
+        },
     ),
     PageTable("fusion", "| difference | K = 2 |", _paired, ("2", "3", "4", "5")),
     PageTable(
