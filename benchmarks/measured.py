@@ -28,7 +28,7 @@ class Table(NamedTuple):
     Attributes:
         command: What writes it again; ``FOLDER`` stands for a folder of data.
         date: The day, ISO.
-        processor: What one thread of it ran on.
+        processor: What it ran on, one thread of it unless a column says otherwise.
         torch: The version.
         columns: The heading of each.
         rows: A cell for each column; ``None`` where there is nothing to say.
@@ -92,10 +92,8 @@ def write(name: str, table: Table) -> Table:
     columns = table.columns
     if any(len(row) != len(columns) for row in table.rows):
         raise ValueError(f"rows of {name} need {len(columns)} cells, one for each of {', '.join(columns)}")
-    write_text(
-        FOLDER / f"{name}.json",
-        json.dumps({k: v for k, v in table._asdict().items() if v != ""}, indent=1, ensure_ascii=False) + "\n",
-    )
+    content = {field: value for field, value in table._asdict().items() if (field, value) != ("device", "")}
+    write_text(FOLDER / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     print(markdown(table))
     return table
 

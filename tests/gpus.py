@@ -55,10 +55,12 @@ def true_gpu() -> Iterator[list[Any]]:
             self.num_replays += 1
             super().replay()
 
-    with mock.patch.object(torch.cuda, "CUDAGraph", Counted):
-        yield graphs
-    torch.cuda.synchronize()
-    _forget()
+    try:
+        with mock.patch.object(torch.cuda, "CUDAGraph", Counted):
+            yield graphs
+        torch.cuda.synchronize()
+    finally:
+        _forget()
 
 
 def _forget() -> None:

@@ -280,7 +280,7 @@ class OnlineModel:
         Args:
             X: Rows to come, in their units, shape (H, D), NaN where an input is not known; or H, where none is.
             num_paths: Number of sample paths.
-            generator: Source of randomness, on the CPU.
+            generator: Source of randomness.
 
         Raises:
             ValueError: If a row is not legal, the warm-up is not over, or H is larger than the number of rows learned.

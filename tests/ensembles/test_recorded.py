@@ -99,7 +99,7 @@ RECORDED = [name for name in PRESETS if name not in ("auto", "deep", "forecaster
 
 @pytest.mark.parametrize("name", [*RECORDED, "forecaster"])
 def test_which_presets_are_recorded(name, generator):
-    """As the page on scale says."""
+    """Of those without a window and trees, which cannot be; as the page on scale says."""
     X = torch.randn(200, 2, generator=generator, dtype=torch.float64)
     y = X[:, 0].cumsum(0).cumsum(0) if name == "forecaster" else X[:, 0].sin()  # a trend that changes
     spec = dataclasses.replace(PRESETS[name], fit_settings=FitSettings(LBFGS(max_iterations=1), num_samples=1))

@@ -9,7 +9,6 @@ from gp_ensembles.fusion.cross_validation import random_folds
 from gp_ensembles.likelihoods import GaussHermite, LogPoissonLikelihood
 from gp_ensembles.numerics.draws import category_draws, home, normal_draws, permutation, uniform_draws
 from gp_ensembles.sparse.initialization import random_knots
-from tests.pretend_graphs import pretend_gpu
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 WEIGHTS = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)
@@ -39,9 +38,9 @@ def test_numbers_are_those_of_torch(name):
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_generator_of_the_host_gives_the_hosts_numbers_on_a_gpu(name):
+def test_a_generator_of_the_host_gives_the_hosts_numbers_on_a_gpu(name, gpu):
     expected = DRAWS[name](seeded(), LIKE)
-    with pretend_gpu():
+    with gpu.here():
         found = DRAWS[name](seeded(), LIKE.to("cuda"))
         assert found.is_cuda
         assert torch.equal(found.cpu(), expected)

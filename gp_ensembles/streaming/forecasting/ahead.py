@@ -74,7 +74,7 @@ def forecast_rows(
         scales: Units of the target.
         first: What the model predicts of the first of them.
         num_paths: Number of sample paths S.
-        generator: Source of randomness, on the CPU.
+        generator: Source of randomness.
     """
     mixture = first.base if isinstance(first, Recalibrated) else first
     assert not isinstance(mixture, LatentMixture)

@@ -23,7 +23,7 @@ class PathInnovations:
         log_weights: Of the experts' own predictions and their models', shape (M, 1 + K).
         chosen: Expert and model of the first step of each path, 0 for the expert's own, each of shape (S,).
         redraws: Whether models are drawn anew at each step.
-        generator: Source of randomness, on the CPU.
+        generator: Source of randomness.
     """
 
     def __init__(

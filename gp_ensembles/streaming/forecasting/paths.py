@@ -52,7 +52,7 @@ def sample_paths(
         to_come: The rows.
         log_weights: Log weights in force for the first of them, shape (M K,).
         num_paths: Number of paths S.
-        generator: Source of randomness, on the CPU.
+        generator: Source of randomness.
     """
     state, ensemble, (inputs, extra) = online.state, online.ensemble, to_come
     copies = ensemble.layers.num_copies
