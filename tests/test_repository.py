@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 import gp_ensembles
@@ -139,6 +140,23 @@ def test_the_lowest_pins_are_the_bounds_of_pyproject():
     assert len(found) > 25
     moved = {name: (bound, pinned[name]) for name, bound in found.items() if Version(bound) != Version(pinned[name])}
     assert moved == {}
+
+
+def test_pins_admit_the_lowest_python():
+    """Also its first patch release, which a system may have for years."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lowest = project["requires-python"].removeprefix(">=") + ".0"
+    refused = {}
+    for name, version in pins().items():
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:  # for another system
+            continue
+        wanted = found.metadata["Requires-Python"]
+        if found.version == version and wanted and lowest not in SpecifierSet(wanted):
+            refused[f"{name}=={version}"] = wanted
+    assert lowest == "3.11.0"
+    assert refused == {}
 
 
 @pytest.mark.parametrize("file", ["constraints.txt", "constraints-lowest.txt"])
