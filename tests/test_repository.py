@@ -144,8 +144,7 @@ def test_the_lowest_pins_are_the_bounds_of_pyproject():
 
 def test_pins_admit_the_lowest_python():
     """Also its first patch release, which a system may have for years."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lowest = project["requires-python"].removeprefix(">=") + ".0"
+    lowest = PROJECT["requires-python"].removeprefix(">=") + ".0"
     refused = {}
     for name, version in pins().items():
         try:
