@@ -32,7 +32,7 @@ from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 NUM_INPUTS = 3
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class Sizes(NamedTuple):
@@ -164,7 +164,7 @@ def table(device: torch.device, sizes: Sizes) -> list[Line]:
     return lines + fleet(sizes, device, bandwidth)
 
 
-def on_threads(num: int, work: Callable[[], _Found]) -> _Found:
+def on_threads(num: int, work: Callable[[], _Result]) -> _Result:
     """What some work gives while the processor may use so many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(num)

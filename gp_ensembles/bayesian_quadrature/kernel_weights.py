@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 
 _MOST = 64  # kernels that many draws are thinned to
 _FEWEST = 8
@@ -57,7 +57,9 @@ class WeightedKernels(NamedTuple):
         levels = left[:count] / (count - rank)  # c if so many kernels stay as they are
         stay = int((weights[:count] > levels).long().cumprod(0).sum())
         level = levels[min(stay, count - 1)]
-        start = torch.rand((), generator=generator, dtype=torch.float64, device=home(generator)).to(weights.device)
+        start = torch.rand((), generator=generator, dtype=torch.float64, device=generator_device(generator)).to(
+            weights.device
+        )
         steps = (weights[stay:].cumsum(0) / level + start).floor()
         drawn = (steps.diff(prepend=steps.new_zeros(1)) > 0).nonzero().squeeze(-1) + stay
         chosen = torch.cat([torch.arange(stay, device=drawn.device), drawn])

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 
 _LEAST = 1e-6  # smallest share of the remaining stick on either side of a break
 EDGE = 1e-6  # cube coordinates stay this far from the faces, where quantiles are infinite
@@ -156,7 +156,7 @@ def draw_seed(generator: torch.Generator | None) -> int:
         >>> draw_seed(torch.Generator().manual_seed(0)) == draw_seed(torch.Generator().manual_seed(0))
         True
     """
-    return int(torch.randint(2**31, (), generator=generator, device=home(generator)))
+    return int(torch.randint(2**31, (), generator=generator, device=generator_device(generator)))
 
 
 def sobol_points(dimension: int, count: int, seed: int) -> Tensor:

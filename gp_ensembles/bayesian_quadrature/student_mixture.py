@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 
 DEGREES_OF_FREEDOM = 5.0
 PRIOR_SHARE = 0.1  # of the prior in every proposal: no weight is more than ten times the likelihood
@@ -52,12 +52,12 @@ class StudentMixture(NamedTuple):
                 torch.full((1,), PRIOR_SHARE, dtype=torch.float64, device="cpu"),
             ]
         )
-        start = torch.rand((), generator=generator, dtype=torch.float64, device=home(generator)).cpu()
+        start = torch.rand((), generator=generator, dtype=torch.float64, device=generator_device(generator)).cpu()
         levels = (torch.arange(count, dtype=torch.float64, device="cpu") + start) / count
         pick = torch.searchsorted(shares.cumsum(0), levels).clamp_max(self.num_components)
-        normal = torch.randn(count, size, generator=generator, dtype=torch.float64, device=home(generator))
+        normal = torch.randn(count, size, generator=generator, dtype=torch.float64, device=generator_device(generator))
         squares = torch.randn(
-            count, int(DEGREES_OF_FREEDOM), generator=generator, dtype=torch.float64, device=home(generator)
+            count, int(DEGREES_OF_FREEDOM), generator=generator, dtype=torch.float64, device=generator_device(generator)
         ).square()
         heavy = normal / squares.mean(-1, keepdim=True).sqrt()
         component = pick.clamp_max(self.num_components - 1).to(self.means.device)

@@ -25,7 +25,7 @@ from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.views import GaussianView
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.numerics.draws import category_draws, home, normal_draws
+from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws
 
 Objective = Callable[[Tensor], Tensor]
 
@@ -136,7 +136,7 @@ def draw_paths(
     predictive = model.predictive_state()
     num_outputs = model.num_outputs
     num_draws = sample_shape.numel()
-    selected = category_draws(predictive.log_weights.exp(), num_draws, generator)
+    selected = categorical_draws(predictive.log_weights.exp(), num_draws, generator)
     draws, first = [], 0
     for expert, posterior in zip(model.ensemble.experts, predictive.experts, strict=True):
         for entry in range(posterior.noise.shape[0]):
@@ -332,7 +332,7 @@ class ThompsonLoop:
         return model if is_flat else model.fit()
 
     def _seed(self) -> int:
-        return int(torch.randint(2**31 - 1, (), generator=self.generator, device=home(self.generator)))
+        return int(torch.randint(2**31 - 1, (), generator=self.generator, device=generator_device(self.generator)))
 
 
 @DrawMatheronPaths.register(EnsembleModel)  # type: ignore[untyped-decorator]

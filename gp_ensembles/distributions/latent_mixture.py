@@ -14,7 +14,7 @@ from gp_ensembles.likelihoods.classification import LogisticLikelihood, Multicla
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation, num_classes
 from gp_ensembles.likelihoods.response import check_support, conditional
-from gp_ensembles.numerics.draws import category_draws, normal_draws
+from gp_ensembles.numerics.draws import categorical_draws, normal_draws
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 _CERTAIN = 1e-12  # latent variance of what is hardly uncertain
@@ -206,7 +206,7 @@ class LatentMixture(NamedTuple):
             root = axes * values.clamp_min(0.0).sqrt().unsqueeze(-2)
             latent = mean + (root @ normal.unsqueeze(-1)).squeeze(-1)
         weights = self._column_weights().exp().expand(mean.shape[:2])
-        component = category_draws(weights.mT, num, generator).mT
+        component = categorical_draws(weights.mT, num, generator).mT
         draws, start = [], 0
         with _borrowed(generator, mean.device):
             for response in self.responses:

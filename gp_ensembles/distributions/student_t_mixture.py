@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.numerics import mixtures, student_t
-from gp_ensembles.numerics.draws import category_draws, uniform_draws
+from gp_ensembles.numerics.draws import categorical_draws, uniform_draws
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
 _MOST_STEPS = 1100  # halvings between any two float64 numbers, should Newton never help
@@ -108,7 +108,7 @@ class StudentTMixture(NamedTuple):
             raise ValueError(f"the number of draws must be at least one, got {num}")
         mean = self.component_mean
         weights = self._column_weights().exp().expand(mean.shape)
-        component = category_draws(weights.mT, num, generator).mT
+        component = categorical_draws(weights.mT, num, generator).mT
         uniform = uniform_draws(component.shape, mean, generator)
         standard = student_t.icdf(uniform, self.degrees_of_freedom.gather(0, component))
         return mean.gather(0, component) + self._squared_scale().sqrt().gather(0, component) * standard

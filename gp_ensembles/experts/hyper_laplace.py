@@ -12,7 +12,7 @@ from gp_ensembles.experts.parameters import (
     gradient_vectors,
     set_vectors_,
 )
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 
 
 class LaplaceInformation(NamedTuple):
@@ -89,7 +89,9 @@ def sample_hyperparameters(
     deviations = eigenvalues.clamp_min(prior_precision).rsqrt()
     mode = get_vectors(expert)
     shape = (mode.shape[0], num_samples, mode.shape[1])
-    normals = torch.randn(shape, generator=generator, dtype=torch.float64, device=home(generator, mode.device)).to(mode)
+    normals = torch.randn(
+        shape, generator=generator, dtype=torch.float64, device=generator_device(generator, mode.device)
+    ).to(mode)
     draws = mode.unsqueeze(1) + (normals * deviations.unsqueeze(1)) @ axes.mT
 
     samples = repeat_expert(expert, num_samples)

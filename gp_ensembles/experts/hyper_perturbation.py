@@ -7,7 +7,7 @@ import torch
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.hyper_laplace import repeat_expert
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 
 
 class GaussianPerturbation(NamedTuple):
@@ -55,7 +55,7 @@ def perturb_hyperparameters(
         raise ValueError(f"num_samples and variance must be positive, got {num_samples} and {variance}")
     samples = repeat_expert(expert, num_samples)
     modes = get_vectors(samples)
-    where = home(generator, modes.device)
+    where = generator_device(generator, modes.device)
     normals = torch.randn(modes.shape, generator=generator, dtype=torch.float64, device=where).to(modes)
     set_vectors_(samples, modes + variance**0.5 * normals)
     return samples

@@ -16,7 +16,7 @@ from gp_ensembles.fusion.adaptation import (
     init_moments,
 )
 from gp_ensembles.fusion.leapfrog import LogDensity, Points, evaluate, generator_states, reasonable_step, refresh
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 
 # Leapfrog steps of the longest trajectory while no metric is known.
 _FIRST_STEPS = 10.0
@@ -187,7 +187,7 @@ def init_chains(
     if factor is not None and (factor.shape != (size, size) or not bool(factor.isfinite().all())):
         raise ValueError(f"the factor of the metric must be finite, of shape {(size, size)}, got {tuple(factor.shape)}")
     scale = torch.ones_like(theta[0])
-    seeds = torch.randint(2**62, (len(theta),), generator=generator, device=home(generator)).tolist()
+    seeds = torch.randint(2**62, (len(theta),), generator=generator, device=generator_device(generator)).tolist()
     generators = [torch.Generator(theta.device).manual_seed(seed) for seed in seeds]
     momentum, _ = refresh(generators, theta)
     step = reasonable_step(log_density, points, momentum, scale, 0.1, factor)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.metrics.regret import best_fixed_mixture
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 
 BLOCK = 2**22  # numbers of the Bayesian bootstrap held at once
 
@@ -98,7 +98,7 @@ def pseudo_bma_plus_weights(
     log_total = values.new_full(values.shape[1:], -torch.inf)
     for first in range(0, num_draws, max(BLOCK // num_rows, 1)):
         size = min(max(BLOCK // num_rows, 1), num_draws - first)
-        where = home(generator, values.device)
+        where = generator_device(generator, values.device)
         shares = values.new_empty(size, num_rows, device=where).exponential_(generator=generator).to(values.device)
         shares = shares / shares.sum(1, keepdim=True)
         drawn = (num_rows * shares @ values).log_softmax(1)

@@ -30,7 +30,7 @@ from gp_ensembles.fusion.modes import find_modes, finite_starts
 from gp_ensembles.fusion.psis import psis_loo
 from gp_ensembles.metrics.regret import best_fixed_mixture
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.draws import home, normal_draws
+from gp_ensembles.numerics.draws import generator_device, normal_draws
 
 # Draws whose log likelihoods are computed at once.
 _DRAWS = 256
@@ -354,7 +354,7 @@ class NUTS(InferenceMethod):
         if not model.num_parameters:
             return without_parameters(model, "NUTS")
         start = finite_starts(model, model.draw_prior(self.num_chains, generator=generator))
-        seed = int(torch.randint(2**31, (), generator=generator, device=home(generator)))
+        seed = int(torch.randint(2**31, (), generator=generator, device=generator_device(generator)))
         theta, fields = self._run(model, start, seed, progress)
         # As the chains of sample_hmc.
         draws = Chains(

@@ -126,7 +126,8 @@ class ReferenceAveraging(MetaLearner):
         Two numbers a row are not worth a call of torch each.
         """
         flags = None if log_prob.requires_grad else readable_flags(log_prob.isfinite().all(0))
-        if not flags or not all(flags):  # derivatives are wanted, nothing can be read or is there, or is impossible
+        # Where derivatives are wanted, there is no row, numbers cannot be read, or a target is impossible.
+        if not flags or not all(flags):
             return self._between.update_block(state, log_prob)
         ratios = (log_prob[1] - log_prob[0]).clamp(-_LARGEST, _LARGEST).double().exp().tolist()
         weight, kept, given, befores = float(state.log_weights[1].exp()), 1 - self.share, self.share * self.prior, []

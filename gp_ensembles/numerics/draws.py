@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 
-def home(generator: torch.Generator | None, otherwise: torch.device | str = "cpu") -> torch.device:
+def generator_device(generator: torch.Generator | None, otherwise: torch.device | str = "cpu") -> torch.device:
     """Where a generator's numbers are made: its device, or another where there is no generator.
 
     Example:
-        >>> home(torch.Generator())
+        >>> generator_device(torch.Generator())
         device(type='cpu')
     """
     return torch.device(otherwise) if generator is None else generator.device
@@ -26,7 +26,7 @@ def normal_draws(shape: Sequence[int], like: Tensor, generator: torch.Generator 
         >>> normal_draws((2, 3), torch.zeros(1, dtype=torch.float64), torch.Generator().manual_seed(0)).shape
         torch.Size([2, 3])
     """
-    where = home(generator, like.device)
+    where = generator_device(generator, like.device)
     return torch.randn(tuple(shape), dtype=like.dtype, device=where, generator=generator).to(like.device)
 
 
@@ -37,18 +37,18 @@ def uniform_draws(shape: Sequence[int], like: Tensor, generator: torch.Generator
         >>> bool(uniform_draws((9,), torch.zeros(1), torch.Generator().manual_seed(0)).max() < 1)
         True
     """
-    where = home(generator, like.device)
+    where = generator_device(generator, like.device)
     return torch.rand(tuple(shape), dtype=like.dtype, device=where, generator=generator).to(like.device)
 
 
-def category_draws(weights: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
+def categorical_draws(weights: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
     """Categories drawn with replacement for each row of weights (..., M), shape (..., num).
 
     Example:
-        >>> category_draws(torch.tensor([0.0, 1.0]), 3, torch.Generator().manual_seed(0))
+        >>> categorical_draws(torch.tensor([0.0, 1.0]), 3, torch.Generator().manual_seed(0))
         tensor([1, 1, 1])
     """
-    there = weights.to(home(generator, weights.device))
+    there = weights.to(generator_device(generator, weights.device))
     return torch.multinomial(there, num, replacement=True, generator=generator).to(weights.device)
 
 
@@ -59,4 +59,4 @@ def permutation(num: int, generator: torch.Generator | None, device: torch.devic
         >>> permutation(3, torch.Generator().manual_seed(0)).sort().values
         tensor([0, 1, 2])
     """
-    return torch.randperm(num, generator=generator, device=home(generator, device)).to(device)
+    return torch.randperm(num, generator=generator, device=generator_device(generator, device)).to(device)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 
 _MAX_SWEEPS = 100
 
@@ -44,7 +44,7 @@ def kmeans(X: Tensor, num_centers: int, *, generator: torch.Generator | None = N
         raise ValueError(
             f"{num_centers} centers need as many distinct rows, X has {num_distinct}; use fewer centers or more rows"
         )
-    seed = int(torch.randint(2**31 - 1, (), generator=generator, device=home(generator)))
+    seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator_device(generator)))
     centers = rows[_first_centers(rows, num_centers, torch.Generator(device="cpu").manual_seed(seed))]
     nearest = torch.full_like(rows[:, 0], -1, dtype=torch.int64)
     for _ in range(_MAX_SWEEPS):

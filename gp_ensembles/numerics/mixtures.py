@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.draws import category_draws, normal_draws
+from gp_ensembles.numerics.draws import categorical_draws, normal_draws
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
 _MAX_ITERATIONS = 2200  # more than bisection needs between any two float64 numbers
@@ -238,6 +238,6 @@ def rsample(
     if num < 1:
         raise ValueError(f"the number of draws must be at least one, got {num}")
     weights = log_weights.detach().exp().expand(mean.shape)
-    component = category_draws(weights.mT, num, generator).mT
+    component = categorical_draws(weights.mT, num, generator).mT
     noise = normal_draws(component.shape, mean, generator)
     return mean.gather(-2, component) + variance.gather(-2, component).sqrt() * noise

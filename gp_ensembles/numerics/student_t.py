@@ -51,7 +51,7 @@ def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
     even = None if bool(is_normal.any()) else _one_even(degrees_of_freedom)
     if even is not None:
         return _cdf_of_even(z, even)[0]
-    return _probability(z + torch.zeros_like(degrees_of_freedom), degrees_of_freedom)
+    return _cdf_of_several(z, degrees_of_freedom)
 
 
 def mixture_cdf(
@@ -126,7 +126,7 @@ def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tens
     if bool(is_normal.all()):
         return normal.cdf(z), (-0.5 * z.square()).exp() * _NORMAL_PEAK
     even = None if bool(is_normal.any()) else _one_even(degrees_of_freedom)
-    return _element_by_element(z, degrees_of_freedom) if even is None else _of_even(z, even)
+    return _of_several(z, degrees_of_freedom) if even is None else _of_even(z, even)
 
 
 def icdf(p: Tensor, degrees_of_freedom: Tensor) -> Tensor:
@@ -154,38 +154,44 @@ def _of_even(z: Tensor, df: int) -> tuple[Tensor, Tensor]:
     return probability, math.exp(peak + 0.5 * (df + 1) * math.log(df)) / _power(root, df + 1)
 
 
-def _element_by_element(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tensor]:
-    """Distribution function and density; each element is what it would be alone."""
-    z, degrees_of_freedom = torch.broadcast_tensors(z, degrees_of_freedom)
-    zero = torch.zeros_like(z)
-    density = log_prob(z, zero, zero + 1, degrees_of_freedom).exp()
-    density = torch.where(torch.isinf(degrees_of_freedom), (-0.5 * z.square()).exp() * _NORMAL_PEAK, density)
-    for even in _present(degrees_of_freedom):
-        here = degrees_of_freedom == even
-        density = density.index_put((here,), _of_even(z[here], even)[1])
-    return _probability(z, degrees_of_freedom), density
+def _of_several(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tensor]:
+    """Distribution function and density for several degrees of freedom; each element is what it would be alone."""
+    z, degrees_of_freedom, kinds = _by_kind(z, degrees_of_freedom)
+    probability, density = normal.cdf(z), (-0.5 * z.square()).exp() * _NORMAL_PEAK
+    for even, place in kinds:
+        if even is not None:
+            probability[place], density[place] = _of_even(z[place], even)
+            continue
+        some, df = z[place], degrees_of_freedom[place]
+        zero = torch.zeros_like(some)
+        probability[place], density[place] = _on_host(special.stdtr, some, df), log_prob(some, zero, zero + 1, df).exp()
+    return probability, density
 
 
-def _probability(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
-    """Distribution function; each element is what it would be alone, and computed on the host only where it must be."""
-    closed = _present(degrees_of_freedom)
-    is_other = ~torch.isinf(degrees_of_freedom)
-    probability = torch.zeros_like(z) if bool(is_other.all()) else normal.cdf(z)
-    for even in closed:
-        here = degrees_of_freedom == even
-        is_other &= ~here
-        place = here.expand(probability.shape)
-        probability = probability.index_put((place,), _cdf_of_even(z.expand(place.shape)[place], even)[0])
-    if bool(is_other.any()):
-        place = is_other.expand(probability.shape)
-        df = degrees_of_freedom.expand(place.shape)[place]
-        probability = probability.index_put((place,), _on_host(special.stdtr, z.expand(place.shape)[place], df))
+def _cdf_of_several(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
+    """The distribution function of :func:`_of_several`."""
+    z, degrees_of_freedom, kinds = _by_kind(z, degrees_of_freedom)
+    probability = normal.cdf(z)
+    for even, place in kinds:
+        if even is not None:
+            probability[place] = _cdf_of_even(z[place], even)[0]
+        else:
+            probability[place] = _on_host(special.stdtr, z[place], degrees_of_freedom[place])
     return probability
 
 
-def _present(degrees_of_freedom: Tensor) -> list[int]:
-    """The small even numbers among them."""
-    return [int(number) for number in degrees_of_freedom.unique().tolist() if number in _EVEN]
+def _by_kind(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tensor, list[tuple[int | None, Tensor]]]:
+    """Both in one shape, and where they are not normal: a mask for each small even number, and one for the others."""
+    shape = torch.broadcast_shapes(z.shape, degrees_of_freedom.shape)
+    is_other, kinds = ~torch.isinf(degrees_of_freedom), list[tuple[int | None, Tensor]]()
+    for number in degrees_of_freedom.unique().tolist():
+        if number in _EVEN:
+            here = degrees_of_freedom == number
+            kinds.append((int(number), here.expand(shape)))
+            is_other = is_other & ~here
+    if bool(is_other.any()):
+        kinds.append((None, is_other.expand(shape)))
+    return z.expand(shape), degrees_of_freedom.expand(shape), kinds
 
 
 def _one_even(degrees_of_freedom: Tensor) -> int | None:

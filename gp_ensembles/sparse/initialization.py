@@ -11,7 +11,7 @@ from botorch.models.utils.inducing_point_allocators import InducingPointAllocato
 from torch import Tensor
 from torch.nn import Module
 
-from gp_ensembles.numerics.draws import home, permutation
+from gp_ensembles.numerics.draws import generator_device, permutation
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
 
@@ -229,7 +229,7 @@ def leverage_knots(
     """
     rows = distinct_rows(X, num_knots)
     scores = ridge_leverage_scores(X, kernel, noise)[rows].clamp_min(torch.finfo(X.dtype).tiny)
-    uniform = torch.rand(len(rows), dtype=torch.float64, generator=generator, device=home(generator)).to(X)
+    uniform = torch.rand(len(rows), dtype=torch.float64, generator=generator, device=generator_device(generator)).to(X)
     keys = scores.log() - (-uniform.log()).log()  # Gumbel noise: the largest keys are a draw without replacement
     return X[rows[keys.argsort(descending=True)[:num_knots]]]
 
@@ -266,13 +266,13 @@ def dpp_knots(X: Tensor, num_knots: int, kernel: Kernel, *, generator: torch.Gen
             if row not in chosen:
                 chosen.append(row)
         for _ in range(_SWEEPS * num_knots):
-            slot = int(torch.randint(num_knots, (), generator=generator, device=home(generator)))
-            row = int(torch.randint(len(pool), (), generator=generator, device=home(generator)))
+            slot = int(torch.randint(num_knots, (), generator=generator, device=generator_device(generator)))
+            row = int(torch.randint(len(pool), (), generator=generator, device=generator_device(generator)))
             if row in chosen:
                 continue
             others = pool[[index for position, index in enumerate(chosen) if position != slot]]
             old, new = _remaining(pool[[chosen[slot], row]], others, kernel)
-            level = float(torch.rand((), generator=generator, device=home(generator), dtype=torch.float64))
+            level = float(torch.rand((), generator=generator, device=generator_device(generator), dtype=torch.float64))
             if level * float(old) < float(new):
                 chosen[slot] = row
     return pool[chosen]

@@ -14,7 +14,7 @@ from gpytorch.kernels import AdditiveKernel, MaternKernel, RBFKernel, RQKernel, 
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.density import lengthscale_of
 from gp_ensembles.spectral.quantiles import log_gamma_quantile, mixture_quantile
@@ -106,7 +106,7 @@ class SobolDraws(FrequencyDraws):
             raise ValueError(
                 f"Sobol points exist for up to {SobolEngine.MAXDIM - 1} inputs, got {num_inputs}; use IIDDraws()"
             )
-        device = home(generator)
+        device = generator_device(generator)
         seed = int(torch.randint(2**31 - 1, (), generator=generator, device=device))
         engine = SobolEngine(num_inputs + 1, scramble=True, seed=seed)
         points = engine.draw(num_draws, dtype=torch.float64).to(device)
@@ -355,9 +355,9 @@ def kernel_outputscale(components: Components, batch_shape: torch.Size) -> Tenso
 
 def _randn(num_rows: int, num_columns: int, generator: torch.Generator | None) -> Tensor:
     shape = (num_rows, num_columns)
-    return torch.randn(shape, generator=generator, dtype=torch.float64, device=home(generator))
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device=generator_device(generator))
 
 
 def _rand(num_rows: int, generator: torch.Generator | None) -> Tensor:
-    value = torch.rand(num_rows, generator=generator, dtype=torch.float64, device=home(generator))
+    value = torch.rand(num_rows, generator=generator, dtype=torch.float64, device=generator_device(generator))
     return value * (1.0 - 2.0**-51) + 2.0**-52  # the open interval

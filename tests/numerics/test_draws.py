@@ -7,7 +7,7 @@ from torch import Tensor
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
 from gp_ensembles.fusion.cross_validation import random_folds
 from gp_ensembles.likelihoods import GaussHermite, LogPoissonLikelihood
-from gp_ensembles.numerics.draws import category_draws, home, normal_draws, permutation, uniform_draws
+from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws, permutation, uniform_draws
 from gp_ensembles.sparse.initialization import random_knots
 
 LIKE = torch.zeros(1, dtype=torch.float64)
@@ -15,10 +15,10 @@ WEIGHTS = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)
 DRAWS = {
     "normal": lambda generator, like: normal_draws((4, 3), like, generator),
     "uniform": lambda generator, like: uniform_draws((4, 3), like, generator),
-    "categories": lambda generator, like: category_draws(WEIGHTS.to(like), 5, generator),
+    "categories": lambda generator, like: categorical_draws(WEIGHTS.to(like), 5, generator),
     "permutation": lambda generator, like: permutation(9, generator, like.device),
 }
-OURS_BY_TORCH = {
+BY_TORCH = {
     "normal": lambda generator: torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator),
     "uniform": lambda generator: torch.empty(4, 3, dtype=torch.float64).uniform_(generator=generator),
     "categories": lambda generator: torch.multinomial(WEIGHTS, 5, replacement=True, generator=generator),
@@ -32,9 +32,9 @@ def seeded(device: str = "cpu") -> torch.Generator:
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_numbers_are_those_of_torch(name):
-    assert torch.equal(DRAWS[name](seeded(), LIKE), OURS_BY_TORCH[name](seeded()))
+    assert torch.equal(DRAWS[name](seeded(), LIKE), BY_TORCH[name](seeded()))
     torch.manual_seed(5)
-    assert torch.equal(DRAWS[name](None, LIKE), OURS_BY_TORCH[name](seeded()))
+    assert torch.equal(DRAWS[name](None, LIKE), BY_TORCH[name](seeded()))
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -47,9 +47,9 @@ def test_a_generator_of_the_host_gives_the_hosts_numbers_on_a_gpu(name, gpu):
 
 
 def test_where_numbers_are_made():
-    assert home(None) == home(seeded()) == torch.device("cpu")
-    assert home(None, "meta") == torch.device("meta")
-    assert home(seeded(), "meta") == torch.device("cpu")
+    assert generator_device(None) == generator_device(seeded()) == torch.device("cpu")
+    assert generator_device(None, "meta") == torch.device("meta")
+    assert generator_device(seeded(), "meta") == torch.device("cpu")
 
 
 def counts(device: str) -> LatentMixture:

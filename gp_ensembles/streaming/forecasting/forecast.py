@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.draws import home
+from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.streaming.predictions import StreamDistribution
 
 
@@ -96,5 +96,5 @@ class Forecast(NamedTuple):
         """Paths drawn with replacement from those that there are, shape (num, H)."""
         if num < 1:
             raise ValueError(f"the number of draws must be at least one, got {num}")
-        place = torch.randint(self.paths.shape[0], (num,), generator=generator, device=home(generator))
+        place = torch.randint(self.paths.shape[0], (num,), generator=generator, device=generator_device(generator))
         return self.paths[place.to(self.paths.device)]

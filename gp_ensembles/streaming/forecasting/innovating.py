@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.innovations import InnovationBank, InnovationState, autoregression, volatility
-from gp_ensembles.numerics.draws import home, normal_draws
+from gp_ensembles.numerics.draws import generator_device, normal_draws
 from gp_ensembles.streaming.forecasting.simulator import Ahead
 
 
@@ -82,14 +82,14 @@ class PathInnovations:
         self._scale = after * (self._slow / after) ** self._rate
         self._drift = self._coefficient * errors
         if self._redraws:
-            where = home(self._generator)
+            where = generator_device(self._generator)
             uniform = torch.rand(copy.shape, dtype=torch.float64, device=where, generator=self._generator)
             self._copy = (uniform.to(self._edges.device) > self._edges).sum(0)
         return errors
 
     def _standard(self, df: Tensor) -> Tensor:
         """Standard Student-t draws, normal for infinite degrees of freedom."""
-        numbers = df.to(home(self._generator))
+        numbers = df.to(generator_device(self._generator))
         draws = normal_draws(numbers.shape, numbers, self._generator)
         heavy = torch.isfinite(numbers)
         if bool(heavy.any()):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
-from gp_ensembles.numerics.draws import home, permutation
+from gp_ensembles.numerics.draws import generator_device, permutation
 from gp_ensembles.streaming.forecasting.innovating import PathInnovations
 from gp_ensembles.streaming.forecasting.rows import PathRows
 from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
@@ -84,7 +84,7 @@ def sample_paths(
 
 def _chosen(log_weights: Tensor, num: int, generator: torch.Generator | None) -> Tensor:
     """Places of predictions by systematic sampling: each gets its weight times ``num`` paths, rounded up or down."""
-    offset = torch.rand((), dtype=torch.float64, device=home(generator), generator=generator)
+    offset = torch.rand((), dtype=torch.float64, device=generator_device(generator), generator=generator)
     edges = log_weights.softmax(0).cumsum(0)
     points = (torch.arange(num, dtype=torch.float64, device="cpu") + float(offset)) / num
     return torch.searchsorted(edges / edges[-1], points).clamp_max(len(edges) - 1)
