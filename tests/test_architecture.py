@@ -159,8 +159,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # The command line.
     "cli": (
         EVERYTHING,
-        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml"})
-        | frozenset({"botorch_community"}),
+        frozenset({"numpy", "sklearn", "tqdm", "jsonargparse", "yaml"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
     # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used.
@@ -177,7 +176,7 @@ DOORS: dict[str, frozenset[str]] = {
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
     "estimators": frozenset({"river", "sklearn", "skpro", "sktime"}),
-    "cli": frozenset({"gp_ensembles.plots", "botorch_community"}),
+    "cli": frozenset({"gp_ensembles.plots"}),
 }
 
 

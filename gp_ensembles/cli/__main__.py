@@ -24,7 +24,6 @@ _HELP = {
     "compare": "Run several configs on one stream and print one table.",
     "demo": "The whole job on a messy hourly table, in under two minutes.",
     "configs": "List the configs that --config and --configs know by name.",
-    "optimize": "Bayesian optimization with ensembles and with single Gaussian processes, in one table of regrets.",
     "distributed": "As stream, with the experts over all processes that torchrun started.",
     "embed": "A few coordinates for each row of many entries, as the rows come, and a picture of them.",
 }
@@ -36,7 +35,6 @@ _MODULES = {
     "demo": _STREAM,
     "distributed": "gp_ensembles.cli.distributed_command",
     "forecast": "gp_ensembles.cli.forecast_command",
-    "optimize": "gp_ensembles.cli.optimize.command",
     "embed": "gp_ensembles.cli.embed.command",
 }
 
