@@ -14,11 +14,11 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.data import load_folder
 from gp_ensembles.gplvm import IEGPLVM, FaissSearch, LatentSettings, ie_gplvm
 from gp_ensembles.gplvm.neighbors import keep_rows, nearest_rows, row_store
 from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
+from studies.ie_gplvm.neighbors import neighbor_error
 
 
 def seeded(seed: int = 0) -> torch.Generator:

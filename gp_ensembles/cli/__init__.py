@@ -7,5 +7,4 @@
 - ``scored_stream``, ``predictions``, ``discrete``, ``baselines``: the pipeline on a table, its predictions and scores.
 - ``out_folder``, ``writing``, ``checkpoint``: the folder of results and who owns it, what a run writes, checkpoints.
 - ``summary``, ``text_tables``, ``pictures``: what a run came to, for the eye.
-- ``embed``: the command of this name.
 """

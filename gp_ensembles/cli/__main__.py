@@ -25,7 +25,6 @@ _HELP = {
     "demo": "The whole job on a messy hourly table, in under two minutes.",
     "configs": "List the configs that --config and --configs know by name.",
     "distributed": "As stream, with the experts over all processes that torchrun started.",
-    "embed": "A few coordinates for each row of many entries, as the rows come, and a picture of them.",
 }
 # The module of a command has its add_options and run_command, and is imported when the command is called.
 _MODULES = {
@@ -35,7 +34,6 @@ _MODULES = {
     "demo": _STREAM,
     "distributed": "gp_ensembles.cli.distributed_command",
     "forecast": "gp_ensembles.cli.forecast_command",
-    "embed": "gp_ensembles.cli.embed.command",
 }
 
 

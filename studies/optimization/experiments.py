@@ -11,7 +11,7 @@ PAPER = Paper(
         Experiment(
             "regret",
             "regrets of ensembles and of single processes",
-            "Sobol designs of 2 D + 2 points, the same for all methods of a seed; noiseless, maximized on the unit cube.",
+            "Sobol designs of 2 D + 2 points, the same for all methods of a seed; the unit cube, no noise, maximized.",
             study.run,
             Size(10),
             Size(2),
