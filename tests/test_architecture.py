@@ -95,15 +95,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         | frozenset({"calibration", "distributions"}),
         frozenset({"tqdm"}),
     ),
-    # Experts over several processes: the parts of an ensemble, put together anew.
+    # Series over several machines: a divided fleet hands on what its shards say. streaming: sweeps of configs.
     "distributed": (
-        # distributions, fleet: a divided fleet hands on what its shards say. streaming: sweeps of configs.
-        frozenset(
-            {
-                *("numerics", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"),
-                *("distributions", "fleet", "streaming"),
-            }
-        ),
+        frozenset({"ensembles", "files", "distributions", "fleet", "streaming"}),
         frozenset({"ray", "pyarrow"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.

@@ -13,7 +13,6 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from gp_ensembles.distributed import DistributedEnsemble
 from gp_ensembles.ensembles import Ensemble, GraphedEnsemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -228,7 +227,7 @@ def test_a_checkpoint_is_the_same_whoever_writes_and_reads_it(generator, tmp_pat
         torch.testing.assert_close(other, after[-1], **gpu.close(**CLOSE))
 
 
-@pytest.mark.parametrize("kind", [OnlineEnsemble, GraphedEnsemble, DistributedEnsemble])
+@pytest.mark.parametrize("kind", [OnlineEnsemble, GraphedEnsemble])
 def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_little(kind):
     """Twice the states, F (F + 1) numbers for each expert, and of a block of B rows B (3 F + B) numbers for each."""
     experts, block_size = 2, 16
