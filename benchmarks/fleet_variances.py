@@ -1,4 +1,4 @@
-"""What series gain by hyperparameters of their own or of their group: log scores of a fleet, on made and real series.
+"""What series gain by hyperparameters of their own: log scores of a fleet, on made and real series.
 
     python -m benchmarks.fleet_variances [--data FOLDER]
 
@@ -21,7 +21,7 @@ from gp_ensembles.data import load_folder
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.fleet import Fleet, GroupedFleet
+from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.settings import SMALL
 
 
@@ -80,12 +80,12 @@ def real(folder: Path) -> Made:
 
 
 def two_starts() -> EnsembleSpec:
-    """The default ensemble with experts of short length scales beside each: twice the states, and no groups."""
+    """The default ensemble with experts of short length scales beside each: twice the states."""
     basis = FourierBasis(num_features=50, starts=(0.05, 0.7))
     return replace(SMALL, bases=(basis,), lags=TargetLags(bases=(basis,)))
 
 
-def score(series: Made, fleet: Fleet | GroupedFleet) -> tuple[float, float]:
+def score(series: Made, fleet: Fleet) -> tuple[float, float]:
     """Log score of standardized targets, and the share of targets inside of intervals of 90 %."""
     num_rows, num_series = series.y.shape
     names = [number for _ in range(num_rows) for number in range(num_series)]
@@ -115,7 +115,5 @@ if __name__ == "__main__":
         print(line(f"length scales, too, {one.name}", own, score(one, Fleet(warmup=100, own_length_scales=True))))
     for one in (two_kinds(0), two_kinds(1)):
         alike = score(one, Fleet(warmup=100))
-        own = score(one, GroupedFleet(Fleet(warmup=100), lambda number: "quick" if number % 2 else "slow"))
-        print(line(f"length scales of groups, {one.name}", alike, own))
         print(line(f"length scales of each, {one.name}", alike, score(one, Fleet(warmup=100, own_length_scales=True))))
         print(line(f"two experts for all, {one.name}", alike, score(one, Fleet(two_starts(), warmup=100))))
