@@ -11,7 +11,7 @@ from botorch.utils.sampling import manual_seed
 from gpytorch.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from studies.harness.parts import Key, Record
+from studies.harness.parts import Record
 from studies.optimization.methods import initial_design, make_method
 from studies.optimization.problems import Problem
 
@@ -42,11 +42,11 @@ class Runs(NamedTuple):
 
     Attributes:
         problems: The problems by name.
-        traces: By problem, method and number of the seed.
+        traces: By problem, method and trial.
     """
 
     problems: dict[str, Problem]
-    traces: dict[Key, Trace]
+    traces: dict[tuple[str, str, int], Trace]
 
 
 def run_one(

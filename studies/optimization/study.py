@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import product
 
 from gp_ensembles.numerics.devices import check_device
 from studies.harness.experiment import Choices
@@ -71,11 +72,11 @@ def run(choices: Choices, settings: RegretSettings) -> str:
             for problem in names:
                 for method in methods:
                     used = {**asdict(settings), "problems": problem, "method": method, "seed": seed}
-
                     make = partial(_record, problem, method, seed, settings, used)
                     label = f"{problem} {method}, seed {seed}"
                     parts.run((problem, method, trial), f"{problem}-{method}-{seed}", used, make, label)
-    traces = {key: as_trace(record) for key, record in results.records.items()}
+    plan = product(names, methods, range(choices.trials))
+    traces = {run: as_trace(results.records[run]) for run in plan if run in results.records}
     return _written(choices, settings, Runs({name: make_problem(name) for name in names}, traces), results)
 
 
@@ -87,7 +88,7 @@ def _record(problem: str, method: str, seed: int, settings: RegretSettings, used
 def _check(settings: RegretSettings, methods: Sequence[str]) -> None:
     """Raise ValueError or ImportError for what cannot be run, in one sentence."""
     on_host = [name for name in methods if not make_method(name).runs_anywhere]
-    if on_host and check_device(settings.device).type != "cpu":
+    if check_device(settings.device).type != "cpu" and on_host:
         raise ValueError(
             f"{', '.join(on_host)}: not on {settings.device}, where BoTorch's part does not run or was not tried; "
             f"leave --device out, or choose other --methods"

@@ -369,6 +369,7 @@ def test_the_command_leaves_everything_it_should(tmp_path, capsys):
         (["--trials", "0"], "--trials=0 is out of range"),
         (["--iterations", "0"], "--iterations=0 is out of range"),
         (["--num-initial", "1"], "models need two observations"),
+        (["--device", "gpu"], "device 'gpu'"),
     ],
 )
 def test_mistakes_are_said_in_one_sentence(tmp_path, capsys, options, sentence):
