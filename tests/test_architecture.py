@@ -95,15 +95,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         | frozenset({"calibration", "distributions"}),
         frozenset({"tqdm"}),
     ),
-    # Experts over several processes: the parts of an ensemble, put together anew.
+    # Series over several machines: a divided fleet hands on what its shards say. streaming: sweeps of configs.
     "distributed": (
-        # distributions, fleet: a divided fleet hands on what its shards say. streaming: sweeps of configs.
-        frozenset(
-            {
-                *("numerics", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"),
-                *("distributions", "fleet", "streaming"),
-            }
-        ),
+        frozenset({"ensembles", "files", "distributions", "fleet", "streaming"}),
         frozenset({"ray", "pyarrow"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
@@ -149,9 +143,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
     "estimators": (
-        frozenset(
-            {"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm", "tables", "fleet"}
-        ),
+        frozenset({"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm", "tables"}),
         frozenset({"numpy", "pandas", "narwhals", "sklearn", "river", "skpro", "sktime"}),
     ),
     # numpy: the language of matplotlib.
@@ -159,8 +151,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # The command line.
     "cli": (
         EVERYTHING,
-        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml"})
-        | frozenset({"botorch_community"}),
+        frozenset({"numpy", "sklearn", "tqdm", "jsonargparse", "yaml"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
     # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used.
@@ -177,7 +168,7 @@ DOORS: dict[str, frozenset[str]] = {
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
     "estimators": frozenset({"river", "sklearn", "skpro", "sktime"}),
-    "cli": frozenset({"gp_ensembles.plots", "botorch_community"}),
+    "cli": frozenset({"gp_ensembles.plots"}),
 }
 
 

@@ -27,7 +27,6 @@ _FLAGS = (
     "limit_inputs",
     "quick",
     "recalibrate",
-    "resume",
     "skip_seen",
     "standardize",
     "strict",

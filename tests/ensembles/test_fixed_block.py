@@ -1,4 +1,7 @@
-"""Blocks in fixed memory beside an ensemble that reads what it likes; on the CPU, where no graph is recorded."""
+"""Blocks in fixed memory beside an ensemble that reads what it likes; on the CPU, where no graph is recorded.
+
+There ``records`` runs the code of a GPU without a graph.
+"""
 
 import pytest
 import torch
@@ -8,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.fixed_block import FixedBlock, Progress
-from gp_ensembles.ensembles.graphed import GraphedEnsemble
+from gp_ensembles.ensembles.recorded import check_recordable
 from gp_ensembles.ensembles.state import named_tensors
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
 from gp_ensembles.features import RandomFourierFeatures
@@ -25,6 +28,12 @@ KINDS = [kind for kind in ENSEMBLES if kind not in ("forgetting", "classes")]
 CLOSE = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
 
 
+def recorded(ensemble: Ensemble, block_size: int = 64) -> OnlineEnsemble:
+    online = OnlineEnsemble(ensemble, block_size=block_size)
+    online.records = True
+    return online
+
+
 def stream(kind: str, num_rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return rows(num_rows, generator, classes=kind == "classes")[1:]
 
@@ -33,28 +42,28 @@ def stream(kind: str, num_rows: int, generator: torch.Generator) -> tuple[Tensor
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_are_those_of_the_ensemble_alone(kind, block_size, generator):
     ensemble = ENSEMBLES[kind]()
-    graphed, online = GraphedEnsemble(ensemble, block_size=block_size), OnlineEnsemble(ensemble, block_size=1)
+    fixed, online = recorded(ensemble, block_size=block_size), OnlineEnsemble(ensemble, block_size=1)
     X, y = stream(kind, 150, generator)
     for part in (slice(0, 71), slice(71, 72), slice(72, 150)):
-        found, expected = graphed.observe(X[part], y[part]), online.observe(X[part], y[part])
+        found, expected = fixed.observe(X[part], y[part]), online.observe(X[part], y[part])
         for field in ("mean", "variance", "log_prob"):
             torch.testing.assert_close(getattr(found, field), getattr(expected, field), **CLOSE)
         torch.testing.assert_close(found.log_weights.exp(), expected.log_weights.exp(), **CLOSE)
         for one, other in zip(found.experts, expected.experts, strict=True):
             torch.testing.assert_close(one, other, **CLOSE)
-    assert int(graphed.state.meta.num_seen) == int(online.state.meta.num_seen)
-    torch.testing.assert_close(graphed.predict(X[:3]).variance, online.predict(X[:3]).variance, **CLOSE)
-    back = OnlineEnsemble(ensemble, graphed.state)
+    assert int(fixed.state.meta.num_seen) == int(online.state.meta.num_seen)
+    torch.testing.assert_close(fixed.predict(X[:3]).variance, online.predict(X[:3]).variance, **CLOSE)
+    back = OnlineEnsemble(ensemble, fixed.state)
     torch.testing.assert_close(back.observe(X, y).log_prob, online.observe(X, y).log_prob, **CLOSE)
 
 
 def test_rows_without_targets_and_targets_without_gaps(generator):
     ensemble = ENSEMBLES["all layers"]()
-    graphed, online = GraphedEnsemble(ensemble, block_size=7), OnlineEnsemble(ensemble)
+    fixed, online = recorded(ensemble, block_size=7), OnlineEnsemble(ensemble)
     X, y = stream("all layers", 60, generator)
     y = y.clamp(-3, 3)
     for targets in (y.nan_to_num(0.5), torch.full_like(y, torch.nan), y):
-        found, expected = graphed.observe(X, targets), online.observe(X, targets)
+        found, expected = fixed.observe(X, targets), online.observe(X, targets)
         torch.testing.assert_close(found.mean, expected.mean, **CLOSE)
         torch.testing.assert_close(found.log_prob, expected.log_prob, **CLOSE)
 
@@ -63,15 +72,15 @@ def test_rows_without_targets_and_targets_without_gaps(generator):
 def test_a_block_that_asks_for_the_host_stops_those_behind_it(place, generator):
     """A gross error: blocks queued behind it must not learn before it is dealt with."""
     ensemble = ENSEMBLES["outliers"]()
-    graphed, online = GraphedEnsemble(ensemble, block_size=4), OnlineEnsemble(ensemble)
+    fixed, online = recorded(ensemble, block_size=4), OnlineEnsemble(ensemble)
     X = torch.randn(60, INPUTS, generator=generator, dtype=torch.float64)
     y = X[:, 0].sin()
-    graphed.observe(X, y)
+    fixed.observe(X, y)
     online.observe(X, y)
     y[place] = 50.0
-    found, expected = graphed.observe(X, y), online.observe(X, y)
+    found, expected = fixed.observe(X, y), online.observe(X, y)
     torch.testing.assert_close(found.log_prob, expected.log_prob, **CLOSE)
-    torch.testing.assert_close(graphed.predict(X).mean, online.predict(X).mean, **CLOSE)
+    torch.testing.assert_close(fixed.predict(X).mean, online.predict(X).mean, **CLOSE)
 
 
 def failing() -> Ensemble:
@@ -83,29 +92,29 @@ def failing() -> Ensemble:
 
 def test_an_expert_that_fails_is_kept_out_as_ever(generator):
     ensemble = failing()
-    graphed, online = GraphedEnsemble(ensemble, block_size=8), OnlineEnsemble(ensemble)
+    fixed, online = recorded(ensemble, block_size=8), OnlineEnsemble(ensemble)
     X = torch.randn(1500, INPUTS, generator=generator, dtype=torch.float64)
     X[40] = 1e200
     y = X[:, 0].clamp(-3, 3)
-    found, expected = graphed.observe(X, y), online.observe(X, y)
+    found, expected = fixed.observe(X, y), online.observe(X, y)
     torch.testing.assert_close(found.mean, expected.mean, **CLOSE)
-    assert graphed.state.quarantine is not None
+    assert fixed.state.quarantine is not None
     assert online.state.quarantine is not None
-    assert int(graphed.state.quarantine.times[0]) == 1 == int(online.state.quarantine.times[0])
-    torch.testing.assert_close(graphed.predict(X[-3:]).mean, online.predict(X[-3:]).mean, **CLOSE)
+    assert int(fixed.state.quarantine.times[0]) == 1 == int(online.state.quarantine.times[0])
+    torch.testing.assert_close(fixed.predict(X[-3:]).mean, online.predict(X[-3:]).mean, **CLOSE)
 
 
 def test_a_call_that_is_rejected_changes_nothing(generator):
-    graphed = GraphedEnsemble(failing(), block_size=4)
+    fixed = recorded(failing(), block_size=4)
     X, y = stream("averaging", 30, generator)
-    graphed.observe(X, y)
-    before = [value.clone() for _, value in named_tensors(graphed.state)]
+    fixed.observe(X, y)
+    before = [value.clone() for _, value in named_tensors(fixed.state)]
     wild = X.clone()
     wild[20] = torch.inf
     for inputs, targets, message in ((wild, y, "inputs must be finite"), (X[:5], y, "y must have shape")):
         with pytest.raises(ValueError, match=message):
-            graphed.observe(inputs, targets)
-    for old, (_, new) in zip(before, named_tensors(graphed.state), strict=True):
+            fixed.observe(inputs, targets)
+    for old, (_, new) in zip(before, named_tensors(fixed.state), strict=True):
         assert torch.equal(old, new)
 
 
@@ -131,13 +140,9 @@ def test_a_call_that_is_rejected_changes_nothing(generator):
     ],
 )
 def test_what_cannot_be_recorded_is_refused(experts, rule, message):
+    online = OnlineEnsemble(Ensemble(experts(), rule))
     with pytest.raises(TypeError, match=message):
-        GraphedEnsemble(Ensemble(experts(), rule))
-
-
-def test_block_sizes_are_positive():
-    with pytest.raises(ValueError, match="block_size must be positive"):
-        GraphedEnsemble(failing(), block_size=0)
+        check_recordable(online.ensemble, online.state)
 
 
 VIEWS = {
@@ -219,8 +224,8 @@ def test_recorded_blocks_on_a_gpu(kind, generator, gpu):
     X, y = stream(kind, 150, generator)
     expected = OnlineEnsemble(ensemble).observe(X, y)
     with gpu.here() as graphs:
-        graphed = GraphedEnsemble(ensemble.to("cuda"), block_size=16)
-        parts = [graphed.observe(X[part].to("cuda"), y[part].to("cuda")) for part in (slice(0, 70), slice(70, 150))]
+        online = OnlineEnsemble(ensemble.to("cuda"), block_size=16)
+        parts = [online.observe(X[part].to("cuda"), y[part].to("cuda")) for part in (slice(0, 70), slice(70, 150))]
         assert all(part.mean.is_cuda for part in parts)
         for field in ("mean", "variance", "log_prob"):
             found = torch.cat([getattr(part, field) for part in parts]).cpu()

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gp_ensembles.cli.drawing import Curve, Panel, save_panels
+from studies.harness.panels import Curve, Panel, save_panels
 
 
 def curve(name):

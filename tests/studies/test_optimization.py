@@ -1,17 +1,18 @@
-"""Bayesian optimization from the command line: regrets by hand, drift, runs that last, mistakes in one sentence."""
+"""Bayesian optimization of the study: regrets by hand, drift, runs that last, mistakes in one sentence."""
 
 import csv
+import json
 import math
 
 import pytest
 import torch
 from scipy import stats
 
-from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.optimize import methods, rivals, runner
-from gp_ensembles.cli.optimize.drawn import draw
-from gp_ensembles.cli.optimize.methods import METHODS, initial_design, make_method
-from gp_ensembles.cli.optimize.problems import (
+from studies.__main__ import main
+from studies.optimization import methods, rivals, study
+from studies.optimization.drawn import draw
+from studies.optimization.methods import METHODS, initial_design, make_method
+from studies.optimization.problems import (
     PROBLEMS,
     Problem,
     cross_validated,
@@ -20,19 +21,20 @@ from gp_ensembles.cli.optimize.problems import (
     make_problem,
     peak_at,
 )
-from gp_ensembles.cli.optimize.runner import Plan, Results, Trace, read_trace, run_all, run_one, trace_csv
-from gp_ensembles.cli.optimize.tables import (
+from studies.optimization.runs import Runs, Trace, as_record, as_trace, run_one
+from studies.optimization.tables import (
     FLOOR,
     differences,
     differences_markdown,
     interval,
     regrets,
     summarize,
-    table_csv,
+    table_lines,
     table_markdown,
 )
+from tests.pretend_graphs import pretend_gpu
 
-OPTIONS = ["--seeds", "2", "--iterations", "3", "--progress", "false"]
+OPTIONS = ["--trials", "2", "--iterations", "3", "--progress", "false"]
 
 
 def numbers(*values):
@@ -83,13 +85,13 @@ def test_a_table_by_hand():
         ("parabola", "a", 1): trace_of([2, 2], [4, 4], [math.nan, 1.5]),
         ("parabola", "b", 0): trace_of([4, 0], [4, 4]),
     }
-    results = Results({"parabola": parabola(optimum=4.0)}, traces, {})
-    a, b = summarize(results)
+    runs = Runs({"parabola": parabola(optimum=4.0)}, traces)
+    a, b = summarize(runs)
     assert (a.simple.mean, a.cumulative.mean, a.seconds.mean) == (1.5, 4.0, 1.0)
     assert (b.simple.mean, b.cumulative.mean, b.num_seeds) == (0.0, 4.0, 1)
     torch.testing.assert_close(a.simple_curve.mean, (numbers(3, 1).log10() + numbers(2, 2).log10()) / 2)
     assert b.simple_curve.mean.tolist() == [math.log10(FLOOR)] * 2
-    text = table_markdown([a, b], results)
+    text = table_markdown([a, b], runs)
     assert "| parabola | a | 2 | 1.5 (-4.853 to 7.853) |" in text
     assert "| parabola | b | 1 | **0** | **4** | 1 |" in text
 
@@ -98,8 +100,8 @@ def test_differences_are_paired_by_seeds():
     values = {"gp-logei": [[1, 3], [2, 2], [0, 1]], "a": [[1, 3.5], [3, 2], [0, 2.5]]}
     traces = {("parabola", m, s): trace_of(v, [4, 4]) for m, runs in values.items() for s, v in enumerate(runs)}
     traces["parabola", "a", 3] = trace_of([0, 0], [4, 4])  # a seed that the other has not run
-    results = Results({"parabola": parabola(optimum=4.0)}, traces, {})
-    (found,) = differences(results, "gp-logei")
+    runs = Runs({"parabola": parabola(optimum=4.0)}, traces)
+    (found,) = differences(runs, "gp-logei")
     assert found.num_seeds == 3
     simple = numbers(-0.5, -1.0, -1.5)
     torch.testing.assert_close(torch.stack(found.simple), torch.stack(interval(simple)))
@@ -115,20 +117,22 @@ def test_an_unknown_optimum_is_the_best_of_all_runs_and_said_so():
         ("parabola", "a", 0): trace_of([1, 3], [nan, nan]),
         ("parabola", "b", 0): trace_of([5, 0], [nan, nan]),
     }
-    results = Results({"parabola": parabola(optimum=None)}, traces, {})
-    a, b = summarize(results)
+    runs = Runs({"parabola": parabola(optimum=None)}, traces)
+    a, b = summarize(runs)
     assert (a.simple.mean, b.simple.mean) == (2, 0)
     assert (a.cumulative.mean, b.cumulative.mean) == (6, 5)
-    assert "counted from 5, the best value that any run" in table_markdown([a, b], results)
+    assert "counted from 5, the best value that any run" in table_markdown([a, b], runs)
 
 
 def test_simple_regret_means_nothing_where_the_objective_moves():
-    results = Results({"parabola": parabola(moves=True)}, {("parabola", "a", 0): trace_of([1, 3], [4, 5])}, {})
-    (found,) = summarize(results)
+    runs = Runs({"parabola": parabola(moves=True)}, {("parabola", "a", 0): trace_of([1, 3], [4, 5])})
+    (found,) = summarize(runs)
     assert found.simple.mean.isnan()
     assert found.cumulative.mean == 5
-    assert "| parabola | a | 1 | - | 5 |" in table_markdown([found], results)
-    assert table_csv([found]).splitlines()[1].startswith("parabola,a,1,,,,5.0,,,")
+    assert "| parabola | a | 1 | - | 5 |" in table_markdown([found], runs)
+    (row,) = table_lines([found])[1]
+    assert row[:3] == ["parabola", "a", 1]
+    assert row[6] == 5.0
 
 
 @pytest.mark.parametrize("evaluation", [0, 13, 50, 99, 1234])
@@ -274,54 +278,51 @@ def test_sobol_goes_on_with_the_design(generator):
     assert torch.equal(trace.X, initial_design(torch.stack([0 * one, one]), 8, seed=1))
 
 
-def test_a_run_comes_back_from_its_file(tmp_path):
+def test_a_run_comes_back_from_its_part():
     trace = run_one(make_problem("tuning"), "random", seed=0, num_iterations=2, num_initial=2)
-    path = tmp_path / "run.csv"
-    path.write_text(trace_csv(trace))
-    back = read_trace(path, 3, 2, 2)
-    for one, other in zip(trace, back, strict=True):
+    for one, other in zip(trace, as_trace(as_record(trace, {})), strict=True):
         assert torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
-    assert read_trace(path, 3, 2, 1).value.tolist() == trace.value[:3].tolist()  # a shorter run is its beginning
-    assert read_trace(path, 3, 2, 3) is None  # longer
-    assert read_trace(path, 3, 3, 1) is None  # another design
-    assert read_trace(path, 2, 2, 2) is None  # another problem
-    path.write_text(path.read_text().replace("0.", "zero", 1))
-    assert read_trace(path, 3, 2, 2) is None
 
 
-def test_runs_that_are_there_are_not_made_again(tmp_path, monkeypatch):
-    plan = Plan(["branin", "drifting"], ["random", "sobol"], 2, 3)
-    first = run_all(plan, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 8
-    made = []
-    original = runner.run_one
-    monkeypatch.setattr(runner, "run_one", lambda *arguments: made.append(arguments[1:3]) or original(*arguments))
-    (tmp_path / "drifting-sobol-1.csv").unlink()
-    (tmp_path / "branin-random-0.csv").write_text("half a fi")
-    second = run_all(plan, tmp_path)
-    assert made == [("random", 0), ("sobol", 1)]
-    for run, trace in first.traces.items():
-        assert torch.equal(trace.value, second.traces[run].value)
-    run_all(plan._replace(num_iterations=2), tmp_path)
-    assert len(made) == 2
+def regret(out, *words, problems="branin", methods=("random", "sobol")):
+    return main(
+        [
+            "optimization",
+            "regret",
+            f"--problems=[{problems}]",
+            "--methods",
+            *methods,
+            *OPTIONS,
+            *words,
+            "--out",
+            str(out),
+        ]
+    )
 
 
-def test_an_interrupted_command_goes_on(tmp_path, monkeypatch, capsys):
-    arguments = ["optimize", "--problems", "branin", "--methods", "random", "sobol", *OPTIONS, "--out", str(tmp_path)]
-    original, calls = runner.run_one, []
+def test_an_interrupted_command_goes_on_with_the_runs_that_are_there(tmp_path, monkeypatch, capsys):
+    original, calls = study.run_one, []
 
     def interrupted(*given):
-        calls.append(given)
+        calls.append(given[1:3])
         if len(calls) == 3:
             raise KeyboardInterrupt
         return original(*given)
 
-    monkeypatch.setattr(runner, "run_one", interrupted)
-    assert main(arguments) == 130
+    monkeypatch.setattr(study, "run_one", interrupted)
+    assert regret(tmp_path) == 130
     assert "goes on" in capsys.readouterr().err
-    assert len(list((tmp_path / "runs").iterdir())) == 2
-    assert main(arguments) == 0
-    assert len(calls) == 5
+    first = {path: path.read_text() for path in (tmp_path / "runs").iterdir()}
+    assert len(first) == 2
+    assert regret(tmp_path) == 0
+    assert calls[3:] == [("random", 1), ("sobol", 1)]
+    assert {path: path.read_text() for path in first} == first
+    calls[:] = [None] * 3
+    (tmp_path / "runs" / "branin-random-1.json").write_text("half a fi")
+    assert regret(tmp_path) == 0
+    assert calls[3:] == [("random", 1)]
+    assert regret(tmp_path, "--seed", "1", "--trials", "1") == 0  # seeds, not places in the plan, say which run it is
+    assert len(calls) == 4
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
@@ -329,55 +330,51 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch
         raise ValueError(f"seed {seed} is unlucky")
 
     monkeypatch.setitem(methods.METHODS, "sobol", make_method("sobol")._replace(start=broken))
-    arguments = ["optimize", "--problems", "branin", "--methods", "random", "sobol", *OPTIONS, "--out", str(tmp_path)]
-    assert main(arguments) == 2
-    output = capsys.readouterr()
-    assert "branin-sobol-1 failed: seed 1 is unlucky" in output.err
-    assert "branin, sobol, seed 0 failed: seed 0 is unlucky" in output.out
-    assert [row["method"] for row in rows_of(tmp_path / "optimize.csv")] == ["random"]
-    assert main(["optimize", "--problems", "branin", "--methods", "sobol", *OPTIONS, "--out", str(tmp_path)]) == 2
-    assert "every run has failed" in capsys.readouterr().err
+    assert regret(tmp_path) == 0
+    assert "branin, sobol, trial 2 failed: seed 1 is unlucky" in capsys.readouterr().out
+    assert [row["method"] for row in rows_of(tmp_path / "regret.csv")] == ["random"]
+    assert regret(tmp_path, methods=["sobol"]) == 2
+    assert "nothing could be run" in capsys.readouterr().err
 
 
 def test_the_command_leaves_everything_it_should(tmp_path, capsys):
-    wanted = ["branin", "drifting", "tuning"]
+    pytest.importorskip("matplotlib")
     out = tmp_path / "out"
-    arguments = ["optimize", "--problems", *wanted, "--methods", "egp-ts", "random", *OPTIONS]
-    assert main([*arguments, "--num-initial", "4", "--out", str(out)]) == 0
-    names = {"runs", "optimize.csv", "optimize.md", "curves.csv", "simple_regret.png", "cumulative_regret.png"}
+    wanted = ["branin", "drifting", "tuning"]
+    assert regret(out, "--num-initial", "4", problems=",".join(wanted), methods=["egp-ts", "random"]) == 0
+    ends = ("csv", "json", "txt")
+    names = {"runs", *(f"regret.{end}" for end in ends), "regret_simple.png", "regret_cumulative.png"}
     assert {path.name for path in out.iterdir()} == names
     assert len(list((out / "runs").iterdir())) == 12
-    rows = rows_of(out / "optimize.csv")
+    rows = rows_of(out / "regret.csv")
     assert [(row["problem"], row["seeds"]) for row in rows] == [(name, "2") for name in wanted for _ in range(2)]
     for row in rows:
-        assert (
-            float(row["cumulative_regret_low"]) < float(row["cumulative_regret"]) < float(row["cumulative_regret_high"])
-        )
+        low, mean, high = (float(row[f"cumulative_regret{end}"]) for end in ("_low", "", "_high"))
+        assert low < mean < high
         assert float(row["seconds_per_iteration"]) > 0
         assert (row["simple_regret"] == "") == (row["problem"] == "drifting")
-    curves = rows_of(out / "curves.csv")
-    assert len(curves) == 6 * 7
-    simple = [float(row["simple_regret"]) for row in rows if row["problem"] == "tuning"]
-    assert min(simple) >= 0
-    assert (out / "optimize.md").read_text().startswith("| problem | method |")
+    curves = json.loads((out / "regret.json").read_text())["curves"]
+    assert [len(curve["cumulative_regret"]["mean"]) for curve in curves] == [7] * 6
+    assert min(float(row["simple_regret"]) for row in rows if row["problem"] == "tuning") >= 0
+    assert (out / "regret.txt").read_text().startswith("| problem | method |")
     assert "optimum of tuning is not known" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--problems", "parabola"], "there is no problem 'parabola'; choose from branin"),
-        (["--methods", "annealing"], "there is no method 'annealing'; choose from ensemble-logei"),
-        (["--methods", "random", "random"], "the method random is named twice"),
-        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
-        (["--iterations", "0"], "--iterations must be at least 1, got 0"),
-        (["--num-initial", "1"], "--num-initial must be at least 2, got 1"),
-        (["--seeds", "many"], "seeds"),
+        (["--problems=[parabola]"], "there is no problem parabola; choose from branin"),
+        (["--methods", "annealing"], "there is no method annealing; choose from ensemble-logei"),
+        (["--methods", "random", "random"], "a method is named twice"),
+        (["--trials", "0"], "--trials=0 is out of range"),
+        (["--iterations", "0"], "--iterations=0 is out of range"),
+        (["--num-initial", "1"], "models need two observations"),
+        (["--device", "gpu"], "device 'gpu'"),
     ],
 )
 def test_mistakes_are_said_in_one_sentence(tmp_path, capsys, options, sentence):
     out = tmp_path / "out"
-    assert main(["optimize", *options, "--out", str(out)]) == 2
+    assert main(["optimization", "regret", *options, "--out", str(out)]) == 2
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
@@ -388,3 +385,27 @@ def test_a_method_without_its_packages_says_what_to_install(monkeypatch):
     monkeypatch.setitem(methods.METHODS, "sobol", make_method("sobol")._replace(needs=("no_such_package",)))
     with pytest.raises(ImportError, match="sobol needs no_such_package: pip install no_such_package, or leave it out"):
         make_method("sobol")
+
+
+def test_methods_that_stay_on_the_host_are_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(METHODS, "sobol", METHODS["sobol"]._replace(runs_anywhere=False))
+    with pretend_gpu():
+        assert regret(tmp_path, "--device", "cuda") == 2
+    assert "sobol: not on cuda" in capsys.readouterr().err
+
+
+# Draw on the device itself: a GPU has random numbers of its own.
+DRAWN = ("random", "gp-ts", "egp-ts", "egp-ts-dynamic")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.runs_anywhere])
+def test_points_are_suggested_on_a_gpu_as_on_the_host(method, gpu):
+    expected, draws = run_one(make_problem("branin"), method, seed=0, num_iterations=1), method in DRAWN and gpu.draws
+    with gpu.here():
+        found = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda")
+        again = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda") if draws else found
+    if draws:
+        torch.testing.assert_close(again.X, found.X)
+        found, expected = (part._replace(X=part.X[:-1]) for part in (found, expected))
+    torch.testing.assert_close(found.X, expected.X, **gpu.close(rtol=0, atol=1e-8))

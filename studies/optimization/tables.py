@@ -8,9 +8,8 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from gp_ensembles.cli.optimize.problems import Problem
-from gp_ensembles.cli.optimize.runner import Results, Trace
-from gp_ensembles.cli.text_tables import as_csv
+from studies.optimization.problems import Problem
+from studies.optimization.runs import Runs, Trace
 
 _LEVEL = 0.95
 # Regrets below count as this much on a log scale: the best run of a problem without a known optimum has none.
@@ -109,11 +108,11 @@ def best_known(problem: Problem, traces: Sequence[Trace]) -> float | None:
     return None if problem.optimum is not None else max(float(trace.value.max()) for trace in traces)
 
 
-def summarize(results: Results) -> list[Summary]:
+def summarize(runs: Runs) -> list[Summary]:
     """Every pair of problem and method with a finished run, problem by problem."""
     summaries = []
-    for name, problem in results.problems.items():
-        of_problem = {run: trace for run, trace in results.traces.items() if run[0] == name}
+    for name, problem in runs.problems.items():
+        of_problem = {run: trace for run, trace in runs.traces.items() if run[0] == name}
         best = best_known(problem, list(of_problem.values())) if of_problem else None
         for method in dict.fromkeys(run[1] for run in of_problem):
             traces = [trace for run, trace in of_problem.items() if run[1] == method]
@@ -132,14 +131,14 @@ def summarize(results: Results) -> list[Summary]:
     return summaries
 
 
-def differences(results: Results, reference: str) -> list[Difference]:
+def differences(runs: Runs, reference: str) -> list[Difference]:
     """Regrets of every other method less those of a reference on the same seeds, problem by problem.
 
     Methods of a seed share the initial design, so that much of the chance cancels.
     """
     found = []
-    for name, problem in results.problems.items():
-        of_problem = {run[1:]: trace for run, trace in results.traces.items() if run[0] == name}
+    for name, problem in runs.problems.items():
+        of_problem = {run[1:]: trace for run, trace in runs.traces.items() if run[0] == name}
         best = best_known(problem, list(of_problem.values())) if of_problem else None
         for method in dict.fromkeys(method for method, _ in of_problem if method != reference):
             seeds = [s for m, s in of_problem if m == method and (reference, s) in of_problem]
@@ -169,30 +168,18 @@ def differences_markdown(found: Sequence[Difference], reference: str) -> str:
     return "\n".join([*lines, "", note])
 
 
-def table_csv(summaries: Sequence[Summary]) -> str:
-    """The table with all digits."""
+def table_lines(summaries: Sequence[Summary]) -> tuple[list[str], list[list[object]]]:
+    """The table with all digits: its header and its lines."""
     quantities = ("simple_regret", "cumulative_regret", "seconds_per_iteration")
     header = ["problem", "method", "seeds", *(f"{q}{end}" for q in quantities for end in ("", "_low", "_high"))]
     rows: list[list[object]] = [
         [s.problem, s.method, s.num_seeds, *(v.item() for i in (s.simple, s.cumulative, s.seconds) for v in i)]
         for s in summaries
     ]
-    return as_csv(header, rows)
+    return header, rows
 
 
-def curves_csv(summaries: Sequence[Summary]) -> str:
-    """Both regrets after every evaluation, with their intervals."""
-    curves = ("log10_simple_regret", "cumulative_regret")
-    header = ["problem", "method", "evaluation", *(f"{c}{end}" for c in curves for end in ("", "_low", "_high"))]
-    rows: list[list[object]] = []
-    for summary in summaries:
-        columns = [part.tolist() for curve in (summary.simple_curve, summary.cumulative_curve) for part in curve]
-        lines = zip(*columns, strict=True)
-        rows += [[summary.problem, summary.method, t, *line] for t, line in enumerate(lines, 1)]
-    return as_csv(header, rows)
-
-
-def table_markdown(summaries: Sequence[Summary], results: Results) -> str:
+def table_markdown(summaries: Sequence[Summary], runs: Runs) -> str:
     """The table for the eye, the lowest mean of each problem in bold, with what the numbers mean."""
     lines = [
         "| problem | method | seeds | simple regret | cumulative regret | seconds per iteration |",
@@ -209,8 +196,8 @@ def table_markdown(summaries: Sequence[Summary], results: Results) -> str:
         "initial design, which is the same for all methods of a seed. Seconds are those of a suggestion, without the "
         "objective's own."
     ]
-    for name, problem in results.problems.items():
-        traces = [trace for run, trace in results.traces.items() if run[0] == name]
+    for name, problem in runs.problems.items():
+        traces = [trace for run, trace in runs.traces.items() if run[0] == name]
         if traces and (best := best_known(problem, traces)) is not None:
             notes.append(
                 f"The optimum of {name} is not known: its regrets are counted from {best:.6g}, the best value that any "

@@ -1,30 +1,37 @@
 """Pictures of regret against evaluations, a panel for each problem."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from gp_ensembles.cli.drawing import Curve, Panel, save_panels
-from gp_ensembles.cli.optimize.problems import Problem
-from gp_ensembles.cli.optimize.tables import Interval, Summary
+from studies.harness.panels import Curve, Panel, save_panels
+from studies.optimization.problems import Problem
+from studies.optimization.tables import Interval, Summary
 
 
-def draw_regrets(summaries: Sequence[Summary], problems: dict[str, Problem], out: Path) -> None:
-    """Draw ``simple_regret.png`` for problems that stand still and ``cumulative_regret.png`` for those that move.
+def draw_regrets(summaries: Sequence[Summary], problems: dict[str, Problem]) -> dict[str, Callable[[Path], object]]:
+    """How to draw simple regret of problems that stand still and cumulative regret of those that move.
 
     Simple regret is drawn on a log scale: lines are geometric means over seeds, bands 95 % t-intervals of logarithms.
 
-    Raises:
-        ImportError: If matplotlib is not installed.
+    Returns:
+        By the end of the picture's name, for :func:`~studies.harness.report.write_report`.
     """
     standing = [_panel(summaries, name, True) for name, problem in problems.items() if not problem.moves]
     moving = [_panel(summaries, name, False) for name, problem in problems.items() if problem.moves]
     pictures = (
-        ("simple_regret.png", "simple regret", [panel for panel in standing if panel.curves], 0.0),
-        ("cumulative_regret.png", "cumulative regret", [panel for panel in moving if panel.curves], float("inf")),
+        ("_simple", "simple regret", [panel for panel in standing if panel.curves], 0.0),
+        ("_cumulative", "cumulative regret", [panel for panel in moving if panel.curves], float("inf")),
     )
-    for file, y_label, panels, linear_within in pictures:
-        if panels:
-            save_panels(panels, out / file, "evaluations", y_label, linear_within)
+    return {
+        end: partial(_draw, panels, y_label, linear_within)
+        for end, y_label, panels, linear_within in pictures
+        if panels
+    }
+
+
+def _draw(panels: Sequence[Panel], y_label: str, linear_within: float, path: Path) -> None:
+    save_panels(panels, path, "evaluations", y_label, linear_within)
 
 
 def _panel(summaries: Sequence[Summary], name: str, simple: bool) -> Panel:

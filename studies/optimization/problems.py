@@ -18,9 +18,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 from torch import Tensor
 
-from gp_ensembles.cli.optimize.drawn import DIMENSION, draw, highest
 from gp_ensembles.data import Table
 from gp_ensembles.data.datasets import diabetes
+from studies.optimization.drawn import DIMENSION, draw, highest
 
 # The drifting landscape: turns of its optimum about the center, and breaths of its height, in evaluations.
 _RADIUS, _TURN, _BREATH = 0.3, 100, 60

@@ -15,7 +15,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from gp_ensembles.bo.draws import maximize_draws
-from gp_ensembles.cli.optimize.optimizer import Optimizer, maximizer
+from studies.optimization.optimizer import Optimizer, maximizer
 
 _DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as the Thompson loop's
 _WARM_UP, _SAMPLES, _THINNING, _SAMPLE_AGAIN = 64, 32, 8, 5  # of the no-U-turn sampler

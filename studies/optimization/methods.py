@@ -19,15 +19,15 @@ from gp_ensembles.bo import (
     kernel_ensemble,
 )
 from gp_ensembles.bo.exact_kernels import Hyperparameters
-from gp_ensembles.cli.optimize.optimizer import Optimizer, maximizer
-from gp_ensembles.cli.optimize.rivals import (
+from gp_ensembles.ensembles.ensemble import Ensemble
+from studies.optimization.optimizer import Optimizer, maximizer
+from studies.optimization.rivals import (
     LastLayerImprovement,
     ProcessImprovement,
     ProcessThompson,
     SampledImprovement,
     SparseMapImprovement,
 )
-from gp_ensembles.ensembles.ensemble import Ensemble
 
 NUM_FEATURES = 256
 MOST_EXACT, REFIT_SHARE = 1000, 50  # rows of exact processes; the share by which rows grow between two fits
