@@ -23,9 +23,9 @@
 # %matplotlib inline
 import torch
 
-from gp_ensembles import plots
 from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
+from gp_ensembles.plots.canvas import ALARM, FAINT, draw_band, label, new_figure
 
 generator = torch.Generator().manual_seed(0)
 X = torch.linspace(0, 6, 60, dtype=torch.float64).unsqueeze(-1)
@@ -43,12 +43,10 @@ grid = torch.linspace(0, 6, 201, dtype=torch.float64).unsqueeze(-1)
 with torch.no_grad():
     posterior = found.model().posterior(grid.unsqueeze(-2), observation_noise=True)
     low, high = posterior.quantile(torch.tensor([0.05, 0.95], dtype=torch.float64)).flatten(1)
-plots.plot_fit(
-    grid.flatten(),
-    posterior.mean.flatten(),
-    low,
-    high,
-    seen=(X[known, 0], y[known]),
-    unseen=(X[later, 0], y[later]),
-    names=("time, s", "signal, mV"),
-)
+figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
+draw_band(axis, grid.flatten().numpy(), posterior.mean.flatten().numpy(), low.numpy(), high.numpy())
+axis.plot(X[known, 0], y[known], "o", markersize=3, color=FAINT, label="seen")
+axis.plot(X[later, 0], y[later], "o", markersize=3, color=ALARM, label="not seen")
+label(axis, "predictions and rows", "time, s", "signal, mV")
+axis.legend(frameon=False, fontsize=9, ncols=4)
+figure

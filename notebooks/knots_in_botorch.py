@@ -72,6 +72,3 @@ figure = plots.plot_knots(plane, fit, seen=(X, y), names=("x1", "x2", "y"), titl
 for axis in figure.axes[:2]:  # the maps; beyond are their color bars
     axis.plot(*batch.T, "s", markersize=9, markerfacecolor="none", markeredgecolor=ALARM, markeredgewidth=1.6)
 figure
-
-# %% [markdown]
-# `KnotAllocator(greedy_variance_knots)` is an `InducingPointAllocator` for a variational BoTorch model of your own.

@@ -26,6 +26,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles import plots
+from gp_ensembles.plots.canvas import ALARM, FAINT, INK, MEAN, label, new_figure
 from gp_ensembles.sparse import DIC, FITC, VFE, Simultaneous, SparseGP, fit_sparse, kmeans_knots, select_knots
 
 torch.set_num_threads(1)
@@ -68,7 +69,18 @@ away = (X - model.knots.T).abs().amin(1)  # of each row, to its nearest knot
 left, right = away[x < 5].mean().item(), away[x >= 5].mean().item()
 print(f"length scale {length_scale:.2f}; to the nearest knot {left:.2f} on the left, {right:.2f} on the right")
 print(f"the log evidence with these hyperparameters is at most {model.upper_bound().item():.2f}")
-plots.plot_new_knot(places, curves, knots=model.knots, seen=(X, y), chosen=chosen, without=eight)
+figure, axes = new_figure(3, 1, 9.0, 7.8)
+axes[0].plot(x, y, "o", markersize=3, color=FAINT)
+label(axes[0], "the rows", "", "y")
+for axis, (name, values) in zip(axes[1:], curves.items(), strict=True):
+    axis.plot(places, values, color=MEAN)
+    axis.axhline(eight[name], color=INK, linewidth=1.0, linestyle="--")
+    axis.axvline(chosen[name], color=ALARM, linewidth=1.2, linestyle=":")
+    label(axis, f"{name} with a further knot; dotted, the best place", "", "nats")
+for axis in axes:
+    for knot in model.knots.flatten().tolist():
+        axis.axvline(knot, color=INK, linewidth=0.6, alpha=0.5)
+figure
 
 # %% [markdown]
 # The thin lines stand at the eight knots, the dashes at the objective without a ninth. A knot more never lowers VFE,
