@@ -1,6 +1,6 @@
 """Knots of sparse Gaussian processes: seconds and objectives of the selections, and of one evaluation.
 
-OMP_NUM_THREADS=1 python benchmarks/bench_knots.py [--parts boston sgpr greedy variational large]
+OMP_NUM_THREADS=1 python benchmarks/bench_knots.py [--parts boston sgpr greedy large]
 OMP_NUM_THREADS=1 python benchmarks/bench_knots.py --parts ccpp --data FOLDER
 """
 
@@ -14,7 +14,7 @@ import gpytorch
 import numpy as np
 import torch
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import InducingPointKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import InducingPointKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -22,7 +22,6 @@ from gpytorch.models import ExactGP
 from torch import Tensor
 
 from gp_ensembles.data import load_folder
-from gp_ensembles.likelihoods import LogPoissonLikelihood
 from gp_ensembles.sparse import (
     BayesianOptimization,
     EnoughKnots,
@@ -32,7 +31,6 @@ from gp_ensembles.sparse import (
     SparseGP,
     kmeans_knots,
     select_knots,
-    select_variational_knots,
 )
 from gp_ensembles.sparse.fitting import Coordinates
 from gp_ensembles.sparse.initialization import greedy_variance_rows
@@ -172,26 +170,11 @@ def sgpr(_: argparse.Namespace) -> None:
         )
 
 
-def variational(_: argparse.Namespace) -> None:
-    """Counts."""
-    X = 4.0 * torch.rand(2_000, 2, dtype=torch.float64, generator=seeded()) - 2.0
-    y = torch.poisson(torch.exp(torch.sin(3.0 * X[:, 0]) + X[:, 1].cos()), generator=seeded())
-    kernel = ScaleKernel(MaternKernel(ard_num_dims=2)).to(X)
-    begin = time.process_time()
-    strategy = GreedyBlocks(max_knots=40)
-    found = select_variational_knots(X, y, kernel, LogPoissonLikelihood(), strategy=strategy, generator=seeded())
-    print(
-        f"counts, 2 000 rows: {len(found.knots)} knots, bound {found.history[-1].objective:.2f}, "
-        f"{time.process_time() - begin:.2f} s"
-    )
-
-
-QUICK = ["boston", "sgpr", "greedy", "variational"]  # the others want a folder, or ten minutes
+QUICK = ["boston", "sgpr", "greedy"]  # the others want a folder, or ten minutes
 PARTS = {
     "boston": boston,
     "sgpr": sgpr,
     "greedy": greedy,
-    "variational": variational,
     "ccpp": ccpp,
     "large": large,
 }
