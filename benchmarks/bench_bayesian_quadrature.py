@@ -22,14 +22,12 @@ from gp_ensembles.bayesian_quadrature import (
     Budget,
     InformationPolicy,
     PriorPolicy,
-    RecombinationPolicy,
     RegressionProblem,
     Search,
     UncertaintyPolicy,
     marginalize,
 )
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
-from gp_ensembles.bayesian_quadrature.iterative import ConjugateGradientLikelihood
 from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihood, Likelihood
 from gp_ensembles.bayesian_quadrature.low_rank import FourierLikelihood, SparseLikelihood
 from gp_ensembles.bayesian_quadrature.policies import Policy
@@ -44,7 +42,6 @@ POLICIES: dict[str, Policy] = {
     "I": InformationPolicy(),
     "R": PriorPolicy(),
     "U": UncertaintyPolicy(),
-    "K": RecombinationPolicy(),
 }
 SETS = {"airline": "airline_passengers", "co2": "co2_global_monthly"}
 EVIDENCE_SETS = {  # and every how many-th row is used
@@ -165,7 +162,6 @@ def ways_table(rows: int) -> None:
         "50 knots": lambda X: SparseLikelihood(X[:: len(X) // 50]),
         "200 knots": lambda X: SparseLikelihood(X[:: len(X) // 200]),
         "50 frequencies": lambda X: FourierLikelihood(50),
-        "conjugate gradients": lambda X: ConjugateGradientLikelihood(),
     }
     generator = torch.Generator().manual_seed(0)
     for title, empty in (("a whole grid", 0.0), ("a tenth of the cells empty", 0.1)):
