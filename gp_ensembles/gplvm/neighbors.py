@@ -127,22 +127,8 @@ def _write(store: RowStore, slots: Tensor, rows: Tensor, embedding: Tensor) -> N
     store.size[slots] = store.rows[slots].square().sum(-1)
 
 
-class NeighborSearch:
-    """Compares with every kept row, by matrix products: the choice up to about 1e5 rows."""
-
-    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
-        """See :func:`nearest_rows`."""
-        return nearest_rows(store, Y, num_nearest)
-
-    def written(self, slots: Tensor) -> None:
-        """Rows were written to these positions (S,): nothing is remembered here."""
-
-    def reset(self) -> None:
-        """Anything in the store may have changed: nothing is remembered here."""
-
-
 @final
-class FaissSearch(NeighborSearch):
+class FaissSearch:
     """An inverted file of faiss (extra ``faiss``): approximate, on the processor, for more than about 1e5 rows.
 
     Rows are parted into about the square root of their number of cells, of which the nearest few are searched. Rows
@@ -239,9 +225,9 @@ class FaissSearch(NeighborSearch):
         self._fresh.clear()
 
 
-def default_search(capacity: int) -> NeighborSearch:
-    """Exact up to 100 000 rows, by faiss beyond."""
-    return NeighborSearch() if capacity <= _MOST_COMPARED else FaissSearch()
+def default_search(capacity: int) -> FaissSearch | None:
+    """None up to 100 000 rows, all of which are compared; faiss beyond."""
+    return None if capacity <= _MOST_COMPARED else FaissSearch()
 
 
 def _plain(rows: Tensor) -> Any:
