@@ -164,7 +164,10 @@ def greedy_elbo_rows(
     """
     X = model.train_X
     rows = _draw_candidates(X, num_candidates, generator)
-    candidates = _init_from_model(model, X[rows])
+    C = X[rows]
+    prior = model.kernel_diagonal(C) + model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
+    with_knots, with_data = model.kernel_matrix(model.knots, C), model.kernel_matrix(C, X)
+    candidates = init_candidates(model.projection(), with_knots, with_data, prior)
     chosen: list[int] = []
     gains: list[Tensor] = []
     for _ in range(min(num_rows, len(rows))):
@@ -177,13 +180,6 @@ def greedy_elbo_rows(
         candidates.add_knot(best, rows)
     taken = rows[torch.tensor(chosen, dtype=torch.long, device=rows.device)]
     return GreedyRows(taken, torch.stack(gains) if gains else candidates.variance.new_zeros(0))
-
-
-def _init_from_model(model: SparseGP, C: Tensor) -> Candidates:
-    """Candidates at points C (M, D)."""
-    with_knots, with_data = model.kernel_matrix(model.knots, C), model.kernel_matrix(C, model.train_X)
-    prior = model.kernel_diagonal(C) + model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
-    return init_candidates(model.projection(), with_knots, with_data, prior)
 
 
 def _draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | None) -> Tensor:
