@@ -4,8 +4,11 @@ OMP_NUM_THREADS=1 python benchmarks/bench_fusion.py [--chains 16] [--draws 150]
 
 NumPyro's part runs where NumPyro is installed (extra `numpyro`), on the same densities written in jax and compiled.
 
+With --samplers: the smallest bulk effective sample size for a second of the processor, R-hat and divergences of the
+posteriors of BHS, P-BHS, PoGPE and MoGPE, by HMC and, where it is installed, by NumPyro's no-U-turn sampler.
+
 With --metric: chains of P-BHS on two splits, hyperparameters fixed and sampled, before they had the metric of a Laplace
-approximation (diagonal, starts at joint modes) and after, and by the no-U-turn sampler.
+approximation (diagonal, starts at joint modes) and after.
 """
 
 import argparse
@@ -21,8 +24,10 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.fusion import (
+    BHS,
     HMC,
     MAP,
+    NUTS,
     PBHS,
     FourierPrior,
     HMCSettings,
@@ -34,14 +39,14 @@ from gp_ensembles.fusion import (
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains
 from gp_ensembles.fusion.chees import sample_hmc
-from gp_ensembles.fusion.diagnostics import mean_ess, rank_rhat
-from gp_ensembles.fusion.no_u_turn import NoUTurn
+from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
+from gp_ensembles.fusion.inference import InferenceMethod
 from studies.fusion.sets import (
     FusionSplit,
     expert_source,
     made_up_mixture,
     make_priors,
-    split_mixture,
+    split_rows,
 )
 
 
@@ -129,7 +134,7 @@ def report(name: str, model: FusionModel, found: tuple[Tensor, float], split: Fu
 def metric(draws: int, splits: list[int]) -> None:
     """R-hat, effective draws and gradients of chains of P-BHS, before and after."""
     for number in splits:
-        split = split_mixture(made_up_mixture(1.0, 1000, 0), 0, number)
+        split = split_rows(made_up_mixture(1.0, 1000, 0), 0, number)
         frequencies = make_priors(split.X, 30, 0, 0).weight.frequencies
         experts = expert_source(split, 0, 0)(3)
         for stddev in (None, 0.5):
@@ -144,13 +149,51 @@ def metric(draws: int, splits: list[int]) -> None:
                 model.log_joint, start + 0.1 * model.prior_stddev * noise, settings, generator=generator
             )
             mixing(f"{name}, before", model, before)
-            kinds = {"after": settings}
-            if stddev is None:  # with sampled hyperparameters it takes many times as long
-                kinds["no U-turn"] = HMCSettings(draws, draws, trajectory=NoUTurn())
-            for kind, chosen in kinds.items():
-                found = HMC(settings=chosen).infer(model, generator=torch.Generator().manual_seed(0)).chains
-                assert found is not None
-                mixing(f"{name}, {kind}", model, found)
+            found = HMC(settings=settings).infer(model, generator=torch.Generator().manual_seed(0)).chains
+            assert found is not None
+            mixing(f"{name}, after", model, found)
+
+
+def samplers(draws: int, num_rows: int, models: list[str]) -> None:
+    """A line for each model and sampler."""
+    split = split_rows(made_up_mixture(1.0, num_rows, 0), 0, 0)
+    priors = make_priors(split.X, 30, 0, 0)
+    stacked = expert_source(split, 0, 0)(3)
+    made: dict[str, FusionModel] = {
+        "BHS": BHS(stacked.X, stacked.y, stacked.predictions, priors.weight),
+        "P-BHS": PBHS(stacked.X, stacked.y, stacked.predictions, priors.weight),
+        "PoGPE": PoGPE(split.X, split.y, 3, *priors),
+        "MoGPE": MoGPE(split.X, split.y, 3, *priors),
+    }
+    kinds: dict[str, InferenceMethod] = {
+        "HMC": HMC(settings=HMCSettings(draws, draws)),
+    }
+    if find_spec("numpyro") is not None:
+        kinds["NumPyro"] = NUTS(4, draws, draws)
+    for name in models:
+        for kind, inference in kinds.items():
+            begin = time.process_time()
+            found = inference.infer(made[name], generator=torch.Generator().manual_seed(0)).chains
+            took = time.process_time() - begin
+            assert found is not None
+            speed(f"{name}, {num_rows} rows, {kind}", made[name], found, took)
+
+
+@torch.no_grad()
+def speed(name: str, model: FusionModel, chains: Chains, took: float) -> None:
+    """A line: the smallest bulk effective sample size of the log joint and of 64 rows' log densities, for a second.
+
+    Sizes are summed over the chains, each by itself: chains in different modes do not lower them.
+    """
+    rows = torch.stack([model.log_likelihood(chain) for chain in chains.theta])[..., :: max(len(model.y) // 64, 1)]
+    looked_at = torch.cat([rows, chains.log_density.unsqueeze(-1)], -1)
+    size = float(torch.stack([bulk_ess(chain.unsqueeze(0)) for chain in looked_at]).nansum(0).min())
+    print(
+        f"{name}: {took:.1f} s, R-hat {float(rank_rhat(looked_at).max()):.3f}, smallest bulk ESS {size:.0f}, "
+        f"{size / took:.1f} each second, {int(chains.num_steps.sum())} gradients, {int(chains.divergent.sum())} "
+        "divergences",
+        flush=True,
+    )
 
 
 @torch.no_grad()
@@ -172,15 +215,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chains", type=int, default=16)
     parser.add_argument("--draws", type=int, default=150)
+    parser.add_argument("--samplers", action="store_true")
+    parser.add_argument("--num-rows", type=int, default=1000)
+    parser.add_argument("--models", nargs="+", default=["BHS", "P-BHS", "PoGPE", "MoGPE"])
     parser.add_argument("--metric", action="store_true")
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if arguments.samplers:
+        samplers(arguments.draws, arguments.num_rows, arguments.models)
+        return
     if arguments.metric:
         metric(arguments.draws, arguments.splits)
         return
-    split = split_mixture(made_up_mixture(1.0, 1000, 0), 0, 0)
+    split = split_rows(made_up_mixture(1.0, 1000, 0), 0, 0)
     priors = make_priors(split.X, 30, 0, 0)
     for kind in (MoGPE, PoGPE):
         model = kind(split.X, split.y, 3, *priors)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from gp_ensembles.fusion.pools import LogLinearPool, linear_pool, log_linear_pool
+from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
 from gp_ensembles.numerics import mixtures, normal
 
 DTYPE = torch.float64
@@ -191,19 +191,6 @@ def test_draws_of_weights_only():
     close(log_linear_pool(mean, variance, log_weights[0]).variance, pool.variance[0])
 
 
-def test_quantile_cdf_sample():
-    mean, variance, log_weights = some_experts()
-    pool = log_linear_pool(mean, variance, log_weights)
-    p = torch.tensor([1e-12, 0.1, 0.5, 0.9, 0.999], dtype=DTYPE).unsqueeze(-1)
-    torch.testing.assert_close(pool.cdf(pool.quantile(p)), p.expand(5, 4), rtol=1e-8, atol=0)
-    close(pool.quantile(0.5), pool.mean)
-    draws = pool.sample(20000, generator=torch.Generator().manual_seed(0))
-    assert draws.shape == (20000, 4)
-    error = (draws.mean(0) - pool.mean) / (pool.stddev / math.sqrt(20000))
-    assert bool((error.abs() < 4).all())
-    assert bool(((draws.var(0) / pool.variance - 1).abs() < 0.05).all())
-
-
 def test_gradients():
     mean, variance, log_weights = (v.requires_grad_() for v in some_experts(3, 2))
     y = torch.tensor([0.3, -0.2], dtype=DTYPE)
@@ -251,15 +238,9 @@ def test_bad_input(pool, change, message):
         pool(*change(*some_experts()))
 
 
-def test_bad_draws_and_levels():
+def test_bad_draws():
     mean, variance, log_weights = some_experts(draws=(2,))
     with pytest.raises(ValueError, match="need log weights"):
         linear_pool(mean, variance, log_weights, draw_log_weights=torch.zeros(3, dtype=DTYPE))
     with pytest.raises(ValueError, match="not all minus infinity"):
         linear_pool(mean, variance, log_weights, draw_log_weights=torch.full((2,), -torch.inf, dtype=DTYPE))
-    pool = log_linear_pool(mean, variance, log_weights)
-    assert isinstance(pool, LogLinearPool)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        pool.quantile(1.5)
-    with pytest.raises(ValueError, match="at least one"):
-        pool.sample(0)
