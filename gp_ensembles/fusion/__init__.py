@@ -26,7 +26,7 @@ Models whose weights depend on the input
 Inference
     ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts, is saved, and goes :func:`to_arviz`.
     ``inference``: the :class:`InferenceMethod` interface and its :class:`InferenceReport`.
-    ``modes``: :class:`MAP` from many starts, with :class:`ModeWeights`. ``laplace``: :class:`LaplaceApproximation`, and
+    ``modes``: :class:`MAP` from many starts. ``laplace``: :class:`LaplaceApproximation`, and
     :func:`maximize_evidence`, type-II maximum likelihood of the hyperparameters.
     ``mcmc``: :class:`HMC`, :class:`NUTS` (NumPyro), :class:`StackedChains` and :class:`EqualChains`.
     ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``chains``: its state and its draws;

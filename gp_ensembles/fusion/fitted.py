@@ -334,7 +334,7 @@ def _to_content(posterior: PosteriorDraws) -> dict[str, Any]:
     if report.diagnostics is not None:
         content["report"]["diagnostics"] = report.diagnostics._asdict()
     if chains is not None:
-        content["chains"] = chains._asdict() | {"state": chains.state.to_tensors()}
+        content["chains"] = chains._asdict() | {"state": chains.state.to_content()}
     return content
 
 
@@ -357,6 +357,6 @@ def _from_content(content: Mapping[str, Any], like: Tensor) -> PosteriorDraws:
     if report["diagnostics"] is not None:
         report["diagnostics"] = ChainDiagnostics(**report["diagnostics"])
     if chains is not None:
-        chains = Chains(**{**chains, "state": ChainState.from_tensors(chains["state"])})
+        chains = Chains(**{**chains, "state": ChainState.from_content(chains["state"])})
     report = InferenceReport(**{**report, "cautions": tuple(report["cautions"])})
     return PosteriorDraws(content["theta"], content["log_weights"], report, chains)

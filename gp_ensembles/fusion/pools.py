@@ -58,9 +58,7 @@ class LogLinearPool(NamedTuple):
         return -0.5 * (standardized.square() + self.log_variance + math.log(2 * math.pi))
 
 
-def linear_pool(
-    mean: Tensor, variance: Tensor, log_weights: Tensor, *, draw_log_weights: Tensor | None = None
-) -> Mixture:
+def linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor) -> Mixture:
     r"""Linear pool :math:`\sum_k w_k N(y; \mu_k, \sigma_k^2)`, Eq. (11) of Ajirak et al. (2024).
 
     Weights are normalized here, :math:`w = \operatorname{softmax}(\log w)` over the experts. Leading axes of the
@@ -73,7 +71,6 @@ def linear_pool(
             (Eqs. 1 to 3 omit it, Eq. 11 needs it).
         log_weights: Log weights, in nats and up to a constant, shape (K,), (K, N), or (..., K, N); minus infinity is
             weight zero.
-        draw_log_weights: Log weights of the draws up to a constant, shape (...); equal if not given.
 
     Returns:
         A mixture of K components, or of all draws' components.
@@ -97,8 +94,7 @@ def linear_pool(
     draws = mean.shape[:-2]
     if not draws:
         return Mixture(normalized.squeeze(-1) if log_weights.ndim == 1 else normalized.expand_as(mean), mean, variance)
-    weights = _log_weights_of_draws(mean, draws, draw_log_weights)
-    joint = (normalized + weights[..., None, None]).expand_as(mean)
+    joint = (normalized - math.log(max(draws.numel(), 1))).expand_as(mean)
     return Mixture(*(part.reshape(-1, mean.shape[-1]) for part in (joint, mean, variance)))
 
 
@@ -150,18 +146,6 @@ def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simp
     own = (weights.exp() * (log_precision - log_two_pi)).sum(-2)
     log_c = 0.5 * (log_total - log_two_pi - own + scaled.square().sum(-2))
     return LogLinearPool(origin.squeeze(-2) + shift, -log_total, log_c)
-
-
-def _log_weights_of_draws(like: Tensor, draws: torch.Size, log_weights: Tensor | None) -> Tensor:
-    """Normalized log weights of draws of this shape."""
-    if log_weights is None:
-        return like.new_full(draws, -math.log(max(draws.numel(), 1)))
-    if log_weights.shape != draws:
-        raise ValueError(f"draws of shape {tuple(draws)} need log weights of it, got {tuple(log_weights.shape)}")
-    total = log_weights.flatten().logsumexp(0)
-    if not bool(torch.isfinite(total)):
-        raise ValueError("log weights of the draws must be numbers or minus infinity, and not all minus infinity")
-    return log_weights - total
 
 
 class PooledNormal(NamedTuple):

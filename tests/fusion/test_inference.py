@@ -19,7 +19,7 @@ from gp_ensembles.fusion.laplace import LaplaceApproximation, NormalApproximatio
 from gp_ensembles.fusion.leapfrog import leapfrog
 from gp_ensembles.fusion.mcmc import HMC, NUTS, EqualChains, StackedChains, combine_chains
 from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
-from gp_ensembles.fusion.modes import MAP, ModeWeights, climb, find_modes
+from gp_ensembles.fusion.modes import MAP, climb, find_modes
 from gp_ensembles.numerics.cholesky import NumericalError
 from tests.fusion.standard_errors import mcse_mean
 
@@ -189,9 +189,7 @@ def test_ascents_do_not_see_each_other():
 def test_weights_of_modes():
     model = small("mogpe")
     equal = MAP(num_restarts=4).infer(model, generator=seeded())
-    joint = MAP(num_restarts=4, weights=ModeWeights.JOINT).infer(model, generator=seeded())
     torch.testing.assert_close(equal.log_weights.exp(), torch.full_like(equal.log_weights, 0.25))
-    torch.testing.assert_close(joint.log_weights, model.log_joint(joint.theta).log_softmax(0))
 
 
 @pytest.mark.parametrize("name", ["pbhs", "mogpe", "hyper"])

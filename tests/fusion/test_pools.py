@@ -175,9 +175,6 @@ def test_draws_are_averaged():
     assert pool.component_mean.shape == (30, 4)
     each = mixtures.log_prob(log_weights.log_softmax(-2), mean, variance, y)
     close(pool.log_prob(y), each.flatten(0, 1).logsumexp(0) - math.log(10))
-    of_draws = torch.randn(2, 5, dtype=DTYPE, generator=torch.Generator().manual_seed(1))
-    weighed = linear_pool(mean, variance, log_weights, draw_log_weights=of_draws)
-    close(weighed.log_prob(y), (each + of_draws.flatten().log_softmax(0).reshape(2, 5, 1)).flatten(0, 1).logsumexp(0))
 
 
 def test_draws_of_weights_only():
@@ -236,11 +233,3 @@ def spoil(values, at, value):
 def test_bad_input(pool, change, message):
     with pytest.raises(ValueError, match=message):
         pool(*change(*some_experts()))
-
-
-def test_bad_draws():
-    mean, variance, log_weights = some_experts(draws=(2,))
-    with pytest.raises(ValueError, match="need log weights"):
-        linear_pool(mean, variance, log_weights, draw_log_weights=torch.zeros(3, dtype=DTYPE))
-    with pytest.raises(ValueError, match="not all minus infinity"):
-        linear_pool(mean, variance, log_weights, draw_log_weights=torch.full((2,), -torch.inf, dtype=DTYPE))
