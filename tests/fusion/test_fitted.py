@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gp_ensembles.distributions.mixture import Mixture
-from gp_ensembles.files.checkpoint import write_checkpoint
+from gp_ensembles.files.checkpoint import Kind, write_checkpoint
 from gp_ensembles.fusion.chees import HMCSettings
 from gp_ensembles.fusion.experts import ExpertPredictions
-from gp_ensembles.fusion.fitted import _KIND, FittedFusion, fit_fusion
+from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion
 from gp_ensembles.fusion.function_priors import FourierPrior
 from gp_ensembles.fusion.inference import InferenceReport, PosteriorDraws
 from gp_ensembles.fusion.laplace import LaplaceApproximation
@@ -193,7 +193,8 @@ def test_other_files_are_refused(tmp_path):
     torch.save(content, path)
     with pytest.raises(ValueError, match="not what its manifest says"):
         FittedFusion.load(path, joint())
-    write_checkpoint(path, _KIND, {"model": "MoGPE", "check": torch.zeros(1)})
+    kind = Kind("gp_ensembles/fusion", 1, "a fusion", "")
+    write_checkpoint(path, kind, {"model": "MoGPE", "check": torch.zeros(1)})
     with pytest.raises(ValueError, match="not a saved fusion: 'posterior'"):
         FittedFusion.load(path, joint())
     with pytest.raises(FileNotFoundError):
