@@ -33,12 +33,10 @@ from gp_ensembles import plots
 from gp_ensembles.fusion import (
     BHS,
     PBHS,
-    Barycenter,
     EqualWeights,
     FourierPrior,
     ProductOfExperts,
     fit_fusion,
-    fit_temperature,
     fuse,
     linear_pool,
     predict_experts,
@@ -130,17 +128,15 @@ plot_fusion(view(product), seen=(X.squeeze(-1), y), expert_names=names)
 # %% [markdown]
 # ## Rules with fixed weights
 #
-# Nothing has to be learned for a product of experts, a barycenter or a committee, and constant weights can be
-# stacked. No constant weights are good here. Products come in two kinds, of the densities of the function
-# (`space="f"`) or of the target with its noise (`space="y"`).
+# Nothing has to be learned for a product of experts, and constant weights can be stacked. No constant weights are good
+# here. Products come in two kinds, of the densities of the function (`space="f"`) or of the target with its noise
+# (`space="y"`).
 
 # %%
 moments = (test_experts.mean, test_experts.target_variance)
 rules = {
     "product of experts": ProductOfExperts(),
     "generalized product, 1/K": ProductOfExperts(EqualWeights()),
-    "generalized product, by variance": ProductOfExperts(fit_temperature(experts, y, space="y")),
-    "barycenter": Barycenter(),
 }
 fused = {name: fuse(test_experts, rule, space="y") for name, rule in rules.items()}
 fused["linear pool, equal weights"] = linear_pool(*moments, torch.zeros(2, dtype=torch.float64))
@@ -154,9 +150,6 @@ for name, one in fused.items():
     print(f"{name:34} NLPD {-one.log_prob(test_y).mean():7.3f}   in the 90 % band {inside:.3f}")
 
 # %% [markdown]
-# The two generalized products are one: on the 150 rows, weights by the variances do best at temperature zero, where
-# they are equal, 1/K.
-#
 # Is the fused density calibrated? The share of targets inside central intervals, and where the targets fall in the
 # predictive distribution:
 
@@ -176,6 +169,5 @@ plots.plot_calibration(pit)
 # band on the wrong side.
 
 # %% [markdown]
-# Experts and weights [learned together](mixture_of_experts.ipynb), and [weights from a
-# stream](fusion_of_streams.ipynb). The paper's comparison of these models, with more experts or more frequencies:
-# `python -m studies fusion figure-3a`, in minutes with `--inference laplace`.
+# Experts and weights [learned together](mixture_of_experts.ipynb). The paper's comparison of these models, with more
+# experts or more frequencies: `python -m studies fusion figure-3a`, in minutes with `--inference laplace`.

@@ -12,10 +12,8 @@ Experts and what they predict
 
 Fusion without inference
     ``pools``: :func:`linear_pool` (a mixture) and :func:`log_linear_pool` (a normal density again).
-    ``rules``: :func:`fuse` by a :class:`FusionRule`: :class:`ProductOfExperts`, :class:`CommitteeMachine`,
-    :class:`GRBCM`, :class:`Barycenter`, with a :class:`Weighting`: :class:`UnitWeights`, :class:`EqualWeights`,
-    :class:`EntropyWeights` (with :class:`PriorMoments`), :class:`SoftmaxVariance` (by :func:`fit_temperature`),
-    :class:`GivenWeights`.
+    ``rules``: :func:`fuse` by a :class:`ProductOfExperts`, with a :class:`Weighting`: :class:`UnitWeights`,
+    :class:`EqualWeights`, :class:`EntropyWeights`, :class:`GivenWeights`.
     ``constant_weights``: :func:`stacking_weights`, :func:`pseudo_bma_weights`, :func:`pseudo_bma_plus_weights`.
 
 Models whose weights depend on the input
@@ -28,20 +26,17 @@ Models whose weights depend on the input
 Inference
     ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts, is saved, and goes :func:`to_arviz`.
     ``inference``: the :class:`InferenceMethod` interface and its :class:`InferenceReport`.
-    ``modes``: :class:`MAP` from many starts, with :class:`ModeWeights`. ``laplace``: :class:`LaplaceApproximation`, and
-    :func:`maximize_evidence`, type-II maximum likelihood of the hyperparameters. ``mean_field``: :class:`MeanField`.
+    ``modes``: :class:`MAP` from many starts. ``laplace``: :class:`LaplaceApproximation`, and
+    :func:`maximize_evidence`, type-II maximum likelihood of the hyperparameters.
     ``mcmc``: :class:`HMC`, :class:`NUTS` (NumPyro), :class:`StackedChains` and :class:`EqualChains`.
     ``chees``: the sampler, :func:`sample_hmc` with :class:`HMCSettings`; ``chains``: its state and its draws;
     ``leapfrog``: its trajectories;
-    ``adaptation``: step size, metric and trajectory length (:class:`ChEES`, :class:`FixedLength`).
-    ``no_u_turn``: :class:`NoUTurn`, trajectories that end where they would turn back.
-    ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`tail_ess`, :func:`mean_ess`,
-    :func:`mcse_mean`.
+    ``adaptation``: step size, metric and trajectory length.
+    ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`mean_ess`.
     ``psis``: :func:`psis_loo`, leave-one-out log densities from posterior draws.
 
 Elsewhere
-    ``online``: :class:`OnlineFusion` learns the weights from a stream, for an :class:`OnlineLinearPool` or an
-    :class:`OnlineLogLinearPool`. ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model;
+    ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model;
     ``joint``: experts at several points jointly.
 """
 
@@ -57,16 +52,9 @@ from gp_ensembles.fusion.laplace import LaplaceApproximation
 from gp_ensembles.fusion.mcmc import HMC, NUTS
 from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 from gp_ensembles.fusion.modes import MAP
-from gp_ensembles.fusion.online import OnlineFusion
 from gp_ensembles.fusion.pools import linear_pool
 from gp_ensembles.fusion.regressors import cross_fit, scale_regressors
-from gp_ensembles.fusion.rules import (
-    Barycenter,
-    EqualWeights,
-    ProductOfExperts,
-    fit_temperature,
-    fuse,
-)
+from gp_ensembles.fusion.rules import EqualWeights, ProductOfExperts, fuse
 
 __all__ = [
     "BHS",
@@ -74,7 +62,6 @@ __all__ = [
     "MAP",
     "NUTS",
     "PBHS",
-    "Barycenter",
     "EqualWeights",
     "ExpertPredictions",
     "FittedFusion",
@@ -85,13 +72,11 @@ __all__ = [
     "HetGP",
     "LaplaceApproximation",
     "MoGPE",
-    "OnlineFusion",
     "PoGPE",
     "ProductOfExperts",
     "TabulatedExpert",
     "cross_fit",
     "fit_fusion",
-    "fit_temperature",
     "fuse",
     "leave_one_out",
     "linear_pool",

@@ -1,8 +1,7 @@
 """Warm-up of Hamiltonian chains: step size by dual averaging, trajectory length by ChEES, diagonal metric."""
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,59 +68,9 @@ def update_averaging(state: DualAveraging, acceptance: float, target_acceptance:
     return DualAveraging(state.center, log_step, log_average, error, count)
 
 
-# Adam without momentum; a decay of the squares and a floor, as in Hoffman, Radul and Sountsov (2021).
-_SQUARE_DECAY, _FLOOR = 0.95, 1e-8
+# Adam without momentum: rate, decay of the squares and floor, after Hoffman, Radul and Sountsov (2021).
+_RATE, _SQUARE_DECAY, _FLOOR = 0.05, 0.95, 1e-8
 _LARGEST_LENGTH_CHANGE = 0.35  # of the log length in one update, against noise of the first updates
-
-
-@final
-@dataclass(frozen=True)
-class FixedLength:
-    """Trajectories whose longest length is fixed, in units of the metric (a standard normal has a period of 2π).
-
-    Args:
-        length: The longest; each transition travels a part of it, uniform in (0, 1].
-
-    Raises:
-        ValueError: If the length is not positive.
-
-    Example:
-        >>> FixedLength(2.0)
-        FixedLength(length=2.0)
-    """
-
-    length: float = math.pi
-
-    def __post_init__(self) -> None:
-        if not self.length > 0.0 or not math.isfinite(self.length):
-            raise ValueError(f"the length of a trajectory must be positive, got {self.length}")
-
-
-@final
-@dataclass(frozen=True)
-class ChEES:
-    """Trajectory length by ascent of the change in the estimator of the expected square (ChEES; Hoffman et al., 2021).
-
-    The criterion compares chains and needs four of them; with fewer the length stays at ``start``.
-
-    Args:
-        start: Longest trajectory when the first metric is known, in its units; the lower bound is half of it.
-        rate: Learning rate of Adam on the log length.
-
-    Raises:
-        ValueError: If the length or the rate is not positive.
-
-    Example:
-        >>> ChEES(rate=0.05)
-        ChEES(start=3.14..., rate=0.05)
-    """
-
-    start: float = math.pi
-    rate: float = 0.05
-
-    def __post_init__(self) -> None:
-        if not (self.start > 0.0 and self.rate > 0.0 and math.isfinite(self.start + self.rate)):
-            raise ValueError(f"length and rate must be positive, got {self.start} and {self.rate}")
 
 
 class LengthState(NamedTuple):
@@ -200,17 +149,17 @@ def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: 
     return gradient if math.isfinite(gradient) else 0.0
 
 
-def update_length(state: LengthState, gradient: float, rate: float, *, shortest: float, longest: float) -> LengthState:
+def update_length(state: LengthState, gradient: float, *, shortest: float, longest: float) -> LengthState:
     """One step of Adam with the derivative by the log length, within the bounds.
 
     Example:
-        >>> state = update_length(init_length(1.0), 2.0, 0.05, shortest=0.1, longest=10.0)
+        >>> state = update_length(init_length(1.0), 2.0, shortest=0.1, longest=10.0)
         >>> round(state.log_length, 6)
         0.05
     """
     count = state.num_updates + 1
     square = _SQUARE_DECAY * state.square + (1.0 - _SQUARE_DECAY) * gradient**2
-    change = rate * gradient / (math.sqrt(square / (1.0 - _SQUARE_DECAY**count)) + _FLOOR)
+    change = _RATE * gradient / (math.sqrt(square / (1.0 - _SQUARE_DECAY**count)) + _FLOOR)
     change = min(max(change, -_LARGEST_LENGTH_CHANGE), _LARGEST_LENGTH_CHANGE)
     log_length = min(max(state.log_length + change, math.log(shortest)), math.log(longest))
     weight = max(1.0 / count, 0.05)

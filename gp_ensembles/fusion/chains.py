@@ -39,8 +39,7 @@ class ChainState(NamedTuple):
         >>> import torch
         >>> theta = torch.zeros(4, 2, dtype=torch.float64)
         >>> state = init_chains(lambda theta: -theta.square().sum(-1), theta, generator=torch.Generator())
-        >>> saved = state.to_tensors()
-        >>> ChainState.from_tensors(saved).iteration
+        >>> ChainState.from_content(state.to_content()).iteration
         0
     """
 
@@ -63,42 +62,28 @@ class ChainState(NamedTuple):
         """Longest trajectory after the warm-up, the average of the adapted ones."""
         return math.exp(self.length.log_average)
 
-    def to_tensors(self) -> dict[str, Tensor]:
-        """A flat dictionary of tensors, for ``torch.save`` or safetensors; floats are kept to the last bit."""
-        tensors = {"scale": self.scale, "generators": self.generators, "iteration": _number(self.iteration)}
-        if self.factor is not None:
-            tensors["factor"] = self.factor
-        for name, part in self._parts().items():
-            for key, value in part._asdict().items():
-                tensors[f"{name}.{key}"] = value if isinstance(value, Tensor) else _number(value)
-        return tensors
-
-    def _parts(self) -> dict[str, Points | RunningMoments | DualAveraging | LengthState]:
-        return {"points": self.points, "moments": self.moments, "averaging": self.averaging, "length": self.length}
+    def to_content(self) -> dict[str, Any]:
+        """Tensors and plain containers, for a file."""
+        return {name: part._asdict() if isinstance(part, tuple) else part for name, part in self._asdict().items()}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "ChainState":
-        """The state that ``to_tensors`` wrote.
+    def from_content(cls, content: Mapping[str, Any]) -> "ChainState":
+        """The state that ``to_content`` wrote.
 
         Raises:
-            ValueError: If something is missing.
+            KeyError: If a part is missing.
+            TypeError: If a part lacks something.
         """
-        try:
-            return cls(
-                Points(*(tensors[f"points.{key}"] for key in Points._fields)),
-                tensors["scale"],
-                RunningMoments(
-                    *(tensors[f"moments.{key}"] for key in RunningMoments._fields[:-1]),  # type: ignore[arg-type]
-                    num_draws=int(tensors["moments.num_draws"]),  # type: ignore[misc]
-                ),
-                DualAveraging(*(_value(tensors[f"averaging.{key}"]) for key in DualAveraging._fields)),
-                LengthState(*(_value(tensors[f"length.{key}"]) for key in LengthState._fields)),
-                int(tensors["iteration"]),
-                tensors["generators"].cpu(),
-                tensors.get("factor"),
-            )
-        except KeyError as error:
-            raise ValueError(f"these are not the tensors of a ChainState: {error} is missing") from error
+        return cls(
+            Points(**content["points"]),
+            content["scale"],
+            RunningMoments(**content["moments"]),
+            DualAveraging(**content["averaging"]),
+            LengthState(**content["length"]),
+            content["iteration"],
+            content["generators"].cpu(),
+            content["factor"],
+        )
 
 
 class Chains(NamedTuple):
@@ -201,15 +186,6 @@ def init_chains(
         generator_states(generators),
         factor,
     )
-
-
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64, device="cpu")
-
-
-def _value(tensor: Tensor) -> Any:
-    """The number that ``_number`` wrote: a float or an integer."""
-    return tensor.item()
 
 
 def _checked_start(log_density: LogDensity, theta: Tensor) -> Points:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -10,8 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.fusion.adaptation import (
-    ChEES,
-    FixedLength,
+    LengthState,
     chees_gradient,
     init_averaging,
     init_length,
@@ -27,7 +26,6 @@ from gp_ensembles.fusion.chains import Chains, ChainState, init_chains
 from gp_ensembles.fusion.diagnostics import mean_ess
 from gp_ensembles.fusion.leapfrog import (
     LogDensity,
-    Points,
     Trajectory,
     generator_states,
     kinetic,
@@ -37,7 +35,6 @@ from gp_ensembles.fusion.leapfrog import (
     refresh,
     restored_generators,
 )
-from gp_ensembles.fusion.no_u_turn import NoUTurn, Transition, double_until_turn
 
 # Chains that the ChEES criterion needs; an energy error above this is a divergence (as in Stan).
 _FEWEST, _LOST = 4, 1000.0
@@ -57,9 +54,9 @@ class HMCSettings:
         num_warmup: Transitions in which step size, trajectory length and metric are adapted; discarded. ``HMC`` makes
             half as many before these where hyperparameters are sampled and all searches end at one mode.
         target_acceptance: Target of the harmonic mean of the chains' acceptance probabilities.
-        trajectory: ``ChEES()`` adapts the length of trajectories, ``FixedLength(...)`` does not; ``NoUTurn()`` makes
-            the no-U-turn sampler of it.
-        max_steps: Leapfrog steps of one trajectory at most, but for ``NoUTurn()``.
+        first_length: Longest trajectory when the first metric is known, in its units (a standard normal has a period of
+            2π); the lower bound is half of it. With fewer than four chains it stays.
+        max_steps: Leapfrog steps of one trajectory at most.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -72,7 +69,7 @@ class HMCSettings:
     num_draws: int = 500
     num_warmup: int = 500
     target_acceptance: float = 0.75
-    trajectory: ChEES | FixedLength | NoUTurn = field(default_factory=ChEES)
+    first_length: float = math.pi
     max_steps: int = 256
 
     def __post_init__(self) -> None:
@@ -80,6 +77,8 @@ class HMCSettings:
             raise ValueError("num_draws and num_warmup must not be negative, and max_steps must be at least 1")
         if not 0.0 < self.target_acceptance < 1.0:
             raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}")
+        if not 0.0 < self.first_length < math.inf:
+            raise ValueError(f"first_length must be positive and finite, got {self.first_length}")
 
 
 def sample_hmc(
@@ -109,7 +108,7 @@ def sample_hmc(
             ``num_warmup + num_draws`` transitions in all, of which the draws still missing are returned.
         settings: Numbers of draws and warm-up, adaptation.
         factor: A matrix F, shape (D, D), for which F F' is about the covariance of the density, as from a Laplace
-            approximation. Trajectories are then no shorter than ``start`` of :class:`ChEES`. A state has its own.
+            approximation. Trajectories are then no shorter than ``first_length``. A state has its own.
         generator: Seeds one generator for each chain; not used by a state, which has its own.
         progress: Whether to show a progress bar.
 
@@ -190,24 +189,6 @@ def _cautions(draws: Chains) -> list[str]:
     return cautions
 
 
-def _accepted_or_not(
-    start: Points, momentum: Tensor, end: Trajectory, log_uniform: Tensor, num_steps: int
-) -> Transition:
-    """The ends of trajectories where they are accepted, and the starts elsewhere."""
-    log_ratio = log_acceptance(start, momentum, end)
-    accepted = log_uniform < log_ratio
-    before = kinetic(momentum) - start.log_density
-    energy = torch.where(accepted, kinetic(end.momentum) - end.points.log_density, before)
-    return Transition(
-        end.points.where(accepted, start),
-        energy,
-        log_ratio.clamp(max=0.0).exp(),
-        accepted,
-        log_ratio < -_LOST,
-        num_steps,
-    )
-
-
 class _Run:
     """A run under way: the state after the last whole transition, and the draws so far."""
 
@@ -225,59 +206,51 @@ class _Run:
         self.marks = theta.new_empty((2, chains, room), dtype=torch.bool)  # accepted, divergent
         self.num_steps: list[int] = []
         self.windows = metric_windows(settings.num_warmup)
-        self.chees = settings.trajectory if isinstance(settings.trajectory, ChEES) and chains >= _FEWEST else None
-        trajectory = settings.trajectory
         # Of whitened coordinates the best length is known; others may have been overrated by as much as half.
         self.least = 0.5 if state.factor is None else 1.0
         self.inverse = None if state.factor is None else torch.linalg.inv(state.factor)
-        if isinstance(trajectory, NoUTurn):
-            self.first_length = math.pi  # not used
-        else:
-            self.first_length = trajectory.start if isinstance(trajectory, ChEES) else trajectory.length
 
     def advance(self) -> None:
         """One transition of all chains; after an exception the state is unchanged."""
         state, settings = self.state, self.settings
         warming = state.iteration < settings.num_warmup
         step = math.exp(state.averaging.log_step) if warming else state.step
+        longest = math.exp(state.length.log_length) if warming else state.longest
         momentum, log_uniform = refresh(self.generators, state.points.theta)
-        if isinstance(settings.trajectory, NoUTurn):
-            depth = settings.trajectory.max_depth
-            found = double_until_turn(
-                self.log_density, state.points, momentum, step * state.scale, depth, self.generators, state.factor
-            )
-        else:
-            longest = math.exp(state.length.log_length) if warming else state.longest
-            traveled = van_der_corput(state.iteration + 1) * longest
-            num_steps = min(max(math.ceil(traveled / step), 1), settings.max_steps)
-            end = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps, state.factor)
-            found = _accepted_or_not(state.points, momentum, end, log_uniform, num_steps)
-        points, num_steps = found.points, found.num_steps
+        traveled = van_der_corput(state.iteration + 1) * longest
+        num_steps = min(max(math.ceil(traveled / step), 1), settings.max_steps)
+        end = leapfrog(self.log_density, state.points, momentum, step * state.scale, num_steps, state.factor)
+        log_ratio = log_acceptance(state.points, momentum, end)
+        accepted, acceptance = log_uniform < log_ratio, log_ratio.clamp(max=0.0).exp()
+        points = end.points.where(accepted, state.points)
         changed = state._replace(points=points, iteration=state.iteration + 1)
         if warming:
-            averaging = update_averaging(
-                state.averaging, _typical_acceptance(found.acceptance), settings.target_acceptance
-            )
-            length = state.length
-            if self.chees is not None:
-                before, after = (self._whiten(some.theta) / state.scale for some in (state.points, end.points))
-                derivative = chees_gradient(before, after, end.momentum, found.acceptance, num_steps * step)
-                measured = bool(self.windows) and state.iteration >= self.windows[0][1]
-                shortest = max(step, self.least * self.first_length) if measured else step
-                length = update_length(
-                    length, derivative, self.chees.rate, shortest=shortest, longest=settings.max_steps * step
-                )
+            averaging = update_averaging(state.averaging, _typical_acceptance(acceptance), settings.target_acceptance)
+            length = self._length(end, acceptance, step, num_steps)
             changed = self._with_metric(changed._replace(averaging=averaging, length=length))
         changed = changed._replace(generators=generator_states(self.generators))
         if not warming:
             at = state.iteration - self.first
+            before = kinetic(momentum) - state.points.log_density
+            energy = torch.where(accepted, kinetic(end.momentum) - end.points.log_density, before)
             self.theta[:, at] = points.theta
-            for row, value in zip(self.numbers, (points.log_density, found.acceptance, found.energy), strict=True):
+            for row, value in zip(self.numbers, (points.log_density, acceptance, energy), strict=True):
                 row[:, at] = value
-            for row, mark in zip(self.marks, (found.moved, found.divergent), strict=True):
+            for row, mark in zip(self.marks, (accepted, log_ratio < -_LOST), strict=True):
                 row[:, at] = mark
             self.num_steps[at:] = [num_steps]
         self.state = changed
+
+    def _length(self, end: Trajectory, acceptance: Tensor, step: float, num_steps: int) -> LengthState:
+        """Adaptation of the longest trajectory by those that end here; as it was with too few chains."""
+        state = self.state
+        if len(acceptance) < _FEWEST:
+            return state.length
+        before, after = (self._whiten(some.theta) / state.scale for some in (state.points, end.points))
+        derivative = chees_gradient(before, after, end.momentum, acceptance, num_steps * step)
+        measured = bool(self.windows) and state.iteration >= self.windows[0][1]
+        shortest = max(step, self.least * self.settings.first_length) if measured else step
+        return update_length(state.length, derivative, shortest=shortest, longest=self.settings.max_steps * step)
 
     def _with_metric(self, state: ChainState) -> ChainState:
         """Moments with the newest draw; at the end of a window a new metric, and step size and length start again."""
@@ -295,8 +268,8 @@ class _Run:
         momentum, _ = refresh(self.generators, state.points.theta)
         guess = math.exp(state.averaging.log_step)
         step = reasonable_step(self.log_density, state.points, momentum, scale, guess, state.factor)
-        longest = self.first_length
-        if self.chees is not None and number > 0:
+        longest = self.settings.first_length
+        if len(momentum) >= _FEWEST and number > 0:
             # In new units the slowest coordinate is shorter by as much as its scale had been underrated.
             longest = max(longest, state.longest / float((scale / state.scale).amax()))
         return state._replace(

@@ -1,4 +1,4 @@
-"""Convergence diagnostics of Markov chains: rank R-hat, effective sample sizes, Monte Carlo standard error."""
+"""Convergence diagnostics of Markov chains: rank R-hat, effective sample sizes."""
 
 import math
 
@@ -66,34 +66,6 @@ def bulk_ess(draws: Tensor) -> Tensor:
     return _ess(_rank_normalized(halves)).reshape(shape)
 
 
-def tail_ess(draws: Tensor) -> Tensor:
-    """Effective sample size for the 5 % and 95 % quantiles, the smaller of both (Vehtari et al., 2021, section 4).
-
-    Args:
-        draws: S draws of C chains of any quantities, shape (C, S, ...).
-
-    Returns:
-        Shape (...); NaN where draws are not finite, never change, or are fewer than four.
-
-    Raises:
-        ValueError: If there is no axis of chains and of draws.
-
-    Example:
-        >>> import torch
-        >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> bool(1000 < tail_ess(draws) < 2500)
-        True
-    """
-    halves, shape = _split(draws)
-    if halves.shape[1] < _FEWEST:
-        return draws.new_full(shape, torch.nan)
-    whole = draws.reshape(draws.shape[0] * draws.shape[1], -1)
-    finite = whole.isfinite().all(0)
-    sizes = [_ess((halves <= whole.quantile(part, dim=0)).to(halves)) for part in (0.05, 0.95)]
-    # Of a discrete quantity all draws may lie below the upper quantile; the other one counts then.
-    return torch.where(finite, torch.fmin(*sizes), torch.nan).reshape(shape)
-
-
 def mean_ess(draws: Tensor) -> Tensor:
     """Effective sample size for the mean: of the draws themselves, without ranks (Gelman et al., 2013, section 11.5).
 
@@ -116,28 +88,6 @@ def mean_ess(draws: Tensor) -> Tensor:
     if halves.shape[1] < _FEWEST:
         return draws.new_full(shape, torch.nan)
     return _ess(halves).reshape(shape)
-
-
-def mcse_mean(draws: Tensor) -> Tensor:
-    """Monte Carlo standard error of the mean of all draws: their standard deviation over the root of ``mean_ess``.
-
-    Args:
-        draws: S draws of C chains of any quantities, shape (C, S, ...).
-
-    Returns:
-        Shape (...), in the unit of the draws.
-
-    Raises:
-        ValueError: If there is no axis of chains and of draws.
-
-    Example:
-        >>> import torch
-        >>> draws = torch.randn(4, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> bool((mcse_mean(draws) - 2000**-0.5).abs() < 0.005)
-        True
-    """
-    size = mean_ess(draws)
-    return draws.flatten(0, 1).std(dim=0) / size.sqrt()
 
 
 def _split(draws: Tensor) -> tuple[Tensor, torch.Size]:

@@ -5,32 +5,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
-from gp_ensembles.fusion.arrays import read_arrays, write_arrays
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains, ChainState
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.gathering import Experts, gather_predictions
 from gp_ensembles.fusion.inference import (
     ChainDiagnostics,
-    ChainInference,
     InferenceMethod,
     InferenceReport,
     PosteriorDraws,
 )
 from gp_ensembles.fusion.laplace import LaplaceApproximation
+from gp_ensembles.fusion.mcmc import HMC
 from gp_ensembles.fusion.models import BHS, PBHS
 
-Array = npt.NDArray[Any]
-
-
-_FORMAT = 2
-_READ = (1, 2)  # 1 has no manifest
+_KIND = Kind("gp_ensembles/fusion", 1, "a fitted fusion", "give what FittedFusion.save wrote")
 # Draws whose weights of experts are computed at once.
 _DRAWS = 256
 
@@ -189,25 +183,21 @@ class FittedFusion:
         """
         if self.inference is None:
             raise ValueError("sample_more needs the inference method of before; give it to load(..., inference=)")
-        if not isinstance(self.inference, ChainInference):
+        if not isinstance(self.inference, HMC):
             raise TypeError(f"{type(self.inference).__name__} cannot continue; fit again with more draws, or use HMC")
         more = self.inference.sample_more(self.model, self.posterior, num_draws, progress=progress)
         return FittedFusion(self.model, more, self.inference)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write draws, report and the chains' state to an .npz file, whole or not at all, without pickle.
+        """Write draws, report and the chains' state to a file, whole or not at all.
 
         The model is not written: build it again and give it to :meth:`load`.
 
         Args:
             path: The file.
         """
-        goal = Path(path)
-        content = _to_arrays(self.posterior)
-        content["check"] = _fingerprint(self.model, self.theta).cpu().numpy()
-        content["model"] = np.asarray(type(self.model).__name__)
-        content["format"] = np.asarray(_FORMAT)
-        write_arrays(goal, content)
+        check, name = _fingerprint(self.model, self.theta), type(self.model).__name__
+        write_checkpoint(Path(path), _KIND, {"model": name, "check": check, "posterior": _to_content(self.posterior)})
 
     @classmethod
     def load(
@@ -218,23 +208,18 @@ class FittedFusion:
         Args:
             path: The file.
             model: The model, built as it was then; its dtype and device are those of the result.
-            inference: The inference used then, if ``more`` is to go on.
+            inference: The inference used then, if ``sample_more`` is to go on.
 
         Raises:
+            OSError: If it cannot be read.
             ValueError: If the file is no such file, or was written for another model.
         """
+        content = read_checkpoint(Path(path), _KIND)
         try:
-            content = read_arrays(Path(path))
-            version = int(content["format"])
-            name, check = str(content["model"]), torch.as_tensor(content["check"]).to(model.X)
-            posterior = _from_arrays(content, model.X) if version in _READ else None
-        except (KeyError, ValueError, TypeError) as error:
-            raise ValueError(f"{path} is not a saved fusion, or is damaged: {error}") from error
-        if posterior is None:
-            raise ValueError(
-                f"{path} has format {version}, this version of the library reads {_READ[0]} to {_READ[-1]}; use the "
-                "version that wrote it"
-            )
+            name, check = content["model"], content["check"].to(model.X)
+            posterior = _from_content(content["posterior"], model.X)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{path} is not a saved fusion: {error}") from error
         if name != type(model).__name__ or posterior.theta.shape[1] != model.num_parameters:
             raise ValueError(
                 f"{path} was written for a {name} with {posterior.theta.shape[1]} parameters, but the model is a "
@@ -342,52 +327,36 @@ def _array(values: Tensor) -> Any:
     return values.detach().cpu().numpy()
 
 
-def _to_arrays(posterior: PosteriorDraws) -> dict[str, Array]:
-    """Arrays by name, none of them of objects."""
-    report = posterior.report
-    content: dict[str, Array] = {
-        "report.method": np.asarray(report.method),
-        "report.seconds": np.asarray(report.seconds),
-        "report.num_gradients": np.asarray(report.num_gradients),
-        "report.cautions": np.asarray(report.cautions, dtype=np.str_),
-    }
-    tensors = {"theta": posterior.theta, "log_weights": posterior.log_weights, "report.log_joint": report.log_joint}
-    if report.log_evidence is not None:
-        content["report.log_evidence"] = np.asarray(report.log_evidence)
+def _to_content(posterior: PosteriorDraws) -> dict[str, Any]:
+    """Draws, report and the chains' state as tensors and plain containers."""
+    report, chains = posterior.report, posterior.chains
+    content = posterior._asdict() | {"report": {**vars(report), "cautions": list(report.cautions)}}
     if report.diagnostics is not None:
-        tensors |= {f"diagnostics.{name}": value for name, value in report.diagnostics._asdict().items()}
-    if posterior.chains is not None:
-        tensors |= {f"chains.{name}": value for name, value in posterior.chains._asdict().items() if name != "state"}
-        tensors |= {f"state.{name}": value for name, value in posterior.chains.state.to_tensors().items()}
-    return content | {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+        content["report"]["diagnostics"] = report.diagnostics._asdict()
+    if chains is not None:
+        content["chains"] = chains._asdict() | {"state": chains.state.to_content()}
+    return content
 
 
-def _from_arrays(content: Mapping[str, Array], like: Tensor) -> PosteriorDraws:
-    """What :func:`_to_arrays` made, on the device and in the dtype of ``like``.
+def _from_content(content: Mapping[str, Any], like: Tensor) -> PosteriorDraws:
+    """What :func:`_to_content` made, on the device and in the dtype of ``like``.
 
     Raises:
         KeyError: If something is missing.
     """
 
-    def read(name: str) -> Tensor:
-        tensor = torch.as_tensor(content[name], device=like.device)
-        return tensor.to(like.dtype) if tensor.is_floating_point() and tensor.ndim else tensor
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: moved(part) for name, part in value.items()}
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(like) if value.is_floating_point() and value.ndim else value.to(like.device)
 
-    theta, log_weights = read("theta"), read("log_weights")
-    diagnostics = chains = None
-    if "diagnostics.weights" in content:
-        diagnostics = ChainDiagnostics(*(read(f"diagnostics.{name}") for name in ChainDiagnostics._fields))
-    if "chains.theta" in content:
-        names = [name for name in content if name.startswith("state.")]
-        state = ChainState.from_tensors({name.removeprefix("state."): read(name) for name in names})
-        chains = Chains(*(read(f"chains.{name}") for name in Chains._fields[:-1]), state)  # type: ignore[call-arg, arg-type]
-    report = InferenceReport(
-        str(content["report.method"]),
-        float(content["report.seconds"]),
-        int(content["report.num_gradients"]),
-        read("report.log_joint"),
-        float(content["report.log_evidence"]) if "report.log_evidence" in content else None,
-        diagnostics,
-        tuple(str(one) for one in content["report.cautions"]),
-    )
-    return PosteriorDraws(theta, log_weights, report, chains)
+    content = moved(content)
+    report, chains = content["report"], content["chains"]
+    if report["diagnostics"] is not None:
+        report["diagnostics"] = ChainDiagnostics(**report["diagnostics"])
+    if chains is not None:
+        chains = Chains(**{**chains, "state": ChainState.from_content(chains["state"])})
+    report = InferenceReport(**{**report, "cautions": tuple(report["cautions"])})
+    return PosteriorDraws(content["theta"], content["log_weights"], report, chains)

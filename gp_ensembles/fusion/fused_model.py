@@ -23,15 +23,9 @@ from gp_ensembles.fusion.base import FusionModel, PredictiveComponents, rows_lik
 from gp_ensembles.fusion.experts import ExpertPredictions, PredictiveExpert, predict_expert
 from gp_ensembles.fusion.fitted import FittedFusion
 from gp_ensembles.fusion.function_priors import FunctionPrior
-from gp_ensembles.fusion.joint import (
-    JointPredictions,
-    joined,
-    learn,
-    log_density_of,
-    pool_covariance,
-    predict_jointly,
-)
+from gp_ensembles.fusion.joint import JointPredictions, joined, learn, pool_covariance, predict_jointly
 from gp_ensembles.fusion.models import BHS, PBHS, MoGPE
+from gp_ensembles.numerics import normal
 
 _FLOOR = 1e-10  # least variance of a component without noise, in variances of the targets
 _DRAWS = 64  # draws whose bases are held in memory at once
@@ -274,7 +268,9 @@ class FusedModel(MixtureModel):
             ))  # fmt: skip
         _, components = self._parts(X, predictions)
         y = rows.Y.squeeze(-1).expand(shape).reshape(-1)
-        density = log_density_of(*components, y).unflatten(-1, shape).sum(-1)  # (S, *batch)
+        log_weights, mean, variance = components
+        each = (log_weights + normal.log_prob(y, mean, variance)).logsumexp(-2)
+        density = each.unflatten(-1, shape).sum(-1)  # (S, *batch)
         weighed: Tensor = (self.draw_log_weights + density.movedim(0, -1)).log_softmax(-1)
         return weighed
 

@@ -5,7 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, final, runtime_checkable
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -216,26 +216,6 @@ class InferenceMethod(ABC):
 
         Raises:
             NumericalError: If the log joint density cannot be used where the search starts.
-        """
-
-
-@runtime_checkable
-class ChainInference(Protocol):
-    """An inference method whose chains can go on, as those of :class:`~gp_ensembles.fusion.mcmc.HMC`."""
-
-    def sample_more(
-        self, model: FusionModel, posterior: PosteriorDraws, num_draws: int, *, progress: bool = False
-    ) -> PosteriorDraws:
-        """Further draws of the same chains.
-
-        Args:
-            model: The model.
-            posterior: Result of this inference.
-            num_draws: Further draws of each chain.
-            progress: Whether to show a progress bar.
-
-        Raises:
-            ValueError: If there are no chains to go on from.
         """
 
 

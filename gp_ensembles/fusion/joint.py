@@ -1,6 +1,5 @@
 """Experts at several points jointly: what they predict of the function, and how they learn further rows."""
 
-import math
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -131,19 +130,6 @@ def learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[Jo
     said = OneStepPredictions(targets - spread * white.squeeze(-1), spread.square())
     after = JointPredictions(mean, before.covariance[..., q:, q:] - gain.mT @ gain, before.noise[..., q:])
     return after, said
-
-
-def log_density_of(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-    """Log density of targets y (N,) under mixtures (..., K, N), shape (..., N).
-
-    Example:
-        >>> import torch
-        >>> zero = torch.zeros(1, 1)
-        >>> log_density_of(zero, zero, zero + 1, zero[0])
-        tensor([-0.9189])
-    """
-    each = -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2 * math.pi))
-    return (log_weights + each).logsumexp(-2)
 
 
 def pool_covariance(shares: Tensor, covariance: Tensor, variance: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gp_ensembles.fusion.adaptation import ChEES
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains, ChainState, init_chains
 from gp_ensembles.fusion.chees import HMCSettings, sample_hmc
@@ -277,9 +276,8 @@ class HMC(InferenceMethod):
         progress: bool,
         began: float,
     ) -> PosteriorDraws:
-        trajectory = settings.trajectory
-        if start.factor is not None and model.samples_hyperparameters and isinstance(trajectory, ChEES):
-            settings = replace(settings, trajectory=replace(trajectory, start=2.0 * trajectory.start))
+        if start.factor is not None and model.samples_hyperparameters:
+            settings = replace(settings, first_length=2.0 * settings.first_length)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             draws = sample_hmc(model.log_joint, start, settings, progress=progress)

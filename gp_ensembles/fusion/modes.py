@@ -1,8 +1,7 @@
 """Modes of the joint density by L-BFGS with all starts as one tensor, and MAP inference from them."""
 
 import time
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
@@ -87,22 +86,6 @@ def climb(
 
 
 @final
-class ModeWeights(Enum):
-    """Weights of the modes found from different starts.
-
-    ``EQUAL`` averages their predictions, which hedges against poor modes; ``JOINT`` weighs by the joint density, in
-    effect the best mode alone unless others are within a few nats.
-
-    Example:
-        >>> ModeWeights("equal") is ModeWeights.EQUAL
-        True
-    """
-
-    EQUAL = "equal"
-    JOINT = "joint"
-
-
-@final
 @dataclass(frozen=True)
 class MAP(InferenceMethod):
     """Maximum a posteriori parameters: modes of the joint density, searched from draws of the prior.
@@ -113,7 +96,6 @@ class MAP(InferenceMethod):
     Args:
         num_restarts: Number of starts R.
         max_iterations: Most L-BFGS steps of each.
-        weights: Weights of the modes.
 
     Raises:
         ValueError: If a number is not at least one.
@@ -132,7 +114,6 @@ class MAP(InferenceMethod):
 
     num_restarts: int = 8
     max_iterations: int = 1000
-    weights: ModeWeights = field(default=ModeWeights.EQUAL)
 
     def __post_init__(self) -> None:
         if self.num_restarts < 1 or self.max_iterations < 1:
@@ -141,16 +122,15 @@ class MAP(InferenceMethod):
     def infer(
         self, model: FusionModel, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> PosteriorDraws:
-        """The modes, shape (R, P), with their weights."""
+        """The modes, shape (R, P), with equal weights: an average of their predictions hedges against poor ones."""
         began = time.perf_counter()
         if not model.num_parameters:
             return without_parameters(model, "MAP")
         found = find_modes(model, self.num_restarts, self.max_iterations, generator=generator, progress=progress)
         value = found.points.log_density
-        chosen = value if self.weights is ModeWeights.JOINT else torch.zeros_like(value)
         cautions = issue_cautions(_unconverged(found))
         report = InferenceReport("MAP", time.perf_counter() - began, found.num_gradients, value, cautions=cautions)
-        return PosteriorDraws(found.points.theta, chosen.log_softmax(0), report)
+        return PosteriorDraws(found.points.theta, torch.zeros_like(value).log_softmax(0), report)
 
 
 def find_modes(

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import check_log_weights, check_moments
-from gp_ensembles.numerics.draws import normal_draws
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -33,8 +32,8 @@ class LogLinearPool(NamedTuple):
         >>> import torch
         >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
         >>> pool = log_linear_pool(mean, torch.ones_like(mean), torch.zeros(2, dtype=torch.float64))
-        >>> pool.mean, pool.variance, pool.quantile(0.5)
-        (tensor([0.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64), tensor([0.], dtype=torch.float64))
+        >>> pool.mean, pool.variance
+        (tensor([0.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64))
     """
 
     mean: Tensor
@@ -46,11 +45,6 @@ class LogLinearPool(NamedTuple):
         """Variances, shape (..., N)."""
         return self.log_variance.exp()
 
-    @property
-    def stddev(self) -> Tensor:
-        """Standard deviations, shape (..., N)."""
-        return (0.5 * self.log_variance).exp()
-
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density.
 
@@ -60,62 +54,11 @@ class LogLinearPool(NamedTuple):
         Returns:
             Log densities, shape (..., N), in nats; NaN where y is.
         """
-        return -0.5 * (self._standardize(y).square() + self.log_variance + math.log(2 * math.pi))
-
-    def cdf(self, y: Tensor) -> Tensor:
-        """Probability of a target up to y.
-
-        Args:
-            y: Targets, shape (..., N).
-
-        Returns:
-            Probabilities, shape (..., N).
-        """
-        probability: Tensor = 0.5 * torch.erfc(self._standardize(y) * -math.sqrt(0.5))  # ndtr has a poor lower tail
-        return probability
-
-    def quantile(self, p: float | Tensor) -> Tensor:
-        """Quantiles.
-
-        Args:
-            p: One probability, or a tensor that broadcasts with (..., N).
-
-        Returns:
-            Quantiles, shape (..., N).
-
-        Raises:
-            ValueError: If a probability is not in [0, 1].
-        """
-        level = p if isinstance(p, Tensor) else self.mean.new_tensor(p)
-        if not bool(((level >= 0) & (level <= 1)).all()):
-            raise ValueError("p must be probabilities between 0 and 1")
-        scores: Tensor = torch.special.ndtri(level)
-        return self.mean + self.stddev * scores
-
-    def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws for each row, reparametrized in means and variances.
-
-        Args:
-            num: Number of draws S of each row.
-            generator: Source of randomness; ``None`` for torch's global one.
-
-        Returns:
-            Draws, shape (S, ..., N).
-
-        Raises:
-            ValueError: If the number is not positive.
-        """
-        if num < 1:
-            raise ValueError(f"the number of draws must be at least one, got {num}")
-        return self.mean + self.stddev * normal_draws((num, *self.mean.shape), self.mean, generator)
-
-    def _standardize(self, y: Tensor) -> Tensor:
-        return (y - self.mean) * (-0.5 * self.log_variance).exp()
+        standardized = (y - self.mean) * (-0.5 * self.log_variance).exp()
+        return -0.5 * (standardized.square() + self.log_variance + math.log(2 * math.pi))
 
 
-def linear_pool(
-    mean: Tensor, variance: Tensor, log_weights: Tensor, *, draw_log_weights: Tensor | None = None
-) -> Mixture:
+def linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor) -> Mixture:
     r"""Linear pool :math:`\sum_k w_k N(y; \mu_k, \sigma_k^2)`, Eq. (11) of Ajirak et al. (2024).
 
     Weights are normalized here, :math:`w = \operatorname{softmax}(\log w)` over the experts. Leading axes of the
@@ -128,7 +71,6 @@ def linear_pool(
             (Eqs. 1 to 3 omit it, Eq. 11 needs it).
         log_weights: Log weights, in nats and up to a constant, shape (K,), (K, N), or (..., K, N); minus infinity is
             weight zero.
-        draw_log_weights: Log weights of the draws up to a constant, shape (...); equal if not given.
 
     Returns:
         A mixture of K components, or of all draws' components.
@@ -152,8 +94,7 @@ def linear_pool(
     draws = mean.shape[:-2]
     if not draws:
         return Mixture(normalized.squeeze(-1) if log_weights.ndim == 1 else normalized.expand_as(mean), mean, variance)
-    weights = _log_weights_of_draws(mean, draws, draw_log_weights)
-    joint = (normalized + weights[..., None, None]).expand_as(mean)
+    joint = (normalized - math.log(max(draws.numel(), 1))).expand_as(mean)
     return Mixture(*(part.reshape(-1, mean.shape[-1]) for part in (joint, mean, variance)))
 
 
@@ -205,18 +146,6 @@ def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simp
     own = (weights.exp() * (log_precision - log_two_pi)).sum(-2)
     log_c = 0.5 * (log_total - log_two_pi - own + scaled.square().sum(-2))
     return LogLinearPool(origin.squeeze(-2) + shift, -log_total, log_c)
-
-
-def _log_weights_of_draws(like: Tensor, draws: torch.Size, log_weights: Tensor | None) -> Tensor:
-    """Normalized log weights of draws of this shape."""
-    if log_weights is None:
-        return like.new_full(draws, -math.log(max(draws.numel(), 1)))
-    if log_weights.shape != draws:
-        raise ValueError(f"draws of shape {tuple(draws)} need log weights of it, got {tuple(log_weights.shape)}")
-    total = log_weights.flatten().logsumexp(0)
-    if not bool(torch.isfinite(total)):
-        raise ValueError("log weights of the draws must be numbers or minus infinity, and not all minus infinity")
-    return log_weights - total
 
 
 class PooledNormal(NamedTuple):

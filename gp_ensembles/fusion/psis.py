@@ -1,6 +1,5 @@
 """Leave-one-out log densities from posterior draws by Pareto-smoothed importance sampling (PSIS-LOO)."""
 
-import math
 from typing import NamedTuple
 
 from torch import Tensor
@@ -14,28 +13,10 @@ class PSISLOO(NamedTuple):
     Args:
         log_prob: Log predictive densities, shape (..., N).
         pareto_k: Shapes of the tails of the weights, shape (..., N): above 0.7 a density is unreliable.
-
-    Example:
-        >>> import torch
-        >>> found = PSISLOO(torch.tensor([-1.0, -2.0]), torch.tensor([0.1, 0.9]))
-        >>> found.total().item(), found.num_unreliable().item()
-        (-3.0, 1)
     """
 
     log_prob: Tensor
     pareto_k: Tensor
-
-    def total(self) -> Tensor:
-        """Sum over the observations, the expected log predictive density, shape (...)."""
-        return self.log_prob.sum(-1)
-
-    def standard_error(self) -> Tensor:
-        """Standard error of the total as a sum of independent terms, shape (...)."""
-        return self.log_prob.std(-1) * math.sqrt(self.log_prob.shape[-1])
-
-    def num_unreliable(self) -> Tensor:
-        """Observations with a Pareto k above 0.7, shape (...)."""
-        return (~(self.pareto_k <= 0.7)).sum(-1)
 
 
 def psis_loo(log_likelihood: Tensor, *, efficiency: float = 1.0) -> PSISLOO:

@@ -10,8 +10,8 @@ from studies.fusion.sets import MIXTURE, NUM_ROWS
 from studies.harness.experiment import Choices, Experiment, Paper, Size
 
 _PUBLISHED = (
-    "4 chains of 500 draws by the no-U-turn sampler, from draws of the prior, all with equal weight; not 16 of 150 by "
-    "trajectories of learned length from modes, weighted by stacking"
+    "4 chains of 500 draws by NumPyro's no-U-turn sampler, from draws of the prior, all with equal weight; not 16 of "
+    "150 by trajectories of learned length from modes, weighted by stacking"
 )
 
 
@@ -19,7 +19,9 @@ _PUBLISHED = (
 class FusionSettings:
     """Further options."""
 
-    inference: str = field(default="hmc", metadata={"help": "hmc, laplace, or nuts (NumPyro's)"})
+    inference: str = field(
+        default="", metadata={"help": "hmc, laplace, or nuts (NumPyro's); hmc if not given, nuts as published"}
+    )
     chains: int = field(default=0, metadata={"help": "chains; 0 for 16, or 4 as published and of nuts"})
     draws: int = field(default=0, metadata={"help": "draws of each; 0 for 150, or 500 as published and of nuts"})
     num_rows: int = field(default=NUM_ROWS, metadata={"help": "rows, a fifth of them for testing"})

@@ -13,7 +13,6 @@ from gp_ensembles.fusion import (
     HMC,
     NUTS,
     PBHS,
-    Barycenter,
     EqualWeights,
     ExpertPredictions,
     HetGP,
@@ -26,12 +25,9 @@ from gp_ensembles.fusion import (
     linear_pool,
     stacking_weights,
 )
-from gp_ensembles.fusion.adaptation import ChEES
 from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.inference import InferenceMethod, InferenceReport
 from gp_ensembles.fusion.mcmc import EqualChains, StackedChains
-from gp_ensembles.fusion.no_u_turn import NoUTurn
-from gp_ensembles.fusion.rules import FusionRule
 from studies.fusion.sets import FusionPriors, FusionSplit, StackedExperts
 from studies.harness.plan import check_range
 
@@ -45,8 +41,8 @@ class Sampling(NamedTuple):
         inference: One of :data:`INFERENCES`: our batched chains, Laplace's method, or NumPyro's no-U-turn sampler.
         num_chains: Chains.
         num_draws: Draws of each, after as many of warm-up.
-        as_published: No-U-turn chains from draws of the prior, all with equal weight; else trajectories of learned
-            length from modes, and chains weighted by stacking.
+        as_published: Chains start at draws of the prior, and all have equal weight; else those of HMC start at modes,
+            and chains are weighted by stacking.
     """
 
     inference: str
@@ -61,8 +57,7 @@ class Sampling(NamedTuple):
         weighting = EqualChains() if self.as_published else StackedChains()
         if self.inference == "nuts":
             return NUTS(self.num_chains, self.num_draws, self.num_draws, chain_weighting=weighting)
-        trajectory = NoUTurn() if self.as_published else ChEES()
-        settings = HMCSettings(self.num_draws, self.num_draws, trajectory=trajectory)
+        settings = HMCSettings(self.num_draws, self.num_draws)
         if self.as_published:
             return HMC(self.num_chains, settings, weighting, start_iterations=0)
         return HMC(self.num_chains, settings, weighting)
@@ -76,9 +71,9 @@ class Sampling(NamedTuple):
 
 
 def sampling_of(inference: str, num_chains: int, num_draws: int, as_published: bool) -> Sampling:
-    """How posteriors are found, where numbers of zero stand for the usual ones.
+    """How posteriors are found, where no name and numbers of zero stand for the usual ones.
 
-    These are the paper's, 4 chains of 500 draws, as published and for NumPyro, and else 16 of 150.
+    These are the paper's as published, 4 chains of 500 draws by NumPyro's no-U-turn sampler, and else 16 of 150 by HMC.
 
     Raises:
         ValueError: If there is no such inference, NumPyro is not installed, or a number is out of range.
@@ -87,6 +82,7 @@ def sampling_of(inference: str, num_chains: int, num_draws: int, as_published: b
         >>> str(sampling_of("hmc", 0, 0, True))
         'HMC, 4 chains of 500 draws after as many of warm-up'
     """
+    inference = inference or ("nuts" if as_published else "hmc")
     if inference not in INFERENCES:
         raise ValueError(f"--inference must be one of {', '.join(INFERENCES)}, got {inference}")
     if inference == "nuts" and find_spec("numpyro") is None:
@@ -201,7 +197,7 @@ def _stacked(task: FusionTask) -> FusionAnswer:
     return _scored(task, linear_pool(test.mean, test.target_variance, weights))
 
 
-def _ruled(rule: FusionRule) -> Callable[[FusionTask], FusionAnswer]:
+def _ruled(rule: ProductOfExperts) -> Callable[[FusionTask], FusionAnswer]:
     """A rule on the targets' densities, as the paper's pools have it."""
     return lambda task: _scored(task, fuse(task.experts(task.num_experts).test, rule, space="y"))
 
@@ -224,5 +220,4 @@ METHODS: dict[str, FusionMethod] = {
     "equal": FusionMethod("linear pool of them, equal weights", _equal, _RULE),
     "gPoE": FusionMethod("log-linear pool of them, weights 1/K", _ruled(ProductOfExperts(EqualWeights())), _RULE),
     "PoE": FusionMethod("product of them", _ruled(ProductOfExperts()), _RULE),
-    "barycenter": FusionMethod("their Wasserstein-2 barycenter", _ruled(Barycenter()), _RULE),
 }

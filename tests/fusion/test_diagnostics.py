@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.fusion.diagnostics import bulk_ess, mcse_mean, mean_ess, rank_rhat, tail_ess
+from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
 
 F64 = torch.float64
 GOLDEN = Path(__file__).parents[1] / "golden"
-ALL = (rank_rhat, bulk_ess, tail_ess, mean_ess, mcse_mean)
+ALL = (rank_rhat, bulk_ess, mean_ess)
 
 
 def normal(*shape, seed=0):
@@ -47,19 +47,12 @@ def test_the_closed_form_of_an_autoregression(coefficient):
     assert abs(float(found) / expected - 1.0) < 0.15
 
 
-def test_standard_errors_are_those_of_repeated_means():
-    means = autoregressive(400, 1000, 0.7, seed=3).view(100, 4, 1000).mean((1, 2))
-    claimed = mcse_mean(autoregressive(4, 1000, 0.7, seed=5))
-    assert abs(float(means.std() / claimed) - 1.0) < 0.3
-
-
 @settings(max_examples=20)
 @given(st.integers(0, 2**31), st.integers(2, 5), st.integers(8, 41))
 def test_ranks_do_not_see_monotone_transformations(seed, chains, count):
     draws = normal(chains, count, seed=seed)
     torch.testing.assert_close(bulk_ess(draws), bulk_ess(draws.exp()))
     torch.testing.assert_close(rank_rhat(draws), rank_rhat(5.0 * draws - 3.0))
-    torch.testing.assert_close(tail_ess(draws), tail_ess(2.0 * draws), equal_nan=True)
 
 
 @settings(max_examples=20)

@@ -20,8 +20,8 @@ from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.fusion import (
     BHS,
     PBHS,
-    Barycenter,
     ExpertPredictions,
+    ProductOfExperts,
     TabulatedExpert,
     fit_fusion,
     fuse,
@@ -110,9 +110,9 @@ def test_targets_that_do_not_match():
     with pytest.raises(ValueError, match=r"do not fit: \(20, 1\) and \(19,\)"):
         PBHS(X, y[:19], [moment_forecast(y, 1.0)])
     with pytest.raises(ValueError, match="need the inputs X"):
-        fuse([TabulatedExpert(X, y, torch.ones_like(y))], Barycenter(), space="y")
+        fuse([TabulatedExpert(X, y, torch.ones_like(y))], ProductOfExperts(), space="y")
     with pytest.raises(ValueError, match="are 20 rows"):
-        fuse([moment_forecast(y, 1.0), moment_forecast(y[1:], 1.0)], Barycenter(), space="y")
+        fuse([moment_forecast(y, 1.0), moment_forecast(y[1:], 1.0)], ProductOfExperts(), space="y")
     with pytest.raises(TypeError, match="cannot serve as an expert"):
         gather_predictions(["a model"], X)
 

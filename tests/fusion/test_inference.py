@@ -12,17 +12,16 @@ from torch import Tensor
 
 from gp_ensembles.fusion.base import FusionModel, LatentFunctions, PredictiveComponents
 from gp_ensembles.fusion.chees import HMCSettings
-from gp_ensembles.fusion.diagnostics import mcse_mean
 from gp_ensembles.fusion.experts import ExpertPredictions
 from gp_ensembles.fusion.function_priors import FourierPrior
 from gp_ensembles.fusion.inference import PosteriorDraws
 from gp_ensembles.fusion.laplace import LaplaceApproximation, NormalApproximation, hessian, newton, usable_precision
 from gp_ensembles.fusion.leapfrog import leapfrog
 from gp_ensembles.fusion.mcmc import HMC, NUTS, EqualChains, StackedChains, combine_chains
-from gp_ensembles.fusion.mean_field import MeanField
 from gp_ensembles.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
-from gp_ensembles.fusion.modes import MAP, ModeWeights, climb, find_modes
+from gp_ensembles.fusion.modes import MAP, climb, find_modes
 from gp_ensembles.numerics.cholesky import NumericalError
+from tests.fusion.standard_errors import mcse_mean
 
 SHORT = HMCSettings(num_draws=150, num_warmup=150)
 
@@ -112,7 +111,6 @@ NAMES = ["bhs", "pbhs", "mogpe", "pogpe", "het", "hyper", "gaussian"]
 INFERENCES = {
     "map": MAP(num_restarts=3),
     "laplace": LaplaceApproximation(num_restarts=3, num_draws=20),
-    "mean field": MeanField(num_steps=20, num_draws=20, num_restarts=2),
     "hmc": HMC(4, HMCSettings(num_draws=10, num_warmup=20)),
 }
 
@@ -191,9 +189,7 @@ def test_ascents_do_not_see_each_other():
 def test_weights_of_modes():
     model = small("mogpe")
     equal = MAP(num_restarts=4).infer(model, generator=seeded())
-    joint = MAP(num_restarts=4, weights=ModeWeights.JOINT).infer(model, generator=seeded())
     torch.testing.assert_close(equal.log_weights.exp(), torch.full_like(equal.log_weights, 0.25))
-    torch.testing.assert_close(joint.log_weights, model.log_joint(joint.theta).log_softmax(0))
 
 
 @pytest.mark.parametrize("name", ["pbhs", "mogpe", "hyper"])
@@ -215,19 +211,6 @@ def test_laplace_is_exact_for_a_normal_posterior():
     torch.testing.assert_close(
         found.theta.mT.cov(), covariance, rtol=0, atol=0.05 * float(covariance.diagonal().amax())
     )
-
-
-def test_mean_field_of_a_normal_posterior():
-    """The best product of normals has the right means and the inverse diagonal of the precision as variances."""
-    model = gaussian()
-    mean, covariance, evidence = model.posterior()
-    found = MeanField(num_steps=1500, num_draws=20_000).infer(model, generator=seeded())
-    variance = 1.0 / torch.linalg.inv(covariance).diagonal()
-    torch.testing.assert_close(found.theta.mean(0), mean, rtol=0, atol=0.05)
-    torch.testing.assert_close(found.theta.var(0), variance, rtol=0.1, atol=0)
-    # The divergence between two normals with the same mean.
-    gap = 0.5 * (covariance.logdet() - variance.log().sum())
-    assert found.report.log_evidence == pytest.approx(float(evidence - gap), abs=0.3)
 
 
 def test_hmc_of_a_normal_posterior():
@@ -481,8 +464,6 @@ def test_unfinished_search_is_said():
     [
         lambda: MAP(num_restarts=0),
         lambda: LaplaceApproximation(num_draws=0),
-        lambda: MeanField(num_samples=3),
-        lambda: MeanField(rate=0.0),
         lambda: HMC(0),
         lambda: NUTS(0),
         lambda: HMC(jitter=-1.0),

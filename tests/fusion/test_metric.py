@@ -7,12 +7,13 @@ import torch
 
 from gp_ensembles.fusion import HMC, PBHS, HMCSettings, MoGPE, fit_fusion, moment_forecast
 from gp_ensembles.fusion.chees import sample_hmc
-from gp_ensembles.fusion.diagnostics import mcse_mean, rank_rhat
+from gp_ensembles.fusion.diagnostics import rank_rhat
 from gp_ensembles.fusion.fitted import FittedFusion
 from gp_ensembles.fusion.function_priors import FourierPrior
 from gp_ensembles.fusion.laplace import covariance_factor
 from gp_ensembles.fusion.leapfrog import Points, evaluate, leapfrog
 from gp_ensembles.fusion.modes import find_modes
+from tests.fusion.standard_errors import mcse_mean
 
 
 def seeded(seed=0):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from gp_ensembles.fusion.pools import LogLinearPool, linear_pool, log_linear_pool
+from gp_ensembles.fusion.pools import linear_pool, log_linear_pool
 from gp_ensembles.numerics import mixtures, normal
 
 DTYPE = torch.float64
@@ -175,9 +175,6 @@ def test_draws_are_averaged():
     assert pool.component_mean.shape == (30, 4)
     each = mixtures.log_prob(log_weights.log_softmax(-2), mean, variance, y)
     close(pool.log_prob(y), each.flatten(0, 1).logsumexp(0) - math.log(10))
-    of_draws = torch.randn(2, 5, dtype=DTYPE, generator=torch.Generator().manual_seed(1))
-    weighed = linear_pool(mean, variance, log_weights, draw_log_weights=of_draws)
-    close(weighed.log_prob(y), (each + of_draws.flatten().log_softmax(0).reshape(2, 5, 1)).flatten(0, 1).logsumexp(0))
 
 
 def test_draws_of_weights_only():
@@ -189,19 +186,6 @@ def test_draws_of_weights_only():
     pool = log_linear_pool(mean, variance, log_weights)
     assert pool.mean.shape == (6, 4)
     close(log_linear_pool(mean, variance, log_weights[0]).variance, pool.variance[0])
-
-
-def test_quantile_cdf_sample():
-    mean, variance, log_weights = some_experts()
-    pool = log_linear_pool(mean, variance, log_weights)
-    p = torch.tensor([1e-12, 0.1, 0.5, 0.9, 0.999], dtype=DTYPE).unsqueeze(-1)
-    torch.testing.assert_close(pool.cdf(pool.quantile(p)), p.expand(5, 4), rtol=1e-8, atol=0)
-    close(pool.quantile(0.5), pool.mean)
-    draws = pool.sample(20000, generator=torch.Generator().manual_seed(0))
-    assert draws.shape == (20000, 4)
-    error = (draws.mean(0) - pool.mean) / (pool.stddev / math.sqrt(20000))
-    assert bool((error.abs() < 4).all())
-    assert bool(((draws.var(0) / pool.variance - 1).abs() < 0.05).all())
 
 
 def test_gradients():
@@ -249,17 +233,3 @@ def spoil(values, at, value):
 def test_bad_input(pool, change, message):
     with pytest.raises(ValueError, match=message):
         pool(*change(*some_experts()))
-
-
-def test_bad_draws_and_levels():
-    mean, variance, log_weights = some_experts(draws=(2,))
-    with pytest.raises(ValueError, match="need log weights"):
-        linear_pool(mean, variance, log_weights, draw_log_weights=torch.zeros(3, dtype=DTYPE))
-    with pytest.raises(ValueError, match="not all minus infinity"):
-        linear_pool(mean, variance, log_weights, draw_log_weights=torch.full((2,), -torch.inf, dtype=DTYPE))
-    pool = log_linear_pool(mean, variance, log_weights)
-    assert isinstance(pool, LogLinearPool)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        pool.quantile(1.5)
-    with pytest.raises(ValueError, match="at least one"):
-        pool.sample(0)

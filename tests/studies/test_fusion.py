@@ -14,7 +14,6 @@ from scipy.stats import norm
 from gp_ensembles.data import friedman1
 from gp_ensembles.fusion import HMC, HMCSettings, LaplaceApproximation
 from gp_ensembles.fusion.mcmc import NUTS, EqualChains
-from gp_ensembles.fusion.no_u_turn import NoUTurn
 from studies.__main__ import main
 from studies.fusion import generating
 from studies.fusion import methods as fusion_methods
@@ -33,7 +32,7 @@ from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, mean_of
 from studies.harness.sources import Sources
 
-RULES = ["stacking", "equal", "gPoE", "PoE", "barycenter"]
+RULES = ["stacking", "equal", "gPoE", "PoE"]
 LAPLACE = sampling_of("laplace", 0, 0, False)
 HMC_USUAL = sampling_of("hmc", 0, 0, False)
 
@@ -160,7 +159,6 @@ def test_rules_are_those_of_their_names(split, experts):
     center = (mean / variance).sum(0) / precision
     np.testing.assert_allclose(found["PoE"], norm.logpdf(y, center, precision**-0.5))
     np.testing.assert_allclose(found["gPoE"], norm.logpdf(y, center, (precision / 2) ** -0.5))
-    np.testing.assert_allclose(found["barycenter"], norm.logpdf(y, mean.mean(0), np.sqrt(variance).mean(0)))
     stacked = experts(2).predictions.log_prob(experts(2).y).exp().numpy()  # the second half decides
     grid = np.linspace(0, 1, 1001)
     best = grid[np.argmax([np.log(w * stacked[0] + (1 - w) * stacked[1]).sum() for w in grid])]
@@ -207,17 +205,15 @@ def test_figures_have_the_settings_of_the_paper_s(figure, settings):
 
 def test_the_paper_s_chains_are_four_of_five_hundred(monkeypatch):
     usual, published = HMC_USUAL.method(), sampling_of("hmc", 0, 0, True).method()
+    assert sampling_of("", 0, 0, False) == HMC_USUAL
     assert (usual.num_chains, usual.settings.num_draws, usual.settings.num_warmup) == (16, 150, 150)
     assert (published.num_chains, published.settings.num_draws, published.settings.num_warmup) == (4, 500, 500)
-    assert (published.settings.trajectory, published.chain_weighting, published.start_iterations) == (
-        NoUTurn(),
-        EqualChains(),
-        0,
-    )
+    assert (published.chain_weighting, published.start_iterations) == (EqualChains(), 0)
     few = sampling_of("hmc", 5, 70, True).method()
     assert (few.num_chains, few.settings.num_draws) == (5, 70)
     monkeypatch.setattr(fusion_methods, "find_spec", lambda name: name)
     assert sampling_of("nuts", 0, 0, False).method() == NUTS(4, 500, 500)
+    assert sampling_of("", 0, 0, True).method() == NUTS(4, 500, 500, chain_weighting=EqualChains())
     monkeypatch.setattr(fusion_methods, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"--inference nuts needs NumPyro: pip install \"gp_ensembles\[numpyro\]\""):
         sampling_of("nuts", 0, 0, False)
@@ -310,7 +306,7 @@ def test_a_figure_is_written_with_its_picture(tmp_path, choices, quick):
 def test_finished_parts_are_not_run_again(tmp_path, choices, monkeypatch, small):
     text = run("3a", choices)
     rows = read_rows(tmp_path / "fusion_figure_3a.csv")
-    assert len(rows) == 2 * 2 * 5
+    assert len(rows) == 2 * 2 * 4
     content = json.loads((tmp_path / "fusion_figure_3a.json").read_text())
     scores = [float(row["nlpd"]) for row in rows if (row["method"], row["experts"]) == ("PoE", "3")]
     found = next(row for row in content["rows"] if (row["method"], row["num_experts"]) == ("PoE", 3))
