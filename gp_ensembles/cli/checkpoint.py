@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from gp_ensembles.cli.bad_rows import BadRows
+from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_coverages, unpack_scores
-from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
 from gp_ensembles.cli.tables import TableName
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint

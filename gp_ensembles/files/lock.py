@@ -115,9 +115,9 @@ def _refuse_other_machines(path: Path) -> None:
 
 
 def _sign(path: Path) -> None:
-    with suppress(PermissionError):  # Windows lets nobody write into a locked file
-        with OpenFile(path, os.O_WRONLY | os.O_TRUNC) as file:
-            file.write((json.dumps(Owner.here()) + "\n").encode("utf-8"))
+    # Windows lets nobody write into a locked file.
+    with suppress(PermissionError), OpenFile(path, os.O_WRONLY | os.O_TRUNC) as file:
+        file.write((json.dumps(Owner.here()) + "\n").encode("utf-8"))
 
 
 def _is_left_over(partial: Path) -> bool:

@@ -111,9 +111,9 @@ def test_without_locks_of_the_kernel_the_file_is_the_lock(monkeypatch, tmp_path)
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.warns(UserWarning, match="flock not supported"), owned(tmp_path):
-        with pytest.raises(FolderInUseError, match="another process"), owned(tmp_path):
-            pass
+    warned = pytest.warns(UserWarning, match="flock not supported")
+    with warned, owned(tmp_path), pytest.raises(FolderInUseError, match="another process"):
+        take(tmp_path)
     assert os.listdir(tmp_path) == []
 
 
