@@ -11,6 +11,7 @@ from gp_ensembles.cli.history.events import count_events, new_history
 from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
+from gp_ensembles.cli.report.page import write_report
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import summarize_run, summary_table
@@ -147,15 +148,9 @@ def _draw(history: RunHistory, summary: dict[str, object], output: Output, place
     told = summary["time"]
     name, kind = (told["name"], told["kind"]) if isinstance(told, dict) else (None, "")
     if history.num_rows and output.report:
-        drawn_if_possible(REPORT, lambda: _write_report(place / REPORT, summary, history))
+        drawn_if_possible(REPORT, lambda: write_report(place / REPORT, summary, history))
     if output.pictures:
         drawn_if_possible("pictures", lambda: save_pictures(history, place, time_name=name, is_date=kind == "date"))
-
-
-def _write_report(path: Path, summary: dict[str, object], history: RunHistory) -> None:
-    from gp_ensembles.cli.report.page import write_report  # plotly, for runs that have a report
-
-    write_report(path, summary, history)
 
 
 def report(summary: dict[str, object], output: Output) -> str:
