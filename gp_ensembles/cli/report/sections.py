@@ -208,12 +208,13 @@ def _quality(summary: Summary, history: RunHistory) -> Iterator[Section]:
         yield Section("calibration", "Calibration", heading, body, plots)
     entries = {summary["model"]: summary, **summary["baselines"]}
     keys = [key for key in _SCORES if key in summary and not ("error_rate" in summary and key == "log_score")]
-    rows: list[list[object]] = [[name, *(entry.get(key) for key in keys)] for name, entry in entries.items()]
+    rows: list[list[Any]] = [[name, *(entry.get(key) for key in keys)] for name, entry in entries.items()]
     for place, key in enumerate(keys, 1):
-        values = [row[place] * _SCORES[key][1] for row in rows if row[place] is not None]  # type: ignore[operator]
-        for row in rows:
-            if len(values) > 1 and _SCORES[key][1] and row[place] is not None:
-                row[place] = Best(row[place]) if row[place] * _SCORES[key][1] == max(values) else row[place]
+        sign, known = _SCORES[key][1], [row for row in rows if row[place] is not None]
+        best = max((sign * row[place] for row in known), default=0.0)
+        for row in known:
+            if sign and len(known) > 1 and sign * row[place] == best:
+                row[place] = Best(row[place])
     won, ranked = sum(isinstance(value, Best) for value in rows[0]), sum(bool(_SCORES[key][1]) for key in keys)
     heading = f"Best of {len(rows)} predictors by {won} of {ranked} scores"
     caption = f"Scores of {summary['rows_scored']} targets; ★ marks the best"

@@ -25,8 +25,10 @@ def escaped(value: object) -> str:
     """
     if isinstance(value, Markup):
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float | None):
-        return html.escape({True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else str(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float | None):
+        return html.escape(str(value))
     if value is None:
         return "–"
     size = abs(value)
