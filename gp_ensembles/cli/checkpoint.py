@@ -16,12 +16,18 @@ from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.notable import Notable
 from gp_ensembles.tables import Rows
 
+
+def _without_history(content: dict[str, Any]) -> dict[str, Any]:
+    """Version 7 recorded the run for its report in another layout: the record starts again."""
+    return {**content, "history": None}
+
+
 _KIND = Kind(
     "gp_ensembles stream",
-    7,
+    8,
     "a stream",
     "give the checkpoint.pt that stream or resume wrote",
-    (unchanged,),
+    (unchanged, _without_history),
     ("model/config", "model/warm_X", "model/warm_y"),
 )
 
