@@ -58,8 +58,8 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "metrics": (frozenset({"numerics"}), frozenset()),
     # numpy: recursions over rows on a few dozen numbers.
     "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
-    # What writes files. safetensors: states that other programs read.
-    "files": (frozenset(), frozenset({"safetensors"})),
+    # What writes files. safetensors: states that other programs read. filelock: one writer of a folder.
+    "files": (frozenset(), frozenset({"safetensors", "filelock"})),
     # pandas: dates. narwhals, pyarrow: frames and Parquet files. sklearn: codes of categories.
     "tables": (frozenset(), frozenset({"numpy", "pandas", "narwhals", "pyarrow", "sklearn"})),
     "data": (frozenset({"files", "tables"}), frozenset({"numpy", "river", "sklearn"})),
@@ -151,7 +151,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # The command line.
     "cli": (
         EVERYTHING,
-        frozenset({"numpy", "sklearn", "tqdm", "jsonargparse", "yaml"}),
+        frozenset({"numpy", "plotly", "sklearn", "tqdm", "jsonargparse", "yaml"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
     # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used.

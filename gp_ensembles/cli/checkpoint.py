@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from gp_ensembles.cli.bad_rows import BadRows
+from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_coverages, unpack_scores
-from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
 from gp_ensembles.cli.tables import TableName
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
@@ -16,12 +16,18 @@ from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.notable import Notable
 from gp_ensembles.tables import Rows
 
+
+def _without_history(content: dict[str, Any]) -> dict[str, Any]:
+    """Version 7 recorded the run for its report in another layout: the record starts again."""
+    return {**content, "history": None}
+
+
 _KIND = Kind(
     "gp_ensembles stream",
-    7,
+    8,
     "a stream",
     "give the checkpoint.pt that stream or resume wrote",
-    (unchanged,),
+    (unchanged, _without_history),
     ("model/config", "model/warm_X", "model/warm_y"),
 )
 

@@ -7,17 +7,19 @@ from pathlib import Path
 
 from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.error_messages import drawn_if_possible
+from gp_ensembles.cli.history.events import count_events, new_history
+from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
-from gp_ensembles.cli.report.events import happened, new_history
-from gp_ensembles.cli.report.history import RunHistory
-from gp_ensembles.cli.report.page import REPORT, write_report
+from gp_ensembles.cli.report.page import write_report
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import summarize_run, summary_table
 from gp_ensembles.cli.writing import CHECKPOINT, OutputFolder
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import RowStream
+
+REPORT = "report.html"
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _feed(scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: O
     with progress_bar("stream", total, output.progress) as bar:
         for chunk in scored.chunks(rows, repeat_pending=repeat_pending):
             folder.append(chunk.tail(max(0, first_row - chunk.first_row)), scored.table.encoder.clock)
-            history.add(chunk, happened(scored))
+            history.add(chunk, count_events(scored))
             if time.monotonic() - saved >= output.checkpoint_seconds:
                 folder.checkpoint(scored)
                 saved = time.monotonic()

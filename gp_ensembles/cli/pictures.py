@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gp_ensembles.cli.report.history import RunHistory
+from gp_ensembles.cli.history.record import RunHistory
 
 PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
 _MOST_RUNS, _LAST_ROWS = 500, 200
@@ -36,7 +36,7 @@ def save_pictures(
         return []
     bins, first = history.bins, history.first_row
     assert first is not None
-    sums = {history.model_name: bins.sum("log_prob")}
+    sums = {history.model_name: bins["sum log_prob"]}
     sums |= {name: history.baseline_sums(name) for name in history.baselines}
     weights = history.weights()
     layers, names = np.stack(list(weights.values())), [", ".join(family) for family in weights]
@@ -44,7 +44,7 @@ def save_pictures(
         log_weights = np.log(layers / layers.sum(0))
     figures = {
         "weights.png": plot_weights(log_weights, names, rows=history.centers()),
-        "score.png": plot_score_sums(first - 1 + np.cumsum(bins.sizes), bins.sum("targets"), sums),
+        "score.png": plot_score_sums(first - 1 + np.cumsum(bins.sizes), bins["count y"], sums),
     }
     if history.is_class:
         figures["calibration.png"] = plot_class_counts(history.reliability, history.confidence_counts)
@@ -54,12 +54,10 @@ def save_pictures(
         if bins.width == 1:
             figures["bands.png"] = plot_bands(y, mean, lower, upper, target_name=target, first_row=first)
         else:
-            runs = history.runs(_MOST_RUNS)
             recent = history.recent()
             last = {name: recent[name][-_LAST_ROWS:] for name in ("y", "mean", "lower", "upper")}
-            figures["bands.png"] = plot_long_bands(
-                Runs(runs.rows, *runs[2:]), last, target_name=target, last_row=history.last_row
-            )
+            runs = Runs(**history.runs(_MOST_RUNS))
+            figures["bands.png"] = plot_long_bands(runs, last, target_name=target, last_row=history.last_row)
         if history.pit_counts.sum():
             figures["calibration.png"] = plot_pit_counts(history.pit_counts)
     times = history.times()

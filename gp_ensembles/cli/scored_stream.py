@@ -12,6 +12,7 @@ from torch import Tensor
 from gp_ensembles.calibration.coverage import CoverageState, init_coverage
 from gp_ensembles.cli.bad_rows import BadRows, Policy
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
+from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.predictions import (
     Chunk,
     Coverages,
@@ -22,7 +23,6 @@ from gp_ensembles.cli.predictions import (
     score_block,
     score_discrete_block,
 )
-from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.tables import TableName, check_table, check_warm_up_rows
 from gp_ensembles.metrics.discrete import ClassScores
 from gp_ensembles.metrics.streaming import StreamScores

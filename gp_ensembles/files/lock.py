@@ -1,8 +1,7 @@
-"""One owner of a folder at a time: a file in it names the process, and the kernel knows whether that still lives.
+"""One owner of a folder at a time: a lock file in it, locked with ``filelock``, holds the name of the process.
 
-The owner holds a lock of the kernel on the file (``flock``), which goes with the process, however it ends. So a file
-that another process of this machine left behind is recognized by being free, whatever became of its number since,
-also across containers. Where the file system has no such locks, the number and the start of the process are looked up.
+The lock is one of the kernel, which goes with the process, however it ends: a file that a killed process has left
+behind is free.
 """
 
 import json
@@ -11,19 +10,16 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from errno import EACCES, EAGAIN
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from filelock import FileLock, SoftFileLock, Timeout
 
 from gp_ensembles.files.operations import OpenFile, make_folder, remove_if_possible
 from gp_ensembles.files.replacing import PARTIAL
 
-if sys.platform != "win32":
-    import fcntl
-
 LOCK = "run.lock"
-_LONGEST = 4096  # bytes of a lock file
 
 
 class FolderInUseError(OSError):
@@ -36,62 +32,30 @@ class Owner(NamedTuple):
     Attributes:
         pid: Number of its process.
         host: Name of its machine.
-        boot: What names the time since its machine was started; empty where that is not known.
-        born: When its process was started, in ticks of that time; empty where that is not known.
+        boot: Identifier of the running system, the same in all containers of a machine; empty where there is none.
         since: When it took the folder, in local time.
     """
 
     pid: int
     host: str
     boot: str
-    born: str
     since: str
 
     @classmethod
     def here(cls) -> "Owner":
         """This process."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        return cls(os.getpid(), socket.gethostname(), _boot(), _born(os.getpid()), since)
+        boot = ""
+        with suppress(OSError):
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return cls(os.getpid(), socket.gethostname(), boot, time.strftime("%Y-%m-%d %H:%M:%S"))
 
-    @property
-    def lives(self) -> bool:
-        """Whether a process of that number and start runs on this machine."""
-        if sys.platform == "win32":
-            return True  # looking for it would end it
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except (PermissionError, OverflowError):
-            pass
-        return not self.born or _born(self.pid) in ("", self.born)
-
-
-def _boot() -> str:
-    return _line(Path("/proc/sys/kernel/random/boot_id"))
-
-
-def _born(pid: int) -> str:
-    """Start of a process: the 22nd field of its status, counted after its name, which may hold anything."""
-    fields = _line(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return fields[19] if len(fields) > 19 else ""
-
-
-def _line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.since}"
 
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Inside, this process is the only one that writes into a folder.
-
-    The folder is made if need be. Partial files that processes left which are no more are removed.
-
-    Args:
-        folder: The folder.
+    """Make a folder if need be and be its only writer inside; partial files of processes that ended are removed.
 
     Raises:
         FolderInUseError: If another process writes into it, or one of another machine did and may still.
@@ -109,108 +73,64 @@ def owned(folder: Path) -> Iterator[None]:
     """
     make_folder(folder)
     path = folder / LOCK
-    file = _take(path)
+    _refuse_other_machines(path)
+    lock = FileLock(path)
     try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        owner = _owner_of(path)
+        what = "has just been taken by another process" if owner is None else f"is being written by {owner}"
+        raise FolderInUseError(f"{folder} {what}; wait until it has ended, or choose another folder") from None
+    is_soft = isinstance(lock, SoftFileLock)  # its class, where the file system has no locks: the file is the lock
+    try:
+        if not is_soft:
+            _sign(path)
         for partial in folder.glob(f".*{PARTIAL}"):
             if _is_left_over(partial):
                 remove_if_possible(partial)
         yield
     finally:
-        if _is_at(file, path):
-            remove_if_possible(path)
-        file.close()
+        if not is_soft:
+            remove_if_possible(path)  # while it is locked: afterwards it may be another's
+        lock.release()
 
 
-def _take(path: Path) -> OpenFile:
-    """The open lock file, with our name in it."""
-    while True:
-        file, is_new = _opened(path)
-        is_free: bool | None = False
-        try:
-            is_free = _hold(file)
-            if is_free and not _is_at(file, path):  # its owner has just removed it
-                file.close()
-                continue
-            owner = None if is_new else _owner_of(file)
-            _refuse(path, owner, is_free)
-            _sign(file)
-        except BaseException:
-            if is_new and is_free is not False:
-                remove_if_possible(path)
-            file.close()
-            raise
-        return file
-
-
-def _opened(path: Path) -> tuple[OpenFile, bool]:
-    while True:
-        try:
-            return OpenFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), True
-        except FileExistsError:
-            pass
-        try:
-            return OpenFile(path, os.O_RDWR), False
-        except FileNotFoundError:
-            pass  # removed in between
-
-
-def _hold(file: OpenFile) -> bool | None:
-    """Take the kernel's lock: whether it was free; ``None`` where there is no such thing."""
-    if sys.platform == "win32":
-        return None
+def _owner_of(path: Path) -> Owner | None:
+    """Who has signed the file; nobody if there is none or its owner died before that."""
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return False if error.errno in (EAGAIN, EACCES) else None
-    return True
-
-
-def _is_at(file: OpenFile, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:
-        return False
-
-
-def _owner_of(file: OpenFile) -> Owner | None:
-    """Who has signed the file; nobody if its owner died before that."""
-    try:
-        file.seek(0)
-        pid, *texts = json.loads(os.read(file.fileno(), _LONGEST))
+        pid, *texts = json.loads(path.read_text(encoding="utf-8"))
         return Owner(int(pid), *map(str, texts))
-    except (ValueError, TypeError):
+    except (OSError, ValueError, TypeError):
         return None
 
 
-def _refuse(path: Path, owner: Owner | None, is_free: bool | None) -> None:
-    """Raise if the folder has an owner that lives, or may."""
-    if owner is None:
-        if is_free is False:
-            raise FolderInUseError(f"{path.parent} has just been taken by another process; choose another folder")
-        return
-    here = Owner.here()
-    who = f"process {owner.pid} on {owner.host}, since {owner.since}"
-    same_boot = owner.boot == here.boot if here.boot else owner.host == here.host
-    if is_free is False or (is_free is None and same_boot and owner.lives):
+def _refuse_other_machines(path: Path) -> None:
+    """Locks of some network file systems do not reach beyond a machine, so a file signed on another one is refused."""
+    owner, here = _owner_of(path), Owner.here()
+    if owner is not None and owner.host != here.host and (owner.boot != here.boot or not here.boot):
         raise FolderInUseError(
-            f"{path.parent} is being written by {who}; wait until it has ended, or choose another folder"
-        )
-    if not same_boot and owner.host != here.host:
-        raise FolderInUseError(
-            f"{path.parent} was taken by {who}, another machine, so it cannot be seen from here whether that still "
+            f"{path.parent} was taken by {owner}, another machine, so it cannot be seen from here whether that still "
             f"runs; if it does not, remove {path}"
         )
 
 
-def _sign(file: OpenFile) -> None:
-    file.truncate(0)
-    file.seek(0)
-    file.write((json.dumps(Owner.here()) + "\n").encode("utf-8"))
+def _sign(path: Path) -> None:
+    # Windows lets nobody write into a locked file.
+    with suppress(PermissionError), OpenFile(path, os.O_WRONLY | os.O_TRUNC) as file:
+        file.write((json.dumps(Owner.here()) + "\n").encode("utf-8"))
 
 
 def _is_left_over(partial: Path) -> bool:
-    """Whether the process that was writing a partial file is no more, or is this one, which writes none yet."""
+    """Whether the process that was writing a partial file has ended, or is this one, which writes none yet."""
     number = partial.name.removesuffix(PARTIAL).rpartition(".")[2]
-    if not number.isdecimal():
-        return False
-    return int(number) == os.getpid() or not Owner(int(number), "", "", "", "").lives
+    if not number.isdecimal() or int(number) == os.getpid():
+        return number.isdecimal()
+    if sys.platform == "win32":
+        return False  # looking for a process would end it
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return False

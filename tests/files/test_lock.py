@@ -85,7 +85,7 @@ def test_a_lock_whose_owner_died_before_it_signed_is_free(tmp_path, text):
 def test_a_stale_lock_of_this_machine_is_taken_over(tmp_path, gone):
     for changes in (
         {"pid": gone},
-        {"born": "1"},
+        {"pid": os.getpid()},
         {"boot": "before the machine was started again"},
         {"host": "renamed"},
     ):
@@ -106,27 +106,15 @@ def test_a_lock_of_another_machine_is_refused_with_what_to_do(tmp_path):
     assert take(tmp_path) == os.getpid()
 
 
-@pytest.fixture
-def no_kernel_locks(monkeypatch):
-    """A file system that knows none."""
-
+def test_without_locks_of_the_kernel_the_file_is_the_lock(monkeypatch, tmp_path):
     def refuse(descriptor, operation):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-
-
-@pytest.mark.usefixtures("no_kernel_locks")
-def test_without_locks_of_the_kernel_processes_are_looked_up(holder, gone):
-    folder, process = holder
-    with pytest.raises(FolderInUseError, match=f"process {process.pid} on"):
-        take(folder)
-    for changes in ({"pid": gone}, {"born": "1"}, {"boot": "another"}):
-        sign(folder, **changes)
-        assert take(folder) == os.getpid()
-    sign(folder)  # this very process
-    with pytest.raises(FolderInUseError, match=f"process {os.getpid()} on"):
-        take(folder)
+    warned = pytest.warns(UserWarning, match="flock not supported")
+    with warned, owned(tmp_path), pytest.raises(FolderInUseError, match="another process"):
+        take(tmp_path)
+    assert os.listdir(tmp_path) == []
 
 
 def test_partial_files_of_processes_that_are_no_more_are_removed(holder, gone, tmp_path):

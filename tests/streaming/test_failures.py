@@ -78,4 +78,4 @@ def test_the_command_line_tells_of_it(tmp_path, monkeypatch, capsys):
     (failure,) = summary["failures"]
     assert (failure["row"], failure["times"]) == (101, 1)
     assert f"{failure['name']} failed at row 101 (" in capsys.readouterr().out
-    assert "experts that failed and were kept out for a while" in (tmp_path / "out" / "report.html").read_text()
+    assert "experts quarantined after a failure" in (tmp_path / "out" / "report.html").read_text()

@@ -2,7 +2,22 @@
   "use strict";
   const byId = (id) => document.getElementById(id);
   const root = document.documentElement;
-  const narrow = () => window.matchMedia("(max-width: 720px)").matches;
+  const isNarrow = () => window.matchMedia("(max-width: 720px)").matches;
+
+  // What all plots have in common; colors are variables of the style sheet.
+  const axis = {
+    gridcolor: "var(--grid)", linecolor: "var(--grid)", tickcolor: "var(--grid)", zeroline: false, automargin: true,
+    title: { standoff: 8 },
+  };
+  const look = {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "x unified", bargap: 0,
+    font: { family: "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", size: 13, color: "var(--ink)" },
+    margin: { l: 56, r: 16, t: 8, b: 44 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: "var(--muted)", activecolor: "var(--ink)" },
+    hoverlabel: { bgcolor: "var(--card)", bordercolor: "var(--grid)", font: { color: "var(--ink)" } },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
+    xaxis: axis, yaxis: axis,
+  };
 
   async function inflated(id) {
     const bytes = Uint8Array.from(atob(byId(id).textContent.trim()), (letter) => letter.charCodeAt(0));
@@ -10,15 +25,11 @@
     return await new Response(stream).text();
   }
 
-  // Long lists of numbers stand once in the file; colors are variables of the style sheet.
-  function resolved(node, arrays, style) {
-    if (typeof node === "string") {
-      return node.startsWith("var(--") ? style.getPropertyValue(node.slice(4, -1)).trim() : node;
-    }
-    if (Array.isArray(node)) return node.map((part) => resolved(part, arrays, style));
-    if (node === null || typeof node !== "object") return node;
-    if ("array" in node) return arrays[node.array];
-    return Object.fromEntries(Object.entries(node).map(([key, part]) => [key, resolved(part, arrays, style)]));
+  // The same with colors in place of their variables.
+  function colored(node) {
+    const style = getComputedStyle(root);
+    return JSON.parse(JSON.stringify(node).replace(/"var\((--[\w-]+)\)"/g, (_, name) =>
+      JSON.stringify(style.getPropertyValue(name).trim())));
   }
 
   // Milliseconds since 1970 (UTC), or the number itself.
@@ -29,7 +40,8 @@
     return Number.isNaN(number) ? Date.parse(`${day}T${clock}Z`) : number;
   }
 
-  function fitted(data, low, high, start) {
+  // The range of what is seen; the given one if there is none.
+  function fitted(data, low, high, given) {
     let least = Infinity, most = -Infinity;
     for (const trace of data) {
       if (trace.visible === false || trace.visible === "legendonly" || trace.yaxis === "y2") continue;
@@ -40,9 +52,37 @@
         most = Math.max(most, value);
       }
     }
-    if (!(most > least)) return start;
+    if (!(most > least)) return given;
     const margin = 0.05 * (most - least);
     return [least - margin, most + margin];
+  }
+
+  // Traces of a plot in levels of detail: the finest ones that know the whole range and are not too many in it, and the
+  // coarsest on both sides, so that the slider shows the whole run.
+  function detailed(data, levels, low, high) {
+    const starts = levels.map((_, k) => (k ? levels[k - 1].traces : 0));
+    const fits = (level, k) => {
+      if (low < level.from || low > level.to) return false;
+      const seen = data[starts[k]].x.filter((x) => x >= low && x <= high).length;
+      return seen > 0 && seen <= level.most;
+    };
+    const chosen = levels.findLastIndex(fits);
+    if (chosen < 1) return data;
+    const level = levels[chosen];
+    const pad = (high - low) / 2;
+    const [first, last] = [Math.max(low - pad, level.from), Math.min(high + pad, level.to)];
+    const part = (trace, isKept) => {
+      const kept = [...trace.x.keys()].filter((k) => isKept(trace.x[k]));
+      return { ...trace, x: kept.map((k) => trace.x[k]), y: kept.map((k) => trace.y[k]) };
+    };
+    const coarse = data.slice(0, levels[0].traces).map((trace) => ({ ...trace, showlegend: false }));
+    return [
+      ...coarse.map((trace) => part(trace, (x) => x < first)),
+      ...coarse.map((trace) => part(trace, (x) => x > last)),
+      ...data.slice(starts[chosen], level.traces)
+        .map((trace) => ({ ...part(trace, (x) => x >= first && x <= last), visible: true })),
+      ...data.slice(levels.at(-1).traces),
+    ];
   }
 
   try {
@@ -50,103 +90,54 @@
     const script = document.createElement("script");
     script.textContent = await inflated("plotly-gz");
     document.head.append(script);
-    const { arrays, extent, figures } = JSON.parse(await inflated("figures-gz"));
-    const plots = new Map();
+    const { extent, figures } = JSON.parse(await inflated("figures-gz"));
+    let shown = {};  // figures in the colors of the day
     let isBusy = false;
-
-    // The finest traces that know the whole range and are not too many in it.
-    function levelFor(figure, low, high) {
-      const fits = (level) => {
-        if (low < level.from || low > level.to) return false;
-        const seen = figure.data[level.traces[0]].x.filter((x) => x >= low && x <= high).length;
-        return seen > 0 && seen <= level.most;
-      };
-      for (let k = figure.levels.length - 1; k > 0; k--) if (fits(figure.levels[k])) return k;
-      return 0;
-    }
-
-    // Traces of a level around what is seen, with the coarsest ones on both sides, so that the slider shows the whole run.
-    function dataFor(figure, chosen, low, high) {
-      const { data } = figure;
-      if (chosen === 0) return data;
-      const level = figure.levels[chosen];
-      const pad = (high - low) / 2;
-      const [first, last] = [Math.max(low - pad, level.from), Math.min(high + pad, level.to)];
-      const part = (trace, isKept) => {
-        const kept = [...trace.x.keys()].filter((k) => isKept(trace.x[k]));
-        return { ...trace, x: kept.map((k) => trace.x[k]), y: kept.map((k) => trace.y[k]) };
-      };
-      const coarse = figure.levels[0].traces.map((k) => ({ ...data[k], showlegend: false }));
-      const ends = figure.levels.at(-1).traces.at(-1) + 1;
-      return [
-        ...coarse.map((trace) => part(trace, (x) => x < first)),
-        ...coarse.map((trace) => part(trace, (x) => x > last)),
-        ...level.traces.map((k) => ({ ...part(data[k], (x) => x >= first && x <= last), visible: true })),
-        ...data.slice(ends),
-      ];
-    }
 
     async function zoom(range) {
       isBusy = true;
-      try {
-        const [low, high] = (range || extent).map(place);
-        for (const [id, plot] of plots) {
-          const figure = figures[id];
-          if (figure.group !== "time") continue;
-          if (!figure.levels) {
-            await window.Plotly.relayout(plot, { "xaxis.range": [low, high] });
-            continue;
-          }
-          const data = dataFor(figure, levelFor(figure, low, high), low, high);
-          const { xaxis, yaxis } = figure.layout;
-          const height = range === null ? yaxis.range : fitted(data, low, high, yaxis.range);
-          await window.Plotly.react(plot, data, {
-            ...structuredClone(figure.layout), dragmode: plot.layout.dragmode,
-            xaxis: { ...xaxis, range: [low, high] }, yaxis: { ...yaxis, range: height },
-          });
+      const [low, high] = (range || extent).map(place);
+      for (const [id, { data, layout }] of Object.entries(shown)) {
+        if (!layout.meta.is_over_time) continue;
+        if (!layout.meta.levels) {
+          await window.Plotly.relayout(id, { "xaxis.range": [low, high] });
+          continue;
         }
-        root.dataset.range = JSON.stringify([low, high]);
-      } finally {
-        isBusy = false;
+        const seen = detailed(data, layout.meta.levels, low, high);
+        const next = structuredClone(layout);
+        next.dragmode = byId(id).layout.dragmode;
+        next.xaxis.range = [low, high];
+        if (range !== null) next.yaxis.range = fitted(seen, low, high, layout.yaxis.range);
+        await window.Plotly.react(id, seen, next);
       }
+      root.dataset.range = JSON.stringify([low, high]);
+      isBusy = false;
     }
 
-    // From the file's figures, so that other colors can be taken later.
-    const raw = JSON.stringify(figures);
-
     async function draw() {
-      const style = getComputedStyle(root);
-      Object.assign(figures, resolved(JSON.parse(raw), arrays, style));
-      for (const [id, figure] of Object.entries(figures)) {
-        const plot = byId(id);
-        const { data, layout } = figure;
-        if (figure.group === "time") layout.xaxis.range = extent.slice();
-        if (layout.xaxis.rangeslider) layout.xaxis.rangeslider.range = extent.slice();
+      shown = colored(figures);
+      for (const [id, { data, layout }] of Object.entries(shown)) {
+        const { is_over_time, levels, height } = layout.meta;
+        layout.template = { layout: colored(look) };
+        if (is_over_time) layout.xaxis.range = extent.slice();
+        if (levels) layout.xaxis.rangeslider.range = extent.slice();
         const named = data.filter((trace) => trace.showlegend !== false && trace.visible !== false).length;
-        layout.height = figure.height || (narrow() ? 290 + 15 * named : figure.levels ? 460 : 320);
-        if (narrow()) {
-          layout.margin = { ...layout.margin, l: 44, r: 6 };
-          layout.font = { ...layout.font, size: 11 };
-        }
+        layout.height = height || (isNarrow() ? 290 + 15 * named : levels ? 460 : 320);
+        if (isNarrow()) Object.assign(layout, { margin: { ...look.margin, l: 44, r: 6 }, font: { size: 11 } });
         if (window.matchMedia("(pointer: coarse)").matches) layout.dragmode = false;  // so that the page scrolls
         // Plotly writes into what it is given.
-        await window.Plotly.newPlot(plot, data.map((trace) => ({ ...trace })), structuredClone(layout), {
-          responsive: true, displayModeBar: narrow() ? false : "hover", displaylogo: false, scrollZoom: false,
+        await window.Plotly.newPlot(id, data.map((trace) => ({ ...trace })), structuredClone(layout), {
+          responsive: true, displayModeBar: isNarrow() ? false : "hover", displaylogo: false, scrollZoom: false,
           doubleClick: "reset", modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], plotlyServerURL: "",
           toImageButtonOptions: { format: "svg", filename: id },
         });
-        plots.set(id, plot);
-        if (figure.group !== "time") continue;
-        plot.removeAllListeners("plotly_relayout");
-        plot.on("plotly_relayout", (event) => {
+        if (!is_over_time) continue;
+        byId(id).removeAllListeners("plotly_relayout");
+        byId(id).on("plotly_relayout", (event) => {
+          const range = event["xaxis.range"] || [event["xaxis.range[0]"], event["xaxis.range[1]"]];
           if (isBusy) return;
           if (event["xaxis.autorange"]) zoom(null);
-          else if (event["xaxis.range"]) zoom(event["xaxis.range"]);
-          else if ("xaxis.range[0]" in event) {
-            const range = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
-            const isWhole = range.every((end, k) => place(end) === extent[k]);
-            zoom(isWhole ? null : range);
-          }
+          else if (range[0] !== undefined) zoom(range.every((end, k) => place(end) === extent[k]) ? null : range);
         });
       }
     }
@@ -160,7 +151,7 @@
       });
     }
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-    root.dataset.drawn = String(plots.size);
+    root.dataset.drawn = String(Object.keys(shown).length);
   } catch (error) {
     byId("notice").textContent = `The plots could not be drawn: ${error.message}. All tables are below.`;
     root.dataset.failed = String(error);

@@ -1,380 +1,318 @@
-"""The sections of a report, in the order of the questions: what was said, how good it was, when it was not, why."""
+"""The sections of a report and its findings: predictions, how good they were, where they were not, and why."""
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from gp_ensembles.calibration.coverage import WINDOW
-from gp_ensembles.cli.report import figures, score_tables
-from gp_ensembles.cli.report.events import kind_of
+from gp_ensembles.cli.history.events import title_of
+from gp_ensembles.cli.history.record import RECENT, RunHistory
+from gp_ensembles.cli.history.windows import Window
+from gp_ensembles.cli.report import figures
 from gp_ensembles.cli.report.figures import Axis
-from gp_ensembles.cli.report.findings import coverage_heading, percent, score_heading, signed, weights_heading
-from gp_ensembles.cli.report.history import PIT_BINS, RunHistory
-from gp_ensembles.cli.report.markup import Column, Markup, escaped, joined, number_text, table
-from gp_ensembles.cli.report.windows import COVERAGE, Window
+from gp_ensembles.cli.report.tables import Best, Markup, escaped, table
 
 Summary = Mapping[str, Any]
 _DAY = 86_400_000.0
 _MOST_WINDOWS = 5
-_LAST_ROWS = (2000, 200)
-_COLUMN_TITLES = {"name": "column", "made": "what was made of it", "num_inputs": "inputs"}
+# Of each score: its name and unit, and whether more (1) or less (-1) of it is better, if either is.
+_SCORES = {
+    "log_score": ("log score\nnats per row, more is better", 1),
+    "log_loss": ("log loss\nnats per row, less is better", -1),
+    "error_rate": ("error rate\nless is better", -1),
+    "brier": ("Brier score\nless is better", -1),
+    "calibration_error": ("calibration error\n0 is calibrated", -1),
+    "crps": ("CRPS\nunits of the target, less is better", -1),
+    "mean_absolute_error": ("mean absolute error\nunits of the target", -1),
+    "nmse": ("NMSE\nsquared error over the variance", -1),
+    "coverage_90": ("coverage\nof 90 % intervals", 0),
+    "mean_squared_z": ("mean squared z\n1 is calibrated", 0),
+}
+_GUESTS = {
+    "num_answered": "answered\nrows", "num_absent": "absent\nrows", "log_score": "log score\nits own, nats per row",
+    "ensemble_log_score": "the ensemble's\non the same targets", "regret": "regret\nnats in all",
+    "bound": "bound\nwhatever the targets", "weight": "weight\nnow", "mean_weight": "weight\non average",
+}  # fmt: skip
 
 
 class Section(NamedTuple):
-    """A part of the page.
-
-    Attributes:
-        name: Its place in the page.
-        kicker: What it is about.
-        heading: What it says.
-        body: Its HTML.
-        figures: Plots by the place that ``body`` has for them.
-    """
+    """A part of the page: its name, subject, heading, HTML, and the plots that the HTML has places for."""
 
     name: str
-    kicker: str
+    subject: str
     heading: str
-    body: Markup
-    figures: dict[str, Any] = {}  # noqa: RUF012 (never written to)
+    body: str
+    plots: Mapping[str, Any] = {}
 
 
-def sections_of(summary: Summary, history: RunHistory) -> tuple[list[Section], tuple[float, float]]:
-    """Sections of a report, and the first and the last place of its time axis; those without content are left out."""
-    axis = figures.axis_of(history, summary.get("time"))
-    recent = history.recent()
-    times = history.bins.least("time")
-    assert history.first_row is not None
-    first = axis.place(float(history.first_row), float(times[0]))
-    last = axis.place(float(recent["row"][-1]), float(recent["time"][-1]))
-    extent = (first, last if last > first else first + 1.0)
-    makers: Sequence[Callable[[Summary, RunHistory, Axis, tuple[float, float]], Section | None]] = (
-        _predictions, _scores, _coverage, _worst, _weights, _calibration,
-    )  # fmt: skip
-    found = [make(summary, history, axis, extent) for make in makers]
-    found += [_table(summary), _guests(summary), _happened(history, axis, extent), _columns(summary)]
-    return [section for section in [*found, _settings(summary)] if section is not None], extent
+class Lead(NamedTuple):
+    """The log score of the model minus that of the best baseline, nats per row, and its standard error."""
+
+    baseline: str
+    difference: float
+    error: float
+
+    @property
+    def size(self) -> str:
+        """The difference without its sign."""
+        return f"{abs(self.difference):.2f} nats"
+
+    @property
+    def side(self) -> str:
+        """Where the model stands: level with the baseline within two standard errors."""
+        if abs(self.difference) <= 2 * self.error:
+            return f"level with {self.baseline}, the best baseline"
+        return f"{'ahead of' if self.difference > 0 else 'behind'} {self.baseline}, the best baseline"
+
+    @property
+    def words(self) -> str:
+        """The size, where it can be told from zero, and the side."""
+        return self.side if abs(self.difference) <= 2 * self.error else f"{self.size} per row {self.side}"
 
 
-def _predictions(summary: Summary, history: RunHistory, axis: Axis, extent: tuple[float, float]) -> Section:
-    buttons: list[tuple[str, tuple[float, float] | None]] = [("Whole run", None)]
-    recent = axis.places(history.recent()["row"], history.recent()["time"])
-    for num in _LAST_ROWS:
-        if history.num_rows > num and len(recent) >= num:
-            buttons.append((f"Last {number_text(num)} rows", (float(recent[-num]), extent[1])))
-    if axis.is_date:
-        spans = (("Last week", 7), ("Last day", 1))
-        buttons += [
-            (name, (extent[1] - days * _DAY, extent[1])) for name, days in spans if extent[1] - extent[0] > days * _DAY
-        ]
-    worst = _worst_windows(history)
-    if worst:
-        buttons.append(("Worst window", figures.window_range(axis, worst[0])))
-    width = history.bins.width
-    notes = ["Drag to zoom, double-click for the whole run; all plots over time follow."]
-    if history.is_class:
-        heading = "How sure the predictions were, and how often they were right"
-        figure = figures.certainty(history, axis)
-    else:
-        heading = f"{history.target_name}: what was predicted, and what came"
-        figure = figures.predictions(history, axis)
-    if width > 1 and not history.is_class:
-        rows = len(recent)
-        notes.append(
-            f"Seen as a whole, {width} rows are one point; the last {number_text(rows)} rows appear one by one when "
-            f"you zoom into them. predictions.csv has every row."
-        )
-    if history.windows.num_broken and not history.is_class:
-        notes.append(
-            joined(
-                Markup('<span class="key"></span> '),
-                "windows of 500 targets in which the intervals broke their promise",
-            )
-        )
-    body = joined(_quiet(*notes), _buttons(buttons), _plot("plot-predictions", heading))
-    return Section("predictions", "Predictions", heading, body, {"plot-predictions": figure})
+def lead_of(summary: Summary, history: RunHistory) -> Lead | None:
+    """The comparison with the best baseline, paired by row; ``None`` without any that was scored."""
+    scored = {name: row["log_score"] for name, row in summary["baselines"].items() if row["log_score"] is not None}
+    if not scored or summary["log_score"] is None:
+        return None
+    best = max(scored, key=lambda name: scored[name])
+    error, count = math.inf, history.grouped(history.bins["count y"], 50)
+    if best in history.baselines and len(count) > 1:  # from 50 stretches: differences of neighbors are correlated
+        place = history.baselines.index(best)
+        total = history.grouped(history.bins["sum log_prob"] - history.bins[f"sum baseline {place}"], 50)
+        error = float(np.sqrt(np.square(total - count * total.sum() / count.sum()).sum()) / count.sum())
+    return Lead(best, summary["log_score"] - scored[best], error)
 
 
-def _scores(summary: Summary, history: RunHistory, axis: Axis, extent: tuple[float, float]) -> Section | None:
+def findings(summary: Summary, history: RunHistory) -> str:
+    """One or two sentences on the whole run."""
     if not summary["rows_scored"]:
-        return None
-    heading = score_heading(summary)
-    words = "log probability" if history.is_class else "log density"
-    note = f"Mean {words} of the targets over stretches of the run, before each was seen."
-    return Section(
-        "scores", "Score over time", heading, joined(_quiet(note), _plot("plot-scores", heading)),
-        {"plot-scores": figures.scores(history, axis)},
-    )  # fmt: skip
+        return "No row had a target, so nothing could be scored."
+    lead, kept = lead_of(summary, history), _kept(summary)
+    found = [] if lead is None else [f"The predictions are {lead.words}."]
+    if kept is not None and kept["windows"]:
+        broken, num = int(kept["windows"] - kept["windows_kept"]), int(kept["windows"])
+        where = f"outside the limits in {broken} of {num}" if broken else f"within the limits in all {num}"
+        found.append(f"Coverage of the intervals was {where} windows of {WINDOW} targets.")
+    return " ".join(found)
 
 
-def _coverage(summary: Summary, history: RunHistory, axis: Axis, extent: tuple[float, float]) -> Section | None:
-    if not history.has_intervals or not history.windows.all():
-        return None
-    heading = coverage_heading(summary)
-    low, high = 100 * COVERAGE - 50 * (1 - COVERAGE), 100 * COVERAGE + 50 * (1 - COVERAGE)
-    note = (
-        f"A window is {WINDOW} targets that follow one another. The promise is kept where {low:g} to {high:g} % of "
-        f"them lie within their intervals."
-    )
-    return Section(
-        "coverage", "Intervals over time", heading, joined(_quiet(note), _plot("plot-coverage", heading)),
-        {"plot-coverage": figures.coverage(history, axis)},
-    )  # fmt: skip
+def cards(summary: Summary, history: RunHistory) -> Iterator[tuple[str, str, bool]]:
+    """Numbers at the top: each with what it is, and whether it is a warning."""
+    lead, kept = lead_of(summary, history), _kept(summary)
+    if lead is not None:
+        is_behind = lead.difference < -2 * lead.error
+        yield lead.size, f"per row {lead.side}", is_behind
+    if kept is not None:
+        yield _percent(kept["coverage"]), "of the targets in their 90 % intervals", abs(kept["coverage"] - 0.9) > 0.05
+    if summary.get("error_rate") is not None:
+        rates = [row["error_rate"] for row in summary["baselines"].values() if row["error_rate"] is not None]
+        best = f", {_percent(min(rates))} for the best baseline" if rates else ""
+        yield _percent(summary["error_rate"]), f"error rate{best}", summary["error_rate"] >= min(rates, default=2)
+    if summary.get("mean_absolute_error") is not None:
+        yield escaped(summary["mean_absolute_error"]), f"mean absolute error, in units of {summary['target']}", False
+    if summary.get("nmse") is not None:
+        yield _percent(1 - summary["nmse"]), "of the variance explained", summary["nmse"] >= 1
+    if summary.get("microseconds_per_row"):
+        yield escaped(round(1e6 / summary["microseconds_per_row"])), "rows per second, predicted and learned", False
 
 
-def _worst_windows(history: RunHistory) -> list[Window]:
-    windows = history.windows.all()
-    if len(windows) < 2:
-        return []
-    return sorted(windows, key=lambda window: window.log_score)[: min(_MOST_WINDOWS, len(windows) // 2)]
+def sections(summary: Summary, history: RunHistory) -> tuple[list[Section], list[float]]:
+    """All sections that have content, and the first and the last place of the time axis."""
+    time = summary.get("time")
+    axis = Axis()
+    if history.times() is not None and isinstance(time, dict):
+        axis = Axis(str(time.get("name", "time")), "date" if time.get("kind") == "date" else "number")
+    recent, start = history.recent(), history.bins["least time"][0]
+    extent = [float(axis.places(history.first_row, start)), float(axis.places(recent["row"], recent["time"])[-1])]
+    extent[1] += extent[1] == extent[0]
+    parts = (_over_time(summary, history, axis, extent), _quality(summary, history), _causes(summary, history, axis))
+    return [section for part in parts for section in part], extent
 
 
-def _worst(summary: Summary, history: RunHistory, axis: Axis, extent: tuple[float, float]) -> Section | None:
-    windows = _worst_windows(history)
-    if not windows:
-        return None
-    rows = []
-    for window in windows:
-        start, end = figures.window_range(axis, window)
-        when = f"rows {number_text(window.first_row)} to {number_text(window.last_row)}"
-        if not axis.is_row:
-            when = f"{_moment(axis, start)} to {_moment(axis, end)}"
-        leading = _leading(history, window)
-        covered = [percent(window.share)] if history.has_intervals else []
-        cells = [when, number_text(window.log_score), *covered]
-        rows.append([*cells, leading, _events_within(history, window), _button("Show", (start, end))])
-    whole = summary["log_score"]
-    heading = (
-        f"Least expected: {rows[0][0]}, {signed(windows[0].log_score)} nats a row against {signed(whole)} on the whole"
-    )
-    columns = [
-        Column("window", is_number=False), Column("log score", "nats a row"),
-        *([Column("covered", "of 90 %")] if history.has_intervals else []),
-        Column("leading experts", is_number=False), Column("what happened", is_number=False),
-        Column("", is_number=False),
-    ]  # fmt: skip
-    body = table(f"The windows of {WINDOW} targets with the lowest log scores", columns, rows)
-    return Section("worst", "When it was worst", heading, body)
-
-
-def _leading(history: RunHistory, window: Window) -> str:
-    """The family with most weight in a window."""
-    centers = history.centers()
-    inside = (centers >= window.first_row) & (centers <= window.last_row)
-    if not inside.any():
-        return "–"
-    sums: dict[str, float] = {}
-    for family, means in history.weights().items():
-        sums[family.kind] = sums.get(family.kind, 0.0) + float(means[inside].mean())
-    kind = max(sums, key=lambda name: sums[name])
-    return f"{kind} ({100 * sums[kind]:.0f} %)"
-
-
-def _events_within(history: RunHistory, window: Window) -> str:
-    found = []
-    for kind, events in history.events.items():
-        number = sum(int(event[2]) for event in events if window.first_row <= event[0] <= window.last_row)
-        if number:
-            found.append(f"{kind_of(kind).title}: {number_text(number)}")
-    return "; ".join(found) or "–"
-
-
-def _weights(summary: Summary, history: RunHistory, axis: Axis, extent: tuple[float, float]) -> Section | None:
-    if len(history.families) < 2:
-        return None
-    plots = {"plot-kinds": figures.weights(history, axis, by="kind")}
-    body = [_quiet("Weights in force before each target."), _plot("plot-kinds", "weights by kind of expert")]
-    speeds = {family.speed for family in history.families}
-    if len(speeds) > 1:
-        plots["plot-speeds"] = figures.weights(history, axis, by="speed")
-        body += [Markup("<h3>By how they adapt</h3>"), _plot("plot-speeds", "weights by how experts adapt")]
-    return Section("weights", "Who predicted", weights_heading(history), joined(*body), plots)
-
-
-def _calibration(summary: Summary, history: RunHistory, axis: Axis, extent: tuple[float, float]) -> Section | None:
+def _over_time(summary: Summary, history: RunHistory, axis: Axis, extent: Sequence[float]) -> Iterator[Section]:
+    windows, recent = history.windows.completed, history.recent()
+    worst = sorted(windows, key=lambda window: window.log_score)[: min(_MOST_WINDOWS, len(windows) // 2)]
+    spans = {f"Last {escaped(num)} rows": axis.places(recent["row"], recent["time"])[-num:][0] for num in (RECENT, 200)}
+    spans = {name: start for name, start in spans.items() if start > extent[0]}
+    if axis.kind == "date":
+        spans |= {f"Last {name}": extent[1] - days * _DAY for name, days in (("week", 7), ("day", 1))}
+    buttons = [_button("Whole run")]
+    buttons += [_button(name, start, extent[1]) for name, start in spans.items() if start >= extent[0]]
+    buttons += [_button("Worst window", *axis.span(window)) for window in worst[:1]]
+    note = "Drag to zoom, double-click for the whole run; all plots over time follow."
+    if history.bins.width > 1 and not history.is_class:
+        note += f" A point stands for a range of rows; zoom in to see the last {escaped(RECENT)} one by one."
+    if history.windows.num_broken and not history.is_class:
+        note += f" Shaded: windows of {WINDOW} targets whose coverage was outside the limits."
+    heading = f"{history.target_name}: predicted and observed"
+    plot = figures.certainty(history, axis) if history.is_class else figures.predictions(history, axis)
     if history.is_class:
-        if not history.confidence_counts.sum():
-            return None
+        heading = "Confidence and accuracy"
+    body = f'{_note(note)}<div class="buttons">{"".join(buttons)}</div>{_places("predictions")}'
+    yield Section("predictions", "Predictions", heading, body, {"predictions": plot})
+    lead, kept = lead_of(summary, history), _kept(summary)
+    if summary["rows_scored"]:
+        heading = "Scores over time" if lead is None else lead.words[0].upper() + lead.words[1:]
+        note = f"Mean log {'probability' if history.is_class else 'density'} of the targets over stretches of the run."
+        plots = {"scores": figures.scores(history, axis)}
+        yield Section("scores", "Score over time", heading, _note(note) + _places(*plots), plots)
+    if kept is not None and windows:
+        broken = f"{int(kept['windows'] - kept['windows_kept']) or 'none'} of {int(kept['windows'])}"
+        heading = f"Intervals of 90 % covered {_percent(kept['coverage'])}; {broken} windows outside the limits"
+        limits = f"{figures.LOWEST:g} to {figures.HIGHEST:g} %"
+        note = f"Share covered in windows of {WINDOW} consecutive targets; the limits are {limits}."
+        plots = {"coverage": figures.coverage(history, axis)}
+        yield Section("coverage", "Coverage over time", heading, _note(note) + _places(*plots), plots)
+    if worst:
+        rows = [_window_row(history, axis, window) for window in worst]
+        heads = ["window", "log score\nnats per row", "covered", "largest weight", "events", ""]
+        heading = f"Lowest score: {rows[0][0]}, {worst[0].log_score:.2f} nats per row"
+        heading = f"{heading} compared with {summary['log_score']:.2f} overall".replace(" -", " −")
+        body = table(f"The windows of {WINDOW} targets with the lowest log scores", heads, rows)
+        yield Section("worst", "Worst windows", heading, body)
+
+
+def _window_row(history: RunHistory, axis: Axis, window: Window) -> list[object]:
+    rows, events, weight = range(window.first_row, window.last_row + 1), [], "–"
+    inside = (history.centers() >= window.first_row) & (history.centers() <= window.last_row)
+    if inside.any():
+        means = {kind: values[inside].mean() for kind, values in figures.weights_by(history, "kind").items()}
+        weight, share = max(means.items(), key=lambda pair: pair[1])
+        weight += f" ({100 * share:.0f} %)"
+    for kind, found in history.events.items():
+        if number := sum(int(event[2]) for event in found if event[0] in rows):
+            events.append(f"{title_of(kind)}: {number}")
+    when = f"{axis.text(window.first_row, window.first_time)} to {axis.text(window.last_row, window.last_time)}"
+    covered = _percent(window.share) if history.has_intervals else "–"
+    return [when, window.log_score, covered, weight, "; ".join(events) or "–", _button("Show", *axis.span(window))]
+
+
+def _quality(summary: Summary, history: RunHistory) -> Iterator[Section]:
+    if history.is_class and history.confidence_counts.sum():
         error = summary.get("calibration_error")
-        heading = "Probabilities" if error is None else f"Probabilities are off by {percent(error)} on average"
-        plots = {
-            "plot-reliability": figures.reliability(history),
-            "plot-confidence": figures.confidence_histogram(history),
-        }
-    else:
-        if not history.pit_counts.sum():
-            return None
-        half = PIT_BINS // 2
-        shells = history.pit_counts[:half][::-1] + history.pit_counts[half:]
-        off = np.abs(np.cumsum(shells) / shells.sum() - np.arange(1, half + 1) / half).max()
-        heading = f"Intervals of every level are off by at most {100 * off:.1f} percentage points"
-        plots = {"plot-reliability": figures.reliability(history), "plot-pit": figures.pit_histogram(history)}
-    note = (
-        "Left: the closer to the diagonal, the better. Right: where the targets fell. The shaded regions are what "
-        "calibrated predictions of independent targets would give."
-        if not history.is_class
-        else "Left: the closer to the diagonal, the better. Right: how sure the predictions were."
-    )
-    panels = joined(*(_plot(name, heading) for name in plots))
-    body = joined(_quiet(note), Markup('<div class="pair">'), panels, Markup("</div>"))
-    return Section("calibration", "Calibration", heading, body, plots)
+        heading = "Probabilities" if error is None else f"Probabilities are off by {_percent(error)} on average"
+        plots = {"reliability": figures.reliability(history), "confidence": figures.confidence_histogram(history)}
+        note = "Left: the closer to the diagonal, the better calibrated. Right: how confident the predictions were."
+    elif history.pit_counts.sum():
+        level, share = figures.interval_shares(history)
+        heading = f"Central intervals are off by at most {100 * np.abs(share - level).max():.1f} percentage points"
+        plots = {"reliability": figures.reliability(history), "pit": figures.pit_histogram(history)}
+        note = "Left: the closer to the diagonal, the better calibrated. Right: the probability integral transform. "
+        note += "The shaded regions contain 95 % of what calibrated predictions of independent targets give."
+    if history.pit_counts.sum() or history.confidence_counts.sum():
+        body = f'{_note(note)}<div class="pair">{_places(*plots)}</div>'
+        yield Section("calibration", "Calibration", heading, body, plots)
+    entries = {summary["model"]: summary, **summary["baselines"]}
+    keys = [key for key in _SCORES if key in summary and not ("error_rate" in summary and key == "log_score")]
+    rows: list[list[Any]] = [[name, *(entry.get(key) for key in keys)] for name, entry in entries.items()]
+    for place, key in enumerate(keys, 1):
+        sign, known = _SCORES[key][1], [row for row in rows if row[place] is not None]
+        best = max((sign * row[place] for row in known), default=0.0)
+        for row in known:
+            if sign and len(known) > 1 and sign * row[place] == best:
+                row[place] = Best(row[place])
+    won, ranked = sum(isinstance(value, Best) for value in rows[0]), sum(bool(_SCORES[key][1]) for key in keys)
+    heading = f"Best of {len(rows)} predictors by {won} of {ranked} scores"
+    caption = f"Scores of {summary['rows_scored']} targets; ★ marks the best"
+    yield Section("table", "Scores", heading, table(caption, ["predictor", *(_SCORES[key][0] for key in keys)], rows))
 
 
-def _table(summary: Summary) -> Section:
-    return Section("table", "Scores", *score_tables.score_table(summary))
-
-
-def _guests(summary: Summary) -> Section | None:
-    found = score_tables.guest_table(summary)
-    return None if found is None else Section("guests", "Models from outside", *found)
-
-
-def _happened(history: RunHistory, axis: Axis, extent: tuple[float, float]) -> Section | None:
-    events = history.events
-    if not events:
-        return None
-    titles = {kind: kind_of(kind).title for kind in events}
-    totals = {kind: sum(int(event[2]) for event in found) for kind, found in events.items()}
-    rows = [
-        [titles[kind], number_text(totals[kind]), _when(axis, found[0]), _when(axis, found[-1])]
-        for kind, found in events.items()
-    ]
-    columns = [Column("what", is_number=False), Column("how often"), Column("first"), Column("last")]
-    heading = "; ".join(f"{titles[kind]}: {number_text(totals[kind])}" for kind in list(events)[:3])
-    body = joined(
-        _plot("plot-happened", "what happened, and when"),
-        table("What was done to rows and experts in this run", columns, rows),
-    )
-    figure = figures.happenings(events, titles, axis, extent)
-    return Section("happened", "What happened", heading, body, {"plot-happened": figure})
-
-
-def _columns(summary: Summary) -> Section | None:
-    names = summary["features"]
-    tables = [
-        _records(summary.get("columns"), "What was made of the columns of the table"),
-        _inputs(summary.get("inputs")),
-    ]
-    notes = [_quiet(note) for note in summary.get("notes") or ()]
-    body = joined(*(found for found in tables if found is not None), *notes)
-    if tables[0] is None:
-        body = joined(_quiet(f"Inputs: {', '.join(map(str, names))}."), body)
-        return Section("columns", "Columns", f"{len(names)} inputs, all numbers", body)
-    num = len(summary["columns"])
-    return Section("columns", "Columns", f"{num} columns became {len(names)} inputs", body)
-
-
-def _inputs(reports: object) -> Markup | None:
-    """A table of the inputs that were missing or asleep; ``None`` where there were none."""
-    rows = []
-    for report in reports if isinstance(reports, list) else []:
-        if not (report["num_imputed"] or report["slept"]):
-            continue
-        stood_in = f"{100 * report['persistence']:.0f} % of the last value, the mean for the rest"
-        woke = f"since row {number_text(report['woke'])}" if report["woke"] else "not yet"
-        rows.append([
-            report["name"], number_text(report["num_imputed"]), stood_in if report["num_imputed"] else "–",
-            "yes" if report["has_indicator"] else "no", woke if report["slept"] else "–",
-        ])  # fmt: skip
-    columns = [
-        Column("input", is_number=False), Column("missing", "rows, warm-up included"),
-        Column("what stood in", "a row later", is_number=False), Column("seen as missing", is_number=False),
-        Column("moves", "if constant in the warm-up", is_number=False),
-    ]  # fmt: skip
-    return table("Inputs that were missing, or constant in the warm-up", columns, rows) if rows else None
-
-
-def _records(content: object, caption: str) -> Markup | None:
-    """A table of records, a row for each; ``None`` where there is none."""
-    if isinstance(content, dict):
-        content = [
-            {"name": name, **(made if isinstance(made, dict) else {"made": made})} for name, made in content.items()
+def _causes(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Section]:
+    kinds = figures.weights_by(history, "kind")
+    if len(history.families) > 1:
+        sizes = history.bins.sizes
+        shares = [f"{kind} ({100 * (means * sizes).sum() / sizes.sum():.0f} %)" for kind, means in kinds.items()]
+        plots = {f"{by}s": figures.weights(history, axis, by) for by in ("kind", "speed")}
+        body = _note("Weights in force before each target.") + _places("kinds")
+        body += f"<h3>By adaptation</h3>{_places('speeds')}"
+        heading = f"Largest weights on average: {', '.join(shares[:2])}"
+        yield Section("weights", "Weights of the experts", heading, body, plots)
+    if guests := summary.get("guests"):
+        ahead = sum(guest["regret"] is not None and guest["regret"] <= 0 for guest in guests.values())
+        rows = [[name, *(guest.get(key) for key in _GUESTS)] for name, guest in guests.items()]
+        body = table("External models, on the rows they answered after the warm-up", ["model", *_GUESTS.values()], rows)
+        body += "".join(
+            _note(f"{name} was absent the last time because {guest['reason']}: {guest['mend']}")
+            for name, guest in guests.items() if guest.get("reason")
+        )  # fmt: skip
+        yield Section("guests", "External models", f"The ensemble was ahead of {ahead} of {len(guests)}", body)
+    if events := {title_of(kind): found for kind, found in history.events.items()}:
+        totals = {title: sum(int(event[2]) for event in found) for title, found in events.items()}
+        rows = [
+            [title, totals[title], *(axis.text(row, time) for row, time, _ in (found[0], found[-1]))]
+            for title, found in events.items()
         ]
-    if not isinstance(content, list) or not content or not all(isinstance(entry, dict) for entry in content):
-        return None
-    keys = list(dict.fromkeys(key for entry in content for key in entry))
-    heads = [Column(_COLUMN_TITLES.get(key, str(key).replace("_", " ")), is_number=False) for key in keys]
-    rows = [[_share(entry[key]) if key == "missing" else _words(entry.get(key)) for key in keys] for entry in content]
-    return table(caption, heads, rows)
-
-
-def _share(value: object) -> str:
-    return percent(value) if isinstance(value, float) and value else "none"
-
-
-def _settings(summary: Summary) -> Section:
-    groups = {
-        "Run": {key: summary.get(key) for key in ("device", "dtype", "seed", "block_size", "num_threads", "fit_seconds",
-                                                  "stream_seconds", "rows", "rows_this_run", "rows_scored")},
-        "Config": _flat(summary["config"]),
-        "Versions": summary["versions"],
-    }  # fmt: skip
-    if isinstance(summary.get("time"), dict):
-        groups["Time"] = summary["time"]
-    heads = [Column("setting", is_number=False), Column("value", is_number=False)]
-    body = joined(
-        *(
-            joined(
-                Markup(f"<details><summary>{escaped(name)}</summary>"),
-                table(name, heads, [[key, _words(value)] for key, value in group.items()]),
-                Markup("</details>"),
-            )
-            for name, group in groups.items()
-        )
+        heading = "; ".join(f"{title}: {escaped(number)}" for title, number in list(totals.items())[:3])
+        body = _places("events") + table("Events of this run", ["event", "number", "first", "last"], rows)
+        yield Section("events", "Events", heading, body, {"events": figures.events(events, axis)})
+    columns, inputs = _columns(summary.get("columns") or []), _inputs(summary.get("inputs") or [])
+    body = columns + inputs + "".join(map(_note, summary.get("notes") or ()))
+    heading = f"{len(summary['columns'])} columns became " if columns else ""
+    body = body if columns else _note(f"Inputs: {', '.join(map(str, summary['features']))}.") + body
+    yield Section("columns", "Columns", f"{heading}{len(summary['features'])} inputs", body)
+    keys = ("device", "dtype", "seed", "block_size", "num_threads", "fit_seconds", "stream_seconds", "rows",
+            "rows_this_run", "rows_scored", "time", "versions")  # fmt: skip
+    groups = {"Run": {key: summary.get(key) for key in keys}, "Configuration": summary["config"]}
+    body = "".join(
+        f"<details><summary>{name}</summary><pre>"
+        f"{escaped(yaml.safe_dump(group, sort_keys=False, allow_unicode=True))}</pre></details>"
+        for name, group in groups.items()
     )
     version = summary["versions"].get("gp_ensembles", "")
-    return Section("settings", "Settings and versions", f"{summary['model']}, gp_ensembles {version}", body)
+    yield Section("settings", "Settings and versions", f"{summary['model']}, gp_ensembles {version}", body)
 
 
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Settings within settings by their path.
-
-    Example:
-        >>> _flat({"a": {"b": 1, "c": []}, "d": [1, 2]})
-        {'a.b': 1, 'a.c': [], 'd': [1, 2]}
-    """
-    flat: dict[str, object] = {}
-    for key, value in content.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
+def _columns(columns: Any) -> str:
+    if isinstance(columns, dict):
+        columns = [{"name": name, "made": made} for name, made in columns.items()]
+    heads = list(dict.fromkeys(key for column in columns for key in column))
+    titles = {"name": "column", "made": "encoding", "num_inputs": "inputs"}
+    rows = [[_words(column.get(key)) for key in heads] for column in columns]
+    return table("Columns of the table", [titles.get(head, str(head)) for head in heads], rows) if rows else ""
 
 
-def _words(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_words, value)) or "none"
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_words(part)}" for key, part in value.items()) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+def _words(value: object) -> object:
+    if isinstance(value, float):
+        return _percent(value) if value else "none"
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _when(axis: Axis, event: Sequence[float]) -> str:
-    return f"row {number_text(int(event[0]))}" if axis.is_row else _moment(axis, axis.place(event[0], event[1]))
+def _inputs(inputs: Sequence[Summary]) -> str:
+    heads = ["input", "imputed\nrows, warm-up included", "by\none row later", "indicator", "constant during warm-up"]
+    rows = [
+        [
+            report["name"], report["num_imputed"],
+            f"{100 * report['persistence']:.0f} % of the last value, the mean for the rest"
+            if report["num_imputed"] else "–", report["has_indicator"],
+            f"yes, until row {escaped(report['woke'])}" if report["woke"] else "yes" if report["slept"] else "no",
+        ]
+        for report in inputs if report["num_imputed"] or report["slept"]
+    ]  # fmt: skip
+    return table("Imputed inputs, and inputs constant during warm-up", heads, rows) if rows else ""
 
 
-def _moment(axis: Axis, place: float) -> str:
-    """A place on a time axis as text."""
-    if not axis.is_date:
-        return f"{axis.title} {number_text(place)}"
-    text = datetime.fromtimestamp(place / 1000.0, tz=UTC).strftime("%Y-%m-%d %H:%M")
-    return text.removesuffix(" 00:00")
+def _kept(summary: Summary) -> Mapping[str, Any] | None:
+    """Coverage of 90 % intervals; ``None`` where there are none or no target."""
+    kept: Mapping[str, Any] | None = (summary.get("intervals") or {}).get("0.9")
+    return kept if kept is not None and kept["coverage"] is not None else None
 
 
-def _quiet(*parts: object) -> Markup:
-    spaced = [piece for part in parts for piece in (" ", part)]
-    return joined(Markup('<p class="quiet">'), *spaced[1:], Markup("</p>"))
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
-def _plot(name: str, label: str) -> Markup:
-    return Markup(f'<div class="plot" id="{name}" role="figure" aria-label="{escaped(label)}"></div>')
+def _note(text: str) -> str:
+    return f'<p class="quiet">{escaped(text)}</p>'
 
 
-def _buttons(buttons: Sequence[tuple[str, tuple[float, float] | None]]) -> Markup:
-    return joined(Markup('<div class="buttons">'), *(_button(*button) for button in buttons), Markup("</div>"))
+def _places(*names: str) -> str:
+    return "".join(f'<div class="plot" id="plot-{name}" role="figure" aria-label="{name}"></div>' for name in names)
 
 
-def _button(text: str, places: tuple[float, float] | None) -> Markup:
-    start, end = ("", "") if places is None else (f"{places[0]!r}", f"{places[1]!r}")
+def _button(text: str, *places: float) -> Markup:
+    start, end = places or ("", "")
     return Markup(f'<button type="button" data-from="{start}" data-to="{end}">{escaped(text)}</button>')

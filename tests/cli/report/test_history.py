@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from gp_ensembles.calibration.coverage import count_coverage, init_coverage
+from gp_ensembles.cli.history.bins import Bins
+from gp_ensembles.cli.history.families import Family, families_of
+from gp_ensembles.cli.history.record import RECENT, EventCounts, RunHistory
+from gp_ensembles.cli.history.windows import Windows
 from gp_ensembles.cli.predictions import Chunk
-from gp_ensembles.cli.report.bins import Bins
-from gp_ensembles.cli.report.families import Family, families_of
-from gp_ensembles.cli.report.history import RECENT, Happened, RunHistory
-from gp_ensembles.cli.report.windows import Windows
 from gp_ensembles.ensembles.presets import auto, deep
 
 
@@ -38,8 +38,8 @@ def test_bins_are_the_sums_of_their_rows(run, num_chunks):
         expected = [np.nan if np.isnan(part).all() else np.nanmean(part) for part in parts]
         np.testing.assert_allclose(history.mean(name), expected, rtol=1e-12)
     parts = [y[k : k + width] for k in range(0, len(y), width)]
-    assert history.bins.greatest("y").tolist() == pytest.approx([np.fmax.reduce(part) for part in parts], nan_ok=True)
-    assert history.bins.sum("log_prob").sum() == pytest.approx(np.nansum(joined(chunks, "log_prob")), rel=1e-12)
+    assert history.bins["greatest y"].tolist() == pytest.approx([np.fmax.reduce(part) for part in parts], nan_ok=True)
+    assert history.bins["sum log_prob"].sum() == pytest.approx(np.nansum(joined(chunks, "log_prob")), rel=1e-12)
     for name in run.baselines:
         whole = np.nansum(np.concatenate([chunk.baselines[name].numpy() for chunk in chunks]))
         assert history.baseline_sums(name).sum() == pytest.approx(whole, rel=1e-12)
@@ -47,7 +47,7 @@ def test_bins_are_the_sums_of_their_rows(run, num_chunks):
     assert sizes.sum() == len(y)
     np.testing.assert_allclose(sum(history.weights().values()), 1.0, rtol=1e-12)
     weights = torch.cat([chunk.log_weights for chunk in chunks], dim=1).exp().numpy()
-    walking = history.weights()[Family("Hilbert features", "fast walk")]
+    walking = history.weights()[Family("Hilbert features", "fast random walk")]
     assert (walking * sizes).sum() == pytest.approx(weights[1:3].sum(), rel=1e-12)
 
 
@@ -55,13 +55,13 @@ def test_windows_are_those_of_the_summary(run):
     history, chunks = fed(run, [100] * 53)
     hits, widths = torch.from_numpy(joined(chunks, "inside")), torch.ones(5300, dtype=torch.float64)
     state = count_coverage(init_coverage(hits), hits, widths, 0.9)
-    assert history.windows.num_windows == int(state.num_windows) == 10
+    assert len(history.windows.completed) == int(state.num_windows) == 10
     assert history.windows.num_broken == int(state.num_windows - state.num_kept)
     seen = hits[~hits.isnan()].numpy()
-    shares = [window.share for window in history.windows.all()]
+    shares = [window.share for window in history.windows.completed]
     assert shares == pytest.approx(seen[:5000].reshape(10, 500).mean(1).tolist())
     observed = np.flatnonzero(~np.isnan(joined(chunks, "y"))) + 101
-    assert [window.last_row for window in history.windows.all()] == observed[499:5000:500].tolist()
+    assert [window.last_row for window in history.windows.completed] == observed[499:5000:500].tolist()
 
 
 def test_histograms_and_last_rows_are_exact(run):
@@ -102,12 +102,12 @@ def test_room_does_not_grow_with_the_rows(run):
         history.windows = Windows(64)
         tracemalloc.start()
         for number in range(num_chunks):
-            history.add(chunk._replace(first_row=1 + 256 * number), Happened({"moved": 3 * number}))
+            history.add(chunk._replace(first_row=1 + 256 * number), EventCounts({"moved": 3 * number}))
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert history.num_rows == 256 * num_chunks
         plain = history.to_plain()
-        sizes = [len(values) for part in ("sums", "least", "greatest") for values in plain["bins"][part].values()]
+        sizes = [len(values) for values in plain["bins"]["series"].values()]
         assert max(sizes) <= 4096
         assert len(plain["events"]["moved"]) <= 256
         return most, history
@@ -126,12 +126,14 @@ def test_windows_join_and_keep_their_counts(run):
         chunk = run.chunk(101 + 500 * number, 500)
         whole.add(chunk)
         small.add(chunk)
-    assert len(small.windows.all()) <= 4
-    assert small.windows.num_windows == whole.windows.num_windows == 39
+    assert len(small.windows.completed) <= 4
+    assert sum(window.num_windows for window in small.windows.completed) == len(whole.windows.completed) == 39
     assert small.windows.num_broken == whole.windows.num_broken
-    assert small.windows.all()[0].first_row == whole.windows.all()[0].first_row
-    assert small.windows.all()[-1].last_row == whole.windows.all()[-1].last_row
-    assert min(window.log_score for window in small.windows.all()) == min(w.log_score for w in whole.windows.all())
+    assert small.windows.completed[0].first_row == whole.windows.completed[0].first_row
+    assert small.windows.completed[-1].last_row == whole.windows.completed[-1].last_row
+    assert min(window.log_score for window in small.windows.completed) == min(
+        w.log_score for w in whole.windows.completed
+    )
 
 
 def test_a_history_goes_on_from_a_checkpoint(run, tmp_path):
@@ -146,7 +148,7 @@ def test_a_history_goes_on_from_a_checkpoint(run, tmp_path):
         again.add(run.chunk(first, 256))
         first += 256
     assert again.last_row == whole.last_row
-    assert repr(again.windows.all()) == repr(whole.windows.all())  # times are NaN
+    assert repr(again.windows.completed) == repr(whole.windows.completed)  # times are NaN
     for name in ("y", "mean", "lower"):
         np.testing.assert_array_equal(again.mean(name), whole.mean(name))
     np.testing.assert_array_equal(again.recent()["y"], whole.recent()["y"])
@@ -162,9 +164,9 @@ def test_rows_that_overlap_are_recorded_once(run):
 
 
 def test_what_happens_is_recorded_where_it_happens(run):
-    history = RunHistory("m", "y", families_of(run.names), run.baselines, Happened({"moved": 2}, {"window": 150}))
-    history.add(run.chunk(101, 100, start=0.0), Happened({"moved": 2, "absent a": 1}, {"window": 250}))
-    history.add(run.chunk(201, 100, start=0.0), Happened({"moved": 5, "absent a": 1}, {"window": 350}))
+    history = RunHistory("m", "y", families_of(run.names), run.baselines, EventCounts({"moved": 2}, {"window": 150}))
+    history.add(run.chunk(101, 100, start=0.0), EventCounts({"moved": 2, "absent a": 1}, {"window": 250}))
+    history.add(run.chunk(201, 100, start=0.0), EventCounts({"moved": 5, "absent a": 1}, {"window": 350}))
     assert history.events["moved"] == [[201.0, 201 * 3600.0, 3.0]]
     assert history.events["absent a"] == [[101.0, 101 * 3600.0, 1.0]]
     assert history.events["refit window"] == [[150.0, 150 * 3600.0, 1.0], [250.0, 250 * 3600.0, 1.0]]
@@ -179,24 +181,23 @@ def test_times_are_known_only_where_all_are(run):
 
 
 def test_infinite_ends_do_not_reach_the_sums():
-    bins = Bins(["upper"], ["upper"], capacity=2)
-    bins.add({"upper": np.array([1.0, np.inf, 3.0])}, {"upper": np.array([1.0, np.inf, 3.0])})
-    assert bins.sum("upper").tolist() == [1.0, 3.0]
-    assert bins.greatest("upper").tolist() == [1.0, 3.0]
+    bins = Bins(["sum upper", "greatest upper"], capacity=2)
+    bins.add({"upper": np.array([1.0, np.inf, 3.0])})
+    assert bins["sum upper"].tolist() == bins["greatest upper"].tolist() == [1.0, 3.0]
 
 
 @pytest.mark.parametrize(
     ("name", "family"),
     [
         ("rff/static/1", ("Fourier features", "fixed weights")),
-        ("rbf kernel/dynamic 0.001/14", ("Gaussian kernel", "medium walk")),
-        ("hsgp/dynamic 0.0001/0", ("Hilbert features", "slow walk")),
-        ("poly3/dynamic 0.01/0", ("polynomials", "fast walk")),
+        ("rbf kernel/dynamic 0.001/14", ("Gaussian kernel", "medium random walk")),
+        ("hsgp/dynamic 0.0001/0", ("Hilbert features", "slow random walk")),
+        ("poly3/dynamic 0.01/0", ("polynomials", "fast random walk")),
         ("rff nu=1.5 with lags/static/0", ("Fourier features (nu=1.5) with past values", "fixed weights")),
-        ("trend and season/0", ("level, trend and season", "walking level")),
-        ("fast changing trend/0", ("level, fast changing trend and season", "walking level")),
+        ("trend and season/0", ("level, trend and season", "random-walk level")),
+        ("fast changing trend/0", ("level, fast changing trend and season", "random-walk level")),
         ("window/0", ("window of 1 250 rows", "last rows only")),
-        ("boosting/0", ("boosted trees", "trained anew")),
+        ("boosting/0", ("boosted trees", "refitted")),
         ("wide/0", ("wide Fourier features", "fixed weights")),
         ("my <b>/name/3", ("my <b>/name", "fixed weights")),
         ("", ("", "fixed weights")),

@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import html
 import json
 import re
 from html.parser import HTMLParser
@@ -10,13 +9,12 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
+from gp_ensembles.cli.history.record import EventCounts
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.report import page
-from gp_ensembles.cli.report.events import happened, kind_of
-from gp_ensembles.cli.report.history import Happened
-from gp_ensembles.cli.report.markup import number_text
-from gp_ensembles.cli.report.page import figures_json, report_html, write_report
-from gp_ensembles.cli.report.sections import sections_of
+from gp_ensembles.cli.report.page import report_html, write_report
+from gp_ensembles.cli.report.sections import findings, sections
+from gp_ensembles.cli.report.tables import escaped
 
 HOSTILE = '<script>alert("1")</script><b onclick=x>&amp;%{y}'
 _VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -27,8 +25,7 @@ class Checker(HTMLParser):
 
     def __init__(self):
         super().__init__(convert_charrefs=True)
-        self.stack, self.ids, self.paths, self.texts, self.tags = [], [], [], [], []
-        self._path = None
+        self.stack, self.ids, self.texts, self.tags, self.tables = [], [], [], [], {}
 
     def handle_starttag(self, tag, attrs):
         values = dict(attrs)
@@ -37,24 +34,31 @@ class Checker(HTMLParser):
             self.stack.append(tag)
         if "id" in values:
             self.ids.append(values["id"])
-        if "data-path" in values:
-            self._path = json.loads(values["data-path"])
+        if tag == "table":
+            self.rows = []
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag in ("th", "td"):
+            self.rows[-1].append("")
 
     def handle_endtag(self, tag):
         assert self.stack.pop() == tag, (tag, self.stack, self.getpos())
+        if tag == "table":
+            self.tables[self.caption] = {row[0]: dict(zip(self.rows[0], row, strict=True)) for row in self.rows[1:]}
 
     def handle_data(self, data):
-        if self._path is not None:
-            self.paths.append((self._path, data))
-            self._path = None
         self.texts.append(data)
+        if "caption" in self.stack:
+            self.caption = data
+        elif "th" in self.stack or "td" in self.stack:
+            self.rows[-1][-1] += data
 
 
 @pytest.fixture(scope="module")
 def history(run):
     history = run.history()
     for first in range(101, 4101, 250):
-        history.add(run.chunk(first, 250, start=1.3e9), Happened({"inputs_moved": max(0, first - 2000)}))
+        history.add(run.chunk(first, 250, start=1.3e9), EventCounts({"inputs_moved": max(0, first - 2000)}))
     return history
 
 
@@ -72,29 +76,21 @@ def figures_of(text):
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
-def follow(content, path):
-    for key in path:
-        content = content[key]
-    return content
-
-
 def test_numbers_are_those_of_the_summary(run, history):
     guest = {"num_answered": 3900, "num_absent": 100, "num_targets": 3800, "log_score": -1.7, "regret": -1064.0}
     guest |= {"ensemble_log_score": -1.42, "bound": 9.5, "weight": 0.25, "mean_weight": 0.31, "reason": "", "mend": ""}
     summary = run.summary(guests={"trees/0": guest})
-    found = checked(report_html(summary, history))
-    paths = {tuple(path): text for path, text in found.paths}
-    assert ("log_score",) in paths
-    assert ("baselines", "previous value", "crps") in paths
-    assert ("guests", "trees/0", "regret") in paths
-    for path, text in paths.items():
-        value = follow(summary, path)
-        assert text == number_text(value)
-        if isinstance(value, float):
-            told = float(text.replace("−", "-").replace(" ", ""))
-            assert told == pytest.approx(value, rel=1e-3, abs=6e-5)
-    embedded = re.search(r'id="summary">([^<]*)<', report_html(summary, history))[1]
-    assert json.loads(embedded) == json.loads(json.dumps(summary))
+    text = report_html(summary, history)
+    tables = checked(text).tables
+    scores = tables["Scores of 3920 targets; ★ marks the best"]
+    for name, entry in {"model": summary, **summary["baselines"]}.items():
+        row = {title.split("nats")[0]: cell for title, cell in scores[name].items()}
+        assert row["log score"] == escaped(entry["log_score"])
+        assert list(row.values())[2] == escaped(entry["crps"])
+        assert list(row.values())[4] == escaped(entry["nmse"])
+    external = list(tables["External models, on the rows they answered after the warm-up"]["trees/0"].values())
+    assert external[1:] == ["3 900", "100", "−1.7000", "−1.4200", "−1 064.00", "9.5000", "0.2500", "0.3100"]
+    assert json.loads(re.search(r'id="summary">([^<]*)<', text)[1]) == json.loads(json.dumps(summary))
 
 
 def test_nothing_is_fetched(run, history):
@@ -108,7 +104,7 @@ def test_nothing_is_fetched(run, history):
 
 def test_hostile_names_stay_text(run):
     history = run.history(HOSTILE)
-    history.add(run.chunk(1, 600), Happened({HOSTILE: 3}))
+    history.add(run.chunk(1, 600), EventCounts({HOSTILE: 3}))
     summary = run.summary(target=HOSTILE, data=HOSTILE, model=HOSTILE, features=[HOSTILE], columns={HOSTILE: HOSTILE})
     summary["baselines"] = {HOSTILE: summary["baselines"]["previous value"]}
     summary["config"] = {HOSTILE: {HOSTILE: HOSTILE}}
@@ -124,23 +120,18 @@ def test_hostile_names_stay_text(run):
     assert "<b" not in content.replace("<br>", "")
 
 
-def test_plots_are_what_plotly_knows(run, history):
-    graph_objects = pytest.importorskip("plotly.graph_objects")
+def test_sections_have_the_plots_that_they_have_places_for(run, history):
     time = {"name": "hour", "kind": "date"}
-    sections, extent = sections_of(run.summary(time=time), history)
-    names = [section.name for section in sections]
+    found, extent = sections(run.summary(time=time), history)
+    names = [section.name for section in found]
     assert names[:4] == ["predictions", "scores", "coverage", "worst"]
-    assert {"weights", "calibration", "table", "happened", "columns", "settings"} <= set(names)
-    assert extent == ((1.3e9 + 3600 * 101) * 1000, (1.3e9 + 3600 * 4100) * 1000)
-    plots = {name: figure for section in sections for name, figure in section.figures.items()}
-    for name, figure in plots.items():
-        built = graph_objects.Figure({"data": figure["data"], "layout": figure["layout"]})
-        assert len(built.data) == len(figure["data"]), name
-        places = [section.body for section in sections if name in section.figures]
-        assert f'id="{name}"' in places[0]
-    assert plots["plot-predictions"]["layout"]["xaxis"]["type"] == "date"
-    weights = plots["plot-kinds"]["data"]
-    for column in zip(*(trace["y"] for trace in weights), strict=True):
+    assert {"weights", "calibration", "table", "events", "columns", "settings"} <= set(names)
+    assert extent == [(1.3e9 + 3600 * 101) * 1000, (1.3e9 + 3600 * 4100) * 1000]
+    for section in found:
+        assert re.findall(r'id="plot-(\w+)"', section.body) == list(section.plots)
+    plots = {name: plot for section in found for name, plot in section.plots.items()}
+    assert plots["predictions"].layout.xaxis.type == "date"
+    for column in zip(*(trace.y for trace in plots["kinds"].data), strict=True):
         assert sum(column) == pytest.approx(100.0)
 
 
@@ -149,17 +140,32 @@ def test_broken_windows_are_marked(run):
     for first in range(1, 4001, 250):
         chunk = run.chunk(first, 250)
         history.add(chunk._replace(inside=chunk.inside * (0.0 if 1500 < first < 2001 else 1.0)))
-    broken = [window for window in history.windows.all() if window.num_broken]
+    broken = [window for window in history.windows.completed if window.num_broken]
     assert broken
-    sections, _ = sections_of(run.summary(), history)
-    plots = {name: figure for section in sections for name, figure in section.figures.items()}
-    marked = next(trace for trace in plots["plot-coverage"]["data"] if trace["name"] == "promise broken")
-    assert marked["y"] == [100 * window.share for window in broken]
-    shades = plots["plot-predictions"]["layout"]["shapes"]
-    assert shades[0]["x0"] == broken[0].first_row
-    assert shades[-1]["x1"] == broken[-1].last_row
-    heading = next(section.heading for section in sections if section.name == "coverage")
-    assert heading == "Intervals of 90 % covered 90.4 %; 1 of 7 windows broke"
+    found, _ = sections(run.summary(), history)
+    plots = {name: plot for section in found for name, plot in section.plots.items()}
+    marked = next(trace for trace in plots["coverage"].data if trace.name == "outside the limits")
+    assert list(marked.y) == pytest.approx([100 * window.share for window in broken])
+    shades = plots["predictions"].layout.shapes
+    assert shades[0].x0 == broken[0].first_row
+    assert shades[-1].x1 == broken[-1].last_row
+    heading = next(section.heading for section in found if section.name == "coverage")
+    assert heading == "Intervals of 90 % covered 90.4 %; 1 of 7 windows outside the limits"
+
+
+def test_a_small_lead_is_level(run):
+    """The paired differences of 400 rows are noise of deviation one: their mean has a standard error of about 0.05."""
+    history, chunk = run.history(), run.chunk(1, 400)
+    noise = torch.randn(400, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    history.add(chunk._replace(baselines=dict.fromkeys(run.baselines, chunk.log_prob + noise)))
+    summary = run.summary(intervals={})
+    told = {}
+    for lead in (0.06, 0.2, -0.06, -0.2):
+        summary["baselines"] = {"mean": {**summary["baselines"]["mean"], "log_score": summary["log_score"] - lead}}
+        told[lead] = findings(summary, history)
+    assert told[0.06] == told[-0.06] == "The predictions are level with mean, the best baseline."
+    assert told[0.2] == "The predictions are 0.20 nats per row ahead of mean, the best baseline."
+    assert told[-0.2] == "The predictions are 0.20 nats per row behind mean, the best baseline."
 
 
 def test_a_run_of_classes_has_its_own_sections(run):
@@ -180,7 +186,7 @@ def test_a_run_of_classes_has_its_own_sections(run):
     found = checked(report_html(summary, history))
     assert "plot-confidence" in found.ids
     assert "plot-coverage" not in found.ids
-    assert ("baselines", "mean", "log_loss") in {tuple(path) for path, _ in found.paths}
+    assert "0.7000" in found.tables["Scores of 3920 targets; ★ marks the best"]["mean"].values()
     assert "Probabilities are off by 2.0 % on average" in found.texts
 
 
@@ -217,29 +223,21 @@ def test_columns_are_shown_as_the_summary_has_them(run, history):
     assert {"hour, weekday", "made of it", "day"} <= set(found.texts)
 
 
-def test_inputs_that_were_missing_or_asleep_are_told(run, history):
+def test_inputs_that_were_imputed_or_constant_are_told(run, history):
     calm = {"num_imputed": 0, "persistence": 1.0, "slept": False, "woke": 0, "has_indicator": False}
     inputs = [
         {**calm, "name": "calm"},
         {**calm, "name": "holes", "num_imputed": 1234, "persistence": 0.875, "has_indicator": True},
-        {**calm, "name": "sleeper", "slept": True, "woke": 1808},
-        {**calm, "name": "asleep", "slept": True},
+        {**calm, "name": "later", "slept": True, "woke": 1808},
+        {**calm, "name": "constant", "slept": True},
     ]
-    text = report_html(run.summary(inputs=inputs), history)
-    body = text.split('id="columns"')[1].split("</section>")[0]
-    found = checked(f"<section {body}</section>")
-    assert {"holes", "1 234", "88 % of the last value, the mean for the rest"} <= set(found.texts)
-    assert {"sleeper", "since row 1 808", "asleep", "not yet"} <= set(found.texts)
-    assert "calm" not in found.texts
-
-
-def test_numbers_of_plots_are_rounded_and_stand_once():
-    many = [1e6 + k / 3 for k in range(9)]
-    content = json.loads(figures_json({"a": {"x": many, "y": many}, "b": {"x": [*many, float("nan")]}}, (0.0, 1.0)))
-    assert content["figures"]["a"]["x"] == content["figures"]["a"]["y"] == {"array": 0}
-    assert content["arrays"][0] == pytest.approx(many, abs=1e-5)
-    assert len(content["arrays"]) == 2
-    assert content["arrays"][1][-1] is None
+    tables = checked(report_html(run.summary(inputs=inputs), history)).tables
+    rows = tables["Imputed inputs, and inputs constant during warm-up"]
+    told = {name: list(row.values())[1:] for name, row in rows.items()}
+    assert told["holes"] == ["1 234", "88 % of the last value, the mean for the rest", "yes", "no"]
+    assert told["later"][-1] == "yes, until row 1 808"
+    assert told["constant"] == ["0", "–", "no", "yes"]
+    assert "calm" not in told
 
 
 def test_the_page_is_written_in_one_step(run, history, tmp_path, monkeypatch):
@@ -247,21 +245,8 @@ def test_the_page_is_written_in_one_step(run, history, tmp_path, monkeypatch):
     write_report(path, run.summary(), history)
     before = path.read_text()
     assert len(before) < 2_600_000
-    monkeypatch.setattr(page, "sections_of", lambda *_: 1 / 0)
+    monkeypatch.setattr(page, "sections", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_report(path, run.summary(), history)
     assert path.read_text() == before
     assert [found.name for found in tmp_path.iterdir()] == ["report.html"]
-
-
-def test_kinds_that_nobody_named_are_readable():
-    assert kind_of("inputs_delayed").title == "inputs delayed"
-    assert kind_of("refit window of inputs").title == "window of inputs fitted anew"
-    assert kind_of("absent trees").is_absence
-    assert happened.__doc__
-
-
-def test_negative_and_missing_numbers_are_typeset():
-    assert number_text(-0.25) == "−0.2500"
-    assert number_text(-1.5e-5) == "−1.500e-05"
-    assert html.escape(number_text(None)) == "–"

@@ -1,0 +1,1 @@
+"""The record of a run, in constant memory, for its checkpoint, pictures and report."""

@@ -1,0 +1,226 @@
+"""The record of a run for its report and its pictures, in memory that does not grow with the rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gp_ensembles.cli.history.bins import Bins
+from gp_ensembles.cli.history.families import Family
+from gp_ensembles.cli.history.windows import Windows
+from gp_ensembles.cli.predictions import Chunk
+
+Array = NDArray[np.float64]
+RECENT = 2000  # rows kept one by one, the last ones
+PIT_BINS = 200  # so that central intervals of whole percents end on edges
+RELIABILITY_BINS, CONFIDENCE_BINS = 10, 20
+_MOST_EVENTS = 256
+_SHOWN, _SCORES = ("y", "mean", "lower", "upper"), ("inside", "log_prob", "confidence", "hit")
+ROW_COLUMNS = ("row", "time", *_SHOWN, *_SCORES)
+_PLAIN = ("model_name", "target_name", "first_row", "is_class", "has_intervals", "counts", "due", "events")
+_ARRAYS = ("pit_counts", "reliability", "confidence_counts", "recent_rows")
+
+
+class EventCounts(NamedTuple):
+    """Events since a stream began, by kind, and the row at which experts are refitted next, by their name."""
+
+    counts: Mapping[str, int] = {}
+    due: Mapping[str, int] = {}
+
+
+_NONE = EventCounts()
+
+
+class RunHistory:
+    """A record of a run, fed with chunks: series in bins, the last rows one by one, windows and histograms.
+
+    Args:
+        model_name: What the model is called.
+        target_name: What the target is called.
+        families: Family of each expert.
+        baselines: Names of the baselines.
+        before: Events before the first row that it will record.
+
+    Example:
+        >>> history = RunHistory("two", "load", [Family("linear", "fixed weights")] * 2, ())
+        >>> y = torch.zeros(3, dtype=torch.float64)
+        >>> log_weights = torch.full((2, 3), 0.5, dtype=torch.float64).log()
+        >>> history.add(Chunk(11, y, y, y + 1, y - 1, y + 1, y - 2, y + 0.5, log_weights, {}, inside=y + 1))
+        >>> history.num_rows, history.last_row, history.weights()[Family("linear", "fixed weights")].tolist()
+        (3, 13, [1.0, 1.0, 1.0])
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        target_name: str,
+        families: Sequence[Family],
+        baselines: Sequence[str],
+        before: EventCounts = _NONE,
+    ) -> None:
+        self.model_name, self.target_name, self.baselines = model_name, target_name, tuple(baselines)
+        self.families: tuple[Family, ...] = tuple(dict.fromkeys(families))
+        self._places = [self.families.index(family) for family in families]
+        sums = [*_SHOWN, "time", *_SCORES, *self._numbered("baseline"), *self._numbered("family")]
+        kept = {"sum": sums, "count": (*_SHOWN, "time"), "least": ("y", "lower", "time"), "greatest": ("y", "upper")}
+        self.bins: Bins = Bins([f"{kind} {name}" for kind, names in kept.items() for name in names])
+        self.windows: Windows = Windows()
+        self.first_row: int | None = None
+        self.is_class, self.has_intervals = False, False
+        self.pit_counts = np.zeros(PIT_BINS)
+        self.reliability = np.zeros((3, RELIABILITY_BINS))  # pairs, their probabilities summed, those that came true
+        self.confidence_counts = np.zeros(CONFIDENCE_BINS)
+        self.counts, self.due = dict(before.counts), dict(before.due)
+        self.events: dict[str, list[list[float]]] = {}  # row, time and number of events, by kind
+        self.recent_rows = np.zeros((len(ROW_COLUMNS), 0))
+
+    def _numbered(self, kind: str) -> list[str]:
+        return [f"{kind} {k}" for k in range(len(self.baselines if kind == "baseline" else self.families))]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows recorded."""
+        return self.bins.num_rows
+
+    @property
+    def last_row(self) -> int:
+        """Number of the last row recorded; zero before any."""
+        return 0 if self.first_row is None else self.first_row + self.num_rows - 1
+
+    def add(self, chunk: Chunk, events: EventCounts = _NONE) -> None:
+        """Record a chunk and the events since the stream began, new ones at its first row; known rows are skipped."""
+        if self.first_row is not None:
+            chunk = chunk.tail(max(0, self.last_row + 1 - chunk.first_row))
+        if not chunk.y.shape[0]:
+            return
+        if self.first_row is None:
+            self.first_row = chunk.first_row
+        rows = self._rows_of(chunk)
+        seen = np.isfinite(rows["y"])
+        self._record_events(events, rows["row"], rows["time"])
+        series = {**rows, **{name: np.where(seen, rows[name], np.nan) for name in _SCORES}}
+        for name, baseline in zip(self._numbered("baseline"), self.baselines, strict=True):
+            series[name] = np.where(seen, _array(chunk.baselines[baseline]), np.nan)
+        weights = np.zeros((len(self.families), len(seen)))
+        np.add.at(weights, self._places, _array(chunk.log_weights.exp()))
+        self.bins.add(series | dict(zip(self._numbered("family"), weights, strict=True)))
+        self.windows.add(*(rows[name][seen] for name in ("row", "time", "inside", "log_prob")))
+        self._count_calibration(chunk, seen)
+        self.recent_rows = np.concatenate([self.recent_rows, np.stack(list(rows.values()))], axis=1)[:, -RECENT:]
+
+    def recent(self) -> dict[str, Array]:
+        """The last rows one by one, by ``ROW_COLUMNS``, each (R,)."""
+        return dict(zip(ROW_COLUMNS, self.recent_rows, strict=True))
+
+    def mean(self, name: str) -> Array:
+        """Means by bin of a series of predictions or of scores of the targets; NaN where nothing was counted."""
+        return _ratio(self.bins[f"sum {name}"], self.bins[f"count {name if name in _SHOWN else 'y'}"])
+
+    def baseline_sums(self, name: str) -> Array:
+        """Sums by bin of a baseline's log scores."""
+        return self.bins[f"sum baseline {self.baselines.index(name)}"]
+
+    def weights(self) -> dict[Family, Array]:
+        """Mean weights by bin of each family, the heaviest first."""
+        sizes = self.bins.sizes
+        means = {family: self.bins[f"sum family {k}"] / sizes for k, family in enumerate(self.families)}
+        return dict(sorted(means.items(), key=lambda pair: -float((pair[1] * sizes).sum())))
+
+    def grouped(self, values: Array, most: int, merge: np.ufunc = np.add) -> Array:
+        """Values by bin, merged in at most so many groups of bins."""
+        num = len(values)
+        groups = np.arange(num) * min(most, num) // max(num, 1)
+        merged: Array = merge.reduceat(values, np.flatnonzero(np.diff(groups, prepend=-1)))
+        return merged
+
+    def runs(self, most: int) -> dict[str, Any]:
+        """The whole run in at most so many runs of rows, as fields of :class:`~gp_ensembles.plots.stream.Runs`."""
+        sizes = self.grouped(self.bins.sizes, most)
+        least, lower = (self.grouped(self.bins[f"least {name}"], most, np.fmin) for name in ("y", "lower"))
+        greatest, upper = (self.grouped(self.bins[f"greatest {name}"], most, np.fmax) for name in ("y", "upper"))
+        mean = _ratio(*(self.grouped(self.bins[f"{kind} mean"], most) for kind in ("sum", "count")))
+        rows = self.grouped(self.centers() * self.bins.sizes, most) / sizes
+        is_missing = self.grouped(self.bins["count y"], most) < sizes
+        return {"rows": rows, "least": least, "greatest": greatest, "mean": mean, "lower": lower, "upper": upper,
+                "is_missing": is_missing}  # fmt: skip
+
+    def centers(self) -> Array:
+        """Row number at the middle of each bin."""
+        starts = (self.first_row or 0) + self.bins.width * np.arange(self.bins.num_bins)
+        return starts + (self.bins.sizes - 1) / 2
+
+    def times(self) -> Array | None:
+        """Time at the middle of each bin; ``None`` unless every row has one."""
+        is_known = self.num_rows > 0 and bool((self.bins["count time"] == self.bins.sizes).all())
+        return self.bins["sum time"] / self.bins.sizes if is_known else None
+
+    def _rows_of(self, chunk: Chunk) -> dict[str, Array]:
+        """A chunk's ``ROW_COLUMNS``."""
+        rows = {name: np.full(chunk.y.shape[0], np.nan) for name in ROW_COLUMNS}
+        rows["row"] = chunk.first_row + np.arange(chunk.y.shape[0], dtype=np.float64)
+        for name in ("time", *_SHOWN, "inside", "log_prob"):
+            if (values := getattr(chunk, name)) is not None:
+                rows[name] = _array(values)
+        self.has_intervals |= chunk.inside is not None
+        if chunk.probabilities is not None:
+            confidence, best = chunk.probabilities.max(-1)
+            rows["confidence"], rows["hit"], self.is_class = _array(confidence), _array(best == chunk.y), True
+        return rows
+
+    def _count_calibration(self, chunk: Chunk, seen: NDArray[np.bool_]) -> None:
+        pit = _array(chunk.pit)[seen]
+        self.pit_counts += np.histogram(pit[np.isfinite(pit)].clip(0.0, 1.0), bins=PIT_BINS, range=(0.0, 1.0))[0]
+        if chunk.probabilities is None:
+            return
+        shares, labels = _array(chunk.probabilities)[seen], _array(chunk.y)[seen]
+        hits = labels[:, None] == np.arange(shares.shape[1])
+        number = np.clip((shares * RELIABILITY_BINS).astype(int), 0, RELIABILITY_BINS - 1)
+        for place, values in enumerate((np.ones_like(shares), shares, hits.astype(float))):
+            np.add.at(self.reliability[place], number, values)
+        self.confidence_counts += np.histogram(shares.max(-1), bins=CONFIDENCE_BINS, range=(0.0, 1.0))[0]
+
+    def _record_events(self, found: EventCounts, rows: Array, times: Array) -> None:
+        new = [(kind, 0, number - self.counts.get(kind, 0)) for kind, number in found.counts.items()]
+        for name, row in found.due.items():
+            before = self.due.get(name, row)
+            new.append((f"refit {name}", min(max(int(before - rows[0]), 0), len(rows) - 1), int(row > before)))
+        for kind, place, number in new:
+            if number > 0:
+                events = [*self.events.get(kind, []), [float(rows[place]), float(times[place]), float(number)]]
+                if len(events) > _MOST_EVENTS:
+                    pairs = [events[k : k + 2] for k in range(0, len(events), 2)]
+                    events = [[*pair[0][:2], sum(event[2] for event in pair)] for pair in pairs]
+                self.events[kind] = events
+        self.counts, self.due = dict(found.counts), dict(found.due)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain containers and tensors, fit for a checkpoint."""
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in _ARRAYS}
+        experts = {"families": [list(self.families[k]) for k in self._places], "baselines": list(self.baselines)}
+        parts = {"bins": self.bins.to_plain(), "windows": self.windows.to_plain()}
+        return {**{name: getattr(self, name) for name in _PLAIN}, **experts, **arrays, **parts}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "RunHistory":
+        """What :meth:`to_plain` wrote."""
+        families = [Family(*family) for family in plain["families"]]
+        history = cls(plain["model_name"], plain["target_name"], families, plain["baselines"])
+        for name in _PLAIN:
+            setattr(history, name, plain[name])
+        for name in _ARRAYS:
+            setattr(history, name, plain[name].clone().numpy())
+        history.bins, history.windows = Bins.from_plain(plain["bins"]), Windows.from_plain(plain["windows"])
+        return history
+
+
+def _ratio(total: Array, count: Array) -> Array:
+    means: Array = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    return means
+
+
+def _array(values: Tensor) -> Array:
+    array: Array = values.detach().double().cpu().numpy()
+    return array

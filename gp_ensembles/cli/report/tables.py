@@ -1,0 +1,66 @@
+"""Pieces of HTML: text that cannot become markup, numbers for readers, tables."""
+
+import html
+from collections.abc import Sequence
+
+
+class Markup(str):
+    """HTML, which is not escaped again."""
+
+    __slots__ = ()
+
+
+class Best(float):
+    """The best number of a column."""
+
+    __slots__ = ()
+
+
+def escaped(value: object) -> str:
+    """Text or a number as HTML.
+
+    Example:
+        >>> escaped("<script>"), escaped(Markup("<b>7</b>")), escaped(None), escaped(12345), escaped(-98765.4321)
+        ('&lt;script&gt;', '<b>7</b>', '–', '12 345', '−98 765.4')
+    """
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float | None):
+        return html.escape(str(value))
+    if value is None:
+        return "–"
+    size = abs(value)
+    places = 0 if isinstance(value, int) else 4 if size < 100 else 2 if size < 10_000 else 1
+    is_plain = isinstance(value, int) or size == 0 or 5e-4 <= size < 1e8
+    text = f"{value:,.{places}f}".replace(",", " ") if is_plain else f"{value:.3e}"
+    return ("−" if text[0] == "-" else "") + text.removeprefix("-")
+
+
+def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup:
+    """A table whose first cells head their rows; a head's second line is a note, and columns of numbers stand right."""
+    columns = list(zip(*rows, strict=True))
+    kinds = [' class="number"' if all(map(_is_number, column)) else "" for column in columns]
+    head = "".join(
+        f'<th scope="col"{kind}>{escaped(title)}<small>{escaped(note)}</small></th>' if title else "<td></td>"
+        for (title, _, note), kind in zip((head.partition("\n") for head in heads), kinds, strict=True)
+    )
+    body = "".join(
+        f'<tr><th scope="row">{escaped(first)}</th>'
+        + "".join(f"<td{kind}>{_cell(value)}</td>" for value, kind in zip(cells, kinds[1:], strict=True))
+        + "</tr>"
+        for first, *cells in rows
+    )
+    return Markup(
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(caption)}"><table>'
+        f"<caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(value: object) -> str:
+    return f'<span class="best">{escaped(value)}</span>' if isinstance(value, Best) else escaped(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
