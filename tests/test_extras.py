@@ -3,29 +3,15 @@
 Everything that pip would not install with the library is kept from being imported.
 """
 
-import functools
-import re
 import subprocess
 import sys
-import tomllib
-from importlib import metadata
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from gp_ensembles.extras import MODULES
+from tests.pretend_installation import PROJECT, ROOT, brought, normalized, only_installed
 
-ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BLOCKER = """\
-import sys
-from importlib.machinery import PathFinder
-class Installed(PathFinder):
-    def find_spec(name, path=None, target=None):
-        return None if name.partition(".")[0] in {blocked} else PathFinder.find_spec(name, path, target)
-sys.meta_path[sys.meta_path.index(PathFinder)] = Installed
-"""
 STREAM = """\
 import dataclasses, numpy as np, torch
 import gp_ensembles as gpe
@@ -36,40 +22,13 @@ y = (X + 0.1 * (9 * X).sin()).squeeze(-1)
 COMMAND = "import gp_ensembles.__main__ as door\nsys.argv[1:] = {words}\nsys.exit(door.main())\n"
 
 
-def normalized(name):
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-@functools.cache
-def brought(*extras):
-    """Names of all that pip installs with the library and some of its extras, as far as it is installed here."""
-    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
-    found, todo = set(), [(Requirement(line), "") for line in lines]
-    while todo:
-        wanted, extra = todo.pop()
-        name = normalized(wanted.name)
-        if name in found or (wanted.marker is not None and not wanted.marker.evaluate({"extra": extra})):
-            continue
-        try:
-            further = metadata.requires(name) or ()
-        except metadata.PackageNotFoundError:  # such as a library for GPUs
-            continue
-        found.add(name)
-        todo += [(Requirement(line), extra) for line in further for extra in (wanted.extras or {""})]
-    return frozenset(found)
-
-
-def blocker(*extras):
-    """Code after which nothing else can be imported, as in an environment of its own."""
-    allowed = brought(*extras) | {"gp-ensembles"}
-    owners = metadata.packages_distributions()
-    blocked = {module for module, names in owners.items() if not allowed & {normalized(name) for name in names}}
-    return BLOCKER.format(blocked=blocked | {"studies", "tests"})
-
-
 def run(code, *extras, folder=None):
     return subprocess.run(
-        [sys.executable, "-c", blocker(*extras) + code], cwd=folder or ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", only_installed(*extras) + code],
+        cwd=folder or ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

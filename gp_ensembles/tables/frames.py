@@ -12,6 +12,7 @@ from gp_ensembles.tables.raw import Cells, RawRows, unique_names
 from gp_ensembles.tables.text import table_name
 
 _BATCH = 2048
+_MARKS_OF_FRAMES = ("columns", "column_names", "__narwhals_dataframe__")  # one of them is an attribute of any frame
 
 
 class ArraySource:
@@ -177,7 +178,7 @@ def is_frame(value: Any) -> bool:
         >>> is_frame(pd.DataFrame({"load": [1.0]})), is_frame(np.ones((1, 1)))
         (True, False)
     """
-    if not any(hasattr(value, name) for name in ("columns", "column_names", "__narwhals_dataframe__")):
+    if all(getattr(value, mark, None) is None for mark in _MARKS_OF_FRAMES):
         return False
     return bool(_narwhals().dependencies.is_into_dataframe(value))
 
