@@ -71,7 +71,7 @@ def check() -> str:
 
 
 def install() -> str:
-    """The wheel, in an environment that has nothing else, runs the demo."""
+    """The wheel alone in an environment does what needs no extra; with the extras ``cli`` and ``plots``, the demo."""
     (wheel,) = DIST.glob("*.whl")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -80,7 +80,9 @@ def install() -> str:
         pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]
         torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
         _run(*pip, torch)  # first and alone: pip's own settings choose between its builds
-        _run(*pip, f"{wheel}[plots]")
+        _run(*pip, str(wheel))
+        _run(str(python), str(ROOT / "packaging" / "bare_use.py"), where=place)
+        _run(*pip, f"{wheel}[cli,plots]")
         command = str(python.with_name("gp-ensembles"))
         _run(command, "demo", "--out", str(place / "demo"), "--progress", "false", where=place)
         made = (place / "demo" / "summary.json").stat().st_size

@@ -61,7 +61,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # What writes files. safetensors: states that other programs read. filelock: one writer of a folder.
     "files": (frozenset(), frozenset({"safetensors", "filelock"})),
     # pandas: dates. narwhals, pyarrow: frames and Parquet files. sklearn: codes of categories.
-    "tables": (frozenset(), frozenset({"numpy", "pandas", "narwhals", "pyarrow", "sklearn"})),
+    "tables": (frozenset({"extras"}), frozenset({"numpy", "pandas", "narwhals", "pyarrow", "sklearn"})),
     "data": (frozenset({"files", "tables"}), frozenset({"numpy", "river", "sklearn"})),
     # numpy: a row at a time, here and in the two below.
     "filters": (frozenset({"numerics"}), frozenset({"numpy"})),
@@ -141,33 +141,35 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"numerics", "spectral", "features", "filters", "meta_learners", "ensembles"}),
         frozenset({"gpytorch", "faiss"}),
     ),
-    # numpy: the language of scikit-learn. pandas: the tables of river. data: the scales of the warm-up rows.
+    # numpy: the language of scikit-learn. pandas: tables of river and others. data: scales of the warm-up rows.
     "estimators": (
         frozenset({"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm", "tables"}),
         frozenset({"numpy", "pandas", "narwhals", "sklearn", "river", "skpro", "sktime"}),
     ),
     # numpy: the language of matplotlib.
     "plots": (frozenset({"ensembles", "files", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
-    # The command line.
+    # The command line. extras: its door.
     "cli": (
-        EVERYTHING,
+        EVERYTHING | {"extras"},
         frozenset({"numpy", "plotly", "sklearn", "tqdm", "jsonargparse", "yaml"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
-    # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used.
-    "": (EVERYTHING | {"cli"}, frozenset({"lazy_loader"})),
+    # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used. extras: the door of the extra ``cli``.
+    "": (EVERYTHING | {"cli", "extras"}, frozenset({"lazy_loader"})),
 }
 # package -> what it may import inside a function: optional extras, at their one door.
 DOORS: dict[str, frozenset[str]] = {
-    # pandas, sklearn: only tables with dates or many levels need them.
-    "tables": frozenset({"pandas", "pyarrow", "sklearn"}),
+    # The extra cli, without which there is no command line.
+    "": frozenset({"gp_ensembles.cli"}),
+    # pandas, narwhals: of the extra cli, for dates and frames. sklearn: only tables with many levels need it.
+    "tables": frozenset({"narwhals", "pandas", "pyarrow", "sklearn"}),
     "data": frozenset({"river", "sklearn"}),
     "experts": frozenset({"sklearn", "threadpoolctl"}),
     "bo": frozenset({"ax"}),
     "distributed": frozenset({"ray", "pyarrow"}),
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
-    "estimators": frozenset({"river", "sklearn", "skpro", "sktime"}),
+    "estimators": frozenset({"pandas", "river", "sklearn", "skpro", "sktime"}),
     "cli": frozenset({"gp_ensembles.plots"}),
 }
 

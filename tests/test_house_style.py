@@ -47,6 +47,7 @@ INTEGER = {"arange", "randint", "randperm", "tril_indices", "triu_indices"}
 INTEGERS = "counts, flags and labels: integers and booleans do not follow the default dtype"
 EXCEPTIONS = {
     ("cli", "print"): "the command line speaks to its user",
+    ("__main__.py", "print"): "the same, where its extra is missing",
     ("data", "device"): "tables are born on the host; their user moves them",
     ("experts/empirical_bayes.py", "dtype"): INTEGERS,
     ("meta_learners/switching.py", "dtype"): INTEGERS,

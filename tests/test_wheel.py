@@ -1,4 +1,7 @@
-"""The wheel as a stranger installs it: away from the checkout, without extras, it runs what the README promises."""
+"""The wheel as a stranger installs it: away from the checkout, without and with the extra ``cli``.
+
+It runs what the README promises.
+"""
 
 import json
 import os
@@ -11,18 +14,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-# An environment with the hard dependencies only: neither the checkout nor the extras can be imported.
-WITHOUT_EXTRAS = """\
+from tests.pretend_installation import ROOT, only_installed
+
+AWAY = """\
 import os, sys
 sys.path = [path for path in sys.path if not os.path.isdir(os.path.join(path, "studies"))]
-class NotInstalled:
-    def find_spec(name, path=None, target=None):
-        extras = {"river", "pyarrow", "polars", "skpro", "sktime", "matplotlib", "faiss", "umap", "ax", "arviz"}
-        if name.split(".")[0] in extras:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, NotInstalled)
 """
+COMMAND = "from gp_ensembles.__main__ import main\nsys.exit(main())\n"
 
 pytestmark = pytest.mark.slow
 
@@ -44,23 +42,23 @@ def installed(tmp_path_factory):
     return built, target, elsewhere
 
 
-def run(installed, code, *arguments):
+def run(installed, code, *arguments, extras=(), expected=0):
+    """What a program says that sees the wheel, its dependencies and those of some extras only."""
     _, target, elsewhere = installed
     environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTRAS + code, *arguments],
+        [sys.executable, "-c", AWAY + only_installed(*extras) + code, *arguments],
         cwd=elsewhere,
         env=environment,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == expected, done.stderr
+    return done.stdout or done.stderr
 
 
 def command(installed, *arguments):
-    code = "from gp_ensembles.cli.__main__ import main\nsys.exit(main())\n"
-    return run(installed, code, *arguments)
+    return run(installed, COMMAND, *arguments, extras=("cli",))
 
 
 def test_the_wheel_holds_the_package_and_the_configs_and_nothing_else(installed):
@@ -77,7 +75,12 @@ def test_it_is_the_installed_package_that_runs(installed):
     run(installed, "import importlib.util\nassert importlib.util.find_spec('studies') is None\n")
 
 
-def test_the_demo_runs_with_the_hard_dependencies_only(installed):
+def test_a_command_without_the_extra_is_one_sentence(installed):
+    said = 'error: the command line needs jsonargparse; add it with: pip install "gp_ensembles[cli]"'
+    assert run(installed, COMMAND, "demo", expected=2) == f"gp-ensembles: {said}\n"
+
+
+def test_the_demo_runs_with_the_extra(installed):
     assert "rows predicted" in command(installed, "demo", "--progress", "false", "--out", "demo")
     summary = json.loads((installed[2] / "demo" / "summary.json").read_text(encoding="utf-8"))
     assert summary["rows"] == 1667

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 
+from gp_ensembles.extras import needs_cli
 from gp_ensembles.numerics.cholesky import NumericalError
 
 # What bad input, a bad machine or a bad file raise; anything else is a defect of this library.
@@ -47,7 +48,8 @@ def drawn_if_possible(what: str, draw: Callable[[], object]) -> None:
         >>> drawn_if_possible("pictures", lambda: None)
     """
     try:
-        draw()
+        with needs_cli(what):
+            draw()
     except ImportError as error:
         print(f"no {what}: {error}", file=sys.stderr)
     except Exception as error:

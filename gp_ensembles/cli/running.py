@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from gp_ensembles.cli.error_messages import EXPECTED, is_full, one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
+from gp_ensembles.extras import needs_cli
 
 THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
 _FLAGS = (
@@ -52,7 +53,7 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
         1
     """
     try:
-        with _ends_on_request():
+        with _ends_on_request(), needs_cli("this command"):
             return run(given)
     except BrokenPipeError:  # the reader of our output has left; everything is written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import narwhals.stable.v1 as nw
 import numpy as np
 from sklearn.utils.validation import validate_data
 
 from gp_ensembles.estimators.arrays import Array
 from gp_ensembles.tables.columns import ColumnEncoder
-from gp_ensembles.tables.frames import FrameSource
+from gp_ensembles.tables.frames import FrameSource, has_numbers_only, is_frame
 from gp_ensembles.tables.kinds import fit_column, refuse_text
 from gp_ensembles.tables.raw import CellError, RawRows, join
 
@@ -23,6 +22,7 @@ def fit_frame(X: Any, num_rows: int) -> Columns | None:
         num_rows: Rows at its start from which kinds are found.
 
     Raises:
+        ImportError: If X is a frame and the extra ``cli`` is not installed.
         ValueError: If a column is text that repeats too little.
 
     Example:
@@ -31,10 +31,7 @@ def fit_frame(X: Any, num_rows: int) -> Columns | None:
         >>> [column.kind for column in fit_frame(X, 2)], fit_frame(X[["load"]], 2)
         (['category', 'number'], None)
     """
-    if not nw.dependencies.is_into_dataframe(X):
-        return None
-    frame = nw.from_native(X, eager_only=True)
-    if all(kind.is_numeric() for kind in frame.schema.values()):
+    if not is_frame(X) or has_numbers_only(X):
         return None
     raw, kinds = _raw(X).part(slice(0, num_rows)), FrameSource(X).kinds
     columns = []
@@ -67,7 +64,7 @@ def checked_inputs(estimator: Any, X: Any, columns: Columns | None, *, reset: bo
     if columns is None:
         checked: Array = validate_data(estimator, X, dtype=np.float64, reset=reset, ensure_all_finite="allow-nan")
         return checked
-    if not nw.dependencies.is_into_dataframe(X):
+    if not is_frame(X):
         raise ValueError(
             f"X must be a frame with the columns {', '.join(c.name for c in columns)}, as in the first call"
         )

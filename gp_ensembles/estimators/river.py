@@ -4,8 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,10 +22,12 @@ from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.running import running_distribution
 
 try:
-    import pandas as pd
     from river.base import MiniBatchClassifier, MiniBatchRegressor
 except ImportError:
     raise ImportError("gp_ensembles.estimators.river needs river; install gp_ensembles[river]") from None
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = Mapping[Any, Any]
 Label = bool | str | int
@@ -108,7 +111,7 @@ class RiverRegressor(MiniBatchRegressor):
             rows = rows.names_only()
         self._rows = rows
 
-    def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
+    def learn_many(self, X: "pd.DataFrame", y: "pd.Series") -> None:
         """Learn rows in order; the same as one at a time, but faster.
 
         Raises:
@@ -130,8 +133,10 @@ class RiverRegressor(MiniBatchRegressor):
         lower, upper = (float(distribution.quantile(level)) for level in levels)
         return Forecast(float(mean), math.sqrt(float(variance)), lower, upper)
 
-    def predict_many(self, X: pd.DataFrame) -> pd.Series:
+    def predict_many(self, X: "pd.DataFrame") -> "pd.Series":
         """Means of the predictive mixtures, one step ahead each."""
+        import pandas as pd  # it is there: X is a frame of it
+
         return pd.Series(self._distribution(list(rows_of(X))).mean.cpu().numpy(), index=X.index)
 
     @property
@@ -218,7 +223,7 @@ class RiverClassifier(MiniBatchClassifier):
         self._rows = rows
         self._count([y])
 
-    def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
+    def learn_many(self, X: "pd.DataFrame", y: "pd.Series") -> None:
         """Learn rows in order; the same as one at a time, but faster.
 
         Raises:
@@ -232,8 +237,10 @@ class RiverClassifier(MiniBatchClassifier):
         """Probabilities of the labels so far; empty before the first. As in river, other arguments are ignored."""
         return self._probabilities([x])[0]
 
-    def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
+    def predict_proba_many(self, X: "pd.DataFrame") -> "pd.DataFrame":
         """Probabilities of the labels so far, a column for each."""
+        import pandas as pd  # it is there: X is a frame of it
+
         return pd.DataFrame(self._probabilities(list(rows_of(X))), index=X.index)
 
     @property
@@ -347,13 +354,13 @@ def _number(name: Hashable, value: Any) -> float:
         ) from None
 
 
-def rows_of(X: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
+def rows_of(X: "pd.DataFrame") -> Iterator[dict[Hashable, Any]]:
     columns = list(X.columns)
     return (dict(zip(columns, values, strict=True)) for values in X.itertuples(index=False, name=None))
 
 
 def _after_warm_up(
-    model: RiverRegressor | RiverClassifier, X: pd.DataFrame, y: pd.Series
+    model: RiverRegressor | RiverClassifier, X: "pd.DataFrame", y: "pd.Series"
 ) -> tuple[list[Row], list[Any]]:
     """Give a model the rows that its warm-up takes, one at a time; what is left of rows and targets."""
     if len(X) != len(y):
@@ -378,7 +385,11 @@ def _column(values: Sequence[float]) -> Tensor:
 
 
 def _is_missing(value: Any) -> bool:
-    return pd.isna(value) is True
+    """Whether a cell is ``None``, NaN, or what pandas and numpy put in their place."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    differs = value != value
+    return isinstance(differs, bool | np.bool_) and bool(differs)
 
 
 def target_of(y: Any) -> float:

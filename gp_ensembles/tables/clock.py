@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gp_ensembles.extras import needs_cli
 from gp_ensembles.tables.columns import ColumnEncoder, DateColumn, NumberColumn, to_numbers
 from gp_ensembles.tables.dates import parse
 from gp_ensembles.tables.raw import CellError, Cells
@@ -157,7 +158,8 @@ class Clock:
             [4.0, 6.0]
         """
         if self.frequency is not None:
-            import pandas as pd
+            with needs_cli("a calendar"):
+                import pandas as pd
 
             start = pd.Timestamp(self.last, unit="s")
             dates = pd.date_range(start, periods=num_steps + 1, freq=self.frequency)
@@ -311,7 +313,8 @@ def _counts_hours(values: Times, dates: Times) -> bool:
 
 def _frequency(times: Times) -> str | None:
     """The calendar's name of a step that is not the same number of seconds each time: months, business days."""
-    import pandas as pd
+    with needs_cli("a column of dates"):
+        import pandas as pd
 
     dates = pd.DatetimeIndex((times * 1e9).astype("datetime64[ns]")).unique()
     if len(dates) < 3 or len(set(np.diff(times).round(3))) == 1:

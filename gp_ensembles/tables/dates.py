@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gp_ensembles.extras import needs_cli
 from gp_ensembles.tables.numbers import is_missing, numbers_in
 from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
@@ -185,7 +186,8 @@ def _walls(texts: Sequence[str], style: str) -> tuple[NDArray[np.float64], int |
     if style in UNIX:
         numbers, wrong = numbers_in(texts)
         return numbers / UNIX[style], wrong
-    import pandas as pd
+    with needs_cli("text that may be dates"):
+        import pandas as pd
 
     plain = np.empty(len(texts), dtype=object)
     plain[:] = [text if (found := _offset_of(text)) is None else text[: found.start()] for text in texts]

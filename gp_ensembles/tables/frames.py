@@ -4,14 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import narwhals.stable.v1 as nw
 import numpy as np
 from numpy.typing import NDArray
 
+from gp_ensembles.extras import needs_cli
 from gp_ensembles.tables.raw import Cells, RawRows, unique_names
 from gp_ensembles.tables.text import table_name
 
 _BATCH = 2048
+_MARKS_OF_FRAMES = ("columns", "column_names", "__narwhals_dataframe__")  # one of them is an attribute of any frame
 
 
 class ArraySource:
@@ -52,6 +53,7 @@ class FrameSource:
         name: What the table is called.
 
     Raises:
+        ImportError: If the extra ``cli`` is not installed.
         TypeError: If it is no frame.
 
     Example:
@@ -66,6 +68,7 @@ class FrameSource:
     name: str
 
     def __init__(self, frame: Any, name: str = "table") -> None:
+        nw = _narwhals()
         names = _names_of(frame)
         self.header, self.notes = unique_names([str(column) for column in names])
         if nw.dependencies.is_pandas_dataframe(frame) and names != list(self.header):  # a name twice, or numbers
@@ -94,7 +97,7 @@ class ParquetSource:
         path: The file.
 
     Raises:
-        ImportError: If pyarrow is not installed.
+        ImportError: If pyarrow or narwhals is not installed.
         ValueError: If it is no Parquet file.
     """
 
@@ -110,6 +113,7 @@ class ParquetSource:
             from pyarrow.types import is_dictionary
         except ImportError:
             raise ImportError(f"reading {path} needs pyarrow; install gp_ensembles[parquet]") from None
+        _narwhals()  # before a row is asked for
         self.path, self.name, self.decimal = path, table_name(path), "."
         try:
             self._file = parquet.ParquetFile(path)
@@ -122,7 +126,7 @@ class ParquetSource:
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches."""
-        names = dict(zip(self.header, self._file.schema_arrow.names, strict=True))
+        nw, names = _narwhals(), dict(zip(self.header, self._file.schema_arrow.names, strict=True))
         read = [names[name] for name in columns]
         # Group by group: asked for all at once, pyarrow keeps what it has read to the end.
         for group in range(self._file.num_row_groups):
@@ -163,6 +167,33 @@ class RecordSource:
             yield RawRows({name: _of_values([row.get(name) for row in part]) for name in columns}, None)
 
 
+def is_frame(value: Any) -> bool:
+    """Whether a value is a frame of pandas, polars, pyarrow or whatever else narwhals knows.
+
+    Raises:
+        ImportError: If it looks like one and the extra ``cli`` is not installed.
+
+    Example:
+        >>> import pandas as pd
+        >>> is_frame(pd.DataFrame({"load": [1.0]})), is_frame(np.ones((1, 1)))
+        (True, False)
+    """
+    if all(getattr(value, mark, None) is None for mark in _MARKS_OF_FRAMES):
+        return False
+    return bool(_narwhals().dependencies.is_into_dataframe(value))
+
+
+def has_numbers_only(frame: Any) -> bool:
+    """Whether all columns of a frame are numbers.
+
+    Example:
+        >>> import pandas as pd
+        >>> has_numbers_only(pd.DataFrame({"site": ["a"], "load": [1.0]}))
+        False
+    """
+    return all(kind.is_numeric() for kind in _narwhals().from_native(frame, eager_only=True).schema.values())
+
+
 def with_index(frame: Any) -> Any:
     """A frame of pandas whose index holds dates, with them as its first column; any other as it is.
 
@@ -172,7 +203,8 @@ def with_index(frame: Any) -> Any:
         >>> list(with_index(frame).columns)
         ['time', 'load']
     """
-    if nw.dependencies.is_pandas_dataframe(frame) and type(frame.index).__name__ in ("DatetimeIndex", "PeriodIndex"):
+    is_pandas = is_frame(frame) and _narwhals().dependencies.is_pandas_dataframe(frame)
+    if is_pandas and type(frame.index).__name__ in ("DatetimeIndex", "PeriodIndex"):
         name = str(frame.index.name or "time")
         if name not in frame.columns:
             return frame.reset_index(names=name)
@@ -188,6 +220,13 @@ def is_parquet(path: str) -> bool:
         return opened.read(4) == b"PAR1"
 
 
+def _narwhals() -> Any:
+    with needs_cli("a frame or Parquet file"):
+        import narwhals.stable.v1 as nw
+
+    return nw
+
+
 def _table(batch: Any) -> Any:
     from pyarrow import Table
 
@@ -196,7 +235,7 @@ def _table(batch: Any) -> Any:
 
 def _cells(series: Any) -> Cells:
     """A column of a frame as numbers, dates or text."""
-    kind = series.dtype
+    nw, kind = _narwhals(), series.dtype
     if kind.is_numeric():
         numbers: NDArray[np.float64] = series.cast(nw.Float64).to_numpy().astype(np.float64)
         return numbers
@@ -226,9 +265,9 @@ def _of_values(values: list[Any]) -> Cells:
 
 
 def _names_of(frame: Any) -> list[Any]:
-    if nw.dependencies.is_pyarrow_table(frame):
-        return list(frame.column_names)
-    return list(frame.columns) if nw.dependencies.is_into_dataframe(frame) else []
+    if not is_frame(frame):
+        return []
+    return list(frame.column_names if _narwhals().dependencies.is_pyarrow_table(frame) else frame.columns)
 
 
 def _text(value: Any) -> str:

@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import replace
+from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -15,7 +17,7 @@ from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
 from gp_ensembles.ensembles.targets import BinaryTarget, CountTarget, RealTarget, UnknownNoiseTarget
-from gp_ensembles.estimators.river import RiverClassifier, RiverRegressor
+from gp_ensembles.estimators.river import RiverClassifier, RiverRegressor, matrix_of
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 small = replace(
@@ -234,3 +236,12 @@ def test_clone_is_fresh():
     fresh = model.clone()
     assert fresh.seed == 5
     assert fresh.predict_one(rows(1)[0][0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, math.nan, np.float32("nan"), Decimal("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), 0, 1.5, True, Decimal(2)],
+)
+def test_what_is_missing_is_what_pandas_takes_for_it(value):
+    (found,) = matrix_of([{"a": value}], ["a"]).flatten().tolist()
+    assert math.isnan(found) == (pd.isna(value) is True)
