@@ -1,0 +1,114 @@
+"""The freeze: a file of numbers, and what differs between two of them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import freeze
+from benchmarks.freeze_streams import SETS, stream_entries
+from benchmarks.freeze_tools import SkippedError, study_entries, table_arrays, tool_entries
+from studies.registry import PAPERS
+
+
+def written(path, **arrays):
+    np.savez(path, **{name.replace("__", ":"): np.asarray(value) for name, value in arrays.items()})
+    return str(path)
+
+
+def test_equal_files_are_equal_nan_and_infinities_included(tmp_path, capsys):
+    arrays = {"a__mean": [1.0, math.nan, -math.inf], "a__labels": ["pump"]}
+    files = [written(tmp_path / f"{name}.npz", **arrays) for name in ("old", "new")]
+    assert freeze.main(["compare", *files]) == 0
+    assert capsys.readouterr().out == "equal\n"
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ([1.0, 2.0 + 1e-6], "differs in 1 of 2 numbers, by 1e-06, relatively 5e-07, at [1]"),
+        ([1.0, math.nan], "relatively inf"),
+        ([1.0, 2.0, 3.0], "has shape (2,) in OLD, (3,) in NEW"),
+    ],
+)
+def test_a_difference_is_noticed(tmp_path, capsys, new, said):
+    files = [written(tmp_path / "old.npz", a__mean=[1.0, 2.0]), written(tmp_path / "new.npz", a__mean=new)]
+    assert freeze.main(["compare", *files]) == 1
+    assert said in capsys.readouterr().out
+
+
+def test_differences_are_relative_to_the_old_number_and_below_1_absolute():
+    old, new = {"a:b": np.array([1e6, 1e-12])}, {"a:b": np.array([1e6 + 1e-4, 2e-12])}
+    assert freeze.compare(old, new).differences == []
+    assert len(freeze.compare(old, new, tolerance=1e-11).differences) == 1
+
+
+def test_missing_entries_are_named_once_and_errors_are_not_numbers(tmp_path, capsys):
+    one, error = np.array(1.0), np.array("ValueError: no")
+    old = {"a:mean": one, "b:mean": one, "b:stddev": one, "c:mean": one, "d:error": error}
+    new = {"a:mean": one, "a:log_prob": one, "c:error": error, "d:error": np.array("ValueError: other words")}
+    found = freeze.compare(old, new)
+    assert found.differences == [
+        "b is missing from NEW",
+        "c:mean is missing from NEW",
+        "a:log_prob is missing from OLD",
+        "c:error is missing from OLD",
+    ]
+    assert found.remarks == ["d:error reads otherwise"]
+    assert freeze.compare(old, new, only=["d"]).differences == []
+
+
+def test_tables_that_lost_rows_are_compared_in_the_others():
+    old = table_arrays("t", "method,error,seconds\na,1,0.1\nb,2,0.1\nb,3,0.1\n")
+    new = table_arrays("t", "method,error,seconds\nb,2,7\nb,3.5,7\n")
+    shape, missing, moved = freeze.compare(old, new).differences
+    assert "has shape (3, 2) in OLD, (2, 2) in NEW" in shape
+    assert "rows 'a': some are missing from NEW" in missing
+    assert "differs in 1 of 4 numbers, by 0.5" in moved
+    assert "(b): 3 in OLD, 3.5 in NEW" in moved
+
+
+def test_what_fails_is_an_entry_too():
+    def fails():
+        raise ValueError("no")
+
+    def cannot():
+        raise SkippedError("no data")
+
+    frozen = freeze.freeze({"a": fails, "b": lambda: {"mean": torch.ones(2)}, "c": cannot})
+    assert {name: value.tolist() for name, value in frozen.items()} == {
+        "a:error": "ValueError: no",
+        "b:mean": [1.0, 1.0],
+        "c:skipped": "no data",
+    }
+
+
+def test_every_set_and_every_study_is_there():
+    names = {*stream_entries(), *tool_entries()}
+    assert len(SETS) >= 10
+    for way in ("blocks", "rows", "ahead", "saved"):
+        assert {f"stream/{name}/{preset}/{way}" for name in SETS for preset in ("auto", "light")} <= names
+    assert {name.split("/")[0] for name in names} == {"stream", "many", "estimators", "papers", "botorch"}
+    every, short = (set(study_entries(which, None)) for which in ("all", "short"))
+    assert len(every) == sum(len(paper.experiments) for paper in PAPERS.values())
+    assert short
+    assert short <= every
+
+
+def test_an_entry_is_written_and_equals_itself_but_not_another(tmp_path, capsys):
+    files = [str(tmp_path / f"{name}.npz") for name in ("old", "new")]
+    for file in files:
+        assert freeze.main(["write", file, "--only", "botorch/thompson"]) == 0
+    assert freeze.main(["compare", *files]) == 0
+    with np.load(files[0]) as file:
+        arrays = dict(file)
+    name = "botorch/thompson:suggested"
+    np.savez(files[1], **{**arrays, name: arrays[name] + 1e-6})
+    assert freeze.main(["compare", *files]) == 1
+    assert f"{name} differs in 4 of 4 numbers" in capsys.readouterr().out
+
+
+def test_unknown_beginnings_are_refused(tmp_path, capsys):
+    assert freeze.main(["write", str(tmp_path / "a.npz"), "--only", "nowhere"]) == 2
+    assert "no entry begins with nowhere" in capsys.readouterr().err
