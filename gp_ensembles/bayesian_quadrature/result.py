@@ -37,6 +37,7 @@ from gp_ensembles.bayesian_quadrature.search import (
 )
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtureKernel
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
+from gp_ensembles.numerics.display import counted, fields_text, record_text
 
 
 class TopKernels(NamedTuple):
@@ -53,6 +54,8 @@ class TopKernels(NamedTuple):
     noise: Tensor
     weights: Tensor
     mean: Tensor
+
+    __repr__ = record_text
 
 
 class Quadrature:
@@ -143,6 +146,17 @@ class Marginalization:
         self.is_late = is_late
         self.quadrature: Quadrature = Quadrature(problem, state)
         self.is_covered: bool = prior_covers_likelihood(search, state)
+
+    def __repr__(self) -> str:
+        rows, inputs = self.problem.X.shape
+        log_evidence = f"{self.log_evidence:.2f} with standard deviation {self.log_evidence_sd:.2g}"
+        told = {
+            "log evidence": f"{log_evidence}: {self.doubt}" if self.doubt else log_evidence,
+            "probabilities of 1, 2, ... components": [round(p, 3) for p in self.posterior_components.tolist()],
+            "weights of the kernels": self.log_weights.exp(),
+            "kernels evaluated": self.num_evaluations,
+        }
+        return fields_text(f"Marginalization of {counted((rows, 'row'), (inputs, 'input'))}", told)
 
     @property
     def history(self) -> tuple[Round, ...]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data.table import Table
+from gp_ensembles.numerics.display import record_text
 
 # What keeps a float64 RBF covariance positive definite; it is part of the law that is drawn from.
 _NUGGET = 1e-9
@@ -27,6 +28,8 @@ class FunctionDraw(NamedTuple):
     truth: Tensor
     noise_variance: float
 
+    __repr__ = record_text
+
 
 class SwitchingDraw(NamedTuple):
     """Noisy values of functions that take turns.
@@ -45,6 +48,8 @@ class SwitchingDraw(NamedTuple):
     segment: Tensor
     lengthscale: Tensor
 
+    __repr__ = record_text
+
 
 class SensorDraw(NamedTuple):
     """Readings of a drifting sensor.
@@ -62,6 +67,8 @@ class SensorDraw(NamedTuple):
     noise_variance: float
     gain: Tensor
     offset: Tensor
+
+    __repr__ = record_text
 
 
 def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator | None = None) -> FunctionDraw:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.absence import awake_weights, find_absent, marked
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
-from gp_ensembles.ensembles.display import ensemble_text
 from gp_ensembles.ensembles.guest_tally import init_tally
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows, without_columns
 from gp_ensembles.ensembles.memory import TargetMemory
@@ -30,6 +29,7 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.innovations import InnovationBank, InnovationModel
 from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.numerics.display import ensemble_text
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.reductions import readable_all
 

@@ -6,6 +6,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.display import record_text
+
 
 class GaussianState(NamedTuple):
     r"""Posterior of the weights in covariance form.
@@ -18,6 +20,8 @@ class GaussianState(NamedTuple):
     """
 
     moments: Tensor
+
+    __repr__ = record_text
 
     @property
     def mean(self) -> Tensor:
@@ -41,6 +45,8 @@ class SquareRootState(NamedTuple):
     mean: Tensor
     factor: Tensor
 
+    __repr__ = record_text
+
     @property
     def covariance(self) -> Tensor:
         r"""Posterior covariance of the weights, shape (\*batch, F, F)."""
@@ -62,6 +68,8 @@ class StudentTState(NamedTuple):
     moments: Tensor
     concentration: Tensor
     rate: Tensor
+
+    __repr__ = record_text
 
     @property
     def mean(self) -> Tensor:
@@ -91,6 +99,8 @@ class MultiOutputState(NamedTuple):
     mean: Tensor
     group: Tensor
 
+    __repr__ = record_text
+
 
 class WindowState(NamedTuple):
     r"""The last rows of an exact Gaussian process, in the order of time, C at most; what is not used yet is neutral.
@@ -116,6 +126,8 @@ class WindowState(NamedTuple):
     hyperparameters: Tensor
     num_rows: Tensor
     due: Tensor
+
+    __repr__ = record_text
 
 
 class ExternalState(NamedTuple):
@@ -210,6 +222,8 @@ class StepPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
 
+    __repr__ = record_text
+
 
 class StudentTPredictions(NamedTuple):
     r"""One-step-ahead Student-t predictions; the first fields as in :class:`StepPredictions`.
@@ -225,6 +239,8 @@ class StudentTPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
     degrees_of_freedom: Tensor
+
+    __repr__ = record_text
 
 
 class LatentPredictions(NamedTuple):
@@ -243,6 +259,8 @@ class LatentPredictions(NamedTuple):
     log_prob: Tensor
     latent_mean: Tensor
     latent_variance: Tensor
+
+    __repr__ = record_text
 
 
 class LatentMoments(NamedTuple):

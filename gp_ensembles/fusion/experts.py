@@ -15,6 +15,7 @@ from torch import Tensor
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
@@ -37,6 +38,8 @@ class ExpertPredictions(NamedTuple):
     mean: Tensor
     variance: Tensor
     noise: Tensor
+
+    __repr__ = record_text
 
     @property
     def target_variance(self) -> Tensor:

@@ -25,6 +25,7 @@ from gp_ensembles.fusion.inference import (
 )
 from gp_ensembles.fusion.laplace import LaplaceApproximation
 from gp_ensembles.fusion.models import BHS, PBHS
+from gp_ensembles.numerics.display import block_text, counted, record_text
 
 Array = npt.NDArray[Any]
 
@@ -47,6 +48,8 @@ class WeightSummary(NamedTuple):
     mean: Tensor
     quantiles: Tensor
     levels: Tensor
+
+    __repr__ = record_text
 
 
 @final
@@ -83,6 +86,11 @@ class FittedFusion:
         self.model = model
         self.posterior = posterior
         self.inference = inference
+
+    def __repr__(self) -> str:
+        sizes = counted((self.model.num_experts, "expert"), (len(self.model.y), "row"), (len(self.theta), "draw"))
+        head = f"FittedFusion of {type(self.model).__name__}, {sizes}"
+        return block_text(head, self.report.summary().split("\n"))
 
     @property
     def theta(self) -> Tensor:

@@ -14,6 +14,7 @@ from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains
 from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.display import call_text, record_text
 
 # Above the first two, chains differ and importance weights are unreliable; below the third, momenta change too little.
 _RHAT, _PARETO, _BFMI = 1.05, 0.7, 0.3
@@ -111,6 +112,8 @@ class InferenceReport:
     diagnostics: ChainDiagnostics | None = None
     cautions: tuple[str, ...] = ()
 
+    __repr__ = call_text
+
     def summary(self) -> str:
         """A few lines to print."""
         best = float(self.log_joint.amax()) if self.log_joint.numel() else math.nan
@@ -198,6 +201,8 @@ class PosteriorDraws(NamedTuple):
     log_weights: Tensor
     report: InferenceReport
     chains: Chains | None = None
+
+    __repr__ = record_text
 
 
 class InferenceMethod(ABC):

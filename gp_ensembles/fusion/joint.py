@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gp_ensembles.bo.pointwise import PointwisePosterior
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.numerics.display import record_text
 
 
 class JointPredictions(NamedTuple):
@@ -30,6 +31,8 @@ class JointPredictions(NamedTuple):
     mean: Tensor
     covariance: Tensor
     noise: Tensor
+
+    __repr__ = record_text
 
 
 class OneStepPredictions(NamedTuple):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import check_log_weights, check_moments
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.draws import normal_draws
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -229,6 +230,8 @@ class PooledNormal(NamedTuple):
 
     mean: Tensor
     log_precision: Tensor
+
+    __repr__ = record_text
 
 
 def normal_log_prob(mean: Tensor, log_scale: Tensor, y: Tensor) -> Tensor:

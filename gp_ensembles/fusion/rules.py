@@ -13,6 +13,7 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions, check_moments, check_noise
 from gp_ensembles.fusion.gathering import Experts, gather_predictions
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.display import record_text
 
 Space = Literal["f", "y"]
 _GRID = 41  # temperatures evaluated before the best is refined
@@ -206,6 +207,8 @@ class FusedMoments(NamedTuple):
 
     mean: Tensor
     variance: Tensor
+
+    __repr__ = record_text
 
 
 class FusionRule(ABC):

@@ -11,6 +11,7 @@ from gp_ensembles.innovations import autoregression, volatility
 from gp_ensembles.innovations.autoregression import AutoregressionState
 from gp_ensembles.innovations.model import InnovationModel
 from gp_ensembles.innovations.one_row import RowModels, update_row
+from gp_ensembles.numerics.display import record_text
 
 _NORMAL_DF = 20.0  # of the score that the scale of a normal model follows: gross errors do not make it useless
 
@@ -30,6 +31,8 @@ class InnovationState(NamedTuple):
     last_error: Tensor
     age: Tensor
 
+    __repr__ = record_text
+
 
 class InnovationPredictions(NamedTuple):
     """Predictions of K models for each of M experts, one step ahead each.
@@ -45,6 +48,8 @@ class InnovationPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
     degrees_of_freedom: Tensor
+
+    __repr__ = record_text
 
 
 class _Scale(NamedTuple):

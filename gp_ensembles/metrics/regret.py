@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.simplex import simplex_quadratic
 
 
@@ -29,6 +30,8 @@ class BestExpert(NamedTuple):
 
     expert: Tensor
     log_prob: Tensor
+
+    __repr__ = record_text
 
 
 class BestMixture(NamedTuple):
@@ -45,6 +48,8 @@ class BestMixture(NamedTuple):
     log_prob: Tensor
     gap: Tensor
     num_iterations: int
+
+    __repr__ = record_text
 
 
 def best_expert(log_prob: Tensor) -> BestExpert:

@@ -10,6 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.distributions import StudentTMixture
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.sparse.base import ModelT, check_knots, check_positive
 from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.fitting import fit_hyperparameters, fit_sparse
@@ -55,6 +56,8 @@ class Selection(NamedTuple, Generic[ModelT]):
     history: tuple[SelectionStep, ...]
     stop_reason: str
     tails: Tails | None
+
+    __repr__ = record_text
 
     def predict(self, X: Tensor) -> StudentTMixture:
         """Predictive distributions of normal targets at rows X (N, D), with the tails of errors of rows left out.

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.display import record_text
+
 
 class Standardizer(NamedTuple):
     """Shifts and scales taken from the warm-up rows, for inputs and target.
@@ -28,6 +30,8 @@ class Standardizer(NamedTuple):
     X_scale: Tensor
     y_mean: Tensor
     y_scale: Tensor
+
+    __repr__ = record_text
 
     @classmethod
     def fit(
