@@ -132,10 +132,13 @@ class Marginalization:
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem
+        >>> from gp_ensembles.bayesian_quadrature import marginalize
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalize(problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0))
+        >>> found = marginalize(
+        ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
+        ... )
         >>> found.log_evidence_sd, found.doubt
         (inf, 'draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling')
     """
@@ -295,16 +298,21 @@ class Marginalization:
 
         Example:
             >>> import torch
-            >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
+            >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem
+            >>> from gp_ensembles.bayesian_quadrature import marginalize
             >>> from gp_ensembles.ensembles import Ensemble
             >>> from gp_ensembles.meta_learners import BayesianModelAveraging
             >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
             >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-            >>> found = marginalize(problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0))
+            >>> found = marginalize(
+            ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
+            ... )
             >>> top = found.top_kernels(3)
             >>> rule = BayesianModelAveraging(top.weights)
             >>> ensemble = Ensemble.from_kernels(top.kernels, 1, 100, rule, noise=top.noise)
-            >>> state, _ = ensemble.update(ensemble.init(), X, torch.sin(5.0 * X.squeeze(-1)) - top.mean)
+            >>> state, _ = ensemble.update(
+            ...     ensemble.init(), X, torch.sin(5.0 * X.squeeze(-1)) - top.mean
+            ... )
             >>> ensemble.num_experts
             3
         """

@@ -126,7 +126,9 @@ def draw_paths(
         >>> import torch
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
-        >>> path = draw_paths(model, torch.Size([3]), generator=torch.Generator().manual_seed(1))
+        >>> path = draw_paths(
+        ...     model, torch.Size([3]), generator=torch.Generator().manual_seed(1)
+        ... )
         >>> path(X).shape
         torch.Size([3, 6])
     """

@@ -116,7 +116,9 @@ def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator
         ValueError: If there is no row, or the noise is negative.
 
     Example:
-        >>> friedman2(100, noise=0.0, generator=torch.Generator().manual_seed(0)).table.X.shape
+        >>> friedman2(
+        ...     100, noise=0.0, generator=torch.Generator().manual_seed(0)
+        ... ).table.X.shape
         torch.Size([100, 4])
     """
     _check(num_rows, noise)
@@ -237,7 +239,9 @@ def drifting_sensor(
         ValueError: If the jump or the gap lies outside the rows.
 
     Example:
-        >>> draw = drifting_sensor(100, jump_at=60, gap=(20, 30), generator=torch.Generator().manual_seed(0))
+        >>> draw = drifting_sensor(
+        ...     100, jump_at=60, gap=(20, 30), generator=torch.Generator().manual_seed(0)
+        ... )
         >>> int(draw.table.y.isnan().sum()), float(draw.offset[59]), float(draw.offset[60])
         (10, 0.0, 2.0)
     """

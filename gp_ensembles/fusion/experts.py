@@ -270,7 +270,9 @@ class TabulatedExpert(PredictiveExpert):
 
     Example:
         >>> import torch
-        >>> expert = TabulatedExpert(torch.tensor([[0.0], [1.0]]), torch.tensor([3.0, 4.0]), torch.ones(2))
+        >>> expert = TabulatedExpert(
+        ...     torch.tensor([[0.0], [1.0]]), torch.tensor([3.0, 4.0]), torch.ones(2)
+        ... )
         >>> expert.predict(torch.tensor([[1.0], [0.0]])).mean
         tensor([[4., 3.]])
     """

@@ -192,7 +192,11 @@ class PosteriorDraws(NamedTuple):
     Example:
         >>> import torch
         >>> theta = torch.zeros(2, 3)
-        >>> posterior = PosteriorDraws(theta, theta[:, 0].log_softmax(0), InferenceReport("MAP", 0.1, 10, theta[:, 0]))
+        >>> posterior = PosteriorDraws(
+        ...     theta,
+        ...     theta[:, 0].log_softmax(0),
+        ...     InferenceReport("MAP", 0.1, 10, theta[:, 0]),
+        ... )
         >>> posterior.log_weights.exp()
         tensor([0.5000, 0.5000])
     """

@@ -141,7 +141,9 @@ def linear_pool(
     Example:
         >>> import torch
         >>> mean = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
-        >>> pool = linear_pool(mean, torch.ones_like(mean), torch.tensor([3.0, 3.0], dtype=torch.float64))
+        >>> pool = linear_pool(
+        ...     mean, torch.ones_like(mean), torch.tensor([3.0, 3.0], dtype=torch.float64)
+        ... )
         >>> pool.mean, pool.variance
         (tensor([0., 0.], dtype=torch.float64), tensor([2., 1.], dtype=torch.float64))
     """

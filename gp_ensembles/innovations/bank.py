@@ -79,11 +79,18 @@ class InnovationBank:
     Example:
         >>> import torch
         >>> bank = InnovationBank([InnovationModel(rate=0.1)])
-        >>> mean, variance = torch.zeros(1, 200, dtype=torch.float64), torch.ones(1, 200, dtype=torch.float64)
+        >>> mean, variance = (
+        ...     torch.zeros(1, 200, dtype=torch.float64),
+        ...     torch.ones(1, 200, dtype=torch.float64),
+        ... )
         >>> generator = torch.Generator().manual_seed(0)
-        >>> y = 3 * torch.randn(200, generator=generator, dtype=torch.float64)  # three times as large as predicted
+        >>> # three times as large as predicted
+        >>> y = 3 * torch.randn(200, generator=generator, dtype=torch.float64)
         >>> state, predictions = bank.update_block(bank.init(1, mean), mean, variance, y)
-        >>> bool(predictions.variance[0, 0, 0] == 1), bool(predictions.variance[0, 0, 100:].mean().sqrt().round() == 3)
+        >>> (
+        ...     bool(predictions.variance[0, 0, 0] == 1),
+        ...     bool(predictions.variance[0, 0, 100:].mean().sqrt().round() == 3),
+        ... )
         (True, True)
     """
 

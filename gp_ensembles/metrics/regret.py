@@ -98,7 +98,9 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
 
     Example:
         >>> import torch
-        >>> log_prob = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
+        >>> log_prob = torch.tensor(
+        ...     [[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64
+        ... ).log()
         >>> best_fixed_mixture(log_prob).weights
         tensor([0.2222, 0.7778], dtype=torch.float64)
     """
@@ -144,7 +146,9 @@ def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
 
     Example:
         >>> import torch
-        >>> best_switching_path(torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1)
+        >>> best_switching_path(
+        ...     torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1
+        ... )
         tensor([0, 0, 1])
     """
     expert_log_prob = _checked(expert_log_prob)

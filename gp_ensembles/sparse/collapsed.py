@@ -228,7 +228,12 @@ class VFE(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> round(float(VFE().objective(project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0]))), 4)
+        >>> round(
+        ...     float(
+        ...         VFE().objective(project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0]))
+        ...     ),
+        ...     4,
+        ... )
         -1.4055
     """
 
@@ -247,7 +252,8 @@ class TightVFE(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(TightVFE().objective(projection)), 4)
         -1.3103
     """
@@ -265,7 +271,8 @@ class DTC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(DTC().objective(projection)), 4)
         -1.0305
     """
@@ -283,7 +290,8 @@ class DIC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(DIC().objective(projection)), 4)
         -1.0305
     """
@@ -303,7 +311,8 @@ class FITC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(FITC().objective(projection)), 4)
         -1.2655
     """
@@ -323,7 +332,8 @@ class FIC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(FIC().objective(projection)), 4)
         -1.2655
     """
@@ -351,7 +361,8 @@ class PowerEP(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(PowerEP(0.5).objective(projection)), 4)
         -1.3209
     """

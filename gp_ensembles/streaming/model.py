@@ -73,7 +73,9 @@ class OnlineModel:
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20))
+        >>> model = OnlineModel(
+        ...     StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20)
+        ... )
         >>> predictions = model.observe(X, 100 + 5 * X.squeeze(-1))
         >>> predictions.first_row, predictions.mean.shape, model.num_rows
         (20, torch.Size([40]), 60)
