@@ -72,6 +72,46 @@ def test_every_link_and_config_exists(page):
         assert list(ROOT.glob(target)) or list(ROOT.glob(f"studies/{target}")), target
 
 
+WIDTH = 85  # of code beside a table of contents on a screen of 1280 pixels
+COMMANDS = ("gp-ensembles", "python", "pip", "make", "torchrun", "$", "zcat", "tail")
+
+
+def wide_code(page):
+    """Places of lines of code that would be cut off on the right; what programs print is as wide as it is."""
+    language, wide = None, []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.startswith("```"):
+            language = None if language is not None else line[3:].strip()
+        is_code = language in ("python", "py", "sh", "console", "yaml") or (
+            language == "" and line.startswith(COMMANDS)
+        )
+        if is_code and len(line) > WIDTH:
+            wide.append(f"{page.relative_to(ROOT)}:{number}")
+    return wide
+
+
+def wide_cells(path):
+    """The same of the code cells of a notebook's text."""
+    is_code, wide = False, []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.startswith("# %%"):
+            is_code = "[markdown]" not in line
+        if is_code and len(line) > WIDTH:
+            wide.append(f"{path.relative_to(ROOT)}:{number}")
+    return wide
+
+
+def test_code_on_pages_and_in_notebooks_fits_on_the_screen(tmp_path, monkeypatch):
+    wide = [place for page in PAGES for place in wide_code(page)]
+    wide += [place for path in sorted((ROOT / "notebooks").glob("*.py")) for place in wide_cells(path)]
+    assert wide == []
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    long = "x = " + 90 * "1"
+    (tmp_path / "a.md").write_text(f"```python\n{long}\n```\n\n```text\n{long}\n```\n", encoding="utf-8")
+    (tmp_path / "b.py").write_text(f"# %% [markdown]\n# {long}\n\n# %%\n{long}\n", encoding="utf-8")
+    assert wide_code(tmp_path / "a.md") + wide_cells(tmp_path / "b.py") == ["a.md:2", "b.py:5"]
+
+
 def test_the_readme_is_short():
     """A screen and the pictures; the rest is on pages."""
     assert len(README.splitlines()) <= 90
