@@ -32,11 +32,11 @@ def distribution_text(head: str, distribution: Distribution, numbers: Sequence[i
     places = ends(num_rows(distribution))
     if not places:
         return rows_text(head, [], {})
-    few = at_rows(distribution, torch.tensor(places))
+    few = at_rows(distribution, places)
     with torch.no_grad():
         mean, variance = few.moments()
         if mean.ndim > 1:
-            names = ("probability of each class",) if hasattr(few, "latent_mean") else ("mean", "stddev")
+            names = ("probability of each class",) if "latent_mean" in few._fields else ("mean", "stddev")
             columns = dict(zip(names, ([mean], [variance.sqrt()]), strict=False))
         else:
             columns = {"mean": [mean], "stddev": [variance.sqrt()]}
@@ -47,25 +47,25 @@ def distribution_text(head: str, distribution: Distribution, numbers: Sequence[i
 
 def num_rows(distribution: Any) -> int:
     """Number of rows N of one of this package's distributions."""
-    tensors = distribution.base if hasattr(distribution, "base") else distribution
+    tensors = distribution.base if "base" in distribution._fields else distribution
     return int(tensors[1].shape[1])
 
 
-def at_rows(distribution: Any, rows: Tensor) -> Any:
-    """The distributions of some rows (R,): of all tensors of two axes and more the second is that of the rows."""
+def at_rows(distribution: Any, rows: list[int]) -> Any:
+    """The distributions of some rows: of all tensors of two axes and more the second is that of the rows."""
     parts = {}
     for name in distribution._fields:
         value = getattr(distribution, name)
-        if hasattr(value, "_fields"):
+        if isinstance(value, tuple) and name == "base":
             parts[name] = at_rows(value, rows)
         elif isinstance(value, Tensor) and value.ndim > 1:
-            parts[name] = value[:, rows.to(value.device)]
+            parts[name] = value[:, rows]
     return distribution._replace(**parts)
 
 
 def _is_binary(distribution: Any) -> bool:
     """Whether the mean is a probability."""
     try:
-        return hasattr(distribution, "latent_mean") and distribution.class_probabilities.shape[-1] == 2
+        return "latent_mean" in distribution._fields and distribution.class_probabilities.shape[-1] == 2
     except TypeError:  # counts
         return False

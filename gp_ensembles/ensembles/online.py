@@ -88,9 +88,8 @@ class OnlineEnsemble(nn.Module):
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> expert = GaussianExpert(
-        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        ... )
+        >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+        >>> expert = GaussianExpert(features)
         >>> online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> before = online.observe(X, 3 * X.squeeze(-1))

@@ -15,6 +15,7 @@ _EACH_END = 3  # rows shown at the beginning and at the end of a block
 _MOST_OUTPUTS = 4  # shown of a row
 _FEW = 4  # numbers that are listed one by one
 _MOST_POINTS = 400  # rows drawn in a band
+_ABSENT = object()
 _WIDTH, _HEIGHT = 480, 120  # of a band, in pixels
 
 
@@ -58,8 +59,7 @@ def record_text(record: tuple[object, ...]) -> str:
         Reading
           load  [1, 2]
     """
-    names: tuple[str, ...] = getattr(record, "_fields", ())
-    return fields_text(type(record).__name__, dict(zip(names, record, strict=True)))
+    return fields_text(type(record).__name__, dict(zip(_fields(record), record, strict=True)))
 
 
 def call_text(value: Any) -> str:
@@ -80,7 +80,7 @@ def call_text(value: Any) -> str:
         return f"tensor{tuple(value.shape)}"
     if isinstance(value, float) and value.is_integer():
         return repr(int(value))
-    if not (dataclasses.is_dataclass(value) or isinstance(value, nn.Module) or hasattr(value, "_fields")):
+    if not (dataclasses.is_dataclass(value) or isinstance(value, nn.Module) or _fields(value)):
         text = " ".join(repr(value).split())
         return f"{type(value).__name__}(...)" if text.startswith("<") else text
     return f"{type(value).__name__}({', '.join(changed(value).values())})"
@@ -90,11 +90,12 @@ def changed(record: object) -> dict[str, str]:
     """The arguments of that call by name, each as ``name=value``, or as the value alone where there is no default."""
     found = {}
     for name, parameter in inspect.signature(type(record)).parameters.items():
-        if not hasattr(record, name):  # prior weights of a rule are kept as logarithms
+        value = getattr(record, name, _ABSENT)
+        if value is _ABSENT:  # prior weights of a rule are kept as logarithms
             if getattr(record, "log_prior", None) is not None:
                 found[name] = f"{name}=..."
             continue
-        text = call_text(getattr(record, name))
+        text = call_text(value)
         if parameter.default is parameter.empty:
             found[name] = text
         elif text != call_text(parameter.default):
@@ -268,6 +269,12 @@ def text_html(text: str) -> str:
     return f"<pre>{html.escape(text)}</pre>"
 
 
+def _fields(record: object) -> tuple[str, ...]:
+    """Names of a named tuple's fields; none of anything else."""
+    names: tuple[str, ...] = getattr(record, "_fields", ())
+    return names
+
+
 def _cut(line: str) -> str:
     return line if len(line) <= _MOST_COLUMNS else line[: _MOST_COLUMNS - 3] + "..."
 
@@ -288,8 +295,8 @@ def _value_text(value: Any) -> str:
         return value
     if type(value) in (tuple, list) and value and not isinstance(value[0], int | float | str):
         return f"{len(value)} of {type(value[0]).__name__}"
-    if hasattr(value, "_fields"):
-        shapes = {name: getattr(value, name) for name in value._fields}
+    if _fields(value):
+        shapes = {name: getattr(value, name) for name in _fields(value)}
         parts = [f"{name} {tuple(one.shape)}" for name, one in shapes.items() if isinstance(one, Tensor)]
         return f"{type(value).__name__}: {', '.join(parts)}" if parts else call_text(value)
     text = repr(value).split("\n")[0]
