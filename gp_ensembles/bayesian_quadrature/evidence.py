@@ -62,7 +62,8 @@ class Evidence(NamedTuple):
     log_evidence_sd: float
     doubt: str
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def posterior(self) -> Tensor:

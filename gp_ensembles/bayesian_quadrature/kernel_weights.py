@@ -26,7 +26,8 @@ class WeightedKernels(NamedTuple):
     log_likelihood: Tensor
     log_weights: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     def ordered(self) -> "WeightedKernels":
         """The same, heaviest first, of equal weights the likeliest first."""

@@ -44,7 +44,8 @@ class Prediction(NamedTuple):
     mass: Tensor
     from_roots: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class _Weights(NamedTuple):

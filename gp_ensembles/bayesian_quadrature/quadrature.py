@@ -173,7 +173,8 @@ class EvidenceEstimate(NamedTuple):
     log_scale: Tensor
     replicates: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def _positive_replicates(self) -> Tensor:

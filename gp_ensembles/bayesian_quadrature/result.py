@@ -55,7 +55,8 @@ class TopKernels(NamedTuple):
     weights: Tensor
     mean: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class Quadrature:

@@ -29,6 +29,16 @@ class ComponentsPosterior(Posterior, ABC):
 
     @property
     @abstractmethod
+    def mean(self) -> Tensor:
+        r"""Means, shape (\*batch, q, O)."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        r"""Variances, shape (\*batch, q, O)."""
+
+    @property
+    @abstractmethod
     def num_experts(self) -> int:
         """Number of experts."""
 

@@ -28,7 +28,8 @@ class FunctionDraw(NamedTuple):
     truth: Tensor
     noise_variance: float
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class SwitchingDraw(NamedTuple):
@@ -48,7 +49,8 @@ class SwitchingDraw(NamedTuple):
     segment: Tensor
     lengthscale: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class SensorDraw(NamedTuple):
@@ -68,7 +70,8 @@ class SensorDraw(NamedTuple):
     gain: Tensor
     offset: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator | None = None) -> FunctionDraw:

@@ -53,7 +53,8 @@ class Table(NamedTuple):
     name: str
     source: Source | None = None
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     def where(self, row: int) -> str:
         """A row, counted from zero, for a message: the file, and the row as a reader counts.

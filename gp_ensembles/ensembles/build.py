@@ -68,7 +68,8 @@ class FitSettings:
     prior_precision: float = 4.0
     perturbation: GaussianPerturbation | None = None
 
-    __repr__ = call_text
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def __post_init__(self) -> None:
         check_count(self, "num_samples", self.num_samples)

@@ -82,7 +82,8 @@ class TargetLags:
     bases: tuple[Basis, ...] = (LinearBasis(), FourierBasis())
     changing_trend: bool = False
 
-    __repr__ = call_text
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def __post_init__(self) -> None:
         check_count(self, "most", self.most)

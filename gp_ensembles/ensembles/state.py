@@ -33,7 +33,8 @@ class EnsembleState(NamedTuple):
     guests: Tensor | None = None
     quarantine: Quarantine | None = None
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def named_tensors(state: EnsembleState) -> list[tuple[str, Tensor]]:

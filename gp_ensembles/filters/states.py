@@ -21,7 +21,8 @@ class GaussianState(NamedTuple):
 
     moments: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def mean(self) -> Tensor:
@@ -45,7 +46,8 @@ class SquareRootState(NamedTuple):
     mean: Tensor
     factor: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def covariance(self) -> Tensor:
@@ -69,7 +71,8 @@ class StudentTState(NamedTuple):
     concentration: Tensor
     rate: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def mean(self) -> Tensor:
@@ -99,7 +102,8 @@ class MultiOutputState(NamedTuple):
     mean: Tensor
     group: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class WindowState(NamedTuple):
@@ -127,7 +131,8 @@ class WindowState(NamedTuple):
     num_rows: Tensor
     due: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class ExternalState(NamedTuple):
@@ -222,7 +227,8 @@ class StepPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class StudentTPredictions(NamedTuple):
@@ -240,7 +246,8 @@ class StudentTPredictions(NamedTuple):
     log_prob: Tensor
     degrees_of_freedom: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class LatentPredictions(NamedTuple):
@@ -260,7 +267,8 @@ class LatentPredictions(NamedTuple):
     latent_mean: Tensor
     latent_variance: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class LatentMoments(NamedTuple):

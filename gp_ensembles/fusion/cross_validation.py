@@ -102,7 +102,8 @@ class LeaveOneOutPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 @torch.no_grad()

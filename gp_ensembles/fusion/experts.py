@@ -39,7 +39,8 @@ class ExpertPredictions(NamedTuple):
     variance: Tensor
     noise: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def target_variance(self) -> Tensor:

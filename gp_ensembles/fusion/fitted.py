@@ -49,7 +49,8 @@ class WeightSummary(NamedTuple):
     quantiles: Tensor
     levels: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 @final

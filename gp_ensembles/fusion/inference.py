@@ -112,7 +112,8 @@ class InferenceReport:
     diagnostics: ChainDiagnostics | None = None
     cautions: tuple[str, ...] = ()
 
-    __repr__ = call_text
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def summary(self) -> str:
         """A few lines to print."""
@@ -206,7 +207,8 @@ class PosteriorDraws(NamedTuple):
     report: InferenceReport
     chains: Chains | None = None
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class InferenceMethod(ABC):

@@ -32,7 +32,8 @@ class JointPredictions(NamedTuple):
     covariance: Tensor
     noise: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class OneStepPredictions(NamedTuple):

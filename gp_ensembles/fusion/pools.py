@@ -233,7 +233,8 @@ class PooledNormal(NamedTuple):
     mean: Tensor
     log_precision: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def normal_log_prob(mean: Tensor, log_scale: Tensor, y: Tensor) -> Tensor:

@@ -208,7 +208,8 @@ class FusedMoments(NamedTuple):
     mean: Tensor
     variance: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class FusionRule(ABC):

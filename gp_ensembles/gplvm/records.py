@@ -65,7 +65,8 @@ class Embeddings(NamedTuple):
     log_weights: Tensor
     converged: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class Reconstruction(NamedTuple):
@@ -74,7 +75,8 @@ class Reconstruction(NamedTuple):
     mean: Tensor
     variance: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 ROW_AXES = (0, 0, 1, 0, 1, 1)  # of the fields of Embeddings

@@ -31,7 +31,8 @@ class InnovationState(NamedTuple):
     last_error: Tensor
     age: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class InnovationPredictions(NamedTuple):
@@ -49,7 +50,8 @@ class InnovationPredictions(NamedTuple):
     log_prob: Tensor
     degrees_of_freedom: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class _Scale(NamedTuple):

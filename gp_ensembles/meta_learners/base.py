@@ -33,7 +33,8 @@ class MetaState(NamedTuple):
     num_seen: Tensor
     memory: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class MetaOutput(NamedTuple):
@@ -50,7 +51,8 @@ class MetaOutput(NamedTuple):
     log_weights: Tensor
     log_prob: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class MetaLearner(nn.Module, ABC):

@@ -37,7 +37,8 @@ class ClassScores(NamedTuple):
     bin_confidence: Tensor
     bin_hits: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class ClassSummary(NamedTuple):

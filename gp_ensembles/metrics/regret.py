@@ -31,7 +31,8 @@ class BestExpert(NamedTuple):
     expert: Tensor
     log_prob: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class BestMixture(NamedTuple):
@@ -49,7 +50,8 @@ class BestMixture(NamedTuple):
     gap: Tensor
     num_iterations: int
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def best_expert(log_prob: Tensor) -> BestExpert:

@@ -43,7 +43,8 @@ class StreamScores(NamedTuple):
     target_mean: Tensor
     target_deviation: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class RowScores(NamedTuple):
@@ -63,7 +64,8 @@ class RowScores(NamedTuple):
     crps: Tensor
     inside: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class ScoreSummary(NamedTuple):
@@ -87,7 +89,8 @@ class ScoreSummary(NamedTuple):
     nmse: Tensor
     mean_squared_z: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def init_scores(like: Tensor) -> StreamScores:

@@ -53,7 +53,8 @@ def record_text(record: tuple[object, ...]) -> str:
         >>> from typing import NamedTuple
         >>> class Reading(NamedTuple):
         ...     load: Tensor
-        ...     __repr__ = record_text
+        ...     def __repr__(self) -> str:
+        ...         return record_text(self)
         >>> import torch
         >>> Reading(torch.tensor([1.0, 2.0]))
         Reading

@@ -57,7 +57,8 @@ class Selection(NamedTuple, Generic[ModelT]):
     stop_reason: str
     tails: Tails | None
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     def predict(self, X: Tensor) -> StudentTMixture:
         """Predictive distributions of normal targets at rows X (N, D), with the tails of errors of rows left out.

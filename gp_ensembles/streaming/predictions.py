@@ -26,7 +26,8 @@ class Intervals(NamedTuple):
     levels: Tensor
     covered: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class OnlinePredictions(NamedTuple):
@@ -78,8 +79,8 @@ class OnlinePredictions(NamedTuple):
         return distribution_text(self._head(), self.distribution, rows)
 
     def _head(self) -> str:
-        has_means = isinstance(self.distribution, Mixture | StudentTMixture)
-        shape = self.distribution.component_mean.shape[1:] if has_means else self.log_prob.shape
+        said = self.distribution
+        shape = said.component_mean.shape[1:] if isinstance(said, Mixture | StudentTMixture) else self.log_prob.shape
         return predictions_head("OnlinePredictions", shape, self.log_weights.shape[0], self.log_prob)
 
     def _repr_html_(self) -> str:

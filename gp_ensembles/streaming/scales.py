@@ -31,7 +31,8 @@ class Standardizer(NamedTuple):
     y_mean: Tensor
     y_scale: Tensor
 
-    __repr__ = record_text
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @classmethod
     def fit(
