@@ -32,15 +32,24 @@ generator = torch.Generator().manual_seed(0)
 N, F = 512, 100
 Phi = torch.randn(N, F, generator=generator, dtype=torch.float64) / F**0.5
 y = Phi.sum(-1) + 0.3 * torch.randn(N, generator=generator, dtype=torch.float64)
-prior, noise, walk = (torch.tensor(value, dtype=torch.float64) for value in (1.0, 0.09, 1e-4))
+prior, noise, walk = (
+    torch.tensor(value, dtype=torch.float64) for value in (1.0, 0.09, 1e-4)
+)
 
-mean, covariance, textbook = torch.zeros(F, dtype=torch.float64), torch.eye(F, dtype=torch.float64), []
+mean, covariance, textbook = (
+    torch.zeros(F, dtype=torch.float64),
+    torch.eye(F, dtype=torch.float64),
+    [],
+)
 for phi, target in zip(Phi, y, strict=True):
     covariance = covariance + walk * torch.eye(F, dtype=torch.float64)
     gain = covariance @ phi
     variance, error = phi @ gain + noise, target - phi @ mean
     textbook.append(phi @ mean)
-    mean, covariance = mean + gain * error / variance, covariance - torch.outer(gain, gain) / variance
+    mean, covariance = (
+        mean + gain * error / variance,
+        covariance - torch.outer(gain, gain) / variance,
+    )
 textbook = torch.stack(textbook)
 
 sizes, seconds, differences = (1, 2, 4, 8, 16, 32, 64, 128), [], []
@@ -48,7 +57,9 @@ for size in sizes:
     state, means, began = gaussian_state(prior, F), [], time.perf_counter()
     for start in range(0, N, size):
         rows = slice(start, start + size)
-        state, steps = update_block(state, Phi[rows], y[rows], RandomWalk(walk.item()), noise)
+        state, steps = update_block(
+            state, Phi[rows], y[rows], RandomWalk(walk.item()), noise
+        )
         means.append(steps.mean)
     seconds.append((time.perf_counter() - began) / N)
     differences.append((torch.cat(means) - textbook).abs().max().item())
@@ -56,8 +67,13 @@ for size in sizes:
 # %%
 figure, axes = new_figure(1, 2, 8.5, 3.6)
 shown = ([1e6 * second for second in seconds], differences)
-texts = (("time of a row", "microseconds"), ("largest difference from the textbook's means", "in units of the target"))
-for axis, color, values, (title, unit) in zip(axes, SERIES, shown, texts, strict=False):
+texts = (
+    ("time of a row", "microseconds"),
+    ("largest difference from the textbook's means", "in units of the target"),
+)
+for axis, color, values, (title, unit) in zip(
+    axes, SERIES, shown, texts, strict=False
+):
     axis.plot(sizes, values, "o-", color=color)
     label(axis, title, "rows in a block", unit)
     axis.set_xscale("log", base=2)

@@ -36,10 +36,18 @@ y = truth + 0.1 * torch.randn(500, generator=generator, dtype=torch.float64)
 y[300] = 1000.0  # a slip of the decimal point
 X[400:, 1] = 8.0  # the second sensor died: it says eight for ever
 
-base = replace(gpe.oebe, bases=(gpe.bases.LinearBasis(), gpe.bases.FourierBasis(starts=(0.7,))))
+base = replace(
+    gpe.oebe, bases=(gpe.bases.LinearBasis(), gpe.bases.FourierBasis(starts=(0.7,)))
+)
 errors = {}
-for name, threshold in {"every target is taken at its word": None, "outliers are weighed down": 8.0}.items():
-    model = gpe.OnlineModel(gpe.StreamConfig(replace(base, outlier_threshold=threshold), warmup=150), ["dial", "gauge"])
+for name, threshold in {
+    "every target is taken at its word": None,
+    "outliers are weighed down": 8.0,
+}.items():
+    model = gpe.OnlineModel(
+        gpe.StreamConfig(replace(base, outlier_threshold=threshold), warmup=150),
+        ["dial", "gauge"],
+    )
     predictions = model.observe(X, y)
     errors[name] = (predictions.mean - truth[150:]).abs()
 for finding in health(model, HealthLimits(inputs_moved=0.01)):
@@ -50,7 +58,14 @@ for finding in health(model, HealthLimits(inputs_moved=0.01)):
 # %%
 figure, (axis,) = new_figure(1, 1, 7.5, 3.8)
 for color, (name, error) in zip((SERIES[1], SERIES[0]), errors.items(), strict=True):
-    axis.plot(range(150, 500), error.clamp_min(1e-3), ".", markersize=4, color=color, label=name)
+    axis.plot(
+        range(150, 500),
+        error.clamp_min(1e-3),
+        ".",
+        markersize=4,
+        color=color,
+        label=name,
+    )
 axis.axvline(300, color=ALARM, linestyle="--", linewidth=1, label="outlier")
 axis.axvline(400, color=INK, linestyle=":", linewidth=1.2, label="the gauge dies")
 label(axis, "distance of the prediction from the truth", "row", "distance")

@@ -32,9 +32,18 @@ from gp_ensembles.plots.canvas import SERIES, label, new_figure
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(800, 2, generator=generator, dtype=torch.float64)
 angle = 2 * torch.pi * torch.arange(800, dtype=torch.float64) / 800
-y = angle.cos() * X[:, 0] + angle.sin() * X[:, 1] + 0.1 * torch.randn(800, generator=generator, dtype=torch.float64)
+y = (
+    angle.cos() * X[:, 0]
+    + angle.sin() * X[:, 1]
+    + 0.1 * torch.randn(800, generator=generator, dtype=torch.float64)
+)
 
-linear = replace(gpe.oebe, bases=(gpe.bases.LinearBasis(),), fit_settings=gpe.light.fit_settings, rule=gpe.light.rule)
+linear = replace(
+    gpe.oebe,
+    bases=(gpe.bases.LinearBasis(),),
+    fit_settings=gpe.light.fit_settings,
+    rule=gpe.light.rule,
+)
 window = WindowGP(num_rows=60, nu=2.5)
 specs = {
     "static": linear,
@@ -50,8 +59,17 @@ for name, spec in specs.items():
 
 # %%
 figure, (axis,) = new_figure(1, 1, 7.5, 3.8)
-for color, (name, error) in zip((SERIES[1], SERIES[0], SERIES[4], SERIES[2]), errors.items(), strict=True):
-    axis.plot(range(139, 800), error.unfold(0, 40, 1).mean(-1), color=color, label=name)
-label(axis, "absolute error of the prediction, mean of the last 40 rows", "row", "absolute error")
+for color, (name, error) in zip(
+    (SERIES[1], SERIES[0], SERIES[4], SERIES[2]), errors.items(), strict=True
+):
+    axis.plot(
+        range(139, 800), error.unfold(0, 40, 1).mean(-1), color=color, label=name
+    )
+label(
+    axis,
+    "absolute error of the prediction, mean of the last 40 rows",
+    "row",
+    "absolute error",
+)
 figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 figure

@@ -45,10 +45,20 @@ for column in model.columns:
 # %%
 figure, (axis,) = new_figure(1, 1, 7.5, 3.8)
 shown, tail = rows[270:], slice(120, None)
-axis.fill_between(shown, lower[tail], upper[tail], color=BAND, alpha=0.7, linewidth=0, label="90 % interval")
+axis.fill_between(
+    shown,
+    lower[tail],
+    upper[tail],
+    color=BAND,
+    alpha=0.7,
+    linewidth=0,
+    label="90 % interval",
+)
 axis.plot(shown, predictions.mean[tail], color=MEAN, label="mean")
 axis.plot(shown, y[270:], ".", color=INK, markersize=4, label="target")
-axis.axvspan(300, 329, color=ALARM, alpha=0.12, linewidth=0, label="temperature is missing")
+axis.axvspan(
+    300, 329, color=ALARM, alpha=0.12, linewidth=0, label="temperature is missing"
+)
 axis.axvspan(360, 384, color=INK, alpha=0.10, linewidth=0, label="target is missing")
 label(axis, "rows with gaps are predicted all the same", "row", "y")
 figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)

@@ -33,19 +33,35 @@ from gp_ensembles.experts.guest_models import RegressorGuest
 
 generator = torch.Generator().manual_seed(0)
 X = torch.rand(700, 2, generator=generator, dtype=torch.float64)
-y = 50 + 10 * (X > 0.5).double().sum(-1) + torch.randn(700, generator=generator, dtype=torch.float64)
+y = (
+    50
+    + 10 * (X > 0.5).double().sum(-1)
+    + torch.randn(700, generator=generator, dtype=torch.float64)
+)
 
-forest = RegressorGuest(RandomForestRegressor(20, min_samples_leaf=5, random_state=0))
+forest = RegressorGuest(
+    RandomForestRegressor(20, min_samples_leaf=5, random_state=0)
+)
 spec = replace(gpe.e_doebe, bases=(gpe.bases.LinearBasis(),), rule=gpe.light.rule)
 alone = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=200)).observe(X, y)
 model = gpe.OnlineModel(
-    gpe.StreamConfig(replace(spec, further=(GuestModel(forest, every=200, name="forest"),)), warmup=200)
+    gpe.StreamConfig(
+        replace(spec, further=(GuestModel(forest, every=200, name="forest"),)),
+        warmup=200,
+    )
 )
 both = model.observe(X, y)
-print(f"alone {alone.log_prob.mean():.2f}, with the guest {both.log_prob.mean():.2f} nats a row")
+print(
+    f"alone {alone.log_prob.mean():.2f},",
+    f"with the guest {both.log_prob.mean():.2f} nats per row",
+)
 
 # %%
 guest = torch.tensor([name.startswith("forest") for name in model.names])
 weights = both.log_weights.exp()
 shares = torch.stack([weights[guest].sum(0), weights[~guest].sum(0)])
-plots.plot_weights(shares.clamp_min(1e-300).log(), ["random forest (guest)", "linear experts"], first_row=200)
+plots.plot_weights(
+    shares.clamp_min(1e-300).log(),
+    ["random forest (guest)", "linear experts"],
+    first_row=200,
+)

@@ -42,19 +42,38 @@ plain = replace(gpe.oebe, bases=(gpe.bases.LinearBasis(),))
 config = gpe.StreamConfig(plain, warmup=300, recalibrate=False, coverages=())
 fixed = gpe.OnlineModel(config).observe(X, y)
 informed = replace(plain, innovations=gpe.light.innovations)
-moving_config = gpe.StreamConfig(informed, warmup=300, recalibrate=False, coverages=())
+moving_config = gpe.StreamConfig(
+    informed, warmup=300, recalibrate=False, coverages=()
+)
 moving = gpe.OnlineModel(moving_config).observe(X, y)
-print(f"fixed noise {fixed.log_prob.mean():.3f}, what past errors say {moving.log_prob.mean():.3f} nats a day")
+print(
+    f"fixed noise {fixed.log_prob.mean():.3f},",
+    f"what past errors say {moving.log_prob.mean():.3f} nats per day",
+)
 
 # %%
-lower, upper = moving.distribution.quantile(torch.tensor([[0.05], [0.95]], dtype=torch.float64))
-low, high = fixed.distribution.quantile(torch.tensor([[0.05], [0.95]], dtype=torch.float64))
+lower, upper = moving.distribution.quantile(
+    torch.tensor([[0.05], [0.95]], dtype=torch.float64)
+)
+low, high = fixed.distribution.quantile(
+    torch.tensor([[0.05], [0.95]], dtype=torch.float64)
+)
 figure, (axis,) = new_figure(1, 1, 7.5, 3.8)
 days = range(302, 1500)
-axis.fill_between(days, lower, upper, color=BAND, alpha=0.8, linewidth=0, label="90 % band from past errors")
+axis.fill_between(
+    days,
+    lower,
+    upper,
+    color=BAND,
+    alpha=0.8,
+    linewidth=0,
+    label="90 % band from past errors",
+)
 axis.plot(days, y[300:], ".", markersize=2, color=INK, label="return")
 axis.plot(days, low, color=ALARM, linewidth=1, label="90 % band of fixed noise")
 axis.plot(days, high, color=ALARM, linewidth=1)
 label(axis, "daily returns", "day", "return, %")
-figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, markerscale=3)
+figure.legend(
+    loc="outside lower center", ncols=3, frameon=False, fontsize=9, markerscale=3
+)
 figure

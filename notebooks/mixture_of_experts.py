@@ -27,7 +27,15 @@ import warnings
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.fusion import HMC, FourierPrior, HetGP, HMCSettings, MoGPE, PoGPE, fit_fusion
+from gp_ensembles.fusion import (
+    HMC,
+    FourierPrior,
+    HetGP,
+    HMCSettings,
+    MoGPE,
+    PoGPE,
+    fit_fusion,
+)
 from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
 
 torch.set_num_threads(1)
@@ -36,8 +44,12 @@ generator = torch.Generator().manual_seed(0)
 
 def branches(rows):
     X = 2.0 * torch.rand(rows, 1, generator=generator, dtype=torch.float64) - 1.0
-    upper = torch.rand(rows, generator=generator, dtype=torch.float64) < torch.sigmoid(3.0 * X[:, 0])
-    y = torch.where(upper, 0.8 + 0.4 * (6.0 * X[:, 0]).sin(), -0.8 + 0.5 * X[:, 0] ** 2)
+    upper = torch.rand(
+        rows, generator=generator, dtype=torch.float64
+    ) < torch.sigmoid(3.0 * X[:, 0])
+    y = torch.where(
+        upper, 0.8 + 0.4 * (6.0 * X[:, 0]).sin(), -0.8 + 0.5 * X[:, 0] ** 2
+    )
     return X, y + 0.1 * torch.randn(rows, generator=generator, dtype=torch.float64)
 
 
@@ -50,7 +62,10 @@ def kernel(lengthscale):
 def describe(name, fitted):
     fused = fitted.predict(test_X)
     inside = ((fused.cdf(test_y - center) - 0.5).abs() < 0.45).double().mean()
-    print(f"{name:13} NLPD {-fused.log_prob(test_y - center).mean():6.3f}   in the 90 % band {inside:.3f}")
+    print(
+        f"{name:13} NLPD {-fused.log_prob(test_y - center).mean():6.3f}  ",
+        f"in the 90 % band {inside:.3f}",
+    )
 
 
 # %% [markdown]
@@ -62,14 +77,21 @@ def describe(name, fitted):
 X, y = branches(250)
 test_X, test_y = branches(500)
 center = y.mean()  # functions have prior mean zero
-means, others = (FourierPrior.from_kernel(kernel(size), 1, 15, generator=generator) for size in (0.3, 0.7))
+means, others = (
+    FourierPrior.from_kernel(kernel(size), 1, 15, generator=generator)
+    for size in (0.3, 0.7)
+)
 models = {
     "MoGPE": MoGPE(X, y - center, 2, means, others, others),
     "PoGPE": PoGPE(X, y - center, 2, means, others, others),
     "HetGP": HetGP(X, y - center, means, others),
 }
-with warnings.catch_warnings(action="ignore"):  # a mode is not the whole posterior: see below
-    fits = {name: fit_fusion(model, generator=generator) for name, model in models.items()}
+# a mode is not the whole posterior: see below
+with warnings.catch_warnings(action="ignore"):
+    fits = {
+        name: fit_fusion(model, generator=generator)
+        for name, model in models.items()
+    }
 for name, fitted in fits.items():
     describe(name, fitted)
 
@@ -77,8 +99,11 @@ for name, fitted in fits.items():
 grid = torch.linspace(-1.0, 1.0, 101, dtype=torch.float64).unsqueeze(-1)
 targets = torch.linspace(-1.5, 1.6, 100, dtype=torch.float64)
 mixture = fits["MoGPE"]
-parts = mixture.model.components(mixture.theta, grid)  # of one mode, where an expert is the same in all draws
-low, middle, high = parts.mean.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64), 0)
+# of one mode, where an expert is the same in all draws
+parts = mixture.model.components(mixture.theta, grid)
+low, middle, high = parts.mean.quantile(
+    torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64), 0
+)
 half = 1.645 * parts.variance.mean(0).sqrt()
 fused, shares = mixture.predict(grid), mixture.expert_weights(grid).quantiles
 view = FusionView(

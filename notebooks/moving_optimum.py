@@ -31,13 +31,20 @@ from gp_ensembles.plots.canvas import ALARM, SERIES, label, new_figure
 
 def peak(step):
     turn = 2 * math.pi * step / 80
-    return torch.tensor([0.5 + 0.3 * math.cos(turn), 0.5 + 0.3 * math.sin(turn)], dtype=torch.float64)
+    return torch.tensor(
+        [0.5 + 0.3 * math.cos(turn), 0.5 + 0.3 * math.sin(turn)], dtype=torch.float64
+    )
 
 
 def run(forgetting):
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     settings = ThompsonSettings(
-        48, smoothnesses=(2.5,), forgetting=forgetting, refit_every=25, raw_samples=64, num_restarts=1
+        48,
+        smoothnesses=(2.5,),
+        forgetting=forgetting,
+        refit_every=25,
+        raw_samples=64,
+        num_restarts=1,
     )
     loop = ThompsonLoop(bounds, settings, generator=torch.Generator().manual_seed(1))
 
@@ -57,7 +64,9 @@ figure, (left, right) = new_figure(1, 2, 9.0, 4.2)
 X, _ = runs["forgets"]
 path = torch.stack([peak(step) for step in range(len(X))])
 left.plot(*path.T, color=ALARM, label="way of the optimum")
-points = left.scatter(*X.T, c=range(len(X)), s=16, cmap="viridis", label="where it looked")
+points = left.scatter(
+    *X.T, c=range(len(X)), s=16, cmap="viridis", label="where it looked"
+)
 figure.colorbar(points, ax=left, label="evaluation")
 label(left, "the loop that forgets", "x1", "x2")
 left.set_aspect("equal")

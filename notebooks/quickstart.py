@@ -28,9 +28,15 @@ import torch
 
 import gp_ensembles as gpe
 from gp_ensembles import data, metrics, plots
-from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
+from gp_ensembles.ensembles.bases import (
+    FourierBasis,
+    HilbertBasis,
+    LinearBasis,
+    RadialBasis,
+)
 
-torch.set_num_threads(1)  # the models are made of small matrices: two threads are often slower than one
+# the models are made of small matrices: two threads are often slower than one
+torch.set_num_threads(1)
 
 # %% [markdown]
 # ## A real stream
@@ -69,14 +75,20 @@ step = y[:200].diff().square().mean()
 naive = torch.distributions.Normal(previous, step.sqrt())
 {
     "log score, ensemble": metrics.log_score(predictions.log_prob, y_later).item(),
-    "log score, previous value": metrics.log_score(naive.log_prob(y_later), y_later).item(),
+    "log score, previous value": metrics.log_score(
+        naive.log_prob(y_later), y_later
+    ).item(),
     "nMSE, ensemble": metrics.nmse(predictions.mean, y_later).item(),
     "nMSE, previous value": metrics.nmse(previous, y_later).item(),
 }
 
 # %%
-lower, upper = predictions.distribution.quantile(torch.tensor([[0.05], [0.95]], dtype=torch.float64))
-plots.plot_bands(y_later, predictions.mean, lower, upper, target_name="approval, %", first_row=200)
+lower, upper = predictions.distribution.quantile(
+    torch.tensor([[0.05], [0.95]], dtype=torch.float64)
+)
+plots.plot_bands(
+    y_later, predictions.mean, lower, upper, target_name="approval, %", first_row=200
+)
 
 # %%
 plots.plot_weights(predictions.log_weights, model.names, first_row=200)
@@ -94,7 +106,12 @@ plots.plot_calibration(predictions.distribution.cdf(y_later))
 
 # %%
 ahead = model.predict(X[-3:])
-ahead.mean, ahead.stddev, ahead.quantile(0.9), ahead.sample(5, generator=torch.Generator().manual_seed(1)).shape
+(
+    ahead.mean,
+    ahead.stddev,
+    ahead.quantile(0.9),
+    ahead.sample(5, generator=torch.Generator().manual_seed(1)).shape,
+)
 
 # %% [markdown]
 # ## Keep it
@@ -118,10 +135,14 @@ torch.equal(again.predict(X[-3:]).mean, ahead.mean)
 # Missing targets are NaN: they are predicted and not learned.
 
 # %%
-sensor = data.drifting_sensor(1600, jump_at=900, gap=(1200, 1280), generator=torch.Generator().manual_seed(0)).table
+sensor = data.drifting_sensor(
+    1600, jump_at=900, gap=(1200, 1280), generator=torch.Generator().manual_seed(0)
+).table
 few = (LinearBasis(), FourierBasis())
 static, moving = (
-    gpe.OnlineModel(gpe.StreamConfig(replace(preset, bases=few), warmup=300)).observe(sensor.X, sensor.y)
+    gpe.OnlineModel(
+        gpe.StreamConfig(replace(preset, bases=few), warmup=300)
+    ).observe(sensor.X, sensor.y)
     for preset in (gpe.oebe, gpe.e_doebe)
 )
 {
@@ -130,7 +151,9 @@ static, moving = (
 }
 
 # %%
-plots.plot_score({"static and dynamic": moving.log_prob, "static": static.log_prob}, first_row=300)
+plots.plot_score(
+    {"static and dynamic": moving.log_prob, "static": static.log_prob}, first_row=300
+)
 
 # %% [markdown]
 # The same from a shell, on a CSV of yours: `gp-ensembles stream DATA.csv --target y --out out/run`. The README lists

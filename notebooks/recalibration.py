@@ -37,15 +37,30 @@ y = 5 * (6 * X[:, 0]).sin() + X[:, 1] + wild
 spec = replace(gpe.oebe, bases=(gpe.bases.FourierBasis(starts=(0.7,)),))
 model = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=300, recalibrate=True))
 said = model.observe(X, y).distribution
-transforms = {"as the experts say it": said.base.cdf(y[300:]), "recalibrated": said.cdf(y[300:])}
+transforms = {
+    "as the experts say it": said.base.cdf(y[300:]),
+    "recalibrated": said.cdf(y[300:]),
+}
 gain = said.log_prob(y[300:]) - said.base.log_prob(y[300:])
 print(f"recalibration gains {gain.mean():.3f} nats a row")
 
 # %%
 figure, axes = new_figure(1, 2, 8.0, 3.6)
 axes[1].sharey(axes[0])
-for axis, color, (name, values) in zip(axes, SERIES[1::-1], transforms.items(), strict=True):
-    axis.hist(values[200:], bins=20, range=(0, 1), density=True, color=color, edgecolor="white", linewidth=0.5)
+for axis, color, (name, values) in zip(
+    axes, SERIES[1::-1], transforms.items(), strict=True
+):
+    axis.hist(
+        values[200:],
+        bins=20,
+        range=(0, 1),
+        density=True,
+        color=color,
+        edgecolor="white",
+        linewidth=0.5,
+    )
     axis.axhline(1.0, color=INK, linewidth=1, linestyle=":")
-    label(axis, name, "where the target fell (0: below all, 1: above all)", "density")
+    label(
+        axis, name, "where the target fell (0: below all, 1: above all)", "density"
+    )
 figure

@@ -27,7 +27,8 @@ import gp_ensembles as gpe
 from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
 
 models = {
-    "river's linear regression": preprocessing.StandardScaler() | linear_model.LinearRegression(),
+    "river's linear regression": preprocessing.StandardScaler()
+    | linear_model.LinearRegression(),
     "RiverRegressor": gpe.RiverRegressor(gpe.oebe, warmup=100),
 }
 said = {name: [] for name in models}
@@ -38,7 +39,10 @@ for x, y in datasets.TrumpApproval().take(300):
         said[name].append(model.predict_one(x))
         model.learn_one(x, y)
 for name, values in said.items():
-    errors = [abs(says - came) for says, came in zip(values[100:], truth[100:], strict=True)]
+    errors = [
+        abs(says - came)
+        for says, came in zip(values[100:], truth[100:], strict=True)
+    ]
     print(f"{name}: mean absolute error {sum(errors) / len(errors):.2f} points")
 
 # %%

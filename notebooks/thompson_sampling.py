@@ -41,11 +41,33 @@ mean, half = posterior.mean.flatten(), 1.645 * posterior.variance.sqrt().flatten
 # %%
 figure, (axis,) = new_figure(1, 1, 7.0, 4.0)
 x = grid.flatten()
-axis.fill_between(x, mean - half, mean + half, color=BAND, alpha=0.5, linewidth=0, label="mean and 1.645 deviations")
+axis.fill_between(
+    x,
+    mean - half,
+    mean + half,
+    color=BAND,
+    alpha=0.5,
+    linewidth=0,
+    label="mean and 1.645 deviations",
+)
 for number, path in enumerate(values):
-    axis.plot(x, path, color=SERIES[0], linewidth=0.8, alpha=0.8, label=None if number else "draws")
+    axis.plot(
+        x,
+        path,
+        color=SERIES[0],
+        linewidth=0.8,
+        alpha=0.8,
+        label=None if number else "draws",
+    )
 best = values.argmax(-1)
-axis.plot(x[best], values.max(-1).values, "v", color=ALARM, markersize=7, label="their maxima")
+axis.plot(
+    x[best],
+    values.max(-1).values,
+    "v",
+    color=ALARM,
+    markersize=7,
+    label="their maxima",
+)
 axis.plot(X, Y, "o", color=INK, markersize=6, label="data")
 label(axis, "eight functions, eight proposals", "x", "y")
 figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)

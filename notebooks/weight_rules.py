@@ -24,7 +24,12 @@
 import torch
 
 from gp_ensembles.ensembles import regret_report
-from gp_ensembles.meta_learners import BayesianModelAveraging, DynamicModelAveraging, FixedShare, SoftBayes
+from gp_ensembles.meta_learners import (
+    BayesianModelAveraging,
+    DynamicModelAveraging,
+    FixedShare,
+    SoftBayes,
+)
 from gp_ensembles.metrics import best_switching_path
 from gp_ensembles.plots.canvas import FAINT, SERIES, label, new_figure
 
@@ -33,15 +38,22 @@ log_prob = (
     -0.5 * torch.randn(3, 900, generator=generator, dtype=torch.float64).square()
 )  # of each target by each expert
 right = torch.tensor([0, 1, 2, 0, 2, 1]).repeat_interleave(150)
-log_prob -= torch.ones(3, 900, dtype=torch.float64).scatter(0, right[None], 0.0)  # the others are a nat worse
+# the others are a nat worse
+log_prob -= torch.ones(3, 900, dtype=torch.float64).scatter(0, right[None], 0.0)
 path = best_switching_path(log_prob, num_switches=5)
 best = log_prob.gather(0, path[None]).flatten().cumsum(0)
 
-rules = (BayesianModelAveraging(), DynamicModelAveraging(0.95), SoftBayes(), FixedShare(0.01))
+rules = (
+    BayesianModelAveraging(),
+    DynamicModelAveraging(0.95),
+    SoftBayes(),
+    FixedShare(0.01),
+)
 lost = {}
 for rule in rules:
     lost[type(rule).__name__] = [
-        regret_report(rule, log_prob[:, :rows], path[:rows]).switching.regret for rows in range(30, 901, 30)
+        regret_report(rule, log_prob[:, :rows], path[:rows]).switching.regret
+        for rows in range(30, 901, 30)
     ]
 
 # %%
@@ -52,7 +64,7 @@ for turn in range(150, 900, 150):
     axis.axvline(turn, color=FAINT, linewidth=0.8, linestyle="--")
 label(
     axis,
-    "lost to the sequence that is best when all is known; the best expert changes at dashes",
+    "lost to the best sequence in hindsight; the best expert changes at dashes",
     "row",
     "regret, nats",
 )

@@ -62,7 +62,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "files": (frozenset(), frozenset({"safetensors", "filelock"})),
     # pandas: dates. narwhals, pyarrow: frames and Parquet files. sklearn: codes of categories.
     "tables": (frozenset({"extras"}), frozenset({"numpy", "pandas", "narwhals", "pyarrow", "sklearn"})),
-    "data": (frozenset({"files", "tables"}), frozenset({"numpy", "river", "sklearn"})),
+    "data": (frozenset({"files", "numerics", "tables"}), frozenset({"numpy", "river", "sklearn"})),
     # numpy: a row at a time, here and in the two below.
     "filters": (frozenset({"numerics"}), frozenset({"numpy"})),
     "meta_learners": (frozenset({"numerics"}), frozenset({"numpy"})),

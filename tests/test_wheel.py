@@ -88,9 +88,9 @@ def test_the_demo_runs_with_the_extra(installed):
     assert summary["log_score"] > max(scores["log_score"] for scores in summary["baselines"].values())
 
 
-def test_the_ten_lines_run(installed):
+def test_the_example_of_the_readme_runs(installed):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"## Ten lines\n+```python\n(.*?)```", readme, flags=re.DOTALL)[1]
+    block = re.search(r"## Example\n+```python\n(.*?)```", readme, flags=re.DOTALL)[1]
     assert run(installed, block)
 
 

@@ -26,6 +26,7 @@ from gp_ensembles.bayesian_quadrature.quadrature import EvidenceEstimate, Quadra
 from gp_ensembles.bayesian_quadrature.relabeling import Relabeling
 from gp_ensembles.bayesian_quadrature.student_mixture import StudentMixture
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
+from gp_ensembles.numerics.display import record_text
 
 TARGET_SD = 0.2  # of the log evidence, unless a budget asks for less
 _NEGLIGIBLE = 1e-3  # share of the evidence that a part cannot exceed to be left out of account
@@ -60,6 +61,9 @@ class Evidence(NamedTuple):
     log_evidence: float
     log_evidence_sd: float
     doubt: str
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def posterior(self) -> Tensor:

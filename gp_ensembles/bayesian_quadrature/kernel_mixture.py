@@ -54,7 +54,8 @@ class KernelMixtureModel(MixtureModel):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem
+        >>> from gp_ensembles.bayesian_quadrature import marginalize
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
         >>> generator = torch.Generator().manual_seed(0)

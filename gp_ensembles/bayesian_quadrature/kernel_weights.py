@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.draws import generator_device
 
 _MOST = 64  # kernels that many draws are thinned to
@@ -24,6 +25,9 @@ class WeightedKernels(NamedTuple):
     cube: Tensor
     log_likelihood: Tensor
     log_weights: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
     def ordered(self) -> "WeightedKernels":
         """The same, heaviest first, of equal weights the likeliest first."""

@@ -93,7 +93,9 @@ def marginalize(
         >>> import torch
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalize(problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0))
+        >>> found = marginalize(
+        ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
+        ... )
         >>> found.num_evaluations, found.posterior_components.shape
         (40, torch.Size([5]))
     """

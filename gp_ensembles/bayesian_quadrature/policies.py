@@ -94,10 +94,15 @@ class InformationPolicy(NamedTuple):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search
+        >>> from gp_ensembles.bayesian_quadrature import marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> search = Search(InformationPolicy(AcquisitionOptimizer(num_sizes=1), num_nodes=16))
-        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search).num_evaluations
+        >>> search = Search(
+        ...     InformationPolicy(AcquisitionOptimizer(num_sizes=1), num_nodes=16)
+        ... )
+        >>> marginalize(
+        ...     RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search
+        ... ).num_evaluations
         10
     """
 
@@ -120,10 +125,13 @@ class UncertaintyPolicy(NamedTuple):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search
+        >>> from gp_ensembles.bayesian_quadrature import marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> search = Search(UncertaintyPolicy(AcquisitionOptimizer(num_sizes=1)))
-        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search).num_evaluations
+        >>> marginalize(
+        ...     RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search
+        ... ).num_evaluations
         10
     """
 
@@ -141,10 +149,13 @@ class PriorPolicy(NamedTuple):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search
+        >>> from gp_ensembles.bayesian_quadrature import marginalize
         >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
         >>> search = Search(PriorPolicy())
-        >>> marginalize(RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search).num_evaluations
+        >>> marginalize(
+        ...     RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search
+        ... ).num_evaluations
         10
     """
 

@@ -20,6 +20,7 @@ from gp_ensembles.bayesian_quadrature.quadrature import (
 from gp_ensembles.bayesian_quadrature.root_mixture import root_mixture
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
 from gp_ensembles.numerics import mixtures
+from gp_ensembles.numerics.display import record_text
 
 _LEAST_WEIGHT = 1e-4  # of a kernel that predictions are made with
 _CHUNK = 2**21  # pairs of kernels times points per chunk
@@ -42,6 +43,9 @@ class Prediction(NamedTuple):
     mean_sd: Tensor
     mass: Tensor
     from_roots: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class _Weights(NamedTuple):

@@ -272,9 +272,15 @@ class Hyperprior:
     Example:
         >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=3)
+        >>> prior = Hyperprior(
+        ...     HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=3
+        ... )
         >>> cube = prior.draw(8, components=2, generator=torch.Generator().manual_seed(0))
-        >>> cube.shape, prior.mixtures(cube).means.shape, prior.hyperparameters(cube).noise.shape
+        >>> (
+        ...     cube.shape,
+        ...     prior.mixtures(cube).means.shape,
+        ...     prior.hyperparameters(cube).noise.shape,
+        ... )
         (torch.Size([8, 9]), torch.Size([8, 3, 1]), torch.Size([8]))
     """
 

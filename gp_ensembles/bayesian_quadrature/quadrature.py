@@ -10,6 +10,7 @@ from torch import Tensor
 from gp_ensembles.bayesian_quadrature.hyperkernel import Distances, correlations, log_correlations
 from gp_ensembles.bayesian_quadrature.prior import EDGE, Hyperprior, draw_seed, sobol_points
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
+from gp_ensembles.numerics.display import record_text
 
 _WIDTHS = (0.1, 0.3, 1.0)  # standard deviations of draws around a kernel, in normal quantiles of the cube
 _EVERY = 3  # one node in three is drawn around a center
@@ -171,6 +172,9 @@ class EvidenceEstimate(NamedTuple):
     covariance: Tensor
     log_scale: Tensor
     replicates: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def _positive_replicates(self) -> Tensor:

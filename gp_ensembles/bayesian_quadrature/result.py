@@ -37,6 +37,7 @@ from gp_ensembles.bayesian_quadrature.search import (
 )
 from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtureKernel
 from gp_ensembles.bayesian_quadrature.surrogate import Surrogate
+from gp_ensembles.numerics.display import counted, fields_text, record_text
 
 
 class TopKernels(NamedTuple):
@@ -53,6 +54,9 @@ class TopKernels(NamedTuple):
     noise: Tensor
     weights: Tensor
     mean: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class Quadrature:
@@ -129,10 +133,13 @@ class Marginalization:
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
+        >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem
+        >>> from gp_ensembles.bayesian_quadrature import marginalize
         >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
         >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-        >>> found = marginalize(problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0))
+        >>> found = marginalize(
+        ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
+        ... )
         >>> found.log_evidence_sd, found.doubt
         (inf, 'draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling')
     """
@@ -143,6 +150,17 @@ class Marginalization:
         self.is_late = is_late
         self.quadrature: Quadrature = Quadrature(problem, state)
         self.is_covered: bool = prior_covers_likelihood(search, state)
+
+    def __repr__(self) -> str:
+        rows, inputs = self.problem.X.shape
+        log_evidence = f"{self.log_evidence:.2f} with standard deviation {self.log_evidence_sd:.2g}"
+        told = {
+            "log evidence": f"{log_evidence}: {self.doubt}" if self.doubt else log_evidence,
+            "probabilities of 1, 2, ... components": [round(p, 3) for p in self.posterior_components.tolist()],
+            "weights of the kernels": self.log_weights.exp(),
+            "kernels evaluated": self.num_evaluations,
+        }
+        return fields_text(f"Marginalization of {counted((rows, 'row'), (inputs, 'input'))}", told)
 
     @property
     def history(self) -> tuple[Round, ...]:
@@ -281,16 +299,21 @@ class Marginalization:
 
         Example:
             >>> import torch
-            >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
+            >>> from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem
+            >>> from gp_ensembles.bayesian_quadrature import marginalize
             >>> from gp_ensembles.ensembles import Ensemble
             >>> from gp_ensembles.meta_learners import BayesianModelAveraging
             >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
             >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
-            >>> found = marginalize(problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0))
+            >>> found = marginalize(
+            ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
+            ... )
             >>> top = found.top_kernels(3)
             >>> rule = BayesianModelAveraging(top.weights)
             >>> ensemble = Ensemble.from_kernels(top.kernels, 1, 100, rule, noise=top.noise)
-            >>> state, _ = ensemble.update(ensemble.init(), X, torch.sin(5.0 * X.squeeze(-1)) - top.mean)
+            >>> state, _ = ensemble.update(
+            ...     ensemble.init(), X, torch.sin(5.0 * X.squeeze(-1)) - top.mean
+            ... )
             >>> ensemble.num_experts
             3
         """

@@ -62,7 +62,9 @@ class WeightedAcquisition(AcquisitionFunction):
         >>> from gp_ensembles.bo.model import EnsembleModel
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
-        >>> acquisition = WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=0.8))
+        >>> acquisition = WeightedAcquisition(
+        ...     model, lambda experts: LogExpectedImprovement(experts, best_f=0.8)
+        ... )
         >>> acquisition(X.unsqueeze(-2)).shape
         torch.Size([6])
     """

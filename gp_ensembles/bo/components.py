@@ -11,6 +11,10 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from gp_ensembles.numerics.display import counted, ends, rows_text
+
+_MOST_QUANTILES = 1000  # points beyond which no intervals are printed
+
 
 class ComponentsPosterior(Posterior, ABC):
     """A posterior whose draws select components by some standard normals and scale the others by their factors."""
@@ -22,6 +26,21 @@ class ComponentsPosterior(Posterior, ABC):
     @abstractmethod
     def batch_shape(self) -> torch.Size:
         """The t-batch shape."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        r"""Means, shape (\*batch, q, O)."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        r"""Variances, shape (\*batch, q, O)."""
+
+    @property
+    @abstractmethod
+    def num_experts(self) -> int:
+        """Number of experts."""
 
     @property
     @abstractmethod
@@ -57,6 +76,18 @@ class ComponentsPosterior(Posterior, ABC):
         """All dimensions of a base sample but the last are t-batch dimensions."""
         return 0, -1
 
+    def __repr__(self) -> str:
+        points, outputs = self.batch_shape.numel() * self.point_shape[0], self.point_shape[-1]
+        head = (
+            f"{type(self).__name__} of shape {tuple(self._extended_shape())}, {counted((self.num_experts, 'expert'))}"
+        )
+        rows = ends(points)
+        with torch.no_grad():
+            columns = {"mean": [self.mean], "stddev": [self.variance.sqrt()]}
+            if outputs == 1 and points <= _MOST_QUANTILES:
+                columns["90% interval"] = [self.quantile(self.component_mean.new_tensor(p)) for p in (0.05, 0.95)]
+        return rows_text(head, rows, {name: [_few(one, rows) for one in ends_] for name, ends_ in columns.items()})
+
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         r"""Draws, shape (\*sample_shape, \*batch, q, O), reparametrized in the moments (not in the weights)."""
         shape = torch.Size() if sample_shape is None else sample_shape
@@ -83,6 +114,12 @@ class ComponentsPosterior(Posterior, ABC):
 
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008 (BoTorch's contract)
         return torch.Size([*sample_shape, *self.batch_shape, *self.point_shape])
+
+
+def _few(values: Tensor, rows: list[int]) -> Tensor:
+    """Some of the points of values (..., q, O), one number a point where there is one output."""
+    few = values.flatten(0, -2)[rows]
+    return few.squeeze(-1) if few.shape[-1] == 1 else few
 
 
 def selected(log_weights: Tensor, normals: Tensor) -> Tensor:

@@ -67,7 +67,9 @@ def kernel_ensemble(
 
     Example:
         >>> import torch
-        >>> ensemble = kernel_ensemble(torch.rand(5, 2, dtype=torch.float64), smoothnesses=[2.5], forgetting=[0.98])
+        >>> ensemble = kernel_ensemble(
+        ...     torch.rand(5, 2, dtype=torch.float64), smoothnesses=[2.5], forgetting=[0.98]
+        ... )
         >>> ensemble.names
         ('matern 2.5', 'matern 2.5 forgetting 0.98')
     """

@@ -33,6 +33,7 @@ from gp_ensembles.bo.fitting import ROUNDS, is_learned, maximize_in_transform
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.numerics.display import fields_text
 from gp_ensembles.numerics.gpytorch_types import Kernel
 
 SMOOTHNESSES = (math.inf, 2.5, 1.5)
@@ -118,6 +119,9 @@ class ExactEnsembleModel(MixtureModel):
     def hyperparameters(self) -> Hyperparameters:
         """Those of all processes, in double precision."""
         return Hyperparameters(self.lengthscale, self.outputscale, self.noise)
+
+    def __repr__(self) -> str:
+        return fields_text(self._sizes(), self.hyperparameters._asdict())
 
     @property
     def log_evidence(self) -> Tensor:

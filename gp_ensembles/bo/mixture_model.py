@@ -29,6 +29,7 @@ from gp_ensembles.bo.data import (
     transform_rows,
 )
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform, apply_transforms
+from gp_ensembles.numerics.display import counted
 
 
 class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch's marginal likelihoods ask for one
@@ -116,6 +117,15 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         """Shape of the batch of data sets or of imagined rows; empty for a model of one data set."""
         shape: torch.Size = torch.broadcast_shapes(self.data.X.shape[:-2], imagined.batch_shape(self._rows_imagined))
         return shape
+
+    def __repr__(self) -> str:
+        return self._sizes()
+
+    def _sizes(self) -> str:
+        rows, inputs = self.data.X.shape[-2:]
+        batch = f", batch {tuple(self.data.X.shape[:-2])}" if self.data.X.ndim > 2 else ""
+        counts = (rows, "row"), (inputs, "input"), (self.num_outputs, "output"), (self.num_experts, "expert")
+        return f"{type(self).__name__} of {counted(*counts)}{batch}"
 
     @property
     def num_outputs(self) -> int:

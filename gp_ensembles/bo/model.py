@@ -36,6 +36,7 @@ from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.numerics.display import block_text
 from gp_ensembles.numerics.gpytorch_types import Kernel
 
 
@@ -107,6 +108,9 @@ class EnsembleModel(MixtureModel):
         self._fantasies: tuple[Observations, CachedPosterior] | None = None  # the imagined rows, and what they taught
         _clear_cache(self)
         self.register_load_state_dict_post_hook(_clear_cache)  # type: ignore[no-untyped-call]
+
+    def __repr__(self) -> str:
+        return block_text(self._sizes(), repr(self.ensemble).split("\n  "))
 
     @property
     def num_experts(self) -> int:

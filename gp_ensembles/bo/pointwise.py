@@ -51,6 +51,11 @@ class PointwisePosterior(ComponentsPosterior):
         return self.component_mean.shape[:-3]
 
     @property
+    def num_experts(self) -> int:
+        """Number of experts K."""
+        return self.component_mean.shape[-2]
+
+    @property
     def num_normals(self) -> int:
         """1 + q + K q: normals that choose the draw, the experts, and the experts' functions."""
         num_experts, num_points = self.component_mean.shape[-2:]

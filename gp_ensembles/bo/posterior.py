@@ -39,7 +39,9 @@ class MixturePosterior(ComponentsPosterior):
         >>> import torch
         >>> one = torch.ones(2, 1, 1, dtype=torch.float64)
         >>> mean = torch.tensor([-1.0, 1.0], dtype=torch.float64).reshape(2, 1, 1)
-        >>> posterior = MixturePosterior(torch.tensor([0.5, 0.5]).double().log(), mean, one.unsqueeze(-1))
+        >>> posterior = MixturePosterior(
+        ...     torch.tensor([0.5, 0.5]).double().log(), mean, one.unsqueeze(-1)
+        ... )
         >>> posterior.mean.item(), posterior.variance.item()
         (0.0, 2.0)
         >>> posterior.rsample(torch.Size([8])).shape

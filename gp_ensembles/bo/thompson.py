@@ -25,6 +25,7 @@ from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.views import GaussianView
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws
 
 Objective = Callable[[Tensor], Tensor]
@@ -125,7 +126,9 @@ def draw_paths(
         >>> import torch
         >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
         >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
-        >>> path = draw_paths(model, torch.Size([3]), generator=torch.Generator().manual_seed(1))
+        >>> path = draw_paths(
+        ...     model, torch.Size([3]), generator=torch.Generator().manual_seed(1)
+        ... )
         >>> path(X).shape
         torch.Size([3, 6])
     """
@@ -240,6 +243,10 @@ class ThompsonLoop:
         """Points of the Sobol sequence that come first."""
         given = self.settings.num_initial
         return 2 * self.bounds.shape[1] + 2 if given is None else given
+
+    def __repr__(self) -> str:
+        best = f", the largest value {float(self.Y.max()):.4g}" if len(self.Y) else ""
+        return f"ThompsonLoop of {counted((self.bounds.shape[1], 'input'), (len(self.Y), 'observation'))}{best}"
 
     def model(self) -> EnsembleModel:
         """The ensemble after all observations; fitted again if a refit is due.

@@ -77,9 +77,15 @@ class IntervalLevels:
     Example:
         >>> import torch
         >>> levels = IntervalLevels((0.9,))
-        >>> too_sure = torch.linspace(0, 1, 1000, dtype=torch.float64).sub(0.5).mul(0.4).add(0.5)  # within .3 and .7
-        >>> state, output = levels.update_block(levels.init(too_sure), too_sure[torch.arange(1000) * 617 % 1000])
-        >>> levels.probabilities(state).squeeze(-1).round(decimals=1)  # of the ends of the next interval
+        >>> # within .3 and .7
+        >>> too_sure = (
+        ...     torch.linspace(0, 1, 1000, dtype=torch.float64).sub(0.5).mul(0.4).add(0.5)
+        ... )
+        >>> state, output = levels.update_block(
+        ...     levels.init(too_sure), too_sure[torch.arange(1000) * 617 % 1000]
+        ... )
+        >>> # of the ends of the next interval
+        >>> levels.probabilities(state).squeeze(-1).round(decimals=1)
         tensor([0.3000, 0.7000], dtype=torch.float64)
         >>> levels.bound(0.9, 1000)
         0.069...

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data.table import Table
+from gp_ensembles.numerics.display import record_text
 
 # What keeps a float64 RBF covariance positive definite; it is part of the law that is drawn from.
 _NUGGET = 1e-9
@@ -27,6 +28,9 @@ class FunctionDraw(NamedTuple):
     truth: Tensor
     noise_variance: float
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
 
 class SwitchingDraw(NamedTuple):
     """Noisy values of functions that take turns.
@@ -45,6 +49,9 @@ class SwitchingDraw(NamedTuple):
     segment: Tensor
     lengthscale: Tensor
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
 
 class SensorDraw(NamedTuple):
     """Readings of a drifting sensor.
@@ -62,6 +69,9 @@ class SensorDraw(NamedTuple):
     noise_variance: float
     gain: Tensor
     offset: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def friedman1(num_rows: int, noise: float = 1.0, *, generator: torch.Generator | None = None) -> FunctionDraw:
@@ -109,7 +119,9 @@ def friedman2(num_rows: int, noise: float = 125.0, *, generator: torch.Generator
         ValueError: If there is no row, or the noise is negative.
 
     Example:
-        >>> friedman2(100, noise=0.0, generator=torch.Generator().manual_seed(0)).table.X.shape
+        >>> friedman2(
+        ...     100, noise=0.0, generator=torch.Generator().manual_seed(0)
+        ... ).table.X.shape
         torch.Size([100, 4])
     """
     _check(num_rows, noise)
@@ -230,7 +242,9 @@ def drifting_sensor(
         ValueError: If the jump or the gap lies outside the rows.
 
     Example:
-        >>> draw = drifting_sensor(100, jump_at=60, gap=(20, 30), generator=torch.Generator().manual_seed(0))
+        >>> draw = drifting_sensor(
+        ...     100, jump_at=60, gap=(20, 30), generator=torch.Generator().manual_seed(0)
+        ... )
         >>> int(draw.table.y.isnan().sum()), float(draw.offset[59]), float(draw.offset[60])
         (10, 0.0, 2.0)
     """

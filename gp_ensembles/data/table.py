@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.stream import USUAL_WARM_UP, open_rows
@@ -51,6 +52,9 @@ class Table(NamedTuple):
     target_name: str
     name: str
     source: Source | None = None
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
     def where(self, row: int) -> str:
         """A row, counted from zero, for a message: the file, and the row as a reader counts.

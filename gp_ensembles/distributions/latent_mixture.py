@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions.counts import EXACT, CountDistributions, PoissonCounts, TabulatedCounts
+from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, MulticlassLikelihood
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
 from gp_ensembles.likelihoods.predictive import Predictive, ProbitApproximation, num_classes
 from gp_ensembles.likelihoods.response import check_support, conditional
+from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import categorical_draws, normal_draws
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
@@ -54,7 +56,9 @@ class LatentMixture(NamedTuple):
         >>> from gp_ensembles.likelihoods import GaussHermite, LogisticLikelihood
         >>> zero = torch.zeros(2, 3, dtype=torch.float64)
         >>> response = Response(LogisticLikelihood(), GaussHermite(), 2, torch.Size([2]))
-        >>> mixture = LatentMixture(zero[:, 0] + torch.log(zero[0, 0] + 0.5), zero, zero + 1, (response,))
+        >>> mixture = LatentMixture(
+        ...     zero[:, 0] + torch.log(zero[0, 0] + 0.5), zero, zero + 1, (response,)
+        ... )
         >>> mixture.class_probabilities.shape, mixture.mean
         (torch.Size([3, 2]), tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64))
     """
@@ -216,6 +220,11 @@ class LatentMixture(NamedTuple):
                 draws.append(drawn.reshape(num, response.num_experts, -1).to(mean.dtype))
                 start += response.num_experts
         return torch.cat(draws, dim=1).gather(1, component.unsqueeze(1)).squeeze(1)
+
+    def __repr__(self) -> str:
+        likelihood = type(self.responses[0].likelihood).__name__
+        sizes = counted((self.latent_mean.shape[0], "component"), (self.num_rows, "row"))
+        return distribution_text(f"LatentMixture of {sizes}, {likelihood}", self)
 
     def _log_prob(self, y: Tensor) -> Tensor:
         """Log probabilities of legal targets (N,)."""

@@ -5,7 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.numerics import mixtures
+from gp_ensembles.numerics.display import counted
 
 
 class Mixture(NamedTuple):
@@ -103,6 +105,10 @@ class Mixture(NamedTuple):
             Draws, shape (S, N).
         """
         return self._unflatten(mixtures.rsample(*self._columns(), num, generator=generator))
+
+    def __repr__(self) -> str:
+        num, rows = self.component_mean.shape[:2]
+        return distribution_text(f"Mixture of {counted((num, 'component'), (rows, 'row'))}", self)
 
     def rescale(self, shift: Tensor, scale: Tensor) -> "Mixture":
         """The distribution of ``scale`` times the target plus ``shift``, both scalars or one for each output (O,)."""

@@ -8,7 +8,9 @@ from torch import Tensor
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.distributions.quadrature import AtNodes, at_nodes, crps_at_nodes, integral_from
 from gp_ensembles.distributions.student_t_mixture import StudentTMixture
+from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.numerics import normal_scores
+from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import uniform_draws
 from gp_ensembles.numerics.reductions import sum_over_experts
 
@@ -119,6 +121,12 @@ class Recalibrated(NamedTuple):
         shape = (num, rows.shape[1])
         uniform = uniform_draws(shape, rows.double(), generator)
         return self.quantile(uniform.clamp(2.0**-54, 1 - 2.0**-53))
+
+    def __repr__(self) -> str:
+        num, rows = self.base.component_mean.shape
+        return distribution_text(
+            f"Recalibrated {type(self.base).__name__} of {counted((num, 'component'), (rows, 'row'))}", self
+        )
 
     def rescale(self, shift: Tensor, scale: Tensor) -> "Recalibrated":
         """The distribution of ``scale`` times the target plus ``shift``, both scalars."""

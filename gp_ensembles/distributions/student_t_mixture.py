@@ -8,7 +8,9 @@ from scipy import special
 from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
+from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.numerics import mixtures, student_t
+from gp_ensembles.numerics.display import counted
 from gp_ensembles.numerics.draws import categorical_draws, uniform_draws
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
@@ -31,7 +33,9 @@ class StudentTMixture(NamedTuple):
         >>> import torch
         >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
         >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
-        >>> mixture = StudentTMixture(half.log(), mean, torch.ones_like(mean), torch.full_like(mean, 5.0))
+        >>> mixture = StudentTMixture(
+        ...     half.log(), mean, torch.ones_like(mean), torch.full_like(mean, 5.0)
+        ... )
         >>> mixture.mean, mixture.variance
         (tensor([0.], dtype=torch.float64), tensor([2.], dtype=torch.float64))
         >>> mixture.cdf(mixture.quantile(0.9))
@@ -112,6 +116,10 @@ class StudentTMixture(NamedTuple):
         uniform = uniform_draws(component.shape, mean, generator)
         standard = student_t.icdf(uniform, self.degrees_of_freedom.gather(0, component))
         return mean.gather(0, component) + self._squared_scale().sqrt().gather(0, component) * standard
+
+    def __repr__(self) -> str:
+        num, rows = self.component_mean.shape[:2]
+        return distribution_text(f"StudentTMixture of {counted((num, 'component'), (rows, 'row'))}", self)
 
     def rescale(self, shift: Tensor, scale: Tensor) -> "StudentTMixture":
         """The distribution of ``scale`` times the target plus ``shift``, both scalars."""

@@ -28,6 +28,7 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.numerics.display import call_text
 from gp_ensembles.numerics.room import check_room
 
 _REAL = RealTarget()
@@ -66,6 +67,9 @@ class FitSettings:
     start_precision: float = 0.5
     prior_precision: float = 4.0
     perturbation: GaussianPerturbation | None = None
+
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def __post_init__(self) -> None:
         check_count(self, "num_samples", self.num_samples)

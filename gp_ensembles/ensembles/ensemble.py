@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.ensembles.absence import awake_weights, find_absent, marked
 from gp_ensembles.ensembles.compatibility import check_compatible, count_outputs
-from gp_ensembles.ensembles.display import ensemble_text
 from gp_ensembles.ensembles.guest_tally import init_tally
 from gp_ensembles.ensembles.input_checks import check_inputs, check_targets, missing_rows, without_columns
 from gp_ensembles.ensembles.memory import TargetMemory
@@ -30,6 +29,7 @@ from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.innovations import InnovationBank, InnovationModel
 from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.numerics.display import ensemble_text
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.reductions import readable_all
 
@@ -64,8 +64,13 @@ class Ensemble(nn.Module):
         >>> from gp_ensembles.filters import RandomWalk
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
         >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        >>> static, moving = GaussianExpert(features), GaussianExpert(features, transition=RandomWalk(1e-2))
-        >>> ensemble = Ensemble([static, moving], BayesianModelAveraging(), names=["static", "moving"])
+        >>> static, moving = (
+        ...     GaussianExpert(features),
+        ...     GaussianExpert(features, transition=RandomWalk(1e-2)),
+        ... )
+        >>> ensemble = Ensemble(
+        ...     [static, moving], BayesianModelAveraging(), names=["static", "moving"]
+        ... )
         >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> state, predictions = ensemble.update(ensemble.init(), X, X.squeeze(-1))
         >>> predictions.log_weights.detach().exp()[:, 0]
@@ -145,9 +150,14 @@ class Ensemble(nn.Module):
             >>> import torch
             >>> from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
             >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-            >>> kernels = [ScaleKernel(RBFKernel()).double(), ScaleKernel(MaternKernel()).double()]
+            >>> kernels = [
+            ...     ScaleKernel(RBFKernel()).double(),
+            ...     ScaleKernel(MaternKernel()).double(),
+            ... ]
             >>> noise = torch.tensor([0.1, 0.2], dtype=torch.float64)
-            >>> Ensemble.from_kernels(kernels, 1, 50, BayesianModelAveraging(), noise=noise).num_experts
+            >>> Ensemble.from_kernels(
+            ...     kernels, 1, 50, BayesianModelAveraging(), noise=noise
+            ... ).num_experts
             2
         """
         if noise.shape != (len(kernels),) or not bool((noise > 0).all()):

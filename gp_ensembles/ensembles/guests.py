@@ -47,7 +47,9 @@ class Boosting(FurtherExpert):
         >>> from dataclasses import replace
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
-        >>> X = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> X = torch.rand(
+        ...     300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        ... )
         >>> y = (X > 0.5).double().sum(-1) - 1
         >>> online = replace(oebe, bases=(LinearBasis(),), further=(Boosting(),)).fit(X, y)
         >>> predictions = online.observe(X, y)
@@ -100,9 +102,15 @@ class GuestModel(FurtherExpert):
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.experts.guest_models import RegressorGuest
-        >>> neighbors = GuestModel(RegressorGuest(KNeighborsRegressor()), every=100, name="neighbors")
-        >>> X = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> online = replace(oebe, bases=(LinearBasis(),), further=(neighbors,)).fit(X, (9 * X[:, 0]).sin())
+        >>> neighbors = GuestModel(
+        ...     RegressorGuest(KNeighborsRegressor()), every=100, name="neighbors"
+        ... )
+        >>> X = torch.rand(
+        ...     300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        ... )
+        >>> online = replace(oebe, bases=(LinearBasis(),), further=(neighbors,)).fit(
+        ...     X, (9 * X[:, 0]).sin()
+        ... )
         >>> online.ensemble.expert_names[-1]
         'neighbors/0'
     """
@@ -152,8 +160,12 @@ class ForecastColumns(FurtherExpert):
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.streaming import OnlineModel, StreamConfig
         >>> spec = replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("nwp"),))
-        >>> table = torch.rand(100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> model = OnlineModel(StreamConfig(spec, warmup=40), feature_names=["humidity", "nwp"])
+        >>> table = torch.rand(
+        ...     100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        ... )
+        >>> model = OnlineModel(
+        ...     StreamConfig(spec, warmup=40), feature_names=["humidity", "nwp"]
+        ... )
         >>> predictions = model.observe(table, table[:, 1] ** 2)
         >>> model.used_features, model.guests[0].name
         (('humidity',), 'forecast/0')

@@ -21,6 +21,7 @@ from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.filters.transitions import RandomWalk
+from gp_ensembles.numerics.display import call_text
 from gp_ensembles.numerics.lag_selection import find_lags
 
 _LEAST_NOISE = 1e-6  # of the value a season ago, in squared units of standardized targets
@@ -80,6 +81,9 @@ class TargetLags:
     longest: int = 200
     bases: tuple[Basis, ...] = (LinearBasis(), FourierBasis())
     changing_trend: bool = False
+
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def __post_init__(self) -> None:
         check_count(self, "most", self.most)

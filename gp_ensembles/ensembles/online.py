@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.ensembles.bound import BoundEnsemble
-from gp_ensembles.ensembles.display import ensemble_html, ensemble_text
 from gp_ensembles.ensembles.ensemble import (
     Ensemble,
     evaluate,
@@ -60,6 +59,7 @@ from gp_ensembles.filters.states import (
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 
 _WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
@@ -88,7 +88,8 @@ class OnlineEnsemble(nn.Module):
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+        >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+        >>> expert = GaussianExpert(features)
         >>> online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> before = online.observe(X, 3 * X.squeeze(-1))

@@ -10,8 +10,9 @@ from torch import Tensor
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.distributions.student_t_mixture import StudentTMixture
-from gp_ensembles.ensembles.display import band_html, predictions_text
+from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.filters.states import LatentPredictions, Predictions, StudentTPredictions, concatenate_steps
+from gp_ensembles.numerics.display import band_html, predictions_head, text_html
 from gp_ensembles.numerics.reductions import readable_all
 
 AnyMixture = Mixture | StudentTMixture | LatentMixture
@@ -45,13 +46,16 @@ class EnsemblePredictions(NamedTuple):
         return make_mixture(self.log_weights, self.experts, self.responses)
 
     def __repr__(self) -> str:
-        return predictions_text("EnsemblePredictions", self.mean.shape, self.log_weights.shape[0], self.log_prob)
+        return distribution_text(self._head(), self.mixture)
 
     def _repr_html_(self) -> str:
         """The last rows as a band, for notebooks; classes without an order and several outputs have only the text."""
         if self.mean.ndim > 1 or self.mean.numel() < 2:
-            return repr(self)
-        return band_html(repr(self), self.mean, self.variance.sqrt())
+            return text_html(repr(self))
+        return band_html(self._head(), self.mean, self.variance.sqrt())
+
+    def _head(self) -> str:
+        return predictions_head("EnsemblePredictions", self.mean.shape, self.log_weights.shape[0], self.log_prob)
 
 
 def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Response, ...]) -> AnyMixture:

@@ -42,7 +42,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.guests import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.refitted import Refitted
-from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
+from gp_ensembles.ensembles.spec import NAMED, EnsembleSpec, StickySwitching, TwinSwitching
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
@@ -198,3 +198,4 @@ PRESETS = {
     spec.name: spec
     for spec in (light, auto, deep, forecaster, oebe, doebe, soebe, sdoebe, e_doebe, ie_gp, sie_gp, die_gp, dsie_gp)
 }
+NAMED.update({f"presets.{name}" if name == "forecaster" else f"gpe.{name}": spec for name, spec in PRESETS.items()})

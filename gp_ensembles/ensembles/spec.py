@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import final
 
 import torch
@@ -39,6 +39,7 @@ from gp_ensembles.meta_learners import (
     edoebe_transition,
     sticky_transition,
 )
+from gp_ensembles.numerics.display import call_text, changed, spread_text
 
 
 class GroupedRule(ABC):
@@ -89,6 +90,9 @@ class TwinSwitching(GroupedRule):
     def build(self, group_size: int, num_groups: int) -> MetaLearner:
         """See :meth:`GroupedRule.build`."""
         return MarkovSwitching(edoebe_transition(group_size, num_groups, self.delta))
+
+
+NAMED: dict[str, "EnsembleSpec"] = {}  # what is printed of records that are equal: filled by ``presets``
 
 
 @final
@@ -154,6 +158,19 @@ class EnsembleSpec:
     further: tuple[FurtherExpert, ...] = ()
     outlier_threshold: float | None = None
     rank_on_warm_up: bool = False
+
+    def __repr__(self) -> str:
+        """The preset that is nearest, and what differs from it."""
+        own = {field.name: call_text(getattr(self, field.name)) for field in fields(self)}
+        nearest, differing = "", list(changed(self))
+        for name, spec in NAMED.items():
+            other = [field for field, text in own.items() if text != call_text(getattr(spec, field))]
+            if len(other) < len(differing):
+                nearest, differing = name, other
+        if nearest and not differing:
+            return nearest
+        arguments = [f"{field}={own[field]}" for field in differing]
+        return spread_text("replace", [nearest, *arguments]) if nearest else spread_text("EnsembleSpec", arguments)
 
     def __post_init__(self) -> None:
         if isinstance(self.bases, Basis):

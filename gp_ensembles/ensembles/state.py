@@ -10,6 +10,7 @@ from gp_ensembles.filters.states import FilterState, WindowState
 from gp_ensembles.filters.window import cut_, num_used
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.display import record_text
 
 
 class EnsembleState(NamedTuple):
@@ -31,6 +32,9 @@ class EnsembleState(NamedTuple):
     history: Tensor | None = None
     guests: Tensor | None = None
     quarantine: Quarantine | None = None
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def named_tensors(state: EnsembleState) -> list[tuple[str, Tensor]]:

@@ -186,7 +186,10 @@ class RiverClassifier(MiniBatchClassifier):
         >>> model = RiverClassifier(replace(oebe, bases=(LinearBasis(),)), warmup=30)
         >>> for t in range(60):
         ...     model.learn_one({"tide": math.sin(t)}, "high" if math.sin(t) > 0 else "low")
-        >>> model.predict_one({"tide": 0.9}), model.predict_proba_one({"tide": -0.9})["low"] > 0.9
+        >>> (
+        ...     model.predict_one({"tide": 0.9}),
+        ...     model.predict_proba_one({"tide": -0.9})["low"] > 0.9,
+        ... )
         ('high', True)
     """
 

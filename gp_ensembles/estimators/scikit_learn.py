@@ -56,7 +56,11 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         >>> X = rng.normal(size=(80, 2))
         >>> y = 3 * X[:, 0] + 10 + 0.1 * rng.normal(size=80)
         >>> model = OnlineRegressor(replace(oebe, bases=(LinearBasis(),)))
-        >>> mean, std = model.fit(X[:60], y[:60]).partial_fit(X[60:], y[60:]).predict(X[:3], return_std=True)
+        >>> mean, std = (
+        ...     model.fit(X[:60], y[:60])
+        ...     .partial_fit(X[60:], y[60:])
+        ...     .predict(X[:3], return_std=True)
+        ... )
         >>> bool(np.abs(mean - y[:3]).max() < 0.5), bool((std > 0.05).all())
         (True, True)
     """
@@ -290,7 +294,9 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = np.random.default_rng(0).normal(size=(80, 2))
         >>> y = np.where(X[:, 0] > 0, "up", "down")
-        >>> model = OnlineClassifier(replace(oebe, bases=(LinearBasis(),))).fit(X[:60], y[:60])
+        >>> model = OnlineClassifier(replace(oebe, bases=(LinearBasis(),))).fit(
+        ...     X[:60], y[:60]
+        ... )
         >>> model.classes_.tolist(), float(model.score(X[60:], y[60:])) > 0.8
         (['down', 'up'], True)
     """

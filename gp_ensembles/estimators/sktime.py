@@ -43,7 +43,9 @@ class SktimeForecaster(BaseForecaster):
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.estimators.sktime import SktimeForecaster
-        >>> y = pd.Series(np.arange(60.0), index=pd.period_range("2020-01", periods=60, freq="M"))
+        >>> y = pd.Series(
+        ...     np.arange(60.0), index=pd.period_range("2020-01", periods=60, freq="M")
+        ... )
         >>> model = SktimeForecaster(replace(oebe, bases=(LinearBasis(),)))
         >>> said = model.fit(y[:50], fh=[1, 3]).update(y[50:58]).predict()
         >>> said.index.astype(str).tolist(), bool((abs(said - [58, 60]) < 1).all())

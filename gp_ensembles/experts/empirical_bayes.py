@@ -122,8 +122,12 @@ def fit_empirical_bayes(
         >>> from gp_ensembles.features import LinearFeatures
         >>> generator = torch.Generator().manual_seed(0)
         >>> X = torch.randn(50, 1, generator=generator, dtype=torch.float64)
-        >>> y = 2 * X.squeeze(-1) + 0.1 * torch.randn(50, generator=generator, dtype=torch.float64)
-        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+        >>> y = 2 * X.squeeze(-1) + 0.1 * torch.randn(
+        ...     50, generator=generator, dtype=torch.float64
+        ... )
+        >>> expert = GaussianExpert(
+        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+        ... )
         >>> fit = fit_empirical_bayes(expert, X, y)
         >>> bool(fit.converged), round(expert.likelihood.noise.sqrt().item(), 1)
         (True, 0.1)

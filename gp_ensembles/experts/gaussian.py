@@ -92,7 +92,9 @@ class GaussianExpert(Expert):
     Example:
         >>> import torch
         >>> from gp_ensembles.features import LinearFeatures
-        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+        >>> expert = GaussianExpert(
+        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+        ... )
         >>> X = torch.arange(6, dtype=torch.float64).unsqueeze(-1)
         >>> state, steps = expert.update(expert.init(), X, X.squeeze(-1))
         >>> mean, variance = expert.predict(state, X[:2])

@@ -76,8 +76,12 @@ def sample_hyperparameters(
         >>> from gp_ensembles.experts.gaussian import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
-        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
-        >>> samples, _ = sample_hyperparameters(expert, X, X.squeeze(-1), 3, generator=torch.Generator())
+        >>> expert = GaussianExpert(
+        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+        ... )
+        >>> samples, _ = sample_hyperparameters(
+        ...     expert, X, X.squeeze(-1), 3, generator=torch.Generator()
+        ... )
         >>> samples.batch_shape
         torch.Size([3])
     """

@@ -121,7 +121,10 @@ class LaplaceExpert(Expert):
         >>> import torch
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.likelihoods import LogisticLikelihood
-        >>> expert = LaplaceExpert(LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64)), LogisticLikelihood())
+        >>> expert = LaplaceExpert(
+        ...     LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64)),
+        ...     LogisticLikelihood(),
+        ... )
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
         >>> state, steps = expert.update(expert.init(), X, (X.squeeze(-1) > 0).double())
         >>> probability, _ = expert.predict(state, X[[0, -1]])

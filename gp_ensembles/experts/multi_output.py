@@ -84,7 +84,9 @@ class MultiOutputExpert(Expert):
     Example:
         >>> import torch
         >>> from gp_ensembles.features import LinearFeatures
-        >>> expert = MultiOutputExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)), num_outputs=2)
+        >>> expert = MultiOutputExpert(
+        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)), num_outputs=2
+        ... )
         >>> X = torch.linspace(-1, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> state, steps = expert.update(expert.init(), X, torch.cat([X, -X], dim=-1))
         >>> steps.mean.shape, steps.log_prob.shape

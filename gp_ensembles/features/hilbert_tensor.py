@@ -39,7 +39,9 @@ class HilbertTensorFeatures(FeatureMap):
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> X = torch.linspace(-1, 1, 50, dtype=torch.float64).reshape(25, 2)
-        >>> features = HilbertTensorFeatures.from_data(RBFKernel().double(), X, num_features=60)
+        >>> features = HilbertTensorFeatures.from_data(
+        ...     RBFKernel().double(), X, num_features=60
+        ... )
         >>> Phi = features(X)
         >>> bool((Phi.square().sum(-1) - 1).abs().max() < 0.01)
         True

@@ -64,7 +64,9 @@ class LinearFeatures(FeatureMap):
 
         Example:
             >>> import torch
-            >>> LinearFeatures.from_data(torch.zeros(5, 2, dtype=torch.float64), bias=False).num_features
+            >>> LinearFeatures.from_data(
+            ...     torch.zeros(5, 2, dtype=torch.float64), bias=False
+            ... ).num_features
             2
         """
         check_matrix(X)

@@ -33,7 +33,9 @@ class OptimizedFourierFeatures(FeatureMap):
 
     Example:
         >>> import torch
-        >>> features = OptimizedFourierFeatures(torch.tensor([[1.0], [2.0]], dtype=torch.float64))
+        >>> features = OptimizedFourierFeatures(
+        ...     torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+        ... )
         >>> features(torch.zeros(1, 1, dtype=torch.float64)).detach()
         tensor([[0.0000, 0.0000, 0.7071, 0.7071]], dtype=torch.float64)
     """

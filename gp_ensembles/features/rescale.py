@@ -115,7 +115,9 @@ class Clamp(FeatureMap):
         >>> import torch
         >>> from gp_ensembles.features.linear import LinearFeatures
         >>> X = torch.tensor([[0.5], [7.0]], dtype=torch.float64)
-        >>> features = Clamp(LinearFeatures.from_data(X, bias=False), -X.new_ones(1), X.new_ones(1))
+        >>> features = Clamp(
+        ...     LinearFeatures.from_data(X, bias=False), -X.new_ones(1), X.new_ones(1)
+        ... )
         >>> features(X).T, features.num_clamped(X)
         (tensor([[0.5000, 1.0000]], dtype=torch.float64), 1)
     """

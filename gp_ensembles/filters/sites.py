@@ -79,7 +79,10 @@ class LaplaceRule(SiteRule):
     Example:
         >>> import torch
         >>> rule = LaplaceRule(lambda z, y: -0.5 * (y - z).square() / 0.5)
-        >>> zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+        >>> zero, one = (
+        ...     torch.zeros(1, dtype=torch.float64),
+        ...     torch.ones(1, dtype=torch.float64),
+        ... )
         >>> sites = rule.solve(zero, one, one)
         >>> sites.precision, sites.point
         (tensor([2.], dtype=torch.float64), tensor([0.6667], dtype=torch.float64))
@@ -182,8 +185,13 @@ class MomentMatchingRule(SiteRule):
     Example:
         >>> import torch
         >>> from gp_ensembles.numerics.gauss_hermite import gauss_hermite
-        >>> zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-        >>> rule = MomentMatchingRule(lambda z, y: -0.5 * (y - z).square() / 0.5, *gauss_hermite(32, one))
+        >>> zero, one = (
+        ...     torch.zeros(1, dtype=torch.float64),
+        ...     torch.ones(1, dtype=torch.float64),
+        ... )
+        >>> rule = MomentMatchingRule(
+        ...     lambda z, y: -0.5 * (y - z).square() / 0.5, *gauss_hermite(32, one)
+        ... )
         >>> rule.solve(zero, one, one).point
         tensor([0.6667], dtype=torch.float64)
     """
@@ -237,7 +245,9 @@ class RobustRule(SiteRule):
         >>> import torch
         >>> one = torch.ones((), dtype=torch.float64)
         >>> rule = RobustRule(one, 4 * one)
-        >>> rule.solve(one.reshape(1), one.reshape(1), torch.tensor([1.0, 1e3], dtype=torch.float64)).precision
+        >>> rule.solve(
+        ...     one.reshape(1), one.reshape(1), torch.tensor([1.0, 1e3], dtype=torch.float64)
+        ... ).precision
         tensor([1.0000e+00, 3.2063e-05], dtype=torch.float64)
     """
 
@@ -295,8 +305,13 @@ class VectorLaplaceRule(VectorRule):
 
     Example:
         >>> import torch
-        >>> rule = VectorLaplaceRule(lambda z, y: -0.5 * (z - y.unsqueeze(-1)).square().sum(-1))
-        >>> zero, one = torch.zeros(2, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+        >>> rule = VectorLaplaceRule(
+        ...     lambda z, y: -0.5 * (z - y.unsqueeze(-1)).square().sum(-1)
+        ... )
+        >>> zero, one = (
+        ...     torch.zeros(2, dtype=torch.float64),
+        ...     torch.ones((), dtype=torch.float64),
+        ... )
         >>> rule.solve(zero, torch.diag_embed(zero + 1), one).gradient
         tensor([0.5000, 0.5000], dtype=torch.float64)
     """
@@ -394,9 +409,14 @@ class VectorMomentMatchingRule(VectorRule):
     Example:
         >>> import torch
         >>> from gp_ensembles.numerics.gauss_hermite import normal_nodes
-        >>> zero, one = torch.zeros(2, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+        >>> zero, one = (
+        ...     torch.zeros(2, dtype=torch.float64),
+        ...     torch.ones((), dtype=torch.float64),
+        ... )
         >>> nodes, weights = normal_nodes(16, 2, zero, 1024)
-        >>> rule = VectorMomentMatchingRule(lambda z, y: -0.5 * (z - y.unsqueeze(-1)).square().sum(-1), nodes, weights)
+        >>> rule = VectorMomentMatchingRule(
+        ...     lambda z, y: -0.5 * (z - y.unsqueeze(-1)).square().sum(-1), nodes, weights
+        ... )
         >>> rule.solve(zero, torch.diag_embed(zero + 1), one).gradient
         tensor([0.5000, 0.5000], dtype=torch.float64)
     """

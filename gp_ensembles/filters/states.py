@@ -6,6 +6,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.display import record_text
+
 
 class GaussianState(NamedTuple):
     r"""Posterior of the weights in covariance form.
@@ -18,6 +20,9 @@ class GaussianState(NamedTuple):
     """
 
     moments: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def mean(self) -> Tensor:
@@ -41,6 +46,9 @@ class SquareRootState(NamedTuple):
     mean: Tensor
     factor: Tensor
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
     @property
     def covariance(self) -> Tensor:
         r"""Posterior covariance of the weights, shape (\*batch, F, F)."""
@@ -62,6 +70,9 @@ class StudentTState(NamedTuple):
     moments: Tensor
     concentration: Tensor
     rate: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def mean(self) -> Tensor:
@@ -91,6 +102,9 @@ class MultiOutputState(NamedTuple):
     mean: Tensor
     group: Tensor
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
 
 class WindowState(NamedTuple):
     r"""The last rows of an exact Gaussian process, in the order of time, C at most; what is not used yet is neutral.
@@ -116,6 +130,9 @@ class WindowState(NamedTuple):
     hyperparameters: Tensor
     num_rows: Tensor
     due: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class ExternalState(NamedTuple):
@@ -210,6 +227,9 @@ class StepPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
 
 class StudentTPredictions(NamedTuple):
     r"""One-step-ahead Student-t predictions; the first fields as in :class:`StepPredictions`.
@@ -225,6 +245,9 @@ class StudentTPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
     degrees_of_freedom: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class LatentPredictions(NamedTuple):
@@ -243,6 +266,9 @@ class LatentPredictions(NamedTuple):
     log_prob: Tensor
     latent_mean: Tensor
     latent_variance: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class LatentMoments(NamedTuple):

@@ -52,7 +52,9 @@ def student_t_state(prior_variance: Tensor, num_features: int, concentration: Te
 
     Example:
         >>> import torch
-        >>> student_t_state(torch.tensor(1.0), 1, torch.tensor(3.0), torch.tensor(1.0)).covariance
+        >>> student_t_state(
+        ...     torch.tensor(1.0), 1, torch.tensor(3.0), torch.tensor(1.0)
+        ... ).covariance
         tensor([[0.5000]])
     """
     return StudentTState(gaussian_state(prior_variance, num_features).moments, concentration, rate)

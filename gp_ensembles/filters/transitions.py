@@ -266,7 +266,9 @@ class ExponentialForgetting(Transition):
 
     Example:
         >>> import torch
-        >>> ExponentialForgetting(0.5).schedule(2, torch.tensor(1.0, dtype=torch.float64)).covariance_scale
+        >>> ExponentialForgetting(0.5).schedule(
+        ...     2, torch.tensor(1.0, dtype=torch.float64)
+        ... ).covariance_scale
         tensor(4.0000, dtype=torch.float64)
     """
 
@@ -322,7 +324,9 @@ class StabilizedForgetting(Transition):
 
     Example:
         >>> import torch
-        >>> StabilizedForgetting(0.5).schedule(2, torch.tensor(1.0, dtype=torch.float64)).steps
+        >>> StabilizedForgetting(0.5).schedule(
+        ...     2, torch.tensor(1.0, dtype=torch.float64)
+        ... ).steps
         tensor([1.0000, 3.0000], dtype=torch.float64)
     """
 

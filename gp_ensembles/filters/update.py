@@ -138,8 +138,13 @@ def update_block(
         >>> import torch
         >>> from gp_ensembles.filters import RandomWalk, gaussian_state
         >>> noise = torch.tensor(0.1, dtype=torch.float64)
-        >>> Phi, y = torch.ones(3, 1, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
-        >>> state, steps = update_block(gaussian_state(10 * noise, 1), Phi, y, RandomWalk(0.01), noise)
+        >>> Phi, y = (
+        ...     torch.ones(3, 1, dtype=torch.float64),
+        ...     torch.ones(3, dtype=torch.float64),
+        ... )
+        >>> state, steps = update_block(
+        ...     gaussian_state(10 * noise, 1), Phi, y, RandomWalk(0.01), noise
+        ... )
         >>> steps.mean
         tensor([0.0000, 0.9099, 0.9552], dtype=torch.float64)
     """
@@ -271,7 +276,9 @@ def predict_joint(
         >>> import torch
         >>> from gp_ensembles.filters import gaussian_state
         >>> one = torch.ones((), dtype=torch.float64)
-        >>> predict_joint(gaussian_state(one, 1), torch.ones(2, 1, dtype=torch.float64), None, one)[1]
+        >>> predict_joint(
+        ...     gaussian_state(one, 1), torch.ones(2, 1, dtype=torch.float64), None, one
+        ... )[1]
         tensor([[2., 1.],
                 [1., 2.]], dtype=torch.float64)
     """

@@ -77,8 +77,12 @@ class EnsembleFleet:
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
-        >>> fleet = EnsembleFleet(Ensemble([expert], BayesianModelAveraging()), ["pump 1", "pump 2"])
+        >>> expert = GaussianExpert(
+        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+        ... )
+        >>> fleet = EnsembleFleet(
+        ...     Ensemble([expert], BayesianModelAveraging()), ["pump 1", "pump 2"]
+        ... )
         >>> X = torch.ones(3, 1, dtype=torch.float64)
         >>> y = torch.tensor([1.0, -2.0, 1.0], dtype=torch.float64)
         >>> predictions = fleet.observe(["pump 1", "pump 2", "pump 1"], X, y)

@@ -82,7 +82,8 @@ class Fleet:
         >>> fleet = Fleet(replace(e_doebe, bases=(LinearBasis(),)), warmup=30)
         >>> names = ["north", "south"] * 40
         >>> X = torch.linspace(0, 9, 80, dtype=torch.float64).unsqueeze(-1)
-        >>> y = 1000 + torch.tensor([3.0, -5.0], dtype=torch.float64).repeat(40) * X.squeeze(-1)
+        >>> slope = torch.tensor([3.0, -5.0], dtype=torch.float64).repeat(40)
+        >>> y = 1000 + slope * X.squeeze(-1)
         >>> fleet.fit(names[:60], X[:60], y[:60])
         >>> predictions = fleet.observe(names[60:], X[60:], y[60:])
         >>> bool((predictions.mean - y[60:]).abs().max() < 1)

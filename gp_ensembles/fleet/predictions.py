@@ -8,8 +8,10 @@ from torch import Tensor
 
 from gp_ensembles.calibration.levels import LevelsOutput
 from gp_ensembles.distributions import Mixture, StudentTMixture
+from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.ensembles.predictions import AnyMixture
 from gp_ensembles.fleet.scales import SeriesScales
+from gp_ensembles.numerics.display import predictions_head
 
 
 class FleetPredictions(NamedTuple):
@@ -31,7 +33,8 @@ class FleetPredictions(NamedTuple):
         >>> import torch
         >>> from gp_ensembles.fleet import Fleet
         >>> y = torch.zeros(2, dtype=torch.float64)
-        >>> predictions = Fleet(warmup=30).observe(["north", "south"], y.unsqueeze(-1), y)  # the warm-up has begun
+        >>> # the warm-up has begun
+        >>> predictions = Fleet(warmup=30).observe(["north", "south"], y.unsqueeze(-1), y)
         >>> predictions.interval()[0]
         tensor([nan, nan], dtype=torch.float64)
     """
@@ -57,6 +60,13 @@ class FleetPredictions(NamedTuple):
             for end, levels in zip(ends, self.levels[:, place], strict=True):
                 end[self.rows] = quantile_each(self.distribution, levels)
         return ends[0], ends[1]
+
+    def __repr__(self) -> str:
+        num = 0 if self.distribution is None else self.distribution.component_mean.shape[0]
+        head = predictions_head("FleetPredictions", self.mean.shape, num, self.log_prob)
+        if self.distribution is None:
+            return f"{head}, all of them in the warm-up"
+        return distribution_text(head, self.distribution, self.rows.tolist())
 
     def told(
         self, distribution: Mixture | StudentTMixture, log_prob: Tensor, output: LevelsOutput

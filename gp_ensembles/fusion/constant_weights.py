@@ -29,7 +29,9 @@ def stacking_weights(log_prob: Tensor, tolerance: float = 1e-9) -> Tensor:
 
     Example:
         >>> import torch
-        >>> log_prob = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
+        >>> log_prob = torch.tensor(
+        ...     [[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64
+        ... ).log()
         >>> stacking_weights(log_prob).exp()
         tensor([0.2222, 0.7778], dtype=torch.float64)
     """

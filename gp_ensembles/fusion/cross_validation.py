@@ -14,6 +14,7 @@ from torch import Tensor
 from gp_ensembles.fusion.experts import ExpertPredictions, check_inputs, predict_experts
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.draws import permutation
 
 
@@ -100,6 +101,9 @@ class LeaveOneOutPredictions(NamedTuple):
     mean: Tensor
     variance: Tensor
     log_prob: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 @torch.no_grad()

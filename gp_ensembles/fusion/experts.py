@@ -15,6 +15,7 @@ from torch import Tensor
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.numerics import normal
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
@@ -37,6 +38,9 @@ class ExpertPredictions(NamedTuple):
     mean: Tensor
     variance: Tensor
     noise: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @property
     def target_variance(self) -> Tensor:
@@ -267,7 +271,9 @@ class TabulatedExpert(PredictiveExpert):
 
     Example:
         >>> import torch
-        >>> expert = TabulatedExpert(torch.tensor([[0.0], [1.0]]), torch.tensor([3.0, 4.0]), torch.ones(2))
+        >>> expert = TabulatedExpert(
+        ...     torch.tensor([[0.0], [1.0]]), torch.tensor([3.0, 4.0]), torch.ones(2)
+        ... )
         >>> expert.predict(torch.tensor([[1.0], [0.0]])).mean
         tensor([[4., 3.]])
     """

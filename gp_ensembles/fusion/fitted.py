@@ -23,6 +23,7 @@ from gp_ensembles.fusion.inference import (
 from gp_ensembles.fusion.laplace import LaplaceApproximation
 from gp_ensembles.fusion.mcmc import HMC
 from gp_ensembles.fusion.models import BHS, PBHS
+from gp_ensembles.numerics.display import block_text, counted, record_text
 
 _KIND = Kind("gp_ensembles/fusion", 1, "a fitted fusion", "give what FittedFusion.save wrote")
 # Draws whose weights of experts are computed at once.
@@ -41,6 +42,9 @@ class WeightSummary(NamedTuple):
     mean: Tensor
     quantiles: Tensor
     levels: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 @final
@@ -77,6 +81,11 @@ class FittedFusion:
         self.model = model
         self.posterior = posterior
         self.inference = inference
+
+    def __repr__(self) -> str:
+        sizes = counted((self.model.num_experts, "expert"), (len(self.model.y), "row"), (len(self.theta), "draw"))
+        head = f"FittedFusion of {type(self.model).__name__}, {sizes}"
+        return block_text(head, self.report.summary().split("\n"))
 
     @property
     def theta(self) -> Tensor:

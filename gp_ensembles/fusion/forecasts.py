@@ -64,7 +64,9 @@ def quantile_forecast(values: ArrayLike, levels: ArrayLike) -> ExpertPredictions
             of a row cross, or all of a row are equal.
 
     Example:
-        >>> quantile_forecast([[-1.2816, 0.0, 1.2816], [0.0, 1.0, 2.0]], [0.1, 0.5, 0.9]).mean
+        >>> quantile_forecast(
+        ...     [[-1.2816, 0.0, 1.2816], [0.0, 1.0, 2.0]], [0.1, 0.5, 0.9]
+        ... ).mean
         tensor([[0., 1.]], dtype=torch.float64)
     """
     q, p = _floats(values, "quantiles"), _floats(levels, "levels")
@@ -135,8 +137,12 @@ def sample_forecast(draws: ArrayLike) -> ExpertPredictions:
 
     Example:
         >>> import torch
-        >>> draws = torch.randn(10_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> bool((sample_forecast(3.0 * draws).target_variance / 9.0 - 1.0).abs().max() < 0.05)
+        >>> draws = torch.randn(
+        ...     10_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        ... )
+        >>> bool(
+        ...     (sample_forecast(3.0 * draws).target_variance / 9.0 - 1.0).abs().max() < 0.05
+        ... )
         True
     """
     S = _floats(draws, "draws")

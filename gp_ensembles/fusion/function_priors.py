@@ -198,8 +198,13 @@ class FourierPrior(FunctionPrior):
             >>> from gpytorch.kernels import MaternKernel, ScaleKernel
             >>> kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
             >>> kernel.outputscale = 4.0
-            >>> prior = FourierPrior.from_kernel(kernel, 1, 30, generator=torch.Generator().manual_seed(0))
-            >>> prior.num_coefficients(num_rows=100), prior.log_hyperparameters.exp().round(decimals=4)
+            >>> prior = FourierPrior.from_kernel(
+            ...     kernel, 1, 30, generator=torch.Generator().manual_seed(0)
+            ... )
+            >>> (
+            ...     prior.num_coefficients(num_rows=100),
+            ...     prior.log_hyperparameters.exp().round(decimals=4),
+            ... )
             (60, tensor([1., 2.], dtype=torch.float64))
         """
         if kernel.batch_shape:

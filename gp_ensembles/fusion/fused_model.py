@@ -65,7 +65,8 @@ class FusedModel(MixtureModel):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.fusion import FourierPrior, HetGP, LaplaceApproximation, fit_fusion
+        >>> from gp_ensembles.fusion import FourierPrior, HetGP, LaplaceApproximation
+        >>> from gp_ensembles.fusion import fit_fusion
         >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> fusion = HetGP(X, (2 * X).sin().squeeze(-1), prior, prior)

@@ -14,6 +14,7 @@ from gp_ensembles.fusion.base import FusionModel
 from gp_ensembles.fusion.chains import Chains
 from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.display import call_text, record_text
 
 # Above the first two, chains differ and importance weights are unreliable; below the third, momenta change too little.
 _RHAT, _PARETO, _BFMI = 1.05, 0.7, 0.3
@@ -111,6 +112,9 @@ class InferenceReport:
     diagnostics: ChainDiagnostics | None = None
     cautions: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return call_text(self)
+
     def summary(self) -> str:
         """A few lines to print."""
         best = float(self.log_joint.amax()) if self.log_joint.numel() else math.nan
@@ -189,7 +193,11 @@ class PosteriorDraws(NamedTuple):
     Example:
         >>> import torch
         >>> theta = torch.zeros(2, 3)
-        >>> posterior = PosteriorDraws(theta, theta[:, 0].log_softmax(0), InferenceReport("MAP", 0.1, 10, theta[:, 0]))
+        >>> posterior = PosteriorDraws(
+        ...     theta,
+        ...     theta[:, 0].log_softmax(0),
+        ...     InferenceReport("MAP", 0.1, 10, theta[:, 0]),
+        ... )
         >>> posterior.log_weights.exp()
         tensor([0.5000, 0.5000])
     """
@@ -198,6 +206,9 @@ class PosteriorDraws(NamedTuple):
     log_weights: Tensor
     report: InferenceReport
     chains: Chains | None = None
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class InferenceMethod(ABC):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gp_ensembles.bo.pointwise import PointwisePosterior
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.numerics.display import record_text
 
 
 class JointPredictions(NamedTuple):
@@ -29,6 +30,9 @@ class JointPredictions(NamedTuple):
     mean: Tensor
     covariance: Tensor
     noise: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class OneStepPredictions(NamedTuple):

@@ -80,8 +80,13 @@ class LaplaceApproximation(InferenceMethod):
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = HetGP(X, X.squeeze(-1) + 0.3 * (60 * X.squeeze(-1)).sin(), prior, prior)
-        >>> found = LaplaceApproximation(num_draws=50).infer(model, generator=torch.Generator().manual_seed(0))
-        >>> found.theta.shape, found.report.log_evidence < float(found.report.log_joint.max())
+        >>> found = LaplaceApproximation(num_draws=50).infer(
+        ...     model, generator=torch.Generator().manual_seed(0)
+        ... )
+        >>> (
+        ...     found.theta.shape,
+        ...     found.report.log_evidence < float(found.report.log_joint.max()),
+        ... )
         (torch.Size([50, 8]), True)
     """
 

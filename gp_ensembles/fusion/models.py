@@ -191,7 +191,11 @@ class MoGPE(FusionModel):
         >>> prior = FourierPrior.from_kernel(RBFKernel().double(), 1, 5, generator=generator)
         >>> model = MoGPE(X, X.squeeze(-1), 3, prior, prior, prior)
         >>> theta = model.draw_prior(4, generator=generator)
-        >>> model.num_parameters, model.log_joint(theta).shape, model.predictive(theta, X).component_mean.shape
+        >>> (
+        ...     model.num_parameters,
+        ...     model.log_joint(theta).shape,
+        ...     model.predictive(theta, X).component_mean.shape,
+        ... )
         (80, torch.Size([4]), torch.Size([12, 8]))
     """
 

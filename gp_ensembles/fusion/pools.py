@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import check_log_weights, check_moments
+from gp_ensembles.numerics.display import record_text
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -82,7 +83,9 @@ def linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor) -> Mixture:
     Example:
         >>> import torch
         >>> mean = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
-        >>> pool = linear_pool(mean, torch.ones_like(mean), torch.tensor([3.0, 3.0], dtype=torch.float64))
+        >>> pool = linear_pool(
+        ...     mean, torch.ones_like(mean), torch.tensor([3.0, 3.0], dtype=torch.float64)
+        ... )
         >>> pool.mean, pool.variance
         (tensor([0., 0.], dtype=torch.float64), tensor([2., 1.], dtype=torch.float64))
     """
@@ -158,6 +161,9 @@ class PooledNormal(NamedTuple):
 
     mean: Tensor
     log_precision: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def normal_log_prob(mean: Tensor, log_scale: Tensor, y: Tensor) -> Tensor:

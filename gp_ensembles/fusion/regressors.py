@@ -174,7 +174,9 @@ def cross_fit(
         >>> from sklearn.linear_model import LinearRegression
         >>> import torch
         >>> X = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> found = cross_fit([LinearRegression()], X, X.squeeze(-1).exp(), torch.arange(20) % 4)
+        >>> found = cross_fit(
+        ...     [LinearRegression()], X, X.squeeze(-1).exp(), torch.arange(20) % 4
+        ... )
         >>> found.predictions.log_prob(X.squeeze(-1).exp()).shape
         torch.Size([1, 20])
     """

@@ -11,6 +11,7 @@ from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.fusion.experts import ExpertPredictions, check_moments, check_noise
 from gp_ensembles.fusion.gathering import Experts, gather_predictions
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.display import record_text
 
 Space = Literal["f", "y"]
 _SLACK = 1e-6  # relative; what a Gaussian process' variance may exceed its prior's by through round-off
@@ -137,6 +138,9 @@ class FusedMoments(NamedTuple):
 
     mean: Tensor
     variance: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 @final

@@ -39,6 +39,7 @@ from gp_ensembles.gplvm.records import (
 from gp_ensembles.gplvm.step import LatentExperts, LatentState, online_step, search_block, walked
 from gp_ensembles.meta_learners import BayesianModelAveraging, MetaLearner
 from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.display import block_text, counted
 
 _ROWS = 256  # rows embedded at once where nothing is learned
 _PARTS = 512  # blocks whose reports are put together
@@ -134,6 +135,11 @@ class IEGPLVM(nn.Module):
         for name, value in zip(MetaState._fields, self.meta_learner.init(self.num_experts, self.omega), strict=True):
             self.register_buffer(f"meta_{name}", value.detach().clone())
         self.register_load_state_dict_pre_hook(_before_loading)  # type: ignore[no-untyped-call]
+
+    def __repr__(self) -> str:
+        counts = (self.num_outputs, "output"), (self.num_latent, "latent input"), (self.num_experts, "expert")
+        lines = [f"rule {self.meta_learner!r}", f"{int(self.store.num_seen)} rows seen"]
+        return block_text(f"IEGPLVM of {counted(*counts)}", lines)
 
     @property
     def store(self) -> RowStore:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.base import check_matrix
 from gp_ensembles.gplvm.embed import RowEmbedding
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.spectral.frequencies import components_of
 
 _SHOWN = 10  # columns that a message names
@@ -64,12 +65,18 @@ class Embeddings(NamedTuple):
     log_weights: Tensor
     converged: Tensor
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
 
 class Reconstruction(NamedTuple):
     """Mean and variance of rows given their embeddings, each of shape (N, D), in units of the data."""
 
     mean: Tensor
     variance: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 ROW_AXES = (0, 0, 1, 0, 1, 1)  # of the fields of Embeddings

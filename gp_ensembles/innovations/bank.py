@@ -11,6 +11,7 @@ from gp_ensembles.innovations import autoregression, volatility
 from gp_ensembles.innovations.autoregression import AutoregressionState
 from gp_ensembles.innovations.model import InnovationModel
 from gp_ensembles.innovations.one_row import RowModels, update_row
+from gp_ensembles.numerics.display import record_text
 
 _NORMAL_DF = 20.0  # of the score that the scale of a normal model follows: gross errors do not make it useless
 
@@ -30,6 +31,9 @@ class InnovationState(NamedTuple):
     last_error: Tensor
     age: Tensor
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
 
 class InnovationPredictions(NamedTuple):
     """Predictions of K models for each of M experts, one step ahead each.
@@ -45,6 +49,9 @@ class InnovationPredictions(NamedTuple):
     variance: Tensor
     log_prob: Tensor
     degrees_of_freedom: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class _Scale(NamedTuple):
@@ -74,11 +81,18 @@ class InnovationBank:
     Example:
         >>> import torch
         >>> bank = InnovationBank([InnovationModel(rate=0.1)])
-        >>> mean, variance = torch.zeros(1, 200, dtype=torch.float64), torch.ones(1, 200, dtype=torch.float64)
+        >>> mean, variance = (
+        ...     torch.zeros(1, 200, dtype=torch.float64),
+        ...     torch.ones(1, 200, dtype=torch.float64),
+        ... )
         >>> generator = torch.Generator().manual_seed(0)
-        >>> y = 3 * torch.randn(200, generator=generator, dtype=torch.float64)  # three times as large as predicted
+        >>> # three times as large as predicted
+        >>> y = 3 * torch.randn(200, generator=generator, dtype=torch.float64)
         >>> state, predictions = bank.update_block(bank.init(1, mean), mean, variance, y)
-        >>> bool(predictions.variance[0, 0, 0] == 1), bool(predictions.variance[0, 0, 100:].mean().sqrt().round() == 3)
+        >>> (
+        ...     bool(predictions.variance[0, 0, 0] == 1),
+        ...     bool(predictions.variance[0, 0, 100:].mean().sqrt().round() == 3),
+        ... )
         (True, True)
     """
 

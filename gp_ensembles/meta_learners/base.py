@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.display import call_text, record_text
 from gp_ensembles.numerics.reductions import readable_all
 
 # Log densities whose digits leave room for weights, in double and in single precision.
@@ -32,6 +33,9 @@ class MetaState(NamedTuple):
     num_seen: Tensor
     memory: Tensor
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
 
 class MetaOutput(NamedTuple):
     """Weights and mixture log densities over a block of targets.
@@ -47,9 +51,15 @@ class MetaOutput(NamedTuple):
     log_weights: Tensor
     log_prob: Tensor
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
 
 class MetaLearner(nn.Module, ABC):
     """A rule that turns the experts' log densities into mixture weights, one step behind the data."""
+
+    def __repr__(self) -> str:
+        return call_text(self)
 
     @abstractmethod
     def init(self, num_experts: int, like: Tensor) -> MetaState:

@@ -31,7 +31,9 @@ class CombinedRules(MetaLearner):
     Example:
         >>> import torch
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging, SoftBayes
-        >>> rule = CombinedRules([BayesianModelAveraging(), SoftBayes()], over=BayesianModelAveraging())
+        >>> rule = CombinedRules(
+        ...     [BayesianModelAveraging(), SoftBayes()], over=BayesianModelAveraging()
+        ... )
         >>> log_prob = torch.tensor([[0.0, 0.0], [-2.0, -2.0]], dtype=torch.float64)
         >>> state, output = rule.update_block(rule.init(2, like=log_prob), log_prob)
         >>> output.log_weights.exp().sum(0)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.metrics.streaming import observed_sum
+from gp_ensembles.numerics.display import record_text
 
 _BINS = 10
 _NODES = 8  # of a rule that sums many counts
@@ -35,6 +36,9 @@ class ClassScores(NamedTuple):
     bin_count: Tensor
     bin_confidence: Tensor
     bin_hits: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class ClassSummary(NamedTuple):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.simplex import simplex_quadratic
 
 
@@ -29,6 +30,9 @@ class BestExpert(NamedTuple):
 
     expert: Tensor
     log_prob: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class BestMixture(NamedTuple):
@@ -45,6 +49,9 @@ class BestMixture(NamedTuple):
     log_prob: Tensor
     gap: Tensor
     num_iterations: int
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def best_expert(log_prob: Tensor) -> BestExpert:
@@ -93,7 +100,9 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
 
     Example:
         >>> import torch
-        >>> log_prob = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
+        >>> log_prob = torch.tensor(
+        ...     [[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64
+        ... ).log()
         >>> best_fixed_mixture(log_prob).weights
         tensor([0.2222, 0.7778], dtype=torch.float64)
     """
@@ -139,7 +148,9 @@ def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
 
     Example:
         >>> import torch
-        >>> best_switching_path(torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1)
+        >>> best_switching_path(
+        ...     torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1
+        ... )
         tensor([0, 0, 1])
     """
     expert_log_prob = _checked(expert_log_prob)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gp_ensembles.metrics.scores import covered, crps_mixture, pit
 from gp_ensembles.numerics import mixtures, normal
+from gp_ensembles.numerics.display import record_text
 
 
 class StreamScores(NamedTuple):
@@ -42,6 +43,9 @@ class StreamScores(NamedTuple):
     target_mean: Tensor
     target_deviation: Tensor
 
+    def __repr__(self) -> str:
+        return record_text(self)
+
 
 class RowScores(NamedTuple):
     """Predictions of a block and their scores, row by row, each (B,), float64.
@@ -59,6 +63,9 @@ class RowScores(NamedTuple):
     log_prob: Tensor
     crps: Tensor
     inside: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class ScoreSummary(NamedTuple):
@@ -81,6 +88,9 @@ class ScoreSummary(NamedTuple):
     mean_absolute_error: Tensor
     nmse: Tensor
     mean_squared_z: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 def init_scores(like: Tensor) -> StreamScores:

@@ -83,10 +83,19 @@ def plot_fusion(
         ValueError: If shapes do not fit, there are more than nine experts, or a number of names does not fit.
 
     Example:
-        >>> experts = Band([[0.0, 0.0], [1.0, 1.0]], [[-1.0, -1.0], [0.0, 0.0]], [[1.0, 1.0], [2.0, 2.0]])
-        >>> weights = Band([[0.9, 0.2], [0.1, 0.8]], [[0.8, 0.1], [0.0, 0.7]], [[1.0, 0.3], [0.2, 0.9]])
+        >>> experts = Band(
+        ...     [[0.0, 0.0], [1.0, 1.0]],
+        ...     [[-1.0, -1.0], [0.0, 0.0]],
+        ...     [[1.0, 1.0], [2.0, 2.0]],
+        ... )
+        >>> weights = Band(
+        ...     [[0.9, 0.2], [0.1, 0.8]], [[0.8, 0.1], [0.0, 0.7]], [[1.0, 0.3], [0.2, 0.9]]
+        ... )
         >>> fused = Band([0.1, 0.8], [-1.0, -0.5], [1.2, 2.0])
-        >>> figure = plot_fusion(FusionView([0.0, 1.0], experts, weights, fused), expert_names=["left", "right"])
+        >>> figure = plot_fusion(
+        ...     FusionView([0.0, 1.0], experts, weights, fused),
+        ...     expert_names=["left", "right"],
+        ... )
         >>> [axis.get_title(loc="left") for axis in figure.axes]
         ['the experts and their bands', 'their weights', 'the fused prediction']
     """

@@ -61,7 +61,9 @@ def plot_bands(
     Example:
         >>> import torch
         >>> y = torch.tensor([0.3, float("nan"), 0.1])
-        >>> figure = plot_bands(y, y.new_zeros(3), y.new_full((3,), -1.6), y.new_full((3,), 1.6))
+        >>> figure = plot_bands(
+        ...     y, y.new_zeros(3), y.new_full((3,), -1.6), y.new_full((3,), 1.6)
+        ... )
         >>> len(figure.axes)
         1
     """
@@ -153,7 +155,12 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
 
     Example:
         >>> import torch
-        >>> figure = plot_score({"ensemble": torch.tensor([-1.0, -0.5]), "last value": torch.tensor([-2.0, -1.0])})
+        >>> figure = plot_score(
+        ...     {
+        ...         "ensemble": torch.tensor([-1.0, -0.5]),
+        ...         "last value": torch.tensor([-2.0, -1.0]),
+        ...     }
+        ... )
         >>> [axis.get_title(loc="left") for axis in figure.axes]
         ['mean log score so far', 'summed lead of ensemble']
     """

@@ -204,7 +204,12 @@ class VFE(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> round(float(VFE().objective(project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0]))), 4)
+        >>> round(
+        ...     float(
+        ...         VFE().objective(project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0]))
+        ...     ),
+        ...     4,
+        ... )
         -1.4055
     """
 
@@ -223,7 +228,8 @@ class TightVFE(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(TightVFE().objective(projection)), 4)
         -1.3103
     """
@@ -241,7 +247,8 @@ class DTC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(DTC().objective(projection)), 4)
         -1.0305
     """
@@ -259,7 +266,8 @@ class DIC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(DIC().objective(projection)), 4)
         -1.0305
     """
@@ -279,7 +287,8 @@ class FITC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(FITC().objective(projection)), 4)
         -1.2655
     """
@@ -299,7 +308,8 @@ class FIC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(FIC().objective(projection)), 4)
         -1.2655
     """
@@ -327,7 +337,8 @@ class PowerEP(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
+        >>> # a quarter of the variance explained
+        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(PowerEP(0.5).objective(projection)), 4)
         -1.3209
     """

@@ -246,7 +246,9 @@ def fit_sparse(
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> from gp_ensembles.sparse import SparseGP
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
+        >>> model = SparseGP(
+        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel())
+        ... )
         >>> before = float(model.objective().detach())
         >>> fit_sparse(model, knots=True).objective > before
         True

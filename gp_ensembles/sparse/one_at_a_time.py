@@ -168,7 +168,9 @@ class RandomSubset(KnotProposal):
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> from gp_ensembles.sparse import SparseGP
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
+        >>> model = SparseGP(
+        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel())
+        ... )
         >>> found = RandomSubset(10).propose(model)
         >>> found.evaluated.shape, found.objective > float(model.objective().detach())
         (torch.Size([10]), True)

@@ -156,7 +156,9 @@ def start_online(
         >>> y = torch.sin(6.0 * X.squeeze(-1))
         >>> found = select_knots(X[:50], y[:50], strategy=GreedyBlocks(max_knots=10))
         >>> online = start_online(found, FixedShare(0.01))
-        >>> torch.allclose(online.predict(X).mean, found.model.posterior(X).mean.squeeze(-1).detach())
+        >>> torch.allclose(
+        ...     online.predict(X).mean, found.model.posterior(X).mean.squeeze(-1).detach()
+        ... )
         True
         >>> online.observe(X[50:], y[50:]).mean.shape
         torch.Size([30])

@@ -127,7 +127,9 @@ class SparseGP(SparseModel):
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
+        >>> model = SparseGP(
+        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel())
+        ... )
         >>> model.posterior(X[:3]).mean.shape, bool(model.objective() <= model.upper_bound())
         (torch.Size([3, 1]), True)
     """

@@ -79,7 +79,10 @@ def select_knots(
         >>> found.predict(X[:3]).mean.shape
         torch.Size([3])
         >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=GreedyBlocks())
-        >>> found.knots.shape[0] <= 50, found.history[-1].objective > found.history[0].objective
+        >>> (
+        ...     found.knots.shape[0] <= 50,
+        ...     found.history[-1].objective > found.history[0].objective,
+        ... )
         (True, True)
     """
     y = _check(X, y)

@@ -10,6 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.distributions import StudentTMixture
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.sparse.base import check_knots
 from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.initialization import kmeans_knots
@@ -54,6 +55,9 @@ class Selection(NamedTuple):
     history: tuple[SelectionStep, ...]
     stop_reason: str
     tails: Tails
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
     def predict(self, X: Tensor) -> StudentTMixture:
         """Predictive distributions of targets at rows X (N, D), with the tails of errors of rows left out.

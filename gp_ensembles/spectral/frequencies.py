@@ -73,7 +73,11 @@ class OrthogonalDraws(FrequencyDraws):
 
     Example:
         >>> import torch
-        >>> normals = OrthogonalDraws().draw(2, 2, generator=torch.Generator().manual_seed(0)).normals
+        >>> normals = (
+        ...     OrthogonalDraws()
+        ...     .draw(2, 2, generator=torch.Generator().manual_seed(0))
+        ...     .normals
+        ... )
         >>> bool((normals[0] @ normals[1]).abs() < 1e-12)
         True
     """
@@ -189,7 +193,11 @@ def spectral_components(kernel: Kernel, num_inputs: int) -> Components:
         >>> @spectral_components.register(Broad)
         ... def _(kernel, num_inputs):
         ...     weight = kernel.lengthscale.new_ones(kernel.batch_shape)
-        ...     return (SpectralComponent(weight, num_inputs, lambda draws: draws.normals / kernel.lengthscale),)
+        ...     return (
+        ...         SpectralComponent(
+        ...             weight, num_inputs, lambda draws: draws.normals / kernel.lengthscale
+        ...         ),
+        ...     )
         >>> len(components_of(Broad(), num_inputs=2))
         1
     """

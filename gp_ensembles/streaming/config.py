@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_flag, check_made
 from gp_ensembles.numerics.devices import check_device
+from gp_ensembles.numerics.display import changed, spread_text
 
 Impute = Literal["found", "last", "mean"]
 MIN_WARM_UP = 10  # targets without which nothing is fitted
@@ -61,6 +62,11 @@ class StreamConfig:
     limit_inputs: bool = True
     recalibrate: bool = True
     coverages: tuple[float, ...] = (0.9,)
+
+    def __repr__(self) -> str:
+        ensemble = " ".join(repr(self.ensemble).split()).replace("( ", "(").replace(", )", ")")
+        others = [text for name, text in changed(self).items() if name != "ensemble"]
+        return spread_text("StreamConfig", [ensemble, *others])
 
     def __post_init__(self) -> None:
         check_made("ensemble", self.ensemble, EnsembleSpec, "gpe.auto or gpe.e_doebe")

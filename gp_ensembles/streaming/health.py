@@ -97,7 +97,9 @@ def health(
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.streaming import StreamConfig
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20))
+        >>> model = OnlineModel(
+        ...     StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20)
+        ... )
         >>> _ = model.observe(X[:30], X[:30, 0].sin())
         >>> [finding.name for finding in health(model) if finding.is_well]
         ['interval levels', 'effective experts', 'experts in quarantine', 'inputs moved', 'inputs imputed']

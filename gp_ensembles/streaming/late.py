@@ -68,7 +68,9 @@ class LateTargets:
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.streaming import OnlineModel, StreamConfig
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=58))
+        >>> model = OnlineModel(
+        ...     StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=58)
+        ... )
         >>> _ = model.observe(X[:58], 5 * X[:58, 0])
         >>> late = LateTargets(model)
         >>> _ = late.predict("monday", X[58])

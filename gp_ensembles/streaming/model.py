@@ -69,11 +69,11 @@ class OnlineModel:
 
     Example:
         >>> import torch
-        >>> from dataclasses import replace
+        >>> from gp_ensembles.ensembles import EnsembleSpec
         >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20))
+        >>> lines = EnsembleSpec(bases=(LinearBasis(),))
+        >>> model = OnlineModel(StreamConfig(lines, warmup=20))
         >>> predictions = model.observe(X, 100 + 5 * X.squeeze(-1))
         >>> predictions.first_row, predictions.mean.shape, model.num_rows
         (20, torch.Size([40]), 60)

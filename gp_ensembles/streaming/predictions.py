@@ -1,14 +1,14 @@
 """What a model on a stream says of rows: distributions, log densities and intervals."""
 
-import html
 from typing import NamedTuple
 
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import check_coverages
-from gp_ensembles.distributions import LatentMixture, Recalibrated
-from gp_ensembles.ensembles.display import band_html, predictions_text
+from gp_ensembles.distributions import Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.numerics.display import band_html, predictions_head, record_text, text_html
 
 StreamDistribution = AnyMixture | Recalibrated
 
@@ -25,6 +25,9 @@ class Intervals(NamedTuple):
     coverages: tuple[float, ...]
     levels: Tensor
     covered: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
 
 class OnlinePredictions(NamedTuple):
@@ -72,15 +75,19 @@ class OnlinePredictions(NamedTuple):
         return self.distribution.quantile(lower), self.distribution.quantile(upper)
 
     def __repr__(self) -> str:
-        is_class = isinstance(self.distribution, LatentMixture)
-        shape = self.log_prob.shape if is_class else self.mean.shape
-        return predictions_text("OnlinePredictions", shape, self.log_weights.shape[0], self.log_prob)
+        rows = range(self.first_row, self.first_row + self.log_weights.shape[1])
+        return distribution_text(self._head(), self.distribution, rows)
+
+    def _head(self) -> str:
+        said = self.distribution
+        shape = said.component_mean.shape[1:] if isinstance(said, Mixture | StudentTMixture) else self.log_prob.shape
+        return predictions_head("OnlinePredictions", shape, self.log_weights.shape[0], self.log_prob)
 
     def _repr_html_(self) -> str:
         """The last rows as a band, for notebooks; several outputs and classes without an order have only the text."""
         if self.mean.ndim > 1 or self.mean.numel() < 2:
-            return html.escape(repr(self))
-        return band_html(repr(self), self.mean, self.stddev)
+            return text_html(repr(self))
+        return band_html(self._head(), self.mean, self.stddev)
 
 
 def coverage_place(coverage: float, coverages: tuple[float, ...]) -> int:

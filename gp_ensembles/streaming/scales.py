@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.display import record_text
+
 
 class Standardizer(NamedTuple):
     """Shifts and scales taken from the warm-up rows, for inputs and target.
@@ -28,6 +30,9 @@ class Standardizer(NamedTuple):
     X_scale: Tensor
     y_mean: Tensor
     y_scale: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
 
     @classmethod
     def fit(

@@ -36,7 +36,9 @@ class RowStream:
         num_given: Rows taken or passed over so far.
 
     Example:
-        >>> rows = open_rows([{"hour": k, "load": 2.0 * k} for k in range(5)], "load", num_warm_up=3)
+        >>> rows = open_rows(
+        ...     [{"hour": k, "load": 2.0 * k} for k in range(5)], "load", num_warm_up=3
+        ... )
         >>> rows.take(3).y.tolist(), [batch.y.tolist() for batch in rows], rows.num_rows
         ([0.0, 2.0, 4.0], [[6.0, 8.0]], 5)
     """
@@ -270,7 +272,11 @@ def open_rows(
         ValueError: If the table is malformed or empty, a column is not there, or a column is of no kind.
 
     Example:
-        >>> records = [{"on": "yes", "load": 1.5}, {"on": "no", "load": None}, {"on": "yes", "load": 2.5}]
+        >>> records = [
+        ...     {"on": "yes", "load": 1.5},
+        ...     {"on": "no", "load": None},
+        ...     {"on": "yes", "load": 2.5},
+        ... ]
         >>> rows = open_rows(records, "load", num_warm_up=3)
         >>> rows.feature_names, rows.take(2).X.tolist()
         (('on',), [[1.0], [0.0]])
@@ -329,7 +335,11 @@ def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | N
         ValueError: If the table is malformed, or lacks a column.
 
     Example:
-        >>> first = open_rows([{"on": "yes", "load": 1.5}, {"on": "no", "load": 2.5}], "load", num_warm_up=2)
+        >>> first = open_rows(
+        ...     [{"on": "yes", "load": 1.5}, {"on": "no", "load": 2.5}],
+        ...     "load",
+        ...     num_warm_up=2,
+        ... )
         >>> reopen_rows([{"on": "no"}], first.to_plain()).take(5).X.tolist()
         [[0.0]]
     """

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.display import ends, rows_text
 from gp_ensembles.streaming.model import OnlineModel
 
 LEVELS = tuple(k / 20 for k in range(1, 20))
@@ -65,6 +66,12 @@ class Backtest(NamedTuple):
         lower, upper = (self.quantiles[..., known.index(end)] for end in ends)
         inside = ((self.targets >= lower) & (self.targets <= upper)).to(self.targets)
         return torch.where(self.targets.isnan(), torch.nan, inside).nanmean(0)
+
+    def __repr__(self) -> str:
+        origins, steps = self.targets.shape
+        rows = ends(steps)
+        head = f"Backtest of {origins} origins, {steps} steps each, {len(self.levels)} quantiles"
+        return rows_text(head, rows, {"CRPS": [self.crps[rows]]})
 
     def _losses(self) -> Tensor:
         """Pinball losses, shape (O, H, K)."""

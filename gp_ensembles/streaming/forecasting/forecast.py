@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.display import ends, rows_text
 from gp_ensembles.numerics.draws import generator_device
 from gp_ensembles.streaming.predictions import StreamDistribution
 
@@ -91,6 +92,12 @@ class Forecast(NamedTuple):
         """
         lower, upper = self.quantile([(1 - coverage) / 2, (1 + coverage) / 2])
         return lower, upper
+
+    def __repr__(self) -> str:
+        rows = ends(self.num_steps)
+        columns = {"mean": [self.mean], "stddev": [self.stddev], "90% interval": self.interval()}
+        shown = {name: [values[rows] for values in tensors] for name, tensors in columns.items()}
+        return rows_text(f"Forecast of {self.num_steps} rows by {self.paths.shape[0]} paths", rows, shown)
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Paths drawn with replacement from those that there are, shape (num, H)."""

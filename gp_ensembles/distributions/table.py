@@ -1,0 +1,71 @@
+"""Printed tables of predictive distributions: means, standard deviations and 90 % intervals of a few rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions.interface import Distribution
+from gp_ensembles.numerics.display import ends, rows_text
+
+_ENDS = (0.05, 0.95)
+
+
+def distribution_text(head: str, distribution: Distribution, numbers: Sequence[int] | None = None) -> str:
+    """A head, and below it the first and the last rows of a distribution.
+
+    Args:
+        head: The first line.
+        distribution: Distributions of N rows.
+        numbers: What the rows are numbered by; from 0 by default.
+
+    Example:
+        >>> from gp_ensembles.distributions import Mixture
+        >>> one = torch.ones(1, 2, dtype=torch.float64)
+        >>> print(distribution_text("Standard normal", Mixture(one[0, :1] - 1, one - 1, one)))
+        Standard normal
+          row  mean  stddev     90% interval
+            0     0       1  -1.645 to 1.645
+            1     0       1  -1.645 to 1.645
+    """
+    places = ends(num_rows(distribution))
+    if not places:
+        return rows_text(head, [], {})
+    few = at_rows(distribution, places)
+    with torch.no_grad():
+        mean, variance = few.moments()
+        if mean.ndim > 1:
+            names = ("probability of each class",) if "latent_mean" in few._fields else ("mean", "stddev")
+            columns = dict(zip(names, ([mean], [variance.sqrt()]), strict=False))
+        else:
+            columns = {"mean": [mean], "stddev": [variance.sqrt()]}
+            if not _is_binary(few):
+                columns["90% interval"] = [few.quantile(level) for level in _ENDS]
+    return rows_text(head, places if numbers is None else [numbers[place] for place in places], columns)
+
+
+def num_rows(distribution: Any) -> int:
+    """Number of rows N of one of this package's distributions."""
+    tensors = distribution.base if "base" in distribution._fields else distribution
+    return int(tensors[1].shape[1])
+
+
+def at_rows(distribution: Any, rows: list[int]) -> Any:
+    """The distributions of some rows: of all tensors of two axes and more the second is that of the rows."""
+    parts = {}
+    for name in distribution._fields:
+        value = getattr(distribution, name)
+        if isinstance(value, tuple) and name == "base":
+            parts[name] = at_rows(value, rows)
+        elif isinstance(value, Tensor) and value.ndim > 1:
+            parts[name] = value[:, rows]
+    return distribution._replace(**parts)
+
+
+def _is_binary(distribution: Any) -> bool:
+    """Whether the mean is a probability."""
+    try:
+        return "latent_mean" in distribution._fields and distribution.class_probabilities.shape[-1] == 2
+    except TypeError:  # counts
+        return False
