@@ -36,7 +36,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gp_ensembles import plots
 from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
 
-torch.set_num_threads(1)  # the models are made of small matrices: two threads are often slower than one
+# the models are made of small matrices: two threads are often slower than one
+torch.set_num_threads(1)
 torch.manual_seed(0)
 bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
@@ -61,15 +62,28 @@ process = SingleTaskGP(X, Y)
 fit_gpytorch_mll(ExactMarginalLogLikelihood(process.likelihood, process))
 
 ensemble = ExactEnsembleModel(X, Y)
-fit_gpytorch_mll(ExactMarginalLogLikelihood(ensemble.likelihood, ensemble))  # or: ensemble.fit()
+# or: ensemble.fit()
+fit_gpytorch_mll(ExactMarginalLogLikelihood(ensemble.likelihood, ensemble))
 
 places = draw_sobol_samples(bounds, 200, 1, seed=1).squeeze(-2)
 truth = branin(places)
 with torch.no_grad():
-    for name, model in {"SingleTaskGP": process, "ExactEnsembleModel": ensemble}.items():
-        print(f"{name:18} error {(model.posterior(places).mean - truth).square().mean().sqrt().item():.1f}")
+    for name, model in {
+        "SingleTaskGP": process,
+        "ExactEnsembleModel": ensemble,
+    }.items():
+        print(
+            f"{name:18} error {(model.posterior(places).mean - truth).square().mean().sqrt().item():.1f}"
+        )
 names = ("rbf", "matern 2.5", "matern 1.5")
-print({name: round(weight, 2) for name, weight in zip(names, ensemble.log_weights.exp().tolist(), strict=True)})
+print(
+    {
+        name: round(weight, 2)
+        for name, weight in zip(
+            names, ensemble.log_weights.exp().tolist(), strict=True
+        )
+    }
+)
 
 # %% [markdown]
 # ## Expected improvement, exact under the weights
@@ -81,12 +95,25 @@ print({name: round(weight, 2) for name, weight in zip(names, ensemble.log_weight
 # %%
 weights = []
 for _ in range(12):
-    model = ExactEnsembleModel(X, Y).fit(None if not weights else model.hyperparameters)
+    model = ExactEnsembleModel(X, Y).fit(
+        None if not weights else model.hyperparameters
+    )
     weights.append(model.log_weights)
-    improvement = WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=Y.max()))
-    x, _ = optimize_acqf(improvement, bounds, q=1, num_restarts=4, raw_samples=64, options={"maxiter": 50})
+    improvement = WeightedAcquisition(
+        model, partial(LogExpectedImprovement, best_f=Y.max())
+    )
+    x, _ = optimize_acqf(
+        improvement,
+        bounds,
+        q=1,
+        num_restarts=4,
+        raw_samples=64,
+        options={"maxiter": 50},
+    )
     X, Y = torch.cat([X, x]), torch.cat([Y, branin(x)])
-print(f"best of {len(Y)}: {Y.max().item():.3f}, the optimum {function.optimal_value:.3f}")
+print(
+    f"best of {len(Y)}: {Y.max().item():.3f}, the optimum {function.optimal_value:.3f}"
+)
 plots.plot_weights(torch.stack(weights, dim=-1), names, first_row=12)
 
 # %% [markdown]

@@ -35,7 +35,11 @@ torch.set_num_threads(1)
 
 def neighbor_error(places, label):
     """Share of rows whose nearest other row has another label."""
-    nearest = NearestNeighbors(n_neighbors=1).fit(places).kneighbors(return_distance=False)[:, 0]
+    nearest = (
+        NearestNeighbors(n_neighbors=1)
+        .fit(places)
+        .kneighbors(return_distance=False)[:, 0]
+    )
     return float((label[nearest] != label).double().mean())
 
 
@@ -47,18 +51,29 @@ def neighbor_error(places, label):
 
 # %%
 digits = load_digits()
-order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))[:300]
+order = torch.randperm(
+    len(digits.target), generator=torch.Generator().manual_seed(0)
+)[:300]
 label = torch.tensor(digits.target)[order]
 rows = torch.tensor(digits.data, dtype=torch.float64)[order]
 rows = rows[:, rows[:100].std(0) > 0]
 
 model = ie_gplvm(rows.shape[1], generator=torch.Generator().manual_seed(0))
 first = model.start(rows[:100])
-seen = model.update(rows[100:], block_size=50)  # 1 is the algorithm; blocks are faster, and lose little
+# 1 is the algorithm; blocks are faster, and lose little
+seen = model.update(rows[100:], block_size=50)
 weights, joint = model.log_weights, model.log_joint
-print("nats behind the best, by weight:       ", [round(v) for v in (weights.max() - weights).tolist()])
-print("nats behind the best, by joint density:", [round(v) for v in (joint.max() - joint).tolist()])
-print(f"best by weight: expert {int(weights.argmax())}, best_expert: {model.best_expert}")
+print(
+    "nats behind the best, by weight:       ",
+    [round(v) for v in (weights.max() - weights).tolist()],
+)
+print(
+    "nats behind the best, by joint density:",
+    [round(v) for v in (joint.max() - joint).tolist()],
+)
+print(
+    f"best by weight: expert {int(weights.argmax())}, best_expert: {model.best_expert}"
+)
 
 # %% [markdown]
 # Two experts are called the best, of different things. A weight asks how well the rows after the first 100 are
@@ -71,7 +86,11 @@ print(f"best by weight: expert {int(weights.argmax())}, best_expert: {model.best
 # %%
 flat = torch.tensor(PCA(2).fit_transform(rows.numpy()))
 names = [str(int(digit)) for digit in label]
-plot_embedding(flat, names, title=f"principal components of all rows, 1-NN error {neighbor_error(flat, label):.1%}")
+plot_embedding(
+    flat,
+    names,
+    title=f"principal components of all rows, 1-NN error {neighbor_error(flat, label):.1%}",
+)
 
 # %% [markdown]
 # Every expert has a latent space of its own. What the algorithm reports, `seen.embedding`, is the place in the space
@@ -80,4 +99,6 @@ plot_embedding(flat, names, title=f"principal components of all rows, 1-NN error
 
 # %%
 places = torch.cat([first.by_expert, seen.by_expert], dim=1)[model.best_expert]
-plot_embedding(places, names, title=f"digits, 1-NN error {neighbor_error(places, label):.1%}")
+plot_embedding(
+    places, names, title=f"digits, 1-NN error {neighbor_error(places, label):.1%}"
+)

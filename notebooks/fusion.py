@@ -88,7 +88,9 @@ X, test_X = uniform(150), uniform(500)
 y, test_y = truth(X) + noise(150), truth(test_X) + noise(500)
 experts, test_experts = predict_experts(sensors, X), predict_experts(sensors, test_X)
 
-prior = FourierPrior.from_kernel(ScaleKernel(RBFKernel()).double(), 1, 30, generator=generator)
+prior = FourierPrior.from_kernel(
+    ScaleKernel(RBFKernel()).double(), 1, 30, generator=generator
+)
 stacked = fit_fusion(BHS(X, y, experts, prior), generator=generator)
 product = fit_fusion(PBHS(X, y, experts, prior), generator=generator)
 
@@ -139,15 +141,21 @@ rules = {
     "generalized product, 1/K": ProductOfExperts(EqualWeights()),
 }
 fused = {name: fuse(test_experts, rule, space="y") for name, rule in rules.items()}
-fused["linear pool, equal weights"] = linear_pool(*moments, torch.zeros(2, dtype=torch.float64))
-fused["linear pool, stacked weights"] = linear_pool(*moments, stacking_weights(experts.log_prob(y)))
+fused["linear pool, equal weights"] = linear_pool(
+    *moments, torch.zeros(2, dtype=torch.float64)
+)
+fused["linear pool, stacked weights"] = linear_pool(
+    *moments, stacking_weights(experts.log_prob(y))
+)
 fused["BHS"] = stacked.predict(test_X, test_experts)
 fused["P-BHS"] = product.predict(test_X, test_experts)
 for number, name in enumerate(names):
     print(f"{name:34} NLPD {-test_experts.log_prob(test_y)[number].mean():7.3f}")
 for name, one in fused.items():
     inside = ((one.cdf(test_y) - 0.5).abs() < 0.45).double().mean()
-    print(f"{name:34} NLPD {-one.log_prob(test_y).mean():7.3f}   in the 90 % band {inside:.3f}")
+    print(
+        f"{name:34} NLPD {-one.log_prob(test_y).mean():7.3f}   in the 90 % band {inside:.3f}"
+    )
 
 # %% [markdown]
 # Is the fused density calibrated? The share of targets inside central intervals, and where the targets fall in the
@@ -158,7 +166,9 @@ pit = fused["BHS"].cdf(test_y)
 for left in range(0, 10, 2):
     here = pit[(test_X[:, 0] >= left) & (test_X[:, 0] < left + 2)]
     below, above = ((side < 0.05).double().mean() for side in (here, 1 - here))
-    print(f"x from {left} to {left + 2:2}: below the 5 % quantile {below:6.1%}, above the 95 % quantile {above:6.1%}")
+    print(
+        f"x from {left} to {left + 2:2}: below the 5 % quantile {below:6.1%}, above the 95 % quantile {above:6.1%}"
+    )
 plots.plot_calibration(pit)
 
 # %% [markdown]

@@ -38,15 +38,24 @@ torch.set_num_threads(1)
 
 # %%
 table = data.load("bananas")
-train = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(2))[:200]
-X, labels = Standardizer.fit(table.X[train], table.y[train]).transform(table.X[train], table.y[train])
+train = torch.randperm(len(table.y), generator=torch.Generator().manual_seed(2))[
+    :200
+]
+X, labels = Standardizer.fit(table.X[train], table.y[train]).transform(
+    table.X[train], table.y[train]
+)
 
-strategy = GreedyBlocks(max_knots=80, tolerance=2.0)  # a knot more is not worth its price below two nats a block
+# a knot more is not worth its price below two nats a block
+strategy = GreedyBlocks(max_knots=80, tolerance=2.0)
 kernel = ScaleKernel(RBFKernel(ard_num_dims=2))
-found = select_knots(X, labels, kernel, strategy=strategy, generator=torch.Generator().manual_seed(0))
+found = select_knots(
+    X, labels, kernel, strategy=strategy, generator=torch.Generator().manual_seed(0)
+)
 print(f"{len(found.knots)} knots: {found.stop_reason}")
 for step in found.history:
-    print(f"{step.action:8} {step.num_knots:4} knots  {step.objective:8.1f} to {step.upper_bound:8.1f} nats")
+    print(
+        f"{step.action:8} {step.num_knots:4} knots  {step.objective:8.1f} to {step.upper_bound:8.1f} nats"
+    )
 
 # %% [markdown]
 # The dashes are the upper bound of the log evidence with the hyperparameters of that step. These change from step to
@@ -65,8 +74,12 @@ figure
 sides = torch.linspace(-3.0, 3.2, 40, dtype=torch.float64)
 plane = torch.cartesian_prod(sides, sides)
 with torch.no_grad():
-    posterior = found.model.posterior(plane.unsqueeze(-2), observation_noise=True)  # a batch of single points
-    mean, half = posterior.mean.flatten(), 1.645 * posterior.variance.sqrt().flatten()
+    # a batch of single points
+    posterior = found.model.posterior(plane.unsqueeze(-2), observation_noise=True)
+    mean, half = (
+        posterior.mean.flatten(),
+        1.645 * posterior.variance.sqrt().flatten(),
+    )
 fit = plots.KnotFit(found.knots, mean, mean - half, mean + half)
 plots.plot_knots(plane, fit, seen=(X, labels), names=("x1", "x2", "label"))
 
@@ -79,7 +92,10 @@ plots.plot_knots(plane, fit, seen=(X, labels), names=("x1", "x2", "label"))
 # %%
 exact = select_knots(X, labels, generator=torch.Generator().manual_seed(0))
 print(type(exact.model).__name__, exact.stop_reason)
-print("95 % quantiles:", [round(value, 2) for value in exact.predict(X[:3]).quantile(0.95).tolist()])
+print(
+    "95 % quantiles:",
+    [round(value, 2) for value in exact.predict(X[:3]).quantile(0.95).tolist()],
+)
 
 # %% [markdown]
 # What an objective sees in a knot: [VFE and FITC](vfe_and_fitc.ipynb). The paper's models beside the default, on five

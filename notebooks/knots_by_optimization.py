@@ -53,22 +53,32 @@ x = 10.0 * torch.rand(120, generator=generator, dtype=torch.float64).sort().valu
 X = x.unsqueeze(-1)  # inputs are (N, D)
 y = (0.5 * x).sin() + 0.6 * (2.4 * x).sin() * torch.sigmoid(2.0 * (x - 5.0))
 y = y + 0.15 * torch.randn(120, generator=generator, dtype=torch.float64)
-model = SparseGP(X, y, kmeans_knots(X, 7, generator=generator), ScaleKernel(RBFKernel()))
+model = SparseGP(
+    X, y, kmeans_knots(X, 7, generator=generator), ScaleKernel(RBFKernel())
+)
 fit_sparse(model)  # hyperparameters; the knots stay
 
 proposed = RandomSubset(1).propose(model, generator=generator)
-grown = model.with_knots(torch.cat([model.knots, X[proposed.row : proposed.row + 1]]))
+grown = model.with_knots(
+    torch.cat([model.knots, X[proposed.row : proposed.row + 1]])
+)
 refined = grown.with_knots(grown.knots)  # a copy
 fit_sparse(refined, knots=slice(7, None))
 for name, one in {"before": grown, "after": refined}.items():
     place, noise = one.knots[-1].item(), one.likelihood.noise.item()
-    print(f"{name:6} objective {one.objective().item():6.2f}, new knot at {place:.2f}, noise {noise:.4f}")
+    print(
+        f"{name:6} objective {one.objective().item():6.2f}, new knot at {place:.2f}, noise {noise:.4f}"
+    )
 
 
 @torch.no_grad()
 def described(model, X):
-    posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)  # a batch of single points
-    mean, half = posterior.mean.flatten(), 1.645 * posterior.variance.sqrt().flatten()
+    # a batch of single points
+    posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+    mean, half = (
+        posterior.mean.flatten(),
+        1.645 * posterior.variance.sqrt().flatten(),
+    )
     return plots.KnotFit(model.knots, mean, mean - half, mean + half)
 
 
@@ -89,7 +99,9 @@ figure
 table = data.load("bananas")
 rows = torch.randperm(len(table.y), generator=generator)
 train, test = rows[:200], rows[200:]
-plane, labels = Standardizer.fit(table.X[train], table.y[train]).transform(table.X, table.y)
+plane, labels = Standardizer.fit(table.X[train], table.y[train]).transform(
+    table.X, table.y
+)
 ways = {
     "one at a time": OneAtATime(RandomSubset(), start=8, max_knots=12),
     "simultaneous": Simultaneous(12),
@@ -98,12 +110,22 @@ ways = {
 results = {}
 for name, way in ways.items():
     kernel = ScaleKernel(RBFKernel(ard_num_dims=2))
-    found = select_knots(plane[train], labels[train], kernel, strategy=way, generator=torch.Generator().manual_seed(0))
+    found = select_knots(
+        plane[train],
+        labels[train],
+        kernel,
+        strategy=way,
+        generator=torch.Generator().manual_seed(0),
+    )
     results[name], last = found, found.history[-1]
     with torch.no_grad():
-        posterior = found.model.posterior(plane[test].unsqueeze(-2), observation_noise=True)
+        posterior = found.model.posterior(
+            plane[test].unsqueeze(-2), observation_noise=True
+        )
     error = metrics.sample_srmse(posterior.mean.flatten(), labels[test])
-    print(f"{name:16} {last.num_knots} knots  lower bound {last.objective:8.2f}  standardized error {error:.3f}")
+    print(
+        f"{name:16} {last.num_knots} knots  lower bound {last.objective:8.2f}  standardized error {error:.3f}"
+    )
 
 # %%
 sides = torch.linspace(-3.0, 3.2, 40, dtype=torch.float64)

@@ -51,8 +51,12 @@ X, target = years[seen].unsqueeze(-1), (y[seen] - mean) / unit
 
 problem = RegressionProblem(X, target, default_prior(X, target, max_components=2))
 found = marginalize(problem, Budget(60), generator=torch.Generator().manual_seed(1))
-print(f"log evidence {found.log_evidence:.2f} ± {found.log_evidence_sd:.2f}, doubt: {found.doubt or 'none'}")
-for n, (p, sd) in enumerate(zip(found.posterior_components, found.posterior_components_sd, strict=True), 1):
+print(
+    f"log evidence {found.log_evidence:.2f} ± {found.log_evidence_sd:.2f}, doubt: {found.doubt or 'none'}"
+)
+for n, (p, sd) in enumerate(
+    zip(found.posterior_components, found.posterior_components_sd, strict=True), 1
+):
     print(f"{n} component(s): {p:.3f} ± {sd:.3f}")
 
 # %% [markdown]
@@ -61,13 +65,20 @@ for n, (p, sd) in enumerate(zip(found.posterior_components, found.posterior_comp
 # %%
 grid = torch.linspace(1950, 1961, 300, dtype=torch.float64).unsqueeze(-1)
 with torch.no_grad():
-    posterior = found.model().posterior(grid.unsqueeze(-2), observation_noise=True)  # a batch of single points
-    levels = posterior.quantile(torch.tensor([0.05, 0.95], dtype=torch.float64)).flatten(1)
-middle, low, high = ((mean + unit * values).exp() for values in (posterior.mean.flatten(), *levels))
+    # a batch of single points
+    posterior = found.model().posterior(grid.unsqueeze(-2), observation_noise=True)
+    levels = posterior.quantile(
+        torch.tensor([0.05, 0.95], dtype=torch.float64)
+    ).flatten(1)
+middle, low, high = (
+    (mean + unit * values).exp() for values in (posterior.mean.flatten(), *levels)
+)
 figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
 draw_band(axis, grid.flatten().numpy(), middle.numpy(), low.numpy(), high.numpy())
 axis.plot(years[seen], y[seen].exp(), "o", markersize=3, color=FAINT, label="seen")
-axis.plot(years[hidden], y[hidden].exp(), "o", markersize=3, color=ALARM, label="not seen")
+axis.plot(
+    years[hidden], y[hidden].exp(), "o", markersize=3, color=ALARM, label="not seen"
+)
 label(axis, "predictions and rows", "year", "passengers, thousands a month")
 axis.legend(frameon=False, fontsize=9, ncols=4)
 figure
@@ -76,12 +87,21 @@ figure
 # One RBF kernel, fitted to the same rows, does not know of seasons. Below, errors of the hidden quarters.
 
 # %%
-process = SingleTaskGP(X, target.unsqueeze(-1), outcome_transform=None, input_transform=Normalize(1))
+process = SingleTaskGP(
+    X, target.unsqueeze(-1), outcome_transform=None, input_transform=Normalize(1)
+)
 fit_gpytorch_mll(ExactMarginalLogLikelihood(process.likelihood, process))
-for name, model in {"marginalized": found.model(), "one RBF kernel": process}.items():
+for name, model in {
+    "marginalized": found.model(),
+    "one RBF kernel": process,
+}.items():
     with torch.no_grad():
-        said = mean + unit * model.posterior(years[hidden, None, None]).mean.flatten()
-    print(f"{name:15} {(said.exp() - y[hidden].exp()).square().mean().sqrt():5.1f} thousand passengers a month")
+        said = (
+            mean + unit * model.posterior(years[hidden, None, None]).mean.flatten()
+        )
+    print(
+        f"{name:15} {(said.exp() - y[hidden].exp()).square().mean().sqrt():5.1f} thousand passengers a month"
+    )
 
 # %% [markdown]
 # Frequencies are in cycles per year, so a season is a peak at one; the peak at zero is the trend. A third component
@@ -91,7 +111,11 @@ for name, model in {"marginalized": found.model(), "one RBF kernel": process}.it
 rows, log_weights = found.top()
 mixtures = found.hyperparameters(rows).mixtures
 plots.plot_spectra(
-    mixtures.weights, mixtures.means.squeeze(-1), mixtures.scales.squeeze(-1), log_weights, input_name="years"
+    mixtures.weights,
+    mixtures.means.squeeze(-1),
+    mixtures.scales.squeeze(-1),
+    log_weights,
+    input_name="years",
 )
 
 # %% [markdown]
