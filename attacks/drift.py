@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attacks.telling import Table, Telling
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import gaussian_state, square_root_state

@@ -9,7 +9,18 @@ from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.bayesian_quadrature import (
+from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
+from gp_ensembles.cli.lines.protocol import read_line
+from gp_ensembles.cli.lines.session import LineSession
+from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.fleet import Fleet
+from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
+from gp_ensembles.papers.fusion.models import PoGPE
+from gp_ensembles.papers.fusion.modes import MAP
+from gp_ensembles.papers.quadrature import (
     Budget,
     Hyperprior,
     PriorPolicy,
@@ -18,19 +29,8 @@ from gp_ensembles.bayesian_quadrature import (
     inferred,
     marginalize,
 )
-from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
-from gp_ensembles.bayesian_quadrature.result import Marginalization
-from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
-from gp_ensembles.cli.lines.protocol import read_line
-from gp_ensembles.cli.lines.session import LineSession
-from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.fleet import Fleet
-from gp_ensembles.fusion.fitted import FittedFusion, fit_fusion
-from gp_ensembles.fusion.function_priors import FourierPrior
-from gp_ensembles.fusion.models import PoGPE
-from gp_ensembles.fusion.modes import MAP
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.result import Marginalization
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.tables import open_rows
 

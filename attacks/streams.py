@@ -21,9 +21,9 @@ from torch import Tensor
 
 from attacks.instances import DTYPES, NUM_INPUTS, Instance, instances
 from attacks.telling import Table, Telling
-from gp_ensembles.ensembles import OnlineEnsemble
-from gp_ensembles.ensembles.pace import Pace
-from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions
+from gp_ensembles.engine import OnlineEnsemble
+from gp_ensembles.engine.pace import Pace
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions
 from gp_ensembles.numerics.cholesky import NumericalError
 
 DOCUMENTED = (ValueError, TypeError, NumericalError)

@@ -25,7 +25,8 @@ from sklearn.linear_model import RidgeCV
 from torch import Tensor
 
 from gp_ensembles.data import load_folder
-from gp_ensembles.fusion import (
+from gp_ensembles.numerics import normal
+from gp_ensembles.papers.fusion import (
     BHS,
     PBHS,
     EqualWeights,
@@ -38,8 +39,7 @@ from gp_ensembles.fusion import (
     predict_experts,
     stacking_weights,
 )
-from gp_ensembles.fusion.base import FusionModel
-from gp_ensembles.numerics import normal
+from gp_ensembles.papers.fusion.base import FusionModel
 
 SETS = ["yacht", "concrete", "airfoil", "energy", "housing", "autompg"]
 MOST_TEST = 500

@@ -23,7 +23,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import torch
 from torch import Tensor
 
-from gp_ensembles.fusion import (
+from gp_ensembles.papers.fusion import (
     BHS,
     HMC,
     MAP,
@@ -36,11 +36,11 @@ from gp_ensembles.fusion import (
     PoGPE,
     fit_fusion,
 )
-from gp_ensembles.fusion.base import FusionModel
-from gp_ensembles.fusion.chains import Chains
-from gp_ensembles.fusion.chees import sample_hmc
-from gp_ensembles.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
-from gp_ensembles.fusion.inference import InferenceMethod
+from gp_ensembles.papers.fusion.base import FusionModel
+from gp_ensembles.papers.fusion.chains import Chains
+from gp_ensembles.papers.fusion.chees import sample_hmc
+from gp_ensembles.papers.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
+from gp_ensembles.papers.fusion.inference import InferenceMethod
 from studies.fusion.sets import (
     FusionSplit,
     expert_source,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks import measured
 from benchmarks.price_of_row import stream
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures

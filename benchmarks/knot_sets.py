@@ -28,8 +28,8 @@ from sklearn.ensemble import RandomForestRegressor
 from torch import Tensor
 
 from gp_ensembles.data import load_folder
-from gp_ensembles.sparse import select_knots
-from gp_ensembles.sparse.tails import Tails
+from gp_ensembles.papers.sparse import select_knots
+from gp_ensembles.papers.sparse.tails import Tails
 
 SETS = ["yacht", "autompg", "housing", "energy", "concrete", "airfoil", "kin8nm", "ccpp", "elevators", "pol"]
 EXACT_ROWS = 2000

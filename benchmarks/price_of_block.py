@@ -14,7 +14,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.presets import default_rule
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures

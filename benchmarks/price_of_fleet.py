@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.measured import keep
 from benchmarks.price_of_block import Ratio
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes

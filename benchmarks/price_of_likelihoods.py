@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.measured import Cell, keep
 from benchmarks.price_of_block import Ratio, best_of
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec

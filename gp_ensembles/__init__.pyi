@@ -5,13 +5,12 @@ from . import filters as filters
 from . import meta_learners as meta_learners
 from . import metrics as metrics
 from . import plots as plots
-from .bayesian_quadrature import marginalize as marginalize
 from .bo import EnsembleModel as EnsembleModel
 from .bo import ExactEnsembleModel as ExactEnsembleModel
 from .bo import ThompsonLoop as ThompsonLoop
-from .ensembles import Ensemble as Ensemble
+from .engine import Ensemble as Ensemble
+from .engine import OnlineEnsemble as OnlineEnsemble
 from .ensembles import EnsembleSpec as EnsembleSpec
-from .ensembles import OnlineEnsemble as OnlineEnsemble
 from .ensembles import bases as bases
 from .ensembles import guests as guests
 from .ensembles import targets as targets
@@ -28,15 +27,16 @@ from .ensembles.presets import oebe as oebe
 from .ensembles.presets import sdoebe as sdoebe
 from .ensembles.presets import sie_gp as sie_gp
 from .ensembles.presets import soebe as soebe
-from .estimators.latent import EnsembleGPLVM as EnsembleGPLVM
 from .estimators.river import RiverClassifier as RiverClassifier
 from .estimators.river import RiverRegressor as RiverRegressor
 from .estimators.scikit_learn import OnlineClassifier as OnlineClassifier
 from .estimators.scikit_learn import OnlineRegressor as OnlineRegressor
 from .fleet import Fleet as Fleet
-from .fusion import fit_fusion as fit_fusion
-from .gplvm import ie_gplvm as ie_gplvm
-from .sparse import select_knots as select_knots
+from .papers.fusion import fit_fusion as fit_fusion
+from .papers.gplvm import ie_gplvm as ie_gplvm
+from .papers.gplvm.transformer import EnsembleGPLVM as EnsembleGPLVM
+from .papers.quadrature import marginalize as marginalize
+from .papers.sparse import select_knots as select_knots
 from .streaming import OnlineModel as OnlineModel
 from .streaming import StreamConfig as StreamConfig
 

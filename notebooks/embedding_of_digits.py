@@ -27,7 +27,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
-from gp_ensembles.gplvm import ie_gplvm
+from gp_ensembles.papers.gplvm import ie_gplvm
 from gp_ensembles.plots import plot_embedding
 
 torch.set_num_threads(1)

@@ -30,7 +30,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from gp_ensembles import plots
-from gp_ensembles.fusion import (
+from gp_ensembles.papers.fusion import (
     BHS,
     PBHS,
     EqualWeights,

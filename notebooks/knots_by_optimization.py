@@ -25,8 +25,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles import data, metrics, plots
-from gp_ensembles.plots.canvas import ALARM
-from gp_ensembles.sparse import (
+from gp_ensembles.papers.sparse import (
     GreedyBlocks,
     OneAtATime,
     RandomSubset,
@@ -36,6 +35,7 @@ from gp_ensembles.sparse import (
     kmeans_knots,
     select_knots,
 )
+from gp_ensembles.plots.canvas import ALARM
 from gp_ensembles.streaming import Standardizer
 
 torch.set_num_threads(1)

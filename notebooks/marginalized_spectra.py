@@ -29,9 +29,9 @@ from botorch.models.transforms import Normalize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from gp_ensembles import plots
-from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
-from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.data import airline_passengers
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
+from gp_ensembles.papers.quadrature.default_priors import default_prior
 from gp_ensembles.plots.canvas import ALARM, FAINT, draw_band, label, new_figure
 
 torch.set_num_threads(1)  # matrices this small are fastest with one

@@ -27,7 +27,7 @@ import warnings
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.fusion import (
+from gp_ensembles.papers.fusion import (
     HMC,
     FourierPrior,
     HetGP,

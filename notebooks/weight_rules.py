@@ -23,7 +23,7 @@
 # %matplotlib inline
 import torch
 
-from gp_ensembles.ensembles import regret_report
+from gp_ensembles.engine import regret_report
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     DynamicModelAveraging,

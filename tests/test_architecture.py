@@ -23,27 +23,13 @@ MAX_LINES = 500
 # package -> (packages of gp_ensembles it may import, outside packages it may import besides torch).
 # A dotted outside name allows that part only. The standard library is free.
 EVERYTHING = frozenset(
-    {"numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "ensembles"}
-    | {
-        "innovations",
-        "files",
-        "tables",
-        "calibration",
-        "distributions",
-        "streaming",
-        "data",
-        "metrics",
-        "estimators",
-        "plots",
-        "bo",
-        "bayesian_quadrature",
-        "sparse",
-        "fusion",
-        "gplvm",
-        "fleet",
-        "distributed",
+    {
+        *("numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "innovations"),
+        *("calibration", "distributions", "engine", "ensembles", "streaming", "fleet", "scale", "estimators", "bo"),
+        *("files", "tables", "data", "metrics", "plots"),
     }
 )
+PAPERS = frozenset({"papers/sparse", "papers/fusion", "papers/quadrature", "papers/gplvm"})
 ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
     # numba: an optional extra, at its one door numerics/compiled.py. GPyTorch: the names of its types, nothing else.
@@ -77,77 +63,73 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
     "distributions": (frozenset({"numerics", "likelihoods"}), frozenset({"gpytorch", "scipy"})),
-    # gpytorch: presets build kernels and likelihoods. numpy: a row at a time, as in streaming.
-    "ensembles": (
+    # What runs an ensemble. numpy: a row at a time, as in streaming.
+    "engine": (
         frozenset({"numerics", "distributions", "experts", "features", "filters", "likelihoods"})
-        | frozenset({"meta_learners", "metrics", "innovations", "spectral"}),
+        | frozenset({"meta_learners", "metrics", "innovations"}),
+        frozenset({"gpytorch", "numpy"}),
+    ),
+    # What describes one. gpytorch: presets build kernels and likelihoods.
+    "ensembles": (
+        frozenset({"engine", "numerics", "experts", "features", "filters", "likelihoods"})
+        | frozenset({"meta_learners", "innovations", "spectral"}),
         frozenset({"gpytorch", "numpy"}),
     ),
     # The one pipeline: tables in, distributions in the units of the target out.
     "streaming": (
         frozenset({"numerics", "distributions", "likelihoods", "features", "filters", "experts", "meta_learners"})
-        | frozenset({"ensembles", "calibration", "innovations", "files"}),
+        | frozenset({"engine", "ensembles", "calibration", "innovations", "files"}),
         frozenset({"numpy"}),
     ),
     # A model for each of many series: states of all of them, the parts of an ensemble on them.
     "fleet": (
         frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"})
-        | frozenset({"calibration", "distributions"}),
+        | frozenset({"engine", "calibration", "distributions"}),
         frozenset({"tqdm"}),
     ),
     # Series over several machines: a divided fleet hands on what its shards say. streaming: sweeps of configs.
-    "distributed": (
-        frozenset({"ensembles", "files", "distributions", "fleet", "streaming"}),
+    "scale": (
+        frozenset({"engine", "files", "distributions", "fleet", "streaming"}),
         frozenset({"ray", "pyarrow"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
     "bo": (
-        frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "spectral"}),
+        frozenset({"numerics", "features", "filters", "experts", "meta_learners", "engine", "ensembles", "spectral"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "ax"}),
     ),
     # bo: the posterior of a mixture. scipy: L-BFGS, linear programs, quantiles of the beta distribution.
-    "bayesian_quadrature": (
+    "papers/quadrature": (
         frozenset({"numerics", "spectral", "bo", "files"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
     # scipy: L-BFGS with bounds. numpy: what it speaks. features: knots as a feature map of online experts.
-    # filters, experts, meta_learners, ensembles: fitted models go on as the experts of an online ensemble.
+    # filters, experts, meta_learners, engine: fitted models go on as the experts of an online ensemble.
     # bo: the contract of models that BoTorch takes.
-    "sparse": (
-        frozenset(
-            {
-                "numerics",
-                "distributions",
-                "likelihoods",
-                "features",
-                "filters",
-                "experts",
-                "meta_learners",
-                "ensembles",
-                "bo",
-            }
-        ),
+    "papers/sparse": (
+        frozenset({"numerics", "distributions", "features", "filters", "experts", "meta_learners", "engine", "bo"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
     ),
-    # ensembles, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
-    "fusion": (
-        frozenset({"numerics", "features", "filters", "experts", "spectral", "metrics", "ensembles", "bo"})
-        | frozenset({"distributions", "files"}),
+    # engine, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
+    "papers/fusion": (
+        frozenset({"numerics", "features", "spectral", "metrics", "engine", "bo", "distributions", "files"}),
         frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
-    # filters: the posterior of the weights. ensembles: what Ctrl-C must not tear.
-    "gplvm": (
-        frozenset({"numerics", "spectral", "features", "filters", "meta_learners", "ensembles"}),
-        frozenset({"gpytorch", "faiss"}),
+    # filters: the posterior of the weights. engine: what Ctrl-C must not tear. estimators, streaming: its transformer.
+    "papers/gplvm": (
+        frozenset(
+            {"numerics", "spectral", "features", "filters", "meta_learners", "engine", "estimators", "streaming"}
+        ),
+        frozenset({"gpytorch", "faiss", "numpy", "sklearn"}),
     ),
+    "papers": (frozenset(), frozenset()),
     # numpy: the language of scikit-learn. pandas: tables of river and others. data: scales of the warm-up rows.
     "estimators": (
-        frozenset({"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm", "tables"}),
+        frozenset({"distributions", "engine", "ensembles", "streaming", "tables"}),
         frozenset({"numpy", "pandas", "narwhals", "sklearn", "river", "skpro", "sktime"}),
     ),
     # numpy: the language of matplotlib.
-    "plots": (frozenset({"ensembles", "files", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
+    "plots": (frozenset({"files"}), frozenset({"numpy", "matplotlib"})),
     # The command line. extras: its door.
     "cli": (
         EVERYTHING | {"extras"},
@@ -155,7 +137,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # gp_ensembles/__init__.py and __main__.py
     # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used. extras: the door of the extra ``cli``.
-    "": (EVERYTHING | {"cli", "extras"}, frozenset({"lazy_loader"})),
+    "": (EVERYTHING | PAPERS | {"cli", "extras"}, frozenset({"lazy_loader"})),
 }
 # package -> what it may import inside a function: optional extras, at their one door.
 DOORS: dict[str, frozenset[str]] = {
@@ -166,9 +148,9 @@ DOORS: dict[str, frozenset[str]] = {
     "data": frozenset({"river", "sklearn"}),
     "experts": frozenset({"sklearn", "threadpoolctl"}),
     "bo": frozenset({"ax"}),
-    "distributed": frozenset({"ray", "pyarrow"}),
-    "fusion": frozenset({"arviz", "jax", "numpyro"}),
-    "gplvm": frozenset({"faiss"}),
+    "scale": frozenset({"ray", "pyarrow"}),
+    "papers/fusion": frozenset({"arviz", "jax", "numpyro"}),
+    "papers/gplvm": frozenset({"faiss"}),
     "estimators": frozenset({"pandas", "river", "sklearn", "skpro", "sktime"}),
     "cli": frozenset({"gp_ensembles.plots"}),
 }
@@ -185,8 +167,14 @@ def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def room(path: Path) -> str:
-    """The package of a file; empty for files at the top."""
-    return path.parts[0] if len(path.parts) > 1 else ""
+    """The package of a file; empty for files at the top. Those of ``papers`` are rooms of their own."""
+    folders = path.parts[:-1]
+    return "/".join(folders[: 2 if folders[:1] == ("papers",) else 1])
+
+
+def room_of(parts: list[str]) -> str:
+    """The room of a dotted name's parts below the library."""
+    return "/".join(parts[: 2 if parts[0] == "papers" else 1])
 
 
 def within(name: str, allowed: Iterable[str]) -> bool:
@@ -202,7 +190,7 @@ def import_complaints(folder: Path) -> list[str]:
         for name, line in imported(tree):
             top, *rest = name.split(".")
             if top == "gp_ensembles":
-                legal = bool(rest) and (rest[0] == room(path) or rest[0] in inside)
+                legal = bool(rest) and (room_of(rest) == room(path) or room_of(rest) in inside)
             else:
                 legal = top in sys.stdlib_module_names or within(name, {"torch", *outside})
             if not legal:
@@ -285,7 +273,7 @@ def library_classes() -> list[type]:
 
 
 def test_every_package_stands_in_the_table():
-    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    packages = {room(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("__init__.py")}
     assert packages | {""} == set(ALLOWED)
 
 

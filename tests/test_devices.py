@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles import OnlineEnsemble
+from gp_ensembles.engine import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS, e_doebe

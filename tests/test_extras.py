@@ -141,9 +141,9 @@ def test_the_papers_tools_botorch_and_fleets():
     passed(
         STREAM
         + """\
-from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem
-from gp_ensembles.fusion.function_priors import FourierPrior
-from gp_ensembles.fusion.models import HetGP
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
+from gp_ensembles.papers.fusion.models import HetGP
 generator = torch.Generator().manual_seed(0)
 model = gpe.ExactEnsembleModel((X[::10] + 1) / 2, y[::10].unsqueeze(-1)).fit()
 assert model.posterior(X[:3]).mean.shape == (3, 1)

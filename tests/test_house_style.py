@@ -324,7 +324,7 @@ def test_a_forbidden_call_is_found(tmp_path, line, complaint):
         ("from studies._plan import make", "_plan"),
         ("import gp_ensembles.numerics._fast", "_fast"),
         ("monkeypatch.setattr(knots, '_ran', refuse)", "_ran"),
-        ("monkeypatch.setattr('gp_ensembles.sparse.tails._ROWS', 7)", "_ROWS"),
+        ("monkeypatch.setattr('gp_ensembles.papers.sparse.tails._ROWS', 7)", "_ROWS"),
         ("getattr(model, '_state')", "_state"),
         ("subprocess.run([python, '-c', 'stream._learn = stop'])", "_learn"),
         ("patch.setitem(train.__globals__, '_process', other)", "_process"),

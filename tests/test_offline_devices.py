@@ -6,11 +6,20 @@ from botorch.acquisition import LogExpectedImprovement
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
-from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.bo import EnsembleModel
-from gp_ensembles.fusion import BHS, MAP, PBHS, ExpertPredictions, FourierPrior, ProductOfExperts, fit_fusion, fuse
-from gp_ensembles.sparse import GreedyBlocks, select_knots
+from gp_ensembles.papers.fusion import (
+    BHS,
+    MAP,
+    PBHS,
+    ExpertPredictions,
+    FourierPrior,
+    ProductOfExperts,
+    fit_fusion,
+    fuse,
+)
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
+from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
 
 
 def seeded() -> torch.Generator:

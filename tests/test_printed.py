@@ -9,13 +9,13 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 import gp_ensembles as gpe
-from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem
 from gp_ensembles.distributions import Mixture
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
 from gp_ensembles.features import RandomFourierFeatures
-from gp_ensembles.fusion import MAP, ExpertPredictions, FourierPrior, PoGPE
-from gp_ensembles.gplvm import IEGPLVM
 from gp_ensembles.metrics import streaming
+from gp_ensembles.papers.fusion import MAP, ExpertPredictions, FourierPrior, PoGPE
+from gp_ensembles.papers.gplvm import IEGPLVM
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem
 from gp_ensembles.streaming.forecasting.backtest import seasonal_naive
 
 SMALL = replace(gpe.oebe, bases=(gpe.bases.LinearBasis(), gpe.bases.PolynomialBasis((2,))))

@@ -14,7 +14,7 @@ import yaml
 from scipy import stats
 
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert
 from gp_ensembles.features import ConstantFeatures, LinearFeatures
 from gp_ensembles.filters import RandomWalk

@@ -18,7 +18,11 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md")}
 ENTRIES = sorted(set(re.findall(r"^   (gp_ensembles\.[\w.]+)$", "\n".join(PAGES.values()), flags=re.MULTILINE)))
 QUOTED = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", "\n".join(PAGES.values())))))
-ROOMS = [name for _, name, is_package in pkgutil.iter_modules(gp_ensembles.__path__) if is_package]
+ROOMS = [
+    name.removeprefix("gp_ensembles.")
+    for _, name, is_package in pkgutil.walk_packages(gp_ensembles.__path__, "gp_ensembles.")
+    if is_package and name.count(".") == (2 if ".papers." in name else 1)
+]
 
 
 def named(entry):

@@ -74,7 +74,7 @@ def test_names_of_functions_stand_apart_from_what_they_are_of():
 def test_defaults_are_shown_as_one_would_write_them():
     written = extension("defaults").written
     assert written("(a=<factory>, b: int = 3)") == "(a=..., b: int = 3)"
-    assert written("(rule=<class 'gp_ensembles.fusion.rules.Product'>)") == "(rule=Product)"
+    assert written("(rule=<class 'gp_ensembles.papers.fusion.rules.Product'>)") == "(rule=Product)"
     said = written("(rule=<a.b.LBFGSB object at 0x7f12ab>, kind=<Kind.EQUAL: 'equal'>)")
     assert said == "(rule=LBFGSB(), kind=Kind.EQUAL)"
     bases = FourierBasis.__module__

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.posterior import MixturePosterior
-from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
-from gp_ensembles.ensembles.predictions import flatten
-from gp_ensembles.ensembles.quarantine import weights_without
-from gp_ensembles.ensembles.state import EnsembleState
+from gp_ensembles.engine.ensemble import Ensemble, evaluate
+from gp_ensembles.engine.predictions import flatten
+from gp_ensembles.engine.quarantine import weights_without
+from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.multi_output import BoundMultiOutput

@@ -16,7 +16,7 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor, nn
 
-from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 

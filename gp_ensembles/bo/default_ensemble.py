@@ -14,8 +14,8 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gp_ensembles.bo.conditioning import update_expert
 from gp_ensembles.bo.data import Observations
-from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, EvidenceFit, fit_empirical_bayes
 from gp_ensembles.experts.evidence import batched_log_evidence

@@ -32,8 +32,8 @@ from gp_ensembles.bo.fitting import ROUNDS, fit_ensemble, fit_inputs, is_learned
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.numerics.display import block_text

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from gp_ensembles.cli.discrete import DiscreteRows, rows_of_classes, rows_of_mixture, rows_of_rates
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.distributions.latent_mixture import LatentMixture
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert

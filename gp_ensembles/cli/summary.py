@@ -10,10 +10,10 @@ import torch
 from gp_ensembles.calibration.coverage import WINDOW
 from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
+from gp_ensembles.engine.guest_report import GuestReport
+from gp_ensembles.engine.quarantine import QuarantineReport
+from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
-from gp_ensembles.ensembles.guest_report import GuestReport
-from gp_ensembles.ensembles.quarantine import QuarantineReport
-from gp_ensembles.ensembles.regret import Regret
 from gp_ensembles.streaming.failures import failures
 from gp_ensembles.streaming.health import Finding, HealthLimits, Pace, health
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines

@@ -11,11 +11,11 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor, nn
 
+from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.spec_checks import (
     MOST_FEATURES,
     check_count,
     check_flag,
-    check_made,
     check_name,
     check_orders,
     check_smoothness,

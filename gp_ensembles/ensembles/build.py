@@ -8,14 +8,14 @@ from typing import final
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.guest_tally import after_warm_up
+from gp_ensembles.engine.input_checks import check_made, check_real_numbers, check_rows
+from gp_ensembles.engine.memory import TargetMemory
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.quarantine import counted_anew
 from gp_ensembles.ensembles.bases import Basis
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.guest_tally import after_warm_up
-from gp_ensembles.ensembles.input_checks import check_real_numbers, check_rows
-from gp_ensembles.ensembles.memory import TargetMemory
-from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.quarantine import counted_anew
-from gp_ensembles.ensembles.spec_checks import check_count, check_made, check_positive
+from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes

@@ -9,9 +9,10 @@ from gpytorch.constraints import Positive
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
+from gp_ensembles.engine.input_checks import check_made
+from gp_ensembles.engine.memory import TargetMemory, find_season
 from gp_ensembles.ensembles.bases import Basis, FourierBasis, LinearBasis
-from gp_ensembles.ensembles.memory import TargetMemory, find_season
-from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_made
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.changing_trend import fit_trends
 from gp_ensembles.experts.gaussian import GaussianExpert
@@ -54,7 +55,7 @@ class TargetLags:
     bases of the inputs and the lagged targets together. One more predicts the previous value, as the level of a random
     walk (Durbin and Koopman 2012, section 2) whose steps have the mean square of the warm-up's. Where the past says
     nothing about the next target, nothing is added. Where the autocorrelation of the warm-up has a peak, one more
-    regresses on the value that long ago, see :func:`~gp_ensembles.ensembles.memory.find_season`: a season may be longer
+    regresses on the value that long ago, see :func:`~gp_ensembles.engine.memory.find_season`: a season may be longer
     than the lags that are looked for. And one is the basic structural model of a series,
     :class:`~gp_ensembles.experts.structural.StructuralExpert`, or some of them, whose trend may change.
 

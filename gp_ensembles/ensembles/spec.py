@@ -8,6 +8,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.input_checks import check_made
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import Basis, FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.build import (
     FitSettings,
@@ -20,13 +23,11 @@ from gp_ensembles.ensembles.build import (
     group_size,
     static_group,
 )
-from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
 from gp_ensembles.ensembles.guest_checks import check_further
 from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel, without_forecasts
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.spec_checks import check_flag, check_made
+from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.experts.wrapping import spelled

@@ -4,6 +4,7 @@ import math
 from numbers import Integral, Real
 from typing import TypeGuard
 
+from gp_ensembles.engine.input_checks import describe_argument
 from gp_ensembles.experts.latent_update import LatentUpdate
 
 _SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
@@ -146,7 +147,7 @@ def check_latent_update(record: object, value: object) -> None:
     if value is not None and not isinstance(value, LatentUpdate):
         raise TypeError(
             f"latent_update of {type(record).__name__} must be an object such as LaplaceUpdate() or "
-            f"MomentMatchingUpdate(), or None for the default, got {_described(value)}"
+            f"MomentMatchingUpdate(), or None for the default, got {describe_argument(value)}"
         )
 
 
@@ -166,29 +167,6 @@ def check_positive(record: object, field: str, value: object, *, most: float = m
     if not (0 < value < math.inf and value <= most):
         limit = "finite" if most == math.inf else f"at most {most:g}"
         raise ValueError(f"{where} must be positive and {limit}, got {value}")
-
-
-def check_made(argument: str, value: object, kind: type, example: str) -> None:
-    """Raise unless an argument is an object of a kind, and say so if it is the class itself.
-
-    Args:
-        argument: What the argument is called.
-        value: What was given.
-        kind: The class that it must be of.
-        example: How such an object is made.
-
-    Raises:
-        TypeError: Naming the argument and the mend.
-
-    Example:
-        >>> check_made("target", 3.0, float, "3.0")
-    """
-    if not isinstance(value, kind):
-        raise TypeError(f"{argument} must be an object such as {example}, got {_described(value)}")
-
-
-def _described(value: object) -> str:
-    return f"the class {value.__name__}: call it" if isinstance(value, type) else repr(value)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

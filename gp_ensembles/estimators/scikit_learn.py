@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.spec_checks import check_made
 from gp_ensembles.ensembles.targets import LevelTarget, RealTarget
 from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.estimators.class_targets import class_target

@@ -220,7 +220,7 @@ class ExternalExpert(Expert):
     only: where a state is loaded the model is trained on them again, and nothing else is saved.
 
     A row for which the model fails, or says nothing that is a finite mean and a finite positive deviation, has NaN
-    moments: the expert is absent, see :mod:`gp_ensembles.ensembles.absence`. One that fails to train is absent until
+    moments: the expert is absent, see :mod:`gp_ensembles.engine.absence`. One that fails to train is absent until
     the next training. It does not run inside ``torch.func.vmap``, and predictions are not differentiable.
 
     Args:

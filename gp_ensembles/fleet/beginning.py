@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.memory import find_season
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.memory import find_season
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet

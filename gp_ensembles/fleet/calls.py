@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.input_checks import check_real_numbers
+from gp_ensembles.engine.input_checks import check_real_numbers
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
 
 Owner = TypeVar("Owner", bound=Hashable)

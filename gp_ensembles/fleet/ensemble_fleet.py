@@ -8,15 +8,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.fixed_size import check_fixed_size
-from gp_ensembles.ensembles.input_checks import check_inputs, check_targets
-from gp_ensembles.ensembles.likeness import check_parts, parts_in_words
-from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
-from gp_ensembles.ensembles.spec_checks import check_made
-from gp_ensembles.ensembles.state import EnsembleState
-from gp_ensembles.ensembles.turns import Turns, in_turns
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.fixed_size import check_fixed_size
+from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets
+from gp_ensembles.engine.likeness import check_parts, parts_in_words
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
+from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.engine.turns import Turns, in_turns
 from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import batches
@@ -48,7 +47,7 @@ class AllSetAsideError(ValueError):
 class EnsembleFleet:
     """An ensemble for each of many series, with shared hyperparameters and a state of its own for each.
 
-    What a series learns is what an :class:`~gp_ensembles.ensembles.online.OnlineEnsemble` of its own would learn, in
+    What a series learns is what an :class:`~gp_ensembles.engine.online.OnlineEnsemble` of its own would learn, in
     whatever order rows arrive, but all that arrive together are learned together.
 
     Where an expert of a series fails the series is set aside, the others go on: it keeps the state that it had before

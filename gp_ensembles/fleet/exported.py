@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import IntervalLevels, LevelsState
-from gp_ensembles.ensembles.ensemble import Ensemble, evaluate
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.ensemble import Ensemble, evaluate
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap

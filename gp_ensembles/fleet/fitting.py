@@ -13,8 +13,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.empirical_bayes import EvidenceFit, fit_empirical_bayes
 from gp_ensembles.experts.evidence import whitened_statistics

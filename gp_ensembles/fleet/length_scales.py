@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.fleet.fitting import evidence_terms, experts_on_bases, fit_own_variances, with_lagged

@@ -11,9 +11,9 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
+from gp_ensembles.engine.turns import Turns, in_turns
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.turns import Turns, in_turns
 from gp_ensembles.fleet.arrivals import numbered
 from gp_ensembles.fleet.beginning import (
     LEAST_TARGETS,

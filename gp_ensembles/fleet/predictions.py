@@ -9,7 +9,7 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import LevelsOutput
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.table import distribution_text
-from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.fleet.scales import SeriesScales
 from gp_ensembles.numerics.display import predictions_head
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.predictions import EnsemblePredictions
+from gp_ensembles.engine.predictions import EnsemblePredictions
 
 
 class Said:

@@ -6,11 +6,12 @@ from dataclasses import replace
 import torch
 
 from gp_ensembles.calibration.levels import check_coverages
+from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_made
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag
 from gp_ensembles.fleet.beginning import LEAST_TARGETS
 
 _BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")

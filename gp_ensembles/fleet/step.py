@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.ensemble import Ensemble, evaluate, responses_of
-from gp_ensembles.ensembles.predictions import AnyMixture, EnsemblePredictions, assemble, make_mixture
-from gp_ensembles.ensembles.state import EnsembleState
-from gp_ensembles.ensembles.weighing import beside, innovate, weigh, within_reach
+from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, assemble, make_mixture
+from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.engine.weighing import beside, innovate, weigh, within_reach
 from gp_ensembles.filters.states import LatentPredictions, Predictions
 from gp_ensembles.fleet.lanes import BlockLane, Lane, row_lane, side_by_side
 from gp_ensembles.fleet.said import Said
@@ -165,7 +165,7 @@ class Step:
             self.observe(work.row(number), said)
 
     def _row(self, work: Work, said: Said) -> None:
-        """One row of each series; outliers count less, see :func:`~gp_ensembles.ensembles.weighing.run_block`."""
+        """One row of each series; outliers count less, see :func:`~gp_ensembles.engine.weighing.run_block`."""
         before = self._store.layers(work.places)
         weighed, features = self._weighed(work, before)
         predictions = self._assembled(weighed)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.state import EnsembleState, named_tensors
+from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.files.operations import OpenFile, make_folder, remove_if_possible
 from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_state, square_root_state
 from gp_ensembles.fleet.variances import Variances

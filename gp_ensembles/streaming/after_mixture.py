@@ -26,7 +26,7 @@ from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, Stu
 from gp_ensembles.distributions.latent_mixture import certain_classes
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
 from gp_ensembles.distributions.student_t_mixture import cdf_by_itself
-from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.predictions import Intervals, StreamDistribution, coverage_place

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.inputs import InputPath
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.calibration.levels import check_coverages
+from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.spec_checks import check_flag, check_made
+from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.numerics.devices import check_device
 from gp_ensembles.numerics.display import changed, spread_text
 

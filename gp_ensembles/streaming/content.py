@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.files.checkpoint import Kind, unchanged
 from gp_ensembles.streaming.after_mixture import CalibrationState, calibration_from_plain, calibration_to_plain
 from gp_ensembles.streaming.inputs import InputState

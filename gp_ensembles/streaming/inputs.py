@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.streaming.checks import IllegalRow, illegal_target, wild_number
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, Recalibrated
-from gp_ensembles.ensembles.ensemble import evaluate, next_inputs
+from gp_ensembles.engine.ensemble import evaluate, next_inputs
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.external import BoundExternal
 from gp_ensembles.experts.refitted import BoundRefitted

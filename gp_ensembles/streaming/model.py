@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.guest_report import GuestReport, guest_reports
-from gp_ensembles.ensembles.interrupts import uninterrupted
-from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.pace import Pace
-from gp_ensembles.ensembles.spec_checks import check_made
-from gp_ensembles.ensembles.turns import Turns, in_turns
+from gp_ensembles.engine.guest_report import GuestReport, guest_reports
+from gp_ensembles.engine.input_checks import check_made
+from gp_ensembles.engine.interrupts import uninterrupted
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.pace import Pace
+from gp_ensembles.engine.turns import Turns, in_turns
 from gp_ensembles.files.checkpoint import read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture
-from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.engine.predictions import AnyMixture
 
 
 class Notable(NamedTuple):

@@ -16,7 +16,7 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.calibration.recalibration import map_components, next_log_weights, recalibrate_row
 from gp_ensembles.distributions import Recalibrated, StudentTMixture
-from gp_ensembles.ensembles.one_row import RowEnsemble, RowMixture, StagedRow
+from gp_ensembles.engine.one_row import RowEnsemble, RowMixture, StagedRow
 from gp_ensembles.numerics.compiled import compiled
 from gp_ensembles.numerics.student_t import mixture_cdf
 from gp_ensembles.streaming.after_mixture import CalibrationState

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.filters.states import WindowState
 
 
@@ -17,7 +17,7 @@ def packed(online: OnlineEnsemble) -> dict[str, Tensor]:
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.ensembles.ensemble import Ensemble
+        >>> from gp_ensembles.engine.ensemble import Ensemble
         >>> from gp_ensembles.experts.window import WindowExpert
         >>> from gp_ensembles.meta_learners import FixedShare
         >>> expert = WindowExpert(RBFKernel().double(), 1, num_rows=50)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, Mixture
 from gp_ensembles.distributions.latent_mixture import Response
-from gp_ensembles.ensembles.predictions import AnyMixture
+from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget, Target
 from gp_ensembles.likelihoods import (
     GaussHermite,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.build import NamedExpert, assemble, condition, dynamic_group, static_group
-from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.files.replacing import replace_file
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging

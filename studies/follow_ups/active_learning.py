@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gp_ensembles.data.synthetic import friedman1
 from gp_ensembles.distributions import Mixture
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.metrics import nmse
 from studies.harness.experiment import Choices

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Mixture
-from gp_ensembles.fusion import (
+from gp_ensembles.papers.fusion import (
     BHS,
     HMC,
     NUTS,
@@ -25,9 +25,9 @@ from gp_ensembles.fusion import (
     linear_pool,
     stacking_weights,
 )
-from gp_ensembles.fusion.base import FusionModel
-from gp_ensembles.fusion.inference import InferenceMethod, InferenceReport
-from gp_ensembles.fusion.mcmc import EqualChains, StackedChains
+from gp_ensembles.papers.fusion.base import FusionModel
+from gp_ensembles.papers.fusion.inference import InferenceMethod, InferenceReport
+from gp_ensembles.papers.fusion.mcmc import EqualChains, StackedChains
 from studies.fusion.sets import FusionPriors, FusionSplit, StackedExperts
 from studies.harness.plan import check_range
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gp_ensembles.data import Table
 from gp_ensembles.distributions import Mixture
-from gp_ensembles.fusion import ExpertPredictions, FourierPrior, linear_pool, predict_experts
+from gp_ensembles.papers.fusion import ExpertPredictions, FourierPrior, linear_pool, predict_experts
 from studies.harness.sources import PaperSet
 
 MIXTURE = PaperSet("mixture", made_up=True)

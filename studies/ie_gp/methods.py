@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, KernelDictionary
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.presets import die_gp, ie_gp, sie_gp
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data import switching_gps
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import KernelDictionary
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging

@@ -17,7 +17,7 @@ from gpytorch.priors import NormalPrior
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 from torch import Tensor
 
-from gp_ensembles.gplvm.first_rows import principal_components
+from gp_ensembles.papers.gplvm.first_rows import principal_components
 
 NUM_INDUCING = 25
 LEARNING_RATE = 0.01

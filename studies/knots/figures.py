@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.cli.text_tables import aligned
-from gp_ensembles.sparse import (
+from gp_ensembles.papers.sparse import (
     VFE,
     BayesianOptimization,
     OneAtATime,
@@ -21,7 +21,7 @@ from gp_ensembles.sparse import (
     kmeans_knots,
     select_knots,
 )
-from gp_ensembles.sparse.strategies import Strategy
+from gp_ensembles.papers.sparse.strategies import Strategy
 from studies.harness.experiment import Choices
 from studies.harness.plan import check_range
 from studies.harness.report import write_report

@@ -10,7 +10,7 @@ from gpytorch.means import ConstantMean
 from torch import Tensor
 
 from gp_ensembles.distributions import StudentTMixture
-from gp_ensembles.sparse import (
+from gp_ensembles.papers.sparse import (
     FIC,
     VFE,
     Adadelta,
@@ -22,12 +22,12 @@ from gp_ensembles.sparse import (
     Simultaneous,
     select_knots,
 )
-from gp_ensembles.sparse.base import SparseModel
-from gp_ensembles.sparse.collapsed import Approximation
-from gp_ensembles.sparse.fitting import copy_hyperparameters
-from gp_ensembles.sparse.one_at_a_time import KnotProposal
-from gp_ensembles.sparse.optimizers import LBFGSB, KnotOptimizer
-from gp_ensembles.sparse.strategies import Selection, Strategy
+from gp_ensembles.papers.sparse.base import SparseModel
+from gp_ensembles.papers.sparse.collapsed import Approximation
+from gp_ensembles.papers.sparse.fitting import copy_hyperparameters
+from gp_ensembles.papers.sparse.one_at_a_time import KnotProposal
+from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
+from gp_ensembles.papers.sparse.strategies import Selection, Strategy
 from studies.knots.sets import KnotSplit
 
 _FIRST = 5  # knots that one-at-a-time selection begins with

@@ -14,10 +14,10 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature import KernelMixtureModel, RegressionProblem
-from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent
-from gp_ensembles.bayesian_quadrature.prior import draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.papers.quadrature import KernelMixtureModel, RegressionProblem
+from gp_ensembles.papers.quadrature.ascent import gradient_ascent
+from gp_ensembles.papers.quadrature.prior import draw_stratified
 from studies.maskerade.predictions import Answer, asked
 from studies.maskerade.problems import problem_of, published_problem_of
 from studies.maskerade.sets import Split

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.bayesian_quadrature import (
+from gp_ensembles.papers.quadrature import (
     Budget,
     InformationPolicy,
     PriorPolicy,
@@ -15,8 +15,8 @@ from gp_ensembles.bayesian_quadrature import (
     UncertaintyPolicy,
     marginalize,
 )
-from gp_ensembles.bayesian_quadrature.policies import Policy
-from gp_ensembles.bayesian_quadrature.result import Marginalization
+from gp_ensembles.papers.quadrature.policies import Policy
+from gp_ensembles.papers.quadrature.result import Marginalization
 from studies.maskerade.baselines import (
     matern,
     radial_basis,

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature import RegressionProblem
-from gp_ensembles.bayesian_quadrature.prior import Hyperprior, draw_stratified
-from gp_ensembles.bayesian_quadrature.problem import Evaluations
-from gp_ensembles.bayesian_quadrature.quadrature import QuadratureNodes, draw_nodes
-from gp_ensembles.bayesian_quadrature.surrogate import Surrogate, fit_surrogate
 from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.files.checkpoint import fingerprint
+from gp_ensembles.papers.quadrature import RegressionProblem
+from gp_ensembles.papers.quadrature.prior import Hyperprior, draw_stratified
+from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.quadrature import QuadratureNodes, draw_nodes
+from gp_ensembles.papers.quadrature.surrogate import Surrogate, fit_surrogate
 from studies.harness.comparison import Estimate, estimate
 from studies.harness.experiment import Choices, found_sets
 from studies.harness.parts import Record, Results, kept_or_made, running

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature import KernelMixtureModel
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import mixtures
+from gp_ensembles.papers.quadrature import KernelMixtureModel
 from studies.maskerade.sets import Split
 
 SCORES = (

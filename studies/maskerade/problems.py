@@ -2,12 +2,12 @@
 
 import torch
 
-from gp_ensembles.bayesian_quadrature import Hyperprior, RegressionProblem, paper_prior
-from gp_ensembles.bayesian_quadrature.hyperkernel import EnergyDistance, KernelDistance
-from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihood, Likelihood
-from gp_ensembles.bayesian_quadrature.low_rank import SparseLikelihood
-from gp_ensembles.bayesian_quadrature.toeplitz import ToeplitzLikelihood, grid_of
 from gp_ensembles.numerics.kmeans import kmeans
+from gp_ensembles.papers.quadrature import Hyperprior, RegressionProblem, paper_prior
+from gp_ensembles.papers.quadrature.hyperkernel import EnergyDistance, KernelDistance
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Likelihood
+from gp_ensembles.papers.quadrature.low_rank import SparseLikelihood
+from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood, grid_of
 from studies.maskerade.sets import Split
 
 _DENSE_UP_TO = 2_000

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature import InformationPolicy, KernelMixtureModel, RegressionProblem, Search
-from gp_ensembles.bayesian_quadrature.default_priors import default_prior
-from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures, covariance
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data import Table
+from gp_ensembles.papers.quadrature import InformationPolicy, KernelMixtureModel, RegressionProblem, Search
+from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
 from studies.harness.comparison import paired
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results

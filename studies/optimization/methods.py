@@ -19,7 +19,7 @@ from gp_ensembles.bo import (
     kernel_ensemble,
 )
 from gp_ensembles.bo.exact_kernels import Hyperparameters
-from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.engine.ensemble import Ensemble
 from studies.optimization.optimizer import Optimizer, maximizer
 from studies.optimization.rivals import (
     LastLayerImprovement,

@@ -29,7 +29,7 @@ from botorch.utils.multi_objective.box_decompositions.non_dominated import Nondo
 from torch import Size, Tensor
 
 from gp_ensembles.bo import EnsembleModel, EquallyWeightedView, GaussianView, WeightedAcquisition, kernel_ensemble
-from gp_ensembles.ensembles.ensemble import Ensemble
+from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 NUM_INPUTS, NUM_ROWS, NUM_BASELINE = 2, 12, 4

@@ -13,16 +13,24 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from gp_ensembles.bayesian_quadrature import KernelMixtureModel
-from gp_ensembles.bayesian_quadrature.prior import Hyperparameters
-from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.bo import EnsembleModel, kernel_ensemble
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.fusion import BHS, PBHS, FourierPrior, FusedModel, LaplaceApproximation, fit_fusion, predict_experts
-from gp_ensembles.fusion.fitted import FittedFusion
-from gp_ensembles.sparse import SparseGP
-from gp_ensembles.sparse.exact import ExactGP
+from gp_ensembles.papers.fusion import (
+    BHS,
+    PBHS,
+    FourierPrior,
+    FusedModel,
+    LaplaceApproximation,
+    fit_fusion,
+    predict_experts,
+)
+from gp_ensembles.papers.fusion.fitted import FittedFusion
+from gp_ensembles.papers.quadrature import KernelMixtureModel
+from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+from gp_ensembles.papers.sparse import SparseGP
+from gp_ensembles.papers.sparse.exact import ExactGP
 
 NUM_INPUTS, NUM_ROWS, NUM_DRAWS = 2, 15, 6
 NOISE = 0.05

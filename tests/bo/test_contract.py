@@ -27,7 +27,6 @@ from linear_operator.utils.warnings import NumericalWarning
 from scipy import stats
 from torch import Size
 
-from gp_ensembles.bayesian_quadrature import KernelMixtureModel, RegressionProblem
 from gp_ensembles.bo import (
     EnsembleModel,
     EquallyWeightedView,
@@ -38,6 +37,7 @@ from gp_ensembles.bo import (
 )
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import as_mixture, normal_like
+from gp_ensembles.papers.quadrature import KernelMixtureModel, RegressionProblem
 from tests.bo.acquisition_cases import CASES as ACQUISITIONS
 from tests.bo.acquisition_cases import MODEL, NONE, Setting, exported
 from tests.bo.contract_cases import CASES, NUM_INPUTS, NUM_ROWS, Transforms, rows

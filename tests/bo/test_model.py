@@ -30,8 +30,8 @@ from torch import Size
 
 from gp_ensembles.bo import EnsembleModel, MixturePosterior, kernel_ensemble
 from gp_ensembles.bo.fitting import fit_inputs
+from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert, MultiOutputExpert, StudentTExpert
 from gp_ensembles.features import HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures

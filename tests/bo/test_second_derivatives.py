@@ -5,10 +5,10 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch.autograd.functional import hessian, jacobian
 
-from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
-from gp_ensembles.fusion import BHS, FusedModel, GPPrior, fit_fusion, predict_experts
-from gp_ensembles.sparse import GreedyBlocks, select_knots
+from gp_ensembles.papers.fusion import BHS, FusedModel, GPPrior, fit_fusion, predict_experts
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
+from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
 
 pytestmark = pytest.mark.processor
 

@@ -9,7 +9,8 @@ import torch
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.error_messages import is_full, one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, build
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles import build
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert

@@ -7,7 +7,7 @@ import torch
 from scipy import integrate, special, stats
 
 from gp_ensembles.distributions.student_t_mixture import StudentTMixture, cdf_by_itself
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk

@@ -7,7 +7,8 @@ import torch
 
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.distributions.latent_mixture import LatentMixture
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, presets
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, PolynomialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import auto, auto_for, default_rule

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from gp_ensembles.ensembles import Ensemble
+from gp_ensembles.engine import Ensemble
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.guests import Boosting, ForecastColumns, GuestModel
 from gp_ensembles.ensembles.presets import oebe

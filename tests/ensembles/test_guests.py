@@ -13,8 +13,8 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.neighbors import KNeighborsRegressor
 
+from gp_ensembles.engine.causality import check_causal
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.causality import check_causal
 from gp_ensembles.ensembles.guests import Boosting, ForecastColumns, GuestModel
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for

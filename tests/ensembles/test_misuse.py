@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, presets
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles import presets
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import auto

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.ensembles import OnlineEnsemble
+from gp_ensembles.engine import OnlineEnsemble
 from gp_ensembles.ensembles.bases import (
     FourierBasis,
     HilbertBasis,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles.predictions import unsound
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
+from gp_ensembles.engine.predictions import unsound
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters.states import StepPredictions

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis, scaled_kernel
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.further import WarmUp
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.wide import WideFeatures

@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.guests import Boosting
 from gp_ensembles.ensembles.lags import TargetLags

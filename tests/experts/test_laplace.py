@@ -16,7 +16,7 @@ from gpytorch.likelihoods import (
 from scipy import integrate
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, MultiOutputExpert, fit_empirical_bayes
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk

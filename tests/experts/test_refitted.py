@@ -8,7 +8,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import LBFGS, GaussianExpert, refitted
 from gp_ensembles.experts.climb import climb
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_

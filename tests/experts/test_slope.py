@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.online import OnlineEnsemble
-from gp_ensembles.ensembles.pace import Pace
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.pace import Pace
 from gp_ensembles.experts.slope import WalkingSlope
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.meta_learners import BayesianModelAveraging

@@ -10,7 +10,7 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from torch.autograd import gradcheck
 from torch.func import functional_call
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for, doebe, e_doebe

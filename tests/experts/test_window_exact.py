@@ -8,9 +8,9 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import ConstantMean, LinearMean
 
+from gp_ensembles.engine.runners import make_runner
 from gp_ensembles.ensembles.further import WarmUp
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.ensembles.runners import make_runner
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.window import Refit

@@ -12,7 +12,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import LinearMean
 from gpytorch.priors import GammaPrior
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.windows import WindowGP

@@ -57,7 +57,7 @@ def test_old_files_say_what_they_said(path, tmp_path, monkeypatch):
     # Files of marginalizations before version 8 knew the processor that had written them.
     if path.stem in ("marginalization.before-manifest", "marginalization.first-manifest"):
         mark = torch.load(path, weights_only=True)["fingerprint"]
-        monkeypatch.setattr("gp_ensembles.bayesian_quadrature.search.exact_fingerprint", lambda *given: mark)
+        monkeypatch.setattr("gp_ensembles.papers.quadrature.search.exact_fingerprint", lambda *given: mark)
     copied = tmp_path / path.name
     copied.write_bytes(path.read_bytes())
     found = RECIPES[path.name.split(".")[0]].numbers(copied)

@@ -6,8 +6,8 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.ensembles import Ensemble
-from gp_ensembles.ensembles.memory import TargetMemory
+from gp_ensembles.engine import Ensemble
+from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures, RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels

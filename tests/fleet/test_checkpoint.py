@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from attacks.recipes import FOLDER, FOLDERS
-from gp_ensembles.ensembles.state import named_tensors
+from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.files.operations import watched
 from gp_ensembles.fleet import EnsembleFleet, Fleet, ensemble_fleet
 from gp_ensembles.fleet import checkpoint as shards

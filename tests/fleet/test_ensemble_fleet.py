@@ -12,9 +12,8 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import GaussianLikelihood, SoftmaxLikelihood
 from torch import Tensor
 
-from gp_ensembles.distributed.ray_fleet import shard_of
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles.state import named_tensors
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
+from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
 from gp_ensembles.experts.gaussian import InitialState
 from gp_ensembles.features import LinearFeatures
@@ -23,6 +22,7 @@ from gp_ensembles.fleet import EnsembleFleet, Fleet, store
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, OnlineNewton
 from gp_ensembles.numerics import room
+from gp_ensembles.scale.ray_fleet import shard_of
 from tests.fleet.instances import ENSEMBLES, INPUTS, SERIES, linear, rows
 
 NAMES = [f"series {number}" for number in range(SERIES)]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gp_ensembles.calibration import IntervalLevels
-from gp_ensembles.ensembles import OnlineEnsemble
+from gp_ensembles.engine import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.lags import TargetLags

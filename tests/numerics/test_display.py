@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
-from gp_ensembles.fusion.cross_validation import random_folds
 from gp_ensembles.likelihoods import GaussHermite, LogPoissonLikelihood
 from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws, permutation, uniform_draws
+from gp_ensembles.papers.fusion.cross_validation import random_folds
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 WEIGHTS = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)

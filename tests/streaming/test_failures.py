@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.ensembles import quarantine
+from gp_ensembles.engine import quarantine
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import light, oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Recalibrated
+from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.guests import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.one_row import RowEnsemble
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.wide import WideFeatures

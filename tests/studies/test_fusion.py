@@ -12,8 +12,8 @@ from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
 from gp_ensembles.data import friedman1
-from gp_ensembles.fusion import HMC, HMCSettings, LaplaceApproximation
-from gp_ensembles.fusion.mcmc import NUTS, EqualChains
+from gp_ensembles.papers.fusion import HMC, HMCSettings, LaplaceApproximation
+from gp_ensembles.papers.fusion.mcmc import NUTS, EqualChains
 from studies.__main__ import main
 from studies.fusion import generating
 from studies.fusion import methods as fusion_methods

@@ -13,7 +13,7 @@ from scipy.stats import norm, t, ttest_rel
 
 from gp_ensembles.data import Table
 from gp_ensembles.distributions import StudentTMixture
-from gp_ensembles.sparse import SparseGP
+from gp_ensembles.papers.sparse import SparseGP
 from studies.__main__ import main
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results
@@ -191,7 +191,7 @@ def test_an_interrupted_selection_is_no_finished_part(split, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gp_ensembles.sparse.one_at_a_time.OneAtATime.search", interrupt)
+    monkeypatch.setattr("gp_ensembles.papers.sparse.one_at_a_time.OneAtATime.search", interrupt)
     with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt):
         METHODS["OBVk"].run(task(split))
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
 
-from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, Search, marginalize
-from gp_ensembles.bayesian_quadrature.prior import draw_stratified
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.data import Table, load_folder
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature.prior import draw_stratified
 from studies.__main__ import main
 from studies.harness.experiment import Choices
 from studies.harness.sources import FoundSet, Sources

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.bayesian_quadrature import RegressionProblem
-from gp_ensembles.bayesian_quadrature.default_priors import default_prior
-from gp_ensembles.bayesian_quadrature.problem import Evaluations
-from gp_ensembles.bayesian_quadrature.spectral_mixture import SpectralMixtures
-from gp_ensembles.bayesian_quadrature.surrogate import fit_surrogate
+from gp_ensembles.papers.quadrature import RegressionProblem
+from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+from gp_ensembles.papers.quadrature.surrogate import fit_surrogate
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.maskerade import carbon, nodes, recovery

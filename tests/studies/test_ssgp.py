@@ -8,7 +8,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 
-from gp_ensembles.sparse import VFE, SparseGP
+from gp_ensembles.papers.sparse import VFE, SparseGP
 from studies.ie_gp.ssgp import Kernel, Old, Settings, StreamingSparseGP, absorb, refit
 
 NOISE, VARIANCE, SCALES = 0.04, 1.7, (0.3, 0.6)

@@ -5,7 +5,7 @@ import torch
 from gp_ensembles.cli.history.families import families_of
 from gp_ensembles.cli.history.record import EventCounts, RunHistory
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.ensembles.guest_tally import GuestTally
+from gp_ensembles.engine.guest_tally import GuestTally
 from gp_ensembles.filters.states import ExternalState, RefittedState, WindowState
 from gp_ensembles.streaming.failures import failures
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import LatentMixture, Recalibrated
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.forecasting.paths import RowsToCome, sample_paths

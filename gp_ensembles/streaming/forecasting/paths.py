@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.numerics.draws import generator_device, permutation
 from gp_ensembles.streaming.forecasting.innovating import PathInnovations

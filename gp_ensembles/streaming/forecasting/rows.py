@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.memory import TargetMemory
+from gp_ensembles.engine.memory import TargetMemory
 
 
 class PathRows:

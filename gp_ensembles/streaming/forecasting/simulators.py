@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.input_checks import without_columns
-from gp_ensembles.ensembles.state import EnsembleState
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.input_checks import without_columns
+from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.external import BoundExternal
 from gp_ensembles.experts.gaussian import BoundGaussian

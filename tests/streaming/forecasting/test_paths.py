@@ -7,9 +7,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.memory import TargetMemory
-from gp_ensembles.ensembles.online import OnlineEnsemble
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.memory import TargetMemory
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures, SelectColumns
 from gp_ensembles.filters import RandomWalk

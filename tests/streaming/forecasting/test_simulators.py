@@ -8,10 +8,10 @@ import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from torch import Tensor
 
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis
-from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.lags import TargetLags
-from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.wide import WideFeatures

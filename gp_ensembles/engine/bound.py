@@ -1,0 +1,98 @@
+"""An ensemble with its hyperparameters read: what ``OnlineEnsemble`` reads once and uses until it is stale."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter, is_
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions.latent_mixture import Response
+from gp_ensembles.engine.ensemble import Ensemble, responses_of
+from gp_ensembles.engine.latent_runner import LatentGroup, join_latent
+from gp_ensembles.engine.one_row import RowEnsemble
+from gp_ensembles.engine.quarantine import places_out
+from gp_ensembles.engine.recorded import Recording
+from gp_ensembles.engine.state import EnsembleState, named_tensors
+from gp_ensembles.engine.twins import Lanes, Twins
+from gp_ensembles.engine.weighing import with_lags
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.features.base import FeatureMap
+
+_VERSION = attrgetter("_version")
+
+
+class BoundEnsemble:
+    """What is read from the hyperparameters once, and how to tell that it is stale.
+
+    It is stale when a hyperparameter changed (GPyTorch writes through ``.data``, so values are compared, not
+    version counters), or when ``.to`` or loading with ``assign`` put other tensors where the state was.
+    """
+
+    def __init__(self, ensemble: Ensemble, state: EnsembleState, twins: Sequence[Twins]) -> None:
+        self._parameters = list(ensemble.parameters())
+        self._as_bytes = all(p.device.type == "cpu" and p.is_contiguous() for p in self._parameters)
+        self._memories = [p.detach().numpy().data for p in self._parameters] if self._as_bytes else []
+        self._pointers = [p.data_ptr() for p in self._parameters] if self._as_bytes else []
+        self._values = self._read()
+        self._buffers = list(ensemble.buffers())
+        self._versions = list(map(_VERSION, self._buffers))
+        names, tensors = zip(*named_tensors(state), strict=True)
+        self._names: tuple[str, ...] = names
+        self._tensors: tuple[Tensor, ...] = tensors
+        self._ensemble, self._twins = ensemble, twins
+        self.state = state
+        self.out: tuple[int, ...] = places_out(state.quarantine)  # this is made anew when somebody goes or returns
+        self.like: Tensor = state.meta.log_weights
+        self.bounded: tuple[FeatureMap, ...] = ensemble.bounded_features()
+        self.experts: tuple[BoundExpert, ...] = ensemble.bind()
+        self.latent_group: LatentGroup | None = join_latent(self.experts)  # None unless all experts share a likelihood
+        if self.latent_group is None:
+            self.responses: tuple[Response, ...] = tuple(response.frozen() for response in responses_of(self.experts))
+        else:
+            group, shape = self.latent_group, torch.Size([ensemble.num_experts])
+            self.responses = (Response(group.likelihood, group.predictive, ensemble.num_experts, shape),)
+        self.checkers: tuple[Expert, ...] = ensemble.experts[:1] if self.latent_group is not None else ensemble.experts
+        limits = (e.transition.max_rows for e in ensemble.experts if e.transition is not None)
+        self.limits: list[int] = [
+            limit for limit in limits if limit is not None
+        ]  # longest blocks that transitions allow
+        self.recording: Recording | None = None  # made when it is first asked for
+        self.lanes: Lanes = Lanes.of(self.experts, state.experts, twins)
+
+    def inputs(self, X: Tensor, y: Tensor) -> Tensor:
+        """Inputs of a block as the experts see them, (B, D + P)."""
+        return with_lags(self._ensemble.memory, self.state.history, X, y)[1]
+
+    def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
+        """Whether nothing that was read has changed since, and the state still lies in these buffers."""
+        # Without a line of Python for each tensor: this is done for every row.
+        return (
+            all(map(is_, map(buffers.get, self._names), self._tensors))
+            and self._versions == list(map(_VERSION, self._buffers))
+            and self._is_equal()
+        )
+
+    @cached_property
+    def row(self) -> RowEnsemble | None:
+        """What runs a row by itself; ``None`` where blocks do. What it leaves is to be settled."""
+        return RowEnsemble.of(self._ensemble, self.experts, self.state, self._twins)
+
+    def settle(self) -> None:
+        """Make the state whole after rows by themselves."""
+        row = self.__dict__.get("row")  # not made for this
+        if row is not None:
+            row.settle()
+
+    def _is_equal(self) -> bool:
+        """Whether all hyperparameters are what they were."""
+        if self._as_bytes and self._pointers != list(map(Tensor.data_ptr, self._parameters)):
+            return False
+        now, then = self._read(), self._values
+        return torch.equal(now, then) if isinstance(now, Tensor) and isinstance(then, Tensor) else now == then
+
+    def _read(self) -> bytes | Tensor:
+        """The hyperparameters: on the processor as bytes, for rows that come one at a time."""
+        if self._as_bytes:
+            return b"".join(self._memories)
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])

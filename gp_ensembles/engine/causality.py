@@ -1,0 +1,120 @@
+"""Whether models from outside keep to what they may know: the rows before a target, and that target's inputs."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.engine.ensemble import evaluate
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.weighing import with_lags
+from gp_ensembles.experts.external import BoundExternal, ExternalExpert, TrainedModels
+from gp_ensembles.experts.guest import Guest
+from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.filters.states import ExternalState
+
+_PLACES = 7  # rows at which the rest of the stream is changed
+
+# Means and variances (2, N) of rows X (N, D) and y (N,) that come in blocks of so many.
+_Run = Callable[[Tensor, Tensor, int], Tensor]
+
+
+@torch.no_grad()
+def check_causal(guests: Guest | OnlineEnsemble, X: Tensor, y: Tensor) -> None:
+    """Raise if a model from outside peeks: if what it says of a row depends on that row's target or on later rows.
+
+    The rows are predicted and learned in one block, then one by one, and again with all that comes after some row
+    changed. X and y are changed in place meanwhile and put back, so that a model that holds on to the same memory is
+    found, too. A model that has seen the targets elsewhere cannot be found.
+
+    Args:
+        guests: A model, or an ensemble with several; neither is changed.
+        X: Rows that come next, shape (N, D), as the model or the ensemble takes them; a hundred or more.
+        y: Their targets, shape (N,).
+
+    Raises:
+        TypeError: If it is neither.
+        ValueError: Naming the model, the row, and what its prediction must not depend on.
+
+    Example:
+        >>> from gp_ensembles.experts.guest_models import FunctionGuest
+        >>> X = torch.rand(100, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> y = X.squeeze(-1)
+        >>> check_causal(FunctionGuest(lambda rows, past: past.targets.mean().expand(len(rows))), X, y)
+        >>> check_causal(FunctionGuest(lambda rows, past: rows.mean().expand(len(rows))), X, y)
+        Traceback (most recent call last):
+        ValueError: FunctionGuest peeks: what it says of row 12 depends on the rows that are predicted with it
+    """
+    if not isinstance(guests, Guest | OnlineEnsemble):
+        raise TypeError(
+            f"check_causal takes a guest such as RegressorGuest(...), or an OnlineEnsemble (an OnlineModel's .online), "
+            f"got {type(guests).__name__}"
+        )
+    for name, run in _runs(guests, X):
+        size = len(y)
+        whole = run(X, y, size)
+        if bool(whole[:, size // 2 :].isnan().any(0).all()):  # by then it is trained
+            raise ValueError(f"{name} answered no row, so nothing can be said of it; ask it by itself for the reason")
+        again = run(X, y, size)
+        _compare(whole, again, f"{name} is not reproducible: trained again on the same rows it says otherwise", "")
+        _compare(run(X, y, 1), whole, f"{name} peeks", "the rows that are predicted with it")
+        for place in range(len(y) // _PLACES, len(y), max(len(y) // _PLACES, 1)):
+            before = X.clone(), y.clone()
+            try:
+                y[place:] = 3 - 2 * y[place:].flip(0)
+                X[place + 1 :] = X[place + 1 :].flip(0) + 0.5
+                changed = run(X, y, size)
+            finally:
+                X.copy_(before[0])
+                y.copy_(before[1])
+            stop = place + 1
+            _compare(changed[:, :stop], whole[:, :stop], f"{name} peeks", "the row's target or on later rows")
+
+
+def _runs(guests: Guest | OnlineEnsemble, X: Tensor) -> Iterator[tuple[str, _Run]]:
+    """The name of each model from outside, and what predicts and learns rows with it from where it stands."""
+    if isinstance(guests, Guest):
+        features = InputFeatures(X.shape[1], X.new_ones(()))
+        alone = ExternalExpert(guests, features, max(X.shape[0] // 8, 1), max(X.shape[0] // 4, 1), X.shape[0])
+        yield (
+            type(guests).__name__,
+            lambda X, y, size: _predicted(alone, alone.init(), alone.features(X), y, size),
+        )
+        return
+    ensemble, state, start = guests.ensemble, guests.state, 0
+    for number, (expert, part) in enumerate(zip(ensemble.experts, state.experts, strict=True)):
+        if isinstance(expert, ExternalExpert) and isinstance(part, ExternalState):
+
+            def run(X: Tensor, y: Tensor, size: int, number: int = number) -> Tensor:
+                Phi = evaluate(ensemble.bind(), with_lags(ensemble.memory, state.history, X, y)[1])[number]
+                guest, before = ensemble.experts[number], state.experts[number]
+                assert isinstance(guest, ExternalExpert)
+                assert isinstance(before, ExternalState)
+                return _predicted(guest, before, Phi, y, size)
+
+            yield f"guest {ensemble.expert_names[start]!r}", run
+        start += expert.num_experts
+
+
+def _predicted(expert: ExternalExpert, state: ExternalState, Phi: Tensor, y: Tensor, size: int) -> Tensor:
+    """Means and variances (2, N) of rows in blocks, by models that are trained anew."""
+    kept, parts = expert.models, []
+    expert.models = TrainedModels()
+    try:
+        for rows, targets in zip(Phi.split(size, dim=-2), y.split(size), strict=True):
+            state, steps = BoundExternal(expert).update_block(state, rows, targets)
+            parts.append(torch.stack([part.reshape(-1, len(targets))[0] for part in (steps.mean, steps.variance)]))
+    finally:
+        expert.models = kept
+    return torch.cat(parts, dim=-1)
+
+
+def _compare(first: Tensor, second: Tensor, complaint: str, cause: str) -> None:
+    """Raise where predictions (2, N) differ."""
+    same = (first == second) | (first.isnan() & second.isnan())
+    near = torch.isclose(first, second, rtol=1e-9, atol=1e-9)
+    wrong = ~(same | near).all(0)
+    if bool(wrong.any()):
+        row = int(wrong.int().argmax())
+        depends = f": what it says of row {row} depends on {cause}" if cause else f" of row {row}"
+        raise ValueError(f"{complaint}{depends}")

@@ -1,0 +1,363 @@
+"""The ensemble as pure functions: state in, state out, and predict, weigh, learn in three places."""
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from gpytorch.constraints import Positive
+from gpytorch.likelihoods import GaussianLikelihood
+from torch import Tensor, nn
+
+from gp_ensembles.distributions.latent_mixture import Response
+from gp_ensembles.engine.absence import awake_weights, find_absent, marked
+from gp_ensembles.engine.compatibility import check_compatible, count_outputs
+from gp_ensembles.engine.guest_tally import init_tally
+from gp_ensembles.engine.input_checks import check_inputs, check_targets, missing_rows, without_columns
+from gp_ensembles.engine.memory import TargetMemory
+from gp_ensembles.engine.noisier import widened
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, flatten, make_mixture, unsound
+from gp_ensembles.engine.quarantine import init_quarantine, places_out
+from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.engine.weighing import Layers, beside, run_block
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.external import BoundExternal, ExternalExpert
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.laplace import BoundLaplace, LaplaceExpert
+from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.filters.states import FilterState, Predictions
+from gp_ensembles.innovations import InnovationBank, InnovationModel
+from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.numerics.display import ensemble_text
+from gp_ensembles.numerics.gpytorch_types import Kernel
+from gp_ensembles.numerics.reductions import readable_all
+
+
+class Ensemble(nn.Module):
+    """Experts, and a rule that weighs them.
+
+    Expert objects may be batches; their experts are numbered in order. Objects that share one feature map evaluate it
+    once. Columns of X that an :class:`~gp_ensembles.experts.external.ExternalExpert` claims as forecasts are seen by it
+    alone. Innovation models make further predictions of each expert's, which stand behind it: the rule weighs
+    M = (number of experts) (1 + number of innovation models) predictions, and takes each for an expert.
+
+    Args:
+        experts: Expert objects; all take the same inputs, in one dtype on one device, and predict targets of one
+            kind: as many outputs, the same classes, the same range of values.
+        meta_learner: The rule that weighs the M experts.
+        names: A name for each expert; numbers by default.
+        innovations: Innovation models; only for one output with Gaussian noise.
+        memory: Past targets that the experts see as further inputs, behind the D columns of X.
+        outlier_threshold: Error in standard deviations of the mixture from which a target counts less, see
+            :func:`~gp_ensembles.engine.weighing.run_block`; ``None`` for never.
+
+    Raises:
+        ValueError: If there is no expert, inputs differ in number, names are not M distinct ones, two experts
+            predict targets of different kinds, or the rule was built for another number of experts.
+        TypeError: If something is no expert.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.experts import GaussianExpert
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.filters import RandomWalk
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+        >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+        >>> static, moving = (
+        ...     GaussianExpert(features),
+        ...     GaussianExpert(features, transition=RandomWalk(1e-2)),
+        ... )
+        >>> ensemble = Ensemble(
+        ...     [static, moving], BayesianModelAveraging(), names=["static", "moving"]
+        ... )
+        >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
+        >>> state, predictions = ensemble.update(ensemble.init(), X, X.squeeze(-1))
+        >>> predictions.log_weights.detach().exp()[:, 0]
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        experts: Sequence[Expert],
+        meta_learner: MetaLearner,
+        names: Sequence[str] | None = None,
+        *,
+        innovations: Sequence[InnovationModel] = (),
+        memory: TargetMemory | None = None,
+        outlier_threshold: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not experts:
+            raise ValueError("an ensemble needs at least one expert")
+        wrong = next((expert for expert in experts if not isinstance(expert, Expert)), None)
+        if wrong is not None:
+            raise TypeError(f"experts must be such as ExternalExpert(guest, features), got {type(wrong).__name__}")
+        inputs = {expert.features.num_inputs for expert in experts if not _columns_of(expert)}
+        if len(inputs) > 1:
+            raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
+        self._modules_of_experts = nn.ModuleList(experts)
+        self.experts: tuple[Expert, ...] = tuple(experts)  # the same objects with their type, for loops
+        self.meta_learner = meta_learner
+        num = sum(expert.num_experts for expert in experts)
+        self.expert_names: tuple[str, ...] = tuple(names) if names is not None else tuple(str(m) for m in range(num))
+        if len(self.expert_names) != num or len(set(self.expert_names)) != num:
+            raise ValueError(f"names must be {num} distinct strings, got {list(self.expert_names)}")
+        like = experts[0].features.prior_variance
+        if len({(e.features.prior_variance.dtype, e.features.prior_variance.device) for e in experts}) > 1:
+            raise ValueError("the experts differ in dtype or device; bring them together with .to(...)")
+        check_compatible(experts, self.expert_names)
+        self.num_outputs: int | None = count_outputs(experts)  # None where targets have shape (B,)
+        if innovations or memory is not None or outlier_threshold is not None:
+            _check_layers(self, outlier_threshold)
+        bank = InnovationBank(innovations) if innovations else None
+        self.forecasts: tuple[int, ...] = tuple(sorted({place for expert in experts for place in _columns_of(expert)}))
+        # Columns of X, forecasts among them, without those of remembered targets.
+        self.num_inputs: int = sum(inputs) - (0 if memory is None else memory.num_columns) + len(self.forecasts)
+        self.memory = memory
+        self.layers: Layers = Layers(meta_learner, bank, memory, outlier_threshold, _places_of_guests(experts))
+        labels = ["", *(f" + {model.label}" for model in innovations)]
+        self.names: tuple[str, ...] = tuple(f"{name}{label}" for name in self.expert_names for label in labels)
+        self.num_experts: int = len(self.names)
+        meta_learner.init(self.num_experts, like.detach())
+
+    @classmethod
+    def from_kernels(
+        cls,
+        kernels: Sequence[Kernel],
+        num_inputs: int,
+        num_features: int,
+        meta_learner: MetaLearner,
+        *,
+        noise: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """Static Gaussian experts on random Fourier features, one for each kernel, hyperparameters as they are.
+
+        Args:
+            kernels: M stationary kernels, of any classes with a spectral form, without a batch.
+            num_inputs: Number of input columns D.
+            num_features: Number of features F of each expert, even.
+            meta_learner: The rule that weighs them.
+            noise: Noise variances of the experts, shape (M,).
+            generator: Source of randomness; torch's global one if ``None``.
+
+        Raises:
+            TypeError: If a kernel's class has no spectral form.
+            ValueError: If there is no kernel, noise variances are not M positive numbers, or F is too small.
+
+        Example:
+            >>> import torch
+            >>> from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+            >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+            >>> kernels = [
+            ...     ScaleKernel(RBFKernel()).double(),
+            ...     ScaleKernel(MaternKernel()).double(),
+            ... ]
+            >>> noise = torch.tensor([0.1, 0.2], dtype=torch.float64)
+            >>> Ensemble.from_kernels(
+            ...     kernels, 1, 50, BayesianModelAveraging(), noise=noise
+            ... ).num_experts
+            2
+        """
+        if noise.shape != (len(kernels),) or not bool((noise > 0).all()):
+            raise ValueError(f"noise must be {len(kernels)} positive variances, got shape {tuple(noise.shape)}")
+        experts = []
+        for kernel, variance in zip(kernels, noise, strict=True):
+            features = RandomFourierFeatures.from_kernel(kernel, num_inputs, num_features, generator=generator)
+            likelihood = GaussianLikelihood(noise_constraint=Positive()).to(features.prior_variance)
+            likelihood.noise = variance.to(features.prior_variance).reshape(1)
+            experts.append(GaussianExpert(features, likelihood))
+        return cls(experts, meta_learner)
+
+    def __repr__(self) -> str:
+        return ensemble_text("Ensemble", self.expert_names, None, type(self.meta_learner).__name__)
+
+    def init(self) -> EnsembleState:
+        """State before any data."""
+        return self.init_layers()._replace(experts=tuple(expert.init() for expert in self.experts))
+
+    def init_layers(self) -> EnsembleState:
+        """The same without the states of experts."""
+        like = self.experts[0].features.prior_variance.detach()
+        meta = self.meta_learner.init(self.num_experts, like)
+        bank, memory = self.layers.bank, self.memory
+        return EnsembleState(
+            (),
+            meta,
+            None if bank is None else bank.init(len(self.expert_names), like),
+            None if memory is None else memory.init(like),
+            self.init_guests(like),
+            init_quarantine(len(self.expert_names), like.device),
+        )
+
+    def init_guests(self, like: Tensor) -> Tensor | None:
+        """What is counted of guests before any row, (9, G), on the device of ``like``; ``None`` without guests."""
+        guests = [e for e in self.experts if isinstance(e, ExternalExpert) for _ in range(e.num_experts)]
+        return init_tally([e.guest.initial is not None for e in guests], like.device) if guests else None
+
+    def bind(self) -> tuple[BoundExpert, ...]:
+        """Read all hyperparameters once; experts that share a feature map share its bound function."""
+        bound = tuple(expert.bind() for expert in self.experts)
+        first: dict[int, BoundExpert] = {}
+        for expert, b in zip(self.experts, bound, strict=True):
+            b.features = first.setdefault(id(expert.features), b).features
+        return bound
+
+    def update(self, state: EnsembleState, X: Tensor, y: Tensor) -> tuple[EnsembleState, EnsemblePredictions]:
+        """Predict and learn a block of targets; any blocking gives the same numbers.
+
+        Args:
+            state: State before the block.
+            X: Inputs in the order of time, shape (B, D).
+            y: Targets, shape (B,); NaN where missing.
+
+        Returns:
+            The state after the block, and the predictions made before each target.
+
+        Raises:
+            ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, a target is
+                infinite, or an expert is in quarantine.
+            TypeError: If a dtype is wrong.
+            NumericalError: If an expert's predictive covariance is not positive definite.
+        """
+        self.check_block(X, y)
+        if state.quarantine is not None and not readable_all(state.quarantine.until == 0):
+            raise ValueError("some experts of this state are in quarantine, which an OnlineEnsemble looks after")
+        bound = self.bind()
+        states: list[FilterState] = []
+
+        def stage(inputs: Tensor, targets: Tensor, root: Tensor | None) -> Predictions:
+            states.clear()
+            parts = []
+            for expert_state, b, Phi in zip(state.experts, bound, evaluate(bound, inputs), strict=True):
+                if root is None:
+                    after, part = b.update_block(expert_state, Phi, targets)
+                else:
+                    after, part = b.update_block(expert_state, Phi * root.unsqueeze(-1), targets * root)
+                states.append(after)
+                parts.append(part)
+            return flatten(parts)
+
+        missing = missing_rows(y)
+        done = run_block(self.layers, state, X, y, stage, missing=missing)
+        predictions = done.predictions._replace(responses=responses_of(bound))
+        after = EnsembleState(tuple(states), done.meta, done.innovations, done.history, done.guests, state.quarantine)
+        return after, predictions
+
+    def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
+        """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
+        self.check_inputs(X)
+        return predict_mixture(self.layers, self.bind(), state, X, out=places_out(state.quarantine))
+
+    def check_inputs(self, X: Tensor) -> None:
+        """Raise a clear error if X (N, D) is not a legal input."""
+        like = self.experts[0].features.prior_variance
+        check_inputs(X, self.num_inputs, like, self.bounded_features(), self.forecasts)
+
+    def check_block(self, X: Tensor, y: Tensor) -> None:
+        """Raise a clear error if X (B, D) and y (B,) are not a legal block."""
+        self.check_inputs(X)
+        check_targets(X, y, self.num_outputs)
+        for expert in self.experts:
+            expert.check_targets(y)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether targets are single real numbers."""
+        return self.num_outputs is None and not any(isinstance(e, LaplaceExpert) for e in self.experts)
+
+    def bounded_features(self) -> tuple[FeatureMap, ...]:
+        """The distinct feature maps that are not valid everywhere."""
+        maps = {id(e.features): e.features for e in self.experts if e.features.domain is not None}
+        return tuple(maps.values())
+
+
+def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
+    r"""Features of each expert object at X (B, D), each (\*batch, B, F); a shared map is evaluated once."""
+    values: dict[int, Tensor] = {}
+    shared = without_columns(X, sorted({place for b in bound for place in _columns_of(b)}))
+    for b in bound:
+        key = id(b.features)
+        if key not in values:
+            own = _columns_of(b)
+            values[key] = b.features(X[:, own] if own else shared)
+    return [values[id(b.features)] for b in bound]
+
+
+def predict_mixture(
+    layers: Layers,
+    bound: Sequence[BoundExpert],
+    state: EnsembleState,
+    X: Tensor,
+    extra: Tensor | None = None,
+    *,
+    out: Sequence[int] = (),
+    first_row: int = 0,
+) -> AnyMixture:
+    """Predict one step ahead at each row of X (N, D) from bound experts and a state, without those that are out.
+
+    Nor, at a row, those whose numbers overflow there. Rows may have further noise.
+
+    Raises:
+        NumericalError: If no expert that has weight is left at a row; counts rows from ``first_row``.
+    """
+    features = evaluate(bound, next_inputs(layers, state, X))
+    parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, features, strict=True)]
+    steps = flatten(parts)
+    if extra is not None:
+        steps = widened(steps, torch.full_like(extra, torch.nan), extra)
+    absent = find_absent(steps, layers.guests)
+    if out:
+        absent = torch.zeros_like(steps.log_prob, dtype=torch.bool) if absent is None else absent
+        absent[list(out)] = True
+    failed = unsound(steps, [*layers.guests, *out])
+    if failed is not None:
+        absent, steps = failed if absent is None else absent | failed, marked(steps, failed)
+    if layers.bank is not None and state.innovations is not None:
+        steps = beside(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
+    # A copy: the weights may be the state's own memory, which the next row changes.
+    log_weights = layers.rule.log_weights(state.meta).clone()
+    if absent is not None:
+        log_weights = awake_weights(log_weights, absent.repeat_interleave(layers.num_copies, 0), first_row)
+    return make_mixture(log_weights, steps, responses_of(bound))
+
+
+def _columns_of(expert: Expert | BoundExpert) -> list[int]:
+    """Places of the forecasts that an expert alone sees."""
+    return list(expert.columns) if isinstance(expert, ExternalExpert | BoundExternal) else []
+
+
+def _places_of_guests(experts: Sequence[Expert]) -> tuple[int, ...]:
+    """Places of the experts that may say nothing of a row."""
+    start, places = 0, list[int]()
+    for expert in experts:
+        if isinstance(expert, ExternalExpert):
+            places += range(start, start + expert.num_experts)
+        start += expert.num_experts
+    return tuple(places)
+
+
+def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:
+    """Raise unless innovation models, remembered targets and outliers mean something for the targets."""
+    if ensemble.num_outputs is not None or any(isinstance(e.bind(), BoundLaplace) for e in ensemble.experts):
+        raise ValueError(
+            "innovation models, remembered targets and an outlier threshold are for targets of one real number; leave "
+            "them out"
+        )
+    if outlier_threshold is not None and not 1 <= outlier_threshold < math.inf:
+        raise ValueError(f"outlier_threshold must be at least one standard deviation, got {outlier_threshold}")
+
+
+def next_inputs(layers: Layers, state: EnsembleState, X: Tensor) -> Tensor:
+    """Rows X (N, D) that all come next as the experts see them, with the last targets behind them, (N, D + P)."""
+    if layers.memory is None or state.history is None:
+        return X
+    return torch.cat([X, layers.memory.next_columns(state.history, X.shape[0])], dim=-1)
+
+
+def responses_of(bound: Sequence[BoundExpert]) -> tuple[Response, ...]:
+    """How the experts with a likelihood turn latent values into targets; empty where there are none."""
+    found = [b for b in bound if isinstance(b, BoundLaplace)]
+    shapes = [b.prior_variance.shape for b in found]
+    return tuple(Response(b.likelihood, b.predictive, s.numel(), s) for b, s in zip(found, shapes, strict=True))

@@ -1,0 +1,214 @@
+"""A block of fixed length in fixed memory, of which the host reads no number: what a CUDA graph can record.
+
+The code of an ensemble asks for numbers here and there: is a prediction sound, is a target possible? A block takes the
+usual answers for granted (:func:`~gp_ensembles.numerics.reductions.assuming`) and looks afterwards, on the device: if
+one was wrong, or a target is an outlier, the block teaches nothing, nor does any after it, until the host has looked
+after it. What is asked in other ways cannot be read under ``torch.func.vmap``, and the code goes the way that is right
+for all numbers; so the block is run there, along an axis of length one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
+from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, flatten, unsound
+from gp_ensembles.engine.state import EnsembleState, named_tensors
+from gp_ensembles.engine.weighing import innovate, weigh, within_reach
+from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.filters.block import condition_block
+from gp_ensembles.filters.states import FilterState, GaussianState, Predictions, StepPredictions
+from gp_ensembles.filters.transitions import RandomWalk, make_schedule
+from gp_ensembles.innovations import InnovationState
+from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.reductions import assuming
+
+
+class Progress(NamedTuple):
+    """What blocks that run one after the other tell one another, and the host when it asks.
+
+    Attributes:
+        stopped: Whether a block was left to the host, and all after it, shape ().
+        num_done: How many were learned, shape ().
+    """
+
+    stopped: Tensor
+    num_done: Tensor
+
+
+class FixedBlock:
+    r"""Predicts and learns blocks of one length.
+
+    Args:
+        ensemble: The ensemble.
+        state: Its state, without guests; changed in place.
+        num_rows: Length B.
+        has_gaps: Whether targets may be missing.
+        progress: Shared by all blocks of a stream.
+
+    Attributes:
+        X: Where the inputs go, shape (B, D).
+        y: Where the targets go, shape (B,).
+        said: What was said before each target, for :meth:`predictions`, shape (R, B).
+    """
+
+    y: Tensor
+
+    def __init__(
+        self, ensemble: Ensemble, state: EnsembleState, num_rows: int, has_gaps: bool, progress: Progress
+    ) -> None:
+        like = state.meta.log_weights
+        self._layers, self._bound = ensemble.layers, ensemble.bind()
+        self._experts = [_expert(*both) for both in zip(self._bound, state.experts, strict=True)]
+        self._responses = tuple(response.frozen() for response in responses_of(self._bound))
+        self._state, self._has_gaps, self._progress = state, has_gaps, progress
+        self._kind: type[Predictions] = StepPredictions
+        self.X, self.y = like.new_zeros(num_rows, ensemble.num_inputs), like.new_zeros(num_rows)
+        self.said: Tensor = torch.empty_like(self._run()[1])
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """Predict the block and, unless it or one before it is left to the host, learn it."""
+        fine, said, *learned = self._run()
+        keep = fine & ~self._progress.stopped
+        self._learn(iter(learned), keep)
+        self._progress.num_done.add_(keep)
+        self._progress.stopped.logical_or_(~fine)
+        self.said.copy_(said)
+
+    def predictions(self, said: Tensor) -> EnsemblePredictions:
+        """Predictions of N rows from what was said before their targets, (R, N)."""
+        num = len(self._state.meta.log_weights)
+        mean, variance, log_prob = said[:3]
+        log_weights, *steps = said[3:].split(num)
+        return EnsemblePredictions(mean, variance, log_prob, log_weights, self._kind(*steps), self._responses)
+
+    @torch.no_grad()
+    def _run(self) -> tuple[Tensor, ...]:
+        """Whether all is fine, what was said, and what is to be learned."""
+        tensors = [value for _, value in named_tensors(self._state)]
+        given = [part.unsqueeze(0) for part in (self.X, self.y, *tensors)]
+        results: tuple[Tensor, ...] = torch.func.vmap(self._one)(*given)
+        return tuple(part.squeeze(0) for part in results)
+
+    def _one(self, X: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        with assuming() as asked:
+            rest, said, *learned = self._block(X, y, *tensors)
+        return torch.stack([rest, *asked]).all(), said, *learned
+
+    def _block(self, X: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        layers, state = self._layers, with_tensors(self._state, iter(tensors))
+        y = within_reach(layers, y)
+        history, inputs = None, X
+        if layers.memory is not None and state.history is not None:
+            history, columns = layers.memory.columns(state.history, y, is_complete=not self._has_gaps)
+            inputs = torch.cat([X, columns], dim=-1)
+        parts, learned = [], list[Tensor]()
+        for expert, before, Phi in zip(self._experts, state.experts, evaluate(self._bound, inputs), strict=True):
+            part, taught = expert.stage(before, Phi, y)
+            parts.append(part)
+            learned += taught
+        own = flatten(parts)
+        unsound(own)  # asks
+        missing = y.isnan() if self._has_gaps else None
+        innovations, steps = innovate(layers, state.innovations, own, y, None, missing, None)
+        meta, output = weigh(layers.rule, state.meta, steps.log_prob, None, missing)
+        said = assemble(steps, output.log_weights, output.log_prob)
+        fine = self._fine(said, y)
+        self._kind = type(steps)
+        rows = torch.cat([torch.stack(list(said[:3])), said.log_weights, *steps])
+        learned += [*meta, *(innovations or ()), *([] if history is None else [history])]
+        return fine, rows, *learned
+
+    def _fine(self, said: EnsemblePredictions, y: Tensor) -> Tensor:
+        """Whether all targets are possible and none is an outlier."""
+        fine = (said.log_prob.isfinite() | y.isnan()).all()
+        if self._layers.outlier_threshold is not None:
+            far = (y - said.mean).abs() > self._layers.outlier_threshold * said.variance.sqrt()
+            fine = fine & ~far.any()
+        return fine
+
+    def _learn(self, learned: Iterator[Tensor], keep: Tensor) -> None:
+        """Change the state by what experts and layers were taught, if ``keep`` is set."""
+        for expert in self._experts:
+            expert.learn(learned, keep)
+        state = self._state
+        layers = [*state.meta, *(state.innovations or ()), *([] if state.history is None else [state.history])]
+        for old in layers:
+            old.copy_(torch.where(keep, next(learned), old))
+
+
+class _Expert(ABC):
+    """An expert object on its state."""
+
+    @abstractmethod
+    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+        """Predictions, and what the block teaches, from the state as a function of which it is to be computed."""
+
+    @abstractmethod
+    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+        """Change the state by what was taught, if ``keep`` is set; NaN stays out."""
+
+
+@final
+class _Anew(_Expert):
+    """Any expert: what the block teaches is a whole new state."""
+
+    def __init__(self, bound: BoundExpert, state: FilterState) -> None:
+        self._bound, self._state = bound, state
+
+    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+        """See :meth:`_Expert.stage`."""
+        after, steps = self._bound.update_block(before, Phi, y)
+        return steps, list(after)
+
+    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+        """See :meth:`_Expert.learn`."""
+        for old in self._state:
+            old.copy_(torch.where(keep, next(taught), old))
+
+
+@final
+class _InPlace(_Expert):
+    """Gaussian experts in covariance form: the block teaches a gain, and large states are gone through once."""
+
+    def __init__(self, bound: BoundGaussian, state: GaussianState) -> None:
+        self._bound = bound
+        self._moments = state.moments.view(-1, *state.moments.shape[-2:])
+        self._diagonal = state.moments[..., :-1].diagonal(dim1=-2, dim2=-1)
+
+    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+        """See :meth:`_Expert.stage`."""
+        assert isinstance(before, GaussianState)
+        bound = self._bound
+        walk = make_schedule(bound.transition, len(y), bound.prior_variance).walk
+        gain, steps = condition_block(before, Phi, y, bound.noise, walk)
+        return steps, [gain.left, gain.right, *([] if gain.drift is None else [gain.drift])]
+
+    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+        """See :meth:`_Expert.learn`."""
+        left, right = (torch.where(keep, next(taught), 0.0) for _ in range(2))
+        num = len(self._moments)
+        left, right = left.reshape(num, *left.shape[-2:]), right.reshape(num, *right.shape[-2:])
+        self._moments.baddbmm_(left.mT, right, alpha=-1)
+        if self._bound.transition is not None:
+            self._diagonal.add_(torch.where(keep, next(taught), 0.0))
+
+
+def _expert(bound: BoundExpert, state: FilterState) -> _Expert:
+    is_plain = bound.transition is None or type(bound.transition) is RandomWalk
+    if is_plain and isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
+        return _InPlace(bound, state)
+    return _Anew(bound, state)
+
+
+def with_tensors(like: EnsembleState, tensors: Iterator[Tensor]) -> EnsembleState:
+    """A state of other tensors, in the order of :func:`~gp_ensembles.engine.state.named_tensors`."""
+    experts = tuple(type(part)(*(next(tensors) for _ in part)) for part in like.experts)
+    meta = MetaState(*(next(tensors) for _ in like.meta))
+    innovations = None if like.innovations is None else InnovationState(*(next(tensors) for _ in like.innovations))
+    return EnsembleState(experts, meta, innovations, None if like.history is None else next(tensors))

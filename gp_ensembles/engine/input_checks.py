@@ -1,0 +1,135 @@
+"""Whether inputs and targets fit one another and an ensemble; the messages name the argument and the mend."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.features.base import FeatureMap, check_matrix
+
+
+def check_rows(X: Tensor, num_inputs: int | None) -> None:
+    """Raise unless X is a finite matrix (N, D); D is any number of columns if ``num_inputs`` is ``None``.
+
+    Raises:
+        TypeError: If X is not a floating point tensor.
+        ValueError: If its shape is wrong or an entry is not finite.
+    """
+    if isinstance(X, Tensor) and X.ndim < 2:
+        wanted = "D" if num_inputs is None else num_inputs
+        if X.ndim == 0:
+            hint = "use X.reshape(1, 1) for one row of one column"
+        elif num_inputs is not None and num_inputs > 1 and X.shape[0] == num_inputs:
+            hint = "use X.unsqueeze(0) for one row"
+        else:
+            hint = "use X.unsqueeze(-1) for N rows of one column"
+        raise ValueError(f"X must have shape (N, {wanted}), got {tuple(X.shape)}; {hint}")
+    check_matrix(X, num_inputs)
+
+
+def check_inputs(
+    X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[FeatureMap], forecasts: Sequence[int] = ()
+) -> None:
+    """Raise unless X is a finite (N, D) matrix with the dtype and device of ``like``, inside every domain.
+
+    Columns of forecasts may be NaN or infinite, and no domain knows them.
+    """
+    if forecasts and isinstance(X, Tensor) and X.ndim == 2 and X.shape[1] == num_inputs:
+        X, num_inputs = without_columns(X, forecasts), num_inputs - len(forecasts)
+    check_rows(X, num_inputs)
+    if X.ndim != 2 or X.shape[0] == 0:
+        raise ValueError(f"X must have shape (N, {num_inputs}) with at least one row, got {tuple(X.shape)}")
+    if X.dtype != like.dtype or X.device != like.device:
+        raise TypeError(f"X is {X.dtype} on {X.device}, the ensemble {like.dtype} on {like.device}; use X.to(...)")
+    for features in bounded:
+        features.check_inputs(X)
+
+
+def without_columns(X: Tensor, columns: Sequence[int]) -> Tensor:
+    """The other columns of X (N, D).
+
+    Example:
+        >>> without_columns(torch.tensor([[1.0, 2.0, 3.0]]), [1])
+        tensor([[1., 3.]])
+    """
+    return X[:, [j for j in range(X.shape[1]) if j not in columns]] if columns else X
+
+
+def check_real_numbers(X: Tensor, y: Tensor) -> None:
+    """Raise unless targets are a tensor of the dtype and on the device of X.
+
+    Raises:
+        TypeError: Naming the conversion.
+    """
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y must be a tensor, got {type(y).__name__}; use torch.as_tensor(y, dtype=X.dtype)")
+    if not y.is_floating_point():
+        raise TypeError(f"y must be of one floating point dtype with X, {X.dtype}, got {y.dtype}; use y.to(X.dtype)")
+    if y.dtype != X.dtype or y.device != X.device:
+        raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; give both one dtype and device")
+
+
+def check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> bool:
+    """Raise unless y belongs to the B >= 1 rows of X; tell whether any target is missing (NaN).
+
+    Args:
+        X: Legal inputs, shape (B, D).
+        y: Targets, shape (B, O); (B,) if ``num_outputs`` is ``None``.
+        num_outputs: Number of outputs O.
+
+    Raises:
+        ValueError: If the shape is wrong.
+        TypeError: If y is no tensor, or of another dtype or device.
+    """
+    check_real_numbers(X, y)
+    num_rows = X.shape[0]
+    if y.shape[:1] != X.shape[:1] or y.ndim != (1 if num_outputs is None else 2):
+        wanted = f"({num_rows},)" if num_outputs is None else f"({num_rows}, {num_outputs})"
+        raise ValueError(f"y must have shape {wanted}, a target for each row of X, got {tuple(y.shape)}{_hint(y, X)}")
+    return y.device.type != "meta" and bool(torch.isnan(y).any())
+
+
+def missing_rows(y: Tensor) -> Tensor:
+    """Which rows have no target, (B,), of targets (B,) or (B, O); a row of which one output was observed has one.
+
+    Example:
+        >>> import torch
+        >>> missing_rows(torch.tensor([[torch.nan, 1.0], [torch.nan, torch.nan]]))
+        tensor([False,  True])
+    """
+    missing = torch.isnan(y)
+    return missing if y.ndim == 1 else missing.all(-1)
+
+
+def _hint(y: Tensor, X: Tensor) -> str:
+    if y.shape == (X.shape[0], 1):
+        return "; use y.squeeze(-1)"
+    if y.shape == (X.shape[0],):
+        return "; use y.unsqueeze(-1) if there is one output"
+    if y.ndim == 2 and y.shape[0] == X.shape[0]:
+        return "; for several outputs use MultiOutputExpert"
+    return ""
+
+
+def check_made(argument: str, value: object, kind: type, example: str) -> None:
+    """Raise unless an argument is an object of a kind, and say so if it is the class itself.
+
+    Args:
+        argument: What the argument is called.
+        value: What was given.
+        kind: The class that it must be of.
+        example: How such an object is made.
+
+    Raises:
+        TypeError: Naming the argument and the mend.
+
+    Example:
+        >>> check_made("target", 3.0, float, "3.0")
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{argument} must be an object such as {example}, got {describe_argument(value)}")
+
+
+def describe_argument(value: object) -> str:
+    """What was given, with a hint if it is a class in place of an object."""
+    return f"the class {value.__name__}: call it" if isinstance(value, type) else repr(value)

@@ -1,0 +1,55 @@
+"""Whether a file's states were learned by an ensemble of the same parts, which shapes alone do not tell."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.innovations import InnovationModel
+
+
+def parts_in_words(ensemble: Ensemble) -> dict[str, str]:
+    """What an ensemble is made of besides numbers, by name: plain, for files.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.experts import GaussianExpert
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.meta_learners import FixedShare
+        >>> ensemble = Ensemble([GaussianExpert(LinearFeatures(1, torch.tensor(1.0)))], FixedShare())
+        >>> parts_in_words(ensemble)["meta_learner"]
+        'FixedShare'
+    """
+    layers = ensemble.layers
+    modules = ((name.removeprefix("_modules_of_"), module) for name, module in ensemble.named_modules())
+    kinds = {name: type(module).__name__ for name, module in modules if name}
+    return {
+        "experts": ", ".join(ensemble.names),
+        **kinds,
+        "innovation models": "; ".join(_in_words(model) for model in (layers.bank.models if layers.bank else ())),
+        "lags": "none" if layers.memory is None else repr(tuple(layers.memory.lags)),
+        "outlier threshold": "none" if layers.outlier_threshold is None else f"{layers.outlier_threshold:g}",
+    }
+
+
+def _in_words(model: InnovationModel) -> str:
+    return ", ".join(f"{name} {float(value):g}" for name, value in asdict(model).items())
+
+
+def check_parts(ensemble: Ensemble, other: Mapping[str, str], where: object) -> None:
+    """Raise unless words that :func:`parts_in_words` wrote into a file are those of an ensemble.
+
+    Args:
+        ensemble: The ensemble.
+        other: The words; none in files of earlier versions, which are taken for alike.
+        where: The file or folder.
+
+    Raises:
+        ValueError: Naming the first part that differs.
+    """
+    own = parts_in_words(ensemble)
+    for name in [*own, *other] if other else ():
+        if own.get(name) != other.get(name):
+            raise ValueError(
+                f"{where} has another ensemble: {name} is {other.get(name, 'not there')} there and "
+                f"{own.get(name, 'not there')} here; build the ensemble as it was built then"
+            )

@@ -1,0 +1,499 @@
+"""The shell that owns a state: what a user keeps, feeds, saves and loads."""
+
+import copy
+import math
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from gp_ensembles.distributions.latent_mixture import LatentMixture
+from gp_ensembles.engine.bound import BoundEnsemble
+from gp_ensembles.engine.ensemble import (
+    Ensemble,
+    evaluate,
+    predict_mixture,
+)
+from gp_ensembles.engine.failures import Block, ExpertFailureError, explain
+from gp_ensembles.engine.guest_tally import next_weights
+from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, missing_rows
+from gp_ensembles.engine.interrupts import uninterrupted
+from gp_ensembles.engine.loading import check_shapes
+from gp_ensembles.engine.one_row import RowEnsemble
+from gp_ensembles.engine.pace import Pace
+from gp_ensembles.engine.predictions import (
+    AnyMixture,
+    EnsemblePredictions,
+    concatenate_mixtures,
+    concatenate_predictions,
+)
+from gp_ensembles.engine.quarantine import (
+    Quarantine,
+    QuarantineReport,
+    init_quarantine,
+    quarantine_reports,
+    weights_without,
+)
+from gp_ensembles.engine.recorded import CannotRecordError, Recording, observe_recorded
+from gp_ensembles.engine.runner import Runner
+from gp_ensembles.engine.runners import CompactRunner, SilentRunner, scatter
+from gp_ensembles.engine.sizes import check_answers_fit, check_states_fit, usual_block_size
+from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, way_back
+from gp_ensembles.engine.turns import Turns, in_turns
+from gp_ensembles.engine.twins import Lanes, Twins, find_twins, lay_together
+from gp_ensembles.engine.watch import Watch
+from gp_ensembles.engine.weighing import run_block
+from gp_ensembles.filters.states import (
+    ExternalState,
+    FilterState,
+    GaussianState,
+    MultiOutputState,
+    Predictions,
+    RefittedState,
+    SquareRootState,
+    StructuralState,
+    WindowState,
+)
+from gp_ensembles.innovations import InnovationState
+from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.display import ensemble_html, ensemble_text
+
+_WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
+_PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
+_USUAL = Pace()
+
+
+@in_turns(learning=["observe"], reading=["predict", "condition_on", "state", "log_weights"])
+class OnlineEnsemble(nn.Module):
+    """An ensemble and its state: learns from blocks of any length, predicts, saves and loads.
+
+    Learning is not differentiable; for gradients through a stream use :class:`Ensemble` itself. The state
+    lives in buffers, so ``state_dict`` holds everything (hyperparameters, features, posteriors, weights) and
+    loads, weights only, into a fresh object built the same way. One thread learns, others may predict beside it.
+
+    Args:
+        ensemble: The ensemble.
+        state: State to start from; before any data by default. It is copied.
+        block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
+
+    Attributes:
+        records: Whether blocks are recorded as CUDA graphs and replayed, where they can be; ``None`` for on a GPU only.
+        why_eager: Why they cannot be, once that was tried; ``None`` if nothing stands against it.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.experts import GaussianExpert
+        >>> from gp_ensembles.features import LinearFeatures
+        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+        >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
+        >>> expert = GaussianExpert(features)
+        >>> online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> before = online.observe(X, 3 * X.squeeze(-1))
+        >>> after = online.predict(X[-1:])
+        >>> bool((after.mean - 3).abs() < 0.3 * (before.mean[0] - 3).abs())
+        True
+    """
+
+    def __init__(self, ensemble: Ensemble, state: EnsembleState | None = None, block_size: int | None = None) -> None:
+        super().__init__()
+        self.turns: Turns = Turns()
+        if block_size is not None and block_size < 1:
+            raise ValueError(f"block_size must be positive, got {block_size}")
+        check_made("ensemble", ensemble, Ensemble, "Ensemble([expert], FixedShare())")
+        self.ensemble = ensemble
+        self.block_size: int = block_size or usual_block_size(ensemble.experts)
+        check_states_fit(ensemble.experts, self.block_size, ensemble.experts[0].features.prior_variance)
+        start = ensemble.init() if state is None else state
+        self.records: bool | None = None
+        self.why_eager: str | None = None
+        self._bound_ensemble: BoundEnsemble | None = None
+        self._kinds = tuple(type(part) for part in start.experts)
+        if start.quarantine is None:
+            start = start._replace(quarantine=init_quarantine(len(ensemble.expert_names), start.meta.num_seen.device))
+        self._has_layers = start.innovations is not None, start.history is not None, start.guests is not None
+        for name, value in named_tensors(start):
+            self.register_buffer(name, value.detach().clone())
+        self._lay_together()
+        before_loading: Callable[..., object] = self.register_load_state_dict_pre_hook
+        before_loading(_match_forms)
+        before_saving: Callable[..., object] = self.register_state_dict_pre_hook
+        before_saving(OnlineEnsemble._settle)
+
+    @property
+    def state(self) -> EnsembleState:
+        """The state, by reference: copy it before you keep it."""
+        self._settle()
+        experts: list[FilterState] = []
+        for number, kind in enumerate(self._kinds):
+            experts.append(kind(*(self._buffer(f"expert_{number}_{field}") for field in kind._fields)))
+        meta = MetaState(*(self._buffer(f"meta_{field}") for field in MetaState._fields))
+        innovations = history = None
+        if self._has_layers[0]:
+            innovations = InnovationState(*(self._buffer(f"innovations_{field}") for field in InnovationState._fields))
+        if self._has_layers[1]:
+            history = self._buffer("history")
+        guests = self._buffer("guests") if self._has_layers[2] else None
+        quarantine = Quarantine(*(self._buffer(f"quarantine_{field}") for field in Quarantine._fields))
+        return EnsembleState(tuple(experts), meta, innovations, history, guests, quarantine)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the M experts."""
+        return self.ensemble.names
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Log weights in force for the next target, shape (M,); none for experts in quarantine.
+
+        Nor for guests that were absent from the last row.
+        """
+        layers, state = self.ensemble.layers, self.state
+        log_weights = weights_without(layers.rule.log_weights(state.meta), state.quarantine, layers.num_copies)
+        if state.guests is None:
+            return log_weights
+        return next_weights(log_weights, state.guests, layers.guests, layers.num_copies)
+
+    @property
+    def failures(self) -> tuple[QuarantineReport, ...]:
+        """Experts that have failed, and when those in quarantine return; rows as the weight rule counts them."""
+        quarantine = self.state.quarantine
+        assert quarantine is not None
+        return quarantine_reports(quarantine, self.ensemble.expert_names)
+
+    @torch.no_grad()
+    def observe(self, X: Tensor, y: Tensor, pace: Pace | None = None) -> EnsemblePredictions:
+        """Predict each target, then learn it; a rejected call leaves everything as it was.
+
+        So does an interruption by Ctrl-C, save for one that comes while a block that is the whole call is being
+        written to the state: it takes effect when that is done.
+
+        An expert that fails, at a row with or without a target, is kept out for a while, see
+        :mod:`~gp_ensembles.engine.quarantine` and :attr:`failures`.
+
+        Args:
+            X: Inputs in the order of time, shape (N, D).
+            y: Targets, shape (N,); NaN where a target was not observed.
+            pace: Time between the rows, and their further noise; ``None`` for one step each and none.
+
+        Returns:
+            Predictions made before each target.
+
+        Raises:
+            ValueError: If a shape is wrong, an input is not finite or outside a feature map's domain, or a
+                target is infinite.
+            TypeError: If a dtype or device is wrong.
+            NumericalError: If the last expert that has weight fails: its predictive covariance is not positive
+                definite, or its variance not a number any more, or its mean overflows; names the expert
+                and the row of this call.
+        """
+        bound = self._bind()
+        bound.settle()
+        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
+        check_answers_fit(X, self.ensemble.num_experts)
+        has_gaps = check_targets(X, y, self.ensemble.num_outputs)
+        for expert in bound.checkers:
+            expert.check_targets(y)
+        pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
+        if len(X) and self._recording() is not None:
+            return self._observe_recorded(X, y, has_gaps, pace)
+        return self._observe_watched(X, y, has_gaps, pace)
+
+    def _observe_watched(self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace) -> EnsemblePredictions:
+        """Rows that were checked, with a look at whoever fails; all or none."""
+        bound, first = self._bind(), None
+        if not bound.out:
+            try:
+                return self._observe_rows(X, y, has_gaps, pace, bound)
+            except ExpertFailureError as failure:
+                first = failure
+        watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._read_anew)
+        return watch.observe(X, y, has_gaps, pace, first)
+
+    def _observe_recorded(self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace) -> EnsemblePredictions:
+        """The same from recorded blocks."""
+
+        def by_host(rows: Tensor, targets: Tensor, part: Pace) -> EnsemblePredictions:
+            return self._observe_watched(rows, targets, has_gaps and bool(targets.isnan().any()), part)
+
+        restore = way_back(self.state, X.shape[0])
+        try:
+            return observe_recorded(self._recording, by_host, X, y, pace, self.block_size, has_gaps)
+        except BaseException as error:
+            with uninterrupted():
+                restore()
+                self._read_anew()
+            if not isinstance(error, CannotRecordError):
+                raise
+            self.why_eager = str(error)
+            return self._observe_watched(X, y, has_gaps, pace)
+
+    def _recording(self) -> Recording | None:
+        """The blocks that are recorded; ``None`` where there are none, or an expert is out."""
+        wanted = self.device.type == "cuda" if self.records is None else self.records
+        if not wanted or self.why_eager is not None or (bound := self._bind()).out:
+            return None
+        if bound.recording is None:
+            size = min([self.block_size, *bound.limits])
+            try:
+                bound.recording = Recording(self.ensemble, bound.state, size)
+            except CannotRecordError as error:
+                self.why_eager = str(error)
+        return bound.recording
+
+    def _observe_rows(
+        self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace, bound: BoundEnsemble | None = None
+    ) -> EnsemblePredictions:
+        """Rows that were checked, with those experts that are in."""
+        bound = self._bind() if bound is None else bound
+        size = min([self.block_size, *bound.limits]) if pace.steps is None else self._block_of(pace.steps, bound.limits)
+        if X.shape[0] <= size and not bound.out:
+            return self._observe_block(bound, bound.lanes, X, y, has_gaps, pace=pace)
+        restore = way_back(self.state, X.shape[0])
+        try:
+            return self._observe_blocks(bound, X, y, has_gaps, size, pace)
+        except BaseException:
+            with uninterrupted():
+                restore()
+            raise
+
+    @torch.no_grad()
+    def predict(self, X: Tensor, pace: Pace | None = None) -> AnyMixture:
+        """Predict one step ahead at each row of X (N, D) on its own, or by its pace; learns nothing.
+
+        Experts whose numbers overflow at a row have no weight there.
+
+        Raises:
+            ValueError: As in :meth:`observe`.
+            TypeError: As in :meth:`observe`.
+            NumericalError: If no expert that has weight predicts a row; names it.
+        """
+        bound = self._bind()
+        bound.settle()
+        check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
+        layers, state = self.ensemble.layers, bound.state
+        pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
+        parts: list[AnyMixture] = []
+        for rows, part in pace.alike(X.shape[0], _PREDICT_ROWS):
+            experts = bound.experts if part.steps is None else [b.uneven(part.steps[:1]) for b in bound.experts]
+            known = layers, experts, state
+            parts.append(predict_mixture(*known, X[rows], part.extra, out=bound.out, first_row=rows.start))
+        mixture = concatenate_mixtures(parts)
+        return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
+
+    def condition_on(self, X: Tensor, y: Tensor) -> "OnlineEnsemble":
+        """A new ensemble that has also learned these rows; this one is unchanged. Arguments as in observe."""
+        other = copy.deepcopy(self)
+        other.observe(X, y)
+        return other
+
+    @property
+    def one_row(self) -> RowEnsemble | None:
+        """What predicts and learns a row by itself, in the memory of the state; ``None`` where blocks do.
+
+        Read nothing of the state in between but through :attr:`state` or ``state_dict``.
+        """
+        bound = self._bind()
+        return None if bound.out else bound.row
+
+    def _observe_block(
+        self,
+        bound: BoundEnsemble,
+        lanes: Lanes,
+        X: Tensor,
+        y: Tensor,
+        has_gaps: bool,
+        alive: Tensor | None = None,
+        first_row: int = 0,
+        pace: Pace = _USUAL,
+    ) -> EnsemblePredictions:
+        if pace.steps is not None:
+            lanes = lanes.uneven(pace.steps)
+
+        def stage(inputs: Tensor, targets: Tensor, root: Tensor | None) -> Predictions:
+            features = evaluate(bound.experts, inputs)
+            if root is not None:
+                features, targets = [Phi * root.unsqueeze(-1) for Phi in features], targets * root
+            return lanes.stage(bound.latent_group, features, targets, has_gaps, pace.extra)
+
+        missing = missing_rows(y) if has_gaps else None
+        try:
+            done = run_block(
+                self.ensemble.layers, bound.state, X, y, stage, missing=missing, alive=alive, out=bound.out
+            )
+        except NumericalError as error:
+            runners = [lanes.single(number) for number in range(len(bound.experts))]
+            block = Block(
+                bound.experts, bound.state.experts, runners, alive, bound.out, bound.inputs(X, y), y, first_row
+            )
+            raise explain(error, self.ensemble, block) from error
+        after = bound.state._replace(
+            meta=done.meta, innovations=done.innovations, history=done.history, guests=done.guests
+        )
+        with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
+            lanes.commit()
+            for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
+                if new is not old:
+                    old.copy_(new)
+        return done.predictions._replace(responses=bound.responses) if bound.responses else done.predictions
+
+    def _observe_blocks(
+        self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int, pace: Pace
+    ) -> EnsemblePredictions:
+        lanes = bound.lanes
+        runners = self._without(self._out_mask(bound), bound)
+        lanes = lanes.replaced(runners)
+        alive: Tensor | None = None
+        num_dead = 0
+        blocks = []
+        for number, (rows, targets) in enumerate(zip(X.split(size), y.split(size), strict=True)):
+            dead = self._dead_experts()
+            if dead is not None and int(dead.sum()) > num_dead:
+                num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
+                scatter(runners)
+                runners = self._without(dead | self._out_mask(bound), bound)
+                lanes = bound.lanes.replaced(runners)
+            gaps = has_gaps and bool(torch.isnan(targets).any())
+            part = pace.rows(slice(number * size, number * size + rows.shape[0]))
+            blocks.append(self._observe_block(bound, lanes, rows, targets, gaps, alive, number * size, part))
+        scatter(runners)
+        return concatenate_predictions(blocks)
+
+    def _block_of(self, steps: Tensor, limits: Sequence[int]) -> int:
+        """Rows of a block in which no more steps pass than transitions allow, or one."""
+        longest = max(1.0, float(steps.max()))
+        return max(1, min([self.block_size, *(int(limit / longest) for limit in limits)]))
+
+    def _dead_experts(self) -> Tensor | None:
+        """Which experts no prediction of has weight any more; ``None`` if all predictions have some."""
+        if float(self._buffer("meta_log_weights").amin()) > -math.inf:
+            return None
+        # Weights in force: a switching rule gives back to an expert what a gross error took from it altogether.
+        dead = torch.isneginf(self.ensemble.layers.rule.log_weights(self.state.meta))
+        return dead.reshape(-1, self.ensemble.layers.num_copies).all(-1)
+
+    def _out_mask(self, bound: BoundEnsemble) -> Tensor:
+        """Which experts are kept out."""
+        mask = torch.zeros(len(self.ensemble.expert_names), dtype=torch.bool, device=self.device)
+        mask[list(bound.out)] = True
+        return mask
+
+    def _without(self, silent: Tensor, bound: BoundEnsemble) -> dict[int, Runner]:
+        """Runners of those expert objects of which some experts are not run: the dead and those that are out."""
+        runners: dict[int, Runner] = {}
+        sizes = [expert.num_experts for expert in self.ensemble.experts]
+        out = self._out_mask(bound)
+        for number, (state, b, part) in enumerate(
+            zip(self.state.experts, bound.experts, silent.split(sizes), strict=True)
+        ):
+            start = sum(sizes[:number])
+            if bool(part.all()) and bool(out[start : start + sizes[number]].any()):
+                runners[number] = SilentRunner(b, state)
+            elif bool(part.any()) and not isinstance(state, _WHOLE if len(part) == 1 else _WHOLE | StructuralState):
+                runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
+        return runners
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any) -> Self:
+        """Move as any module does, or raise before; rows that are kept for long keep their precision."""
+        like = self._buffer("meta_log_weights")
+        there = fn(like.new_empty(0))  # tells where to, and in which precision
+        if there.device != like.device:
+            check_states_fit(self.ensemble.experts, self.block_size, there)
+        kept = {
+            f"expert_{number}_{field}": self._buffer(f"expert_{number}_{field}")
+            for number, kind in enumerate(self._kinds)
+            for field in kind._fields
+            if kind in (WindowState, ExternalState, StructuralState, RefittedState)
+        }
+        if self._has_layers[2]:
+            kept["guests"] = self._buffer("guests")
+        self._read_anew()  # blocks were recorded where the state was
+        self.why_eager = None
+        super()._apply(fn, *arguments)  # type: ignore[no-untyped-call]
+        for name, value in kept.items():
+            moved = self._buffer(name)
+            if moved.dtype != value.dtype:
+                self._buffers[name] = value.to(moved.device)
+        return self
+
+    def _settle(self, *_: object) -> None:
+        """Make the state whole after rows by themselves, before it is read, saved, copied or replaced."""
+        if self._bound_ensemble is not None:
+            self._bound_ensemble.settle()
+
+    def _read_anew(self) -> None:
+        """Forget what was read of hyperparameters and state."""
+        self._settle()
+        self._bound_ensemble = None
+
+    def _bind(self) -> BoundEnsemble:
+        if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
+            self._settle()
+            twins = self._lay_together()  # elsewhere since the state was moved to another device
+            with torch.no_grad():  # covariances round otherwise where gradients are kept
+                self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, twins)
+        return self._bound_ensemble
+
+    def _lay_together(self) -> list[Twins]:
+        """Bring the states of experts that are run together side by side in memory, if they are not."""
+        twins = []
+        for places in find_twins(self.ensemble.experts, self._kinds):
+            names = [f"expert_{place}_moments" for place in places]
+            twins.append(Twins(places, lay_together(self._buffers, names)))
+        return twins
+
+    @property
+    def device(self) -> torch.device:
+        """Where the state lives."""
+        return self._buffer("meta_log_weights").device
+
+    def _buffer(self, name: str) -> Tensor:
+        value = self._buffers[name]
+        assert value is not None
+        return value
+
+    def __repr__(self) -> str:
+        return ensemble_text("OnlineEnsemble", self.ensemble.expert_names, self._expert_weights(), self._rule_name())
+
+    def _repr_html_(self) -> str:
+        """A table of experts with weights as bars, for notebooks."""
+        return ensemble_html("OnlineEnsemble", self.ensemble.expert_names, self._expert_weights(), self._rule_name())
+
+    def _expert_weights(self) -> Tensor:
+        return self.ensemble.layers.by_expert(self.log_weights).exp()
+
+    def _rule_name(self) -> str:
+        return type(self.ensemble.meta_learner).__name__
+
+    def __getstate__(self) -> dict[str, object]:
+        self._settle()
+        return {**self.__dict__, "_bound_ensemble": None}
+
+
+def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
+    """Before loading: take on the form (covariance or square root) of each expert's saved state.
+
+    The form follows from the hyperparameters, which a fresh object does not have yet.
+    """
+    assert isinstance(module, OnlineEnsemble)
+    module._settle()
+    kinds: list[type[FilterState]] = []
+    forms: tuple[type[FilterState], ...] = (GaussianState, SquareRootState)
+    for number, old in enumerate(module._kinds):
+        names = {kind: [f"expert_{number}_{field}" for field in kind._fields] for kind in {old, *forms}}
+        found = (kind for kind in forms if all(prefix + name in state_dict for name in names[kind]))
+        new = next(found, old) if old in forms else old
+        if new is not old:
+            like = module._buffer(names[old][0])
+            for name in names[old]:
+                delattr(module, name)
+            for name in names[new]:
+                module.register_buffer(name, like.new_empty(state_dict[prefix + name].shape))
+        kinds.append(new)
+    for name in (f"quarantine_{field}" for field in Quarantine._fields):  # saved before there was one: nobody is out
+        state_dict.setdefault(prefix + name, torch.zeros_like(module._buffer(name)))
+    check_shapes(module, state_dict, prefix)
+    module._kinds = tuple(kinds)
+    module._bound_ensemble = None

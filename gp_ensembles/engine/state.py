@@ -1,0 +1,85 @@
+"""The state of an ensemble, the names of its tensors, and the way back to it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gp_ensembles.engine.quarantine import Quarantine
+from gp_ensembles.filters.states import FilterState, WindowState
+from gp_ensembles.filters.window import cut_, num_used
+from gp_ensembles.innovations import InnovationState
+from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.display import record_text
+
+
+class EnsembleState(NamedTuple):
+    """Everything that changes while a stream is read.
+
+    Attributes:
+        experts: State of each expert object.
+        meta: State of the weight rule.
+        innovations: State of the innovation models; ``None`` where there are none.
+        history: Last targets, gaps filled, shape (L,); ``None`` where no target is remembered.
+        guests: What is counted of each of G models from outside, a
+            :class:`~gp_ensembles.engine.guest_tally.GuestTally` in one tensor, shape (9, G); ``None`` for none.
+        quarantine: What is known of experts that have failed; ``None`` if nobody looks after them.
+    """
+
+    experts: tuple[FilterState, ...]
+    meta: MetaState
+    innovations: InnovationState | None = None
+    history: Tensor | None = None
+    guests: Tensor | None = None
+    quarantine: Quarantine | None = None
+
+    def __repr__(self) -> str:
+        return record_text(self)
+
+
+def named_tensors(state: EnsembleState) -> list[tuple[str, Tensor]]:
+    """Every tensor of a state with the name of its buffer."""
+    named = [
+        (f"expert_{number}_{field}", value)
+        for number, part in enumerate(state.experts)
+        for field, value in part._asdict().items()
+    ]
+    return named + named_layers(state)
+
+
+def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
+    """The tensors of a state that are not the experts' own, with the names of their buffers."""
+    named = [(f"meta_{field}", value) for field, value in state.meta._asdict().items()]
+    if state.innovations is not None:
+        named += [(f"innovations_{field}", value) for field, value in state.innovations._asdict().items()]
+    if state.quarantine is not None:
+        named += [(f"quarantine_{field}", value) for field, value in state.quarantine._asdict().items()]
+    further = (("history", state.history), ("guests", state.guests))
+    return [*named, *((name, value) for name, value in further if value is not None)]
+
+
+def way_back(state: EnsembleState, num_rows: int) -> Callable[[], None]:
+    """What makes a state as it is now again, in place, after at most ``num_rows`` rows were learned.
+
+    All is copied but long windows that only append these rows: of them it is enough to know where they ended.
+    """
+    ends: list[tuple[WindowState, Tensor]] = []
+    copies = [(value, value.clone()) for _, value in named_layers(state)]
+    for part in state.experts:
+        if isinstance(part, WindowState) and _only_appends(part, num_rows):
+            ends.append((part, part.num_used.clone()))
+        else:
+            copies += [(value, value.clone()) for value in part]
+
+    def restore() -> None:
+        for value, old in copies:
+            value.copy_(old)
+        for window, end in ends:
+            cut_(window, end)
+
+    return restore
+
+
+def _only_appends(state: WindowState, num_rows: int) -> bool:
+    """Whether nothing is dropped within so many rows, and nothing is ever refitted."""
+    return state.hyperparameters.shape[-1] == 0 and num_used(state) + num_rows < state.targets.shape[-1]

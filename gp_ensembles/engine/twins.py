@@ -1,0 +1,263 @@
+"""Experts on one basis that differ in how fast their weights walk, static ones among them, are run as one batch.
+
+A static expert is one whose weights walk by nothing. Such twins have one set of features, so what a block costs
+whatever its size is paid once for all of them. Their states lie side by side in one piece of memory, of which the state
+of each is a part.
+"""
+
+import copy
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.engine.latent_runner import LatentGroup, LatentRunner, stage_latent
+from gp_ensembles.engine.noisier import noise_of, row_counts, unscaled, widened
+from gp_ensembles.engine.predictions import flatten
+from gp_ensembles.engine.runner import Runner
+from gp_ensembles.engine.runners import make_runner
+from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
+from gp_ensembles.filters.states import FilterState, GaussianState, Predictions, StepPredictions
+from gp_ensembles.filters.stream import BlockStream
+from gp_ensembles.filters.transitions import RandomWalk
+
+_KEPT = 4  # block lengths whose scratch memory is kept: streams have few, odd ones must not pile up
+
+
+class Twins(NamedTuple):
+    r"""Some expert objects on one basis.
+
+    Attributes:
+        places: Their numbers, ascending.
+        moments: Their states [covariance | mean], K of them, shape (K, \*batch, F, F + 1); the memory of their states.
+    """
+
+    places: tuple[int, ...]
+    moments: Tensor
+
+
+class Lane(NamedTuple):
+    """What runs some expert objects together.
+
+    Attributes:
+        places: Their numbers.
+        runner: Its predictions have an axis for them in front if they are more than one.
+    """
+
+    places: tuple[int, ...]
+    runner: Runner
+
+
+def find_twins(experts: Sequence[Expert], kinds: Sequence[type[FilterState]]) -> list[tuple[int, ...]]:
+    """Numbers of the expert objects that can be run together, two or more each.
+
+    Args:
+        experts: The expert objects of an ensemble.
+        kinds: Types of their states.
+    """
+    by_features: dict[int, list[int]] = {}
+    for number, (expert, kind) in enumerate(zip(experts, kinds, strict=True)):
+        walks = expert.transition is None or isinstance(expert.transition, RandomWalk)
+        if isinstance(expert, GaussianExpert) and kind is GaussianState and walks:
+            by_features.setdefault(id(expert.features), []).append(number)
+    return [tuple(places) for places in by_features.values() if len(places) > 1]
+
+
+def lay_together(buffers: MutableMapping[str, Tensor | None], names: Sequence[str]) -> Tensor:
+    """Some tensors of one shape as one, with an axis for them in front; put side by side in memory if they are not.
+
+    Args:
+        buffers: Tensors by name. Those that are moved are replaced by parts of the whole.
+        names: Which of them.
+
+    Example:
+        >>> buffers = {"a": torch.zeros(2), "b": torch.ones(2)}
+        >>> both = lay_together(buffers, ["a", "b"])
+        >>> both[0] = 5.0
+        >>> buffers["a"], lay_together(buffers, ["a", "b"]).data_ptr() == both.data_ptr()
+        (tensor([5., 5.]), True)
+    """
+    values = _present(buffers, names)
+    first, size = values[0], values[0].numel()
+    memory, start = first.untyped_storage().data_ptr(), first.storage_offset()
+    places = [(v.untyped_storage().data_ptr(), v.storage_offset(), v.is_contiguous()) for v in values]
+    if places == [(memory, start + k * size, True) for k in range(len(values))]:
+        return first.as_strided((len(values), *first.shape), (size, *first.stride()))
+    whole = torch.stack(values)
+    for name, part in zip(names, whole.unbind(0), strict=True):
+        buffers[name] = part
+    return whole
+
+
+def _present(buffers: Mapping[str, Tensor | None], names: Sequence[str]) -> list[Tensor]:
+    found = [value for value in (buffers[name] for name in names) if value is not None]
+    assert len(found) == len(names)
+    return found
+
+
+@final
+class TwinRunner(Runner):
+    r"""Gaussian experts in covariance form on one basis, static or with weights that walk at random.
+
+    Args:
+        bound: K bound experts, of batch shape (\*batch) each.
+        moments: Their states, shape (K, \*batch, F, F + 1); changed by :meth:`commit`.
+    """
+
+    def __init__(self, bound: Sequence[BoundGaussian], moments: Tensor) -> None:
+        self._moments = moments
+        self._noise = torch.stack([b.noise.detach() for b in bound])
+        self._walk = _walks(bound, moments.shape[-2])
+        self._streams: dict[int, BlockStream] = {}
+        self._staged: BlockStream | None = None
+
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
+        r"""Predictions (K, \*batch, B) of a block from its features (\*batch, B, F); the state is not touched."""
+        num_rows = y.shape[0]
+        if num_rows not in self._streams:
+            if len(self._streams) >= _KEPT:
+                self._streams.clear()
+            self._streams[num_rows] = BlockStream(self._moments, self._noise, self._walk, num_rows)
+        self._staged = None
+        stream = self._streams[num_rows]
+        predictions = stream.stage(Phi.expand(len(self._moments), *Phi.shape), y, has_gaps)
+        self._staged = stream
+        return predictions
+
+    def uneven(self, steps: Tensor) -> "TwinRunner":
+        """See :meth:`Runner.uneven`."""
+        other = copy.copy(self)
+        ages = steps.cumsum(0).to(self._moments)
+        num_rows = steps.shape[0]
+        other._streams = {num_rows: BlockStream(self._moments, self._noise, self._walk, num_rows, ages)}
+        return other
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            self._staged.commit()
+            self._staged = None
+
+
+def _walks(bound: Sequence[BoundGaussian], num_features: int) -> Tensor | None:
+    r"""Variances of a step of each expert's weights, zero for static ones, (K, \*batch, 1) or (K, \*batch, F)."""
+    walks = [b.transition.variance for b in bound if isinstance(b.transition, RandomWalk)]
+    if not walks:
+        return None
+    width = num_features if any(walk.shape[-1] > 1 for walk in walks) else 1
+    shape = (*bound[0].prior_variance.shape, width)
+    like = bound[0].prior_variance.detach()
+    none = like.new_zeros(())
+    of_each = (none if not isinstance(b.transition, RandomWalk) else b.transition.variance.to(like) for b in bound)
+    return torch.stack([walk.expand(shape) for walk in of_each])
+
+
+@final
+class Lanes:
+    """What runs the expert objects of an ensemble over a stream.
+
+    Args:
+        bound: The bound experts.
+        states: Their states, changed in place.
+        lanes: What runs which of them; each object stands in one.
+    """
+
+    def __init__(self, bound: Sequence[BoundExpert], states: Sequence[FilterState], lanes: Sequence[Lane]) -> None:
+        self._bound, self._states = bound, states
+        self.lanes: tuple[Lane, ...] = tuple(lanes)
+        self._order = _order(lanes, bound)
+
+    @classmethod
+    def of(cls, bound: Sequence[BoundExpert], states: Sequence[FilterState], twins: Sequence[Twins]) -> "Lanes":
+        """Twins together, the others each by itself."""
+        joined = {places[0]: (places, moments) for places, moments in twins}
+        taken = {place for places, _ in twins for place in places}
+        lanes = []
+        for number, (expert, state) in enumerate(zip(bound, states, strict=True)):
+            if number in joined:
+                places, moments = joined[number]
+                gaussian = [b for b in (bound[place] for place in places) if isinstance(b, BoundGaussian)]
+                lanes.append(Lane(places, TwinRunner(gaussian, moments)))
+            elif number not in taken:
+                lanes.append(Lane((number,), make_runner(expert, state)))
+        return cls(bound, states, lanes)
+
+    def single(self, number: int) -> Runner:
+        """What runs one expert object alone."""
+        alone = (runner for places, runner in self.lanes if places == (number,))
+        return next(alone, None) or make_runner(self._bound[number], self._states[number])
+
+    def uneven(self, steps: Tensor) -> "Lanes":
+        """The same for one block whose rows are so many steps after the row before each, (B,)."""
+        lanes = [Lane(places, runner.uneven(steps)) for places, runner in self.lanes]
+        return Lanes(self._bound, self._states, lanes)
+
+    def replaced(self, runners: Mapping[int, Runner]) -> "Lanes":
+        """The same with other runners for some expert objects; their twins are then run alone too."""
+        lanes: list[Lane] = []
+        for lane in self.lanes:
+            if runners.keys().isdisjoint(lane.places):
+                lanes.append(lane)
+            else:
+                lanes += [Lane((place,), runners.get(place) or self.single(place)) for place in lane.places]
+        return Lanes(self._bound, self._states, lanes)
+
+    def stage(
+        self,
+        group: LatentGroup | None,
+        features: Sequence[Tensor],
+        y: Tensor,
+        has_gaps: bool,
+        extra: Tensor | None = None,
+    ) -> Predictions:
+        r"""Predict a block with all expert objects; states are not touched.
+
+        Args:
+            group: What all experts share if their sites are to be found together.
+            features: The features of each object, (\*batch, B, F).
+            y: Targets, shape (B,) or (B, O); NaN where missing.
+            has_gaps: Whether a target is missing.
+            extra: Further noise variance of each row, (B,), see :mod:`~gp_ensembles.engine.noisier`; ``None`` for
+                none.
+
+        Returns:
+            Predictions of all experts, each (M, B).
+        """
+        latent = [runner for _, runner in self.lanes if isinstance(runner, LatentRunner)]
+        if group is not None and len(latent) == len(self.lanes):
+            return stage_latent(group, latent, features, y)
+        if extra is None:
+            parts = [runner.stage(features[places[0]], y, has_gaps) for places, runner in self.lanes]
+        else:
+            parts = [self._noisier(lane, features[lane.places[0]], y, has_gaps, extra) for lane in self.lanes]
+        steps = flatten(parts)
+        return steps if self._order is None else type(steps)(*(field[self._order] for field in steps))
+
+    def _noisier(self, lane: Lane, Phi: Tensor, y: Tensor, has_gaps: bool, extra: Tensor) -> Predictions:
+        noise = noise_of([self._bound[place] for place in lane.places])
+        counts = None if noise is None else row_counts(noise, extra)
+        if noise is None or counts is None:
+            return widened(lane.runner.stage(Phi, y, has_gaps), y, extra)
+        steps = lane.runner.stage(Phi * counts.unsqueeze(-1), y * counts, has_gaps)
+        return unscaled(steps, y, counts, noise, extra)
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        for _, runner in self.lanes:
+            runner.commit()
+
+
+def _order(lanes: Sequence[Lane], bound: Sequence[BoundExpert]) -> Tensor | None:
+    """Where each expert stands among the predictions of all lanes, (M,); ``None`` where they are in order."""
+    places = [place for lane in lanes for place in lane.places]
+    if places == sorted(places):
+        return None
+    sizes = [b.prior_variance.numel() for b in bound]
+    starts, at = {}, 0
+    for place in places:
+        starts[place] = at
+        at += sizes[place]
+    order = [starts[place] + m for place, size in enumerate(sizes) for m in range(size)]
+    return torch.tensor(order, dtype=torch.int64, device=bound[0].prior_variance.device)

@@ -1,0 +1,286 @@
+"""From the experts' predictions of a block to the ensemble's: lags, innovation models, the weight rule, outliers."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.engine.absence import find_absent, marked, stood_in, stretches, weigh_awake
+from gp_ensembles.engine.guest_tally import count_block
+from gp_ensembles.engine.memory import TargetMemory
+from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, assemble_living, unsound
+from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
+from gp_ensembles.innovations import InnovationBank, InnovationPredictions, InnovationState
+from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
+
+# Inputs as the experts see them (B, D + P), targets (B,), and the root of what counts of each row's precision (B,),
+# None for all of it: predictions of all experts.
+Stage = Callable[[Tensor, Tensor, Tensor | None], Predictions]
+
+# Targets are standardized. One further away is moved to here, lest its digits drown the prediction beside it.
+_FARTHEST, _FARTHEST_SINGLE = 1e8, 1e6
+
+
+class Layers(NamedTuple):
+    """What stands around the experts of an ensemble.
+
+    Attributes:
+        rule: The weight rule.
+        bank: Innovation models, each a further expert for the rule; ``None`` for none.
+        memory: Past targets as inputs; ``None`` for none.
+        outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
+            never.
+        guests: Places of the experts that may say nothing of a row, see :mod:`~gp_ensembles.engine.absence`.
+    """
+
+    rule: MetaLearner
+    bank: InnovationBank | None = None
+    memory: TargetMemory | None = None
+    outlier_threshold: float | None = None
+    guests: tuple[int, ...] = ()
+
+    @property
+    def num_copies(self) -> int:
+        """How many predictions the rule weighs for each expert: its own, and that of each innovation model."""
+        return 1 if self.bank is None else 1 + len(self.bank.models)
+
+    def by_expert(self, log_weights: Tensor) -> Tensor:
+        """Log weights of the experts, each with its innovation models, (M / K, ...), from those that the rule gave."""
+        return log_weights if self.bank is None else log_weights.unflatten(0, (-1, self.num_copies)).logsumexp(1)
+
+    def weighed(self, alive: Tensor) -> Tensor:
+        """Places of the predictions that some experts (L,) make, (L K,)."""
+        copies = torch.arange(self.num_copies, device=alive.device)
+        return (alive.unsqueeze(1) * self.num_copies + copies).flatten()
+
+
+class Weighed(NamedTuple):
+    """What came of a block: the states after it, and the predictions made before each target."""
+
+    meta: MetaState
+    innovations: InnovationState | None
+    history: Tensor | None
+    guests: Tensor | None
+    predictions: EnsemblePredictions
+
+
+def run_block(
+    layers: Layers,
+    state: EnsembleState,
+    X: Tensor,
+    y: Tensor,
+    stage: Stage,
+    *,
+    missing: Tensor | None = None,
+    alive: Tensor | None = None,
+    out: Sequence[int] = (),
+) -> Weighed:
+    r"""Predict and weigh a block; what ``stage`` was called with last is to be learned.
+
+    A target that lies further from the mixture's mean than c of its standard deviations, :math:`z > c`, counts as one
+    whose noise variance is :math:`z^4 / c^4` times as large, for every expert, so that its pull on them falls fast with
+    its distance (the weighted-observation-likelihood filter, Duran-Martin et al. 2024, with a weight that is one inside
+    c); to the weight rule its densities count to the power of :math:`c^4 / z^4`. The first of many like it thus teach
+    little, but innovation models widen the mixture until it holds them. One beyond 1e8, in single precision 1e6,
+    counts as one there. The rows before it do not know of it: the block is staged again from there on, once for each
+    outlier.
+
+    Args:
+        layers: What stands around the experts.
+        state: State before the block.
+        X: Inputs, shape (B, D).
+        y: Targets, shape (B,) or (B, O).
+        stage: Predicts the block with all experts, on states from before it.
+        missing: Which targets are missing, shape (B,); ``None`` if none is.
+        alive: Places of the experts that are run, (L,); ``None`` for all.
+        out: Places of the experts that are kept out, see :mod:`~gp_ensembles.engine.quarantine`; ``stage`` says NaN
+            for them.
+    """
+    y = within_reach(layers, y)
+    remembered, share, kept, start = y, None, None, 0
+    silent = (*layers.guests, *out)
+    while True:
+        history, inputs = with_lags(layers.memory, state.history, X, remembered)
+        steps = stage(inputs, y, None if share is None else share.sqrt())
+        failed = unsound(steps, silent, alive)
+        if failed is not None:  # whether there is a target or not
+            steps = steps._replace(log_prob=torch.where(failed, torch.nan, steps.log_prob))
+            missing = None if missing is None else missing & ~failed.any(0)
+        if kept is not None:
+            steps = _splice(kept, steps, start)
+        absent = find_absent(steps, silent)
+        if absent is None:
+            innovations, weighed = innovate(layers, state.innovations, steps, y, share, missing, alive)
+            meta, output = weigh(layers.rule, state.meta, weighed.log_prob, share, missing)
+        else:
+            innovations, weighed = _innovate_awake(layers, state.innovations, steps, y, share, missing, alive, absent)
+            absent = absent.repeat_interleave(layers.num_copies, 0)
+            meta, output = _weigh_awake(layers.rule, state.meta, weighed.log_prob, share, missing, absent)
+        # For one row the weights in force may be the state's own memory, which is about to change.
+        log_weights = output.log_weights.clone()
+        if alive is None:
+            predictions = assemble(weighed, log_weights, output.log_prob)
+        else:
+            predictions = assemble_living(weighed, layers.weighed(alive), log_weights, output.log_prob)
+        if absent is not None:
+            predictions = predictions._replace(experts=marked(weighed, absent))
+        row = _first_outlier(predictions, y, layers.outlier_threshold, start)
+        if row is None:
+            guests = state.guests
+            if guests is not None:
+                guests = count_block(guests, layers.guests, layers.num_copies, predictions, share)
+            return Weighed(meta, innovations, history, guests, predictions)
+        share, remembered = _discount(layers, predictions, y, row, share, remembered)
+        kept, start = steps, row + 1
+
+
+def within_reach(layers: Layers, y: Tensor) -> Tensor:
+    """Targets of any shape, where outliers count less moved to where their digits leave room for predictions."""
+    if layers.outlier_threshold is None:
+        return y
+    limit = _FARTHEST if y.dtype == torch.float64 else _FARTHEST_SINGLE
+    return y.clamp(-limit, limit)
+
+
+def weigh(
+    rule: MetaLearner, state: MetaState, log_prob: Tensor, share: Tensor | None, missing: Tensor | None
+) -> tuple[MetaState, MetaOutput]:
+    """The rule on densities to the power of what counts of each target; mixture densities are of the whole target."""
+    counted = log_prob if share is None else log_prob * share
+    if missing is None:
+        meta, output = rule.update_block(state, counted)
+    else:
+        meta, output = weigh_observed(rule, state, counted, missing)
+    if share is None:
+        return meta, output
+    whole = (output.log_weights + log_prob).logsumexp(0)
+    return meta, output._replace(log_prob=torch.where(share < 1, whole, output.log_prob))
+
+
+def with_lags(
+    memory: TargetMemory | None, history: Tensor | None, X: Tensor, y: Tensor
+) -> tuple[Tensor | None, Tensor]:
+    """The last targets after a block, and its inputs as the experts see them; before any targets without a history."""
+    if memory is None:
+        return None, X
+    if history is None:
+        history = memory.init(y)
+    history, columns = memory.columns(history, y)
+    return history, torch.cat([X, columns], dim=-1)
+
+
+def innovate(
+    layers: Layers,
+    state: InnovationState | None,
+    steps: Predictions,
+    y: Tensor,
+    share: Tensor | None,
+    missing: Tensor | None,
+    alive: Tensor | None,
+) -> tuple[InnovationState | None, Predictions]:
+    """The experts' predictions with those of the innovation models behind each, (M K, B)."""
+    if layers.bank is None or state is None:
+        return None, steps
+    dead = None
+    if alive is not None:
+        dead = torch.ones(steps.mean.shape[0], dtype=torch.bool, device=y.device).index_fill(0, alive, False)
+    after, copies = layers.bank.update_block(
+        state, steps.mean, steps.variance, y, share=share, missing=missing, dead=dead
+    )
+    return after, beside(steps, copies)
+
+
+def _innovate_awake(
+    layers: Layers,
+    state: InnovationState | None,
+    steps: Predictions,
+    y: Tensor,
+    share: Tensor | None,
+    missing: Tensor | None,
+    alive: Tensor | None,
+    absent: Tensor,
+) -> tuple[InnovationState | None, Predictions]:
+    """The same where some experts are absent, (M, B): their innovation models learn nothing then, and are so, too."""
+    steps = stood_in(steps, absent)
+    if layers.bank is None or state is None:
+        return None, steps
+    dead = torch.zeros_like(absent[:, 0])
+    if alive is not None:
+        dead = torch.ones_like(dead).index_fill(0, alive, False)
+    parts = []
+    for rows, _ in stretches(absent):
+        part = type(steps)(*(field[:, rows] for field in steps))
+        state, copies = layers.bank.update_block(
+            state,
+            part.mean,
+            part.variance,
+            y[rows],
+            share=None if share is None else share[rows],
+            missing=None if missing is None else missing[rows],
+            dead=dead | absent[:, rows.start],
+        )
+        parts.append(beside(part, copies))
+    whole = concatenate_steps(parts)
+    return state, stood_in(whole, absent.repeat_interleave(layers.num_copies, 0))
+
+
+def _weigh_awake(
+    rule: MetaLearner,
+    state: MetaState,
+    log_prob: Tensor,
+    share: Tensor | None,
+    missing: Tensor | None,
+    absent: Tensor,
+) -> tuple[MetaState, MetaOutput]:
+    """The rule where some predictions are absent, (M K, B): row by row there, and in blocks in between."""
+    outputs = []
+    for rows, anyone in stretches(absent):
+        for part in [slice(t, t + 1) for t in range(rows.start, rows.stop)] if anyone else [rows]:
+            counts = None if share is None else share[part]
+            gaps = None if missing is None else missing[part]
+            if anyone:
+                state, output = weigh_awake(rule, state, log_prob[:, part], absent[:, part], gaps, counts)
+            else:
+                state, output = weigh(rule, state, log_prob[:, part], counts, gaps)
+            outputs.append(output)
+    log_weights = torch.cat([output.log_weights for output in outputs], dim=1)
+    return state, MetaOutput(log_weights, torch.cat([output.log_prob for output in outputs]))
+
+
+def beside(steps: Predictions, copies: InnovationPredictions) -> StudentTPredictions:
+    """The experts' own predictions, (M, N), and behind each those of its K - 1 innovation models: (M K, N) in all."""
+    df = steps.degrees_of_freedom if isinstance(steps, StudentTPredictions) else torch.full_like(steps.mean, torch.inf)
+    own = (steps.mean, steps.variance, steps.log_prob, df)
+    parts = (torch.cat([one.unsqueeze(1), more], dim=1).flatten(0, 1) for one, more in zip(own, copies, strict=True))
+    return StudentTPredictions(*parts)
+
+
+def _splice(before: Predictions, after: Predictions, row: int) -> Predictions:
+    """Predictions (M, B) of which the rows up to ``row`` are from one and the others from another."""
+    fields = (torch.cat([one[:, :row], two[:, row:]], dim=1) for one, two in zip(before, after, strict=True))
+    return type(after)(*fields)
+
+
+def _first_outlier(predictions: EnsemblePredictions, y: Tensor, threshold: float | None, start: int) -> int | None:
+    if threshold is None:
+        return None
+    far = (y - predictions.mean).abs() > threshold * predictions.variance.sqrt()
+    far[:start] = False
+    return int(far.int().argmax()) if bool(far.any()) else None
+
+
+def _discount(
+    layers: Layers, predictions: EnsemblePredictions, y: Tensor, row: int, share: Tensor | None, remembered: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What counts of each row, (B,), and the targets as they are remembered, with one more outlier."""
+    assert layers.outlier_threshold is not None
+    mean, error = predictions.mean[row], y[row] - predictions.mean[row]
+    counts = (layers.outlier_threshold * predictions.variance[row].sqrt() / error) ** 4
+    share = torch.ones_like(y) if share is None else share.clone()
+    share[row] = counts
+    if layers.memory is not None and not layers.memory.is_usual(y[row]):
+        remembered = remembered.clone()  # a usual target is remembered: then the prediction was the outlier
+        remembered[row] = mean + error * counts
+    return share, remembered

@@ -1,0 +1,1 @@
+"""Offline tools of the papers: ``sparse``, ``fusion``, ``quadrature``, ``gplvm``; no other package imports them."""

@@ -1,0 +1,337 @@
+"""The base of all fusion models: a flat vector of parameters, a log joint density, a predictive mixture."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions.mixture import Mixture
+from gp_ensembles.numerics.draws import normal_draws
+from gp_ensembles.papers.fusion.experts import ExpertPredictions
+from gp_ensembles.papers.fusion.function_priors import FunctionPrior, check_priors
+
+_DRAWS = 64  # draws whose bases are held in memory at once
+
+
+class LatentFunctions(NamedTuple):
+    """Functions that share a prior.
+
+    Args:
+        prior: Their prior.
+        num_functions: How many they are.
+    """
+
+    prior: FunctionPrior
+    num_functions: int
+
+
+class PredictiveComponents(NamedTuple):
+    """Normal components of a predictive density at N inputs, for draws of the parameters.
+
+    A model that pools its experts into one normal density has one component.
+
+    Args:
+        log_weights: Log weights, summing to one over the components, shape (..., K, N).
+        mean: Means, shape (..., K, N), or (K, N) if no parameter enters them.
+        variance: Variances of y, noise included, of the shape of the means.
+    """
+
+    log_weights: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
+class FusionModel(ABC):
+    r"""A Bayesian model of targets whose parameters are coefficients of functions, and perhaps hyperparameters.
+
+    All methods take parameters as flat vectors with leading axes for chains and draws, (..., P), so that a sampler
+    moves many chains as one tensor; the gradient for every chain is that of the sum over chains. Coefficients have
+    standard normal priors; hyperparameters that are sampled stand as logarithms.
+
+    Args:
+        X: Training inputs, shape (N, D). Scale them to the length scales of the priors.
+        y: Training targets, shape (N,) or (N, 1). Functions have prior mean zero: center them.
+        functions: The functions of the model by name; names with zero functions are left out. Sampled
+            hyperparameters belong to the name: two names with one prior object have their own each.
+
+    Raises:
+        TypeError: If a function prior does not share the dtype and device of the inputs.
+        ValueError: If shapes do not fit, or values are not finite.
+    """
+
+    y: Tensor
+    num_experts: int
+
+    def __init__(self, X: Tensor, y: Tensor, functions: Mapping[str, LatentFunctions]) -> None:
+        self.X, self.y = checked_rows(X, y)
+        self.functions: dict[str, LatentFunctions] = {
+            name: group for name, group in functions.items() if group.num_functions
+        }
+        check_priors([group.prior for group in self.functions.values()], X)
+        # Block name -> shape, in the order of the blocks in a vector of parameters.
+        self.blocks: dict[str, tuple[int, ...]] = {}
+        means, stddevs = [], []
+        for name, (prior, num_functions) in self.functions.items():
+            self.blocks[name] = (num_functions, prior.num_coefficients(X.shape[0]))
+            means.append(X.new_zeros(math.prod(self.blocks[name])))
+            stddevs.append(torch.ones_like(means[-1]))
+            if prior.prior_stddev is not None:
+                self.blocks[hyperparameter_block(name)] = (prior.num_hyperparameters,)
+                means.append(prior.log_hyperparameters)
+                stddevs.append(torch.full_like(prior.log_hyperparameters, prior.prior_stddev))
+        self._sizes = [math.prod(shape) for shape in self.blocks.values()]
+        # Prior mean and standard deviation of each parameter.
+        self.prior_mean: Tensor = torch.cat(means) if means else X.new_zeros(0)
+        self.prior_stddev: Tensor = torch.cat(stddevs) if stddevs else X.new_zeros(0)
+        self.samples_hyperparameters: bool = any(
+            group.prior.prior_stddev is not None for group in self.functions.values()
+        )
+        self._log_normalizer = -float(self.prior_stddev.log().sum()) - 0.5 * self.num_parameters * math.log(2 * math.pi)
+        # Bases with fixed hyperparameters are computed once.
+        self._bases = {
+            name: group.prior.basis(self.X).contiguous()
+            for name, group in self.functions.items()
+            if group.prior.prior_stddev is None
+        }
+
+    @abstractmethod
+    def log_likelihood(self, theta: Tensor) -> Tensor:
+        """Log likelihood of each training target given the parameters (..., P), shape (..., N)."""
+
+    @abstractmethod
+    def weigh(self, values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """Log weights of the K experts, shape (..., K, N), from the values of the functions.
+
+        Weights sum to one over the experts in a linear pool, but need not in a log-linear one.
+
+        Args:
+            values: Values of the functions by name, each (..., number, N); without those that have no parameter.
+            like: Any tensor of shape (..., N), for models without a function.
+        """
+
+    @abstractmethod
+    def combine(
+        self, X: Tensor, values: Mapping[str, Tensor], log_weights: Tensor, predictions: ExpertPredictions | None
+    ) -> PredictiveComponents:
+        """Normal components of the density of y at inputs X (N, D), given the values of the functions.
+
+        Args:
+            X: Inputs, shape (N, D).
+            values: As for :meth:`weigh`.
+            log_weights: What :meth:`weigh` makes of them, shape (..., K, N).
+            predictions: As for :meth:`components`.
+
+        Raises:
+            ValueError: If predictions are missing or superfluous, or do not fit.
+        """
+
+    def log_weights(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Log weights of the K experts at inputs X (N, D), given the parameters (..., P), shape (..., K, N)."""
+        return self.weigh(self.values_at(theta, X, generator=generator), rows_like(theta, X))
+
+    def components(
+        self,
+        theta: Tensor,
+        X: Tensor,
+        predictions: ExpertPredictions | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> PredictiveComponents:
+        """Normal components of the density of y at inputs X, given the parameters.
+
+        Args:
+            theta: Parameters, shape (..., P).
+            X: Inputs, shape (N, D).
+            predictions: For models that stack fixed experts, the experts' predictions at X; other models take none.
+            generator: Source of randomness of conditional draws (:class:`GPPrior`); torch's global one if
+                ``None``. :class:`FourierPrior` needs none.
+
+        Raises:
+            ValueError: If shapes do not fit, or predictions are missing or superfluous.
+        """
+        values = self.values_at(theta, X, generator=generator)
+        return self.combine(X, values, self.weigh(values, rows_like(theta, X)), predictions)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters P; zero for the stacking of a single expert."""
+        return sum(self._sizes)
+
+    def unpack(self, theta: Tensor) -> dict[str, Tensor]:
+        """The blocks of the parameters by name.
+
+        Args:
+            theta: Parameters, shape (..., P).
+
+        Returns:
+            Coefficients (..., number, P_prior) under the name of the functions, and under that name with
+            ``_hyperparameters`` the logarithms (..., H) that are sampled.
+
+        Raises:
+            ValueError: If the last axis is not P long.
+        """
+        if not theta.ndim or theta.shape[-1] != self.num_parameters:
+            raise ValueError(
+                f"this model has {self.num_parameters} parameters, but theta has shape {tuple(theta.shape)}"
+            )
+        parts = theta.split(self._sizes, -1) if self._sizes else ()
+        return {name: part.unflatten(-1, shape) for (name, shape), part in zip(self.blocks.items(), parts, strict=True)}
+
+    def pack(self, blocks: Mapping[str, Tensor]) -> Tensor:
+        """Parameters (..., P) from their blocks; the inverse of :meth:`unpack`.
+
+        Raises:
+            ValueError: If a block is missing or unknown.
+        """
+        if set(blocks) != set(self.blocks):
+            raise ValueError(f"the blocks must be {list(self.blocks)}, got {list(blocks)}")
+        if not blocks:
+            return self.X.new_zeros(0)
+        return torch.cat([blocks[name].flatten(-len(shape)) for name, shape in self.blocks.items()], -1)
+
+    def draw_prior(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws of the parameters from their prior, shape (num, P)."""
+        noise = normal_draws((num, self.num_parameters), self.X, generator)
+        return self.prior_mean + self.prior_stddev * noise
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """Log prior density of the parameters (..., P), normalized, shape (...)."""
+        standard = (theta - self.prior_mean) / self.prior_stddev if self.samples_hyperparameters else theta
+        return self._log_normalizer - 0.5 * standard.square().sum(-1)
+
+    def log_joint(self, theta: Tensor) -> Tensor:
+        """Log density of parameters (..., P) and training targets, shape (...)."""
+        return self.log_prior(theta) + self.log_likelihood(theta).sum(-1)
+
+    def values(self, theta: Tensor) -> dict[str, Tensor]:
+        """Values of the functions at the training inputs, by name, each (..., number, N)."""
+        blocks = self.unpack(theta)
+        values = {}
+        for name, (prior, _) in self.functions.items():
+            if name in self._bases:
+                # One product for all chains: matmul itself would make one for each, as the block is a strided view.
+                flat = blocks[name].reshape(-1, blocks[name].shape[-1])
+                values[name] = (flat @ self._bases[name]).unflatten(0, blocks[name].shape[:-1])
+            else:
+                values[name] = prior.evaluate(blocks[name], self.X, blocks[hyperparameter_block(name)])
+        return values
+
+    def values_at(self, theta: Tensor, X: Tensor, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Values of the functions at new inputs, by name, each (..., number, N).
+
+        Where the coefficients do not determine the values (:class:`GPPrior`), they are drawn from their conditional
+        distribution, for each input by itself.
+
+        Args:
+            theta: Parameters, shape (..., P).
+            X: Inputs, shape (N, D).
+            generator: Source of randomness of those draws; torch's global one if ``None``.
+
+        Raises:
+            ValueError: If the shape or dtype of the inputs does not fit, or one is not finite.
+        """
+        _check_new_inputs(X, self.X)
+        blocks = self.unpack(theta)
+        values = {}
+        for name, (prior, _) in self.functions.items():
+            basis, residual = prior.conditional(X, self.X, blocks.get(hyperparameter_block(name)))
+            value = blocks[name] @ basis
+            if residual is not None:
+                noise = normal_draws(value.shape, value, generator)
+                value = value + residual.sqrt().unsqueeze(-2) * noise
+            values[name] = value
+        return values
+
+    def predictive(
+        self,
+        theta: Tensor,
+        X: Tensor,
+        predictions: ExpertPredictions | None = None,
+        *,
+        draw_log_weights: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Mixture:
+        """Density of y at inputs X, averaged over draws of the parameters.
+
+        Args:
+            theta: Draws of the parameters, shape (S, P).
+            X: Inputs, shape (N, D).
+            predictions: As for :meth:`components`.
+            draw_log_weights: Log weights of the draws, shape (S,), normalized here; even if ``None``.
+            generator: As for :meth:`components`.
+
+        Returns:
+            A mixture over draws and components, or over components alone if the draws differ in weights only.
+
+        Raises:
+            ValueError: If shapes do not fit, or there is no draw.
+        """
+        if theta.ndim != 2 or not theta.shape[0]:
+            raise ValueError(f"draws of the parameters must be (S, P) with S at least 1, got {tuple(theta.shape)}")
+        if draw_log_weights is None:
+            draw_log_weights = theta.new_zeros(theta.shape[0])
+        if draw_log_weights.shape != theta.shape[:1]:
+            raise ValueError(
+                f"{theta.shape[0]} draws need as many log weights, got shape {tuple(draw_log_weights.shape)}"
+            )
+        # Some draws at a time: bases of sampled hyperparameters are large.
+        parts = [self.components(some, X, predictions, generator=generator) for some in theta.split(_DRAWS)]
+        joint = torch.cat([part.log_weights for part in parts]) + draw_log_weights.log_softmax(0)[:, None, None]
+        _, mean, variance = parts[0]
+        if mean.ndim == 2:
+            # Draws share the components: their average is the mixture with averaged weights, exactly.
+            return Mixture(joint.logsumexp(0), mean, variance)
+        means, variances = (torch.cat([part[index] for part in parts]).flatten(0, 1) for index in (1, 2))
+        return Mixture(joint.flatten(0, 1), means, variances)
+
+
+def rows_like(theta: Tensor, X: Tensor) -> Tensor:
+    """A tensor of shape (..., N), of parameters (..., P) and inputs (N, D)."""
+    return theta.new_zeros(()).expand(*theta.shape[:-1], X.shape[0])
+
+
+def hyperparameter_block(name: str) -> str:
+    """Name of the block of the sampled hyperparameters of some functions."""
+    return f"{name}_hyperparameters"
+
+
+def checked_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs (N, D) and targets (N,) or (N, 1), the targets as (N,), detached.
+
+    Raises:
+        ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first row is named).
+
+    Example:
+        >>> import torch
+        >>> checked_rows(torch.zeros(2, 1), torch.zeros(2, 1))[1].shape
+        torch.Size([2])
+    """
+    y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
+    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
+        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")
+    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
+        raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
+    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
+        bad = (~values.isfinite()).any(-1).nonzero()
+        if bad.numel():
+            raise ValueError(f"{name} must be finite, but row {int(bad[0])} is not; leave such rows out")
+    return X.detach(), y.detach()
+
+
+def _check_new_inputs(X: Tensor, like: Tensor) -> None:
+    """Refuse new inputs that do not fit the training inputs.
+
+    Raises:
+        ValueError: If the shape, dtype or device does not fit, or a value is not finite.
+    """
+    if X.ndim != 2 or X.shape[-1] != like.shape[-1] or X.dtype != like.dtype or X.device != like.device:
+        raise ValueError(
+            f"inputs must be (N, {like.shape[-1]}) of {like.dtype} on {like.device} as in training, got "
+            f"{tuple(X.shape)} of {X.dtype} on {X.device}"
+        )
+    bad = (~X.isfinite()).any(-1).nonzero()
+    if bad.numel():
+        raise ValueError(f"inputs must be finite, but row {int(bad[0])} is not")

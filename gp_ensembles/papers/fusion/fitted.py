@@ -1,0 +1,371 @@
+"""A fitted fusion: fitting, prediction, files, and conversion to ArviZ."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions.mixture import Mixture
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.numerics.display import block_text, counted, record_text
+from gp_ensembles.papers.fusion.base import FusionModel
+from gp_ensembles.papers.fusion.chains import Chains, ChainState
+from gp_ensembles.papers.fusion.experts import ExpertPredictions
+from gp_ensembles.papers.fusion.gathering import Experts, gather_predictions
+from gp_ensembles.papers.fusion.inference import (
+    ChainDiagnostics,
+    InferenceMethod,
+    InferenceReport,
+    PosteriorDraws,
+)
+from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
+from gp_ensembles.papers.fusion.mcmc import HMC
+from gp_ensembles.papers.fusion.models import BHS, PBHS
+
+_KIND = Kind("gp_ensembles/papers/fusion", 1, "a fitted fusion", "give what FittedFusion.save wrote")
+# Draws whose weights of experts are computed at once.
+_DRAWS = 256
+
+
+class WeightSummary(NamedTuple):
+    """Posterior of the experts' weights at N inputs.
+
+    Args:
+        mean: Means, shape (K, N).
+        quantiles: Quantiles, shape (Q, K, N).
+        levels: Their probabilities, shape (Q,).
+    """
+
+    mean: Tensor
+    quantiles: Tensor
+    levels: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
+
+
+@final
+class FittedFusion:
+    """A fusion model with weighted draws of its parameters.
+
+    Args:
+        model: The model.
+        posterior: The draws.
+        inference: The inference method, for :meth:`sample_more`; ``None`` if there is none.
+
+    Raises:
+        ValueError: If the draws do not fit the model.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.fusion.models import PoGPE
+        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
+        >>> from gp_ensembles.papers.fusion.modes import MAP
+        >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> prior = FourierPrior(torch.ones_like(X[:2]))
+        >>> model = PoGPE(X, (2 * X).sin().squeeze(-1), 2, prior, prior, prior)
+        >>> fitted = fit_fusion(model, MAP())
+        >>> fitted.predict(X).mean.shape, fitted.expert_weights(X).quantiles.shape
+        (torch.Size([20]), torch.Size([3, 2, 20]))
+    """
+
+    def __init__(self, model: FusionModel, posterior: PosteriorDraws, inference: InferenceMethod | None = None) -> None:
+        if posterior.theta.ndim != 2 or posterior.theta.shape[1] != model.num_parameters:
+            raise ValueError(
+                f"this model has {model.num_parameters} parameters, but the draws have shape "
+                f"{tuple(posterior.theta.shape)}"
+            )
+        self.model = model
+        self.posterior = posterior
+        self.inference = inference
+
+    def __repr__(self) -> str:
+        sizes = counted((self.model.num_experts, "expert"), (len(self.model.y), "row"), (len(self.theta), "draw"))
+        head = f"FittedFusion of {type(self.model).__name__}, {sizes}"
+        return block_text(head, self.report.summary().split("\n"))
+
+    @property
+    def theta(self) -> Tensor:
+        """Draws of the parameters, shape (S, P)."""
+        return self.posterior.theta
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Their log weights, summing to one, shape (S,)."""
+        return self.posterior.log_weights
+
+    @property
+    def report(self) -> InferenceReport:
+        """Report on the inference of the draws, with diagnostics."""
+        return self.posterior.report
+
+    @torch.no_grad()
+    def predict(
+        self,
+        X: Tensor,
+        experts: Experts | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Mixture:
+        """Density of y at inputs X.
+
+        Args:
+            X: Inputs, shape (N, D).
+            experts: What the experts predict there, or the experts, as :func:`gather_predictions` takes them, for
+                models that stack fixed experts; ``None`` for those from which the weights were learned, if they were
+                given themselves and not as forecasts.
+            generator: Source of randomness of what the parameters leave open (exact GPs as weights).
+
+        Returns:
+            A mixture over draws and components, observation noise included.
+
+        Raises:
+            TypeError: If one cannot serve as an expert.
+            ValueError: If shapes do not fit, or predictions are missing or not wanted.
+        """
+        predictions = self._predictions(X, experts)
+        return self.model.predictive(
+            self.theta, X, predictions, draw_log_weights=self.log_weights, generator=generator
+        )  # fmt: skip
+
+    def _predictions(self, X: Tensor, experts: Experts | None) -> ExpertPredictions | None:
+        if experts is None and isinstance(self.model, BHS | PBHS) and self.model.experts:
+            experts = self.model.experts
+            forecasts = [k for k, expert in enumerate(experts) if isinstance(expert, ExpertPredictions)]
+            if forecasts:
+                raise ValueError(
+                    f"experts {forecasts} are known by forecasts of other rows: give their predictions at these "
+                    "inputs, in a list beside the other experts (model.experts)"
+                )
+        if experts is None or isinstance(experts, ExpertPredictions):
+            return experts
+        return gather_predictions(experts, X)
+
+    @torch.no_grad()
+    def expert_weights(
+        self,
+        X: Tensor,
+        levels: tuple[float, ...] = (0.05, 0.5, 0.95),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> WeightSummary:
+        """Posterior of the experts' weights at inputs X.
+
+        Weights of a log-linear pool need not sum to one. The experts of :class:`MoGPE` have no fixed labels:
+        in different modes the same index may be another expert.
+
+        Args:
+            X: Inputs, shape (N, D).
+            levels: Probabilities of the quantiles.
+            generator: As for :meth:`predict`.
+
+        Raises:
+            ValueError: If shapes do not fit, or a level is not within [0, 1].
+        """
+        if not all(0.0 <= level <= 1.0 for level in levels):
+            raise ValueError(f"levels of quantiles lie in [0, 1], got {levels}")
+        parts = [self.model.log_weights(part, X, generator=generator) for part in self.theta.split(_DRAWS)]
+        weights = torch.cat(parts).exp()
+        shares = self.log_weights.exp()
+        mean = torch.tensordot(shares, weights, 1)
+        ordered, order = weights.sort(0)
+        below = shares[order].cumsum(0)
+        asked = shares.new_tensor(levels)
+        # The smallest weight with at least that much probability below or at it.
+        reached = below.unsqueeze(0) < asked[:, None, None, None] * below[-1] - 1e-12
+        index = reached.sum(1).clamp(max=len(weights) - 1)
+        return WeightSummary(mean, ordered.gather(0, index), asked)
+
+    def sample_more(self, num_draws: int, *, progress: bool = False) -> "FittedFusion":
+        """The same with further draws of each chain.
+
+        Args:
+            num_draws: Further draws of each chain.
+            progress: Whether to show a progress bar.
+
+        Raises:
+            TypeError: If the inference method cannot go on, as :class:`~gp_ensembles.papers.fusion.mcmc.HMC` can.
+            ValueError: If there is no inference method, as after loading without one.
+        """
+        if self.inference is None:
+            raise ValueError("sample_more needs the inference method of before; give it to load(..., inference=)")
+        if not isinstance(self.inference, HMC):
+            raise TypeError(f"{type(self.inference).__name__} cannot continue; fit again with more draws, or use HMC")
+        more = self.inference.sample_more(self.model, self.posterior, num_draws, progress=progress)
+        return FittedFusion(self.model, more, self.inference)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write draws, report and the chains' state to a file, whole or not at all.
+
+        The model is not written: build it again and give it to :meth:`load`.
+
+        Args:
+            path: The file.
+        """
+        check, name = _fingerprint(self.model, self.theta), type(self.model).__name__
+        write_checkpoint(Path(path), _KIND, {"model": name, "check": check, "posterior": _to_content(self.posterior)})
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], model: FusionModel, *, inference: InferenceMethod | None = None
+    ) -> "FittedFusion":
+        """Read what :meth:`save` wrote.
+
+        Args:
+            path: The file.
+            model: The model, built as it was then; its dtype and device are those of the result.
+            inference: The inference used then, if ``sample_more`` is to go on.
+
+        Raises:
+            OSError: If it cannot be read.
+            ValueError: If the file is no such file, or was written for another model.
+        """
+        content = read_checkpoint(Path(path), _KIND)
+        try:
+            name, check = content["model"], content["check"].to(model.X)
+            posterior = _from_content(content["posterior"], model.X)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{path} is not a saved fusion: {error}") from error
+        if name != type(model).__name__ or posterior.theta.shape[1] != model.num_parameters:
+            raise ValueError(
+                f"{path} was written for a {name} with {posterior.theta.shape[1]} parameters, but the model is a "
+                f"{type(model).__name__} with {model.num_parameters}"
+            )
+        now = _fingerprint(model, posterior.theta)
+        if now.shape != check.shape or not torch.allclose(now, check, rtol=1e-4, atol=1e-4):
+            raise ValueError(
+                f"{path} was written for another model: its densities of the training rows differ; build the model "
+                "with the same data, predictions and priors (the same frequencies)"
+            )
+        return cls(model, posterior, inference)
+
+
+def fit_fusion(
+    model: FusionModel,
+    inference: InferenceMethod | None = None,
+    *,
+    generator: torch.Generator | None = None,
+    progress: bool = False,
+) -> FittedFusion:
+    """Learn the parameters of a fusion model.
+
+    Args:
+        model: The model.
+        inference: How; a Laplace approximation if ``None``, for a quick look. Use ``HMC()`` for results.
+        generator: Source of randomness; torch's global one if ``None``.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        NumericalError: If the log joint density cannot be used.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.fusion.models import HetGP
+        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
+        >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> prior = FourierPrior(torch.ones_like(X[:2]))
+        >>> fitted = fit_fusion(HetGP(X, X.squeeze(-1), prior, prior))
+        >>> fitted.report.method, fitted.predict(X).variance.shape
+        ('Laplace', torch.Size([20]))
+    """
+    chosen = LaplaceApproximation() if inference is None else inference
+    return FittedFusion(model, chosen.infer(model, generator=generator, progress=progress), chosen)
+
+
+@torch.no_grad()
+def _fingerprint(model: FusionModel, theta: Tensor) -> Tensor:
+    """Fingerprint of a model: log prior and log likelihoods of one draw."""
+    one = theta[:1]
+    return torch.cat([model.log_prior(one), model.log_likelihood(one).flatten()])
+
+
+def to_arviz(fitted: FittedFusion) -> Any:
+    """All draws, by chain and unweighted, as ArviZ keeps them.
+
+    Weights of chains or draws are not part of it: ArviZ's summaries take all draws alike. An inference without chains
+    counts as one chain.
+
+    Args:
+        fitted: The fitted fusion.
+
+    Returns:
+        ``arviz.InferenceData`` (a ``DataTree`` since ArviZ 1.0) with the groups ``posterior`` (a variable for each
+        block of the parameters), ``log_likelihood`` and ``observed_data``, and with chains ``sample_stats``.
+
+    Raises:
+        ImportError: If ArviZ is not installed.
+
+    Example:
+        >>> import arviz  # doctest: +SKIP
+        >>> arviz.summary(to_arviz(fitted))  # doctest: +SKIP
+    """
+    try:
+        import arviz
+    except ImportError as error:
+        raise ImportError('ArviZ is not installed: pip install "gp_ensembles[arviz]"') from error
+    groups = arviz_groups(fitted)
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        return arviz.from_dict(groups)
+    return arviz.from_dict(**groups)
+
+
+@torch.no_grad()
+def arviz_groups(fitted: FittedFusion) -> dict[str, dict[str, Any]]:
+    """The groups that :func:`to_arviz` hands over, as arrays whose first axes are chains and draws."""
+    model, draws = fitted.model, fitted.posterior.chains
+    theta = fitted.theta.unsqueeze(0) if draws is None else draws.theta
+    groups = {
+        "posterior": {name: _array(block) for name, block in model.unpack(theta).items()},
+        "log_likelihood": {"y": _array(torch.stack([model.log_likelihood(chain) for chain in theta]))},
+        "observed_data": {"y": _array(model.y)},
+    }
+    if draws is not None:
+        groups["sample_stats"] = {
+            "lp": _array(draws.log_density),
+            "diverging": _array(draws.divergent),
+            "energy": _array(draws.energy),
+            "acceptance_rate": _array(draws.acceptance),
+        }
+    return groups
+
+
+def _array(values: Tensor) -> Any:
+    return values.detach().cpu().numpy()
+
+
+def _to_content(posterior: PosteriorDraws) -> dict[str, Any]:
+    """Draws, report and the chains' state as tensors and plain containers."""
+    report, chains = posterior.report, posterior.chains
+    content = posterior._asdict() | {"report": {**vars(report), "cautions": list(report.cautions)}}
+    if report.diagnostics is not None:
+        content["report"]["diagnostics"] = report.diagnostics._asdict()
+    if chains is not None:
+        content["chains"] = chains._asdict() | {"state": chains.state.to_content()}
+    return content
+
+
+def _from_content(content: Mapping[str, Any], like: Tensor) -> PosteriorDraws:
+    """What :func:`_to_content` made, on the device and in the dtype of ``like``.
+
+    Raises:
+        KeyError: If something is missing.
+    """
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: moved(part) for name, part in value.items()}
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(like) if value.is_floating_point() and value.ndim else value.to(like.device)
+
+    content = moved(content)
+    report, chains = content["report"], content["chains"]
+    if report["diagnostics"] is not None:
+        report["diagnostics"] = ChainDiagnostics(**report["diagnostics"])
+    if chains is not None:
+        chains = Chains(**{**chains, "state": ChainState.from_content(chains["state"])})
+    report = InferenceReport(**{**report, "cautions": tuple(report["cautions"])})
+    return PosteriorDraws(content["theta"], content["log_weights"], report, chains)

@@ -1,0 +1,163 @@
+"""Experts of every kind, and forecasts of rows, as one table of predictions; a warning where experts knew the rows."""
+
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.papers.fusion.experts import ExpertPredictions, predict_expert, predict_experts
+from gp_ensembles.papers.fusion.known_rows import Regressor, known_rows
+from gp_ensembles.papers.fusion.regressors import RegressorExpert, scale_numbered
+
+Experts = ExpertPredictions | Sequence[object]
+# Mean squared errors, in variances stated, below which an expert is suspected to have seen the rows; rows it takes.
+_SUSPECT, _ENOUGH = 0.2, 20
+
+
+class Gathered(NamedTuple):
+    """Predictions of K experts, and the experts themselves.
+
+    Attributes:
+        predictions: Predictions, shapes (K, N).
+        experts: The experts, regressors with their scales, and forecasts as they were given; empty if all came as one
+            table.
+    """
+
+    predictions: ExpertPredictions
+    experts: tuple[object, ...]
+
+
+def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
+    """Predictions of all experts at inputs.
+
+    Args:
+        experts: Predictions of K experts as they are; or K experts, each a forecast of exactly these rows
+            (:func:`moment_forecast`, :func:`quantile_forecast`, :func:`sample_forecast`), or one that
+            :func:`predict_experts` takes.
+        X: Inputs, shape (N, D); ``None`` if all are forecasts.
+
+    Returns:
+        Predictions, shapes (K, N), in the dtype and on the device of the inputs.
+
+    Raises:
+        TypeError: If one cannot serve as an expert.
+        ValueError: If there is no expert, or a forecast has not one column for each input; names it and both numbers.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.fusion import moment_forecast
+        >>> gather_predictions([moment_forecast([1.0], [2.0])], torch.zeros(2, 1))
+        Traceback (most recent call last):
+        ...
+        ValueError: expert 0 is a forecast of 1 row(s), but there are 2 rows: give all for the same rows...
+    """
+    if isinstance(experts, ExpertPredictions):
+        return experts
+    if not experts:
+        raise ValueError("at least one expert is needed, got none")
+    if X is None:
+        first = experts[0]
+        if not all(isinstance(expert, ExpertPredictions) for expert in experts):
+            raise ValueError("experts that are no forecasts need the inputs X at which to predict")
+        assert isinstance(first, ExpertPredictions)
+        X = first.mean.new_zeros(first.mean.shape[-1], 1)
+    return _joined([_one(expert, k, X) for k, expert in enumerate(experts)])
+
+
+def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> Gathered:
+    """Predictions of rows with known targets, from which weights are learned; regressors get scales of their errors.
+
+    Warns of experts that seem to have been trained on these rows: :func:`~gp_ensembles.papers.fusion.known_rows.known_rows`
+    sees it, or their errors are far below the deviations that they state. Regressors state none of their own, and ones
+    that keep no rows pass unseen.
+
+    Args:
+        experts: As for :func:`gather_predictions`, or fitted regressors in scikit-learn's manner, which get a scale by
+            :func:`scale_regressors`.
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,).
+
+    Raises:
+        TypeError: If one cannot serve as an expert.
+        ValueError: If there is no expert, or rows do not match; names the expert and both numbers.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.fusion import moment_forecast
+        >>> y = torch.tensor([1.0, 2.0])
+        >>> gather_experts([moment_forecast(y + 1.0, y)], y.unsqueeze(-1), y).predictions.mean
+        tensor([[2., 3.]])
+    """
+    if isinstance(experts, ExpertPredictions):
+        gathered = Gathered(experts, ())
+    else:
+        known = [_scaled(expert, k, X, y) for k, expert in enumerate(experts)]
+        predictions = gather_predictions([rows for _, rows in known], X)
+        gathered = Gathered(predictions, tuple(expert for expert, _ in known))
+        for k, expert in enumerate(experts):
+            _warn_of_rows(expert, k, X, y)
+    _warn_of_errors(gathered.predictions, y)
+    return gathered
+
+
+def _one(expert: object, number: int, X: Tensor) -> ExpertPredictions:
+    if not isinstance(expert, ExpertPredictions):
+        if _is_bare(expert):
+            raise TypeError(
+                f"expert {number}, a {type(expert).__name__}, says no variance: give what scale_regressors or "
+                "cross_fit make of it"
+            )
+        return predict_experts([expert], X)
+    if expert.mean.ndim != 2 or expert.mean.shape[0] != 1:
+        raise ValueError(
+            f"expert {number} must be a forecast of one expert, (1, {X.shape[0]}), got {tuple(expert.mean.shape)}"
+        )
+    if expert.mean.shape[1] != X.shape[0]:
+        raise ValueError(
+            f"expert {number} is a forecast of {expert.mean.shape[1]} row(s), but there are {X.shape[0]} rows: "
+            "give all for the same rows, in the same order"
+        )
+    return ExpertPredictions(*(part.to(X).expand_as(expert.mean) for part in expert))
+
+
+def _joined(every: Sequence[ExpertPredictions]) -> ExpertPredictions:
+    return ExpertPredictions(*(torch.cat(parts) for parts in zip(*every, strict=True))).check()
+
+
+def _is_bare(expert: object) -> bool:
+    """Whether an expert is a regressor of which nothing but its predictions is known."""
+    return predict_expert.dispatch(type(expert)) is predict_expert.dispatch(object) and isinstance(expert, Regressor)
+
+
+def _scaled(expert: object, number: int, X: Tensor, y: Tensor) -> tuple[object, ExpertPredictions]:
+    if _is_bare(expert):
+        assert isinstance(expert, Regressor)
+        found = scale_numbered({number: expert}, X, y)
+        return found.experts[0], found.predictions
+    return expert, _one(expert, number, X)
+
+
+def _warn_of_rows(expert: object, number: int, X: Tensor, y: Tensor) -> None:
+    """Warn of an expert that was trained on some of these rows, as far as that can be seen."""
+    shared = known_rows(expert.regressor if isinstance(expert, RegressorExpert) else expert, X, y)
+    if shared:
+        warnings.warn(
+            f"expert {number} was trained on {shared} of the {len(X)} rows from which its weight is learned, and looks "
+            "better there than it is: give other rows, or predictions by leave_one_out, k_fold or cross_fit",
+            stacklevel=4,
+        )
+
+
+def _warn_of_errors(predictions: ExpertPredictions, y: Tensor) -> None:
+    """Warn of experts whose errors are far below what they say themselves."""
+    if predictions.mean.ndim != 2 or predictions.mean.shape[1:] != y.shape or len(y) < _ENOUGH:
+        return
+    ratio = ((y - predictions.mean).square() / predictions.target_variance).mean(1)
+    for k in (ratio < _SUSPECT).nonzero().squeeze(-1).tolist():
+        warnings.warn(
+            f"the errors of expert {k} on these rows are {float(ratio[k].sqrt()):.2g} of the deviations that it "
+            "states: if it was trained on them, give rows that it has not seen, or predictions by k_fold or cross_fit",
+            stacklevel=4,
+        )

@@ -1,0 +1,38 @@
+"""Online dimensionality reduction with ensembles of random-feature Gaussian-process latent variable models.
+
+The models of the paper (Lu et al. 2022, section 6) are :func:`ie_gplvm`, :func:`sie_gplvm` (switching),
+:func:`die_gplvm` (dynamic) and :func:`dsie_gplvm` (both), over RBF kernels of the squared length scales
+``RBF_VARIANCES``. Each returns an :class:`IEGPLVM`, whose methods ``start``, ``update`` and ``transform`` return
+:class:`~gp_ensembles.papers.gplvm.records.Embeddings` and ``inverse_transform`` a :class:`Reconstruction`. Another ensemble is
+``IEGPLVM`` with features of your own, such as those of :func:`rbf_features`, :class:`LatentSettings`, and neighbors
+found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
+
+===============  =======================================================================================================
+``presets``      the paper's models
+``model``        the model: state, ``start``, ``update``, ``transform``, ``inverse_transform``, ``impute``
+``records``      settings, what is returned, checks of what is given
+``first_rows``   the first rows: principal components, fit, posterior
+``batch``        their objective, maximized for all experts at once
+``step``         a block of rows embedded, weighed and learned: algorithm 2
+``embed``        the search for a row's place, by damped Newton steps
+``posterior``    the posterior of the weights, by the square-root filter
+``neighbors``    the rows kept, and the nearest of them to a new one
+===============  =======================================================================================================
+"""
+
+from gp_ensembles.papers.gplvm.model import IEGPLVM
+from gp_ensembles.papers.gplvm.neighbors import FaissSearch
+from gp_ensembles.papers.gplvm.presets import RBF_VARIANCES, die_gplvm, dsie_gplvm, ie_gplvm, rbf_features, sie_gplvm
+from gp_ensembles.papers.gplvm.records import LatentSettings
+
+__all__ = [
+    "IEGPLVM",
+    "RBF_VARIANCES",
+    "FaissSearch",
+    "LatentSettings",
+    "die_gplvm",
+    "dsie_gplvm",
+    "ie_gplvm",
+    "rbf_features",
+    "sie_gplvm",
+]

@@ -1,0 +1,300 @@
+"""Latent inputs of new rows: damped Newton searches for all experts and rows at once."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.features.fourier import fourier_features
+from gp_ensembles.papers.gplvm.posterior import WeightPosterior
+
+_DAMPING = (1e-3, 1e-9, 1e12)  # of the first step, the least and the most, as shares of the largest curvature
+_GROW, _SHRINK = 4.0, 0.2
+
+
+class LatentModel(NamedTuple):
+    r"""What a row is embedded by.
+
+    Attributes:
+        omega: Angular frequencies, shape (M, R, d).
+        posterior: Posterior of the weights.
+        noise: Observation noise variance, shape (M,).
+        latent_variance: Prior variance of a latent coordinate.
+    """
+
+    omega: Tensor
+    posterior: WeightPosterior
+    noise: Tensor
+    latent_variance: float
+
+
+class RowEmbedding(NamedTuple):
+    """Embeddings of rows under each expert.
+
+    Attributes:
+        point: Embeddings, shape (M, B, d).
+        log_prob: Log density of what was observed of each row, at its embedding, shape (M, B).
+        log_latent: Log prior density of the embedding, shape (M, B).
+        converged: Whether the search converged within its iterations, shape (M, B), boolean.
+    """
+
+    point: Tensor
+    log_prob: Tensor
+    log_latent: Tensor
+    converged: Tensor
+
+
+class ObservedRows(NamedTuple):
+    """Rows and which of their entries were observed.
+
+    Attributes:
+        rows: Shape (B, D), zero where an entry is missing.
+        mask: Which entries were observed, shape (B, D); ``None`` if all were.
+        num_seen: How many, shape (B,).
+    """
+
+    rows: Tensor
+    mask: Tensor | None
+    num_seen: Tensor
+
+    def of(self, rows: Tensor) -> "ObservedRows":
+        """Those of some rows (boolean, shape (B,))."""
+        return ObservedRows(self.rows[rows], None if self.mask is None else self.mask[rows], self.num_seen[rows])
+
+
+def observed_rows(Y: Tensor) -> ObservedRows:
+    """Rows (B, D), NaN where an entry was not observed.
+
+    Example:
+        >>> import torch
+        >>> observed_rows(torch.tensor([[1.0, torch.nan]])).num_seen
+        tensor([1.])
+    """
+    mask = ~torch.isnan(Y)
+    count = mask.sum(-1).to(Y)
+    return ObservedRows(Y, None, count) if bool(mask.all()) else ObservedRows(Y.nan_to_num(), mask, count)
+
+
+def embedding_density(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Log density of rows given their latent inputs, and of the latent inputs.
+
+    .. math:: \sum_{j \text{ seen}} \log N(y_j; \hat\theta_j^\top \phi(x), \phi(x)^\top \Sigma \phi(x) + \sigma_n^2),
+              \qquad \log N(x; 0, \sigma_x^2 I)
+
+    (Lu et al. 2022, section 6.)
+
+    Args:
+        model: Frequencies, posterior and noise of each expert.
+        X: Latent inputs, shape (M, B, d).
+        Y: Rows, shape (B, D); NaN where an entry was not observed, which is left out.
+
+    Returns:
+        The two densities, each of shape (M, B), differentiable in X.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.gplvm.posterior import weight_prior
+        >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
+        >>> model = LatentModel(one, weight_prior(one[0, 0], 2, 1), one[0, 0], 1.0)
+        >>> embedding_density(model, 0 * one, 0 * one[0])  # variances 2 and 1
+        (tensor([[-1.2655]], dtype=torch.float64), tensor([[-0.9189]], dtype=torch.float64))
+    """
+    Phi = fourier_features(model.omega, X)
+    whitened = Phi @ model.posterior.factor
+    variance = model.noise.unsqueeze(-1) * (1 + whitened.square().sum(-1))
+    seen = ~torch.isnan(Y)
+    error = torch.where(seen, Y - Phi @ model.posterior.mean, 0.0)
+    count = seen.sum(-1).to(variance)
+    rows = -0.5 * (count * (variance.log() + math.log(2 * math.pi)) + error.square().sum(-1) / variance)
+    return rows, _log_latent(X, model.latent_variance)
+
+
+def embedding_derivatives(model: LatentModel, X: Tensor, seen: ObservedRows) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The sum of both densities of :func:`embedding_density`, its gradient and its Hessian in X, in closed form.
+
+    With the noise taken out of the variance, :math:`\sigma_n^2 s = \sigma_n^2 (1 + w^\top w)`, and of the squared
+    errors, :math:`p = e^\top e / \sigma_n^2`, the density of a row is :math:`-(n \log s + p / s) / 2` and a constant.
+
+    Args:
+        model: Frequencies, posterior and noise of each expert.
+        X: Latent inputs, shape (M, B, d).
+        seen: The rows.
+
+    Returns:
+        Value (M, B), gradient (M, B, d) and Hessian (M, B, d, d).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.gplvm.posterior import weight_prior
+        >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
+        >>> model = LatentModel(one, weight_prior(one[0, 0], 2, 1), one[0, 0], 1.0)
+        >>> value, gradient, hessian = embedding_derivatives(model, one, observed_rows(0 * one[0]))
+        >>> gradient.item(), hessian.item()  # no row has been learned: those of the prior
+        (-1.0, -1.0)
+    """
+    omega, (factor, mean) = model.omega, model.posterior
+    Phi = fourier_features(omega, X)
+    stack = _with_jacobian(omega, Phi)
+    flat = stack.flatten(-3, -2)
+    white = (flat @ factor).unflatten(-2, stack.shape[-3:-1])
+    outputs = (flat @ mean).unflatten(-2, stack.shape[-3:-1])
+    if seen.mask is not None:
+        outputs = outputs * seen.mask.unsqueeze(-2)
+    w, error = white[..., 0, :], seen.rows - outputs[..., 0, :]
+    slopes, moved = white[..., 1:, :], outputs[..., 1:, :]  # derivatives of w and of the means by x
+    noise, n = model.noise.unsqueeze(-1), seen.num_seen
+    s = 1 + w.square().sum(-1)
+    inverse = 1 / s
+    ratio = inverse * error.square().sum(-1) / noise  # p / s
+    value = -0.5 * (n * (s * noise * (2 * math.pi)).log() + ratio) + _log_latent(X, model.latent_variance)
+
+    # Half the derivatives of s by x, and minus half of those of p.
+    s_x = (slopes @ w.unsqueeze(-1)).squeeze(-1)
+    p_x = (moved @ error.unsqueeze(-1)).squeeze(-1) / noise.unsqueeze(-1)
+    by_s, by_p = ((n - ratio) * inverse).unsqueeze(-1), inverse.unsqueeze(-1)
+    gradient = by_p * p_x - by_s * s_x - X / model.latent_variance
+
+    noisy = by_p / noise.unsqueeze(-1)
+    by_feature = by_s * (w @ factor.mT) - noisy * (error @ mean.mT)
+    mixed = ((n - 2 * ratio) * inverse.square()).unsqueeze(-1) * s_x - (2 * by_p.square()) * p_x
+    cross = mixed.unsqueeze(-1) * s_x.unsqueeze(-2)
+    squares = by_s.unsqueeze(-1) * (slopes @ slopes.mT) + noisy.unsqueeze(-1) * (moved @ moved.mT)
+    hessian = cross + cross.mT - squares - _curvature(omega, Phi, by_feature)
+    hessian.diagonal(dim1=-2, dim2=-1).sub_(1 / model.latent_variance)
+    return value, gradient, hessian
+
+
+def embed_rows(
+    model: LatentModel, start: Tensor, Y: Tensor, *, max_iterations: int = 60, tolerance: float = 1e-9
+) -> RowEmbedding:
+    """Maximize the posterior density of rows' latent inputs from given points, for all experts and rows at once.
+
+    Steps are Newton's with the curvatures' absolute values, damped (Levenberg-Marquardt); a step that lowers the
+    density is rejected, so the result is at least as good as the start. The searches are independent.
+
+    Args:
+        model: Frequencies, posterior and noise of each expert.
+        start: Points to start from, shape (M, B, d).
+        Y: Rows, shape (B, D); NaN where an entry was not observed, which is left out.
+        max_iterations: Most iterations.
+        tolerance: A search ends where the predicted gain of an undamped step is below this many nats, or round-off.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.gplvm.posterior import weight_prior
+        >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
+        >>> model = LatentModel(one, weight_prior(one[0, 0], 2, 1), one[0, 0], 1.0)
+        >>> bool(embed_rows(model, one, 0 * one[0]).point.abs() < 1e-4)  # no row learned: the prior's mode
+        True
+    """
+    seen = observed_rows(Y)
+    derivatives = embedding_derivatives(model, start, seen)
+    value = derivatives[0]
+    here = _Search(start, *derivatives, value.new_full(value.shape, _DAMPING[0]), ~value.isfinite())
+    whole, rows = here, torch.arange(len(Y), device=Y.device)
+    for _ in range(max_iterations):
+        here, trial = _step(here, tolerance)
+        going = ~here.done.all(0)
+        left = int(going.sum())
+        if left == 0:
+            break
+        if 2 * left <= len(rows):  # go on with the rows whose searches have not ended
+            whole = whole.put(rows, here)
+            here, trial, rows, seen = here.of(going), trial[:, going], rows[going], seen.of(going)
+        here = here.improved(trial, embedding_derivatives(model, trial, seen))
+    found = whole.put(rows, here) if len(rows) < len(Y) else here
+    latent = _log_latent(found.point, model.latent_variance)
+    return RowEmbedding(found.point, found.value - latent, latent, found.done)
+
+
+class _Search(NamedTuple):
+    """Points (M, B, d) with value, gradient and Hessian, damping (M, B), and which searches have ended."""
+
+    point: Tensor
+    value: Tensor
+    gradient: Tensor
+    hessian: Tensor
+    damping: Tensor
+    done: Tensor
+
+    def of(self, rows: Tensor) -> "_Search":
+        """Those of some rows (boolean, shape (B,))."""
+        return _Search(*(part[:, rows] for part in self))
+
+    def put(self, rows: Tensor, others: "_Search") -> "_Search":
+        """With those of some rows (numbers) replaced."""
+        return _Search(*(part.index_copy(1, rows, other) for part, other in zip(self, others, strict=True)))
+
+    def improved(self, trial: Tensor, derivatives: tuple[Tensor, Tensor, Tensor]) -> "_Search":
+        """Trial points accepted where they are better; the damping is updated."""
+        value, gradient, hessian = derivatives
+        better = (value > self.value) & ~self.done
+        vectors = better.unsqueeze(-1)
+        return _Search(
+            torch.where(vectors, trial, self.point),
+            torch.where(better, value, self.value),
+            torch.where(vectors, gradient, self.gradient),
+            torch.where(vectors.unsqueeze(-1), hessian, self.hessian),
+            torch.where(better, self.damping * _SHRINK, self.damping * _GROW).clamp(*_DAMPING[1:]),
+            self.done,
+        )
+
+
+def _step(here: _Search, tolerance: float) -> tuple[_Search, Tensor]:
+    """Which searches have ended, and the trial points of the others."""
+    round_off = 4 * torch.finfo(here.value.dtype).eps
+    curvature, axes = _decompose(here.hessian)
+    slope = (axes.mT @ here.gradient.unsqueeze(-1)).squeeze(-1)
+    predicted = 0.5 * (slope.square() / curvature).sum(-1)
+    done = here.done | (predicted < tolerance + round_off * here.value.abs()) | (here.damping >= _DAMPING[2])
+    damped = curvature + here.damping.unsqueeze(-1) * curvature.amax(-1, keepdim=True)
+    step = (axes @ (slope / damped).unsqueeze(-1)).squeeze(-1)
+    return here._replace(done=done), torch.where(done.unsqueeze(-1), here.point, here.point + step)
+
+
+def best_of(found: RowEmbedding, num_starts: int) -> RowEmbedding:
+    """The best of the searches for each row, which stand one after the other, shape (M, B * K) to (M, B).
+
+    Example:
+        >>> import torch
+        >>> value = torch.tensor([[1.0, 3.0]])
+        >>> found = RowEmbedding(value.unsqueeze(-1), value, 0 * value, value > 2)
+        >>> best_of(found, 2).point
+        tensor([[[3.]]])
+    """
+    value = (found.log_prob + found.log_latent).unflatten(1, (-1, num_starts))
+    best = value.nan_to_num(nan=-torch.inf).argmax(-1)
+    best = best + num_starts * torch.arange(best.shape[1], device=best.device)
+    point = found.point.gather(1, best.unsqueeze(-1).expand(*best.shape, found.point.shape[-1]))
+    return RowEmbedding(point, *(part.gather(1, best) for part in found[1:]))
+
+
+def _decompose(hessian: Tensor) -> tuple[Tensor, Tensor]:
+    """Curvatures in absolute value, none below a small share of the largest, and their axes."""
+    finite = hessian.isfinite().all(-1).all(-1)
+    sound = torch.where(finite[..., None, None], hessian, 0.0)  # a failed search shows in its value
+    values, axes = torch.linalg.eigh(sound)
+    values = values.abs()
+    floor = values.amax(-1, keepdim=True) * 1e-8 + torch.finfo(values.dtype).tiny
+    return torch.maximum(values, floor), axes
+
+
+def _log_latent(X: Tensor, spread: float) -> Tensor:
+    return -0.5 * (X.square().sum(-1) / spread + X.shape[-1] * math.log(2 * math.pi * spread))
+
+
+def _with_jacobian(omega: Tensor, Phi: Tensor) -> Tensor:
+    """Features (M, B, 2 R) and their derivatives by the inputs, shape (M, B, 1 + d, 2 R)."""
+    sines, cosines = Phi.unsqueeze(-2).chunk(2, dim=-1)
+    directions = omega.mT.unsqueeze(-3)  # (M, 1, d, R)
+    derivatives = torch.cat([cosines * directions, sines * -directions], dim=-1)
+    return torch.cat([Phi.unsqueeze(-2), derivatives], dim=-2)
+
+
+def _curvature(omega: Tensor, Phi: Tensor, gradient: Tensor) -> Tensor:
+    """The features' second derivatives, weighed with a gradient (M, B, 2 R): shape (M, B, d, d)."""
+    sines, cosines = (-gradient * Phi).chunk(2, dim=-1)
+    directions = omega.unsqueeze(-3)  # (M, 1, R, d)
+    curvature: Tensor = (directions * (sines + cosines).unsqueeze(-1)).mT @ directions
+    return curvature

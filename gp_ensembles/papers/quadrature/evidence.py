@@ -1,0 +1,460 @@
+"""The evidence for each number of components by importance sampling, and what can be said of their sum."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics.display import record_text
+from gp_ensembles.papers.quadrature.ascent import stick_levels
+from gp_ensembles.papers.quadrature.importance import (
+    TRUSTED_K,
+    ImportanceDraws,
+    ImportanceEstimate,
+    draw_round,
+    estimate,
+    round_size,
+    start_draws,
+)
+from gp_ensembles.papers.quadrature.kernel_weights import WeightedKernels
+from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES
+from gp_ensembles.papers.quadrature.modes import EVALUATIONS_PER_AXIS, Integrand, ascend, laplace_modes
+from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior
+from gp_ensembles.papers.quadrature.problem import Evaluations, RegressionProblem
+from gp_ensembles.papers.quadrature.quadrature import EvidenceEstimate, QuadratureNodes, log_masses
+from gp_ensembles.papers.quadrature.relabeling import Relabeling
+from gp_ensembles.papers.quadrature.student_mixture import StudentMixture
+from gp_ensembles.papers.quadrature.surrogate import Surrogate
+
+TARGET_SD = 0.2  # of the log evidence, unless a budget asks for less
+_NEGLIGIBLE = 1e-3  # share of the evidence that a part cannot exceed to be left out of account
+_PRIOR_STARTS = 60  # draws of the prior among which starts are sought
+_ENDS, _OTHERS = 3, 8  # starts of ascents: ends of earlier ones, other evaluations
+_DRAWN, _NESTED = 4, 4  # and draws of the prior, nested kernels
+_APART = 0.1  # of other evaluations in a column of the cube
+_SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fewer of them
+_SUSPECT_REFITS = 3  # of suspect draws before the next number of components begins
+_CLEAN_SEARCHES = 2  # for modes, in a row, that find nothing new before a part is trusted
+_SEARCH_STARTS = 6  # ascents of such a search from each of three kinds of starts
+_NEW_HEIGHT, _NEW_MASS = math.log(20.0), math.log(0.02)  # of an end of an ascent that is news, beside the integral
+_SEARCH_ITERATIONS = 60
+_KEPT = 0.7  # of a known kernel's hyperparameters, in a start
+_NEW_SHARE = 0.3  # of the weight for modes that are added
+_TABLES = 6  # of the size of a covariance, alive while it is differentiated
+
+
+class Evidence(NamedTuple):
+    r"""Evidence of the data, in parts for n = 1..N components.
+
+    Args:
+        log_parts: :math:`\log p(n) Z_n`, shape (N,).
+        log_parts_sd: Their standard deviations, shape (N,), infinite where the part is not to be trusted.
+        log_evidence: Log evidence, in nats.
+        log_evidence_sd: Its standard deviation; infinite if the evidence cannot be trusted.
+        doubt: Why not, in words; empty if it can.
+    """
+
+    log_parts: Tensor
+    log_parts_sd: Tensor
+    log_evidence: float
+    log_evidence_sd: float
+    doubt: str
+
+    def __repr__(self) -> str:
+        return record_text(self)
+
+    @property
+    def posterior(self) -> Tensor:
+        """Posterior probabilities of n = 1..N, shape (N,)."""
+        return self.log_parts.softmax(-1)
+
+    @property
+    def posterior_sd(self) -> Tensor:
+        """Their standard deviations, to first order, with what parts left out of account may add, shape (N,)."""
+        posterior = self.posterior
+        slopes = torch.diag_embed(posterior) - posterior.unsqueeze(-1) * posterior
+        known = self.log_parts_sd.isfinite()
+        own = (slopes * self.log_parts_sd.where(known, 0.0)).square().sum(-1).sqrt()
+        return own if bool(known.all()) else own + _NEGLIGIBLE
+
+
+def from_quadrature(estimate: EvidenceEstimate) -> Evidence:
+    """The evidence of a quadrature whose surrogate is trusted."""
+    parts = estimate.log_scale + estimate.mean.log()
+    deviations = estimate.covariance.diagonal().clamp_min(0.0).sqrt() / estimate.mean
+    return Evidence(parts, deviations, float(estimate.log_evidence), float(estimate.log_evidence_sd), "")
+
+
+def nearest_evidence(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Evidence:
+    """An integral by the nearest evaluated kernel: never above the largest likelihood, and not to be trusted."""
+    masses = log_masses(surrogate, nodes)
+    components = problem.prior.num_components(surrogate.evaluations.cube)
+    sizes = range(1, problem.prior.max_components + 1)
+    parts = torch.stack([torch.where(components == n, masses, -torch.inf).logsumexp(-1) for n in sizes])
+    doubt = "draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling"
+    return Evidence(parts, torch.full_like(parts, torch.inf), float(parts.logsumexp(-1)), math.inf, doubt)
+
+
+def integrand_for(problem: RegressionProblem, components: int) -> Integrand:
+    """The likelihood of kernels with n components, as a function of the normal quantiles of their columns."""
+    prior = problem.prior
+
+    def log_likelihood(points: Tensor) -> Tensor:
+        return problem.likelihoods(*prior.hyperparameters(rows_of(prior, points, components)))
+
+    chunk = max(1, CHUNK_BYTES // (_TABLES * problem.likelihoods.bytes_each))
+    return Integrand(log_likelihood, len(prior.active_columns(components)), chunk)
+
+
+def rows_of(prior: Hyperprior, points: Tensor, components: int) -> Tensor:
+    """Rows of the cube, (S, C), of normal quantiles of the columns that n components use, (S, d)."""
+    return prior.embed(torch.special.ndtr(points).clamp(EDGE, 1.0 - EDGE), components)
+
+
+def nested_kernels(prior: Hyperprior, row: Tensor, count: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """Kernels (count, C) with one component more than a row of the cube has: drawn from the prior, of a small weight.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=3)
+        >>> prior.mixtures(nested_kernels(prior, prior.draw(1, 2)[0], 1)).weights[0, 2]
+        tensor(0.0200, dtype=torch.float64)
+    """
+    components = int(prior.num_components(row))
+    weights = prior.mixtures(row).weights[:components]
+    size = components * prior.num_inputs
+    drawn = prior.draw(count, components + 1, generator=generator)
+    levels = drawn[:, prior.active_columns(components + 1)].clone()
+    old = row[prior.active_columns(components)]
+    for k in range(count):
+        share = _SHARES[k % len(_SHARES)]
+        levels[k, :components] = stick_levels(torch.cat([(1.0 - share) * weights, weights.new_full((1,), share)]))
+    means, scales, scalars = old[components - 1 :].split([size, size, prior.num_scalars])
+    levels[:, components : components + size] = means
+    first = components + size + prior.num_inputs
+    levels[:, first : first + size] = scales
+    levels[:, levels.shape[-1] - prior.num_scalars :] = scalars
+    return prior.embed(levels.clamp(EDGE, 1.0 - EDGE), components + 1)
+
+
+def best_apart(evaluations: Evaluations, columns: Tensor, count: int) -> Tensor:
+    """The most likely kernels (at most ``count``, C) that differ by a tenth in one of the columns, best first.
+
+    The best of all evaluations are steps of one ascent, which lead to one mode.
+
+    Example:
+        >>> import torch
+        >>> cube, values = torch.tensor([[0.50], [0.51], [0.9]]), torch.tensor([1.0, 2.0, 0.0])
+        >>> best_apart(Evaluations(cube, values), torch.tensor([0]), 2)
+        tensor([[0.5100],
+                [0.9000]])
+    """
+    cube = evaluations.best(len(evaluations.cube)).cube
+    kept: list[Tensor] = []
+    while len(cube) and len(kept) < count:
+        kept.append(cube[0])
+        cube = cube[(cube - cube[0])[:, columns].abs().amax(-1) >= _APART]
+    return torch.stack(kept) if kept else cube
+
+
+class EvidenceState(NamedTuple):
+    """Importance sampling of every number of components.
+
+    Args:
+        draws: Draws for n = 1..N, ``None`` where there are none yet.
+        num_evaluations: Likelihoods evaluated, those of candidates for starts included.
+        clean: Searches for modes since the last that found a new one, for n = 1..N.
+        sound: The latest draws of which nothing but missing modes was in doubt: predictions are made with them.
+    """
+
+    draws: tuple[ImportanceDraws | None, ...]
+    num_evaluations: int
+    clean: tuple[int, ...]
+    sound: tuple[ImportanceDraws | None, ...] = ()
+
+
+class EvidenceSampler:
+    """Importance sampling of the evidence, step by step.
+
+    Args:
+        problem: Data and prior.
+        evaluations: Kernels that a search evaluated.
+        ends: Rows of them in which ascents ended.
+    """
+
+    def __init__(self, problem: RegressionProblem, evaluations: Evaluations, ends: Sequence[int]) -> None:
+        self.problem = problem
+        self.evaluations = evaluations
+        self.ends: list[int] = list(ends)
+        sizes = range(1, problem.prior.max_components + 1)
+        self.relabelings: list[Relabeling] = [Relabeling(problem.prior, n, problem.reflection) for n in sizes]
+        self.integrands: list[Integrand] = [integrand_for(problem, n) for n in sizes]
+
+    def init(self) -> EvidenceState:
+        """Nothing drawn."""
+        size = self.problem.prior.max_components
+        return EvidenceState((None,) * size, 0, (0,) * size)
+
+    def step(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
+        """Begin with the first number of components that has not begun, or else a round where it is needed most.
+
+        Where the draws of the one that began last are suspect, a few rounds more before any other: they may tell that
+        all is in vain. Once nothing else is in doubt, modes are searched for again, from other starts.
+        """
+        waiting = [index for index, draws in enumerate(state.draws) if draws is None]
+        if not waiting and min(state.clean) < _CLEAN_SEARCHES and not self._drawn_evidence(state).doubt:
+            return self.search_modes(state._replace(sound=state.draws), generator)
+        index = waiting[0] if waiting else self._neediest(state)
+        last = state.draws[index - 1] if waiting and index else None
+        if last is not None and last.is_suspect and len(last.counts) < _SUSPECT_REFITS:
+            index -= 1
+        draws, integrand, used = state.draws[index], self.integrands[index], 0
+        if draws is None:
+            starts, used = self._starts(state, index + 1, generator)
+            draws = start_draws(integrand, starts) or _nothing(starts)
+            used += draws.num_evaluations
+        if draws.proposals:
+            before = draws.num_evaluations
+            size, share = round_size(integrand.dimension), self.relabelings[index].log_share
+            draws = draw_round(integrand, draws, size, share, generator=generator)
+            used += draws.num_evaluations - before
+        both = (*state.draws[:index], draws, *state.draws[index + 1 :])
+        return EvidenceState(both, state.num_evaluations + used, state.clean, state.sound)
+
+    def search_modes(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
+        """Ascend from new starts, for the number of components searched least; new modes go into its proposal.
+
+        The end of an ascent is new where the weight of a draw there, which counts permutations and reflections, is far
+        above the integral (the proposal misses it), and Laplace's approximation has a noticeable share of the integral.
+
+        Args:
+            state: One in which every number of components has draws.
+            generator: Source of the starts and of the draws.
+
+        Returns:
+            The state with a search more; where it found something, with another proposal and a round of draws from it.
+        """
+        index = state.clean.index(min(state.clean))
+        draws, integrand = state.draws[index], self.integrands[index]
+        assert draws is not None
+        starts, used = self._other_starts(state, index + 1, generator)
+        ascents = ascend(integrand, starts, _SEARCH_ITERATIONS)
+        used += ascents.num_evaluations
+        found, news = ascents.points, ascents.points.new_zeros(len(ascents.points), dtype=torch.bool)
+        if len(found) and draws.proposals:
+            relabeling, proposal = self.relabelings[index], draws.proposals[-1]
+            integral = estimate(draws, relabeling.log_share).log_integral
+            height = ascents.log_density + relabeling.log_share(found, proposal) - proposal.log_density(found)
+            news = ~(height < integral + _NEW_HEIGHT)
+        if bool(news.any()):
+            points, log_density = found[news], ascents.log_density[news]
+            added, mass = laplace_modes(integrand, points, log_density)
+            used += EVALUATIONS_PER_AXIS * integrand.dimension * len(points)
+            heavy = mass + math.log(relabeling.num_copies) > integral + _NEW_MASS
+            if bool(heavy.any()):
+                added = StudentMixture(*(part[heavy] for part in added))
+                added = added._replace(log_weights=added.log_weights.log_softmax(-1))
+                counts = (*draws.counts, draws.num_fresh)
+                draws = draws._replace(
+                    counts=counts, proposals=(*draws.proposals, proposal.join(added, _NEW_SHARE)), is_kept=False
+                )
+                draws = draw_round(
+                    integrand, draws, round_size(integrand.dimension), relabeling.log_share, generator=generator
+                )
+                used += round_size(integrand.dimension)
+                clean = (*state.clean[:index], 0, *state.clean[index + 1 :])
+                both = (*state.draws[:index], draws, *state.draws[index + 1 :])
+                return EvidenceState(both, state.num_evaluations + used, clean, state.sound)
+        clean = (*state.clean[:index], state.clean[index] + 1, *state.clean[index + 1 :])
+        return EvidenceState(state.draws, state.num_evaluations + used, clean, state.sound)
+
+    def is_hopeless(self, state: EvidenceState) -> bool:
+        """Whether a part that counts is given up, so that further draws would be spent in vain."""
+        given_up = [draws is not None and draws.is_hopeless for draws in state.draws]
+        if not any(given_up):
+            return False
+        total = self._drawn_evidence(state).log_evidence
+        return any(
+            gone and not self._bound(state, n) < total + math.log(_NEGLIGIBLE) for n, gone in enumerate(given_up, 1)
+        )
+
+    def estimates(self, state: EvidenceState) -> list[ImportanceEstimate | None]:
+        """An estimate for each number of components."""
+        return [
+            estimate(draws, relabeling.log_share) if draws is not None and len(draws.points) else None
+            for draws, relabeling in zip(state.draws, self.relabelings, strict=True)
+        ]
+
+    def evidence(self, state: EvidenceState) -> Evidence:
+        """The evidence from the draws so far, in doubt until searches for further modes have found none."""
+        drawn = self._drawn_evidence(state)
+        unsearched = [n for n, clean in enumerate(state.clean, 1) if clean < _CLEAN_SEARCHES]
+        if drawn.doubt or not unsearched:
+            return drawn
+        doubt = (
+            f"no evidence that can be trusted was found after {state.num_evaluations} likelihoods of importance "
+            f"sampling: modes may be missing (n = {', '.join(map(str, unsearched))}: searches from other starts "
+            f"are not done, or found new ones); give a larger budget, or the prior fewer components"
+        )
+        deviations = drawn.log_parts_sd.clone()
+        deviations[[n - 1 for n in unsearched]] = torch.inf
+        return drawn._replace(log_parts_sd=deviations, log_evidence_sd=math.inf, doubt=doubt)
+
+    def _drawn_evidence(self, state: EvidenceState) -> Evidence:
+        """The evidence if all modes are among those found."""
+        found = self.estimates(state)
+        log_prior = self.problem.prior.log_prob_components
+        logs = [-math.inf if one is None else one.log_integral for one in found]
+        parts = log_prior + log_prior.new_tensor(logs)
+        deviations = [one.log_sd if one is not None and one.is_trusted else math.inf for one in found]
+        total = float(parts.logsumexp(-1))
+        largest = [self._bound(state, n) for n in range(1, len(found) + 1)]
+        doubts = []
+        for n, (one, sd, bound) in enumerate(zip(found, deviations, largest, strict=True), 1):
+            if math.isinf(sd) and (state.draws[n - 1] is None or not bound < total + math.log(_NEGLIGIBLE)):
+                doubts.append(f"n = {n} ({self._trouble(state, n, one)})")
+        variance = sum(
+            (math.exp(part - total) * sd) ** 2
+            for part, sd in zip(parts.tolist(), deviations, strict=True)
+            if math.isfinite(sd)
+        )
+        doubt = ""
+        if doubts:
+            given_up = any(draws is not None and draws.is_hopeless for draws in state.draws)
+            remedy = "" if given_up else "a larger budget, or "
+            doubt = (
+                f"no evidence that can be trusted was found after {state.num_evaluations} likelihoods of importance "
+                f"sampling: {', '.join(doubts)}; give {remedy}the prior fewer components"
+            )
+        sd = math.inf if doubts or not math.isfinite(total) else math.sqrt(variance)
+        return Evidence(parts, parts.new_tensor(deviations), total, sd, doubt)
+
+    def kernels(self, state: EvidenceState) -> WeightedKernels | None:
+        """The latest sound draws with their posterior weights, ``None`` if there are none."""
+        if not self._drawn_evidence(state).doubt:
+            state = state._replace(sound=state.draws)
+        if not state.sound:
+            return None
+        state = state._replace(draws=state.sound)
+        log_prior = self.problem.prior.log_prob_components
+        parts = []
+        for n, (one, draws) in enumerate(zip(self.estimates(state), state.draws, strict=True), 1):
+            if one is None or draws is None or not math.isfinite(one.log_integral):
+                continue
+            points = draws.points[-len(one.log_weights) :]
+            values = draws.log_likelihood[-len(one.log_weights) :]
+            log_weights = one.log_weights - math.log(len(one.log_weights)) + log_prior[n - 1]
+            used = log_weights > -torch.inf
+            rows = rows_of(self.problem.prior, points[used], n)
+            parts.append(WeightedKernels(rows, values[used], log_weights[used]))
+        if not parts:
+            return None
+        kernels = WeightedKernels(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        return kernels._replace(log_weights=kernels.log_weights.log_softmax(-1))
+
+    def _trouble(self, state: EvidenceState, components: int, found: ImportanceEstimate | None) -> str:
+        """What is wrong with the draws of kernels with n components."""
+        draws = state.draws[components - 1]
+        if draws is None:
+            return "not begun"
+        if found is None:
+            return "no draws"
+        if draws.is_hopeless:
+            return (
+                f"given up: {draws.effective[-1]:.0f} effective draws in {draws.points.shape[-1]} dimensions and "
+                f"k = {draws.pareto_k:.2f} after {len(draws.effective)} refits"
+            )
+        if math.isinf(found.pareto_k):
+            return "its proposal is still being adapted"
+        return f"the weights' Pareto k is {found.pareto_k:.2f}, above {TRUSTED_K}"
+
+    def _bound(self, state: EvidenceState, components: int) -> float:
+        """What the part of n components cannot exceed."""
+        return float(self.problem.prior.log_prob_components[components - 1]) + self._largest(state, components)
+
+    def _largest(self, state: EvidenceState, components: int) -> float:
+        """The largest log likelihood of a kernel with n components that was found."""
+        mine = self.problem.prior.num_components(self.evaluations.cube) == components
+        values = self.evaluations.log_likelihood[mine]
+        draws = state.draws[components - 1]
+        if draws is not None:
+            values = torch.cat([values, draws.log_likelihood])
+        values = values[values.isfinite()]
+        return float(values.max()) if len(values) else -math.inf
+
+    def _neediest(self, state: EvidenceState) -> int:
+        """The number of components whose part is not trusted and largest; or whose deviation counts most."""
+        evidence = self._drawn_evidence(state)
+        total = evidence.log_evidence
+        needs = []
+        for n, (part, sd) in enumerate(
+            zip(evidence.log_parts.tolist(), evidence.log_parts_sd.tolist(), strict=True), 1
+        ):
+            draws = state.draws[n - 1]
+            assert draws is not None
+            bound = self._bound(state, n)
+            if not draws.proposals or (math.isinf(sd) and bound < total + math.log(_NEGLIGIBLE)):
+                needs.append((0.0, -math.inf))
+            elif math.isinf(sd):  # the fewest draws first, so that none starves the others
+                needs.append((1.0, -float(len(draws.points)) / round_size(self.integrands[n - 1].dimension)))
+            else:
+                needs.append((0.0, part + math.log(max(sd, 1e-12))))
+        return max(range(len(needs)), key=lambda index: needs[index])
+
+    def _other_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
+        """Starts that no other search has: draws of the prior, nested kernels, and known ones with a part redrawn."""
+        prior = self.problem.prior
+        columns = prior.active_columns(components)
+        candidates = [prior.draw(_PRIOR_STARTS, components, generator=generator)]
+        for n in (components - 1, components):
+            draws = state.draws[n - 1] if n else None
+            if draws is None or not len(draws.points):
+                continue
+            values = draws.log_likelihood.nan_to_num(nan=-torch.inf)
+            best = rows_of(prior, draws.points[int(values.argmax())].unsqueeze(0), n)[0]
+            if n < components:
+                candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
+            else:
+                drawn = prior.draw(_PRIOR_STARTS, components, generator=generator)
+                level = torch.rand(drawn.shape, generator=generator, dtype=torch.float64, device=generator.device)
+                candidates.append(torch.where(level.to(drawn) < _KEPT, best, drawn))
+        chosen, used = [], 0
+        for cube in candidates:
+            used += len(cube)
+            values = self.problem.evaluate(cube)
+            chosen.append(Evaluations(cube, values).best(_SEARCH_STARTS).cube)
+        rows = torch.cat(chosen)
+        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE)), used
+
+    def _starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
+        """Points to ascend from, and the likelihoods spent on finding them."""
+        prior, evaluations = self.problem.prior, self.evaluations
+        columns = prior.active_columns(components)
+        candidates = [prior.draw(_PRIOR_STARTS, components, generator=generator)]
+        smaller = state.draws[components - 2] if components > 1 else None
+        if smaller is not None and len(smaller.points):
+            values = smaller.log_likelihood.nan_to_num(nan=-torch.inf)
+            best = rows_of(prior, smaller.points[int(values.argmax())].unsqueeze(0), components - 1)[0]
+            candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
+        chosen = []
+        used = 0
+        for cube, count in zip(candidates, (_DRAWN, _NESTED), strict=False):
+            values = self.problem.evaluate(cube)
+            used += len(cube)
+            chosen.append(Evaluations(cube, values).best(count).cube)
+        mine = prior.num_components(evaluations.cube) == components
+        ends = [row for row in self.ends if bool(mine[row])]
+        chosen.append(Evaluations(evaluations.cube[ends], evaluations.log_likelihood[ends]).best(_ENDS).cube)
+        others = Evaluations(evaluations.cube[mine], evaluations.log_likelihood[mine])
+        chosen.append(best_apart(others, columns, _OTHERS))
+        rows = torch.cat(chosen).unique(dim=0)
+        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE)), used
+
+
+def _nothing(like: Tensor) -> ImportanceDraws:
+    """No draws, for a number of components of which no start has a likelihood."""
+    return ImportanceDraws(like[:0], like[:0, 0], (), (), False, len(like))

@@ -1,0 +1,249 @@
+"""A mixture of Gaussian processes with different kernels, weighed by their posterior, as a BoTorch model."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self, cast, final
+
+import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.posteriors.posterior import Posterior
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from torch import Tensor
+
+from gp_ensembles.bo import imagined
+from gp_ensembles.bo.data import (
+    Observations,
+    TrainingData,
+    data_arguments,
+    normal_likelihood,
+    refuse_settings,
+)
+from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
+from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.papers.quadrature.conditioning import Processes
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
+from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.problem import RegressionProblem
+from gp_ensembles.papers.quadrature.root_mixture import RootMixture, root_mixture
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+
+
+@final
+class KernelMixtureModel(MixtureModel):
+    """Gaussian processes with R kernels, mixed with posterior weights.
+
+    Further rows are learned by every process exactly, and weights follow Bayes' rule; kernels stay.
+
+    Args:
+        problem: The data and their prior mean.
+        hyperparameters: The kernels, of batch shape (R,).
+        log_weights: Their log weights, shape (R,).
+        root_weights: Weights of products of roots between them, shape (R, R); if ``None``, the weights themselves on
+            the diagonal, whose mixture is that of the kernels.
+        total_root_weight: Sum of those weights over all evaluated kernels, shape (); over these if ``None``.
+        known_noise: Noise variances of the problem's rows, shape (N, 1), in place of the kernels' own; for the dense
+            likelihood.
+        input_transform: The transform by which the problem's inputs came about, if any; it is applied to others.
+        outcome_transform: The transform by which its targets came about, if any; it is undone in predictions.
+
+    Raises:
+        NumericalError: If a kernel's covariance cannot be factorized.
+        ValueError: If noise is known of other rows, or for another likelihood.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem
+        >>> from gp_ensembles.papers.quadrature import marginalize
+        >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> model = marginalize(problem, Budget(40, draws=0), generator=generator).model()
+        >>> posterior = model.posterior(X[:4], observation_noise=True)
+        >>> posterior.mean.shape, bool((posterior.variance > 0).all())
+        (torch.Size([4, 1]), True)
+    """
+
+    mean: Tensor
+    log_weights: Tensor
+    root_weights: Tensor
+    total_root_weight: Tensor
+    noise: Tensor
+    outputscale: Tensor
+    component_weights: Tensor
+    component_means: Tensor
+    component_scales: Tensor
+    _X: Tensor
+    _residual: Tensor
+    _known_noise: Tensor | None
+
+    def __init__(
+        self,
+        problem: RegressionProblem,
+        hyperparameters: Hyperparameters,
+        log_weights: Tensor,
+        root_weights: Tensor | None = None,
+        total_root_weight: Tensor | None = None,
+        *,
+        known_noise: Tensor | None = None,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+    ) -> None:
+        X, Y = problem.X, (problem.y + problem.mean).unsqueeze(-1)
+        if known_noise is not None and known_noise.shape != Y.shape:
+            raise ValueError(f"known noise must have shape {tuple(Y.shape)}, got {tuple(known_noise.shape)}")
+        if known_noise is not None and not isinstance(problem.likelihood, DenseLikelihood):
+            raise ValueError(f"known noise needs the dense likelihood, not a {type(problem.likelihood).__name__}")
+        outcomes = MixtureOutcomeTransform(outcome_transform).eval()
+        given_X = X if input_transform is None else input_transform.eval().untransform(X)
+        super().__init__(TrainingData(given_X, *outcomes.untransform(Y, known_noise)), input_transform, outcomes)
+        self._likelihood, self._reflection = problem.likelihood, problem.reflection
+        root_weights = log_weights.softmax(-1).diag_embed() if root_weights is None else root_weights
+        state = {
+            "component_weights": hyperparameters.mixtures.weights,
+            "component_means": hyperparameters.mixtures.means,
+            "component_scales": hyperparameters.mixtures.scales,
+            "outputscale": hyperparameters.outputscale,
+            "noise": hyperparameters.noise,
+            "mean": problem.mean,
+            "log_weights": log_weights,
+            "root_weights": root_weights,
+            "total_root_weight": root_weights.sum() if total_root_weight is None else total_root_weight,
+        }
+        for name, value in state.items():
+            self.register_buffer(name, value.detach())
+        self.register_buffer("_X", X, persistent=False)
+        self.register_buffer("_residual", problem.y, persistent=False)
+        self.register_buffer("_known_noise", known_noise, persistent=False)
+        self.eval()
+        self._cache: Processes | None = problem.likelihoods.condition(self._kernels())
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
+
+    @property
+    def num_experts(self) -> int:
+        """Number of kernels R."""
+        return self.log_weights.shape[0]
+
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """The kernels, of batch shape (R,)."""
+        mixtures = SpectralMixtures(self.component_weights, self.component_means, self.component_scales)
+        return Hyperparameters(mixtures, self.outputscale, self.noise)
+
+    @property
+    def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
+        """A likelihood with the kernels' weighted mean noise, or the known noise; in transformed outcomes."""
+        return normal_likelihood((self.log_weights.exp() * self.noise).sum(), self._known_noise)
+
+    def joint(self, X: Tensor) -> MixturePosterior:
+        r"""The mixture of the kernels' joint predictions of the function at transformed points (\*t, q, D)."""
+        mean, covariance = self._conditioned.predict(X)
+        return MixturePosterior(self.log_weights, (mean + self.mean).unsqueeze(-1), covariance.unsqueeze(-3))
+
+    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
+        r"""The mixture at transformed points (\*t, q, D), noise added as asked for."""
+        return imagined.predict(self.joint, self.noise, self._rows_imagined, X, noise)
+
+    def log_weights_at(self, X: Tensor) -> Tensor:
+        r"""Log weights of the kernels, the same for all inputs, shape (\*batch, R)."""
+        return imagined.log_weights_after(self.joint, self.noise, self._rows_imagined, self.log_weights)
+
+    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+        """The processes of all rows; their weights by Bayes' rule, their products of roots those of the weights."""
+        refuse_settings(settings)
+        assert self._conditioned is not None  # siblings share it
+        other = self._sibling()
+        other.data = data
+        if not isinstance(self._likelihood, DenseLikelihood):  # another arithmetic might not take these rows
+            other._rows_imagined = imagined.extend(self._rows_imagined, rows)
+            return other
+        other.log_weights = imagined.log_weights_after(self.joint, self.noise, rows, self.log_weights).detach()
+        other.root_weights = other.log_weights.exp().diag_embed()
+        other.total_root_weight = other.root_weights.sum()
+        other._X = torch.cat([self._X, rows.X.detach()])
+        other._residual = torch.cat([self._residual, rows.Y.detach().squeeze(-1) - self.mean])
+        if self._known_noise is not None and rows.noise is not None:
+            other._known_noise = torch.cat([self._known_noise, rows.noise.detach()])
+        other._cache = None
+        return other
+
+    def prepare(self, rows: Observations) -> None:
+        """Learn the rows of data: copies share what was learned."""
+        assert self._conditioned is not None
+
+    @classmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
+        """Arguments of the constructor from a data set.
+
+        Args:
+            training_data: The rows; transforms among the options learn from them here.
+            **options: ``hyperparameters`` and ``log_weights`` at least.
+        """
+        arguments = data_arguments(training_data, options)
+        X, Y, Yvar = (arguments.pop(name, None) for name in ("train_X", "train_Y", "train_Yvar"))
+        inputs, outcomes = arguments.get("input_transform"), arguments.get("outcome_transform")
+        X = X if inputs is None else inputs(X)
+        Y, Yvar = (Y, Yvar) if outcomes is None else outcomes(Y, Yvar, X=X)
+        if Yvar is not None:
+            arguments["known_noise"] = Yvar
+        return {"problem": RegressionProblem(X, Y.squeeze(-1)), **arguments}
+
+    def root_mixture(self, X: Tensor) -> RootMixture:
+        r"""The paper's mixture of products of roots for targets (noise included) at points (M, D), each separately.
+
+        Points and mixture are in transformed inputs and outcomes, as the kernels are.
+
+        Raises:
+            ValueError: If X has another number of inputs.
+        """
+        return root_mixture(self.root_weights, *self.marginals(X), self.total_root_weight)
+
+    def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Each kernel's means and variances of targets (noise included) at points (M, D): (R, M) each.
+
+        Points and moments are in transformed inputs and outcomes.
+
+        Raises:
+            ValueError: If X has another number of inputs.
+        """
+        if X.shape[-1] != self._X.shape[-1] or X.ndim < 2:
+            raise ValueError(f"inputs must have shape (..., q, {self._X.shape[-1]}), got {tuple(X.shape)}")
+        mean, variance = self._conditioned.marginals(X)
+        return mean + self.mean, variance + self.noise.unsqueeze(-1)
+
+    @property
+    def _conditioned(self) -> Processes:
+        if self._cache is None:
+            bound = self._likelihood.bind(self._X, self._residual, self._reflection)
+            self._cache = bound.condition(self._kernels())
+        return self._cache
+
+    def _kernels(self) -> Hyperparameters:
+        """The kernels, with the noise of every row where it is known."""
+        known = self._known_noise
+        if known is None:
+            return self.hyperparameters
+        return self.hyperparameters._replace(noise=known.mT.expand(self.num_experts, -1))
+
+    def _unshare(self) -> None:
+        """See the base; what was learned is dropped after loading, too."""
+        self._unshare_parts()
+        _forget(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": None}  # it is computed again
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        after = fn(self._X[:0])
+        if (after.dtype, after.device) == (self._X.dtype, self._X.device):  # BoTorch often calls it in vain
+            return self
+        self._unshare()
+        if self._rows_imagined is not None:
+            self._rows_imagined = self._rows_imagined.map(fn)
+        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
+
+
+def _forget(model: KernelMixtureModel, *_: object) -> None:
+    """After parameters were loaded or moved: the rows are learned anew with them."""
+    model._cache = None

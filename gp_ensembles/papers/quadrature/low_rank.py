@@ -1,0 +1,345 @@
+r"""Likelihoods of many rows by F features of the kernel: inducing variables at fixed knots, or random frequencies.
+
+With features :math:`\Phi` (N, F) of which :math:`Q = \Phi\Phi^\top` is the covariance of the rows,
+:math:`A = \sigma^2 I + \Phi^\top\Phi` and :math:`b = \Phi^\top y`,
+
+.. math:: -2 \log N(y; 0, Q + \sigma^2 I)
+          = (y^\top y - b^\top A^{-1} b) / \sigma^2 + \log|A| + (N - F) \log\sigma^2 + N \log 2\pi
+
+in O(N F^2) operations and O(N F) memory (Rasmussen and Williams, 2006, appendix A.3).
+"""
+
+import math
+from typing import NamedTuple, Protocol, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.papers.quadrature.conditioning import Processes
+from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, check_data, in_chunks
+from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.spectral_mixture import Reflection, SpectralMixtures, covariance
+from gp_ensembles.spectral.frequencies import SobolDraws
+
+_TABLES = 2  # of features at a time, less than of covariances: they are multiplied once
+
+
+class KernelFeatures(Protocol):
+    r"""Features of B kernels, whose products approximate the covariances."""
+
+    @property
+    def keeps_rest(self) -> bool:
+        """Whether the variance that features do not explain is a part of the model."""
+
+    def count(self, num_components: int) -> int:
+        """Number of features F of kernels with so many components."""
+
+    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor) -> Tensor:
+        """Features of rows (N, D), shape (B, N, F); NaN for kernels that have none."""
+
+
+@final
+class KnotFeatures(NamedTuple):
+    r"""Features :math:`L^{-1} k(Z, x)` of knots Z, with :math:`L L^\top` the covariance of u(Z).
+
+    The inducing variables are :math:`u(z) = f(z) + \epsilon`, the variance of :math:`\epsilon` a nugget times the
+    output scale, so that their covariance can be factorized and the bound remains a bound.
+
+    Args:
+        knots: Z, shape (K, D).
+        nugget: Variance of the inducing variables that is not the function's, as a share of the output scale.
+        reflection: How components are made symmetric.
+    """
+
+    knots: Tensor
+    nugget: float
+    reflection: Reflection
+
+    @property
+    def keeps_rest(self) -> bool:
+        """Yes."""
+        return True
+
+    def count(self, num_components: int) -> int:
+        """Number of knots."""
+        return len(self.knots)
+
+    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor) -> Tensor:
+        """Features of rows (N, D), shape (B, N, K)."""
+        scale = outputscale[:, None, None]
+        own = scale * (covariance(mixtures, self.knots, self.knots, self.reflection) + self.nugget * _eye(self.knots))
+        factor, good = _factor(own)
+        cross = scale * covariance(mixtures, self.knots, X, self.reflection)
+        features = torch.linalg.solve_triangular(factor, cross, upper=False).mT
+        return torch.where(good[:, None, None], features, torch.nan)
+
+
+@final
+class FourierFeatures(NamedTuple):
+    r"""Cosines and sines at frequencies :math:`m_q \circ \epsilon_r + s_q \circ z_r` of every component.
+
+    .. math:: k(\tau) \approx \sum_q \frac{w_q}{R} \sum_{r=1}^R \cos(2\pi\, \omega_{qr}^\top \tau)
+
+    (Rahimi and Recht, 2007), the z from a low-discrepancy sequence and the same for all kernels.
+
+    Args:
+        normals: z, shape (R, D).
+        signs: Signs :math:`\epsilon`, shape (R, D): ones under reflection at the origin.
+        center: Where phases are zero, shape (D,): only rounding depends on it.
+    """
+
+    normals: Tensor
+    signs: Tensor
+    center: Tensor
+
+    @property
+    def keeps_rest(self) -> bool:
+        """No."""
+        return False
+
+    def count(self, num_components: int) -> int:
+        """Twice the frequencies of all components."""
+        return 2 * len(self.normals) * num_components
+
+    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor) -> Tensor:
+        """Features of rows (N, D), shape (B, N, 2 R Q)."""
+        means, scales = mixtures.means.unsqueeze(-2), mixtures.scales.unsqueeze(-2)  # (B, Q, 1, D)
+        frequencies = (means * self.signs + scales * self.normals).flatten(-3, -2)  # (B, Q R, D)
+        angles = 2.0 * math.pi * (X - self.center) @ frequencies.mT
+        weights = outputscale.unsqueeze(-1) * mixtures.weights / len(self.normals)
+        present = weights > 0  # the root of an absent component's weight has no derivative
+        size = torch.where(present, weights.where(present, 1.0).sqrt(), 0.0)
+        size = size.repeat_interleave(len(self.normals), -1).unsqueeze(-2)
+        return torch.cat([size * angles.cos(), size * angles.sin()], -1)
+
+
+class _Fit(NamedTuple):
+    """Cholesky factors of A, (B, F, F), coefficients A^{-1} b, (B, F), and which kernels have them, (B,)."""
+
+    factor: Tensor
+    coefficients: Tensor
+    good: Tensor
+
+
+def _fit(features: Tensor, noise: Tensor, y: Tensor) -> _Fit:
+    gram = features.mT @ features
+    factor, good = _factor(gram + noise[:, None, None] * _eye(gram))
+    coefficients = torch.cholesky_solve(features.mT @ y.unsqueeze(-1), factor).squeeze(-1)
+    return _Fit(factor, coefficients, good)
+
+
+def _factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Cholesky factors and where there are any; the identity's elsewhere, so that derivatives stay finite."""
+    _, info = torch.linalg.cholesky_ex(matrix.detach())
+    good = (info == 0) & matrix.detach().isfinite().all(-1).all(-1)
+    factor, _ = torch.linalg.cholesky_ex(torch.where(good[:, None, None], matrix, _eye(matrix)))
+    return factor, good
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.diag_embed(like.new_ones(like.shape[-2]))
+
+
+class LowRankProcesses(NamedTuple):
+    r"""Gaussian processes with R kernels by their features, conditioned on the data.
+
+    Args:
+        hyperparameters: The kernels, of batch shape (R,).
+        X: Training inputs, shape (N, D).
+        features: The features.
+        factor: Cholesky factors of A, shape (R, F, F).
+        coefficients: Means of the features' coefficients, shape (R, F).
+        reflection: How components are made symmetric.
+    """
+
+    hyperparameters: Hyperparameters
+    X: Tensor
+    features: KernelFeatures
+    factor: Tensor
+    coefficients: Tensor
+    reflection: Reflection
+
+    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
+        kernels, scale, noise = self.hyperparameters
+        batch, q = X.shape[:-2], X.shape[-2]
+        features, white = self._of(X.reshape(-1, X.shape[-1]))
+        mean = (features @ self.coefficients.unsqueeze(-1)).squeeze(-1).unflatten(-1, (*batch, q)).movedim(0, -2)
+        features, white = (part.unflatten(-2, (*batch, q)).movedim(0, -3) for part in (features, white))
+        value = noise[:, None, None] * (white @ white.mT)
+        if not self.features.keeps_rest:
+            return mean, value
+        points = X.unsqueeze(-3)
+        own = scale[:, None, None] * covariance(kernels, points, points, self.reflection)
+        return mean, value + own - features @ features.mT
+
+    def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
+        kernels, scale, noise = self.hyperparameters
+        features, white = self._of(X)
+        variance = noise.unsqueeze(-1) * white.square().sum(-1)
+        if self.features.keeps_rest:
+            prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1)
+            variance = variance + (prior - features.square().sum(-1)).clamp_min(0.0)
+        return (features @ self.coefficients.unsqueeze(-1)).squeeze(-1), variance
+
+    def _of(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of points (M, D), (R, M, F), and those whitened by A."""
+        features = self.features(self.hyperparameters.mixtures, self.hyperparameters.outputscale, X)
+        return features, torch.linalg.solve_triangular(self.factor, features.mT, upper=False).mT
+
+
+@final
+class LowRankLikelihoods:
+    """Log marginal likelihoods of one data set under many kernels, by their features.
+
+    Args:
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,).
+        reflection: How components are made symmetric.
+        features: The features.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN
+        >>> X = torch.linspace(0, 1, 100, dtype=torch.float64).unsqueeze(-1)
+        >>> SparseLikelihood(X[::10]).bind(X, X.squeeze(-1), AT_ORIGIN).bytes_each
+        16000
+    """
+
+    def __init__(self, X: Tensor, y: Tensor, reflection: Reflection, features: KernelFeatures) -> None:
+        check_data(X, y)
+        self.X = X
+        self.y = y
+        self.reflection = reflection
+        self.features = features
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of the features of a kernel with one component."""
+        return _TABLES * self.y.element_size() * len(self.y) * self.features.count(1)
+
+    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
+        """Log marginal likelihoods of B mixtures, or lower bounds of them, shape (B,); NaN where there is none."""
+        largest = self.bytes_each * int(mixtures.num_components.max()) if len(noise) else 1
+        return in_chunks(self._values, Hyperparameters(mixtures, outputscale, noise), CHUNK_BYTES // largest)
+
+    def condition(self, hyperparameters: Hyperparameters) -> Processes:
+        """Gaussian processes with R kernels, conditioned on the data.
+
+        Raises:
+            NumericalError: If a covariance cannot be factorized.
+        """
+        kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
+        fits = []
+        for r in range(len(kernels.noise)):
+            one = slice(r, r + 1)
+            features = self.features(kernels.mixtures.take(one), kernels.outputscale[one], self.X)
+            fits.append(_fit(features, kernels.noise[one], self.y))
+            if not bool(fits[-1].good.all()):
+                raise NumericalError(f"the covariance of the features of kernel {r} is not positive definite")
+        factor, coefficients = (torch.cat([getattr(fit, name) for fit in fits]) for name in _Fit._fields[:2])
+        return LowRankProcesses(kernels, self.X, self.features, factor, coefficients, self.reflection)
+
+    def _values(self, kernels: Hyperparameters) -> Tensor:
+        mixtures, outputscale, noise = kernels
+        features, y = self.features(mixtures, outputscale, self.X), self.y
+        known = features.detach().isfinite().all(-1).all(-1)
+        features = torch.where(known[:, None, None], features, 0.0)
+        factor, coefficients, good = _fit(features, noise, y)
+        # (y'y - b'A^{-1}b) / noise as a sum of two squares, which loses no digits to a difference
+        rest = y - (features @ coefficients.unsqueeze(-1)).squeeze(-1)
+        square = rest.square().sum(-1) / noise + coefficients.square().sum(-1)
+        log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        log_determinant = log_determinant + (len(y) - features.shape[-1]) * noise.log()
+        value = -0.5 * (square + log_determinant + len(y) * math.log(2.0 * math.pi))
+        if self.features.keeps_rest:
+            prior = len(y) * outputscale * mixtures.weights.sum(-1)
+            value = value - 0.5 * (prior - features.square().sum((-2, -1))) / noise
+        return torch.where(good & known & value.isfinite(), value, torch.nan)
+
+
+@final
+class SparseLikelihood(NamedTuple):
+    r"""The variational lower bound with inducing variables at fixed knots (Titsias, 2009): O(N K^2).
+
+    .. math:: \log N(y; 0, Q + \sigma^2 I) - \frac{1}{2\sigma^2} \mathrm{tr}(K - Q) \le \log N(y; 0, K + \sigma^2 I)
+
+    It is close where K knots can follow the function: kernels of high frequency lose by it, so the evidence is a lower
+    bound, and prefers smooth kernels. Predictions are those of the same variational posterior.
+
+    Args:
+        knots: Knots, shape (K, D), for instance of :func:`~gp_ensembles.numerics.kmeans.kmeans`.
+        nugget: Variance of the inducing variables that is not the function's, as a share of the output scale, which
+            keeps their covariance positive definite; single precision needs 1e-4.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.quadrature import RegressionProblem
+        >>> X = torch.linspace(0, 3, 40, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(5.0 * X.squeeze(-1))
+        >>> sparse = RegressionProblem(X, y, likelihood=SparseLikelihood(X[::3]))
+        >>> cube = sparse.prior.draw(4, 1, generator=torch.Generator().manual_seed(0))
+        >>> bool((sparse.evaluate(cube) <= RegressionProblem(X, y).evaluate(cube)).all())
+        True
+    """
+
+    knots: Tensor
+    nugget: float = 1e-6
+
+    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> LowRankLikelihoods:
+        """The likelihoods of data X (N, D) and y (N,).
+
+        Raises:
+            ValueError: If the knots are not finite rows like the inputs, or the nugget is not positive.
+        """
+        knots = self.knots
+        if knots.ndim != 2 or not len(knots) or knots.shape[1:] != X.shape[1:] or knots.dtype != X.dtype:
+            raise ValueError(
+                f"knots must be rows (K, {X.shape[-1]}) of {X.dtype} like the inputs, got {tuple(knots.shape)} of "
+                f"{knots.dtype}"
+            )
+        if not bool(knots.isfinite().all()):
+            raise ValueError("knots must be finite")
+        if not self.nugget > 0:
+            raise ValueError(f"the nugget of the knots must be positive, got {self.nugget}")
+        return LowRankLikelihoods(X, y, reflection, KnotFeatures(knots.to(X.device), self.nugget, reflection))
+
+
+@final
+class FourierLikelihood(NamedTuple):
+    """The exact likelihood of a random-feature approximation of the kernel: O(N F^2), F = 2 R n for n components.
+
+    The error is that of the kernel: few frequencies make a spectral line of each, so that functions repeat over long
+    ranges, and variances far from the data are too small. R must grow with the range times the spectral scales.
+
+    Args:
+        num_frequencies: Frequencies R of every component.
+        seed: Of the frequencies' low-discrepancy sequence, the same for all kernels.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.quadrature import RegressionProblem
+        >>> X = torch.linspace(0, 3, 40, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)), likelihood=FourierLikelihood(20))
+        >>> problem.evaluate(problem.prior.draw(3, 1)).shape
+        torch.Size([3])
+    """
+
+    num_frequencies: int = 100
+    seed: int = 0
+
+    def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> LowRankLikelihoods:
+        """The likelihoods of data X (N, D) and y (N,).
+
+        Raises:
+            ValueError: If there are no frequencies.
+        """
+        if self.num_frequencies < 1:
+            raise ValueError(f"at least one frequency is needed, got {self.num_frequencies}")
+        generator, num_inputs = torch.Generator().manual_seed(self.seed), X.shape[-1]
+        draws = SobolDraws().draw(self.num_frequencies, 2 * num_inputs, generator=generator).normals.to(X)
+        normals, signs = draws.split(num_inputs, -1)
+        signs = signs.sign() if reflection.each_input and num_inputs > 1 else torch.ones_like(signs)
+        return LowRankLikelihoods(X, y, reflection, FourierFeatures(normals, signs, X.mean(0)))

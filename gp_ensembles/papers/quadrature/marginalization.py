@@ -1,0 +1,260 @@
+"""Marginalization over kernels: the loop over rounds of evaluations within a budget."""
+
+import operator
+import time
+import warnings
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+
+from gp_ensembles.papers.quadrature.evidence import (
+    TARGET_SD,
+    nearest_evidence,
+)
+from gp_ensembles.papers.quadrature.prior import draw_seed
+from gp_ensembles.papers.quadrature.problem import RegressionProblem
+from gp_ensembles.papers.quadrature.result import Marginalization
+from gp_ensembles.papers.quadrature.search import (
+    Round,
+    Search,
+    SearchState,
+    evaluate_ascent,
+    evaluate_batch,
+    evaluate_draws,
+    evidence_for,
+    fingerprint,
+    init_search,
+    load_search,
+    nodes_for,
+    prior_covers_likelihood,
+    sampler_for,
+    save_search,
+    surrogate_for,
+)
+from gp_ensembles.papers.quadrature.surrogate import Surrogate
+
+_FEWEST = 5  # evaluations of a budget
+
+
+class Budget(NamedTuple):
+    """When to stop: whichever comes first.
+
+    Args:
+        evaluations: Likelihoods of the search, those of its ascents included.
+        seconds: Seconds of wall time; a round that has begun is finished.
+        log_evidence_sd: Stop once the standard deviation of the log evidence is at most this: 0.2 if ``None``, which
+            the search, where draws of the prior cover the likelihood, does not stop for.
+        draws: Likelihoods of the importance sampling that follows the search where draws of the prior do not cover the
+            likelihood, its ascents included; a round that has begun is finished, and it ends early where the first
+            rounds tell that it will fail. With none the evidence stays unknown.
+    """
+
+    evaluations: int = 200
+    seconds: float | None = None
+    log_evidence_sd: float | None = None
+    draws: int = 30_000
+
+
+def marginalize(
+    problem: RegressionProblem,
+    budget: Budget = Budget(),  # noqa: B008 (immutable)
+    search: Search = Search(),  # noqa: B008
+    *,
+    checkpoint: str | PathLike[str] | None = None,
+    progress: bool = False,
+    generator: torch.Generator | None = None,
+) -> Marginalization:
+    """Marginalize over kernels: Bayesian quadrature (MASKERADE; Hamid et al., 2022), and importance sampling.
+
+    A search evaluates draws of the prior. Where they cover the likelihood, further kernels are selected by a policy and
+    the evidence is the quadrature's. Elsewhere the likelihood is a spike: ascents seek its modes, and importance
+    sampling from Student-t distributions at them gives the evidence, for each number of components.
+
+    Args:
+        problem: Data and prior.
+        budget: When to stop.
+        search: How kernels are selected.
+        checkpoint: File that the search is written to after every round, atomically, and resumed from if it exists.
+        progress: Whether to show a progress bar: best log-likelihood, log evidence and its standard deviation.
+        generator: Source of randomness; the result is a function of its state.
+
+    Returns:
+        The result; after a keyboard interrupt, that of the evaluations so far, with a warning.
+
+    Raises:
+        ValueError: If the budget is below five evaluations or has an impossible number, no kernel has a likelihood, or
+            the checkpoint belongs to another problem or search.
+        TypeError: If the evaluations or the draws of the budget are no whole numbers.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
+        >>> found = marginalize(
+        ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
+        ... )
+        >>> found.num_evaluations, found.posterior_components.shape
+        (40, torch.Size([5]))
+    """
+    _check_budget(budget)
+    path = None if checkpoint is None else Path(checkpoint)
+    mark = fingerprint(problem, search)
+    state = load_search(path, problem, search) if path is not None and path.exists() else None
+    _check_search(search)
+    clock = time.perf_counter()
+    bar: tqdm[Any]
+    with tqdm(total=budget.evaluations, disable=not progress, desc="kernels", unit="likelihood") as bar:
+        try:
+            if state is None:
+                state = init_search(problem, search, budget.evaluations, _of_the_host(generator))
+            is_new = len(state.pending) > 0
+            while len(state.pending) and not (state.num_evaluations and _is_late(budget, clock)):
+                state = evaluate_draws(problem, search, state, budget.evaluations)
+                _save(state, path, mark)
+            if is_new or not state.history:
+                state, surrogate = _record(problem, search, state, bar)
+                _save(state, path, mark)
+            else:
+                surrogate = surrogate_for(problem, state)
+            while not _is_over(state, budget, clock):
+                state = _round(problem, search, state, surrogate, budget.evaluations)
+                state, surrogate = _record(problem, search, state, bar)
+                _save(state, path, mark)
+            if not prior_covers_likelihood(search, state):
+                bar.total = budget.evaluations + budget.draws
+                while not _is_sampled(problem, state, budget, clock):
+                    state = _sample(problem, state, bar)
+                    _save(state, path, mark)
+        except KeyboardInterrupt:
+            if state is None or not state.num_evaluations:
+                raise
+            warnings.warn(
+                f"interrupted after {state.num_evaluations} of {budget.evaluations} likelihoods; the result uses those",
+                stacklevel=2,
+            )
+    return Marginalization(problem, state, search, _is_late(budget, clock))
+
+
+def _save(state: SearchState, path: Path | None, mark: str) -> None:
+    if path is not None:
+        save_search(state, path, mark)
+
+
+def _check_budget(budget: Budget) -> None:
+    for name, count in (("evaluations", budget.evaluations), ("draws", budget.draws)):
+        try:
+            operator.index(count)
+        except TypeError as error:
+            raise TypeError(f"the {name} of a budget must be a whole number, got {count!r}") from error
+    if not budget.evaluations >= _FEWEST:
+        raise ValueError(f"a budget of {budget.evaluations} evaluations is too small; give it at least {_FEWEST}")
+    if not budget.draws >= 0:
+        raise ValueError(f"the draws of a budget must not be negative, got {budget.draws}")
+    if budget.seconds is not None and not budget.seconds >= 0:
+        raise ValueError(f"the seconds of a budget must not be negative, got {budget.seconds}")
+    if budget.log_evidence_sd is not None and not budget.log_evidence_sd > 0:
+        raise ValueError(f"the log_evidence_sd of a budget must be positive, got {budget.log_evidence_sd}")
+
+
+def _check_search(search: Search) -> None:
+    if (
+        search.batch_size < 1
+        or search.num_ascents < 0
+        or search.ascent_evaluations < 1
+        or not 0 < search.initial_share <= 1
+    ):
+        raise ValueError(
+            f"a search needs batch_size and ascent_evaluations of at least 1, num_ascents of at least 0 and "
+            f"initial_share in (0, 1], got {search}"
+        )
+
+
+def _round(
+    problem: RegressionProblem, search: Search, state: SearchState, surrogate: Surrogate, evaluations: int
+) -> SearchState:
+    """A batch of the policy's and, where prior draws do not cover the likelihood, part of an ascent."""
+    before = state.num_evaluations
+    state = evaluate_batch(
+        problem, search, state, surrogate, min(search.batch_size, evaluations - state.num_evaluations)
+    )
+    if state.num_evaluations == before:
+        raise ValueError(f"{search.policy} selected no kernel to evaluate; a policy must select at least one")
+    left = evaluations - state.num_evaluations
+    if not left or not search.num_ascents or prior_covers_likelihood(search, state):
+        return state
+    return evaluate_ascent(problem, search, state, min(search.ascent_evaluations, left))
+
+
+def _sample(problem: RegressionProblem, state: SearchState, bar: "tqdm[Any]") -> SearchState:
+    """A step of importance sampling; once there are draws of every number of components, rounds in the history."""
+    before = time.perf_counter()
+    sampler, generator = sampler_for(problem, state), torch.Generator()
+    generator.set_state(state.random)
+    importance = sampler.step(state.importance or sampler.init(), generator)
+    state = state._replace(importance=importance, random=generator.get_state())
+    evidence = sampler.evidence(importance)
+    seconds = {**state.seconds, "importance": state.seconds["importance"] + time.perf_counter() - before}
+    best = [float(state.evaluations.best(1).log_likelihood[0])]
+    best += [float(one.log_likelihood.nan_to_num(nan=-torch.inf).max()) for one in importance.draws if one is not None]
+    count = state.num_evaluations + importance.num_evaluations
+    totals = Round(count, sum(seconds.values()), max(best), evidence.log_evidence, evidence.log_evidence_sd)
+    _show(totals, bar)
+    return state._replace(seconds=seconds, history=(*state.history, totals))
+
+
+def _is_sampled(problem: RegressionProblem, state: SearchState, budget: Budget, clock: float) -> bool:
+    """Whether importance sampling is over: its budget is used up, it is exact enough, or given up."""
+    used = 0 if state.importance is None else state.importance.num_evaluations
+    if used >= budget.draws or _is_late(budget, clock):
+        return True
+    target = TARGET_SD if budget.log_evidence_sd is None else budget.log_evidence_sd
+    if state.importance is None:
+        return False
+    return state.history[-1].log_evidence_sd <= target or sampler_for(problem, state).is_hopeless(state.importance)
+
+
+def _record(
+    problem: RegressionProblem, search: Search, state: SearchState, bar: "tqdm[Any]"
+) -> tuple[SearchState, Surrogate]:
+    """The state with a further round in its history, and its surrogate."""
+    before = time.perf_counter()
+    surrogate = surrogate_for(problem, state)
+    if prior_covers_likelihood(search, state):
+        estimated = evidence_for(problem, surrogate, state)
+        log_evidence, sd = float(estimated.log_evidence), float(estimated.log_evidence_sd)
+    else:
+        crude = nearest_evidence(problem, surrogate, nodes_for(problem, state))
+        log_evidence, sd = crude.log_evidence, crude.log_evidence_sd
+    seconds = {**state.seconds, "surrogate": state.seconds["surrogate"] + time.perf_counter() - before}
+    totals = Round(state.num_evaluations, sum(seconds.values()), float(surrogate.log_scale), log_evidence, sd)
+    _show(totals, bar)
+    return state._replace(seconds=seconds, history=(*state.history, totals)), surrogate
+
+
+def _show(totals: Round, bar: "tqdm[Any]") -> None:
+    bar.update(totals.evaluations - bar.n)
+    bar.set_postfix_str(
+        f"best {totals.best_log_likelihood:.1f}, log evidence {totals.log_evidence:.2f} ± {totals.log_evidence_sd:.2f}"
+    )
+
+
+def _is_over(state: SearchState, budget: Budget, clock: float) -> bool:
+    if state.num_evaluations >= budget.evaluations:
+        return True
+    if _is_late(budget, clock):
+        return True
+    return budget.log_evidence_sd is not None and state.history[-1].log_evidence_sd <= budget.log_evidence_sd
+
+
+def _is_late(budget: Budget, clock: float) -> bool:
+    return budget.seconds is not None and time.perf_counter() - clock >= budget.seconds
+
+
+def _of_the_host(generator: torch.Generator | None) -> torch.Generator:
+    """A generator of the host itself; otherwise one that it, or torch's global one, seeds."""
+    if generator is not None and generator.device.type == "cpu":
+        return generator
+    return torch.Generator().manual_seed(draw_seed(generator))

@@ -1,0 +1,451 @@
+"""The prior over spectral mixtures, their number of components, output scale and noise: a map from the unit cube."""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from scipy import special
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from gp_ensembles.numerics.draws import generator_device
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+
+_LEAST = 1e-6  # smallest share of the remaining stick on either side of a break
+EDGE = 1e-6  # cube coordinates stay this far from the faces, where quantiles are infinite
+
+
+class Marginal(Protocol):
+    r"""Prior of one positive (or signed) number for each input; any class with these methods will do.
+
+    ``icdf`` maps probabilities (\*batch, D) to values, differentiably; ``log_prob`` is the density of the values;
+    ``standardize`` maps values to a scale on which the prior's width is about one (on which distances are computed).
+    """
+
+    @property
+    def scale(self) -> Tensor:
+        """A width for each input, shape (D,); its length, dtype and device are those of the prior."""
+
+    def icdf(self, probability: Tensor) -> Tensor:
+        """Quantiles, of the shape of the probabilities."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density, of the shape of the values."""
+
+    def standardize(self, value: Tensor) -> Tensor:
+        """Values on a scale where the prior's width is about one."""
+
+
+class HalfNormal(NamedTuple):
+    r"""Absolute value of N(0, scale^2), one scale for each input, shape (D,).
+
+    Example:
+        >>> import torch
+        >>> prior = HalfNormal(torch.tensor([2.0], dtype=torch.float64))
+        >>> round(float(prior.icdf(torch.tensor([0.5], dtype=torch.float64))), 3)  # the median, 0.674 scales
+        1.349
+    """
+
+    scale: Tensor
+
+    def icdf(self, probability: Tensor) -> Tensor:
+        """Quantiles."""
+        value: Tensor = self.scale * math.sqrt(2.0) * torch.special.erfinv(probability)
+        return value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density."""
+        inside = 0.5 * math.log(2.0 / math.pi) - self.scale.log() - 0.5 * (value / self.scale).square()
+        return torch.where(value >= 0, inside, -torch.inf)
+
+    def standardize(self, value: Tensor) -> Tensor:
+        """Values in units of the scale."""
+        return value / self.scale
+
+
+class Normal(NamedTuple):
+    r"""N(location, scale^2), one for each input, shapes (D,); for signed mean frequencies.
+
+    Example:
+        >>> import torch
+        >>> prior = Normal(torch.zeros(1), torch.ones(1))
+        >>> prior.icdf(torch.tensor([0.5]))
+        tensor([0.])
+    """
+
+    location: Tensor
+    scale: Tensor
+
+    def icdf(self, probability: Tensor) -> Tensor:
+        """Quantiles."""
+        value: Tensor = self.location + self.scale * torch.special.ndtri(probability)
+        return value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density."""
+        z = (value - self.location) / self.scale
+        return -0.5 * (z.square() + math.log(2.0 * math.pi)) - self.scale.log()
+
+    def standardize(self, value: Tensor) -> Tensor:
+        """Values in units of the scale, from the location."""
+        return (value - self.location) / self.scale
+
+
+class LogNormal(NamedTuple):
+    r"""Exponential of N(location, scale^2), one for each input, shapes (D,).
+
+    Example:
+        >>> import torch
+        >>> prior = LogNormal(torch.zeros(1), torch.ones(1))
+        >>> prior.icdf(torch.tensor([0.5]))
+        tensor([1.])
+    """
+
+    location: Tensor
+    scale: Tensor
+
+    def icdf(self, probability: Tensor) -> Tensor:
+        """Quantiles."""
+        value: Tensor = (self.location + self.scale * torch.special.ndtri(probability)).exp()
+        return value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density."""
+        z = (value.log() - self.location) / self.scale
+        return -0.5 * (z.square() + math.log(2.0 * math.pi)) - self.scale.log() - value.log()
+
+    def standardize(self, value: Tensor) -> Tensor:
+        """Logarithms in units of the scale, from the location."""
+        return (value.log() - self.location) / self.scale
+
+
+class _BetaQuantile(torch.autograd.Function):
+    """Quantiles of Beta(a, b) with the slope one over the density; the shapes are constants."""
+
+    @staticmethod
+    def forward(ctx: Any, probability: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        value = special.betaincinv(*(t.detach().cpu().double().numpy() for t in (a, b, probability)))
+        quantile = torch.as_tensor(value).to(probability)
+        ctx.save_for_backward(quantile, a, b)
+        return quantile
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        quantile, a, b = ctx.saved_tensors
+        log_density = torch.distributions.Beta(a, b, validate_args=False).log_prob(quantile)
+        return gradient * (-log_density).exp(), None, None
+
+
+def beta_quantile(probability: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    r"""Quantiles of the beta distribution, differentiable in the probability (shapes broadcast).
+
+    Example:
+        >>> import torch
+        >>> half = torch.tensor(0.5, dtype=torch.float64)
+        >>> round(float(beta_quantile(half, 4.0 * half, 2.0 * half)), 4)  # Beta(2, 1): the square root
+        0.7071
+    """
+    value: Tensor = _BetaQuantile.apply(*torch.broadcast_tensors(probability, a, b))  # type: ignore[no-untyped-call]
+    return value
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """A seed for code that takes no generator, drawn from one (or from torch's global one).
+
+    Example:
+        >>> draw_seed(torch.Generator().manual_seed(0)) == draw_seed(torch.Generator().manual_seed(0))
+        True
+    """
+    return int(torch.randint(2**31, (), generator=generator, device=generator_device(generator)))
+
+
+def sobol_points(dimension: int, count: int, seed: int) -> Tensor:
+    """Scrambled Sobol points in double precision, shape (count, dimension), independent of torch's default dtype.
+
+    Example:
+        >>> sobol_points(2, 4, seed=0).shape
+        torch.Size([4, 2])
+    """
+    engine = SobolEngine(dimension, scramble=True, seed=seed)
+    first = engine.quasi.double() / 2**engine.MAXBIT  # the engine keeps it in the default dtype
+    points: Tensor = engine.draw(count, dtype=torch.float64)
+    points[0] = first
+    return points
+
+
+class Hyperparameters(NamedTuple):
+    r"""Hyperparameters of spectral mixture kernels with an output scale and noise.
+
+    Args:
+        mixtures: Spectral mixtures of batch shape (\*batch).
+        outputscale: Prior variance of the function, shape (\*batch).
+        noise: Variance of the observations' noise, shape (\*batch).
+    """
+
+    mixtures: SpectralMixtures
+    outputscale: Tensor
+    noise: Tensor
+
+
+class ScalarPrior(NamedTuple):
+    """Prior of a positive number that is either fixed or log-normal.
+
+    Args:
+        location: Logarithm of the median, or of the fixed value.
+        scale: Standard deviation of the logarithm; 0 fixes the value.
+    """
+
+    location: float
+    scale: float
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the number has a prior."""
+        return self.scale > 0
+
+
+def fixed(value: float) -> ScalarPrior:
+    """A number that is fixed at a known value.
+
+    Args:
+        value: The value, positive, in the units of the number.
+
+    Raises:
+        ValueError: If it is not positive and finite.
+
+    Example:
+        >>> fixed(1.0)
+        ScalarPrior(location=0.0, scale=0.0)
+    """
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"a fixed noise variance or output scale must be positive and finite, got {value}")
+    return ScalarPrior(math.log(value), 0.0)
+
+
+def inferred(median: float, log_sd: float) -> ScalarPrior:
+    """A number with a log-normal prior.
+
+    Args:
+        median: Median of the number, positive, in its units.
+        log_sd: Standard deviation of its logarithm, positive.
+
+    Raises:
+        ValueError: If one of them is not positive and finite.
+
+    Example:
+        >>> inferred(1.0, 0.5).is_inferred
+        True
+    """
+    if not (median > 0 and log_sd > 0 and math.isfinite(median) and math.isfinite(log_sd)):
+        raise ValueError(f"an inferred number needs a positive finite median and log_sd, got {median} and {log_sd}")
+    return ScalarPrior(math.log(median), log_sd)
+
+
+UNIT = fixed(1.0)
+SMALL = fixed(1e-3)
+
+
+class Hyperprior:
+    r"""Prior over n, the weights, means and scales of n components, the output scale and the noise.
+
+    .. math::
+        n \sim p(n), \quad w \mid n \sim \mathrm{Dirichlet}(\alpha), \quad
+        m_{qd} \sim \mathrm{HalfNormal}, \quad s_{qd} \sim \mathrm{LogNormal}
+
+    (Hamid et al., 2022, section 3.1.1). A kernel is a point of a cube: column 0 holds n itself, then come N - 1 broken
+    sticks, N D means, N D scales, and one column each for an inferred output scale and noise; columns that n components
+    do not use are ignored. Given n, the prior is uniform on the cube, so that densities of different n can be compared.
+
+    Args:
+        means: Prior of the mean frequencies, in cycles per unit of the inputs.
+        scales: Prior of the components' standard deviations, likewise.
+        max_components: Largest number of components N.
+        outputscale: Prior variance of the function: fixed or inferred.
+        noise: Variance of the noise: fixed or inferred.
+        concentration: Parameter of the symmetric Dirichlet distribution of the weights.
+        log_prob_components: Log p(n) for n = 1..N, shape (N,), up to a constant; uniform if ``None``.
+
+    Raises:
+        ValueError: If N or the concentration is not positive, the two priors are over different inputs, or p(n) is no
+            distribution over N values.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> prior = Hyperprior(
+        ...     HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=3
+        ... )
+        >>> cube = prior.draw(8, components=2, generator=torch.Generator().manual_seed(0))
+        >>> (
+        ...     cube.shape,
+        ...     prior.mixtures(cube).means.shape,
+        ...     prior.hyperparameters(cube).noise.shape,
+        ... )
+        (torch.Size([8, 9]), torch.Size([8, 3, 1]), torch.Size([8]))
+    """
+
+    def __init__(
+        self,
+        means: Marginal,
+        scales: Marginal,
+        max_components: int,
+        *,
+        outputscale: ScalarPrior = UNIT,
+        noise: ScalarPrior = SMALL,
+        concentration: float = 1.0,
+        log_prob_components: Tensor | None = None,
+    ) -> None:
+        if max_components < 1:
+            raise ValueError(f"at least one component is needed, got {max_components}")
+        if means.scale.shape != scales.scale.shape or means.scale.ndim != 1:
+            raise ValueError(
+                f"the priors of means and scales must have one number for each input, got shapes "
+                f"{tuple(means.scale.shape)} and {tuple(scales.scale.shape)}"
+            )
+        if not concentration > 0:
+            raise ValueError(f"the concentration of the weights must be positive, got {concentration}")
+        self.means = means
+        self.scales = scales
+        self.num_inputs: int = means.scale.shape[0]
+        self.max_components = max_components
+        self.outputscale = outputscale
+        self.noise = noise
+        self.concentration = concentration
+        given = means.scale.new_zeros(max_components) if log_prob_components is None else log_prob_components
+        self.log_prob_components: Tensor = given.to(means.scale).log_softmax(-1)
+        if self.log_prob_components.shape != (max_components,) or not bool(self.log_prob_components.isfinite().all()):
+            raise ValueError(f"p(n) needs a positive finite probability for each n = 1..{max_components}")
+
+    @property
+    def has_signed_means(self) -> bool:
+        """Whether mean frequencies may be negative, so that a component and its mirror image are the same."""
+        return isinstance(self.means, Normal)
+
+    @property
+    def num_scalars(self) -> int:
+        """Columns for the output scale and the noise, those of them that are inferred."""
+        return int(self.outputscale.is_inferred) + int(self.noise.is_inferred)
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of a point: n, N - 1 sticks, 2 N D means and scales, and those of output scale and noise."""
+        return self.max_components * (1 + 2 * self.num_inputs) + self.num_scalars
+
+    @property
+    def bounds(self) -> Tensor:
+        """Bounds of the columns, shape (2, C): n in [1, N], the rest just inside the cube."""
+        lower = self.means.scale.new_full((self.num_columns,), EDGE)
+        upper = 1.0 - lower
+        lower[0], upper[0] = 1.0, float(self.max_components)
+        return torch.stack([lower, upper])
+
+    def active_columns(self, components: int) -> Tensor:
+        """The columns, without the first, that n components use; shape (n (1 + 2 D) - 1 + E,)."""
+        size, num_inputs = self.max_components, self.num_inputs
+        sticks = torch.arange(1, components, device=self.means.scale.device)
+        means = size + torch.arange(components * num_inputs, device=self.means.scale.device)
+        scalars = torch.arange(size * (1 + 2 * num_inputs), self.num_columns, device=self.means.scale.device)
+        return torch.cat([sticks, means, means + size * num_inputs, scalars])
+
+    def fixed_features(self, components: int) -> dict[int, float]:
+        """Columns held fixed while n components are optimized, for BoTorch's optimizers."""
+        used = set(self.active_columns(components).tolist())
+        rest = {column: 0.5 for column in range(1, self.num_columns) if column not in used}
+        return {0: float(components), **rest}
+
+    def draw(self, count: int, components: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Low-discrepancy draws of kernels with n components: scrambled Sobol points, shape (count, C).
+
+        Raises:
+            ValueError: If n is not in 1..N, or the number of draws is below 1.
+        """
+        if not 1 <= components <= self.max_components:
+            raise ValueError(f"the prior has 1 to {self.max_components} components, not {components}")
+        if count < 1:
+            raise ValueError(f"the number of draws must be at least 1, got {count}")
+        columns = self.active_columns(components)
+        points = sobol_points(len(columns), count, draw_seed(generator))
+        return self.embed(points.to(self.means.scale).clamp(EDGE, 1.0 - EDGE), components)
+
+    def embed(self, points: Tensor, components: int) -> Tensor:
+        r"""Points of the cube of n components, in the order of :meth:`active_columns`, as rows: (\*batch, C)."""
+        rows = points.new_full((*points.shape[:-1], self.num_columns), 0.5)
+        rows[..., 0] = components
+        return rows.index_copy(-1, self.active_columns(components), points)
+
+    def num_components(self, cube: Tensor) -> Tensor:
+        r"""The numbers of components n of rows, shape (\*batch)."""
+        return cube[..., 0].round().long()
+
+    def mixtures(self, cube: Tensor) -> SpectralMixtures:
+        r"""Mixtures of rows of a cube, batch shape (\*batch), zero where a component is absent."""
+        size, num_inputs = self.max_components, self.num_inputs
+        _, sticks, means, scales, _ = cube.split(
+            [1, size - 1, size * num_inputs, size * num_inputs, self.num_scalars], dim=-1
+        )
+        present = torch.arange(size, device=cube.device) < self.num_components(cube).unsqueeze(-1)
+        shape = (*cube.shape[:-1], size, num_inputs)
+        return SpectralMixtures(
+            self._weights(sticks, self.num_components(cube)),
+            self.means.icdf(means.reshape(shape)).where(present.unsqueeze(-1), cube.new_zeros(())),
+            self.scales.icdf(scales.reshape(shape)).where(present.unsqueeze(-1), cube.new_zeros(())),
+        )
+
+    def scalars(self, cube: Tensor) -> Tensor:
+        r"""Standardized logarithms of those of output scale and noise that are inferred, shape (\*batch, E)."""
+        value: Tensor = torch.special.ndtri(cube[..., self.num_columns - self.num_scalars :])
+        return value
+
+    def hyperparameters(self, cube: Tensor) -> Hyperparameters:
+        r"""Mixtures, output scales and noise variances of rows, of batch shape (\*batch), differentiable."""
+        scalars = list(self.scalars(cube).unbind(-1))
+        values = []
+        for scalar in (self.outputscale, self.noise):
+            z = scalars.pop(0) if scalar.is_inferred else cube.new_zeros(cube.shape[:-1])
+            values.append((scalar.location + scalar.scale * z).exp())
+        return Hyperparameters(self.mixtures(cube), *values)
+
+    def log_prob(self, mixtures: SpectralMixtures) -> Tensor:
+        r"""Log density of mixtures given their number of components (p(n) is left out), shape (\*batch)."""
+        present = mixtures.weights != 0
+        count = present.sum(-1).to(mixtures.weights)
+        alpha = torch.as_tensor(self.concentration).to(mixtures.weights)
+        dirichlet = (alpha * count).lgamma() - count * alpha.lgamma()
+        dirichlet = dirichlet + (alpha - 1.0) * mixtures.weights.where(present, 1.0).log().sum(-1)
+        each = self.means.log_prob(mixtures.means) + self.scales.log_prob(
+            mixtures.scales.where(present.unsqueeze(-1), mixtures.scales.new_ones(()))
+        )
+        return dirichlet + each.where(present.unsqueeze(-1), each.new_zeros(())).sum((-2, -1))
+
+    def _weights(self, sticks: Tensor, components: Tensor) -> Tensor:
+        """Stick-breaking: the stick that is left after k pieces is shared by n - k components."""
+        index = torch.arange(1, self.max_components, device=self.means.scale.device)
+        rest = (components.unsqueeze(-1) - index).to(sticks)
+        if self.concentration == 1.0:
+            share = -torch.expm1(torch.log1p(-sticks) / rest.clamp_min(1.0))
+        else:
+            alpha = torch.full_like(rest, self.concentration)
+            share = beta_quantile(sticks, alpha, alpha * rest.clamp_min(1.0))
+        share = share.clamp(_LEAST, 1.0 - _LEAST)  # a piece that rounds to zero or one would make later pieces zero
+        share = torch.where(rest > 0, share, (rest == 0).to(sticks))
+        share = torch.cat([share, (components == self.max_components).to(sticks).unsqueeze(-1)], -1)
+        left = torch.cat([torch.ones_like(share[..., :1]), (1.0 - share[..., :-1]).cumprod(-1)], -1)
+        return share * left
+
+
+def draw_stratified(prior: Hyperprior, count: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """Sobol draws of the prior, their numbers of components in proportion to p(n) as nearly as can be, (count, C).
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, one), max_components=3)
+        >>> prior.num_components(draw_stratified(prior, 7, generator=torch.Generator().manual_seed(0))).bincount()
+        tensor([0, 3, 2, 2])
+    """
+    expected = prior.log_prob_components.exp() * count
+    counts = expected.floor().long()
+    rest = (expected - counts).argsort(descending=True, stable=True)[: count - int(counts.sum())]
+    counts[rest] += 1
+    parts = [prior.draw(int(k), n, generator=generator) for n, k in enumerate(counts.tolist(), 1) if k]
+    return torch.cat(parts) if parts else prior.bounds.new_zeros(0, prior.num_columns)

@@ -1,0 +1,130 @@
+"""The regression problem: data, a prior over kernels, and a way to compute likelihoods."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, MaternDistance
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Likelihood, LogMarginalLikelihoods, check_data
+from gp_ensembles.papers.quadrature.prior import Hyperprior
+from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, Reflection
+
+_BANDWIDTH = 2.0  # of the discrepancy's kernel between standardized atoms, for one input
+
+
+class RegressionProblem:
+    r"""Regression data with a prior over kernels: the problem that is marginalized.
+
+    Args:
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,).
+        prior: Prior over kernels; :func:`default_prior` of the data if ``None``.
+        mean: Prior mean of the targets, not inferred; their average if ``None``.
+        reflection: How the kernels' components are made symmetric.
+        likelihood: How likelihoods are computed and predictions made: the dense way is exact for any inputs and costs
+            O(N^3); see :mod:`~gp_ensembles.papers.quadrature.toeplitz` for series on a grid, and
+            :mod:`~gp_ensembles.papers.quadrature.low_rank` for many rows.
+
+    Raises:
+        ValueError: If the data are not finite real numbers of fitting shapes, an input or the targets are constant and
+            no prior is given, the prior is over another number of inputs, or the likelihood contradicts the inputs.
+        TypeError: If the data are not tensors.
+        MemoryError: If a likelihood does not fit into memory.
+
+    Example:
+        >>> import torch
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
+        >>> problem.evaluate(problem.prior.draw(3, 1)).shape
+        torch.Size([3])
+    """
+
+    def __init__(
+        self,
+        X: Tensor,
+        y: Tensor,
+        prior: Hyperprior | None = None,
+        *,
+        mean: float | None = None,
+        reflection: Reflection = AT_ORIGIN,
+        likelihood: Likelihood = DenseLikelihood(),  # noqa: B008 (immutable)
+    ) -> None:
+        check_data(X, y)
+        self.prior: Hyperprior = default_prior(X, y) if prior is None else prior
+        if self.prior.num_inputs != X.shape[1]:
+            raise ValueError(f"the prior is over {self.prior.num_inputs} input(s), the data have {X.shape[1]}")
+        self.mean: Tensor = y.mean() if mean is None else y.new_tensor(mean)
+        self.likelihood = likelihood
+        self.likelihoods: LogMarginalLikelihoods = likelihood.bind(X, y - self.mean, reflection)
+
+    @property
+    def X(self) -> Tensor:
+        """Inputs, shape (N, D)."""
+        return self.likelihoods.X
+
+    @property
+    def y(self) -> Tensor:
+        """Targets less their prior mean, shape (N,)."""
+        return self.likelihoods.y
+
+    @property
+    def reflection(self) -> Reflection:
+        """How the kernels' components are made symmetric."""
+        return self.likelihoods.reflection
+
+    @property
+    def kernel_distance(self) -> KernelDistance:
+        r"""Distances between kernels, on which the surrogate of the likelihood rests.
+
+        Maximum mean discrepancies of a Matern-5/2 kernel of bandwidth :math:`2 \sqrt{D}` between atoms standardized by
+        the prior.
+        """
+        return KernelDistance(self.prior, MaternDistance(_BANDWIDTH * self.prior.num_inputs**0.5))
+
+    @torch.no_grad()
+    def evaluate(self, cube: Tensor) -> Tensor:
+        """Log marginal likelihoods of rows (A, C) of the prior's cube; NaN where a covariance cannot be factorized."""
+        return self.likelihoods(*self.prior.hyperparameters(cube))
+
+
+class Evaluations(NamedTuple):
+    r"""Kernels and their log marginal likelihoods.
+
+    Likelihoods differ by hundreds of nats; they are kept as logarithms, and divided by the largest of all before they
+    are exponentiated.
+
+    Args:
+        cube: Kernels as rows of the prior's cube, shape (h, C).
+        log_likelihood: Their log marginal likelihoods, shape (h,); NaN where a covariance could not be factorized.
+
+    Example:
+        >>> import torch
+        >>> evaluations = Evaluations(torch.rand(2, 3), torch.tensor([-1e3, torch.nan]))
+        >>> evaluations.num_failed, evaluations.usable().log_likelihood.tolist()
+        (1, [-1000.0])
+    """
+
+    cube: Tensor
+    log_likelihood: Tensor
+
+    def append(self, cube: Tensor, log_likelihood: Tensor) -> "Evaluations":
+        """These evaluations followed by further ones."""
+        return Evaluations(torch.cat([self.cube, cube]), torch.cat([self.log_likelihood, log_likelihood]))
+
+    @property
+    def num_failed(self) -> int:
+        """Kernels whose covariance could not be factorized."""
+        return int(self.log_likelihood.isnan().sum())
+
+    def usable(self) -> "Evaluations":
+        """The evaluations with a finite log-likelihood."""
+        good = self.log_likelihood.isfinite()
+        return Evaluations(self.cube[good], self.log_likelihood[good])
+
+    def best(self, count: int) -> "Evaluations":
+        """The ``count`` most likely kernels, best first."""
+        usable = self.usable()
+        order = usable.log_likelihood.argsort(descending=True, stable=True)[:count]
+        return Evaluations(usable.cube[order], usable.log_likelihood[order])

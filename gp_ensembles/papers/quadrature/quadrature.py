@@ -1,0 +1,317 @@
+"""Quadrature over the prior: nodes, estimates of the evidence, posterior weights of kernels, the jackknife."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from gp_ensembles.numerics.display import record_text
+from gp_ensembles.papers.quadrature.hyperkernel import Distances, correlations, log_correlations
+from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior, draw_seed, sobol_points
+from gp_ensembles.papers.quadrature.surrogate import Surrogate
+
+_WIDTHS = (0.1, 0.3, 1.0)  # standard deviations of draws around a kernel, in normal quantiles of the cube
+_EVERY = 3  # one node in three is drawn around a center
+_NEXT_TO_NOTHING = 1e-30  # smallest replicate of the evidence as a share of the evidence
+_SHARPNESS = 10.0  # power of the correlations by which nodes are shared out among kernels
+_MAX_GROUPS = 10  # of the jackknife
+
+
+class QuadratureNodes(NamedTuple):
+    r"""Nodes and weights of a quadrature rule for the prior, the same for every integral.
+
+    With shared nodes, :math:`\sum_s \omega_s L(\theta_s)` is an exact linear functional of the linearized likelihood:
+    its variance is never negative, and no observation explains more than all of it.
+
+    Args:
+        cube: Rows of the prior's cube, shape (S, C).
+        weights: Shares of the prior, shape (S,), their sum is one.
+        components: Number of components n of each, shape (S,).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.quadrature.default_priors import default_prior
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> nodes = draw_nodes(default_prior(X, X.squeeze(-1).sin(), max_components=2), 16)
+        >>> nodes.first(4).components.tolist()
+        [1, 1, 1, 1, 2, 2, 2, 2]
+    """
+
+    cube: Tensor
+    weights: Tensor
+    components: Tensor
+
+    def first(self, count: int) -> "QuadratureNodes":
+        """The first ``count`` nodes of every n, with the same share of the prior for each n."""
+        parts = []
+        for components in self.components.unique():
+            rows = (self.components == components).nonzero().squeeze(-1)
+            kept = rows[:count]
+            scale = self.weights[rows].sum() / self.weights[kept].sum()
+            parts.append(QuadratureNodes(self.cube[kept], self.weights[kept] * scale, self.components[kept]))
+        return QuadratureNodes(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def draw_nodes(
+    prior: Hyperprior, per_size: int, *, around: Tensor | None = None, generator: torch.Generator | None = None
+) -> QuadratureNodes:
+    r"""Scrambled Sobol points of the prior, ``per_size`` for each number of components; a third of them around centers.
+
+    With enough data the likelihood is a spike that draws of the prior miss, and integrals by such draws alone are zero.
+    So for each n that has centers a third of the nodes are draws from normal distributions around them (in the normal
+    quantiles of the cube's coordinates, widths 0.1, 0.3 and 1), all weighted as draws from the mixture of prior and
+    normals (the balance heuristic of Veach and Guibas, 1995): no weight is more than 3/2 of a plain draw's.
+
+    Args:
+        prior: The prior.
+        per_size: Nodes for each number of components.
+        around: Centers: rows of the cube, shape (K, C).
+        generator: Source of randomness.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=2)
+        >>> nodes = draw_nodes(prior, 4, generator=torch.Generator().manual_seed(0))
+        >>> nodes.cube.shape, float(nodes.weights.sum())
+        (torch.Size([8, 6]), 1.0)
+    """
+    parts = []
+    for size in range(1, prior.max_components + 1):
+        mine = None if around is None else around[prior.num_components(around) == size]
+        if mine is None or not mine.shape[0] or per_size < _EVERY:
+            cube = prior.draw(per_size, size, generator=generator)
+            shares = cube.new_full((per_size,), 1.0 / per_size)
+        else:
+            cube, shares = _with_centers(prior, size, per_size, mine, generator)
+        probability = prior.log_prob_components[size - 1].exp()
+        parts.append(QuadratureNodes(cube, probability * shares, prior.num_components(cube)))
+    return QuadratureNodes(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def _with_centers(
+    prior: Hyperprior, size: int, count: int, centers: Tensor, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    columns = prior.active_columns(size)
+    num_local = count // _EVERY
+    local = torch.special.ndtri(centers[:, columns])  # (K, d)
+    drawn = torch.special.ndtri(prior.draw(count - num_local, size, generator=generator)[:, columns])
+    widths = local.new_tensor(_WIDTHS)
+    points = sobol_points(len(columns) + 1, num_local, draw_seed(generator)).to(local)
+    pick = (points[:, 0] * (len(widths) * local.shape[0])).long().clamp_max(len(widths) * local.shape[0] - 1)
+    normal = torch.special.ndtri(points[:, 1:].clamp(EDGE, 1.0 - EDGE))
+    moved = local[pick // len(widths)] + widths[pick % len(widths)].unsqueeze(-1) * normal
+    limit = float(torch.special.ndtri(local.new_tensor(1.0 - EDGE)))
+    # one of a center after every two of the prior, so that the first few nodes are a fair sample of all
+    everything = torch.cat([drawn, moved.clamp(-limit, limit)])
+    places = [(torch.ones_like(part[:, 0]).cumsum(0) - 0.5) / len(part) for part in (drawn, moved) if len(part)]
+    everything = everything[torch.cat(places).argsort(stable=True)]
+    log_prior = _log_normal(everything, local.new_zeros(1, len(columns)), local.new_ones(1)).squeeze(-1)
+    around = _log_normal(everything, local, widths).logsumexp(-1) - math.log(len(widths) * local.shape[0])
+    mixture = torch.logaddexp(log_prior + math.log(count - num_local), around + math.log(max(num_local, 1)))
+    shares = (log_prior - mixture).exp()
+    cube = torch.special.ndtr(everything).clamp(EDGE, 1.0 - EDGE)
+    return prior.embed(cube, size), shares / shares.sum()
+
+
+def _log_normal(points: Tensor, centers: Tensor, widths: Tensor) -> Tensor:
+    """Log densities of points (S, d) under N(center, width^2 I) for all centers and widths, (S, K W)."""
+    squares = torch.cdist(points, centers).square().unsqueeze(-1) / widths.square()
+    return (-0.5 * squares - points.shape[-1] * widths.log()).flatten(-2)
+
+
+def rows_without_each_group(values: Tensor) -> list[Tensor]:
+    """Rows of all but one group of h values, shape (h,), for each of at most ten groups.
+
+    Consecutive values go to different groups, so that each group has its share of every number of components.
+
+    Example:
+        >>> import torch
+        >>> [rows.tolist() for rows in rows_without_each_group(torch.zeros(3))]
+        [[1, 2], [0, 2], [0, 1]]
+    """
+    index = torch.arange(values.shape[0], device=values.device)
+    groups = min(_MAX_GROUPS, len(index))
+    return [index[index % groups != group] for group in range(groups)] if groups > 1 else [index]
+
+
+def jackknife_sd(replicates: list[Tensor]) -> Tensor:
+    r"""Standard error from estimates that each lack one of G groups (Tukey, 1958).
+
+    .. math:: \sqrt{\frac{G - 1}{G} \sum_g (t_g - \bar t)^2}
+
+    Args:
+        replicates: G estimates of one shape.
+
+    Example:
+        >>> import torch
+        >>> values = torch.tensor([1.0, 2.0, 4.0, 5.0], dtype=torch.float64)
+        >>> leave_one_out = [(values.sum() - value) / 3 for value in values]
+        >>> bool((jackknife_sd(leave_one_out) - values.std() / 2).abs() < 1e-12)  # of a mean, the textbook's
+        True
+    """
+    stacked = torch.stack(replicates)
+    return (stacked.var(0, unbiased=False) * (len(replicates) - 1)).sqrt()
+
+
+class EvidenceEstimate(NamedTuple):
+    r"""Moments of the integrals :math:`\int L\, d\pi(\theta \mid n)\, p(n)` for n = 1..N, likelihoods over the largest.
+
+    Args:
+        mean: Shape (N,).
+        covariance: Shape (N, N).
+        log_scale: Logarithm of the largest likelihood, by which the others are divided.
+        replicates: Means of the surrogates that each lack a tenth of the evaluations, shape (G, N), for a jackknife:
+            the surrogate's own covariance presumes that the surrogate is right.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    log_scale: Tensor
+    replicates: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
+
+    @property
+    def _positive_replicates(self) -> Tensor:
+        """The replicates, positive even where one lacks the only kernel with any likelihood."""
+        return self.replicates.clamp_min(_NEXT_TO_NOTHING * float(self.mean.sum()))
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """Log evidence of the data under all kernels, shape ()."""
+        return self.log_scale + self.mean.sum().log()
+
+    @property
+    def log_evidence_sd(self) -> Tensor:
+        """Its standard deviation: of a log-normal evidence with these moments, and the jackknife's, as independent."""
+        own = torch.log1p(self.covariance.sum().clamp_min(0.0) / self.mean.sum().square())
+        return (own + jackknife_sd(list(self._positive_replicates.sum(-1).log())).square()).sqrt()
+
+    @property
+    def posterior(self) -> Tensor:
+        """Posterior probabilities of n = 1..N."""
+        return self.mean / self.mean.sum()
+
+    @property
+    def posterior_sd(self) -> Tensor:
+        """Their standard deviations: by linearizing the ratio, and the jackknife's, as independent."""
+        total, size = self.mean.sum(), self.mean.shape[0]
+        slope = (torch.diag_embed(self.mean.new_ones(size)) - self.posterior.unsqueeze(-1)) / total
+        own = (slope @ self.covariance @ slope.mT).diagonal().clamp_min(0.0)
+        jackknife = jackknife_sd(list(self._positive_replicates / self._positive_replicates.sum(-1, keepdim=True)))
+        return (own + jackknife.square()).sqrt()
+
+
+def estimate_evidence(
+    surrogate: Surrogate, nodes: QuadratureNodes, covariance_nodes: QuadratureNodes
+) -> EvidenceEstimate:
+    """Mean and covariance of the integrals for each number of components.
+
+    Args:
+        surrogate: The surrogate of the likelihood.
+        nodes: Nodes of the means.
+        covariance_nodes: Nodes of the covariances, whose number enters squared: fewer of them.
+
+    Returns:
+        The integrals' moments.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
+        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
+        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
+        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
+        >>> evidence = estimate_evidence(surrogate, nodes, nodes.first(8))
+        >>> evidence.mean.shape, bool((evidence.covariance.diagonal() >= 0).all())
+        (torch.Size([5]), True)
+    """
+    sizes = surrogate.kernel_distance.prior.max_components
+    cross = surrogate.cross(surrogate.kernel_distance.prepare(nodes.cube))
+    mean = nodes.weights * (surrogate.alpha + 0.5 * (cross @ surrogate.solved).square())
+    shares = mean.new_zeros(sizes).index_add(0, nodes.components - 1, mean)
+    few = covariance_nodes
+    covariance = surrogate.likelihood(few.cube).covariance
+    covariance = few.weights.unsqueeze(-1) * covariance * few.weights
+    index = few.components - 1
+    blocks = covariance.new_zeros(sizes, covariance.shape[-1]).index_add(0, index, covariance)
+    blocks = blocks.new_zeros(sizes, sizes).index_add(1, index, blocks)
+    covariance = 0.5 * (blocks + blocks.mT)
+    return EvidenceEstimate(shares, covariance, surrogate.log_scale, _replicates(surrogate, nodes, cross))
+
+
+def _replicates(surrogate: Surrogate, nodes: QuadratureNodes, cross: Tensor) -> Tensor:
+    """Integrals from all but one group of the evaluations, for every group: (G, N)."""
+    sizes = surrogate.kernel_distance.prior.max_components
+    replicates = []
+    for rows in rows_without_each_group(surrogate.roots):
+        factor = psd_safe_cholesky(surrogate.gram[rows][:, rows])
+        solved = torch.cholesky_solve(surrogate.roots[rows].unsqueeze(-1), factor).squeeze(-1)
+        value = nodes.weights * (surrogate.alpha + 0.5 * (cross[:, rows] @ solved).square())
+        replicates.append(value.new_zeros(sizes).index_add(0, nodes.components - 1, value))
+    return torch.stack(replicates)
+
+
+def root_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distances | None = None) -> Tensor:
+    r"""Weights of products of roots, :math:`p(y \mid D) = \sum_{ij} W_{ij} \sqrt{N_i(y) N_j(y)}` (Hamid et al., 2022).
+
+    .. math:: W_{ij} = 2 Q_{ij} \sqrt{L_i L_j} / E[I], \qquad Q = K^{-1} A K^{-1} / 2, \qquad
+              A = \sum_s \omega_s k(s) k(s)^\top
+
+    Args:
+        surrogate: The surrogate.
+        nodes: Nodes s of the integrals.
+        distances: Distances of the nodes from the evaluated kernels, (S, h), if they are known already.
+
+    Returns:
+        The matrix W, shape (h, h); entries off the diagonal may be negative.
+    """
+    distances = node_distances(surrogate, nodes) if distances is None else distances
+    cross = surrogate.parameters.outputscale * correlations(distances, surrogate.parameters)
+    solved = surrogate.solve(cross.mT)  # (h, S)
+    quadratic = 0.5 * (solved * nodes.weights) @ solved.mT
+    roots = (0.5 * surrogate.evaluations.log_likelihood - 0.5 * surrogate.log_scale).exp()
+    mean = surrogate.roots @ quadratic @ surrogate.roots  # of roots with alpha, as the paper has it
+    return 2.0 * quadratic * roots.unsqueeze(-1) * roots / mean
+
+
+def positive_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distances | None = None) -> Tensor:
+    r"""Log weights of a mixture of the evaluated kernels that is a distribution, shape (h,).
+
+    Every node's weight is shared out among the evaluated kernels near it, nearly all of it to the nearest; a kernel's
+    weight is its likelihood times the prior mass that falls to it:
+
+    .. math:: w_i \propto L_i \sum_s \omega_s \frac{r(s, \theta_i)^{10}}{\sum_j r(s, \theta_j)^{10}}
+
+    with the surrogate's correlations r. For draws of the prior these are importance weights without the error from
+    clumps of draws; kernels close to one another, as along an ascent, share their prior mass.
+
+    Args:
+        surrogate: The surrogate.
+        nodes: The nodes s.
+        distances: Distances of the nodes from the evaluated kernels, (S, h), if they are known already.
+    """
+    return log_masses(surrogate, nodes, distances).log_softmax(-1)
+
+
+def log_masses(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distances | None = None) -> Tensor:
+    """Log likelihood of every evaluated kernel times the share of the prior that falls to it, shape (h,).
+
+    Their sum is an integral of the likelihood that interpolates by the nearest kernel: crude, but never above the
+    largest likelihood. See :func:`positive_weights`.
+    """
+    distances = node_distances(surrogate, nodes) if distances is None else distances
+    shares = (_SHARPNESS * log_correlations(distances, surrogate.parameters)).log_softmax(-1)
+    log_volume = (nodes.weights.log().unsqueeze(-1) + shares).logsumexp(0)
+    return surrogate.evaluations.log_likelihood + log_volume
+
+
+def node_distances(surrogate: Surrogate, nodes: QuadratureNodes) -> Distances:
+    """Distances of S nodes from the h evaluated kernels, each (S, h)."""
+    return surrogate.kernel_distance.between(surrogate.kernel_distance.prepare(nodes.cube), surrogate.prepared)

@@ -1,0 +1,355 @@
+"""What a marginalization found: evidence, weighted kernels, predictions, and the quadrature's own numbers."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from gpytorch.kernels import ScaleKernel
+from torch import Tensor
+
+from gp_ensembles.numerics.display import counted, fields_text, record_text
+from gp_ensembles.papers.quadrature.evidence import Evidence, EvidenceSampler, from_quadrature, nearest_evidence
+from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
+from gp_ensembles.papers.quadrature.kernel_weights import WeightedKernels, affordable_kernels
+from gp_ensembles.papers.quadrature.prediction import (
+    Prediction,
+    Predictor,
+    quadrature_predictor,
+    weighted_predictor,
+)
+from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.problem import RegressionProblem
+from gp_ensembles.papers.quadrature.quadrature import (
+    EvidenceEstimate,
+    QuadratureNodes,
+    positive_weights,
+    root_weights,
+)
+from gp_ensembles.papers.quadrature.search import (
+    FINAL_NODES_PER_SIZE,
+    Round,
+    Search,
+    SearchState,
+    evidence_for,
+    nodes_for,
+    prior_covers_likelihood,
+    sampler_for,
+    surrogate_for,
+)
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel
+from gp_ensembles.papers.quadrature.surrogate import Surrogate
+
+
+class TopKernels(NamedTuple):
+    """The heaviest kernels as GPyTorch kernels, for an online ensemble for instance.
+
+    Args:
+        kernels: ``ScaleKernel`` of :class:`SpectralMixtureKernel`, heaviest first.
+        noise: Their noise variances, shape (K,).
+        weights: Their weights, of sum one, shape (K,).
+        mean: Prior mean of the targets, to be subtracted from them first, shape ().
+    """
+
+    kernels: list[ScaleKernel]
+    noise: Tensor
+    weights: Tensor
+    mean: Tensor
+
+    def __repr__(self) -> str:
+        return record_text(self)
+
+
+class Quadrature:
+    """The evidence and the weights of Bayesian quadrature (Hamid et al., 2022), by the surrogate of the likelihood.
+
+    Where the likelihood is a spike, no fit of the surrogate knows the spike's width, and the numbers are of no use: the
+    log evidence was off by tens of nats on real series, many times its standard deviation.
+
+    Args:
+        problem: Data and prior.
+        state: State of the search.
+    """
+
+    def __init__(self, problem: RegressionProblem, state: SearchState) -> None:
+        self.problem = problem
+        self.state = state
+
+    @cached_property
+    def surrogate(self) -> Surrogate:
+        """Surrogate of the likelihood over kernels."""
+        return surrogate_for(self.problem, self.state)
+
+    @cached_property
+    def evidence(self) -> EvidenceEstimate:
+        """Moments of the evidence for each number of components."""
+        return evidence_for(self.problem, self.surrogate, self.state, FINAL_NODES_PER_SIZE)
+
+    @property
+    def log_evidence(self) -> float:
+        """Log evidence of the targets, in nats."""
+        return float(self.evidence.log_evidence)
+
+    @property
+    def log_evidence_sd(self) -> float:
+        """Its standard deviation, if the surrogate is right: the surrogate's and the jackknife's."""
+        return float(self.evidence.log_evidence_sd)
+
+    @cached_property
+    def nodes(self) -> QuadratureNodes:
+        """Nodes of the weights."""
+        return nodes_for(self.problem, self.state)
+
+    @cached_property
+    def log_weights(self) -> Tensor:
+        """Log weights of the evaluated kernels, shape (h,), those without a likelihood left out."""
+        return positive_weights(self.surrogate, self.nodes)
+
+    @cached_property
+    def root_weights(self) -> Tensor:
+        """Weights of the paper's mixture of products of roots, shape (h, h)."""
+        return root_weights(self.surrogate, self.nodes)
+
+    @property
+    def kernels(self) -> WeightedKernels:
+        """The evaluated kernels with positive weights."""
+        return WeightedKernels(*self.surrogate.evaluations, self.log_weights)
+
+    def nearest(self) -> Evidence:
+        """A crude evidence by the nearest kernel, never above the largest likelihood, of unknown error."""
+        return nearest_evidence(self.problem, self.surrogate, self.nodes)
+
+
+class Marginalization:
+    """Evidence, posterior over the number of components, weighted kernels and a predictive model.
+
+    Where draws of the prior cover the likelihood, all of it is the quadrature's; elsewhere, importance sampling's.
+    ``quadrature`` has the paper's numbers in any case.
+
+    Args:
+        problem: Data and prior.
+        state: State of the search.
+        search: Its settings.
+        is_late: Whether the clock ended it.
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem
+        >>> from gp_ensembles.papers.quadrature import marginalize
+        >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
+        >>> found = marginalize(
+        ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
+        ... )
+        >>> found.log_evidence_sd, found.doubt
+        (inf, 'draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling')
+    """
+
+    def __init__(self, problem: RegressionProblem, state: SearchState, search: Search, is_late: bool = False) -> None:
+        self.problem = problem
+        self.state = state
+        self.is_late = is_late
+        self.quadrature: Quadrature = Quadrature(problem, state)
+        self.is_covered: bool = prior_covers_likelihood(search, state)
+
+    def __repr__(self) -> str:
+        rows, inputs = self.problem.X.shape
+        log_evidence = f"{self.log_evidence:.2f} with standard deviation {self.log_evidence_sd:.2g}"
+        told = {
+            "log evidence": f"{log_evidence}: {self.doubt}" if self.doubt else log_evidence,
+            "probabilities of 1, 2, ... components": [round(p, 3) for p in self.posterior_components.tolist()],
+            "weights of the kernels": self.log_weights.exp(),
+            "kernels evaluated": self.num_evaluations,
+        }
+        return fields_text(f"Marginalization of {counted((rows, 'row'), (inputs, 'input'))}", told)
+
+    @property
+    def history(self) -> tuple[Round, ...]:
+        """Totals after each round, those before a resumption included."""
+        return self.state.history
+
+    @property
+    def num_evaluations(self) -> int:
+        """Number of likelihoods evaluated, failed ones and those of importance sampling included."""
+        return self.state.num_evaluations + (self.state.importance.num_evaluations if self.state.importance else 0)
+
+    @property
+    def num_failed(self) -> int:
+        """Number of kernels of the search whose covariance could not be factorized; they are left out."""
+        return self.state.evaluations.num_failed
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent on likelihoods, ascents, the surrogate, the policy and importance sampling."""
+        return dict(self.state.seconds)
+
+    @cached_property
+    def _sampler(self) -> EvidenceSampler | None:
+        """That of the importance sampling, if its draws are what counts."""
+        return sampler_for(self.problem, self.state) if self.state.importance and not self.is_covered else None
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The evidence in parts for n = 1..N components."""
+        if self.is_covered:
+            return from_quadrature(self.quadrature.evidence)
+        if self._sampler is not None and self.state.importance is not None:
+            return self._sampler.evidence(self.state.importance)
+        return self.quadrature.nearest()
+
+    @property
+    def log_evidence(self) -> float:
+        """Log evidence of the targets, in nats."""
+        return self.evidence.log_evidence
+
+    @property
+    def log_evidence_sd(self) -> float:
+        """Standard deviation of the log evidence; infinite where it cannot be trusted: ``doubt`` says why.
+
+        It is finite only after searches for modes from other starts found nothing new of weight; a mode that all of
+        them missed is not accounted for.
+        """
+        return self.evidence.log_evidence_sd
+
+    @property
+    def doubt(self) -> str:
+        """Why the evidence cannot be trusted; empty if it can."""
+        doubt = self.evidence.doubt
+        return f"the seconds of the budget ran out: {doubt}" if doubt and self.is_late else doubt
+
+    @property
+    def posterior_components(self) -> Tensor:
+        """Posterior probabilities of n = 1..N components, shape (N,); NaN where the evidence is in doubt."""
+        return torch.full_like(self.evidence.log_parts, torch.nan) if self.doubt else self.evidence.posterior
+
+    @property
+    def posterior_components_sd(self) -> Tensor:
+        """Standard deviations of those, shape (N,); infinite where in doubt."""
+        if self.doubt:
+            return torch.full_like(self.evidence.log_parts, torch.inf)
+        return self.quadrature.evidence.posterior_sd if self.is_covered else self.evidence.posterior_sd
+
+    @property
+    def _is_sampled(self) -> bool:
+        """Whether the kernels are those of importance sampling."""
+        return self._drawn is not None
+
+    @cached_property
+    def _drawn(self) -> WeightedKernels | None:
+        """Draws of importance sampling that are sound, if any are."""
+        importance = self.state.importance
+        return None if self._sampler is None or importance is None else self._sampler.kernels(importance)
+
+    @cached_property
+    def kernels(self) -> WeightedKernels:
+        """Kernels with posterior weights: up to 64 draws of a sound importance sampling, else those of the search.
+
+        Draws are sound where the weights are, even if modes may be missing. The kernels of the search are weighed by
+        likelihood and by the share of the prior that is nearest to them: where importance sampling failed, they predict
+        better than its few heavy draws.
+        """
+        if self._drawn is None:
+            return self.quadrature.kernels
+        generator = torch.Generator().manual_seed(self.state.nodes_seed)
+        return self._drawn.thin(affordable_kernels(self.problem.likelihoods.bytes_each), generator=generator)
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Log weights of the kernels, shape (R,)."""
+        return self.kernels.log_weights
+
+    def top(self, tolerance: float = 1e-3) -> tuple[Tensor, Tensor]:
+        """Rows of the heaviest of ``kernels``, of total weight at least 1 - ``tolerance``, and their log weights.
+
+        No probability under the mixture changes by more than the weight left out.
+
+        Raises:
+            ValueError: If the tolerance is not in [0, 1).
+        """
+        if not 0.0 <= tolerance < 1.0:
+            raise ValueError(f"the weight that may be left out must be in [0, 1), got {tolerance}")
+        order = self.log_weights.argsort(descending=True, stable=True)
+        missing = 1.0 - self.log_weights[order].exp().cumsum(0)
+        kept = order[: int((missing > tolerance).sum()) + 1]
+        return kept, self.log_weights[kept].log_softmax(-1)
+
+    def hyperparameters(self, rows: Tensor) -> Hyperparameters:
+        """Mixtures, output scales and noise variances of some rows of ``kernels``."""
+        with torch.no_grad():
+            return self.problem.prior.hyperparameters(self.kernels.cube[rows])
+
+    def model(self, tolerance: float = 1e-3) -> KernelMixtureModel:
+        """The predictive model of the kept kernels, as a BoTorch ``Model``.
+
+        Args:
+            tolerance: Weight that may be left out; no probability changes by more.
+
+        Raises:
+            ValueError: If the tolerance is not in [0, 1).
+            NumericalError: If a kept kernel's covariance cannot be factorized.
+        """
+        rows, log_weights = self.top(tolerance)
+        kernels = self.hyperparameters(rows)
+        if self._is_sampled:
+            return KernelMixtureModel(self.problem, kernels, log_weights)
+        roots = self.quadrature.root_weights
+        return KernelMixtureModel(self.problem, kernels, log_weights, roots[rows][:, rows], roots.sum())
+
+    def top_kernels(self, count: int) -> TopKernels:
+        """The ``count`` heaviest kernels (or as many as there are), to start an online ensemble from.
+
+        Example:
+            >>> import torch
+            >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem
+            >>> from gp_ensembles.papers.quadrature import marginalize
+            >>> from gp_ensembles.engine import Ensemble
+            >>> from gp_ensembles.meta_learners import BayesianModelAveraging
+            >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
+            >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)))
+            >>> found = marginalize(
+            ...     problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0)
+            ... )
+            >>> top = found.top_kernels(3)
+            >>> rule = BayesianModelAveraging(top.weights)
+            >>> ensemble = Ensemble.from_kernels(top.kernels, 1, 100, rule, noise=top.noise)
+            >>> state, _ = ensemble.update(
+            ...     ensemble.init(), X, torch.sin(5.0 * X.squeeze(-1)) - top.mean
+            ... )
+            >>> ensemble.num_experts
+            3
+        """
+        if count < 1:
+            raise ValueError(f"at least one kernel must be asked for, got {count}")
+        rows = self.log_weights.argsort(descending=True, stable=True)[:count]
+        kernels_of, outputscale, noise = self.hyperparameters(rows)
+        kernels = []
+        for k in range(len(rows)):
+            one = SpectralMixtureKernel.from_mixtures(kernels_of.take(k), self.problem.reflection)
+            kernel = ScaleKernel(one).to(noise)
+            kernel.outputscale = outputscale[k]
+            kernels.append(kernel)
+        return TopKernels(kernels, noise, self.log_weights[rows].softmax(-1), self.problem.mean)
+
+    def predict(self, X: Tensor) -> Prediction:
+        r"""Moments of the targets at points (M, D), with standard errors.
+
+        By importance sampling, those of the mixture of the kernels. By quadrature, products of roots (the paper's
+        mixture) interpolate between kernels and are about twice as exact as positive weights where the likelihood is
+        smooth; where it is a spike they may not be usable, and positive weights serve.
+
+        Raises:
+            ValueError: If X has another shape or data type than the inputs of the problem, or is not finite.
+        """
+        like = self.problem.X
+        if X.ndim != 2 or X.shape[-1] != like.shape[-1]:
+            raise ValueError(f"inputs must have shape (M, {like.shape[-1]}), got {tuple(X.shape)}")
+        if X.dtype != like.dtype:
+            raise ValueError(f"inputs are {X.dtype}, but the problem's inputs are {like.dtype}; convert one of them")
+        if not bool(X.isfinite().all()):
+            raise ValueError("inputs have values that are not finite")
+        return self._predictor.predict(X)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        if self._is_sampled:
+            return weighted_predictor(self.problem, self.kernels.cube, self.kernels.log_weights)
+        return quadrature_predictor(self.problem, self.quadrature.surrogate, self.quadrature.nodes)

@@ -1,0 +1,65 @@
+"""Sparse Gaussian processes with K knots (inducing points), and how many knots to choose, and where.
+
+``selection``
+    :func:`select_knots` (the first call to try) returns a :class:`Selection`: knots, model, history, stop reason and
+    ``predict``. Targets are normal; for counts and labels BoTorch has ``SingleTaskVariationalGP``.
+``strategies``, ``enough``, ``greedy``, ``one_at_a_time``
+    How knots are chosen, each a :class:`Strategy`: :class:`EnoughKnots` (the default: all rows where that can be had,
+    else knots until the bounds meet or the budget ends), :class:`GreedyBlocks` (blocks of the largest exact gains, see
+    :func:`greedy_elbo_rows`), :class:`OneAtATime` (Garton, Niemi and Carriquiry, 2020; each knot from a
+    :class:`KnotProposal`, :class:`RandomSubset` or :class:`BayesianOptimization`) and :class:`Simultaneous`.
+``initialization``
+    Knots from inputs and kernel: :func:`kmeans_knots`, :func:`greedy_variance_knots` (and
+    :func:`greedy_variance_rows`).
+``regression``, ``exact``
+    The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP`, and :class:`ExactGP`, whose
+    knots are all rows. What they share is in ``base``; ``trend`` has a linear prior mean in the data's units.
+``collapsed``
+    What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation` of the power EP family:
+    :class:`VFE`, :class:`TightVFE`, :class:`FITC`, :class:`FIC`, :class:`DTC`, :class:`DIC` and :class:`PowerEP`.
+``fitting``, ``optimizers``
+    :func:`fit_sparse` fits hyperparameters and knots of a model by L-BFGS-B. Strategies take a :class:`KnotOptimizer`:
+    :class:`LBFGSB`, or :class:`Adadelta` as published.
+``tails``
+    The tails of those predictions: Student's t of the errors of rows left out.
+``online``, ``fitted_expert``
+    :func:`start_online` makes fitted models the experts of an online ensemble; :func:`inducing_features` and
+    :func:`weights_posterior` are its parts.
+"""
+
+from gp_ensembles.papers.sparse.collapsed import DIC, DTC, FIC, FITC, VFE, PowerEP, TightVFE
+from gp_ensembles.papers.sparse.enough import EnoughKnots
+from gp_ensembles.papers.sparse.exact import ExactGP
+from gp_ensembles.papers.sparse.fitting import fit_sparse
+from gp_ensembles.papers.sparse.greedy import GreedyBlocks
+from gp_ensembles.papers.sparse.initialization import greedy_variance_knots, kmeans_knots
+from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, OneAtATime, RandomSubset
+from gp_ensembles.papers.sparse.online import start_online
+from gp_ensembles.papers.sparse.optimizers import Adadelta
+from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.selection import select_knots
+from gp_ensembles.papers.sparse.strategies import Simultaneous
+
+__all__ = [
+    "DIC",
+    "DTC",
+    "FIC",
+    "FITC",
+    "VFE",
+    "Adadelta",
+    "BayesianOptimization",
+    "EnoughKnots",
+    "ExactGP",
+    "GreedyBlocks",
+    "OneAtATime",
+    "PowerEP",
+    "RandomSubset",
+    "Simultaneous",
+    "SparseGP",
+    "TightVFE",
+    "fit_sparse",
+    "greedy_variance_knots",
+    "kmeans_knots",
+    "select_knots",
+    "start_online",
+]

@@ -1,0 +1,453 @@
+"""The base of all sparse models: checks of rows and knots, the cached posterior of the knots, joint predictions."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from typing import Any, NamedTuple, Self, cast
+
+import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.posteriors.posterior import Posterior
+from botorch.utils.datasets import SupervisedDataset
+from gpytorch.distributions import MultivariateNormal
+from linear_operator import to_linear_operator
+from torch import Tensor, nn
+
+from gp_ensembles.bo import imagined
+from gp_ensembles.bo.data import (
+    Observations,
+    TrainingData,
+    check_input_transform,
+    check_noise,
+    data_arguments,
+    refuse_settings,
+    transform_rows,
+)
+from gp_ensembles.bo.mixture_model import MixtureModel
+from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.features.covariance import bind_covariance
+from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
+from gp_ensembles.papers.sparse.collapsed import KnotsPosterior, RowsPosterior
+
+
+def check_rows(X: Tensor, Y: Tensor) -> Tensor:
+    """Targets as (N,), after checking rows X (N, D) and targets (N,) or (N, 1).
+
+    Raises:
+        TypeError: If something else than tensors is given.
+        ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first is named).
+
+    Example:
+        >>> import torch
+        >>> check_rows(torch.zeros(3, 1), torch.zeros(3, 1)).shape
+        torch.Size([3])
+    """
+    for name, values in (("inputs", X), ("targets", Y)):
+        if not isinstance(values, Tensor):
+            raise TypeError(f"{name} must be a torch tensor, not {type(values).__name__}; see torch.as_tensor")
+    y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
+    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:
+        raise ValueError(f"inputs (N, D) and targets (N,) or (N, 1) do not fit: {tuple(X.shape)} and {tuple(Y.shape)}")
+    if not X.is_floating_point() or X.dtype != y.dtype or X.device != y.device:
+        raise ValueError(f"inputs and targets must share a real dtype and a device, got {X.dtype} and {y.dtype}")
+    for name, values in (("inputs", X), ("targets", y.unsqueeze(-1))):
+        bad = (~values.isfinite()).nonzero()
+        if bad.numel():
+            row, column = bad[0].tolist()
+            raise ValueError(f"{name} must be finite, but row {row}, column {column} is {float(values[row, column])}")
+    return y
+
+
+def check_knots(X: Tensor, knots: Tensor) -> None:
+    """Refuse knots that do not fit the rows.
+
+    Raises:
+        ValueError: If shapes or dtypes do not fit, a knot is not finite, or there are more knots than distinct rows.
+
+    Example:
+        >>> import torch
+        >>> check_knots(torch.zeros(3, 1), torch.zeros(2, 1))
+        Traceback (most recent call last):
+        ...
+        ValueError: 2 knots are more than the 1 distinct row(s); further knots cannot add anything
+    """
+    check_shape(X, knots)
+    distinct = torch.unique(X, dim=0).shape[0]
+    if knots.shape[0] > distinct:
+        raise ValueError(
+            f"{knots.shape[0]} knots are more than the {distinct} distinct row(s); further knots cannot add anything"
+        )
+
+
+def check_shape(X: Tensor, knots: Tensor) -> None:
+    """Refuse knots of another width or dtype than the rows, none at all, and ones that are not finite.
+
+    Example:
+        >>> import torch
+        >>> check_shape(torch.zeros(3, 1), torch.zeros(0, 1))
+        Traceback (most recent call last):
+        ...
+        ValueError: knots must be (K, 1) of torch.float32, K at least 1, got (0, 1) of torch.float32
+    """
+    if knots.ndim != 2 or knots.shape[-1] != X.shape[-1] or not knots.shape[0] or knots.dtype != X.dtype:
+        raise ValueError(
+            f"knots must be (K, {X.shape[-1]}) of {X.dtype}, K at least 1, got {tuple(knots.shape)} of {knots.dtype}"
+        )
+    if not bool(knots.isfinite().all()):
+        raise ValueError("knots must be finite")
+
+
+def check_positive(**counts: int) -> None:
+    """Refuse counts below one, by name.
+
+    Example:
+        >>> check_positive(rounds=0)
+        Traceback (most recent call last):
+        ...
+        ValueError: rounds must be at least 1, got 0
+    """
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def default_nugget(dtype: torch.dtype) -> float:
+    """The default share of the nugget: Cholesky factors succeed, and it is far below any noise.
+
+    Example:
+        >>> default_nugget(torch.float64)
+        1e-08
+    """
+    return max(1e-8, 100.0 * torch.finfo(dtype).eps)
+
+
+class Rows(NamedTuple):
+    """The rows of a model as they were given and as the process has them, and the transforms between the two.
+
+    Attributes:
+        data: As given.
+        transformed: Inputs (N, D), targets (N, 1), known noise variances (N, 1) if there are any.
+        input_transform: Applied to inputs, if any.
+        outcome_transform: Applied to targets, if any.
+    """
+
+    data: TrainingData
+    transformed: Observations
+    input_transform: InputTransform | None
+    outcome_transform: OutcomeTransform | None
+
+    def inputs(self, X: Tensor) -> Tensor:
+        """Inputs as the process has them."""
+        return X if self.input_transform is None else transform_rows(self.input_transform, None, X, X).X
+
+
+def take_rows(
+    X: Tensor,
+    Y: Tensor,
+    Yvar: Tensor | None = None,
+    input_transform: InputTransform | None = None,
+    outcome_transform: OutcomeTransform | None = None,
+) -> Rows:
+    """Checked rows (N, D) and (N,) or (N, 1), from which transforms learn here and nowhere else.
+
+    Raises:
+        TypeError: If something else than tensors is given.
+        ValueError: If shapes or dtypes do not fit, or a value is not finite.
+        UnsupportedError: If the input transform has something to learn by gradients.
+        BotorchError: If a known noise variance is not positive, or of another shape than the targets.
+
+    Example:
+        >>> import torch
+        >>> take_rows(torch.zeros(3, 1), torch.zeros(3)).transformed.Y.shape
+        torch.Size([3, 1])
+    """
+    targets = check_rows(X, Y).unsqueeze(-1).detach()
+    if Yvar is not None:
+        Yvar = Yvar.unsqueeze(-1) if Yvar.ndim == 1 else Yvar
+        check_noise(targets, Yvar)
+    check_input_transform(input_transform)
+    inputs = None if input_transform is None else input_transform.to(X).train()
+    outcomes = None if outcome_transform is None else outcome_transform.to(X).train()
+    data = TrainingData(X, targets, Yvar)
+    transformed = transform_rows(inputs, outcomes, data.X, data.Y, data.Yvar)
+    for part in (inputs, outcomes):
+        if part is not None:
+            part.eval()
+    return Rows(data, transformed, inputs, outcomes)
+
+
+class _Cached(NamedTuple):
+    """The knots' posterior with the values from which it was computed."""
+
+    tensors: list[Tensor]
+    settings: list[object]
+    posterior: KnotsPosterior | RowsPosterior
+
+
+class SparseModel(MixtureModel, ABC):
+    r"""A sparse BoTorch model of one output: N rows, K knots (inducing points).
+
+    As a mixture it has one component. Rows that are imagined become further knots, with the knots' posterior as their
+    prior.
+
+    Args:
+        rows: The rows.
+        knots: Knots Z as the process has inputs, shape (K, D).
+        kernel: A kernel without a batch.
+        likelihood: The likelihood.
+        mean: Prior mean.
+        nugget: A variance of the function that is no covariance between different points, as a share of the kernel's
+            average variance at the knots: knots may come close to one another. :func:`default_nugget` if ``None``.
+
+    Raises:
+        ValueError: If the knots do not fit the rows, there are more of them than distinct rows, or the kernel has a
+            batch.
+    """
+
+    train_X: Tensor
+    train_y: Tensor
+    knots: Tensor
+
+    def __init__(
+        self, rows: Rows, knots: Tensor, kernel: Kernel, likelihood: Likelihood, mean: Mean, nugget: float | None
+    ) -> None:
+        X, y = rows.transformed.X.detach(), rows.transformed.Y.detach().squeeze(-1)
+        check_knots(X, knots)
+        if kernel.batch_shape:
+            raise ValueError(f"the kernel must have no batch, got {tuple(kernel.batch_shape)}; make a model of each")
+        nugget = default_nugget(X.dtype) if nugget is None else nugget
+        if not 0.0 <= nugget < torch.inf:
+            raise ValueError(f"the nugget must be a finite share of the variance, at least 0, got {nugget}")
+        super().__init__(rows.data, rows.input_transform, rows.outcome_transform)
+        self.register_buffer("train_X", X, persistent=False)
+        self.register_buffer("train_y", y, persistent=False)
+        self.register_parameter("knots", nn.Parameter(knots.detach().clone()))
+        self.covar_module = kernel.to(X)
+        self.likelihood = likelihood.to(X)
+        self.mean_module = mean.to(X)
+        self.nugget = nugget
+        self._cached: _Cached | None = None
+        self._start_ranges: dict[str, tuple[Tensor, Tensor]] = {}
+
+    @abstractmethod
+    def objective(self) -> Tensor:
+        """The objective, with the log densities of registered priors, in nats, shape ()."""
+
+    @abstractmethod
+    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
+        r"""Covariance of points given the knots, (\*batch, q, q), of the prior and the part that the knots explain."""
+
+    @abstractmethod
+    def target_noise(self) -> Tensor:
+        """Variance of the noise that predictions may have added, of one element."""
+
+    @abstractmethod
+    def compute_knots_posterior(self) -> KnotsPosterior | RowsPosterior:
+        """The knots' posterior at the present parameters, not cached."""
+
+    @property
+    @abstractmethod
+    def cache_key(self) -> tuple[object, ...]:
+        """Further parts of the posterior's cache key, besides parameters, buffers, modules and the nugget."""
+
+    @abstractmethod
+    def upper_bound(self) -> Tensor:
+        """Upper bound of the exact log evidence at the present hyperparameters, shape ()."""
+
+    @abstractmethod
+    def bound_gap(self) -> float:
+        """Upper less lower bound of the exact log evidence, in nats: the most that further knots can add."""
+
+    @abstractmethod
+    def subset_of_data(self, rows: Tensor) -> Self:
+        """The exact model of some distinct rows only: all of them are knots."""
+
+    @abstractmethod
+    def training_prior(self) -> MultivariateNormal:
+        """The distribution of the training rows that GPyTorch's objectives take."""
+
+    @abstractmethod
+    def with_rows(self, rows: Observations) -> Self:
+        """A copy with further rows (n, D) and (n, 1), as the process has them."""
+
+    @property
+    def num_experts(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def num_knots(self) -> int:
+        """Number of knots K."""
+        return self.knots.shape[0]
+
+    def kernel_matrix(self, first: Tensor, second: Tensor) -> Tensor:
+        """Covariances of the kernel alone, no nugget."""
+        matrix: Tensor = self.covar_module(first, second).to_dense()
+        return matrix
+
+    def kernel_diagonal(self, X: Tensor) -> Tensor:
+        """Variances of the kernel alone."""
+        diagonal: Tensor = self.covar_module(X, diag=True)
+        return diagonal
+
+    def nugget_variance(self, own: Tensor) -> Tensor:
+        """The nugget as a variance, from the kernel's covariance of the knots."""
+        return self.nugget * own.diagonal(dim1=-2, dim2=-1).mean(-1)
+
+    def log_priors(self) -> Tensor | float:
+        """Log densities of the hyperparameters' registered priors."""
+        priors: Iterable[Any] = self.named_priors()  # type: ignore[operator]
+        total: Tensor | float = 0.0
+        for _, module, prior, closure, _ in priors:
+            total = total + prior.log_prob(closure(module)).sum()
+        return total
+
+    @torch.no_grad()
+    def start_range(self, name: str, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Least and largest value from which a positive hyperparameter started, in this model or its originals.
+
+        Bounds of fits are relative to them, so that they do not drift from one fit to the next.
+        """
+        least, most = self._start_ranges.setdefault(name, (value.detach().clone(), value.detach().clone()))
+        return least.to(value), most.to(value)
+
+    @torch.no_grad()
+    def widen_start_range(self, name: str, value: Tensor) -> None:
+        """Include a value in the range from which the hyperparameter started."""
+        least, most = self.start_range(name, value)
+        self._start_ranges[name] = torch.minimum(least, value), torch.maximum(most, value)
+
+    @torch.no_grad()
+    def knots_posterior(self) -> KnotsPosterior | RowsPosterior:
+        """The knots' posterior without gradients, cached until a parameter, buffer, module or setting changes."""
+        rows = [buffer for name, buffer in self.named_buffers() if not name.startswith("data.")]
+        tensors = [*self.parameters(), *rows, self.target_noise()]
+        settings = [*list(self.modules())[1:], self.nugget, *self.cache_key]  # modules are equal if they are the same
+        cached = self._cached
+        # Values are compared, for GPyTorch's setters leave no trace of a version.
+        if (
+            cached is None
+            or cached.settings != settings
+            or len(cached.tensors) != len(tensors)
+            or not all(map(torch.equal, cached.tensors, tensors))
+        ):
+            posterior = self.compute_knots_posterior()
+            cached = _Cached([tensor.detach().clone() for tensor in tensors], settings, posterior)
+            self._cached = cached
+        return cached.posterior
+
+    def latent(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Joint moments of the function without nugget at points (\*batch, q, D): (\*batch, q), (\*batch, q, q)."""
+        flat = X.reshape(-1, X.shape[-1])
+        # GPyTorch's own distances lose their second derivatives at the knots.
+        between = bind_covariance(self.covar_module).between if X.requires_grad else self.kernel_matrix
+        known = self.knots_posterior()
+        loadings = torch.linalg.solve_triangular(known.lower, between(self.knots, flat), upper=False)  # (K, *batch * q)
+        prior_mean, apart = self.mean_module(flat).reshape(X.shape[:-1]), _apart(loadings, X)
+        conditional = self.conditional_covariance(between(X, X), apart.mT @ apart)
+        if isinstance(known, RowsPosterior):
+            return prior_mean + (known.mean @ loadings).reshape(X.shape[:-1]), conditional
+        posterior = torch.linalg.solve_triangular(known.factor, loadings, upper=False)
+        mean, apart = (known.mean @ posterior).reshape(X.shape[:-1]), _apart(posterior, X)
+        return prior_mean + mean, conditional + apart.mT @ apart
+
+    def joint(self, X: Tensor) -> MixturePosterior:
+        r"""Joint normal predictions of the function at points (\*t, q, D) as the process has them, a mixture of one.
+
+        They are not differentiable in hyperparameters: the knots' posterior is cached.
+        """
+        mean, covariance = self.latent(X)
+        return MixturePosterior(mean.new_zeros(1), mean[..., None, :, None], covariance[..., None, None, :, :])
+
+    def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
+        r"""A ``GPyTorchPosterior`` at points (\*t, q, D) as the process has them, noise added as asked for."""
+        return imagined.predict(self.joint, self._noise(), self._rows_imagined, X, noise).alone()
+
+    def log_weights_at(self, X: Tensor) -> Tensor:
+        """Zero: there is one component."""
+        return X.new_zeros(1)
+
+    def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
+        """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""
+        refuse_settings(settings)
+        other = self.with_rows(rows)
+        other.data = data
+        return other
+
+    def prepare(self, rows: Observations) -> None:
+        """Compute the knots' posterior: copies share it."""
+        self.knots_posterior()
+
+    @classmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
+        """Arguments of the constructor from a data set; kernel and knots are among the options."""
+        return data_arguments(training_data, options)
+
+    def forward(self, X: Tensor) -> MultivariateNormal:
+        """The function at points as the process has them; in training mode :meth:`training_prior` of the rows.
+
+        Raises:
+            ValueError: If these are not the training inputs, in training mode.
+        """
+        if not self.training:
+            return _joint_normal(*self.latent(X))
+        if not any(X.shape == rows.shape and torch.equal(X, rows) for rows in (self.data.X, self.train_X)):
+            raise ValueError("in training mode a model takes its training inputs only; call eval() to predict")
+        return self.training_prior()
+
+    def with_knots(self, knots: Tensor) -> Self:
+        """A model of the same rows and (copied) hyperparameters with other knots."""
+        check_shape(self.train_X, knots)
+        cached, self._cached = self._cached, None
+        added: dict[str, Any] = self._added_loss_terms  # type: ignore[assignment]
+        added.update(dict.fromkeys(added))  # the last loss terms for GPyTorch's objectives have a graph
+        other = deepcopy(self)
+        self._cached = cached
+        other.knots = nn.Parameter(knots.detach().clone())
+        return other
+
+    def extended_by(self, rows: Observations) -> Self:
+        """A copy with further rows (n, D) and (n, 1), as the process has them, and the same knots.
+
+        Raises:
+            ValueError: If a value is not finite.
+        """
+        other = self.with_knots(self.knots)
+        other.train_X = torch.cat([self.train_X, rows.X.detach()])
+        other.train_y = torch.cat([self.train_y, rows.Y.detach().squeeze(-1)])
+        return other
+
+    def reduced_to(self, rows: Tensor) -> Self:
+        """A copy with some of the rows, all of them knots."""
+        other = self.with_knots(self.train_X[rows])
+        other.train_X, other.train_y = self.train_X[rows], self.train_y[rows]
+        data = self.data
+        other.data = TrainingData(data.X[rows], data.Y[rows], None if data.Yvar is None else data.Yvar[rows])
+        return other
+
+    def _noise(self) -> Tensor:
+        """The noise of a new row, shape (1,)."""
+        return self.target_noise().mean().unsqueeze(0)
+
+    def _unshare(self) -> None:
+        """See the base; the cache knows by which parts it was computed."""
+        self._unshare_parts()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._cached = None
+        if self._rows_imagined is not None:
+            self._unshare_parts()
+            self._rows_imagined = self._rows_imagined.map(fn)
+        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
+
+
+def _apart(loadings: Tensor, X: Tensor) -> Tensor:
+    r"""Loadings (K, \*batch * q) of points X (\*batch, q, D), shape (\*batch, K, q)."""
+    apart: Tensor = loadings.unflatten(-1, tuple(X.shape[:-1])).movedim(0, -2)
+    return apart
+
+
+def _joint_normal(mean: Tensor, covariance: Tensor) -> MultivariateNormal:
+    """A joint normal distribution, factorized when a sample is drawn only, with jitter where points are close."""
+    return MultivariateNormal(mean, to_linear_operator(covariance))

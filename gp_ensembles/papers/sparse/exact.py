@@ -1,0 +1,227 @@
+"""The exact Gaussian process: every distinct row is a knot, and nothing is approximated."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self, final
+
+import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gp_ensembles.bo.data import Observations
+from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
+from gp_ensembles.papers.sparse.base import SparseModel, take_rows
+from gp_ensembles.papers.sparse.collapsed import RowsPosterior
+from gp_ensembles.papers.sparse.initialization import distinct_rows
+from gp_ensembles.papers.sparse.regression import constant_mean, gaussian_likelihood, likelihood_of, noise_of
+
+_WHAT = "the covariance of the targets"
+_CHUNK = 1000  # rows of the covariance that are computed at a time
+
+
+class _LogDensity(torch.autograd.Function):
+    r"""log N(r; 0, K + D); its derivative in K is :math:`\tfrac12 (a a^\top - (K + D)^{-1})`, a = (K + D)^{-1} r."""
+
+    @staticmethod
+    def forward(ctx: Any, covariance: Tensor, noise: Tensor, residual: Tensor) -> Tensor:
+        factor = _factorize(covariance, noise)
+        weights = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
+        ctx.save_for_backward(factor, weights)
+        return -0.5 * (residual @ weights) - _log_scale(factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        factor, weights = ctx.saved_tensors
+        slope = torch.cholesky_inverse(factor).neg_().addr_(weights, weights).mul_(0.5 * gradient)
+        return slope, slope.diagonal().clone(), -gradient * weights
+
+
+class _Places(NamedTuple):
+    """The distinct rows (K, D) in the order of their first, the place of every row (N,), and how many have each."""
+
+    knots: Tensor
+    place: Tensor
+    counts: Tensor
+
+
+def _distinct(X: Tensor) -> _Places:
+    rows = distinct_rows(X).sort().values
+    _, label, counts = torch.unique(X.detach(), dim=0, return_inverse=True, return_counts=True)
+    order = label[rows]
+    place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(rows), device=order.device))
+    return _Places(X[rows].detach(), place[label], counts[order].to(X))
+
+
+def _factorize(covariance: Tensor, noise: Tensor) -> Tensor:
+    noisy = covariance.clone()
+    noisy.diagonal().add_(noise)
+    return cholesky(noisy, _WHAT)
+
+
+def _log_scale(factor: Tensor) -> Tensor:
+    return factor.diagonal().log().sum() + 0.5 * factor.shape[-1] * math.log(2.0 * math.pi)
+
+
+@final
+class ExactGP(SparseModel):
+    r"""The exact Gaussian process of N rows: the model whose knots are all K distinct rows, O(K^3) in O(K^2) memory.
+
+    .. math:: \log N(r;\, 0,\, K_{ff} + \tau^2 I)
+
+    (Rasmussen and Williams, 2006, equation 2.30). Targets at one row count as their average with a share of the noise,
+    which is exact. Rows that are added become knots, too.
+
+    Args:
+        train_X: Inputs, shape (N, D).
+        train_Y: Targets, shape (N,) or (N, 1).
+        kernel: Any GPyTorch kernel without a batch.
+        likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
+        mean: Prior mean; a constant that starts at the targets' average if ``None``.
+        train_Yvar: Known noise variances, shape (N, 1), in place of a likelihood's.
+        input_transform: As in ``SingleTaskGP``; the kernel sees transformed inputs.
+        outcome_transform: As in ``SingleTaskGP``; none if ``None``.
+
+    Raises:
+        ValueError: If shapes do not fit, or a value is not finite.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import MaternKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> model = ExactGP(X, torch.sin(6.0 * X.squeeze(-1)), ScaleKernel(MaternKernel()))
+        >>> model.posterior(X[:3]).mean.shape, model.num_knots, model.bound_gap()
+        (torch.Size([3, 1]), 20, 0.0)
+    """
+
+    likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
+    _place: Tensor
+    _counts: Tensor
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        kernel: Kernel,
+        likelihood: GaussianLikelihood | None = None,
+        mean: Mean | None = None,
+        *,
+        train_Yvar: Tensor | None = None,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+    ) -> None:
+        rows = take_rows(train_X, train_Y, train_Yvar, input_transform, outcome_transform)
+        X, y, known_noise = rows.transformed
+        places = _distinct(X)
+        mean = constant_mean(X, y) if mean is None else mean
+        super().__init__(rows, places.knots, kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget=0.0)
+        self._set_knots(places.knots)
+        self.register_buffer("_place", places.place, persistent=False)
+        self.register_buffer("_counts", places.counts, persistent=False)
+
+    def objective(self) -> Tensor:
+        """The log evidence, with the log densities of registered priors, in nats, shape ()."""
+        return self._log_evidence() + self.log_priors()
+
+    def upper_bound(self) -> Tensor:
+        """The log evidence, shape ()."""
+        return self._log_evidence()
+
+    def bound_gap(self) -> float:
+        """Zero."""
+        return 0.0
+
+    def subset_of_data(self, rows: Tensor) -> Self:
+        """The exact model of some rows only."""
+        other = self.reduced_to(rows)
+        noise = self.likelihood.noise
+        return other._settled(noise[rows] if len(noise) > 1 else noise)
+
+    def training_prior(self) -> MultivariateNormal:
+        """The prior at the training inputs, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
+        return MultivariateNormal(self.mean_module(self.train_X), self.covar_module(self.train_X))
+
+    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """What the targets leave open."""
+        return prior - explained
+
+    def target_noise(self) -> Tensor:
+        """The likelihood's noise."""
+        noise: Tensor = self.likelihood.noise
+        return noise
+
+    @property
+    def cache_key(self) -> tuple[object, ...]:
+        """None."""
+        return ()
+
+    def compute_knots_posterior(self) -> RowsPosterior:
+        """Of the averages of the targets at each distinct row.
+
+        Raises:
+            ValueError: If the knots are not the distinct rows any more.
+            NumericalError: If the targets' covariance is not positive definite.
+        """
+        if self.knots.shape[0] != len(self._counts):
+            raise ValueError("the knots of an exact model are its distinct rows; take a SparseGP for others")
+        noise, residual, _ = self._averages()
+        covariance = self.knots.new_empty(len(noise), len(noise))
+        for rows, part in zip(covariance.split(_CHUNK), self.knots.split(_CHUNK), strict=True):
+            rows.copy_(self.kernel_matrix(part, self.knots))  # a kernel makes several tables of its rows
+        covariance.diagonal().add_(noise)
+        lower = cholesky(covariance, _WHAT)
+        mean = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False).squeeze(-1)
+        return RowsPosterior(lower, mean)
+
+    def with_rows(self, rows: Observations) -> Self:
+        """A copy with further rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
+        known = None if rows.noise is None else rows.noise.detach().squeeze(-1)
+        return self.extended_by(rows)._settled(None if known is None else torch.cat([self.likelihood.noise, known]))
+
+    def _settled(self, noise: Tensor | None) -> Self:
+        """This model after its rows have changed: knots and known noise are those of the rows."""
+        self.likelihood = likelihood_of(self.likelihood, noise)
+        knots, self._place, self._counts = _distinct(self.train_X)
+        self._set_knots(knots)
+        return self
+
+    def _set_knots(self, knots: Tensor) -> None:
+        """The knots are rows of data: nothing to be trained, and in no ``state_dict``."""
+        del self.knots
+        self.register_buffer("knots", knots.detach().clone(), persistent=False)
+
+    def _averages(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Noise variances (K,), residuals (K,) of the averages, and the log density of the rest, shape ()."""
+        residual, noise = self.train_y - self.mean_module(self.train_X), noise_of(self.likelihood)
+        if noise.ndim:
+            return self._weighted_averages(residual, noise)
+        if len(self._counts) == len(residual):
+            return noise.expand_as(residual), residual, torch.zeros_like(noise)
+        average = torch.zeros_like(self._counts).index_add(0, self._place, residual) / self._counts
+        apart = (residual - average[self._place]).square().sum() / noise
+        more = len(residual) - len(self._counts)
+        rest = -0.5 * (apart + more * (2.0 * math.pi * noise).log() + self._counts.log().sum())
+        return noise / self._counts, average, rest
+
+    def _weighted_averages(self, residual: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Averages weighed by the precision of each row's noise (N,)."""
+        zeros = torch.zeros_like(self._counts)
+        precision = zeros.index_add(0, self._place, 1.0 / noise)
+        average = zeros.index_add(0, self._place, residual / noise) / precision
+        apart = ((residual - average[self._place]).square() / noise).sum()
+        more = len(residual) - len(self._counts)
+        rest = -0.5 * (apart + more * math.log(2.0 * math.pi) + noise.log().sum() + precision.log().sum())
+        return 1.0 / precision, average, rest
+
+    def _log_evidence(self) -> Tensor:
+        if not torch.is_grad_enabled():
+            known = self.knots_posterior()
+            return self._averages()[2] - 0.5 * known.mean.square().sum() - _log_scale(known.lower)
+        noise, residual, rest = self._averages()
+        apply: Callable[..., Tensor] = _LogDensity.apply
+        return apply(self.kernel_matrix(self.knots, self.knots), noise, residual) + rest

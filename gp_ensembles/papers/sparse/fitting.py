@@ -1,0 +1,445 @@
+"""Hyperparameters and knots by L-BFGS, inside bounds; and hyperparameters to start from, by a subset of data."""
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from gpytorch.constraints import Interval
+from gpytorch.likelihoods import GaussianLikelihood
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+
+from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.draws import permutation
+from gp_ensembles.papers.sparse.base import SparseModel
+from gp_ensembles.papers.sparse.initialization import distinct_rows
+from gp_ensembles.papers.sparse.regression import SparseGP
+
+_FACTOR = 1e4  # positive hyperparameters stay within this factor of where the first fit found them
+_MARGIN = 0.1  # knots stay within the inputs' range and a tenth of it
+_EDGE = 1e-6  # share of that range which separates knots from the edge, where logits are infinite
+_VARIANCES = ("raw_outputscale", "raw_noise", "raw_variance")  # moved by the logs of their roots
+_PATIENCE = 3  # iterations that must bring less than the tolerance together: the first ones may be short steps
+_SHARES = (1.0, 0.3, 0.1, 0.03)  # lengthscales of the further starts, in standard deviations of the inputs
+_SHORT, _LONG = 8, 60  # iterations from each start, and from the best one
+
+
+class Coordinates:
+    """Unconstrained coordinates in which an optimizer moves knots and hyperparameters together.
+
+    Logs of positive hyperparameters, of standard deviations in place of variances, and logits of knots in their box;
+    other parameters as they are. The box is the inputs' range and a tenth of it on each side.
+
+    Args:
+        model: The model; only parameters that require gradients are moved.
+        knots: Which knots move; none if ``None``.
+        hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
+
+    Raises:
+        ValueError: If nothing is to move.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.papers.sparse import SparseGP
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[24:25], ScaleKernel(RBFKernel()))
+        >>> coordinates = Coordinates(model, slice(0, 1))
+        >>> coordinates.write(coordinates.read() * 0.0)
+        >>> round(model.knots.item(), 6), round(model.covar_module.outputscale.item(), 6)
+        (0.5, 1.0)
+    """
+
+    def __init__(self, model: SparseModel, knots: slice | None = None, *, hyperparameters: bool = True) -> None:
+        self.model = model
+        found: Iterable[tuple[str, Tensor, Interval | None]] = model.named_parameters_and_constraints()  # type: ignore[operator]
+        self._parts = [
+            (
+                name,
+                parameter,
+                constraint if constraint is not None and bool((constraint.lower_bound >= 0).all()) else None,
+            )
+            for name, parameter, constraint in found
+            if parameter.requires_grad and name != "knots" and hyperparameters
+        ]
+        least, most = model.train_X.amin(0), model.train_X.amax(0)
+        margin = _MARGIN * (most - least)
+        # A constant column has a box without width, in which nothing moves.
+        self._low, self._width = least - margin, most - least + 2.0 * margin
+        self._free = self._width > 0
+        movable = model.knots.requires_grad and bool(self._free.any())
+        self.knots: slice[int | Any, int | Any, Any] = slice(0, 0) if knots is None or not movable else knots
+        self._shape = (model.knots[self.knots].shape[0], int(self._free.sum()))
+        if not self._parts and not self._shape[0]:
+            raise ValueError("nothing is to move: let knots or hyperparameters, and see that they require gradients")
+        self._start = model.knots.detach()[self.knots][:, self._free].clone()
+        self._start_logits = self._logits()
+        self.bounds: tuple[Tensor, Tensor] = self._find_bounds()
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights of a change of sign in ADADELTA: a half for hyperparameters, one for knots, shape (P,)."""
+        point = self.read()
+        rest = len(point) - self._shape[0] * self._shape[1]
+        return torch.cat([torch.full_like(point[:rest], 0.5), torch.ones_like(point[rest:])])
+
+    @torch.no_grad()
+    def read(self) -> Tensor:
+        """The model's coordinates, shape (P,)."""
+        parts = [
+            (parameter if constraint is None else constraint.transform(parameter).log() * _power(name)).reshape(-1)
+            for name, parameter, constraint in self._parts
+        ]
+        parts.append(self._logits().reshape(-1))
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def write(self, point: Tensor) -> None:
+        """Move the model to a point (P,)."""
+        at = 0
+        for name, parameter, constraint in self._parts:
+            part = point[at : at + parameter.numel()].view_as(parameter)
+            at += parameter.numel()
+            parameter.copy_(part if constraint is None else constraint.inverse_transform((part / _power(name)).exp()))
+        moved = self.model.knots[self.knots].clone()
+        share = point[at:].sigmoid().reshape(self._shape)
+        place = self._low[self._free] + self._width[self._free] * share
+        # What has not moved keeps its bits: a category that is a little off is none.
+        still = point[at:].reshape(self._shape) == self._start_logits
+        moved[:, self._free] = torch.where(still, self._start, place)
+        self.model.knots[self.knots] = moved
+
+    def evaluate(self, point: Tensor) -> tuple[float, Tensor]:
+        """The model's objective at a point (P,), to which it moves, and its gradient, shape (P,).
+
+        Raises:
+            NumericalError: If the objective cannot be evaluated there.
+        """
+        self.write(point)
+        with torch.enable_grad():
+            value = self.model.objective()
+        moving = [parameter for _, parameter, _ in self._parts]
+        moving = [*moving, self.model.knots] if self._shape[0] else moving
+        # A kernel may not depend on what moves: categories have no gradient, nor has a constant kernel's knot.
+        gradients = (
+            torch.autograd.grad(value, moving, allow_unused=True) if value.requires_grad else [None] * len(moving)
+        )
+        parts = []
+        for (name, parameter, constraint), gradient in zip(self._parts, gradients, strict=False):
+            slope = torch.zeros_like(parameter) if gradient is None else gradient
+            if constraint is not None:
+                raw = parameter.detach().requires_grad_()
+                with torch.enable_grad():
+                    logs = (constraint.transform(raw).log() * _power(name)).sum()
+                slope = slope / torch.autograd.grad(logs, raw)[0]
+            parts.append(slope.reshape(-1))
+        if self._shape[0]:
+            share = self._share()
+            slope = torch.zeros_like(self.model.knots) if gradients[-1] is None else gradients[-1]
+            inside = slope[self.knots][:, self._free] * self._width[self._free] * share * (1.0 - share)
+            parts.append(inside.reshape(-1))
+        return float(value.detach()), torch.cat(parts)
+
+    @torch.no_grad()
+    def widen(self) -> None:
+        """Make bounds of later fits relative to the present hyperparameters, too."""
+        for name, parameter, constraint in self._parts:
+            if constraint is not None:
+                self.model.widen_start_range(name, constraint.transform(parameter))
+
+    @torch.no_grad()
+    def at_bounds(self) -> list[str]:
+        """Names of noises at their upper and lengthscales at their lower bounds, which hints at data of another scale.
+
+        The other bounds are legitimate optima: a plane has no lengthscale, and some targets have no noise.
+        """
+        found = []
+        for name, parameter, constraint in self._parts:
+            if constraint is not None:
+                value: Tensor = constraint.transform(parameter)
+                least, most = self.model.start_range(name, value)
+                noisy = name.endswith("noise") and bool((value >= 0.999 * most * _FACTOR).any())
+                if noisy or (name.endswith("lengthscale") and bool((value <= 1.001 * least / _FACTOR).any())):
+                    found.append(name.replace("raw_", ""))
+        return found
+
+    def _share(self) -> Tensor:
+        """Positions of the moving knots in their box, as shares of its width, shape (k, free columns)."""
+        knots = self.model.knots.detach()[self.knots][:, self._free]
+        return (knots - self._low[self._free]) / self._width[self._free]
+
+    def _logits(self) -> Tensor:
+        return self._share().clamp(_EDGE, 1.0 - _EDGE).logit()
+
+    @torch.no_grad()
+    def _find_bounds(self) -> tuple[Tensor, Tensor]:
+        lower, upper = [], []
+        for name, parameter, constraint in self._parts:
+            if constraint is None:
+                sides = (torch.full_like(parameter, -torch.inf), torch.full_like(parameter, torch.inf))
+            else:
+                value: Tensor = constraint.transform(parameter)
+                least, most = self.model.start_range(name, value)
+                # A value that was set by hand since then lies inside, too.
+                low = torch.maximum(torch.minimum(least / _FACTOR, value), constraint.lower_bound + 1e-6 * value)
+                high = torch.minimum(torch.maximum(most * _FACTOR, value), constraint.upper_bound - 1e-6 * value)
+                sides = (low.log() * _power(name), high.log() * _power(name))
+            lower.append(sides[0].reshape(-1))
+            upper.append(sides[1].reshape(-1))
+        edge = torch.full_like(self._share(), _EDGE).logit().reshape(-1)
+        return torch.cat([*lower, edge]), torch.cat([*upper, -edge])
+
+
+def _power(name: str) -> float:
+    return 0.5 if name.endswith(_VARIANCES) else 1.0
+
+
+class FitResult(NamedTuple):
+    """Result of a fit.
+
+    Args:
+        objective: Value reached, in nats.
+        num_evaluations: Values with gradients that it took.
+        message: Why it stopped.
+    """
+
+    objective: float
+    num_evaluations: int
+    message: str
+
+
+def fit_sparse(
+    model: SparseModel,
+    *,
+    knots: bool | slice = False,
+    hyperparameters: bool = True,
+    max_iterations: int = 200,
+    tolerance: float = 0.0,
+    max_seconds: float = math.inf,
+) -> FitResult:
+    """Maximize a model's objective in place, by L-BFGS-B in logs of scales and logits of knots in their box.
+
+    Scales stay within a factor of ten thousand of where the first fit of the model (or of one it came from) found
+    them, knots within the inputs' range and a tenth of it.
+
+    Args:
+        model: The model, a :class:`~gp_ensembles.papers.sparse.SparseGP` or an :class:`~gp_ensembles.papers.sparse.ExactGP`.
+        knots: Whether the knots move, or which.
+        hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
+        max_iterations: Iterations of L-BFGS.
+        tolerance: Stop when three iterations brought less than this, in nats; scipy's relative tolerance always holds.
+        max_seconds: Stop after the iteration that goes on longer than this.
+
+    Returns:
+        How it went. If nothing better is found, the model is as it was.
+
+    Raises:
+        ValueError: If nothing is to move.
+        NumericalError: If the objective cannot be evaluated at the start.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.papers.sparse import SparseGP
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(
+        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel())
+        ... )
+        >>> before = float(model.objective().detach())
+        >>> fit_sparse(model, knots=True).objective > before
+        True
+    """
+    if max_iterations < 1:
+        raise ValueError(f"at least one iteration is needed, got {max_iterations}")
+    moving = knots if isinstance(knots, slice) else slice(None) if knots else None
+    ascent = _LBFGSB(Coordinates(model, moving, hyperparameters=hyperparameters))
+    try:
+        message = ascent.run(max_iterations, tolerance, max_seconds)
+    finally:  # also after an error or an interruption
+        ascent.settle()
+    return FitResult(ascent.best, ascent.num_evaluations, message)
+
+
+def has_free_hyperparameters(model: SparseModel) -> bool:
+    """Whether any hyperparameter requires gradients: all of a kernel fitted elsewhere may be held fixed.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.papers.sparse import SparseGP
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
+        >>> has_free_hyperparameters(model), has_free_hyperparameters(model.requires_grad_(False))
+        (True, False)
+    """
+    return any(parameter.requires_grad for name, parameter in model.named_parameters() if name != "knots")
+
+
+def fit_hyperparameters(model: SparseModel, *, max_iterations: int, tolerance: float = 0.0) -> float:
+    """The objective after a fit of the free hyperparameters; as it is where there are none."""
+    if has_free_hyperparameters(model):
+        return fit_sparse(model, max_iterations=max_iterations, tolerance=tolerance).objective
+    with torch.no_grad():
+        return float(model.objective())
+
+
+class _LBFGSB:
+    """L-BFGS-B on a model's coordinates, with the best point so far."""
+
+    def __init__(self, coordinates: Coordinates) -> None:
+        self.coordinates = coordinates
+        self.start = {name: value.detach().clone() for name, value in coordinates.model.named_parameters()}
+        self.best_point: Tensor | None = None
+        self.best = -math.inf
+        self.num_evaluations = 0
+        self._bad = math.inf  # in place of values that do not exist, once one does
+
+    def run(self, max_iterations: int, tolerance: float, max_seconds: float) -> str:
+        begin = time.perf_counter()
+        bounds = self.coordinates.bounds
+        with torch.no_grad():  # logs, logits and bounds may move the start a little, and knots of categories a lot
+            first = float(self.coordinates.model.objective())
+        if not math.isfinite(first):
+            raise NumericalError(f"the objective is {first} at the start; standardize the targets, or start elsewhere")
+        self.best = first
+        point = self.coordinates.read().clamp(*bounds)
+        path: list[float] = []
+
+        def follow(_: NDArray[np.float64]) -> None:
+            path.append(self.best)
+            if len(path) > _PATIENCE and path[-1] - path[-1 - _PATIENCE] < tolerance:
+                raise StopIteration
+            if time.perf_counter() - begin > max_seconds:
+                raise StopIteration
+
+        sides = (side.cpu().double().numpy() for side in bounds)
+        result = minimize(
+            self._descend,
+            point.cpu().double().numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(*sides, strict=True)),
+            options={"maxiter": max_iterations},
+            callback=cast(Any, follow),  # the stubs want a name that scipy looks for
+        )
+        return str(result.message)
+
+    def settle(self) -> None:
+        """Move to the best point, or back to the start to the last bit if there is none."""
+        if self.best_point is None:
+            self._restore()
+        else:
+            self.coordinates.write(self.best_point)
+
+    def _descend(self, point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        self.num_evaluations += 1
+        x = torch.as_tensor(point).to(self.coordinates.bounds[0])
+        try:
+            value, gradient = self.coordinates.evaluate(x)
+            if not math.isfinite(value) or not bool(gradient.isfinite().all()):
+                raise NumericalError(f"the objective is {value}; standardize the targets, or start elsewhere")
+        except NumericalError:
+            if self.num_evaluations == 1:
+                raise
+            return self._bad, np.zeros_like(point)
+        if self.num_evaluations == 1:
+            self._bad = 10.0 * abs(value) + 1e3 - value  # an infinite value would end the line search for good
+        if value > self.best:
+            self.best, self.best_point = value, x
+        return -value, -gradient.cpu().double().numpy()
+
+    @torch.no_grad()
+    def _restore(self) -> None:
+        for name, parameter in self.coordinates.model.named_parameters():
+            parameter.copy_(self.start[name])
+
+
+def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Generator | None = None) -> SparseGP:
+    """The model with hyperparameters of an exact fit to random rows, from its own and from scales of the data.
+
+    With few knots a lower bound explains by noise what they cannot follow, which is a local optimum that fits do not
+    leave. An exact Gaussian process of some rows finds the scales.
+
+    Args:
+        model: The model, which stays as it is.
+        num_rows: Most rows.
+        generator: Source of randomness.
+
+    Returns:
+        A copy with the same knots; with the same hyperparameters if no fit succeeded.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.papers.sparse import SparseGP
+        >>> X = torch.linspace(0, 1, 200, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(X, torch.sin(40.0 * X.squeeze(-1)), X[::50], ScaleKernel(RBFKernel()))
+        >>> found = initialize_from_subset(model, 60)
+        >>> bool(found.covar_module.base_kernel.lengthscale < 0.1)
+        True
+    """
+    rows = distinct_rows(model.train_X, 1)
+    order = permutation(len(rows), generator)[:num_rows]
+    rows = rows[order.to(rows.device)]
+    best, reached = None, -torch.inf
+    for share in (None, *_SHARES):
+        exact = model.subset_of_data(rows)
+        if share is not None:
+            rescale(exact, share)
+        try:
+            value = fit_sparse(exact, max_iterations=_SHORT).objective
+        except NumericalError:
+            continue
+        if value > reached:
+            best, reached = exact, value
+    Coordinates(model)  # bounds of later fits are relative to the given hyperparameters ...
+    found = model.with_knots(model.knots)
+    if best is not None:
+        fit_sparse(best, max_iterations=_LONG)
+        copy_hyperparameters(best, found)
+        Coordinates(found).widen()  # ... and around these
+    return found
+
+
+@torch.no_grad()
+def copy_hyperparameters(source: SparseModel, target: SparseModel) -> None:
+    """Give a model the hyperparameters of another of the same modules; knots and rows stay."""
+    both = ([part for name, part in model.named_parameters() if name != "knots"] for model in (source, target))
+    for learned, parameter in zip(*both, strict=True):
+        parameter.copy_(learned)
+
+
+@torch.no_grad()
+def rescale(model: SparseModel, share: float) -> None:
+    """Lengthscales a share of the inputs' spread; of normal targets, half the variance noise and half the function."""
+    spread = model.train_X.std(0, unbiased=False)
+    spread = torch.where(spread > 0, spread, 1.0)
+    for module in model.covar_module.modules():
+        if "raw_lengthscale" in module._parameters:
+            old = module.raw_lengthscale_constraint.transform(module.raw_lengthscale)
+            width = spread if module.active_dims is None else spread[module.active_dims]
+            _set(
+                module,
+                "raw_lengthscale",
+                share * (width if old.shape[-1] == len(width) else width.mean()).expand_as(old),
+            )
+    if isinstance(model.likelihood, GaussianLikelihood):
+        half = 0.5 * (model.train_y - model.mean_module(model.train_X)).square().mean()
+        ratio = half / model.kernel_diagonal(model.train_X).mean()
+        for module in model.covar_module.modules():
+            if "raw_outputscale" in module._parameters:
+                old = module.raw_outputscale_constraint.transform(module.raw_outputscale)
+                _set(module, "raw_outputscale", old * ratio)
+        noise = model.likelihood.noise_covar
+        _set(noise, "raw_noise", half.expand_as(noise.raw_noise))
+
+
+def _set(module: Any, name: str, value: Tensor) -> None:
+    """A hyperparameter's value, if it may move and its constraint allows the value."""
+    raw, constraint = getattr(module, name), getattr(module, f"{name}_constraint")
+    if raw.requires_grad and constraint.check(value):
+        raw.copy_(constraint.inverse_transform(value))

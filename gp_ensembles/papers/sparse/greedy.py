@@ -1,0 +1,317 @@
+"""Greedy selection of knots: exact gains of the evidence lower bound for many candidates, in blocks that double.
+
+Gains take O(M N K) for M candidates, and O(M N) for each knot more.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics.draws import permutation
+from gp_ensembles.papers.sparse.base import check_positive
+from gp_ensembles.papers.sparse.collapsed import Projection, condition
+from gp_ensembles.papers.sparse.fitting import (
+    fit_hyperparameters,
+    fit_sparse,
+    has_free_hyperparameters,
+    initialize_from_subset,
+)
+from gp_ensembles.papers.sparse.initialization import distinct_rows, kmeans_knots
+from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
+
+NEARLY_EXPLAINED = 1e-9  # share of the prior variance below which a candidate is a knot already
+_MEMORY = 2**28  # bytes of each of the two tables of candidates and data
+
+
+class Candidates(NamedTuple):
+    r"""Gains of M candidates given the knots so far.
+
+    With :math:`v` the new row of V and :math:`\Sigma = V^\top V + \tau^2 I`, a candidate adds
+
+    .. math:: \frac{|v|^2}{2 \tau^2} - \frac12 \log t^2 + \frac12 \frac{(v^\top \Sigma^{-1} r)^2}{t^2}, \qquad
+              t^2 = 1 + v^\top \Sigma^{-1} v
+
+    to the bound of :class:`~gp_ensembles.papers.sparse.VFE` at fixed hyperparameters. The two tables of
+    candidates and data are changed in place: allocating new ones takes several times as long as the arithmetic.
+
+    Args:
+        covariance: Covariances of candidates and data that the knots leave unexplained, :math:`s v`, shape (M, N).
+        weighted: The same times :math:`\Sigma^{-1}`, shape (M, N).
+        variance: Variances s^2 of the candidates that the knots leave unexplained, nugget included, shape (M,).
+        residual: Targets less their prior mean, shape (N,).
+        noise: Noise variance, shape ().
+        floor: Variance below which a candidate adds nothing, shape ().
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.sparse.collapsed import project
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], one[0], one[0, 0])
+        >>> float(init_candidates(projection, one, 0.5 * one, one[0]).gains())  # the knot itself
+        0.0
+    """
+
+    covariance: Tensor
+    weighted: Tensor
+    variance: Tensor
+    residual: Tensor
+    noise: Tensor
+    floor: Tensor
+
+    def gains(self) -> Tensor:
+        """Gain of the bound by each candidate, shape (M,); zero for one that is a knot already."""
+        variance = self.variance.clamp_min(self.floor)
+        length = torch.linalg.vector_norm(self.covariance, dim=-1).square() / variance
+        product = torch.einsum("mn,mn->m", self.covariance, self.weighted)
+        stretch = 1.0 + (product / variance).clamp_min(0.0)
+        fit = (self.weighted @ self.residual).square() / variance
+        gain = 0.5 * (length / self.noise - stretch.log() + fit / stretch)
+        return torch.where(self.variance > self.floor, gain, 0.0)
+
+    def add_knot(self, index: int, rows: Tensor) -> None:
+        r"""Make candidate ``index`` a knot, in O(M N), where candidate i is row ``rows[i]`` of the data.
+
+        Covariances lose a rank, :math:`R' = R - a v^\top` with a the candidates' covariances with the new knot over s,
+        :math:`R' \Sigma'^{-1} = R \Sigma^{-1} - (R \Sigma^{-1} v + a) g^\top / t^2` with :math:`g = \Sigma^{-1} v`.
+        """
+        deviation = self.variance[index].sqrt()
+        v = self.covariance[index] / deviation
+        g = self.weighted[index] / deviation
+        with_knot = self.covariance[:, rows[index]] / deviation
+        self.weighted.addr_(self.weighted @ v + with_knot, g / (1.0 + v @ g), alpha=-1.0)
+        self.covariance.addr_(with_knot, v, alpha=-1.0)
+        self.variance.sub_(with_knot.square()).clamp_min_(0.0)[index] = 0.0
+
+
+def init_candidates(
+    projection: Projection, knots_with_candidates: Tensor, candidates_with_data: Tensor, prior: Tensor
+) -> Candidates:
+    """Candidates given the knots of a projection, in O(M N K): two matrix products.
+
+    Args:
+        projection: The data's covariances given the knots so far.
+        knots_with_candidates: Covariances, shape (K, M).
+        candidates_with_data: Covariances, shape (M, N).
+        prior: Prior variances of the candidates, any nugget included, shape (M,).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.papers.sparse.collapsed import project
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> projection = project(one, 0.5 * one, one[0], one[0], one[0, 0])
+        >>> candidates = init_candidates(projection, 0.0 * one, one, one[0])  # as good as the row
+        >>> bool(candidates.gains() > 0.3)
+        True
+    """
+    loadings = torch.linalg.solve_triangular(projection.lower, knots_with_candidates, upper=False)  # (K, M)
+    covariance = candidates_with_data - loadings.mT @ projection.projected
+    posterior = condition(projection, projection.noise.expand_as(projection.residual))
+    # Sigma^{-1} = (I - V^T B^{-1} V / tau^2) / tau^2
+    white = torch.linalg.solve_triangular(posterior.factor, projection.projected, upper=False)  # (K, N)
+    weighted = (covariance - (covariance @ white.mT) @ white / projection.noise) / projection.noise
+    variance = (prior - loadings.square().sum(0)).clamp_min(0.0)
+    return Candidates(
+        covariance, weighted, variance, projection.residual, projection.noise, NEARLY_EXPLAINED * prior.max()
+    )
+
+
+class GreedyRows(NamedTuple):
+    """Rows chosen as knots, in order, and what each added to the bound.
+
+    Args:
+        rows: Rows of the training inputs, shape (k,).
+        gains: Gains of the evidence lower bound in nats, shape (k,).
+    """
+
+    rows: Tensor
+    gains: Tensor
+
+
+@torch.no_grad()
+def greedy_elbo_rows(
+    model: SparseGP,
+    num_rows: int,
+    *,
+    num_candidates: int | None = None,
+    tolerance: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> GreedyRows:
+    """The rows that, one after the other, add most to the model's evidence lower bound at fixed hyperparameters.
+
+    Args:
+        model: The model, which stays as it is.
+        num_rows: Most rows.
+        num_candidates: Random rows to choose among, as far as they fit into memory; as many as fit if ``None``.
+        tolerance: Stop when the best row adds no more than this, in nats.
+        generator: Source of randomness.
+
+    Returns:
+        The rows and their gains; fewer if no further one adds anything.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
+        >>> found = greedy_elbo_rows(model, 3)
+        >>> found.rows.shape, bool((found.gains > 0).all())
+        (torch.Size([3]), True)
+    """
+    X = model.train_X
+    rows = _draw_candidates(X, num_candidates, generator)
+    C = X[rows]
+    prior = model.kernel_diagonal(C) + model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
+    with_knots, with_data = model.kernel_matrix(model.knots, C), model.kernel_matrix(C, X)
+    candidates = init_candidates(model.projection(), with_knots, with_data, prior)
+    chosen: list[int] = []
+    gains: list[Tensor] = []
+    for _ in range(min(num_rows, len(rows))):
+        gain = candidates.gains()
+        best = int(gain.argmax())
+        if not bool(gain[best] > tolerance):
+            break
+        chosen.append(best)
+        gains.append(gain[best])
+        candidates.add_knot(best, rows)
+    taken = rows[torch.tensor(chosen, dtype=torch.long, device=rows.device)]
+    return GreedyRows(taken, torch.stack(gains) if gains else candidates.variance.new_zeros(0))
+
+
+def _draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | None) -> Tensor:
+    """Random rows of X (N, D), in order: ``most`` at most, and no more than fit into memory."""
+    total = X.shape[0]
+    fitting = max(1, min(total, _MEMORY // (X.element_size() * total)))
+    count = fitting if most is None else min(most, fitting)
+    if count == total:
+        return torch.arange(total, device=X.device)
+    return permutation(total, generator)[:count].sort().values.to(X.device)
+
+
+@final
+@dataclass(frozen=True)
+class GreedyBlocks(Strategy):
+    """Rows of the largest exact gains, in blocks that double, hyperparameters refitted after each.
+
+    Hyperparameters start from an exact fit of some rows. Where blocks end early, the knots are chosen anew at these
+    hyperparameters once, and more of them: with few knots the fit may have explained everything by noise. Gains are
+    those of the evidence lower bound, whatever the approximation is. In the end all knots move off the rows.
+
+    Args:
+        max_knots: Most knots.
+        num_initial: Knots of the first block.
+        tolerance: Stop when a block adds less than this, in nats; and a refit when three iterations add a tenth.
+        gap_tolerance: Stop when Titsias' bounds of the exact log evidence are closer than this, in nats.
+        num_candidates: Random rows to choose among, drawn anew for each block; all that fit into memory if ``None``.
+        subset_size: Rows of the exact fit; 0 to start from the kernel's own hyperparameters.
+        reselect: Whether all knots are chosen again at the final hyperparameters.
+        polish_iterations: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
+        fit_iterations: Iterations of each refit.
+
+    Raises:
+        ValueError: If a number is too small.
+
+    Example:
+        >>> GreedyBlocks(max_knots=0)
+        Traceback (most recent call last):
+        ...
+        ValueError: max_knots must be at least 1, got 0
+    """
+
+    max_knots: int = 80
+    num_initial: int = 5
+    tolerance: float = 0.01
+    gap_tolerance: float = 0.01
+    num_candidates: int | None = 1000
+    subset_size: int = 150
+    reselect: bool = True
+    polish_iterations: int = 50
+    fit_iterations: int = 60
+
+    def __post_init__(self) -> None:
+        check_positive(
+            max_knots=self.max_knots,
+            num_initial=self.num_initial,
+            fit_iterations=self.fit_iterations,
+            num_candidates=1 if self.num_candidates is None else self.num_candidates,
+        )
+        if min(self.polish_iterations, self.subset_size) < 0 or math.isnan(self.tolerance + self.gap_tolerance):
+            raise ValueError(
+                f"polish_iterations and subset_size must be at least 0, tolerance and gap_tolerance numbers, got "
+                f"{self.polish_iterations}, {self.subset_size}, {self.tolerance} and {self.gap_tolerance}"
+            )
+
+    def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Centers of k-means."""
+        distinct = len(distinct_rows(X))
+        return kmeans_knots(X, min(self.num_initial, self.max_knots, distinct), generator=generator)
+
+    def search(self, run: SelectionRun) -> str:
+        """Blocks, again from the start's hyperparameters if they end early, then reselection and polish."""
+        start = run.model
+        if self.subset_size and has_free_hyperparameters(run.model):
+            start = initialize_from_subset(run.model, self.subset_size, run.generator)
+        run.model = start.with_knots(start.knots)
+        fit_hyperparameters(run.model, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance)
+        run.record(run.model, "start")
+        most = min(self.max_knots, len(distinct_rows(start.train_X)))
+        stop_reason = self._grow(run, most)
+        if run.model.num_knots < most and self._escape(run, start, most):
+            stop_reason = self._grow(run, most)
+        if self.reselect and run.model.num_knots > 1:
+            self._reselect(run)
+        if self.polish_iterations:
+            fit_sparse(run.model, knots=True, max_iterations=self.polish_iterations, tolerance=0.01 * self.tolerance)
+            run.record(run.model, "polish")
+        return stop_reason
+
+    def _grow(self, run: SelectionRun, most: int) -> str:
+        """Blocks until one adds nothing."""
+        while run.model.num_knots < most:
+            model, before = run.model, run.history[-1].objective
+            if model.bound_gap() < self.gap_tolerance:
+                return f"the bounds of the log evidence are less than {self.gap_tolerance} nats apart"
+            grown, rows = self._extend(run, model, min(model.num_knots, most - model.num_knots))
+            if not rows:
+                return "no row adds anything"
+            value = self._fit(grown)
+            if value == -torch.inf:
+                return "the objective could not be evaluated with further knots"
+            if value - before < self.tolerance:
+                return f"{len(rows)} further knots added less than {self.tolerance} nats"
+            run.record(grown, "block", rows)
+        if most < self.max_knots:
+            return f"all {most} distinct rows are knots"
+        return f"there are {most} knots, the most allowed"
+
+    def _extend(self, run: SelectionRun, model: SparseGP, num_rows: int) -> tuple[SparseGP, tuple[int, ...]]:
+        """A model with at most ``num_rows`` further knots of the largest gains, and their rows."""
+        rows = greedy_elbo_rows(model, num_rows, num_candidates=self.num_candidates, generator=run.generator).rows
+        return model.with_knots(torch.cat([model.knots.detach(), model.train_X[rows]])), tuple(rows.tolist())
+
+    def _fit(self, model: SparseGP) -> float:
+        try:
+            return fit_hyperparameters(model, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance)
+        except NumericalError:
+            return -torch.inf
+
+    def _escape(self, run: SelectionRun, start: SparseGP, most: int) -> bool:
+        """More knots, chosen at the start's hyperparameters; kept if the objective is larger."""
+        count = min(most, max(2 * run.model.num_knots, 4 * self.num_initial))
+        other, rows = self._extend(run, start, count - start.num_knots)
+        if not self._fit(other) - run.history[-1].objective > max(self.tolerance, self.gap_tolerance, 0.0):
+            return False
+        run.record(other, "restart", rows)
+        return True
+
+    def _reselect(self, run: SelectionRun) -> None:
+        """All knots once more, at the hyperparameters learned with them; kept if the objective is larger."""
+        model = run.model
+        first = model.with_knots(model.knots[:1])
+        other, rows = self._extend(run, first, model.num_knots - 1)
+        if self._fit(other) > run.history[-1].objective:
+            run.record(other, "reselect", rows)

@@ -1,0 +1,437 @@
+"""Knots one at a time (Garton, Niemi and Carriquiry, 2020): each proposed at fixed hyperparameters, then optimized.
+
+Where the next knot starts is a :class:`KnotProposal`: the best of a random subset of the rows, or the best row found by
+Bayesian optimization.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.numerics.cholesky import NumericalError, cholesky
+from gp_ensembles.numerics.draws import permutation
+from gp_ensembles.papers.sparse.base import check_shape
+from gp_ensembles.papers.sparse.collapsed import VFE, Projection, condition
+from gp_ensembles.papers.sparse.greedy import NEARLY_EXPLAINED, Candidates
+from gp_ensembles.papers.sparse.initialization import distinct_rows, kmeans_knots
+from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
+from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.strategies import SelectionRun, Strategy
+
+_MEMORY = 2**26  # bytes of a table of candidates and data
+_LENGTHSCALES = tuple(
+    0.02 * 2.0 ** (step / 1.5) for step in range(12)
+)  # of the surrogate, in sums of the unit box's sides
+_FAR = -1e3  # standardized distance below which the ratio of tails is its first term
+_DIAGONAL, _LEAST = 1e-6, 1e-9  # shares of the surrogate's variance: on the diagonal, and the least of a prediction
+
+
+def candidate_rows(model: SparseGP) -> Tensor:
+    """Training rows that are no knots, each distinct input once, shape (M,).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> X = torch.tensor([[0.0], [1.0], [0.0], [2.0], [1.0]], dtype=torch.float64)
+        >>> candidate_rows(SparseGP(X, X.squeeze(-1), X[1:2], RBFKernel()))
+        tensor([0, 3])
+    """
+    X = model.train_X
+    rows = distinct_rows(X).sort().values
+    among = torch.cat([model.knots.detach(), X[rows]])
+    _, label = torch.unique(among, dim=0, return_inverse=True)
+    return rows[~torch.isin(label[model.num_knots :], label[: model.num_knots])]
+
+
+class CandidateObjectives:
+    """A model's objective with each of some rows alone as a further knot; what all rows share is computed once.
+
+    By the exact gains for VFE, in O(M N K); one by one for others, in O(M N K^2), the knots' factor being extended. The
+    nugget is that of the knots so far. A row that the knots explain, or whose objective cannot be evaluated, has -inf.
+
+    Args:
+        model: The model; it must not change while this is used.
+
+    Raises:
+        NumericalError: If the model's own objective cannot be evaluated.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], RBFKernel())
+        >>> added = model.with_knots(X[[0, 30]]).objective()
+        >>> bool((CandidateObjectives(model).at(torch.tensor([30])) - added).abs() < 1e-9)
+        True
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: SparseGP) -> None:
+        self.model = model
+        self._projection = projection = model.projection()
+        self._base = model.objective()
+        # Priors of hyperparameters are the same with and without the knot.
+        self._log_priors = self._base - model.approximation.objective(projection)
+        self._delta = model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
+        posterior = condition(projection, projection.noise.expand_as(projection.residual))
+        self._white = torch.linalg.solve_triangular(posterior.factor, projection.projected, upper=False)  # (K, N)
+
+    @torch.no_grad()
+    def at(self, rows: Tensor) -> Tensor:
+        """The objective in nats with each of the rows, shape (M,)."""
+        X = self.model.train_X
+        size = max(1, _MEMORY // (X.element_size() * X.shape[0]))
+        return torch.cat([self._chunk(X[chunk]) for chunk in rows.split(size)]) if len(rows) else X.new_zeros(0)
+
+    def _chunk(self, C: Tensor) -> Tensor:
+        model, projection = self.model, self._projection
+        loadings = torch.linalg.solve_triangular(
+            projection.lower, model.kernel_matrix(model.knots, C), upper=False
+        )  # (K, M)
+        prior = model.kernel_diagonal(C) + self._delta
+        variance = prior - loadings.square().sum(0)
+        covariance = model.kernel_matrix(C, model.train_X) - loadings.mT @ projection.projected
+        floor = NEARLY_EXPLAINED * prior.max()
+        if isinstance(model.approximation, VFE):
+            noise = projection.noise
+            weighted = (covariance - (covariance @ self._white.mT) @ self._white / noise) / noise
+            gains = Candidates(covariance, weighted, variance, projection.residual, noise, floor).gains()
+            return torch.where(variance > floor, self._base + gains, -torch.inf)
+        return torch.stack([self._with(*parts, floor) for parts in zip(loadings.mT, variance, covariance, strict=True)])
+
+    def _with(self, loading: Tensor, variance: Tensor, covariance: Tensor, floor: Tensor) -> Tensor:
+        nothing = torch.full_like(variance, -torch.inf)
+        if not bool(variance > floor):
+            return nothing
+        try:
+            larger = _extend(self._projection, loading, variance.sqrt(), covariance)
+            value = self.model.approximation.objective(larger) + self._log_priors
+        except NumericalError:
+            return nothing
+        return torch.where(value.isfinite(), value, nothing)
+
+
+def _extend(projection: Projection, loading: Tensor, deviation: Tensor, covariance: Tensor) -> Projection:
+    """A projection with a further knot, from its last row of the Cholesky factor and its remaining covariances."""
+    v = covariance / deviation
+    wider = torch.cat([projection.lower, torch.zeros_like(loading).unsqueeze(-1)], -1)
+    lower = torch.cat([wider, torch.cat([loading, deviation.reshape(1)]).unsqueeze(0)])
+    projected = torch.cat([projection.projected, v.unsqueeze(0)])
+    return projection._replace(lower=lower, projected=projected, explained=projection.explained + v.square())
+
+
+class ProposedRow(NamedTuple):
+    """A row to start the next knot at.
+
+    Args:
+        row: The row of the training inputs.
+        objective: The model's objective with the row as a further knot, in nats.
+        evaluated: Rows at which the objective was evaluated, in order, shape (n,).
+        objectives: The objective there, in nats, shape (n,).
+    """
+
+    row: int
+    objective: float
+    evaluated: Tensor
+    objectives: Tensor
+
+
+class KnotProposal(ABC):
+    """A way to find the row at which the next knot starts, at fixed hyperparameters."""
+
+    @abstractmethod
+    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
+        """The row that was found best, or ``None`` if every row is a knot already.
+
+        Args:
+            model: The model, which is not changed.
+            generator: Source of randomness.
+        """
+
+
+@final
+class RandomSubset(KnotProposal):
+    """The best of a random subset of the rows (Titsias, 2009).
+
+    Args:
+        num_rows: Rows in the subset; all if ``None``.
+
+    Raises:
+        ValueError: If the subset is empty.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.papers.sparse import SparseGP
+        >>> model = SparseGP(
+        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel())
+        ... )
+        >>> found = RandomSubset(10).propose(model)
+        >>> found.evaluated.shape, found.objective > float(model.objective().detach())
+        (torch.Size([10]), True)
+    """
+
+    def __init__(self, num_rows: int | None = 40) -> None:
+        if num_rows is not None and num_rows < 1:
+            raise ValueError(f"the subset must have a row at least, got {num_rows}")
+        self.num_rows = num_rows
+
+    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
+        """The best of the subset."""
+        rows = _shuffle(candidate_rows(model), generator)[: self.num_rows]
+        return _best(rows, CandidateObjectives(model).at(rows)) if len(rows) else None
+
+
+@final
+class BayesianOptimization(KnotProposal):
+    r"""Bayesian optimization over the rows (Garton, Niemi and Carriquiry, 2020), where it helps.
+
+    The objective at some random rows is learned by a Gaussian process with an exponential kernel; then, again and
+    again, the row of the largest expected improvement is evaluated and learned. No row is evaluated twice: the
+    objective has no noise. The process has a closed form: its mean is the average, its variance that of the largest
+    likelihood, its lengthscale the best of a dozen.
+
+    Under :class:`VFE` the objectives of all rows cost less than a search among them, as long as a table of rows and
+    rows fits into memory: then all are evaluated, and the best row is exact.
+
+    Args:
+        num_initial: Random rows to begin with.
+        num_evaluations: Rows evaluated in all.
+        all_if_cheap: Whether all rows are evaluated where that costs less than the search; if not, it is as published.
+
+    Raises:
+        ValueError: If fewer than two rows are initial, or more than are evaluated in all.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.papers.sparse import FIC, SparseGP
+        >>> y = torch.sin(6.0 * X.squeeze(-1))
+        >>> found = BayesianOptimization(num_initial=3, num_evaluations=6).propose(
+        ...     SparseGP(X, y, X[:1], ScaleKernel(RBFKernel()), approximation=FIC())
+        ... )
+        >>> found.evaluated.shape, found.objective == found.objectives.max()
+        (torch.Size([6]), tensor(True))
+    """
+
+    num_initial: int
+    num_evaluations: int
+    all_if_cheap: bool
+
+    def __init__(self, num_initial: int = 5, num_evaluations: int = 40, *, all_if_cheap: bool = True) -> None:
+        if not 2 <= num_initial <= num_evaluations:
+            raise ValueError(
+                f"num_initial must be at least 2 and at most num_evaluations, got {num_initial} of {num_evaluations}"
+            )
+        self.num_initial, self.num_evaluations, self.all_if_cheap = num_initial, num_evaluations, all_if_cheap
+
+    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
+        """The best row evaluated."""
+        left = _shuffle(candidate_rows(model), generator)
+        if not len(left):
+            return None
+        objective = CandidateObjectives(model).at
+        if self.all_if_cheap and _all_are_cheap(model, left):
+            return _best(left, objective(left))
+        rows, left = left[: self.num_initial], left[self.num_initial :]
+        values = objective(rows)
+        X = _to_unit_box(model.train_X)
+        while len(rows) < self.num_evaluations and len(left):
+            at = int(log_expected_improvement(X[rows], values, X[left]).argmax())
+            rows = torch.cat([rows, left[at : at + 1]])
+            left = torch.cat([left[:at], left[at + 1 :]])
+            values = torch.cat([values, objective(rows[-1:])])
+        return _best(rows, values)
+
+
+def _all_are_cheap(model: SparseGP, rows: Tensor) -> bool:
+    if not isinstance(model.approximation, VFE):
+        return False
+    return len(rows) * model.train_X.shape[0] * model.train_X.element_size() <= _MEMORY
+
+
+@torch.no_grad()
+def log_expected_improvement(
+    X: Tensor, values: Tensor, candidates: Tensor, scales: tuple[float, float] | None = None
+) -> Tensor:
+    r"""Log expected improvement over the best value, by a Gaussian process without noise, shape (M,).
+
+    Its mean is the values' average and its covariance :math:`s^2 \exp(-\sum_d |x_d - x_d'| / \ell)`, with a share of
+    1e-6 on the diagonal for the factorization.
+
+    Args:
+        X: Evaluated points, shape (n, D).
+        values: Values there, shape (n,); those that are not finite count as the least finite one.
+        candidates: Points, shape (M, D).
+        scales: s in standard deviations of the values, and the lengthscale; those of the largest likelihood among a
+            dozen lengthscales if ``None``.
+
+    Example:
+        >>> import torch
+        >>> X = torch.tensor([[0.0], [0.4], [1.0]], dtype=torch.float64)
+        >>> gain = log_expected_improvement(X, X.squeeze(-1), X[:2] + 0.3)
+        >>> bool(gain[1] > gain[0])
+        True
+    """
+    finite = values[values.isfinite()]
+    if not len(finite) or not bool(finite.amax() > finite.amin()):
+        return torch.zeros_like(candidates[:, 0])
+    known = torch.where(values.isfinite(), values, finite.amin())
+    scaled = ((known - known.mean()) / known.std()).unsqueeze(-1)
+    apart = torch.cdist(X, X, p=1.0)
+    lengthscales = X.new_tensor(_LENGTHSCALES if scales is None else scales[1:]) * (
+        len(X[0]) ** 0.5 if scales is None else 1.0
+    )
+    own = (-apart / lengthscales[:, None, None]).exp() + _DIAGONAL * torch.diag_embed(torch.ones_like(scaled[:, 0]))
+    factors = cholesky(own, "the covariance of the evaluated rows")
+    whitened = torch.linalg.solve_triangular(factors, scaled, upper=False)  # (L, n, 1)
+    variance = whitened.square().mean((-2, -1))
+    likelihood = -0.5 * len(X) * variance.log() - factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    best = int(likelihood.argmax())
+    deviation = variance[best].sqrt() if scales is None else variance.new_tensor(scales[0])
+    between = (-torch.cdist(X, candidates, p=1.0) / lengthscales[best]).exp()
+    loadings = torch.linalg.solve_triangular(factors[best], between, upper=False)
+    mean = (whitened[best].mT @ loadings).squeeze(0)
+    spread = deviation * (1.0 - loadings.square().sum(0)).clamp_min(_LEAST).sqrt()
+    gain: Tensor = spread.log() + log_improvement((mean - scaled.amax()) / spread)
+    return gain
+
+
+def log_improvement(u: Tensor) -> Tensor:
+    r"""The logarithm of :math:`\varphi(u) + u \Phi(u)`, also far below zero (Ament et al., 2023).
+
+    It is that of the expected improvement of a standard normal variable over :math:`-u`.
+
+    Args:
+        u: Any shape.
+
+    Returns:
+        The same shape.
+    """
+    log_density = -0.5 * u.square() - 0.5 * math.log(2.0 * math.pi)
+    near = u.clamp_min(-1.0)
+    above = (log_density.exp() + near * torch.special.ndtr(near)).clamp_min(_LEAST).log()
+    below = u.clamp_max(-1.0)
+    ratio = (math.sqrt(0.5 * math.pi) * torch.special.erfcx(-below / math.sqrt(2.0)) * below + 1.0).clamp_min(0.0)
+    tail = torch.where(below < _FAR, -2.0 * below.abs().log(), ratio.log())
+    logarithm: Tensor = torch.where(u > -1.0, above, log_density + tail)
+    return logarithm
+
+
+def _shuffle(rows: Tensor, generator: torch.Generator | None) -> Tensor:
+    return rows[permutation(len(rows), generator).to(rows.device)]
+
+
+def _best(rows: Tensor, objectives: Tensor) -> ProposedRow:
+    best = int(objectives.argmax())
+    if not bool(objectives[best].isfinite()):
+        raise NumericalError("the objective could not be evaluated at any proposed row; use a larger nugget or noise")
+    return ProposedRow(int(rows[best]), float(objectives[best]), rows, objectives)
+
+
+def _to_unit_box(X: Tensor) -> Tensor:
+    least, most = X.amin(0), X.amax(0)
+    return (X - least) / torch.where(most > least, most - least, 1.0)
+
+
+@final
+@dataclass(frozen=True)
+class OneAtATime(Strategy):
+    """The one-at-a-time algorithm of Garton, Niemi and Carriquiry (2020), OAT.
+
+    Hyperparameters are fitted with the first knots, which never move. Then a row is proposed as a knot, and this knot
+    and the hyperparameters are optimized together, all older ones staying; the first that does not add more than the
+    tolerance is dropped, and ends the selection. With
+    :class:`~gp_ensembles.papers.sparse.BayesianOptimization` this is OAT-BO, with
+    :class:`~gp_ensembles.papers.sparse.RandomSubset` OAT-RS.
+
+    Args:
+        proposal: Where the next knot starts; the best of 40 random rows if not given.
+        optimizer: Of the new knot and the hyperparameters; L-BFGS if not given, the published one is
+            :class:`~gp_ensembles.papers.sparse.Adadelta`.
+        start: Number of first knots, centers of k-means; or these knots, shape (K, D).
+        max_knots: Most knots.
+        tolerance: What a knot must add, in nats.
+        hold_mean: Whether the prior mean stays as it is at the start, as published.
+
+    Raises:
+        ValueError: If there is no first knot, or there are more of them than allowed in all.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.papers.sparse import select_knots
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(6.0 * X.squeeze(-1))
+        >>> strategy = OneAtATime(RandomSubset(10), start=2, max_knots=4)
+        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=strategy)
+        >>> found.knots.shape, [step.action for step in found.history]
+        (torch.Size([4, 1]), ['start', 'knot', 'knot'])
+    """
+
+    proposal: KnotProposal = field(default_factory=RandomSubset)
+    optimizer: KnotOptimizer = field(default_factory=LBFGSB)
+    start: int | Tensor = 5
+    max_knots: int = 80
+    tolerance: float = 1e-3
+    hold_mean: bool = True
+
+    def __post_init__(self) -> None:
+        least = self.start if isinstance(self.start, int) else len(self.start)
+        if least < 1 or self.max_knots < least:
+            raise ValueError(f"there must be a first knot at least, and no more than {self.max_knots}, got {least}")
+
+    def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Given knots, or centers of k-means."""
+        if isinstance(self.start, int):
+            return kmeans_knots(X, min(self.start, len(distinct_rows(X))), generator=generator)
+        check_shape(X, self.start)
+        return self.start
+
+    def search(self, run: SelectionRun) -> str:
+        """One knot after the other; the run's model changes only when a knot has been accepted."""
+        held = [parameter for parameter in run.model.mean_module.parameters() if self.hold_mean]
+        moving = [parameter.requires_grad for parameter in held]
+        for parameter in held:
+            parameter.requires_grad_(False)
+        try:
+            return self._search(run)
+        finally:
+            for parameter, moves in zip(run.model.mean_module.parameters(), moving, strict=False):
+                parameter.requires_grad_(moves)
+
+    def _search(self, run: SelectionRun) -> str:
+        fitted = run.model.with_knots(run.model.knots)
+        self.optimizer.optimize(fitted)
+        run.record(fitted, "start")
+        distinct = len(distinct_rows(run.model.train_X))
+        most = min(self.max_knots, distinct)
+        while run.model.num_knots < most:
+            failure = self._add(run)
+            if failure is not None:
+                return failure
+        all_rows = f"all {most} distinct rows have a knot"
+        return f"there are {most} knots, the most allowed" if most == self.max_knots else all_rows
+
+    def _add(self, run: SelectionRun) -> str | None:
+        """A further knot, or why there is none."""
+        model = run.model
+        try:
+            found = self.proposal.propose(model, generator=run.generator)
+            if found is None:
+                return "every row is a knot"
+            row = model.train_X[found.row : found.row + 1]
+            grown = model.with_knots(torch.cat([model.knots.detach(), row]))
+            reached = self.optimizer.optimize(grown, slice(model.num_knots, None)).objective
+        except NumericalError as error:
+            return f"a further knot could not be evaluated: {error}"
+        if not reached - run.history[-1].objective > self.tolerance:
+            return f"a further knot added no more than {self.tolerance} nats"
+        run.record(grown, "knot", (found.row,))
+        return None

@@ -1,0 +1,242 @@
+"""Fitted models as experts of an online ensemble: features of the knots, and the posterior of their weights."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from torch import Tensor
+
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.experts.base import Expert
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.window import WindowExpert
+from gp_ensembles.features.inducing import InducingPointFeatures
+from gp_ensembles.filters.states import FilterState, SquareRootState
+from gp_ensembles.meta_learners.base import MetaLearner
+from gp_ensembles.papers.sparse.base import SparseModel
+from gp_ensembles.papers.sparse.collapsed import RowsPosterior
+from gp_ensembles.papers.sparse.exact import ExactGP
+from gp_ensembles.papers.sparse.fitted_expert import FittedExpert
+from gp_ensembles.papers.sparse.initialization import greedy_variance_rows
+from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.strategies import Selection
+
+Fitted = SparseModel | Selection
+WINDOW, LEAST_WINDOW = 2000, 200  # rows that a window keeps: most, and least
+KNOTS = 1000  # knots of an exact model that has more rows than a window
+
+
+class WeightsPosterior(NamedTuple):
+    r"""The normal posterior of the weights of a feature map, in the forms that states of experts have.
+
+    ``SquareRootState(*posterior)`` and ``GaussianState(posterior.moments)`` (``gp_ensembles.filters``) are states of an
+    expert.
+
+    Args:
+        mean: Means, shape (\*batch, F).
+        factor: A square root A of the covariance :math:`A A^\top`, shape (\*batch, F, F).
+    """
+
+    mean: Tensor
+    factor: Tensor
+
+    @property
+    def covariance(self) -> Tensor:
+        r"""Covariance, shape (\*batch, F, F)."""
+        return self.factor @ self.factor.mT
+
+    @property
+    def moments(self) -> Tensor:
+        r"""[covariance | mean], shape (\*batch, F, F + 1)."""
+        return torch.cat([self.covariance, self.mean.unsqueeze(-1)], dim=-1)
+
+
+def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPointFeatures:
+    r"""The knots of a model, or of several, as a feature map; knots and hyperparameters are copied.
+
+    Its inputs are the process's: those after the model's input transform, if it has one.
+
+    A ``GaussianExpert`` on it, started from its prior, has the posterior of a :class:`SparseGP` with the approximation
+    ``DIC``, for targets less the model's prior mean.
+
+    Args:
+        models: A model, or M models with as many knots each, whose kernels differ in hyperparameters only.
+
+    Returns:
+        A map with batch shape () for a model, (M,) for a sequence. The knots stay fixed.
+
+    Raises:
+        ValueError: If there is no model, they differ in the number of knots, or their kernels in structure.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
+        >>> inducing_features([model, model])(X).shape
+        torch.Size([2, 50, 5])
+    """
+    if isinstance(models, SparseModel):
+        return InducingPointFeatures(deepcopy(models.covar_module), models.knots.detach(), models.nugget)
+    _check_equal_size(models)
+    knots = torch.stack([model.knots.detach() for model in models])
+    nuggets = knots.new_tensor([model.nugget for model in models])
+    return InducingPointFeatures.from_kernels([model.covar_module for model in models], knots, nuggets)
+
+
+def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPosterior:
+    r"""The posterior of the weights of :func:`inducing_features` given the models' rows.
+
+    .. math:: \theta \sim N\big(\sqrt{v}\, L_B^{-\top} c,\; v\, (L_B L_B^\top)^{-1}\big)
+
+    with :math:`L_B L_B^\top = I + V D^{-1} V^\top` and c of the model's own approximation (D is the noise for ``VFE``,
+    ``DTC`` and ``DIC``, and more for ``FITC``), and v the features' prior variance.
+
+    Args:
+        models: As in :func:`inducing_features`.
+
+    Returns:
+        The posterior, for targets (after the outcome transform, if there is one) less each model's prior mean.
+
+    Raises:
+        ValueError: As :func:`inducing_features`.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
+        >>> features, posterior = inducing_features(model), weights_posterior(model)
+        >>> mean = (features(X) @ posterior.mean + model.mean_module(X)).detach()
+        >>> torch.allclose(mean, model.posterior(X).mean.squeeze(-1).detach())
+        True
+    """
+    if isinstance(models, SparseModel):
+        return _weights_posterior(models)
+    _check_equal_size(models)
+    posteriors = [_weights_posterior(model) for model in models]
+    return WeightsPosterior(*(torch.stack(parts) for parts in zip(*posteriors, strict=True)))
+
+
+def start_online(
+    models: Fitted | Sequence[Fitted], rule: MetaLearner, names: Sequence[str] | None = None
+) -> OnlineEnsemble:
+    r"""An online ensemble whose experts go on where fitted models stand.
+
+    A :class:`SparseGP` goes on as a Bayesian regression on its knots' features with the model's posterior, and what
+    the knots leave out of the prior variance is noise of its own for each row: before the first row, predictions are
+    those of the model (of its ``VFE`` or ``FITC`` form, with the full conditional variance). An :class:`ExactGP` of up
+    to 2000 rows goes on exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again,
+    which forgets the older half when it is full; a larger one goes on by a thousand of its rows as knots.
+    Prior means of every kind stay as they were learned. Online experts have no transforms and one noise variance for
+    all rows: models with others are refused.
+
+    Args:
+        models: Fitted models, or what a selection of knots returned, on the same columns; of any
+            kernels, means and numbers of knots. They are copied. The tails of a selection stay behind: experts are
+            normal.
+        rule: How the experts are weighed, one of ``gp_ensembles.meta_learners``.
+        names: A name for each expert; numbers by default.
+
+    Returns:
+        The ensemble, with M experts in the order of the models.
+
+    Raises:
+        ValueError: If there is no model, they do not fit together, or one has an input or outcome transform or was
+            given the noise of its rows (``train_Yvar``).
+
+    Example:
+        >>> import torch
+        >>> from gp_ensembles.meta_learners import FixedShare
+        >>> from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
+        >>> X = torch.linspace(0, 1, 80, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(6.0 * X.squeeze(-1))
+        >>> found = select_knots(X[:50], y[:50], strategy=GreedyBlocks(max_knots=10))
+        >>> online = start_online(found, FixedShare(0.01))
+        >>> torch.allclose(
+        ...     online.predict(X).mean, found.model.posterior(X).mean.squeeze(-1).detach()
+        ... )
+        True
+        >>> online.observe(X[50:], y[50:]).mean.shape
+        torch.Size([30])
+    """
+    listed = _listed(models)
+    if not listed:
+        raise ValueError("there is no model; give at least one")
+    for number, model in enumerate(listed):
+        _check_plain(model, number)
+    with torch.no_grad():
+        parts = [_expert(model) for model in listed]
+        ensemble = Ensemble([expert for expert, _ in parts], rule, names)
+        return OnlineEnsemble(ensemble, ensemble.init()._replace(experts=tuple(state for _, state in parts)))
+
+
+def _listed(models: Fitted | Sequence[Fitted]) -> list[SparseModel]:
+    listed = [models] if isinstance(models, SparseModel | Selection) else list(models)
+    return [one.model if isinstance(one, Selection) else one for one in listed]
+
+
+def _check_plain(model: SparseModel, number: int) -> None:
+    """Refuse what an online expert has not: transforms, and a noise variance of each row."""
+    for name, rows in (("input_transform", "inputs"), ("outcome_transform", "targets")):
+        if getattr(model, name, None) is not None:
+            raise ValueError(
+                f"model {number} has an {name}, and online experts have none: transform the {rows} first, fit the "
+                f"model to these without {name}=, and give the ensemble {rows} that are transformed likewise"
+            )
+    if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        raise ValueError(
+            f"model {number} was given the noise variances of its rows (train_Yvar), and rows that come online have "
+            f"none: fit it with a likelihood whose noise is learned"
+        )
+
+
+def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
+    """An expert and its state."""
+    if isinstance(model, ExactGP):
+        if model.num_knots <= WINDOW:
+            return _window_expert(model)
+        model = _thinned(model)
+    inner = GaussianExpert(inducing_features(model), deepcopy(model.likelihood))
+    return FittedExpert(inner, deepcopy(model.mean_module)), SquareRootState(*_weights_posterior(model))
+
+
+def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
+    kernel, likelihood, mean = deepcopy((model.covar_module, model.likelihood, model.mean_module))
+    num_inputs = model.train_X.shape[-1]
+    room = max(num_inputs, min(WINDOW, max(LEAST_WINDOW, len(model.train_y))))
+    expert = FittedExpert(WindowExpert(kernel, num_inputs, room, likelihood), mean)
+    state, _ = expert.update(expert.init(), model.train_X, model.train_y)
+    return expert, state
+
+
+def _thinned(model: ExactGP) -> SparseGP:
+    """An exact model seen through the rows of the largest remaining prior variance."""
+    rows = greedy_variance_rows(model.knots, KNOTS, model.covar_module)
+    parts = deepcopy((model.covar_module, model.likelihood, model.mean_module))
+    return SparseGP(model.train_X, model.train_y, model.knots[rows], *parts)
+
+
+def _weights_posterior(model: SparseModel) -> WeightsPosterior:
+    with torch.no_grad():
+        knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
+        if isinstance(knots, RowsPosterior):
+            raise ValueError("an exact model has no weights of knots; start_online continues from its rows")
+        identity = torch.diag_embed(torch.ones_like(seen))
+        factor = torch.linalg.solve_triangular(knots.factor, identity, upper=False).mT
+        scale = seen.mean(-1).sqrt()
+        return WeightsPosterior(scale * (factor @ knots.mean), scale * factor)
+
+
+def _check_equal_size(models: Sequence[SparseModel]) -> None:
+    if not models:
+        raise ValueError("there is no model; give at least one")
+    shapes = [tuple(model.knots.shape) for model in models]
+    if len(set(shapes)) > 1:
+        raise ValueError(
+            f"the models' knots have shapes {shapes}; experts of one batch need the same inputs and as many features "
+            f"each: make a feature map and an expert of each model"
+        )

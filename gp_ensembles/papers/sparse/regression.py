@@ -1,0 +1,231 @@
+"""A sparse Gaussian process of normal targets, as a model of GPyTorch and BoTorch."""
+
+from typing import Self, final
+
+import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import ConstantMean
+from gpytorch.mlls import AddedLossTerm
+from linear_operator.operators import (
+    DiagLinearOperator,
+    LowRankRootAddedDiagLinearOperator,
+    LowRankRootLinearOperator,
+)
+from torch import Tensor
+
+from gp_ensembles.bo.data import Observations
+from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
+from gp_ensembles.papers.sparse.base import SparseModel, check_shape, take_rows
+from gp_ensembles.papers.sparse.collapsed import (
+    VFE,
+    Approximation,
+    KnotsPosterior,
+    Projection,
+    condition,
+    project,
+    upper_bound,
+)
+
+
+def gaussian_likelihood(
+    likelihood: GaussianLikelihood | None, known_noise: Tensor | None
+) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
+    """A likelihood of normal targets: as given, with the known noise (N, 1) of every row, or GPyTorch's default.
+
+    Raises:
+        ValueError: If it is not Gaussian with one noise for all, or there is known noise as well.
+
+    Example:
+        >>> import torch
+        >>> gaussian_likelihood(None, torch.full((3, 1), 0.5)).noise
+        tensor([0.5000, 0.5000, 0.5000])
+    """
+    check_gaussian(likelihood)
+    if known_noise is not None and likelihood is not None:
+        raise ValueError("give a likelihood, whose noise is inferred, or train_Yvar, but not both")
+    if known_noise is not None:
+        return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
+    return GaussianLikelihood() if likelihood is None else likelihood
+
+
+def noise_of(likelihood: Likelihood) -> Tensor:
+    """Noise variance of a Gaussian likelihood, shape (), or of every row, shape (N,)."""
+    noise: Tensor = likelihood.noise
+    return noise if isinstance(likelihood, FixedNoiseGaussianLikelihood) else noise.squeeze(-1)
+
+
+def likelihood_of(likelihood: Likelihood, noise: Tensor | None) -> Likelihood:
+    """The likelihood of other rows: one noise for all stays, known noise is that of the rows (n,)."""
+    if not isinstance(likelihood, FixedNoiseGaussianLikelihood):
+        return likelihood
+    assert noise is not None
+    known: Likelihood = FixedNoiseGaussianLikelihood(noise)
+    return known
+
+
+def check_gaussian(likelihood: object) -> None:
+    """Refuse a likelihood that is not Gaussian with one noise for all; ``None`` is the default one.
+
+    Raises:
+        ValueError: Saying what to take instead.
+    """
+    if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
+        raise ValueError(
+            f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
+            f"for counts, labels and the like see BoTorch's SingleTaskVariationalGP"
+        )
+
+
+def constant_mean(X: Tensor, y: Tensor) -> ConstantMean:
+    """A constant prior mean that starts at the targets' average."""
+    mean = ConstantMean().to(X)
+    mean.constant.data.fill_(float(y.mean()))
+    return mean
+
+
+@final
+class _Penalty(AddedLossTerm):  # type: ignore[misc]  # GPyTorch is untyped
+    """The penalty of an approximation, as GPyTorch's objectives take it."""
+
+    def __init__(self, penalty: Tensor) -> None:
+        self._penalty = penalty
+
+    def loss(self, *_: object) -> Tensor:
+        """What is added to the log density."""
+        return -self._penalty
+
+
+@final
+class SparseGP(SparseModel):
+    r"""A sparse Gaussian process with K knots (inducing points), their posterior collapsed: O(N K^2) for N rows.
+
+    The function has a nugget :math:`\delta`, a share of the kernel's variance that is no covariance between different
+    points, so that knots may come close to one another. Predictions are those of the approximation: GPyTorch's own
+    sparse regression predicts with FITC's moments, or with a variance that collapses, whatever was fitted.
+
+    Args:
+        train_X: Inputs, shape (N, D).
+        train_Y: Targets, shape (N,) or (N, 1).
+        knots: Knots Z, shape (K, D), as inputs are given; a parameter, in transformed inputs.
+        kernel: Any GPyTorch kernel without a batch.
+        likelihood: Gaussian likelihood; GPyTorch's default if ``None``.
+        mean: Prior mean; a constant that starts at the targets' average if ``None``.
+        approximation: What is maximized and predicted.
+        nugget: :math:`\delta` as a share of the kernel's average variance at the knots; 1e-8 (in single precision
+            1e-5) if ``None``.
+        train_Yvar: Known noise variances, shape (N, 1), in place of a likelihood's.
+        input_transform: As in ``SingleTaskGP``; the kernel sees transformed inputs.
+        outcome_transform: As in ``SingleTaskGP``; none if ``None``.
+
+    Raises:
+        ValueError: If shapes do not fit, a value is not finite, or there are more knots than distinct rows.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> model = SparseGP(
+        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel())
+        ... )
+        >>> model.posterior(X[:3]).mean.shape, bool(model.objective() <= model.upper_bound())
+        (torch.Size([3, 1]), True)
+    """
+
+    likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        knots: Tensor,
+        kernel: Kernel,
+        likelihood: GaussianLikelihood | None = None,
+        mean: Mean | None = None,
+        *,
+        approximation: Approximation | None = None,
+        nugget: float | None = None,
+        train_Yvar: Tensor | None = None,
+        input_transform: InputTransform | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+    ) -> None:
+        rows = take_rows(train_X, train_Y, train_Yvar, input_transform, outcome_transform)
+        X, y, known_noise = rows.transformed
+        mean = constant_mean(X, y) if mean is None else mean
+        check_shape(train_X, knots)
+        super().__init__(rows, rows.inputs(knots), kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget)
+        self.approximation: Approximation = VFE() if approximation is None else approximation
+        self.register_added_loss_term("penalty")  # type: ignore[operator]
+
+    def projection(self, knots: Tensor | None = None) -> Projection:
+        """The data's covariances given the knots (or given others), differentiable in everything."""
+        Z = self.knots if knots is None else knots
+        own, cross = self.kernel_matrix(Z, Z), self.kernel_matrix(Z, self.train_X)
+        delta = self.nugget_variance(own)
+        prior = self.kernel_diagonal(self.train_X) + delta
+        residual = self.train_y - self.mean_module(self.train_X)
+        own = own + torch.diag_embed(delta.expand(Z.shape[0]))
+        projection = project(own, cross, prior, residual, noise_of(self.likelihood))
+        return projection._replace(nugget=delta)
+
+    def objective(self) -> Tensor:
+        """The approximation's objective, with the log densities of registered priors, in nats, shape ()."""
+        return self.approximation.objective(self.projection()) + self.log_priors()
+
+    def upper_bound(self) -> Tensor:
+        """Upper bound of the exact log evidence at the present hyperparameters (Titsias, 2014), shape ()."""
+        return upper_bound(self.projection())
+
+    @torch.no_grad()
+    def bound_gap(self) -> float:
+        """Titsias' upper less VFE's lower bound, in nats: the approximation's own objective need not be a bound."""
+        projection = self.projection()
+        return float(upper_bound(projection) - VFE().objective(projection))
+
+    def subset_of_data(self, rows: Tensor) -> Self:
+        """The exact model of some distinct rows only: all of them are knots."""
+        other = self.reduced_to(rows)
+        noise = self.likelihood.noise
+        other.likelihood = likelihood_of(other.likelihood, noise[rows] if len(noise) > 1 else noise)
+        other.approximation = VFE()
+        return other
+
+    def training_prior(self) -> MultivariateNormal:
+        """The prior through the knots, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
+        projection = self.projection()
+        penalty = _Penalty(self.approximation.penalty(projection))
+        self.update_added_loss_term("penalty", penalty)  # type: ignore[operator]
+        extra = (self.approximation.diagonal(projection) - projection.noise).clamp_min(0.0)
+        covariance = LowRankRootAddedDiagLinearOperator(
+            LowRankRootLinearOperator(projection.projected.mT), DiagLinearOperator(extra)
+        )
+        return MultivariateNormal(self.mean_module(self.train_X), covariance)
+
+    def conditional_covariance(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """That of the approximation."""
+        return self.approximation.predictive(prior, explained)
+
+    def target_noise(self) -> Tensor:
+        """The likelihood's noise."""
+        noise: Tensor = self.likelihood.noise
+        return noise
+
+    @property
+    def cache_key(self) -> tuple[object, ...]:
+        """The approximation and its settings."""
+        return self.approximation, dict(vars(self.approximation))
+
+    def compute_knots_posterior(self) -> KnotsPosterior:
+        """Under the approximation's noise."""
+        projection = self.projection()
+        return condition(projection, self.approximation.diagonal(projection))
+
+    def with_rows(self, rows: Observations) -> Self:
+        """A copy with further rows (n, D) and (n, 1), the knots and hyperparameters as they are."""
+        other = self.extended_by(rows)
+        if rows.noise is not None:
+            noise = torch.cat([self.likelihood.noise, rows.noise.detach().squeeze(-1)])
+            other.likelihood = likelihood_of(other.likelihood, noise)
+        return other

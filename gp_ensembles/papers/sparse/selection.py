@@ -1,0 +1,164 @@
+"""Selection of knots for normal targets."""
+
+import math
+import warnings
+from copy import deepcopy
+
+import torch
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from torch import Tensor
+from tqdm import tqdm
+
+from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
+from gp_ensembles.papers.sparse.base import SparseModel, check_rows
+from gp_ensembles.papers.sparse.collapsed import Approximation
+from gp_ensembles.papers.sparse.enough import EnoughKnots
+from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters
+from gp_ensembles.papers.sparse.regression import SparseGP, constant_mean
+from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strategy
+from gp_ensembles.papers.sparse.trend import LinearTrend
+
+_LEAST_NOISE = 1e-6  # share of the targets' variance
+_ROWS_PER_WEIGHT = 10  # of a linear mean
+_OPEN_GAP = 0.1  # nats a row
+
+
+def select_knots(
+    X: Tensor,
+    y: Tensor,
+    kernel: Kernel | None = None,
+    likelihood: GaussianLikelihood | None = None,
+    mean: Mean | None = None,
+    *,
+    strategy: Strategy = EnoughKnots(),  # noqa: B008 (immutable)
+    approximation: Approximation | None = None,
+    nugget: float | None = None,
+    progress: bool = False,
+    generator: torch.Generator | None = None,
+) -> Selection:
+    """Choose knots and fit hyperparameters; ``predict`` of the result predicts targets.
+
+    The model is a :class:`SparseGP`; an :class:`ExactGP` where :class:`EnoughKnots` finds that all rows can be knots.
+
+    Args:
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,) or (N, 1).
+        kernel: Any GPyTorch kernel, of which the model has a copy; its hyperparameters are the start. A Matern-5/2
+            kernel with a lengthscale for each column if ``None``.
+        likelihood: Gaussian likelihood; its noise is the start. If ``None``, GPyTorch's default, and for
+            :class:`EnoughKnots` one with a least noise of a millionth of the targets' variance.
+        mean: Prior mean, learned. If ``None``, a constant that starts at the targets' average, and for
+            :class:`EnoughKnots` one that is linear in the inputs where there are ten rows for each coefficient.
+        strategy: How knots are chosen: :class:`EnoughKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
+            :class:`Simultaneous`.
+        approximation: What is maximized and predicted; :class:`VFE` if ``None``.
+        nugget: As in :class:`SparseGP`.
+        progress: Whether to show a progress bar.
+        generator: Source of randomness.
+
+    Returns:
+        Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of the errors of rows left
+        out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
+        :class:`EnoughKnots` leaves the bounds of the log evidence more than a tenth of a nat a row apart.
+
+    Raises:
+        ValueError: If shapes do not fit, a value is not finite, or targets are constant.
+        NumericalError: If the objective cannot be evaluated with the first knots.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.papers.sparse import GreedyBlocks
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(6.0 * X.squeeze(-1))
+        >>> found = select_knots(X, y)
+        >>> found.stop_reason
+        'all 50 distinct rows are knots: the model is exact'
+        >>> found.predict(X[:3]).mean.shape
+        torch.Size([3])
+        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=GreedyBlocks())
+        >>> (
+        ...     found.knots.shape[0] <= 50,
+        ...     found.history[-1].objective > found.history[0].objective,
+        ... )
+        (True, True)
+    """
+    y = _check(X, y)
+    kernel = default_kernel(X, y) if kernel is None else kernel
+    if isinstance(strategy, EnoughKnots):  # the others are the literature's, and begin as it does
+        likelihood = default_likelihood(y) if likelihood is None else likelihood
+        mean = default_mean(X, y) if mean is None else mean
+    start = strategy.initial_knots(X, generator=generator)
+    model = SparseGP(X, y, start, *deepcopy((kernel, likelihood, mean)), approximation=approximation, nugget=nugget)
+    least = model.likelihood.noise_covar.raw_noise_constraint.lower_bound
+    if bool(least > 0.1 * y.var()):
+        warnings.warn(
+            f"the likelihood's least noise variance, {float(least):.1g}, is as large as the targets' variance, "
+            f"{float(y.var()):.1g}: standardize the targets, or give a likelihood with a smaller bound",
+            stacklevel=2,
+        )
+    return _search(model, strategy, progress=progress, generator=generator)
+
+
+def default_kernel(X: Tensor, y: Tensor) -> ScaleKernel:
+    """A Matern-5/2 kernel in the units of the data, with a lengthscale for each column."""
+    kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=X.shape[1])).to(X)
+    spread = X.std(0, unbiased=False)
+    kernel.outputscale, kernel.base_kernel.lengthscale = 0.5 * y.var(), torch.where(spread > 0, spread, 1.0)
+    return kernel
+
+
+def default_likelihood(y: Tensor) -> GaussianLikelihood:
+    """A Gaussian likelihood in the units of the targets: noise at least a millionth of their variance."""
+    variance = float(y.var())
+    floor = GreaterThan(_LEAST_NOISE * variance, transform=torch.exp, inv_transform=torch.log)
+    likelihood = GaussianLikelihood(noise_constraint=floor).to(y)
+    likelihood.noise = 0.5 * variance
+    return likelihood
+
+
+def default_mean(X: Tensor, y: Tensor) -> Mean:
+    """A linear prior mean, or a constant one where there are few rows."""
+    return LinearTrend(X, y) if len(y) >= _ROWS_PER_WEIGHT * (X.shape[1] + 1) else constant_mean(X, y)
+
+
+def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: torch.Generator | None) -> Selection:
+    """Choose knots for a model by a strategy, from the model's own."""
+    with tqdm(total=strategy.max_knots, disable=not progress, desc="knots") as bar:
+        run = SelectionRun(model, bar, generator)
+        try:
+            stop_reason = strategy.search(run)
+            if isinstance(strategy, EnoughKnots):  # in the others the number of knots is what was asked for
+                _warn_of_gap(run.model)
+        except KeyboardInterrupt:
+            run.record(run.model, "interrupted")  # what was being fitted has its best parameters so far
+            stop_reason = "interrupted"
+            warnings.warn(f"interrupted with {run.model.num_knots} knots; the model is the best so far", stacklevel=3)
+    if has_free_hyperparameters(run.model) and (stuck := Coordinates(run.model).at_bounds()):
+        warnings.warn(
+            f"{', '.join(stuck)} ended ten thousand times off the start: standardize the data, or start nearer",
+            stacklevel=3,
+        )
+    run.model.eval()
+    return run.result(stop_reason)
+
+
+def _warn_of_gap(model: SparseModel) -> None:
+    gap, num_rows = model.bound_gap(), len(model.train_y)
+    if _OPEN_GAP * num_rows < gap < math.inf:
+        warnings.warn(
+            f"with {model.num_knots} knots the bounds of the log evidence are {gap:.3g} nats apart, "
+            f"{gap / num_rows:.2g} a row: more knots may predict better",
+            stacklevel=4,
+        )
+
+
+def _check(X: Tensor, y: Tensor) -> Tensor:
+    y = check_rows(X, y)
+    if len(y) == 1:
+        raise ValueError("there is one row; give at least two, with different targets")
+    if not bool(y.amax() > y.amin()):
+        raise ValueError("the targets are constant; there is nothing to learn from them")
+    return y

@@ -1,0 +1,181 @@
+"""Strategies of choosing knots: the abstract base, its run and result, and simultaneous optimization."""
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from gp_ensembles.distributions import StudentTMixture
+from gp_ensembles.numerics.display import record_text
+from gp_ensembles.papers.sparse.base import check_knots
+from gp_ensembles.papers.sparse.exact import ExactGP
+from gp_ensembles.papers.sparse.initialization import kmeans_knots
+from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
+from gp_ensembles.papers.sparse.regression import SparseGP
+from gp_ensembles.papers.sparse.tails import Tails, fit_tails
+
+
+class SelectionStep(NamedTuple):
+    """A step of a selection.
+
+    Args:
+        action: What was done.
+        num_knots: Knots after it.
+        objective: Objective after it, log densities of priors included, in nats.
+        upper_bound: Upper bound of the log evidence at the same hyperparameters.
+        seconds: Seconds since the beginning.
+        rows: Training rows added as knots (none by a refit).
+    """
+
+    action: str
+    num_knots: int
+    objective: float
+    upper_bound: float
+    seconds: float
+    rows: tuple[int, ...] = ()
+
+
+class Selection(NamedTuple):
+    """The result of a selection.
+
+    Args:
+        knots: Knots, shape (K, D).
+        model: The model with them, a copy of what was given.
+        history: The steps.
+        stop_reason: Why no further knot was added.
+        tails: Student's t of the model's errors on rows left out.
+    """
+
+    knots: Tensor
+    model: Any
+    history: tuple[SelectionStep, ...]
+    stop_reason: str
+    tails: Tails
+
+    def __repr__(self) -> str:
+        return record_text(self)
+
+    def predict(self, X: Tensor) -> StudentTMixture:
+        """Predictive distributions of targets at rows X (N, D), with the tails of errors of rows left out.
+
+        They are :meth:`~gp_ensembles.papers.sparse.tails.Tails.predict`; ``model.posterior`` is the normal posterior.
+
+        Example:
+            >>> import torch
+            >>> from gp_ensembles.papers.sparse import select_knots
+            >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+            >>> found = select_knots(X, torch.sin(6.0 * X.squeeze(-1)))
+            >>> predictions = found.predict(X[:3])
+            >>> predictions.mean.shape, predictions.quantile(0.95).shape
+            (torch.Size([3]), torch.Size([3]))
+        """
+        return self.tails.predict(self.model, X)
+
+
+class SelectionRun:
+    """A selection in progress: the model so far, and the steps that led to it.
+
+    Args:
+        model: The model to start from.
+        bar: A progress bar of knots.
+        generator: Source of randomness.
+    """
+
+    model: Any
+
+    def __init__(self, model: SparseGP | ExactGP, bar: "tqdm[Any]", generator: torch.Generator | None) -> None:
+        self.model = model
+        self.generator = generator
+        self.history: list[SelectionStep] = []
+        self._bar = bar
+        self._clock = time.perf_counter()
+
+    @torch.no_grad()
+    def record(self, model: SparseGP | ExactGP, action: str, rows: tuple[int, ...] = ()) -> SelectionStep:
+        """Make a model that of the run, and add the step to the history."""
+        objective, upper = float(model.objective()), float(model.upper_bound())
+        step = SelectionStep(action, model.num_knots, objective, upper, time.perf_counter() - self._clock, rows)
+        self.model = model
+        self.history.append(step)
+        self._bar.update(model.num_knots - self._bar.n)
+        self._bar.set_postfix_str(f"objective {objective:.2f}, at most {upper:.2f}")
+        return step
+
+    def result(self, stop_reason: str) -> Selection:
+        """The selection so far."""
+        tails = fit_tails(self.model, generator=self.generator)
+        return Selection(self.model.knots.detach(), self.model, tuple(self.history), stop_reason, tails)
+
+
+class Strategy(ABC):
+    """A way to choose knots."""
+
+    @property
+    @abstractmethod
+    def max_knots(self) -> int:
+        """Most knots that it will choose."""
+
+    @abstractmethod
+    def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """The first knots for inputs (N, D), shape (K, D)."""
+
+    @abstractmethod
+    def search(self, run: SelectionRun) -> str:
+        """Choose knots, record each step in the run, and return why no further knot was added."""
+
+
+@final
+@dataclass(frozen=True)
+class Simultaneous(Strategy):
+    """Simultaneous optimization of knots and hyperparameters (Snelson and Ghahramani, 2006; Titsias, 2009).
+
+    With as many knots as :class:`OneAtATime` chose this is SVk of Garton, Niemi and Carriquiry (2020); from its knots
+    it is SVO.
+
+    Args:
+        start: Number of knots, which start at centers of k-means; or these knots, shape (K, D).
+        optimizer: Of knots and hyperparameters.
+
+    Raises:
+        ValueError: If there is no knot.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.papers.sparse import select_knots
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(6.0 * X.squeeze(-1))
+        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=Simultaneous(4))
+        >>> found.knots.shape, [step.action for step in found.history]
+        (torch.Size([4, 1]), ['start', 'simultaneous'])
+    """
+
+    start: int | Tensor
+    optimizer: KnotOptimizer = field(default_factory=lambda: LBFGSB(200))
+
+    def __post_init__(self) -> None:
+        if self.max_knots < 1:
+            raise ValueError("at least one knot is needed, got none")
+
+    @property
+    def max_knots(self) -> int:
+        """As many as at the start."""
+        return self.start if isinstance(self.start, int) else len(self.start)
+
+    def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Given knots, or centers of k-means."""
+        if isinstance(self.start, int):
+            return kmeans_knots(X, self.start, generator=generator)
+        check_knots(X, self.start)
+        return self.start
+
+    def search(self, run: SelectionRun) -> str:
+        """One fit of everything."""
+        run.record(run.model, "start")
+        fit = self.optimizer.optimize(run.model, slice(None))
+        run.record(run.model, "simultaneous")
+        return f"the number of knots was given; the optimizer stopped with: {fit.message}"

@@ -1,0 +1,368 @@
+"""A fleet over the machines of a Ray cluster: an actor for each shard, and none that is lost is missed.
+
+Ray starts processes, sends rows to them and tells when one is gone. What is kept here is the order of things: every
+shard has a folder with a fleet in it, and the driver keeps the rows that came since that was written. An actor in the
+place of one that was lost reads the folder and is given these rows again.
+"""
+
+import zlib
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from gp_ensembles.distributions import Mixture, StudentTMixture
+from gp_ensembles.engine.input_checks import check_made
+from gp_ensembles.engine.turns import Turns, in_turns
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.files.operations import make_folder
+from gp_ensembles.fleet.calls import CallRows, divided
+from gp_ensembles.fleet.checkpoint import part_folder, remove_part
+from gp_ensembles.fleet.ensemble_fleet import Names, listed
+from gp_ensembles.fleet.exported import SeriesModel
+from gp_ensembles.fleet.model import Fleet
+from gp_ensembles.fleet.predictions import FleetPredictions, in_order, together
+
+_HEAD = "shards.pt"
+_KIND = Kind("gp_ensembles divided fleet", 1, "a divided fleet", "give a folder that divide_fleet wrote")
+_ATTEMPTS = 5  # to begin a shard anew
+
+
+class _Call(NamedTuple):
+    """A call that changes a shard: a method of its fleet, and what it is given."""
+
+    what: str
+    given: tuple[Any, ...]
+
+
+class ShardLostError(RuntimeError):
+    """A shard could not be begun anew: its actor ends again and again, or its folder cannot be read."""
+
+
+class Shard:
+    """What an actor holds: a fleet, from the folder in which it was saved."""
+
+    def __init__(self, folder: str) -> None:
+        torch.set_num_threads(1)
+        self._fleet = Fleet.load(folder)
+
+    def call(self, what: str, *given: Any) -> Any:
+        """What a method of the fleet returns."""
+        return getattr(self._fleet, what)(*given)
+
+
+def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
+    """Write a fleet into a folder, its series divided over so many shards, each a fleet of its own there.
+
+    A series goes where the hash of its name says, those that come later too. Every shard can be read by
+    :meth:`Fleet.load`, all of them are run by :class:`RayFleet`.
+
+    Args:
+        fleet: A fleet that has begun; it stays as it is.
+        folder: A new or empty folder.
+        num_shards: How many.
+
+    Raises:
+        ValueError: If there is no shard, nothing is fitted yet, or there is something in the folder.
+        OSError: If a file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
+        >>> fleet = Fleet(warmup=20)
+        >>> fleet.fit(["north", "south"] * 30, X, X.squeeze(-1).sin())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     divide_fleet(fleet, folder, num_shards=2)
+        ...     [Fleet.load(f"{folder}/0-{number}").names for number in range(2)]
+        [(), ('north', 'south')]
+    """
+    check_made("fleet", fleet, Fleet, "Fleet(warmup=200)")
+    folder = _new_folder(folder, num_shards)
+    whole = folder / "whole"
+    fleet.save(whole)
+    for number in range(num_shards):
+        shard = Fleet.load(whole)
+        shard.retire([name for name in (*shard.names, *shard.waiting) if shard_of(name, num_shards) != number])
+        shard.save(part_folder(folder, 0, number))
+    _write_head(folder, num_shards, 0)
+    remove_part(whole)
+
+
+def _new_folder(folder: str | Path, num_shards: int) -> Path:
+    """A folder for a divided fleet; ValueError if there is no shard, or anything in it."""
+    folder = Path(folder)
+    if num_shards < 1:
+        raise ValueError(f"num_shards must be positive, got {num_shards}")
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"there is something in {folder} already; give a new folder, or open it with RayFleet")
+    make_folder(folder)
+    return folder
+
+
+def _write_head(folder: Path, num_shards: int, generation: int) -> None:
+    """Say which of the shards in a folder are the fleet."""
+    write_checkpoint(folder / _HEAD, _KIND, {"num_shards": num_shards, "generation": generation})
+
+
+def shard_of(name: Hashable, num_shards: int) -> int:
+    """Where a series belongs, the same in every process.
+
+    Example:
+        >>> shard_of("pump 7", 4), shard_of(7, 4)
+        (0, 2)
+    """
+    return zlib.crc32(repr(name).encode()) % num_shards
+
+
+@final
+@in_turns(learning=["observe", "predict", "add", "retire", "export", "save"], reading=[])
+class RayFleet:
+    """A divided fleet on a Ray cluster, an actor for each shard; what it says are the bits that shards' fleets say.
+
+    An actor that is lost, with its machine or by itself, is begun anew from its shard's folder and learns the rows that
+    came since :meth:`save` again, which the driver keeps: the result is the same to the bit. Folders must be where all
+    machines find them under one name.
+
+    Args:
+        folder: What :func:`divide_fleet` wrote.
+        num_cpus: Processors of each actor.
+        most_unsaved_rows: Rows that the driver keeps; with more of them everything is saved.
+
+    Raises:
+        ImportError: If Ray is not installed.
+        FileNotFoundError: If there is no divided fleet in the folder.
+        ShardLostError: If an actor cannot be begun.
+
+    Example:
+        >>> fleet = RayFleet("/shared/meters")  # doctest: +SKIP
+        >>> fleet.observe(names, X, y).interval()  # doctest: +SKIP
+    """
+
+    num_shards: int
+
+    def __init__(self, folder: str | Path, *, num_cpus: float = 1.0, most_unsaved_rows: int = 1_000_000) -> None:
+        self._ray = import_ray()
+        self._folder, self._num_cpus, self._most_unsaved_rows = Path(folder), num_cpus, most_unsaved_rows
+        if not (self._folder / _HEAD).exists():
+            raise FileNotFoundError(f"{folder} holds no divided fleet; write one with divide_fleet")
+        head = read_checkpoint(self._folder / _HEAD, _KIND)
+        self.num_shards, self._generation = int(head["num_shards"]), int(head["generation"])
+        self.turns: Turns = Turns()
+        self._checks = Fleet.load(part_folder(self._folder, self._generation, 0))
+        self._checks.retire([*self._checks.names, *self._checks.waiting])
+        self._unsaved: list[list[_Call]] = [[] for _ in range(self.num_shards)]
+        self.actors: list[Any] = [self._begin(number) for number in range(self.num_shards)]
+
+    @classmethod
+    def fit(
+        cls, fleet: Fleet, names: Names, X: Tensor, y: Tensor, folder: str | Path, num_shards: int, **options: Any
+    ) -> "RayFleet":
+        """Fit to rows as :meth:`Fleet.fit` and :func:`divide_fleet` do, with a task for each shard.
+
+        What all series share is fitted here, to fifty of them at most. Noise and prior variances of each series are
+        fitted where its shard's task runs, which also learns its rows and writes the shard: so much of a fit grows with
+        the number of series. A task whose machine is lost is run again by Ray.
+
+        Args:
+            fleet: The settings; it stays as it is.
+            names: As in :meth:`Fleet.fit`.
+            X: As there.
+            y: As there.
+            folder: A new or empty folder, which all machines find under this name.
+            num_shards: How many.
+            **options: Those of :class:`RayFleet`.
+
+        Raises:
+            ImportError: If Ray is not installed.
+            ValueError: As :meth:`Fleet.fit` and :func:`divide_fleet`.
+            NumericalError: As :meth:`Fleet.fit`.
+            ShardLostError: If the process of a task ends whenever it is run. After any error the folder is empty.
+
+        Example:
+            >>> fleet = RayFleet.fit(Fleet(), names, X, y, "/shared/meters", num_shards=16)  # doctest: +SKIP
+        """
+        check_made("fleet", fleet, Fleet, "Fleet(warmup=200)")
+        ray, shared = import_ray(), fleet.fresh()
+        rows = CallRows(*shared.checked(names, X, y))
+        shared.fit_shared(*rows)
+        folder = _new_folder(folder, num_shards)
+        parts = divided(rows, [shard_of(name, num_shards) for name in rows.names])[1]
+        places = [part_folder(folder, 0, number) for number in range(num_shards)]
+        task, settled = ray.remote(_begin_shard), ray.put(shared)
+        asked = [task.remote(settled, parts.get(number), str(place.absolute())) for number, place in enumerate(places)]
+        try:
+            ray.get(asked)
+            _write_head(folder, num_shards, 0)
+        except BaseException as error:
+            ray.wait(asked, num_returns=len(asked))
+            for place in filter(Path.exists, places):
+                remove_part(place)
+            if isinstance(error, ray.exceptions.RayTaskError):
+                raise error.cause from error
+            if isinstance(error, ray.exceptions.RayError):
+                raise ShardLostError(f"the fit of a shard was lost again and again: {error}") from error
+            raise
+        return cls(folder, **options)
+
+    def observe(self, names: Names, X: Tensor, y: Tensor) -> FleetPredictions:
+        """Predict each target, then learn it, as :meth:`Fleet.observe` does.
+
+        Raises:
+            ValueError: If rows are malformed; then no shard has learned anything.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        given, X, y = self._checks.checked(names, X, y)
+        places, parts = self._divided(CallRows(given, X, y))
+        said = self._teach("observe", parts)
+        return in_order([(places[number], said[number]) for number in parts], y)
+
+    def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
+        """Distributions of the next target of a series at each row, as :meth:`Fleet.predict`.
+
+        Raises:
+            KeyError: If a series is unknown, or its warm-up is not over.
+            ValueError: If rows are malformed.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        given, X, y = self._checks.checked(names, X)
+        places, parts = self._divided(CallRows(given, X, y))
+        said = self._ask("predict", {number: (part.names, part.X) for number, part in parts.items()})
+        return together([said[number] for number in parts], torch.cat(list(places.values())).argsort())
+
+    def add(self, names: Names, model: SeriesModel) -> None:
+        """Add series, as :meth:`Fleet.add`.
+
+        Raises:
+            ValueError: As there; then no shard has any of them.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        self._teach("add", {number: (own, model) for number, own in self._owned(names).items()})
+
+    def retire(self, names: Names) -> None:
+        """Take series out, as :meth:`Fleet.retire`.
+
+        Raises:
+            KeyError: If one is unknown; then all stay.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        self._teach("retire", {number: (own,) for number, own in self._owned(names).items()})
+
+    def export(self, name: Hashable) -> SeriesModel:
+        """A series by itself, as :meth:`Fleet.export`.
+
+        Raises:
+            KeyError: As there.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        number = shard_of(listed([name])[0], self.num_shards)
+        model: SeriesModel = self._ask("export", {number: (name,)})[number]
+        return model
+
+    def save(self) -> None:
+        """Write all shards into their folders; a save that fails leaves the one before.
+
+        Raises:
+            OSError: If a file cannot be written.
+            ShardLostError: If an actor that was lost cannot be begun anew.
+        """
+        generation = self._generation + 1
+        everyone = range(self.num_shards)
+        self._ask("save", {number: (str(part_folder(self._folder, generation, number)),) for number in everyone})
+        _write_head(self._folder, self.num_shards, generation)
+        before, self._generation = self._generation, generation
+        self._unsaved = [[] for _ in everyone]
+        for number in everyone:
+            remove_part(part_folder(self._folder, before, number))
+
+    def _divided(self, rows: CallRows) -> tuple[dict[int, Tensor], dict[int, CallRows]]:
+        """Numbers of the rows of each shard, and these rows."""
+        return divided(rows, [shard_of(name, self.num_shards) for name in rows.names])
+
+    def _owned(self, names: Names) -> dict[int, list[Hashable]]:
+        """Names by the shards to which they belong."""
+        found: dict[int, list[Hashable]] = {}
+        for name in listed(names):
+            found.setdefault(shard_of(name, self.num_shards), []).append(name)
+        return found
+
+    def _teach(self, what: str, given: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """What shards answer to a call that changes them, which is kept until all is saved; all of them or none.
+
+        The first of what is given are names, one for each row or series.
+        """
+        try:
+            said = self._ask(what, given)
+        except BaseException:  # some may have learned what others have not
+            for number in given:
+                self.actors[number] = self._begun_anew(number)
+            raise
+        for number, part in given.items():
+            self._unsaved[number].append(_Call(what, part))
+        if sum(len(call.given[0]) for calls in self._unsaved for call in calls) > self._most_unsaved_rows:
+            self.save()
+        return said
+
+    def _ask(self, what: str, given: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """What shards answer; those that are lost are begun anew and asked again."""
+        lost = self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError
+        asked = {number: self.actors[number].call.remote(what, *part) for number, part in given.items()}
+        answers = {}
+        for number, answer in asked.items():
+            for _ in range(_ATTEMPTS):
+                try:
+                    answers[number] = self._ray.get(answer)
+                    break
+                except lost:
+                    self.actors[number] = self._begun_anew(number)
+                    answer = self.actors[number].call.remote(what, *given[number])
+                except self._ray.exceptions.RayTaskError as error:
+                    raise error.cause from error
+            else:
+                raise ShardLostError(f"shard {number} was lost {_ATTEMPTS} times over one call; look at Ray's logs")
+        return answers
+
+    def _begin(self, number: int) -> Any:
+        """An actor with what stands in the folder of a shard."""
+        remote = self._ray.remote(num_cpus=self._num_cpus, scheduling_strategy="SPREAD")(Shard)
+        return remote.remote(str(part_folder(self._folder, self._generation, number).absolute()))
+
+    def _begun_anew(self, number: int) -> Any:
+        """An actor with what stands in the folder of a shard and all that it has learned since."""
+        self._ray.kill(self.actors[number])  # one that is out of reach may still be there
+        error: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            actor = self._begin(number)
+            try:
+                self._ray.get([actor.call.remote(call.what, *call.given) for call in self._unsaved[number]])
+            except self._ray.exceptions.RayError as found:
+                error = found
+            else:
+                return actor
+        raise ShardLostError(f"shard {number} cannot be begun anew: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"RayFleet({str(self._folder)!r}, {self.num_shards} shards)"
+
+
+def _begin_shard(shared: Fleet, rows: CallRows | None, folder: str) -> None:
+    """Begin the series of a shard, of which there may be none, and write it."""
+    torch.set_num_threads(1)
+    fleet = shared if rows is None else shared.fresh()
+    if rows is not None:
+        fleet.fit(*rows, shared=shared)
+    fleet.save(folder)
+
+
+def import_ray() -> Any:
+    """The package.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ImportError("this needs Ray; install gp_ensembles[ray]") from None
+    return ray

@@ -1,0 +1,242 @@
+"""The pure ensemble: golden ensembles, causality, blocking, gradients, clear errors."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gp_ensembles.engine import Ensemble
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.features import FeatureMap, LinearFeatures, RadialBasisFeatures
+from gp_ensembles.filters import RandomWalk, textbook_filter
+from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, edoebe_transition
+from gp_ensembles.numerics.cholesky import NumericalError
+
+
+def stream(num_rows=40, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    X = torch.randn(num_rows, 2, generator=g, dtype=torch.float64)
+    y = torch.sin(2 * X[:, 0]) + 0.1 * torch.randn(num_rows, generator=g, dtype=torch.float64)
+    return X, y
+
+
+def bumps(batch=3, seed=3):
+    g = torch.Generator().manual_seed(seed)
+    centers = torch.randn(7, 2, generator=g, dtype=torch.float64)
+    return RadialBasisFeatures(centers, torch.linspace(0.5, 2.0, batch, dtype=torch.float64).reshape(-1, 1))
+
+
+def walk_of(expert):
+    transition = expert.transition
+    if transition is None:
+        return None
+    return transition.variance.expand(*expert.batch_shape, transition.variance.shape[-1])
+
+
+def build(rule=None):
+    shared = bumps()
+    experts = [
+        GaussianExpert(shared),
+        GaussianExpert(shared, transition=RandomWalk(1e-2)),
+        GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64))),
+    ]
+    return Ensemble(experts, rule or BayesianModelAveraging())
+
+
+def switching():
+    return MarkovSwitching(torch.full((7, 7), 0.01, dtype=torch.float64) + 0.93 * torch.eye(7, dtype=torch.float64))
+
+
+RULES = {"averaging": BayesianModelAveraging, "switching": switching}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("missing", [(), (0, 5, 39)], ids=str)
+def test_against_a_loop_in_plain_python(rule, missing):
+    X, y = stream()
+    y[list(missing)] = torch.nan
+    ensemble = build(RULES[rule]())
+    with torch.no_grad():
+        _, got = ensemble.update(ensemble.init(), X, y)
+
+    mean, variance, log_prob = [], [], []
+    for expert in ensemble.experts:
+        bound = expert.bind()
+        _, steps = textbook_filter(expert.init(), expert.features(X), y, bound.noise, walk_of(expert))
+        mean.append(steps.mean.reshape(-1, 40))
+        variance.append(steps.variance.reshape(-1, 40))
+        log_prob.append(steps.log_prob.reshape(-1, 40))
+    mean, variance, log_prob = (torch.cat(parts).detach().numpy() for parts in (mean, variance, log_prob))
+    weights = np.full(7, 1 / 7)
+    transition = np.eye(7) if rule == "averaging" else np.full((7, 7), 0.01) + 0.93 * np.eye(7)
+    for t in range(40):
+        weights = transition @ weights
+        np.testing.assert_allclose(got.log_weights.exp()[:, t], weights, rtol=1e-8, atol=1e-12)
+        center = weights @ mean[:, t]
+        assert float(got.mean[t]) == pytest.approx(center, abs=1e-10)
+        assert float(got.variance[t]) == pytest.approx(
+            weights @ (variance[:, t] + (mean[:, t] - center) ** 2), rel=1e-9
+        )
+        if t in missing:
+            assert math.isnan(float(got.log_prob[t]))
+            continue
+        density = weights @ np.exp(log_prob[:, t])
+        assert float(got.log_prob[t]) == pytest.approx(math.log(density), abs=1e-9)
+        weights = weights * np.exp(log_prob[:, t]) / density
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_any_blocking_gives_the_same_numbers(rule):
+    X, y = stream()
+    y[11] = torch.nan
+    ensemble = build(RULES[rule]())
+    whole_state, whole = ensemble.update(ensemble.init(), X, y)
+    for sizes in [(1,) * 40, (7, 33), (20, 1, 19)]:
+        state, parts = ensemble.init(), []
+        for rows, targets in zip(X.split(sizes), y.split(sizes), strict=True):
+            state, predictions = ensemble.update(state, rows, targets)
+            parts.append(predictions)
+        for field in ("mean", "variance", "log_prob", "log_weights"):
+            got = torch.cat([getattr(part, field) for part in parts], dim=-1)
+            torch.testing.assert_close(got, getattr(whole, field), rtol=1e-9, atol=1e-9, equal_nan=True)
+        torch.testing.assert_close(
+            ensemble.predict(state, X).mean, ensemble.predict(whole_state, X).mean, rtol=1e-9, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_prediction_sees_its_target(rule):
+    X, y = stream()
+    ensemble = build(RULES[rule]())
+    _, before = ensemble.update(ensemble.init(), X, y)
+    changed = y.clone()
+    changed[17] += 3.0
+    _, after = ensemble.update(ensemble.init(), X, changed)
+    for field in ("mean", "variance", "log_weights"):
+        a, b = getattr(after, field), getattr(before, field)
+        torch.testing.assert_close(a[..., :18], b[..., :18], rtol=1e-9, atol=1e-9)
+        assert not torch.allclose(a[..., 18], b[..., 18])
+    assert torch.equal(after.log_prob[:17], before.log_prob[:17])
+
+
+def test_gradients_through_an_ensemble():
+    X, y = stream(12)
+    ensemble = build(switching())
+    _, predictions = ensemble.update(ensemble.init(), X, y)
+    predictions.log_prob.sum().backward()
+    for name, parameter in ensemble.named_parameters():
+        assert parameter.grad is not None, name
+        flat, step = parameter.data.view(-1), 1e-6
+        flat[0] += step
+        up = float(ensemble.update(ensemble.init(), X, y)[1].log_prob.sum().detach())
+        flat[0] -= 2 * step
+        down = float(ensemble.update(ensemble.init(), X, y)[1].log_prob.sum().detach())
+        flat[0] += step
+        assert float(parameter.grad.view(-1)[0]) == pytest.approx((up - down) / (2 * step), rel=1e-4, abs=1e-6)
+
+
+class Table(FeatureMap):
+    """Features looked up by row number, to feed frozen designs."""
+
+    def __init__(self, Phi: Tensor, prior: Tensor) -> None:
+        super().__init__(1, Phi.shape[-1], torch.Size())
+        self.Phi, self.value = Phi, prior
+
+    @property
+    def prior_variance(self) -> Tensor:
+        return self.value
+
+    def bind(self):
+        return lambda X: self.Phi[X[:, 0].long()]
+
+
+def golden_expert(folder, name):
+    base, regime = name.rsplit("/", 1) if "/" in name else name.rsplit("_", 1)
+    numbers = np.load(folder / f"expert_{base}.npz")
+    features = Table(torch.as_tensor(numbers["phi"]), torch.as_tensor(numbers["var_theta"]))
+    walk = float(numbers[f"{regime}_var_rw"])
+    expert = GaussianExpert(features, transition=RandomWalk(walk) if walk else None)
+    expert.likelihood.noise = torch.as_tensor(numbers["var_eps"])  # a float would be rounded to float32
+    return expert
+
+
+def check_golden_ensemble(folder, name, rule):
+    numbers = np.load(folder / f"{name}.npz")
+    y = torch.as_tensor(np.load(next(folder.glob("data_*.npz")))["y"])
+    names = [str(n) for n in numbers["expert_names"]]
+    ensemble = Ensemble([golden_expert(folder, n) for n in names], rule(numbers), names)
+    rows = torch.arange(len(y), dtype=torch.float64).unsqueeze(-1)
+    state = ensemble.init()
+    parts = []
+    for X, targets in zip(rows.split(37), y.split(37), strict=True):
+        state, predictions = ensemble.update(state, X, targets)
+        parts.append(predictions)
+    mean, variance, log_prob, log_weights = (
+        torch.cat([part[i] for part in parts], dim=-1).detach().numpy() for i in range(4)
+    )
+    np.testing.assert_allclose(mean, numbers["mean"], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(variance, numbers["var"], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(log_prob, numbers["log_score_mixture"], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(log_weights.T, numbers["log_w_prior"], rtol=1e-8, atol=1e-8)
+    experts = [torch.cat([part.experts[i] for part in parts], dim=-1).detach().numpy().T for i in range(3)]
+    for got, key in zip(experts, ("expert_mean", "expert_var", "expert_loglik"), strict=True):
+        np.testing.assert_allclose(got, numbers[key], rtol=1e-8, atol=1e-9)
+
+
+CASES = {
+    "ensemble_doebe6": lambda numbers: BayesianModelAveraging(),
+    "ensemble_edoebe2x3": lambda numbers: MarkovSwitching(edoebe_transition(3, 2, 0.01)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_synthetic(golden, name):
+    check_golden_ensemble(golden, name, CASES[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_elevators(shared, name):
+    check_golden_ensemble(shared / "golden" / "doebe", name, CASES[name])
+
+
+def test_shared_features_are_evaluated_once(monkeypatch):
+    ensemble = build()
+    bound = ensemble.bind()
+    assert bound[0].features is bound[1].features
+    assert bound[2].features is not bound[0].features
+
+
+def test_bad_input():
+    X, y = stream()
+    ensemble = build()
+    state = ensemble.init()
+    for bad_X, bad_y, kind, words in [
+        (X, y[:-1], ValueError, "y must have shape"),
+        (X[:0], y[:0], ValueError, "at least one row"),
+        (X[:, :1], y, ValueError, "shape"),
+        (X.float(), y.float(), TypeError, "float32"),
+        (X, y.float(), TypeError, "float32"),
+        (X[0], y, ValueError, "shape"),
+        (X.index_fill(0, torch.tensor([3]), torch.nan), y, ValueError, "row 3"),
+        (X, y.index_fill(0, torch.tensor([4]), torch.inf), ValueError, "inf in row 4"),
+    ]:
+        with pytest.raises(kind, match=words):
+            ensemble.update(state, bad_X, bad_y)
+    with pytest.raises(ValueError, match="at least one expert"):
+        Ensemble([], BayesianModelAveraging())
+    with pytest.raises(ValueError, match="distinct"):
+        Ensemble(build().experts, BayesianModelAveraging(), names=["a"] * 7)
+    wider = GaussianExpert(LinearFeatures(5, torch.tensor(1.0, dtype=torch.float64)))
+    with pytest.raises(ValueError, match="numbers of inputs"):
+        Ensemble([*build().experts, wider], BayesianModelAveraging())
+    single = GaussianExpert(LinearFeatures(2, torch.tensor(1.0)))
+    with pytest.raises(ValueError, match="dtype"):
+        Ensemble([*build().experts, single], BayesianModelAveraging())
+    with pytest.raises(ValueError):
+        build(MarkovSwitching(torch.eye(3, dtype=torch.float64)))
+    with torch.no_grad():
+        state.experts[0].moments[0] -= 100
+    with pytest.raises(NumericalError, match="expert 0"):
+        ensemble.update(state, X, y)

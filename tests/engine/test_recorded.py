@@ -1,0 +1,348 @@
+"""What OnlineEnsemble does on a GPU by itself: blocks recorded where they can be, rows by the host where they cannot.
+
+On a GPU where there is one, and on a stand-in whose graphs refuse what a capture refuses; numbers are compared with
+the host's.
+"""
+
+import copy
+import dataclasses
+import gc
+import weakref
+
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
+from gp_ensembles.engine.pace import Pace
+from gp_ensembles.engine.recorded import CannotRecordError, check_recordable
+from gp_ensembles.engine.sizes import state_bytes
+from gp_ensembles.engine.state import named_tensors
+from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.ensembles.presets import PRESETS
+from gp_ensembles.experts import GaussianExpert, WindowExpert
+from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.filters import RandomWalk
+from gp_ensembles.meta_learners import FixedShare
+from gp_ensembles.streaming import OnlineModel, StreamConfig
+from tests.fleet.instances import ENSEMBLES, INPUTS, linear, rows
+from tests.pretend_graphs import pretend_gpu
+
+CLOSE = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
+
+
+def window() -> Ensemble:
+    return Ensemble([WindowExpert(RBFKernel().double(), INPUTS, num_rows=10), GaussianExpert(linear())], FixedShare())
+
+
+def test_blocks_are_replayed_and_the_last_rows_too(generator, gpu):
+    ensemble = ENSEMBLES["all layers"]()
+    _, X, y = rows(90, generator)
+    y = y.clamp(-3, 3)  # no outliers: everything is for the graphs
+    expected = OnlineEnsemble(copy.deepcopy(ensemble)).observe(X, y)
+    with gpu.here() as graphs:
+        online = OnlineEnsemble(ensemble.to("cuda"), block_size=32)
+        found = online.observe(X.to("cuda"), y.to("cuda"))
+        assert [graph.num_replays for graph in graphs] == [2, 3, 2]  # 90 = 2 * 32 + 3 * 8 + 2
+        assert online.why_eager is None
+        torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **gpu.close(**CLOSE))
+        online.observe(X[:32].to("cuda"), y[:32].to("cuda"))
+        assert [graph.num_replays for graph in graphs] == [3, 3, 2]  # none is recorded twice
+
+
+def test_blocks_are_recorded_on_a_stream_of_the_ensembles_device(generator):
+    """Whichever device is the current one."""
+    _, X, y = rows(16, generator)
+    with pretend_gpu() as graphs:
+        online = OnlineEnsemble(ENSEMBLES["averaging"]().to("cuda"), block_size=8)
+        online.observe(X.to("cuda"), y.to("cuda"))
+        assert {graph.stream for graph in graphs} == {torch.cuda.Stream.return_value}
+        assert torch.cuda.Stream.call_args.args == (online.device,)
+
+
+def test_hyperparameters_that_change_are_recorded_anew(generator, gpu):
+    _, X, y = rows(40, generator)
+
+    def run(device: str) -> torch.Tensor:
+        ensemble = Ensemble([GaussianExpert(linear()), GaussianExpert(linear())], FixedShare()).to(device)
+        online = OnlineEnsemble(ensemble, block_size=8)
+        online.observe(X[:16].to(device), y[:16].to(device))
+        ensemble.experts[0].likelihood.noise = 0.02
+        return online.observe(X[16:].to(device), y[16:].to(device)).log_prob.cpu()
+
+    expected = run("cpu")
+    with gpu.here() as graphs:
+        torch.testing.assert_close(run("cuda"), expected, **gpu.close(**CLOSE))
+        assert len(graphs) == 2
+
+
+def test_rows_far_apart_or_less_sure_are_for_the_host(generator, gpu):
+    """Between them blocks are replayed."""
+    _, X, y = rows(60, generator)
+    steps, extra = torch.ones(60, dtype=torch.float64), torch.zeros(60, dtype=torch.float64)
+    steps[20], extra[21], extra[45] = 3.0, 0.5, 0.2
+    experts = [GaussianExpert(linear(), transition=RandomWalk(1e-2)), GaussianExpert(linear())]
+    expected = OnlineEnsemble(Ensemble(experts, FixedShare())).observe(X, y, Pace(steps, extra))
+    with gpu.here() as graphs:
+        online = OnlineEnsemble(Ensemble(experts, FixedShare()).to("cuda"), block_size=8)
+        pace = Pace(steps.to("cuda"), extra.to("cuda"))
+        found = online.observe(X.to("cuda"), y.to("cuda"), pace)
+        torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **gpu.close(**CLOSE))
+        assert sum(graph.num_replays for graph in graphs) >= 4
+
+
+RECORDED = [name for name in PRESETS if name not in ("auto", "deep", "forecaster")]
+
+
+@pytest.mark.parametrize("name", [*RECORDED, "forecaster"])
+def test_which_presets_are_recorded(name, generator):
+    """Of those without a window and trees, which cannot be; as the page on scale says."""
+    X = torch.randn(200, 2, generator=generator, dtype=torch.float64)
+    y = X[:, 0].cumsum(0).cumsum(0) if name == "forecaster" else X[:, 0].sin()  # a trend that changes
+    spec = dataclasses.replace(PRESETS[name], fit_settings=FitSettings(LBFGS(max_iterations=1), num_samples=1))
+    online = spec.fit(X, (y - y.mean()) / y.std(), generator=generator)
+    if name in RECORDED:
+        check_recordable(online.ensemble, online.state)
+    else:
+        with pytest.raises(CannotRecordError, match="StructuralExpert cannot be an expert of a graph"):
+            check_recordable(online.ensemble, online.state)
+
+
+def test_light_gives_the_same_numbers_from_a_graph(generator, gpu):
+    X = torch.randn(160, 2, generator=generator, dtype=torch.float64)
+    y = X[:, 0].sin() + 0.1 * torch.randn(160, generator=generator, dtype=torch.float64)
+    spec = dataclasses.replace(PRESETS["light"], fit_settings=FitSettings(LBFGS(max_iterations=1), num_samples=1))
+    online = spec.fit(X[:60], y[:60], generator=generator)
+    expected = copy.deepcopy(online).observe(X[60:], y[60:])
+    with gpu.here() as graphs:
+        found = OnlineEnsemble(online.ensemble, online.state).to("cuda")
+        said = found.observe(X[60:].to("cuda"), y[60:].to("cuda"))
+        assert found.why_eager is None
+        assert sum(graph.num_replays for graph in graphs) > 3
+        for field in ("mean", "log_prob", "log_weights"):
+            torch.testing.assert_close(getattr(said, field).cpu(), getattr(expected, field), **gpu.close(**CLOSE))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(window, "WindowExpert cannot be an expert of a graph"), (ENSEMBLES["classes"], "reads numbers while it learns")],
+)
+def test_what_cannot_be_recorded_runs_as_on_the_host_and_says_why(make, reason, generator, gpu):
+    _, X, y = rows(40, generator, classes=reason[0] == "r")
+    ensemble = make()
+    expected = OnlineEnsemble(copy.deepcopy(ensemble)).observe(X, y)
+    with gpu.here() as graphs:
+        online = OnlineEnsemble(ensemble.to("cuda"))
+        found = online.observe(X.to("cuda"), y.to("cuda"))
+        assert graphs == []
+        assert reason in online.why_eager
+        torch.testing.assert_close(found.mean.cpu(), expected.mean, **gpu.close(**CLOSE))
+
+
+def test_a_gpu_that_refuses_to_record_runs_as_on_the_host(generator, monkeypatch, gpu):
+    _, X, y = rows(40, generator)
+    ensemble = ENSEMBLES["averaging"]()
+    expected = OnlineEnsemble(copy.deepcopy(ensemble), block_size=16).observe(X, y)
+
+    def refuse(graph, stream):
+        raise RuntimeError("CUDA error: operation not permitted\nand more lines")
+
+    with gpu.here() as graphs:
+        monkeypatch.setattr(torch.cuda, "graph", refuse)
+        online = OnlineEnsemble(ensemble.to("cuda"), block_size=16)
+        found = online.observe(X.to("cuda"), y.to("cuda"))
+        assert online.why_eager == "the GPU did not record a block (CUDA error: operation not permitted)"
+        assert sum(graph.num_replays for graph in graphs) == 0
+        exactly = {"rtol": 0, "atol": 0, "equal_nan": True}
+        torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **gpu.close(**exactly))
+
+
+def test_nothing_changes_on_the_host_nor_where_it_is_turned_off(generator, gpu):
+    _, X, y = rows(40, generator)
+    ensemble = ENSEMBLES["averaging"]()
+    with gpu.here() as graphs:
+        OnlineEnsemble(copy.deepcopy(ensemble)).observe(X, y)
+        online = OnlineEnsemble(ensemble.to("cuda"))
+        online.records = False
+        online.observe(X.to("cuda"), y.to("cuda"))
+        assert graphs == []
+
+
+def test_a_call_that_is_cut_off_between_blocks_changes_nothing(generator, monkeypatch):
+    _, X, y = rows(64, generator)
+    with pretend_gpu() as graphs:
+        online = OnlineEnsemble(ENSEMBLES["switching"]().to("cuda"), block_size=8)
+        online.observe(X.to("cuda"), y.to("cuda"))
+        before = [value.clone() for _, value in named_tensors(online.state)]
+        replay = type(graphs[0]).replay
+
+        def cut_off(graph):
+            if graph.num_replays == 11:
+                raise KeyboardInterrupt
+            replay(graph)
+
+        monkeypatch.setattr(type(graphs[0]), "replay", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            online.observe(X.to("cuda"), y.to("cuda"))
+        for old, (_, new) in zip(before, named_tensors(online.state), strict=True):
+            assert torch.equal(old.cpu(), new.cpu())
+
+
+SMALL = dataclasses.replace(
+    PRESETS["light"], bases=(LinearBasis(),), lags=None, further=(), fit_settings=FitSettings(num_samples=1)
+)
+
+
+def test_a_checkpoint_is_the_same_whoever_writes_and_reads_it(generator, tmp_path, gpu):
+    """Recorded and not recorded, on a GPU and on the host."""
+    _, X, y = rows(200, generator)
+    X[130, 0] = torch.nan
+    config, after = StreamConfig(SMALL, warmup=40, block_size=16), []
+    for name in ("recorded", "eager", "host"):
+        with gpu.here() as graphs:
+            model = OnlineModel(dataclasses.replace(config, device="cpu" if name == "host" else "cuda"))
+            model.observe(X[:60], y[:60])
+            model.online.records = None if name == "recorded" else False
+            model.observe(X[60:150], y[60:150])
+            assert any(graph.num_replays > 0 for graph in graphs) == (name != "host")
+            model.save(tmp_path / f"{name}.pt")
+    contents = [torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("recorded", "eager")]
+    assert contents[0].keys() == contents[1].keys()
+    states = [content["ensemble"] for content in contents]
+    assert {k: v.shape for k, v in states[0].items()} == {k: v.shape for k, v in states[1].items()}
+    for name, device, records in (
+        ("recorded", "cuda", False),
+        ("eager", "cuda", None),
+        ("recorded", "cpu", None),
+        ("host", "cuda", None),
+        ("host", "cpu", None),
+    ):
+        with gpu.here():
+            model = OnlineModel.load(tmp_path / f"{name}.pt", device=device)
+            model.online.records = records
+            after.append(model.observe(X[150:], y[150:]).log_prob.cpu())
+    for other in after[:-1]:
+        torch.testing.assert_close(other, after[-1], **gpu.close(**CLOSE))
+
+
+def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_little():
+    """Twice the states, F (F + 1) numbers for each expert, and of a block of B rows B (3 F + B) numbers for each."""
+    experts, block_size = 2, 16
+    features = LinearFeatures(INPUTS, torch.ones(experts, dtype=torch.float64), bias=False)
+    ensemble = Ensemble([GaussianExpert(features)], FixedShare())
+    needed = 8 * experts * (2 * INPUTS * (INPUTS + 1) + block_size * (3 * INPUTS + block_size))
+    with pretend_gpu(needed):
+        OnlineEnsemble(ensemble.to("cuda"), block_size=block_size)
+    message = (
+        rf"an ensemble of 2 experts .* would take {needed / 1e9:.3g} GB of memory of cuda:0, and there are .* GB, "
+    )
+    with pretend_gpu(needed - 1000), pytest.raises(ValueError, match=message + "1e-06 GB too few; take fewer experts"):
+        OnlineEnsemble(ensemble, block_size=block_size)
+
+
+def test_states_of_an_ensemble_take_what_is_said():
+    """Beside the tensors themselves, whatever their form; those of a window less its rows."""
+    for kind, make in {**ENSEMBLES, "window": window}.items():
+        ensemble = make()
+        true = sum(v.numel() * v.element_size() for part in ensemble.init().experts for v in part)
+        said = state_bytes(ensemble.experts, torch.ones(1, dtype=torch.float64))
+        assert said == pytest.approx(true, rel=0.02 if kind != "window" else 0.4)
+        assert said <= true
+
+
+def test_a_model_that_does_not_fit_on_a_gpu_stays_as_it_was(generator):
+    """Features of the warm-up fit, states of static and walking experts do not."""
+    _, X, y = rows(60, generator)
+    bases = (FourierBasis(num_features=100, starts=(0.7,)),)
+    spec = dataclasses.replace(SMALL, bases=bases, random_walk_variances=(1e-3, 1e-2))
+    with pretend_gpu(free_bytes=250_000):
+        model = OnlineModel(StreamConfig(spec, warmup=40, device="cuda"))
+        model.observe(X[:30], y[:30])
+        with pytest.raises(ValueError, match=r"an ensemble of 3 experts .* GB too few; take fewer experts"):
+            model.observe(X[30:], y[30:])
+        assert (model.num_rows, model.is_fitted) == (30, False)
+
+
+def moved(generator, records: bool | None) -> list[torch.Tensor]:
+    """Predictions of an ensemble that is moved to a GPU, to another precision and back to the host between calls."""
+    _, X, y = rows(120, generator)
+    y, online, said = y.clamp(-3, 3), OnlineEnsemble(ENSEMBLES["averaging"](), block_size=8), []
+    online.records = records
+    for number, there in enumerate([("cpu",), ("cuda",), (torch.float32,), ("cpu", torch.float64), ("cuda",)]):
+        online.to(*there)
+        part = slice(24 * number, 24 * number + 24)
+        inputs, targets = (rows_of[part].to(online.log_weights) for rows_of in (X, y))
+        found = online.observe(inputs, targets)
+        assert {value.dtype for value in found.experts} == {online.log_weights.dtype}
+        said.append(found.mean.cpu().double())
+        said.append(online.predict(inputs[:3]).mean.cpu().double())
+    return said
+
+
+def test_an_ensemble_that_is_moved_is_recorded_anew(generator, gpu):
+    """Where it stands, in its precision: with the numbers that it has where nothing is recorded."""
+    before = generator.get_state()
+    with gpu.here() as graphs:
+        expected = moved(generator, False)
+        assert graphs == []
+        generator.set_state(before)
+        found = moved(generator, None)
+        assert [graph.num_replays for graph in graphs] == [3, 3, 3]  # on the GPU, in float32, and there again
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        close = CLOSE if number < 4 else {"rtol": 1e-5, "atol": 1e-5}  # float32 in between: its round-off stays
+        torch.testing.assert_close(one, other, **gpu.close(**{"equal_nan": True, **close}))
+
+
+@pytest.mark.parametrize("there", ["cpu", torch.float32, "meta"], ids=str)
+def test_what_was_recorded_is_not_kept_where_an_ensemble_leaves(there, generator):
+    """Graphs hold memory of the GPU."""
+    _, X, y = rows(16, generator)
+    with pretend_gpu() as graphs:
+        online = OnlineEnsemble(ENSEMBLES["averaging"]().to("cuda"), block_size=8)
+        online.observe(X.to("cuda"), y.to("cuda"))
+        recorded = weakref.ref(graphs.pop())
+        assert graphs == []
+        gc.collect()
+        assert recorded() is not None
+        online.to(there)
+        gc.collect()
+        assert recorded() is None
+
+
+def test_a_gpu_that_did_not_record_is_not_what_another_is_taken_for(generator, monkeypatch, gpu):
+    _, X, y = rows(16, generator)
+
+    def refuse(graph, stream):
+        raise RuntimeError("out of memory")
+
+    with gpu.here():
+        online = OnlineEnsemble(ENSEMBLES["averaging"]().to("cuda"), block_size=8)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.cuda, "graph", refuse)
+            online.observe(X.to("cuda"), y.to("cuda"))
+        assert "out of memory" in online.why_eager
+        online.to("cpu").to("cuda")
+        online.observe(X.to("cuda"), y.to("cuda"))
+        assert online.why_eager is None
+
+
+def test_a_gpu_without_memory_for_an_ensemble_that_is_moved_there_leaves_it_where_it_is(generator):
+    """Half the precision takes half of it: see the test of new ensembles for what is needed."""
+    features = LinearFeatures(INPUTS, torch.ones(2, dtype=torch.float64), bias=False)
+    online = OnlineEnsemble(Ensemble([GaussianExpert(features)], FixedShare()), block_size=16)
+    needed = 8 * 2 * (2 * INPUTS * (INPUTS + 1) + 16 * (3 * INPUTS + 16))
+    _, X, y = rows(16, generator)
+    before = {name: value.clone() for name, value in online.state_dict().items()}
+    with pretend_gpu(needed - 1000):
+        with pytest.raises(ValueError, match=r"an ensemble of 2 experts .* of memory of cuda:0.* 1e-06 GB too few"):
+            online.to("cuda")
+        after = online.state_dict()
+        assert all(torch.equal(after[name], value) for name, value in before.items())
+        online.observe(X, y)
+        online.to("cuda", torch.float32)
+        assert str(online.device).startswith("cuda")
+        online.to("cpu")
+    with pretend_gpu(needed):
+        online.double().to("cuda")

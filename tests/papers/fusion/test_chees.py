@@ -1,0 +1,363 @@
+"""Batched-chain Hamiltonian Monte Carlo: closed forms, calibration, exact resume, bad densities."""
+
+import io
+import math
+import warnings
+
+import pytest
+import torch
+
+from gp_ensembles.papers.fusion.chains import ChainState, init_chains
+from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
+from gp_ensembles.papers.fusion.diagnostics import mean_ess, rank_rhat
+from gp_ensembles.papers.fusion.leapfrog import restored_generators
+from tests.papers.fusion.standard_errors import mcse_mean
+
+F64 = torch.float64
+MEAN = torch.tensor([1.0, -2.0, 0.5], dtype=F64)
+COVARIANCE = torch.tensor([[4.0, 0.9, 0.0], [0.9, 0.5, 0.05], [0.0, 0.05, 0.01]], dtype=F64)
+PRECISION = torch.linalg.inv(COVARIANCE)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def gaussian(theta):
+    deviation = theta - MEAN
+    return -0.5 * ((deviation @ PRECISION) * deviation).sum(-1)
+
+
+def starts(chains, size=3, seed=1):
+    return torch.randn(chains, size, generator=seeded(seed), dtype=F64)
+
+
+class Interrupting:
+    """A log density at whose n-th call the user presses Ctrl-C."""
+
+    def __init__(self, log_density, call):
+        self.log_density, self.left = log_density, call
+
+    def __call__(self, theta):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return self.log_density(theta)
+
+
+@pytest.mark.parametrize(
+    ("chains", "settings"),
+    [
+        (16, HMCSettings(150, 100)),
+        (4, HMCSettings(250, 150)),
+        (1, HMCSettings(500, 200)),
+        (8, HMCSettings(300, 100, target_acceptance=0.9, first_length=1.5)),
+    ],
+)
+def test_moments_of_a_gaussian(chains, settings):
+    draws = sample_hmc(gaussian, starts(chains), settings, generator=seeded(2))
+    error = mcse_mean(draws.theta)
+    assert ((draws.flatten().mean(0) - MEAN).abs() < 4.5 * error).all()
+    products = (draws.theta - MEAN).unsqueeze(-1) * (draws.theta - MEAN).unsqueeze(-2)
+    assert ((products.flatten(0, 1).mean(0) - COVARIANCE).abs() < 4.5 * mcse_mean(products)).all()
+    assert (mean_ess(draws.theta) > 0.05 * chains * settings.num_draws).all()
+    assert (rank_rhat(draws.theta) < 1.1).all()
+    assert not draws.divergent.any()
+    assert (draws.energy_bfmi() > 0.5).all()
+    torch.testing.assert_close(draws.log_density, gaussian(draws.theta.flatten(0, 1)).view(chains, -1))
+
+
+def test_acceptance_comes_near_its_target_and_the_metric_near_the_scales():
+    scales = torch.logspace(-3, 2, 20, dtype=F64)
+    draws = sample_hmc(
+        lambda theta: -0.5 * (theta / scales).square().sum(-1),
+        starts(16, 20),
+        HMCSettings(100, 200),
+        generator=seeded(3),
+    )
+    harmonic = draws.acceptance.reciprocal().mean(0).reciprocal().mean()
+    assert 0.65 < harmonic < 0.85
+    assert ((draws.state.scale / scales).log().abs() < 0.3).all()
+    assert 1.0 < draws.state.longest < 10.0
+
+
+def test_trajectories_grow_for_correlated_densities():
+    lags = torch.arange(20, dtype=F64)
+    precision = torch.linalg.inv(0.98 ** (lags.unsqueeze(0) - lags.unsqueeze(1)).abs())
+    draws = sample_hmc(
+        lambda theta: -0.5 * ((theta @ precision) * theta).sum(-1),
+        starts(16, 20),
+        HMCSettings(5, 200),
+        generator=seeded(4),
+    )
+    assert draws.state.longest > 5.0
+
+
+def test_a_standard_error_of_energies_is_that_of_a_chi_square():
+    # The potential of a Gaussian in D dimensions is half a chi-square: mean D / 2, variance D / 2.
+    draws = sample_hmc(gaussian, starts(16), HMCSettings(150, 100), generator=seeded(5))
+    error = mcse_mean(draws.log_density)
+    assert (draws.log_density.mean() + 1.5).abs() < 4.5 * error
+    squares = (draws.log_density + 1.5).square()
+    assert (squares.mean() - 1.5).abs() < 4.5 * mcse_mean(squares)
+
+
+@pytest.mark.slow
+def test_simulation_based_calibration_of_a_conjugate_model():
+    # theta ~ N(0, I), y_i = Phi_i theta + noise; every chain fits its own data set, so one run calibrates many.
+    chains, size, rows, draws_each, thin = 512, 2, 4, 19, 6
+    generator = seeded(6)
+    truth = torch.randn(chains, size, generator=generator, dtype=F64)
+    Phi = torch.randn(rows, size, generator=generator, dtype=F64)
+    y = truth @ Phi.mT + 0.7 * torch.randn(chains, rows, generator=generator, dtype=F64)
+
+    def log_joint(theta):
+        return -0.5 * theta.square().sum(-1) - 0.5 * ((y - theta @ Phi.mT) / 0.7).square().sum(-1)
+
+    found = sample_hmc(log_joint, torch.zeros_like(truth), HMCSettings(draws_each * thin, 100), generator=generator)
+    kept = found.theta[:, ::thin]
+    ranks = (kept < truth.unsqueeze(1)).sum(1)  # uniform on 0..19
+    expected = chains / (draws_each + 1)
+    for column in ranks.mT:
+        counts = torch.bincount(column, minlength=draws_each + 1).to(F64)
+        statistic = ((counts - expected).square() / expected).sum()
+        assert statistic < 43.8  # the 99.9 % quantile of chi-square with 19 degrees of freedom
+
+
+def test_draws_depend_on_the_seed_only():
+    first, second = (sample_hmc(gaussian, starts(4), HMCSettings(20, 20), generator=seeded(7)) for _ in range(2))
+    assert (first.theta == second.theta).all()
+    other = sample_hmc(gaussian, starts(4), HMCSettings(20, 20), generator=seeded(8))
+    assert (first.theta != other.theta).any()
+
+
+def test_sampling_leaves_the_start_and_the_global_generator_alone():
+    start = starts(4)
+    before, state = start.clone(), torch.get_rng_state()
+    sample_hmc(gaussian, start, HMCSettings(5, 5), generator=seeded(9))
+    assert (start == before).all()
+    assert (torch.get_rng_state() == state).all()
+
+
+@pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.9])
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
+    settings = HMCSettings(40, 60)
+    counted = Interrupting(gaussian, -1)
+    whole = sample_hmc(counted, starts(5), settings, generator=seeded(10))
+    call = int(part * -counted.left)
+    with pytest.warns(UserWarning, match=r"interrupted after .* pass the state"):
+        first = sample_hmc(Interrupting(gaussian, call), starts(5), settings, generator=seeded(10))
+    assert first.theta.shape[1] < 40
+    assert first.state.iteration < 100
+    file = io.BytesIO()
+    torch.save(first.state.to_content(), file)
+    file.seek(0)
+    state = ChainState.from_content(torch.load(file, weights_only=True))
+    joined = first.join(sample_hmc(gaussian, state, settings))
+    for one, other in zip(whole[:7], joined[:7], strict=True):
+        assert (one == other).all()
+    torch.testing.assert_close(joined.state.to_content(), whole.state.to_content(), rtol=0, atol=0)
+
+
+def test_a_finished_run_can_be_extended():
+    long = sample_hmc(gaussian, starts(4), HMCSettings(50, 40), generator=seeded(11))
+    short = sample_hmc(gaussian, starts(4), HMCSettings(20, 40), generator=seeded(11))
+    extended = short.join(sample_hmc(gaussian, short.state, HMCSettings(50, 40)))
+    assert (extended.theta == long.theta).all()
+    assert sample_hmc(gaussian, long.state, HMCSettings(50, 40)).theta.shape == (4, 0, 3)
+
+
+def test_a_state_lacking_something_is_refused():
+    content = init_chains(gaussian, starts(4), generator=seeded()).to_content()
+    del content["moments"]["mean"]
+    with pytest.raises(TypeError, match="'mean'"):
+        ChainState.from_content(content)
+
+
+def test_permuting_chains_permutes_draws():
+    order = torch.tensor([2, 0, 3, 1])
+    state = init_chains(gaussian, starts(4), generator=seeded(12))
+    permuted = state._replace(
+        points=type(state.points)(*(part[order] for part in state.points)),
+        moments=state.moments._replace(mean=state.moments.mean[order], squares=state.moments.squares[order]),
+        generators=state.generators[order],
+    )
+    first, second = (sample_hmc(gaussian, one, HMCSettings(10, 20)) for one in (state, permuted))
+    torch.testing.assert_close(first.theta[order], second.theta, rtol=1e-6, atol=1e-8)
+
+
+def test_generators_of_chains_differ_and_restore():
+    state = init_chains(gaussian, starts(6), generator=seeded(13))
+    numbers = [
+        torch.rand(1, generator=one).item() for one in restored_generators(state.generators, torch.device("cpu"))
+    ]
+    assert len(set(numbers)) == 6
+
+
+def test_float32_stays_float32():
+    draws = sample_hmc(
+        lambda theta: -theta.square().sum(-1), starts(4).float(), HMCSettings(10, 20), generator=seeded(15)
+    )
+    assert {part.dtype for part in draws[:3]} == {torch.float32}
+
+
+@pytest.mark.usefixtures("wrong_default_dtype")
+def test_nothing_follows_the_default_dtype():
+    draws = sample_hmc(gaussian, starts(4), HMCSettings(5, 20), generator=seeded(15))
+    assert {part.dtype for part in draws[:3]} == {F64}
+
+
+def test_works_under_no_grad_and_with_parameters_that_need_gradients():
+    weight = torch.ones(3, dtype=F64, requires_grad=True)
+    with torch.no_grad():
+        draws = sample_hmc(
+            lambda theta: -(weight * theta.square()).sum(-1), starts(4), HMCSettings(5, 5), generator=seeded()
+        )
+    assert not draws.theta.requires_grad
+    assert weight.grad is None
+
+
+def neal_funnel(theta):
+    return -0.5 * (theta[:, 0] / 3).square() - 0.5 * (
+        theta[:, 1:].square().sum(-1) * (-theta[:, 0]).exp() + theta[:, 0]
+    )
+
+
+def test_a_funnel_is_reported():
+    steep = HMCSettings(200, 5, first_length=3.0)
+    with pytest.warns(UserWarning, match=r"diverged.*reparametrize"):
+        draws = sample_hmc(neal_funnel, 3.0 * starts(8, 2), steep, generator=seeded(16))
+    assert draws.divergent.any()
+    assert not (draws.divergent & draws.accepted).any()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_density_that_is_not_finite_somewhere_is_avoided(bad):
+    # A half-normal by its support: numbers beyond are neither accepted nor asked about twice.
+    def half_normal(theta):
+        return torch.where(theta[:, 0] > 0.0, -0.5 * theta[:, 0].square(), bad)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        draws = sample_hmc(
+            half_normal, starts(8, 1).abs() + 0.1, HMCSettings(100, 30, max_steps=32), generator=seeded(17)
+        )
+    assert (draws.theta > 0.0).all()
+    assert draws.log_density.isfinite().all()
+    assert draws.divergent.any()
+    assert (draws.flatten().mean() - math.sqrt(2.0 / math.pi)).abs() < 5.0 * mcse_mean(draws.theta[..., 0])
+
+
+def test_a_density_is_never_asked_about_what_is_not_finite():
+    def strict(theta):
+        assert theta.isfinite().all()
+        return torch.where(theta.abs().amax(-1) < 1.0, (1.0 - theta.square()).log().sum(-1), torch.nan)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        draws = sample_hmc(strict, 0.1 * starts(4), HMCSettings(50, 50), generator=seeded(18))
+    assert draws.accepted.any(1).all()
+
+
+def test_one_stuck_chain_is_named_and_the_others_go_on():
+    start = starts(8)
+    needle = torch.arange(8) == 1
+
+    def with_needle(theta):
+        away = needle & (theta != start).any(-1)
+        return torch.where(away, torch.nan, -0.5 * theta.square().sum(-1))
+
+    with pytest.warns(UserWarning, match=r"chains \[1\] did not move|in 1 of 8 chains, diverged") as caught:
+        draws = sample_hmc(with_needle, start, HMCSettings(30, 0), generator=seeded(19))
+    assert len(caught) == 2
+    assert (draws.theta[1] == start[1]).all()
+    assert draws.accepted[~needle].any(1).all()
+
+
+@pytest.mark.parametrize("num_warmup", [0, 20])
+def test_all_chains_divergent_gives_a_usable_result_and_a_warning(num_warmup):
+    start = starts(4)
+
+    def nowhere_else(theta):
+        return torch.where((theta == start).all(-1), 0.0 * theta.sum(-1), torch.nan)
+
+    with pytest.warns(UserWarning, match="did not move|diverged") as caught:
+        draws = sample_hmc(nowhere_else, start, HMCSettings(10, num_warmup), generator=seeded(20))
+    said = " ".join(str(one.message) for one in caught)
+    assert "chains [0, 1, 2, 3] did not move" in said
+    # A warm-up shrinks the step until positions do not change in their last digit.
+    assert num_warmup or "100% of the transitions, in 4 of 4 chains, diverged" in said
+    assert num_warmup or draws.divergent.all()
+    assert (draws.theta == start.unsqueeze(1)).all()
+    assert draws.energy_bfmi().shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("log_density", "start", "message"),
+    [
+        (gaussian, torch.zeros(3, dtype=F64), "shape"),
+        (gaussian, torch.zeros(4, 3, dtype=torch.int64), "floating"),
+        (gaussian, torch.zeros(0, 3, dtype=F64), "shape"),
+        (lambda theta: theta.sum(), torch.zeros(4, 3, dtype=F64), "one number for each"),
+        (lambda theta: theta.detach().sum(-1), torch.zeros(4, 3, dtype=F64), "no gradient"),
+        (lambda theta: theta.log().sum(-1), torch.tensor([[1.0], [0.0], [1.0]], dtype=F64), r"chains \[1\] start"),
+        (lambda theta: theta.sqrt().sum(-1), torch.tensor([[1.0], [0.0], [1.0]], dtype=F64), r"chains \[1\] start"),
+        (gaussian, torch.full((4, 3), math.nan, dtype=F64), r"chains \[0, 1, 2, 3\] start"),
+    ],
+)
+def test_a_bad_start_is_refused(log_density, start, message):
+    with pytest.raises(ValueError, match=message):
+        sample_hmc(log_density, start, HMCSettings(5, 5))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: HMCSettings(-1),
+        lambda: HMCSettings(max_steps=0),
+        lambda: HMCSettings(target_acceptance=1.0),
+        lambda: HMCSettings(first_length=0.0),
+        lambda: HMCSettings(first_length=math.nan),
+    ],
+)
+def test_bad_settings_are_refused(build):
+    with pytest.raises(ValueError):
+        build()
+
+
+def test_an_error_of_the_log_density_comes_through():
+    class Failing(Interrupting):
+        def __call__(self, theta):
+            self.left -= 1
+            if self.left == 0:
+                raise ArithmeticError("mine")
+            return self.log_density(theta)
+
+    with pytest.raises(ArithmeticError, match="mine"):
+        sample_hmc(Failing(gaussian, 50), starts(4), HMCSettings(50, 50), generator=seeded())
+
+
+def test_a_chain_that_cannot_move_does_not_freeze_the_others():
+    """Seven chains at a normal density, one on an island so small that no step leaves it."""
+
+    def log_density(theta):
+        island = -0.5 * ((theta - 50.0) / 1e-8).square().sum(-1)
+        return torch.logaddexp(-0.5 * theta.square().sum(-1), island)
+
+    start = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    start[0] = 50.0
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        draws = sample_hmc(log_density, start, HMCSettings(100, 200), generator=torch.Generator().manual_seed(1))
+    assert draws.state.step > 0.05
+    others = draws.theta[1:].flatten(0, 1)
+    assert float(others.mean(0).abs().max()) < 0.3
+
+
+def test_walls_are_reported():
+    def log_density(theta):
+        inside = (theta > 0).all(-1)
+        return torch.where(inside, -theta.sum(-1) - 0.5 * theta.square().sum(-1), -torch.inf)
+
+    start = torch.rand(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
+    with pytest.warns(UserWarning, match="diverged|mix slowly"):
+        sample_hmc(log_density, start, HMCSettings(100, 100, max_steps=32), generator=torch.Generator().manual_seed(1))

@@ -1,0 +1,340 @@
+"""Experts of every kind against dense linear algebra; what is cached; what cannot serve."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import Normalize
+from botorch.models.transforms.outcome import Log, Standardize
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.likelihoods import BernoulliLikelihood, FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.means import ConstantMean, ZeroMean
+from gpytorch.models import ApproximateGP, ExactGP
+from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
+
+from gp_ensembles.bo import EnsembleModel
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.papers.fusion.cross_validation import k_fold, leave_one_out, random_folds
+from gp_ensembles.papers.fusion.experts import (
+    ExpertPredictions,
+    PredictiveExpert,
+    TabulatedExpert,
+    predict_expert,
+    predict_experts,
+)
+
+DTYPE = torch.float64
+
+
+class Exact(ExactGP):
+    def __init__(self, X, y, likelihood, mean=None, kernel=None):
+        super().__init__(X, y, likelihood)
+        self.mean_module = mean or ZeroMean()
+        self.covar_module = kernel or ScaleKernel(RBFKernel())
+
+    def forward(self, X):
+        return MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+
+class Approximate(ApproximateGP):
+    def __init__(self, Z):
+        super().__init__(VariationalStrategy(self, Z, CholeskyVariationalDistribution(len(Z))))
+        self.mean_module, self.covar_module = ZeroMean(), ScaleKernel(RBFKernel())
+
+    def forward(self, X):
+        return MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+
+def rows(N=12, D=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(N, D, dtype=DTYPE, generator=generator)
+    return X, X.sum(1).mul(5).sin() + 0.1 * torch.randn(N, dtype=DTYPE, generator=generator)
+
+
+def exact(X, y, noise=0.0225, lengthscale=0.35, outputscale=0.81):
+    model = Exact(X, y, GaussianLikelihood()).double()
+    model.likelihood.noise = noise
+    model.covar_module.outputscale = outputscale
+    model.covar_module.base_kernel.lengthscale = lengthscale
+    return model
+
+
+def online():
+    X, y = rows()
+    expert = GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=DTYPE)))
+    ensemble = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
+    ensemble.observe(X, y)
+    return ensemble
+
+
+def table():
+    X, y = rows(30)
+    return TabulatedExpert(X, y, y.exp(), torch.tensor(0.3, dtype=DTYPE))
+
+
+def approximate():
+    model = Approximate(rows(5)[0]).double()
+    return model, GaussianLikelihood().double()
+
+
+class Constant(PredictiveExpert):
+    def predict(self, X):
+        one = torch.ones_like(X[:, 0]).unsqueeze(0)
+        return ExpertPredictions(2 * one, 3 * one, 0.5 * one[:, :1])
+
+
+KINDS = {
+    "exact": lambda: exact(*rows()),
+    "pair": lambda: (exact(*rows()), GaussianLikelihood().double()),
+    "approximate": approximate,
+    "botorch": lambda: SingleTaskGP(rows()[0], rows()[1].unsqueeze(-1)),
+    "transformed": lambda: SingleTaskGP(rows()[0], 100 * rows()[1].unsqueeze(-1), input_transform=Normalize(2)),
+    "ensemble model": lambda: EnsembleModel(
+        rows()[0], rows()[1].unsqueeze(-1), generator=torch.Generator().manual_seed(0)
+    ),
+    "online": online,
+    "table": table,
+    "own": Constant,
+}
+
+
+@pytest.fixture(scope="module")
+def numbers(golden):
+    with np.load(golden / "fusion_exact_gp_expert.npz") as archive:
+        return {key: torch.tensor(value, dtype=DTYPE) for key, value in archive.items()}
+
+
+def close(found, expected, tolerance=1e-10):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_golden_expert(numbers):
+    model = exact(
+        numbers["x"].unsqueeze(-1), numbers["y"], numbers["noise_var"], numbers["lengthscale"], numbers["outputscale"]
+    )
+    found = predict_experts([model], numbers["x_star"].unsqueeze(-1))
+    close(found.mean[0], numbers["mean"], 1e-8)
+    close(found.variance[0], numbers["var_f"], 1e-8)
+    close(found.target_variance[0], numbers["var_y"], 1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_contract(kind):
+    expert = KINDS[kind]()
+    X = rows(30)[0]
+    found = predict_experts([expert, expert], X)
+    for part in found:
+        assert part.shape == (2, 30)
+        assert not part.requires_grad
+        assert part.dtype == DTYPE
+        assert torch.equal(part[0], part[1])
+    assert bool((found.target_variance >= found.variance).all())
+    # Any batches, any order, one row: the same.
+    batches = predict_experts([expert], X, batch_size=7)
+    for part, other in zip(found, batches, strict=True):
+        close(other[0], part[0], 1e-6)
+    close(predict_experts([expert], X.flip(0)).mean[0].flip(0), found.mean[0], 1e-6)
+    close(predict_experts([expert], X[4:5]).mean[0], found.mean[0, 4:5], 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["exact", "pair", "approximate", "botorch", "transformed"])
+def test_modes_stay(kind):
+    expert = KINDS[kind]()
+    parts = expert if isinstance(expert, tuple) else (expert,)
+    X = rows(6)[0]
+    for mode in (True, False):
+        for part in parts:
+            part.train(mode)
+        before = predict_experts([expert], X)
+        assert [m.training for part in parts for m in part.modules()] == [mode] * sum(
+            len(list(part.modules())) for part in parts
+        )
+        close(predict_experts([expert], X).mean, before.mean)
+
+
+def test_botorch_predicts_in_the_users_units():
+    X, y = rows()
+    model = SingleTaskGP(X, 100 * y.unsqueeze(-1), outcome_transform=Standardize(1), input_transform=Normalize(2))
+    found = predict_experts([model], X)
+    posterior = model.posterior(X, observation_noise=True)
+    close(found.mean[0], posterior.mean.squeeze(-1))
+    close(found.target_variance[0], posterior.variance.squeeze(-1))
+    noise = model.likelihood.noise * (100 * y.std()).square()
+    close(found.noise[0], noise.expand(12), 1e-6)
+
+
+def test_log_prob_is_that_of_targets():
+    X, y = rows(seed=1)
+    found = predict_experts([exact(*rows()), Constant()], X)
+    expected = torch.distributions.Normal(found.mean, found.target_variance.sqrt()).log_prob(y)
+    close(found.log_prob(y), expected)
+    close(found.log_prob(y)[1], -0.5 * ((y - 2).square() / 3.5 + torch.log(2 * torch.pi * found.target_variance[1])))
+
+
+def test_a_table_knows_its_rows_only():
+    expert = table()
+    X, y = rows(30)
+    close(expert.predict(X[[5, 5, 2]]).mean[0], y[[5, 5, 2]])
+    zero = TabulatedExpert(torch.zeros(1, 1), torch.ones(1), torch.ones(1))
+    assert float(zero.predict(-torch.zeros(1, 1)).mean) == 1
+    twice = TabulatedExpert(torch.zeros(2, 1), torch.ones(2), torch.ones(2))
+    assert torch.equal(twice.predict(torch.zeros(3, 1)).mean, torch.ones(1, 3))
+    with pytest.raises(ValueError, match="rows 0 and 1 of the table have the same inputs and different"):
+        TabulatedExpert(torch.zeros(2, 1), torch.ones(2), torch.tensor([1.0, 2.0]))
+    with pytest.raises(ValueError, match="the input of row 1 is not in it"):
+        expert.predict(torch.cat([X[:1], X[:1] + 1e-9]))
+    with pytest.raises(ValueError, match="2 columns"):
+        expert.predict(X[:, :1])
+    with pytest.raises(ValueError, match="30 inputs need means"):
+        TabulatedExpert(X, y[:4], y[:4].exp())
+    with pytest.raises(ValueError, match="expert 0 has -"):
+        TabulatedExpert(X, y, -y.exp())
+    with pytest.raises(ValueError, match="same shape"):
+        TabulatedExpert(X, y, y[:3].exp())
+
+
+class Short(PredictiveExpert):
+    def predict(self, X):
+        return Constant().predict(X[:1])
+
+
+class Certain(PredictiveExpert):
+    def predict(self, X):
+        found = Constant().predict(X)
+        return found._replace(variance=0 * found.variance)
+
+
+def multi_output():
+    X, y = rows()
+    return SingleTaskGP(X, torch.stack([y, -y], 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: "a string", TypeError, "a str cannot serve as an expert"),
+        (lambda: (exact(*rows()), 3), TypeError, r"got \(Exact, int\)"),
+        (lambda: (approximate()[0], BernoulliLikelihood()), TypeError, "BernoulliLikelihood; wrap it"),
+        (multi_output, ValueError, "must predict one output"),
+        (Short, ValueError, r"expert 1 must predict shapes \(1, 12\), got \(1, 1\)"),
+        (Certain, ValueError, "expert 1 has 0 at row 0"),
+    ],
+)
+def test_what_cannot_serve(make, error, message):
+    with pytest.raises(error, match=message):
+        predict_experts([Constant(), make()], rows()[0])
+
+
+def test_bad_inputs():
+    X = rows()[0]
+    with pytest.raises(ValueError, match="at least one expert"):
+        predict_experts([], X)
+    with pytest.raises(ValueError, match="batch_size"):
+        predict_experts([Constant()], X, batch_size=0)
+    for bad in (X[:, 0], X[:0]):
+        with pytest.raises(ValueError, match=r"inputs must have shape \(N, D\)"):
+            predict_experts([Constant()], bad)
+    X[3, 1] = torch.nan
+    with pytest.raises(ValueError, match="row 3 is not"):
+        predict_experts([Constant()], X)
+
+
+def test_an_approximate_gp_alone_has_no_noise():
+    with pytest.raises(TypeError, match="a pair"):
+        predict_expert(approximate()[0], rows()[0])
+
+
+def refitted(model, X, y, keep, noise):
+    """The model without a row, by dense linear algebra."""
+    K = model.covar_module(X).to_dense().detach()
+    C = K + torch.diag_embed(noise)
+    m = model.mean_module(X).detach()
+    solve = torch.linalg.solve(C[keep][:, keep], torch.stack([y[keep] - m[keep]], 1))
+    return m, K, C, solve
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_leave_one_out_is_refitting(noisy):
+    X, y = rows(15)
+    noise = torch.linspace(0.01, 0.2, 15, dtype=DTYPE) if noisy else torch.full((15,), 0.05, dtype=DTYPE)
+    likelihood = FixedNoiseGaussianLikelihood(noise) if noisy else GaussianLikelihood()
+    model = Exact(X, y, likelihood, ConstantMean()).double()
+    model.mean_module.constant.data.fill_(0.7)
+    if not noisy:
+        model.likelihood.noise = 0.05
+    found = leave_one_out(model)
+    for row in range(15):
+        keep = torch.arange(15) != row
+        m, K, C, solve = refitted(model, X, y, keep, noise)
+        mean = m[row] + K[row, keep] @ solve[:, 0]
+        variance = C[row, row] - K[row, keep] @ torch.linalg.solve(C[keep][:, keep], K[keep, row])
+        close(found.mean[row], mean, 1e-8)
+        close(found.variance[row], variance, 1e-8)
+    close(found.log_prob, torch.distributions.Normal(found.mean, found.variance.sqrt()).log_prob(y))
+    close(leave_one_out(model.eval()).mean, found.mean)
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+def test_leave_one_out_with_transforms():
+    X, y = rows(15)
+    plain = SingleTaskGP(X, y.unsqueeze(-1), outcome_transform=None)
+    unit = (X - X.amin(0)) / (X.amax(0) - X.amin(0))
+    reference = SingleTaskGP(unit, ((y - y.mean()) / y.std()).unsqueeze(-1), outcome_transform=None)
+    reference.load_state_dict(plain.state_dict())
+    model = SingleTaskGP(X, y.unsqueeze(-1), input_transform=Normalize(2))
+    expected, found = leave_one_out(reference), leave_one_out(model)
+    close(found.mean, y.mean() + y.std() * expected.mean, 1e-8)
+    close(found.variance, y.var() * expected.variance, 1e-8)
+    close(found.log_prob, expected.log_prob - y.std().log(), 1e-8)
+    model.posterior(X[:3])
+    close(leave_one_out(model).mean, found.mean)
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+def test_leave_one_out_of_what_it_cannot():
+    with pytest.raises(TypeError, match="needs an ExactGP, got a Constant"):
+        leave_one_out(Constant())
+    with pytest.raises(ValueError, match="one output"):
+        leave_one_out(multi_output())
+    with pytest.raises(ValueError, match="no training data"):
+        leave_one_out(Exact(None, None, GaussianLikelihood()))
+    X, y = rows()
+    with pytest.raises(ValueError, match="does not keep predictions normal"):
+        leave_one_out(SingleTaskGP(X, y.exp().unsqueeze(-1), outcome_transform=Log()))
+
+
+def test_k_fold_with_a_fold_each_is_leave_one_out():
+    X, y = rows(9)
+    found = k_fold([exact, lambda X, y: Constant()], X, y, torch.arange(9))
+    expected = leave_one_out(exact(X, y))
+    close(found.mean[0], expected.mean, 1e-6)
+    close(found.target_variance[0], expected.variance, 1e-6)
+    close(found.log_prob(y)[0], expected.log_prob, 1e-5)
+    assert torch.equal(found.mean[1], torch.full((9,), 2.0, dtype=DTYPE))
+
+
+def test_folds():
+    X, y = rows(11)
+    folds = random_folds(X, 3, generator=torch.Generator().manual_seed(1))
+    assert sorted(folds.bincount().tolist()) == [3, 4, 4]
+    assert torch.equal(folds, random_folds(X, 3, generator=torch.Generator().manual_seed(1)))
+    seen = []
+
+    def fit(rows_seen, _):
+        seen.append(rows_seen)
+        return Constant()
+
+    k_fold([fit], X, y, folds)
+    assert [len(part) for part in seen] == [11 - int((folds == fold).sum()) for fold in range(3)]
+    for num in (1, 12):
+        with pytest.raises(ValueError, match="number of folds"):
+            random_folds(X, num)
+    with pytest.raises(ValueError, match="all rows are in one fold"):
+        k_fold([fit], X, y, torch.zeros(11, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"targets and folds must have shape \(11,\)"):
+        k_fold([fit], X, y, folds[:4])

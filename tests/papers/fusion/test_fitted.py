@@ -1,0 +1,259 @@
+"""The fitted fusion: predictions, weights of the experts, files, further draws, and how good quick inference is."""
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from gp_ensembles.distributions.mixture import Mixture
+from gp_ensembles.files.checkpoint import Kind, write_checkpoint
+from gp_ensembles.papers.fusion.chees import HMCSettings
+from gp_ensembles.papers.fusion.experts import ExpertPredictions
+from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
+from gp_ensembles.papers.fusion.inference import InferenceReport, PosteriorDraws
+from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
+from gp_ensembles.papers.fusion.mcmc import HMC
+from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE, PoGPE
+from gp_ensembles.papers.fusion.modes import MAP
+
+SHORT = HMC(4, HMCSettings(num_draws=20, num_warmup=40))
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def prior(seed=0, num_frequencies=4, lengthscale=0.4):
+    frequencies = torch.randn(num_frequencies, 1, dtype=torch.float64, generator=seeded(seed))
+    return FourierPrior(frequencies, lengthscale)
+
+
+def two_sensors(num_rows, seed=0):
+    """Two experts, the first right on the left, the second on the right, and targets."""
+    X = 2 * torch.rand(num_rows, 1, dtype=torch.float64, generator=seeded(seed)) - 1
+    x = X.squeeze(-1)
+    truth = (3 * x).sin()
+    bias = torch.stack([x.clamp(min=0), (-x).clamp(min=0)])
+    y = truth + 0.1 * torch.randn(num_rows, dtype=torch.float64, generator=seeded(seed + 1))
+    mean = truth + 1.5 * bias
+    return X, y, ExpertPredictions(mean, torch.full_like(mean, 0.02), torch.zeros_like(mean))
+
+
+def stacking(kind=BHS, num_rows=120, seed=0):
+    X, y, predictions = two_sensors(num_rows)
+    return kind(X, y, predictions, prior(seed))
+
+
+def joint(kind=MoGPE, num_rows=60, shift=0.0):
+    X, y, _ = two_sensors(num_rows)
+    return kind(X, y + shift, 2, prior(0), prior(1), prior(2))
+
+
+def fit(model, inference, seed=0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return fit_fusion(model, inference, generator=seeded(seed))
+
+
+def test_default_is_laplace():
+    fitted = fit_fusion(stacking(), generator=seeded())
+    assert fitted.report.method == "Laplace"
+    assert fitted.inference == LaplaceApproximation()
+
+
+def test_prediction_is_the_models():
+    fitted = fit(joint(), MAP(num_restarts=3, max_iterations=20))
+    X = torch.linspace(-1, 1, 7, dtype=torch.float64).unsqueeze(-1)
+    mixture = fitted.predict(X)
+    assert isinstance(mixture, Mixture)
+    direct = fitted.model.predictive(fitted.theta, X, draw_log_weights=fitted.log_weights)
+    torch.testing.assert_close(mixture.mean, direct.mean)
+    assert not mixture.mean.requires_grad
+
+
+def test_weights_of_draws_count():
+    """A draw of no weight changes nothing."""
+    model = joint(PoGPE)
+    theta = model.draw_prior(2, generator=seeded())
+    report = InferenceReport("by hand", 0.0, 0, theta[:, 0])
+    both = FittedFusion(model, PosteriorDraws(theta, theta.new_tensor([1.0, 1e-300]).log(), report))
+    one = FittedFusion(model, PosteriorDraws(theta[:1], theta.new_zeros(1), report))
+    X = model.X[:5]
+    torch.testing.assert_close(both.predict(X).log_prob(model.y[:5]), one.predict(X).log_prob(model.y[:5]))
+    torch.testing.assert_close(both.expert_weights(X).quantiles, one.expert_weights(X).quantiles)
+
+
+@pytest.mark.parametrize("kind", [BHS, PBHS])
+def test_fusion_finds_the_right_expert(kind):
+    """Two sensors: the weights move from one to the other, and the fusion beats both."""
+    fitted = fit(stacking(kind), LaplaceApproximation())
+    X, y, predictions = two_sensors(200, seed=7)
+    bands = fitted.expert_weights(torch.tensor([[-0.8], [0.8]], dtype=torch.float64))
+    assert bands.mean[0, 0] > 2 * bands.mean[1, 0]
+    assert bands.mean[1, 1] > 2 * bands.mean[0, 1]
+    fused = fitted.predict(X, predictions).log_prob(y).mean()
+    assert fused > predictions.log_prob(y).mean(-1).amax() + 0.3
+
+
+def test_quantiles_of_weights():
+    model = stacking()
+    theta = model.draw_prior(999, generator=seeded())
+    fitted = FittedFusion(
+        model, PosteriorDraws(theta, theta[:, 0].mul(0).log_softmax(0), InferenceReport("prior", 0.0, 0, theta[:, 0]))
+    )
+    levels = (0.0, 0.1, 0.5, 1.0)
+    bands = fitted.expert_weights(model.X[:6], levels)
+    weights = model.log_weights(theta, model.X[:6]).exp()
+    torch.testing.assert_close(bands.mean, weights.mean(0))
+    expected = torch.quantile(weights, bands.levels, dim=0, interpolation="higher")
+    torch.testing.assert_close(bands.quantiles[2], weights.median(0).values)
+    assert (bands.quantiles - expected).abs().amax() < 0.01
+    torch.testing.assert_close(bands.quantiles[[0, 3]], torch.stack([weights.amin(0), weights.amax(0)]))
+    with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
+        fitted.expert_weights(model.X, (1.5,))
+
+
+@pytest.mark.parametrize(
+    "inference",
+    [
+        MAP(num_restarts=2, max_iterations=20),
+        LaplaceApproximation(num_restarts=2, max_iterations=20, num_draws=5),
+        SHORT,
+    ],
+)
+def test_file_round_trip(tmp_path, inference):
+    """What is read predicts what was written, bit for bit, and keeps its report."""
+    fitted = fit(joint(), inference)
+    fitted.save(tmp_path / "fusion.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["fusion.pt"]
+    read = FittedFusion.load(tmp_path / "fusion.pt", joint())
+    assert torch.equal(read.theta, fitted.theta)
+    assert torch.equal(read.log_weights, fitted.log_weights)
+    assert read.report.summary() == fitted.report.summary()
+    X = fitted.model.X[:4]
+    assert torch.equal(read.predict(X).log_prob(fitted.model.y[:4]), fitted.predict(X).log_prob(fitted.model.y[:4]))
+
+
+def test_chains_go_on_after_a_file(tmp_path):
+    """Further draws after loading are those without a file between."""
+    fitted = fit(joint(), SHORT)
+    fitted.save(tmp_path / "fusion.pt")
+    read = FittedFusion.load(tmp_path / "fusion.pt", joint(), inference=SHORT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        first, second = fitted.sample_more(5), read.sample_more(5)
+    assert first.posterior.chains.theta.shape[1] == 25
+    assert torch.equal(first.posterior.chains.theta, second.posterior.chains.theta)
+    with pytest.raises(ValueError, match="sample_more needs"):
+        FittedFusion.load(tmp_path / "fusion.pt", joint()).sample_more(5)
+
+
+def test_only_chains_have_more():
+    with pytest.raises(TypeError, match="LaplaceApproximation cannot continue"):
+        fit(stacking(), LaplaceApproximation(num_draws=3)).sample_more(5)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: joint(PoGPE), "written for a MoGPE with 40 parameters, but the model is a PoGPE"),
+        (lambda: joint(shift=0.3), "another model"),
+        (lambda: joint(num_rows=61), "another model"),
+        (lambda: MoGPE(joint().X, joint().y, 2, prior(5), prior(1), prior(2)), "another model"),
+        (lambda: MoGPE(joint().X, joint().y, 2, prior(0), prior(1, lengthscale=0.5), prior(2)), "another model"),
+    ],
+)
+def test_another_model_is_refused(tmp_path, other, message):
+    fitted = fit(joint(), MAP(num_restarts=2, max_iterations=20))
+    fitted.save(tmp_path / "fusion.pt")
+    with pytest.raises(ValueError, match=message):
+        FittedFusion.load(tmp_path / "fusion.pt", other())
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "fusion.pt"
+    np.savez(tmp_path / "arrays.npz", theta=np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="not a readable checkpoint"):
+        FittedFusion.load(tmp_path / "arrays.npz", joint())
+    torch.save({"format": "another"}, path)
+    with pytest.raises(ValueError, match="not a checkpoint of a fitted fusion"):
+        FittedFusion.load(path, joint())
+    fit(joint(), MAP(num_restarts=2, max_iterations=20)).save(path)
+    content = torch.load(path, weights_only=True)
+    path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(ValueError, match="not a readable checkpoint"):
+        FittedFusion.load(path, joint())
+    torch.save({**content, "format_version": 9}, path)
+    with pytest.raises(ValueError, match="has checkpoint format 9, this version of the library reads 1"):
+        FittedFusion.load(path, joint())
+    content["posterior"]["theta"] += 1e-9
+    torch.save(content, path)
+    with pytest.raises(ValueError, match="not what its manifest says"):
+        FittedFusion.load(path, joint())
+    kind = Kind("gp_ensembles/papers/fusion", 1, "a fusion", "")
+    write_checkpoint(path, kind, {"model": "MoGPE", "check": torch.zeros(1)})
+    with pytest.raises(ValueError, match="not a saved fusion: 'posterior'"):
+        FittedFusion.load(path, joint())
+    with pytest.raises(FileNotFoundError):
+        FittedFusion.load(tmp_path / "none.pt", joint())
+
+
+def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    fitted = fit(joint(), MAP(num_restarts=2, max_iterations=20))
+    path = tmp_path / "fusion.pt"
+    fitted.save(path)
+    before = path.read_bytes()
+
+    def fail(content: object, file: io.IOBase) -> None:
+        file.write(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="no space"):
+        fitted.save(path)
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_draws_of_another_model():
+    report = InferenceReport("by hand", 0.0, 0, torch.zeros(1))
+    with pytest.raises(ValueError, match="this model has"):
+        FittedFusion(joint(), PosteriorDraws(torch.zeros(1, 3), torch.zeros(1), report))
+
+
+def test_single_expert():
+    """One expert: the fusion is that expert, in any inference."""
+    X, y, predictions = two_sensors(30)
+    alone = ExpertPredictions(*(part[:1] for part in predictions))
+    for inference in (MAP(), LaplaceApproximation(), SHORT):
+        fitted = fit(BHS(X, y, alone, prior()), inference)
+        torch.testing.assert_close(fitted.predict(X, alone).log_prob(y), alone.log_prob(y)[0])
+        assert fitted.expert_weights(X).mean.eq(1).all()
+
+
+def test_laplace_is_nearly_as_good_as_sampling():
+    """P-BHS: held-out densities within 0.05 nats for one row of those of sampling."""
+    model = stacking(PBHS)
+    X, y, predictions = two_sensors(300, seed=7)
+    quick, sampled = (
+        fit(model, inference).predict(X, predictions).log_prob(y).mean()
+        for inference in (LaplaceApproximation(), HMC(8, HMCSettings(num_draws=150, num_warmup=150)))
+    )
+    assert quick > sampled - 0.05
+
+
+def test_float32(tmp_path):
+    X, y, predictions = (
+        part.float() if isinstance(part, torch.Tensor) else ExpertPredictions(*(each.float() for each in part))
+        for part in two_sensors(40)
+    )
+    frequencies = torch.randn(3, 1, generator=seeded())
+    model = BHS(X, y, predictions, FourierPrior(frequencies, 0.4))
+    for inference in (MAP(), LaplaceApproximation(), SHORT):
+        fitted = fit(model, inference)
+        assert fitted.theta.dtype == fitted.predict(X, predictions).mean.dtype == torch.float32
+        fitted.save(tmp_path / "fusion.pt")
+        assert torch.equal(FittedFusion.load(tmp_path / "fusion.pt", model).theta, fitted.theta)

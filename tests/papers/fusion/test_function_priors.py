@@ -1,0 +1,281 @@
+"""Priors of functions: golden features, kernels met by random features, exact processes, sums of sines and cosines."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel, SpectralMixtureKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.papers.fusion.function_priors import FourierPrior, GPPrior, fourier_basis, fourier_sum
+from gp_ensembles.spectral import SobolDraws
+
+
+@pytest.fixture(scope="module")
+def features(golden):
+    return {name: torch.as_tensor(value) for name, value in np.load(golden / "fusion_features.npz").items()}
+
+
+@pytest.fixture(scope="module")
+def exact(golden):
+    return {name: torch.as_tensor(value) for name, value in np.load(golden / "fusion_bhs_exact_gp.npz").items()}
+
+
+def rbf(lengthscale=0.5, amplitude=1.0):
+    kernel = ScaleKernel(RBFKernel()).double()
+    kernel.outputscale, kernel.base_kernel.lengthscale = amplitude**2, lengthscale
+    return kernel
+
+
+def inputs(num_rows, num_inputs=1, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(num_rows, num_inputs, dtype=torch.float64, generator=generator) * 2 - 1
+
+
+PRIORS = {
+    "fourier": FourierPrior(inputs(4, 2, seed=1) * 3, 0.3, 1.7, prior_stddev=0.5),
+    "ard": FourierPrior(inputs(3, 2, seed=2) * 3, torch.tensor([0.3, 0.9]).double(), 0.4, prior_stddev=0.2),
+    "shares": FourierPrior(
+        inputs(2, 2, seed=2), 2.0, 0.4, prior_stddev=0.2, frequency_weights=torch.tensor([1.0, 3.0]).double()
+    ),
+    "exact": GPPrior(rbf(0.7, 1.3), jitter=1e-8, prior_stddev=0.5),
+    "sum": GPPrior(rbf(0.7, 1.3) + ScaleKernel(MaternKernel(nu=1.5)).double(), jitter=1e-8, prior_stddev=0.5),
+}
+
+
+def test_golden_features_in_one_and_three_dimensions(features):
+    for name, X in (("1d", features["x_1d"].unsqueeze(-1)), ("3d", features["X_3d"])):
+        frequencies = features[f"omega_{name}"].reshape(-1, X.shape[-1])
+        num = frequencies.shape[0]
+        basis = FourierPrior(frequencies, features[f"lengthscale_{name}"]).basis(X)
+        torch.testing.assert_close(basis.mT * math.sqrt(num), features[f"phi_{name}"], rtol=1e-12, atol=1e-13)
+        if name == "1d":
+            torch.testing.assert_close(basis.mT @ basis, features["gram_1d_over_M"], rtol=1e-12, atol=1e-13)
+
+
+def test_golden_exact_process(exact):
+    X, X_new = exact["x"].unsqueeze(-1), exact["x_star"].unsqueeze(-1)
+    kernel = rbf(float(exact["lengthscale"]), float(exact["amplitude"]))
+    prior = GPPrior(kernel, jitter=float(exact["jitter"]))
+    # The jitter is 1e-6 of the largest eigenvalue or less: round-off of GPyTorch's distances grows that much.
+    torch.testing.assert_close(exact["u"].mT @ prior.basis(X), exact["w_tilde"][:, :2].mT, rtol=0, atol=1e-7)
+    basis, residual = prior.conditional(X_new, X)
+    mean = exact["w_tilde_star_conditional_mean"][:, :2].mT
+    torch.testing.assert_close(exact["u"].mT @ basis, mean, rtol=1e-7, atol=1e-7)
+    covariance = exact["w_tilde_star_conditional_cov"]
+    with torch.no_grad():
+        torch.testing.assert_close(kernel(X_new).to_dense() - basis.mT @ basis, covariance, rtol=0, atol=1e-9)
+    torch.testing.assert_close(residual, covariance.diagonal(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_prior_variance_is_the_squared_amplitude(name):
+    prior, X = PRIORS[name], inputs(5, 2)
+    amplitude = (
+        prior.log_hyperparameters[-1].exp() if isinstance(prior, FourierPrior) else prior.kernel(X, diag=True).sqrt()
+    )
+    expected = amplitude.square().expand(5) + (0 if isinstance(prior, FourierPrior) else prior.jitter)
+    torch.testing.assert_close(prior.basis(X).square().sum(0), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_a_basis_follows_its_hyperparameters(name):
+    """Each length scale divides its column, the amplitude multiplies, whatever the leading axes are."""
+    prior, X, X_new = PRIORS[name], inputs(5, 2), inputs(3, 2, seed=5)
+    logs = prior.log_hyperparameters + torch.linspace(
+        -0.4, 0.5, 6 * prior.log_hyperparameters.shape[0], dtype=torch.float64
+    ).reshape(2, 3, -1)
+    basis, extension = prior.basis(X, logs), prior.conditional(X_new, X, logs)
+    assert basis.shape == (2, 3, prior.num_coefficients(5), 5)
+    for i, j in ((0, 0), (1, 2)):
+        fixed = prior.fixed_at(logs[i, j])
+        assert fixed.num_hyperparameters == 0
+        torch.testing.assert_close(basis[i, j], fixed.basis(X), rtol=1e-9, atol=1e-9)
+        one = fixed.conditional(X_new, X)
+        torch.testing.assert_close(extension.basis[i, j], one.basis, rtol=1e-8, atol=1e-8)
+        if one.residual_variance is not None:
+            torch.testing.assert_close(extension.residual_variance[i, j], one.residual_variance, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(prior.basis(X, prior.log_hyperparameters), prior.basis(X), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["fourier", "ard", "exact"])
+def test_bases_have_right_derivatives(name):
+    prior, X = PRIORS[name], inputs(4, 2)
+    logs = (prior.log_hyperparameters + 0.1).requires_grad_()
+    assert torch.autograd.gradcheck(lambda values: prior.basis(X, values), (logs,))
+    assert torch.autograd.gradgradcheck(lambda values: prior.basis(X, values), (logs,))
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        rbf(0.6, 1.5),
+        ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=2)).double(),
+        RQKernel().double(),
+        SpectralMixtureKernel(num_mixtures=1, ard_num_dims=2).double(),
+        rbf(0.6, 1.5) + ScaleKernel(MaternKernel(nu=1.5)).double(),
+    ],
+    ids=["rbf", "matern", "rational quadratic", "spectral mixture", "sum"],
+)
+def test_many_frequencies_meet_the_kernel(kernel, generator):
+    X = inputs(6, 2)
+    prior = FourierPrior.from_kernel(kernel, 2, 4096, draws=SobolDraws(), generator=generator)
+    with torch.no_grad():
+        expected = kernel(X).to_dense()
+    gram = prior.basis(X).mT @ prior.basis(X)
+    torch.testing.assert_close(gram.diagonal(), expected.diagonal(), rtol=1e-10, atol=0)
+    torch.testing.assert_close(gram, expected, rtol=0, atol=0.03 * float(expected.max()))
+
+
+def test_summands_share_the_prior_variance(generator):
+    """Three frequencies of two summands: two, one; each summand keeps its output scale."""
+    kernel = rbf(0.6, 2.0) + rbf(0.6, 1.0)
+    prior = FourierPrior.from_kernel(kernel, 1, 3, generator=generator)
+    expected = torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64) / 5
+    torch.testing.assert_close(prior.frequency_weights, expected)
+    torch.testing.assert_close(prior.log_hyperparameters[-1].exp(), expected.new_tensor(math.sqrt(5)))
+
+
+def test_the_length_scale_of_a_kernel_prior_is_a_factor(generator):
+    """Sampling the factor is sampling the kernel's own length scale."""
+    X = inputs(4)
+    prior = FourierPrior.from_kernel(rbf(0.6), 1, 5, prior_stddev=0.5, generator=generator)
+    generator.manual_seed(20240502)
+    longer = FourierPrior.from_kernel(rbf(1.2), 1, 5, generator=generator)
+    logs = torch.tensor([math.log(2), 0.0], dtype=torch.float64)
+    torch.testing.assert_close(prior.basis(X, logs), longer.basis(X))
+
+
+@given(seed=st.integers(0, 10**6), num_new=st.integers(1, 4), lengthscale=st.floats(0.2, 2.0))
+@settings(max_examples=25)
+def test_conditionals_are_those_of_the_joint_normal(seed, num_new, lengthscale):
+    """Law of total variance: conditional variances and those of the conditional mean make up the prior's."""
+    X, X_new = inputs(6, 2, seed), inputs(num_new, 2, seed + 1)
+    kernel = rbf(lengthscale, 1.4)
+    prior = GPPrior(kernel, jitter=1e-4)
+    basis, residual = prior.conditional(X_new, X)
+    with torch.no_grad():
+        before = kernel(X_new).to_dense()
+        cross = kernel(X, X_new).to_dense()
+    total = residual + basis.square().sum(-2)
+    torch.testing.assert_close(total, before.diagonal(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(prior.basis(X).mT @ basis, cross, rtol=1e-9, atol=1e-11)
+    assert bool((residual >= 0).all())
+
+
+def test_a_prior_keeps_the_kernel_as_it_was(generator):
+    kernel, X = rbf(), inputs(4)
+    priors = [GPPrior(kernel), FourierPrior.from_kernel(kernel, 1, 5, generator=generator)]
+    before = [prior.basis(X) for prior in priors]
+    kernel.base_kernel.lengthscale = 5.0
+    for prior, basis in zip(priors, before, strict=True):
+        assert torch.equal(prior.basis(X), basis)
+    assert kernel.raw_outputscale.requires_grad
+
+
+def test_hyperparameters_without_a_factor_give_nan_for_their_chain_only():
+    """A sampler has to reject one proposal, not to fall over with all chains."""
+    prior, X = GPPrior(rbf(), jitter=1e-300, prior_stddev=0.5), inputs(30)
+    logs = torch.tensor([[5.0, 0.0], [-9.0, 0.0]], dtype=torch.float64)
+    basis = prior.basis(X, logs)
+    assert bool(basis[0].isnan().all())
+    assert bool(basis[1].isfinite().all())
+    with pytest.raises(NumericalError, match="larger jitter"):
+        prior.fixed_at(logs[0]).basis(X)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: FourierPrior(torch.ones(3, 1, dtype=torch.int64)), TypeError, "floating point"),
+        (lambda: FourierPrior(torch.ones(3)), ValueError, r"\(M, D\)"),
+        (lambda: FourierPrior(torch.full((3, 1), math.nan)), ValueError, "finite"),
+        (lambda: FourierPrior(torch.ones(3, 1), 0.0), ValueError, "lengthscale must be positive"),
+        (lambda: FourierPrior(torch.ones(3, 1), torch.ones(2)), ValueError, "lengthscale"),
+        (lambda: FourierPrior(torch.ones(3, 1), 1.0, -1.0), ValueError, "amplitude must be positive"),
+        (lambda: FourierPrior(torch.ones(3, 1), 1.0, torch.ones(2)), ValueError, "one number"),
+        (lambda: FourierPrior(torch.ones(3, 1), prior_stddev=0.0), ValueError, "None to keep"),
+        (lambda: FourierPrior(torch.ones(3, 1), frequency_weights=torch.ones(2)), ValueError, r"shape \(3,\)"),
+        (lambda: FourierPrior.from_kernel(PeriodicKernel(), 1, 5), TypeError, "no registered spectral form"),
+        (lambda: FourierPrior.from_kernel(RBFKernel(batch_shape=torch.Size([2])), 1, 5), ValueError, "batch"),
+        (lambda: GPPrior(RBFKernel(batch_shape=torch.Size([2]))), ValueError, "batch"),
+        (lambda: GPPrior(RBFKernel(), jitter=0.0), ValueError, "jitter"),
+        (lambda: GPPrior(RBFKernel(), prior_stddev=-1.0), ValueError, "prior_stddev"),
+        (lambda: PRIORS["fourier"].fixed_at(torch.zeros(3)), ValueError, "2 finite logarithms"),
+        (lambda: PRIORS["exact"].fixed_at(torch.full((2,), math.inf)), ValueError, "2 finite logarithms"),
+    ],
+)
+def test_what_makes_no_prior_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def fourier_problem(batch=(2,), num_inputs=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    return normal(*batch, 3, 8), normal(*batch, 4, num_inputs), normal(5, num_inputs)
+
+
+def product(coefficients, frequencies, X):
+    return coefficients @ fourier_basis(frequencies, X)
+
+
+def test_fourier_bases_alternate_cosine_and_sine():
+    _, frequencies, X = fourier_problem(())
+    basis = fourier_basis(frequencies, X)
+    for m in range(4):
+        angles = X @ frequencies[m]
+        torch.testing.assert_close(basis[2 * m], angles.cos())
+        torch.testing.assert_close(basis[2 * m + 1], angles.sin())
+
+
+@given(seed=st.integers(0, 10**6), batch=st.sampled_from([(), (3,), (2, 3)]), num_inputs=st.integers(1, 3))
+@settings(max_examples=25)
+def test_values_and_gradients_are_those_of_the_product(seed, batch, num_inputs):
+    coefficients, frequencies, X = fourier_problem(batch, num_inputs, seed)
+    coefficients.requires_grad_()
+    frequencies.requires_grad_()
+    one, other = fourier_sum(coefficients, frequencies, X), product(coefficients, frequencies, X)
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    weight = torch.linspace(-1, 2, one.numel(), dtype=torch.float64).reshape(one.shape)
+    for mine, theirs in zip(
+        torch.autograd.grad((weight * one).sum(), (coefficients, frequencies)),
+        torch.autograd.grad((weight * other).sum(), (coefficients, frequencies)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11)
+
+
+def test_derivatives_of_every_kind():
+    """Reverse, twice reverse, forward, in both arguments and in one alone."""
+    coefficients, frequencies, X = fourier_problem()
+    for needs in ((True, True), (True, False), (False, True)):
+        arguments = [
+            part.clone().requires_grad_(need) for part, need in zip((coefficients, frequencies), needs, strict=True)
+        ]
+        call = lambda *parts: fourier_sum(*parts, X)  # noqa: E731
+        assert torch.autograd.gradcheck(call, arguments, check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(call, arguments)
+
+
+@pytest.mark.parametrize("transform", ["hessian", "vmap of grad", "grad of vmap"])
+def test_function_transforms(transform):
+    coefficients, frequencies, X = fourier_problem()
+
+    def of(what):
+        def call(rate, coefficient):
+            return what(coefficient, rate, X).square().sum().cos()
+
+        if transform == "hessian":
+            return torch.func.hessian(call)(frequencies[0], coefficients[0])
+        if transform == "vmap of grad":
+            return torch.func.vmap(torch.func.grad(call))(frequencies, coefficients)
+        return torch.func.grad(lambda frequencies: torch.func.vmap(call)(frequencies, coefficients).sum())(frequencies)
+
+    torch.testing.assert_close(of(fourier_sum), of(product), rtol=1e-10, atol=1e-10)

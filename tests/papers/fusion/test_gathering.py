@@ -1,0 +1,227 @@
+"""Experts of every kind in one fusion: rows that do not match, and experts that knew the rows."""
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from gpytorch.kernels import RBFKernel
+from sklearn.base import clone
+from sklearn.ensemble import BaggingRegressor, ExtraTreesRegressor, GradientBoostingRegressor, RandomForestRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeRegressor
+
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
+from gp_ensembles.papers.fusion import (
+    BHS,
+    PBHS,
+    ExpertPredictions,
+    ProductOfExperts,
+    TabulatedExpert,
+    fit_fusion,
+    fuse,
+    moment_forecast,
+    predict_experts,
+    quantile_forecast,
+    scale_regressors,
+)
+from gp_ensembles.papers.fusion.gathering import gather_experts, gather_predictions
+from gp_ensembles.papers.fusion.known_rows import known_rows
+from gp_ensembles.papers.fusion.weight_priors import weight_prior
+from gp_ensembles.papers.sparse import ExactGP as SparseExactGP
+from gp_ensembles.papers.sparse import SparseGP
+
+
+def rows(number, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(number, 1, generator=generator, dtype=torch.float64)
+    return X, (3.0 * X[:, 0]).sin() + 0.1 * torch.randn(number, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", [BHS, PBHS])
+def test_kinds_of_experts_in_one_fusion(kind):
+    X, y = rows(100)
+    gp = SingleTaskGP(X[:30], y[:30].unsqueeze(-1), covar_module=RBFKernel())
+    regressor = LinearRegression().fit(X[:30].numpy(), y[:30].numpy())
+    table = TabulatedExpert(X, y + 0.3, 0.1 * torch.ones_like(y))
+    model = kind(X[30:], y[30:], [gp, regressor, table])
+    assert len(model.experts) == 3
+    fitted = fit_fusion(model, generator=torch.Generator().manual_seed(0))
+    expected = fitted.predict(X[30:], predict_experts(model.experts, X[30:]))
+    torch.testing.assert_close(fitted.predict(X[30:]).mean, expected.mean)
+    with pytest.raises(ValueError, match="not in it"):
+        fitted.predict(X[:4] + 0.5)  # the table does not know them
+
+
+def test_a_fusion_of_forecasts_needs_forecasts_to_predict():
+    X, y = rows(50)
+    experts = [moment_forecast(y + 0.1, 0.2), quantile_forecast(torch.stack([y, y + 0.4], 1), [0.2, 0.8])]
+    fitted = fit_fusion(PBHS(X, y, experts), generator=torch.Generator().manual_seed(0))
+    assert fitted.model.experts == tuple(experts)
+    assert fitted.predict(X, experts).mean.shape == (50,)
+    with pytest.raises(
+        ValueError, match=r"experts \[0, 1\] are known by forecasts of other rows: give their predictions"
+    ):
+        fitted.predict(X)
+    with pytest.raises(ValueError, match=r"expert 1 is a forecast of 50 row\(s\), but there are 10 rows"):
+        fitted.predict(X[:10], [moment_forecast(y[:10], 0.2), experts[1]])
+    torch.testing.assert_close(fitted.predict(X, experts).mean, fitted.predict(X, experts).mean)
+
+
+def test_the_given_tables_are_those_of_before():
+    X, y = rows(50)
+    table = ExpertPredictions(torch.stack([y, y]) + 0.3, 0.1 + 0 * torch.stack([y, y]), 0 * torch.stack([y, y]))
+    one, other = PBHS(X, y, table), PBHS(X, y, [moment_forecast(y + 0.3, 0.1**0.5)] * 2)
+    theta = one.draw_prior(3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(one.log_joint(theta), other.log_joint(theta))
+
+
+@pytest.mark.parametrize(
+    ("experts", "message"),
+    [
+        (
+            lambda y: [moment_forecast(y[:19], 1.0), moment_forecast(y, 1.0)],
+            r"expert 0 is a forecast of 19 row\(s\), but",
+        ),
+        (
+            lambda y: [moment_forecast(y, 1.0), moment_forecast(y[:7], 1.0)],
+            r"expert 1 is a forecast of 7 .* are 20 rows",
+        ),
+        (lambda y: [], "at least one expert"),
+        (
+            lambda y: [ExpertPredictions(*(torch.ones(2, 20).double(),) * 3)],
+            r"expert 0 must be a forecast of one expert",
+        ),
+    ],
+)
+def test_rows_that_do_not_match(experts, message):
+    X, y = rows(20)
+    with pytest.raises(ValueError, match=message):
+        PBHS(X, y, experts(y))
+
+
+def test_targets_that_do_not_match():
+    X, y = rows(20)
+    with pytest.raises(ValueError, match=r"do not fit: \(20, 1\) and \(19,\)"):
+        PBHS(X, y[:19], [moment_forecast(y, 1.0)])
+    with pytest.raises(ValueError, match="need the inputs X"):
+        fuse([TabulatedExpert(X, y, torch.ones_like(y))], ProductOfExperts(), space="y")
+    with pytest.raises(ValueError, match="are 20 rows"):
+        fuse([moment_forecast(y, 1.0), moment_forecast(y[1:], 1.0)], ProductOfExperts(), space="y")
+    with pytest.raises(TypeError, match="cannot serve as an expert"):
+        gather_predictions(["a model"], X)
+
+
+@pytest.mark.parametrize("transform", [None, "normalize"])
+def test_warns_of_a_process_trained_on_the_rows_that_weigh_it(transform):
+    X, y = rows(30)
+    gp = SingleTaskGP(
+        4.0 * X, y.unsqueeze(-1), covar_module=RBFKernel(), input_transform=Normalize(1) if transform else None
+    )
+    gp.eval()
+    with pytest.warns(UserWarning, match="expert 0 was trained on 10 of the 20 rows"):
+        gather_experts([gp], torch.cat([4.0 * X[:10], 4.0 * X[10:20] + 0.01]), y[:20])
+
+
+def test_warns_of_errors_far_below_what_an_expert_says():
+    X, y = rows(40)
+    with pytest.warns(UserWarning, match="the errors of expert 1 on these rows are 0.1 of the deviations"):
+        PBHS(X, y, [moment_forecast(y + 0.2, 0.2), moment_forecast(y + 0.02, 0.2)])
+
+
+def test_the_default_prior_does_not_depend_on_units():
+    X, _ = rows(30)
+    one, other = weight_prior(X).basis(X), weight_prior(1000.0 * X).basis(1000.0 * X)
+    torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+    still = torch.cat([X, torch.ones_like(X)], 1)
+    assert bool(weight_prior(still).basis(still).isfinite().all())
+
+
+def test_the_warning_points_at_the_caller():
+    X, y = rows(40)
+    with pytest.warns(UserWarning, match="expert 0") as caught:
+        PBHS(X, y, [moment_forecast(y + 0.02, 0.2)])
+    assert caught[0].filename == __file__
+
+
+def test_forecasts_take_the_precision_of_the_inputs():
+    X, y = (part.float() for part in rows(40))
+    regressor = LinearRegression().fit(X[:10].numpy(), y[:10].numpy())
+    model = PBHS(X[10:], y[10:], [moment_forecast(y[10:].double() + 0.2, 0.2), regressor])
+    fitted = fit_fusion(model, generator=torch.Generator().manual_seed(0))
+    ahead = [moment_forecast(y[:10].double(), 0.2), model.experts[1]]
+    assert fitted.predict(X[:10], ahead).mean.dtype == torch.float32
+
+
+def test_errors_of_regressors_name_the_expert():
+    X, y = rows(40)
+    line, wide = LinearRegression().fit(X.numpy(), y.numpy()), torch.cat([X, X], 1)
+    beside = moment_forecast(y, 1.0)
+    with pytest.raises(ValueError, match=r"expert 1, a LinearRegression, does not predict .* not fitted"):
+        gather_experts([beside, LinearRegression()], X, y)
+    with pytest.raises(ValueError, match=r"expert 2, a LinearRegression, does not predict these rows of 2 column\(s\)"):
+        gather_experts([beside, beside, line], wide, y)
+    with pytest.raises(ValueError, match="expert 1, a LinearRegression, makes no errors"):
+        gather_experts([beside, line], X, torch.as_tensor(line.predict(X.numpy())))
+    with pytest.raises(ValueError, match="expert 1, a LinearRegression, does not predict"):
+        scale_regressors([line, LinearRegression()], X, y)
+
+
+PROCESSES = {
+    "exact": lambda X, y: SparseExactGP(X, y, RBFKernel()),
+    "knots": lambda X, y: SparseGP(X, y, X[:5], RBFKernel()),
+    "knots, transformed": lambda X, y: SparseGP(X, y, X[:5], RBFKernel(), input_transform=Normalize(1)),
+    "exact ensemble": lambda X, y: ExactEnsembleModel(X, y.unsqueeze(-1)),
+    "features": lambda X, y: EnsembleModel(X, y.unsqueeze(-1), generator=torch.Generator().manual_seed(0)),
+}
+
+
+@pytest.mark.parametrize("kind", PROCESSES)
+def test_warns_of_every_process_that_keeps_its_rows(kind):
+    X, y = rows(30)
+    y = 5.0 * y
+    model = PROCESSES[kind](X, y)
+    with pytest.warns(UserWarning, match="expert 1 was trained on 10 of the 20 rows"):
+        gather_experts([moment_forecast(y[:20] + 1.0, 1.0), model], torch.cat([X[:10], X[10:20] + 0.01]), y[:20])
+    assert known_rows(model, X + 0.01, y) == 0
+    assert known_rows(model, X[:1].expand(20, -1), y) == 0  # replicates of one design
+
+
+REGRESSORS = {
+    "forest": RandomForestRegressor(10, random_state=0),
+    "extra trees": ExtraTreesRegressor(5, random_state=0),
+    "tree": DecisionTreeRegressor(),
+    "bagging": BaggingRegressor(n_estimators=5, max_features=0.5, random_state=0),
+    "neighbors": make_pipeline(StandardScaler(), KNeighborsRegressor()),
+    "search": GridSearchCV(KNeighborsRegressor(), {"n_neighbors": [2, 3]}),
+    "process": GaussianProcessRegressor(alpha=0.01),
+    "kernel": KernelRidge(),
+}
+
+
+@pytest.mark.parametrize("kind", REGRESSORS)
+def test_warns_of_regressors_on_their_own_rows(kind):
+    """Half of the rows are their own; none of the rows that come after, not even where targets are rounded."""
+    X, y = rows(200)
+    X, y = torch.cat([X, X.cos()], 1), (100.0 * y).round() if kind == "forest" else y
+    model = clone(REGRESSORS[kind]).fit(X[:100].numpy(), y[:100].numpy())
+    with pytest.warns(UserWarning, match=r"expert 1 was trained on \d+ of the 100 rows"):
+        gather_experts([moment_forecast(y[50:150] + 1.0, 1.0), model], X[50:150], y[50:150])
+    with pytest.warns(UserWarning, match=r"expert 0, a \w+, was fitted to \d+ of these 100 rows") as caught:
+        scaled = scale_regressors([model], X[50:150], y[50:150])
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="expert 0 was trained on"):
+        gather_experts(scaled.experts, X[50:150], y[50:150])
+    gather_experts([model], X[100:], y[100:])  # warnings are errors
+
+
+def test_regressors_that_smooth_pass_unseen():
+    """As the documentation says."""
+    X, y = rows(100)
+    for kind in (LinearRegression(), GradientBoostingRegressor(), RandomForestRegressor(10, min_samples_leaf=5)):
+        assert known_rows(kind.fit(X.numpy(), y.numpy()), X, y) == 0

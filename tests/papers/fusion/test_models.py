@@ -1,0 +1,367 @@
+"""Log joint densities of the fusion models: golden values and gradients, brute force, symmetries, bad input."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Categorical, MixtureSameFamily, Normal
+
+from gp_ensembles.papers.fusion.experts import ExpertPredictions
+from gp_ensembles.papers.fusion.function_priors import FourierPrior, GPPrior
+from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
+
+# Names of the golden blocks.
+BLOCKS = {"mean": "mu", "log_scale": "ls", "weights": "w"}
+
+
+@pytest.fixture(scope="module")
+def joints(golden):
+    return {name: torch.as_tensor(value) for name, value in np.load(golden / "fusion_log_joints.npz").items()
+            if value.dtype.kind != "U"}  # fmt: skip
+
+
+def inputs(num_rows, num_inputs=1, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(num_rows, num_inputs, dtype=torch.float64, generator=generator) * 2 - 1
+
+
+def experts(num_experts, num_rows, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(3, num_experts, num_rows, dtype=torch.float64, generator=generator)
+    return ExpertPredictions(values[0], values[1].exp(), values[2].exp())
+
+
+def golden_model(name, joints, prior_stddev=None, scales=None):
+    """A model of the golden data; scales are logarithms of length scale and amplitude per prior."""
+    X, y = joints["x"].unsqueeze(-1), joints["y"]
+
+    def prior(kind):
+        frequencies = joints[f"omega_{kind}"].unsqueeze(-1)
+        return FourierPrior(frequencies, joints[f"ell_{kind}"], joints[f"amp_{kind}"], prior_stddev=prior_stddev)
+
+    predictions = ExpertPredictions(
+        joints["fixed_mu"].mT, (2 * joints["fixed_log_sigma"].mT).exp(), torch.zeros_like(joints["fixed_mu"].mT)
+    )
+    priors = (prior("mu"), prior("sigma"), prior("w"))
+    makers = {
+        "mogpe": lambda: MoGPE(X, y, 3, *priors),
+        "pogpe": lambda: PoGPE(X, y, 3, *priors),
+        "bhs": lambda: BHS(X, y, predictions, priors[2]),
+        "pbhs": lambda: PBHS(X, y, predictions, priors[2]),
+        "het": lambda: HetGP(X, y, *priors[:2]),
+    }
+    return makers[name]()
+
+
+def golden_theta(model, name, joints, what="z"):
+    return {block: joints[f"{name}_{what}_{BLOCKS[block]}"].mT for block in model.blocks if block in BLOCKS}
+
+
+def models(num_experts=3, prior_stddev=None):
+    """One model of each kind on data of two columns."""
+    X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
+    prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3, prior_stddev=prior_stddev)
+    exact = GPPrior(ScaleKernel(RBFKernel()).double(), prior_stddev=prior_stddev)
+    return {
+        "MoGPE": MoGPE(X, y, num_experts, prior, prior, prior),
+        "MoGPE, exact weights": MoGPE(X, y, num_experts, prior, prior, exact),
+        "PoGPE": PoGPE(X, y, num_experts, prior, prior, prior),
+        "BHS": BHS(X, y, experts(num_experts, 7), prior),
+        "BHS, exact weights": BHS(X, y, experts(num_experts, 7), exact),
+        "PBHS": PBHS(X, y, experts(num_experts, 7), prior),
+        "HetGP": HetGP(X, y, prior, prior),
+    }
+
+
+@pytest.mark.parametrize("name", ["mogpe", "pogpe", "bhs", "pbhs", "het"])
+def test_golden_log_joints_and_gradients(name, joints):
+    model = golden_model(name, joints)
+    theta = model.pack(golden_theta(model, name, joints)).requires_grad_()
+    torch.testing.assert_close(model.log_likelihood(theta), joints[f"{name}_pointwise_loglik"], rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(model.log_prior(theta), joints[f"{name}_log_prior_whitened"], rtol=1e-12, atol=0)
+    log_joint = model.log_joint(theta)
+    torch.testing.assert_close(log_joint, joints[f"{name}_log_joint_whitened"], rtol=1e-11, atol=0)
+    (gradient,) = torch.autograd.grad(log_joint, theta)
+    expected = model.pack(golden_theta(model, name, joints, "grad"))
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["mogpe", "pogpe", "bhs", "pbhs", "het"])
+def test_unwhitened_densities_differ_by_the_scales(name, joints):
+    """The density of the paper's coefficients psi = z a / sqrt(M) is that of z over the Jacobian."""
+    model = golden_model(name, joints)
+    theta = model.pack(golden_theta(model, name, joints))
+    jacobian = sum(
+        number * some.prior.num_coefficients(20) * (some.prior.log_hyperparameters[-1] - 0.5 * math.log(4))
+        for some in model.functions.values()
+        for number in (some.num_functions,)
+    )
+    torch.testing.assert_close(model.log_joint(theta) - jacobian, joints[f"{name}_log_joint_psi"], rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("name", ["mogpe", "pogpe"])
+def test_golden_log_joints_with_sampled_hyperparameters(name, joints):
+    model = golden_model(name, joints, prior_stddev=0.5)
+    logs = joints[f"{name}_hyper_values"]
+    blocks = golden_theta(model, name, joints)
+    for index, block in enumerate(BLOCKS):
+        blocks[f"{block}_hyperparameters"] = logs[2 * index : 2 * index + 2]
+    theta = model.pack(blocks).requires_grad_()
+    log_joint = model.log_joint(theta)
+    torch.testing.assert_close(log_joint, joints[f"{name}_hyper_log_joint"], rtol=1e-11, atol=0)
+    gradient = model.unpack(torch.autograd.grad(log_joint, theta)[0])
+    found = torch.cat([gradient[f"{block}_hyperparameters"] for block in BLOCKS])
+    torch.testing.assert_close(found, joints[f"{name}_hyper_grad"], rtol=1e-9, atol=1e-10)
+
+
+def test_golden_stacking_with_an_exact_process(golden):
+    exact = {name: torch.as_tensor(value) for name, value in np.load(golden / "fusion_bhs_exact_gp.npz").items()}
+    kernel = ScaleKernel(RBFKernel()).double()
+    kernel.outputscale, kernel.base_kernel.lengthscale = float(exact["amplitude"]) ** 2, float(exact["lengthscale"])
+    predictions = ExpertPredictions(
+        exact["fixed_mu"].mT, (2 * exact["fixed_log_sigma"].mT).exp(), torch.zeros_like(exact["fixed_mu"].mT)
+    )
+    prior = GPPrior(kernel, jitter=float(exact["jitter"]))
+    model = BHS(exact["x"].unsqueeze(-1), exact["y"], predictions, prior)
+    theta = model.pack({"weights": exact["u"].mT})
+    torch.testing.assert_close(model.log_likelihood(theta), exact["pointwise_loglik"], rtol=0, atol=1e-7)
+    # GPyTorch's squared distances lose a digit, and the small jitter makes eight of it.
+    torch.testing.assert_close(model.log_joint(theta), exact["log_joint_whitened"], rtol=1e-8, atol=0)
+
+
+def reference(model, theta):
+    """Log likelihoods from torch's distributions, one vector of parameters."""
+    values = model.values(theta)
+    if isinstance(model, BHS | PBHS):
+        predictions = experts(model.num_experts, 7)
+        mean, scale = predictions.mean, predictions.target_variance.sqrt()
+    else:
+        mean, scale = values["mean"], values["log_scale"].exp()
+    if isinstance(model, HetGP):
+        return Normal(mean[0], scale[0]).log_prob(model.y)
+    if isinstance(model, BHS | MoGPE):
+        logits = torch.zeros_like(mean)
+        if "weights" in values:
+            logits[:-1] = values["weights"]
+        return MixtureSameFamily(Categorical(logits=logits.mT), Normal(mean.mT, scale.mT)).log_prob(model.y)
+    weights = values["weights"].exp() / model.num_experts
+    precision = (weights / scale**2).sum(0)
+    return Normal((weights / scale**2 * mean).sum(0) / precision, precision.rsqrt()).log_prob(model.y)
+
+
+@pytest.mark.parametrize("num_experts", [1, 2, 4])
+@pytest.mark.parametrize("prior_stddev", [None, 0.3])
+@pytest.mark.parametrize("name", models())
+def test_densities_are_those_of_torch_distributions(name, prior_stddev, num_experts, generator):
+    """Against a re-implementation; many vectors of parameters at once are those vectors one by one."""
+    model = models(num_experts, prior_stddev)[name]
+    theta = model.draw_prior(6, generator=generator).reshape(2, 3, -1)
+    log_likelihood, log_prior, log_joint = model.log_likelihood(theta), model.log_prior(theta), model.log_joint(theta)
+    assert log_likelihood.shape == (2, 3, 7)
+    assert log_prior.shape == log_joint.shape == (2, 3)
+    prior = Normal(model.prior_mean, model.prior_stddev)
+    torch.testing.assert_close(log_prior, prior.log_prob(theta).sum(-1), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(log_joint, log_prior + log_likelihood.sum(-1), rtol=1e-12, atol=1e-12)
+    for i, j in ((0, 0), (1, 2)):
+        torch.testing.assert_close(log_likelihood[i, j], reference(model, theta[i, j]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", models())
+def test_gradient_of_the_sum_is_every_chains_own(name, generator):
+    """What a sampler relies on, and second derivatives for Laplace's approximation."""
+    model = models(2, 0.3)[name]
+    theta = model.draw_prior(3, generator=generator).requires_grad_()
+    (together,) = torch.autograd.grad(model.log_joint(theta).sum(), theta)
+    for chain in range(3):
+        one = theta[chain].detach().requires_grad_()
+        (alone,) = torch.autograd.grad(model.log_joint(one), one)
+        torch.testing.assert_close(together[chain], alone, rtol=1e-9, atol=1e-9)
+    assert torch.autograd.gradcheck(model.log_joint, (theta[0].detach().requires_grad_(),))
+    hessian = torch.autograd.functional.hessian(model.log_joint, theta[0].detach())
+    step = 1e-6 * torch.ones_like(one)
+    fine = [(theta[0] + sign * step).detach().requires_grad_() for sign in (1, -1)]
+    slopes = [torch.autograd.grad(model.log_joint(point), point)[0] for point in fine]
+    torch.testing.assert_close(hessian @ step, (slopes[0] - slopes[1]) / 2, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", models())
+def test_blocks_and_vectors_are_inverse(name, generator):
+    model = models(3, 0.3)[name]
+    theta = model.draw_prior(4, generator=generator)
+    blocks = model.unpack(theta)
+    assert {name: part.shape[1:] for name, part in blocks.items()} == {
+        name: torch.Size(shape) for name, shape in model.blocks.items()
+    }
+    assert torch.equal(model.pack(blocks), theta)
+    assert model.num_parameters == theta.shape[-1]
+
+
+def test_prior_draws_have_the_prior_moments(generator):
+    model = models(2, 0.3)["PBHS"]
+    theta = model.draw_prior(4000, generator=generator)
+    standard = (theta - model.prior_mean) / model.prior_stddev
+    assert float(standard.mean(0).abs().max()) < 5 / math.sqrt(4000)
+    assert float((standard.var(0) - 1).abs().max()) < 5 * math.sqrt(2 / 4000)
+    torch.testing.assert_close(
+        model.prior_mean[-2:], torch.tensor([0.5, 1.3], dtype=torch.float64).log(), rtol=1e-12, atol=0
+    )
+
+
+@given(seed=st.integers(0, 10**6), order=st.permutations(range(3)))
+@settings(max_examples=20)
+def test_models_do_not_mind_the_order_of_the_experts(seed, order):
+    """Permuted experts with permuted weights are the same model; in linear pools all but the last are free."""
+    generator = torch.Generator().manual_seed(seed)
+    X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
+    prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3)
+    predictions = experts(3, 7, seed)
+    permuted = ExpertPredictions(*(part[list(order)] for part in predictions))
+    for kind in (BHS, PBHS):
+        one, other = kind(X, y, predictions, prior), kind(X, y, permuted, prior)
+        theta = one.draw_prior(2, generator=generator)
+        weights = one.unpack(theta)["weights"]
+        if kind is BHS:
+            # Logits are known up to a function: that of the new last expert is taken off.
+            whole = torch.nn.functional.pad(weights, (0, 0, 0, 1))[:, list(order)]
+            weights = (whole - whole[:, -1:])[:, :-1]
+        else:
+            weights = weights[:, list(order)]
+        theta_other = other.pack({"weights": weights})
+        torch.testing.assert_close(one.log_likelihood(theta), other.log_likelihood(theta_other), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(
+            one.log_weights(theta, X)[:, list(order)], other.log_weights(theta_other, X), rtol=1e-10, atol=1e-10
+        )
+        if kind is PBHS:
+            torch.testing.assert_close(one.log_prior(theta), other.log_prior(theta_other))
+    for kind in (MoGPE, PoGPE):
+        model = kind(X, y, 3, prior, prior, prior)
+        blocks = model.unpack(model.draw_prior(2, generator=generator))
+        moved = {name: part[:, list(order)] for name, part in blocks.items() if name != "weights"}
+        logits = blocks["weights"]
+        if kind is MoGPE:
+            whole = torch.nn.functional.pad(logits, (0, 0, 0, 1))[:, list(order)]
+            moved["weights"] = (whole - whole[:, -1:])[:, :-1]
+        else:
+            moved["weights"] = logits[:, list(order)]
+        torch.testing.assert_close(
+            model.log_likelihood(model.pack(blocks)), model.log_likelihood(model.pack(moved)), rtol=1e-10, atol=1e-10
+        )
+
+
+def test_one_expert_in_a_linear_pool_leaves_nothing_to_learn():
+    model = models(1)["BHS"]
+    assert model.num_parameters == 0
+    theta = model.draw_prior(4)
+    expected = experts(1, 7).log_prob(model.y)
+    torch.testing.assert_close(model.log_likelihood(theta), expected.expand(4, 7))
+    torch.testing.assert_close(model.log_joint(theta), expected.sum().expand(4))
+    assert model.pack({}).shape == (0,)
+
+
+def test_one_expert_in_a_mixture_is_the_single_process(generator):
+    """MoGPE of one expert is the heteroscedastic process; PoGPE has a weight more, zero here."""
+    single, mixture, product = (models(1)[name] for name in ("HetGP", "MoGPE", "PoGPE"))
+    theta = single.draw_prior(3, generator=generator)
+    torch.testing.assert_close(mixture.log_joint(theta), single.log_joint(theta))
+    none = theta.new_zeros(3, product.num_parameters - single.num_parameters)
+    torch.testing.assert_close(product.log_likelihood(torch.cat([theta, none], -1)), single.log_likelihood(theta))
+
+
+@pytest.mark.parametrize("name", ["PBHS", "PoGPE"])
+def test_prior_weights_have_median_and_mean_as_said(name, generator):
+    """Median 1 / K; mean exp(a^2 / 2) / K, not the 1 / K that the paper says."""
+    model, X = models(4)[name], inputs(2, 2, seed=6)
+    weights = model.log_weights(model.draw_prior(20000, generator=generator), X).exp()
+    amplitude = 1.3
+    error = 4 * 0.5 * math.sqrt(2 * math.pi) * amplitude / math.sqrt(20000)  # of the median of a log-normal
+    assert float((weights.median(0).values.log() + math.log(4)).abs().max()) < error
+    spread = math.sqrt(math.expm1(amplitude**2)) / math.sqrt(20000)
+    assert float((weights.mean(0) * 4 / math.exp(amplitude**2 / 2) - 1).abs().max()) < 5 * spread
+
+
+@pytest.mark.parametrize("name", models())
+def test_single_precision_agrees(name, generator):
+    double = models(3)[name]
+    X, y = double.X.float(), double.y.float()
+    prior = FourierPrior((inputs(3, 2, seed=1) * 3).float(), 0.5, 1.3)
+    exact = GPPrior(ScaleKernel(RBFKernel()), jitter=1e-6)
+    predictions = ExpertPredictions(*(part.float() for part in experts(3, 7)))
+    single = {
+        "MoGPE": lambda: MoGPE(X, y, 3, prior, prior, prior),
+        "MoGPE, exact weights": lambda: MoGPE(X, y, 3, prior, prior, exact),
+        "PoGPE": lambda: PoGPE(X, y, 3, prior, prior, prior),
+        "BHS": lambda: BHS(X, y, predictions, prior),
+        "BHS, exact weights": lambda: BHS(X, y, predictions, exact),
+        "PBHS": lambda: PBHS(X, y, predictions, prior),
+        "HetGP": lambda: HetGP(X, y, prior, prior),
+    }[name]()
+    theta = double.draw_prior(2, generator=generator)
+    found = single.log_joint(theta.float())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), double.log_joint(theta), rtol=1e-3, atol=1e-2)
+
+
+def test_extreme_parameters_lose_no_digit():
+    """A pool of a tiny and a huge scale, by exact arithmetic on logarithms."""
+    X, y = torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    prior = FourierPrior(torch.ones_like(X))
+    product, mixture = PoGPE(X, y, 2, prior, prior, prior), MoGPE(X, y, 2, prior, prior, prior)
+    blocks = {name: X.new_zeros(2, 2) for name in BLOCKS}
+    blocks["log_scale"][:, 0] = X.new_tensor([-300.0, 20.0])  # the cosine at zero is one
+    found = product.log_likelihood(product.pack(blocks))
+    torch.testing.assert_close(found, y + 300 - 0.5 * math.log(2) - 0.5 * math.log(2 * math.pi), rtol=1e-14, atol=0)
+    blocks["weights"] = X.new_tensor([[-800.0, 0.0]])
+    found = mixture.log_likelihood(mixture.pack(blocks))
+    torch.testing.assert_close(found, y - 20 - 0.5 * math.log(2 * math.pi), rtol=1e-14, atol=0)
+
+
+def refusals():
+    X, y, prior = inputs(5), inputs(5, seed=2).squeeze(-1), FourierPrior(torch.ones(2, 1, dtype=torch.float64))
+    good = experts(2, 5)
+    nan = y.clone()
+    nan[3] = math.nan
+    zero = ExpertPredictions(good.mean, good.variance.clone(), good.noise)
+    zero.variance[1, 2] = 0.0
+    model = BHS(X, y, good, prior)
+    joint = HetGP(X, y, prior, prior)
+    return {
+        "no rows": (lambda: HetGP(X[:0], y[:0], prior, prior), ValueError, "do not fit"),
+        "lengths": (lambda: HetGP(X, y[:4], prior, prior), ValueError, "do not fit"),
+        "dtypes": (lambda: HetGP(X, y.float(), prior, prior), ValueError, "share a real dtype"),
+        "nan target": (lambda: HetGP(X, nan, prior, prior), ValueError, "targets must be finite, but row 3"),
+        "nan input": (lambda: HetGP(nan[:, None], y, prior, prior), ValueError, "inputs must be finite, but row 3"),
+        "prior": (lambda: HetGP(X.float(), y.float(), prior, prior), TypeError, "same dtype and device"),
+        "columns": (lambda: HetGP(torch.cat([X, X], -1), y, prior, prior), ValueError, r"1 column\(s\)"),
+        "no expert": (lambda: MoGPE(X, y, 0, prior, prior, prior), ValueError, "num_experts must be at least 1"),
+        "zero variance": (lambda: BHS(X, y, zero, prior), ValueError, "expert 1 has 0 at row 2"),
+        "other rows": (lambda: PBHS(X, y, experts(2, 4), prior), ValueError, r"\(K, 5\)"),
+        "other dtype": (
+            lambda: PBHS(X, y, ExpertPredictions(*(part.float() for part in good)), prior), ValueError, "torch.float64"
+        ),
+        "theta": (lambda: model.log_joint(X.new_zeros(3)), ValueError, "4 parameters"),
+        "theta of no axis": (lambda: model.log_likelihood(X.new_zeros(())), ValueError, "4 parameters"),
+        "blocks": (lambda: model.pack({"mean": X}), ValueError, "weights"),
+        "no predictions": (lambda: model.predictive(X.new_zeros(2, 4), X), ValueError, "predict_experts"),
+        "fewer experts": (
+            lambda: model.predictive(X.new_zeros(2, 4), X, experts(1, 5)), ValueError, r"\(2, 5\)"
+        ),
+        "needless": (lambda: joint.predictive(X.new_zeros(2, 8), X, good), ValueError, "learns its experts"),
+        "no draws": (lambda: joint.predictive(X.new_zeros(0, 8), X), ValueError, "S at least 1"),
+        "one vector": (lambda: joint.predictive(X.new_zeros(8), X), ValueError, r"\(S, P\)"),
+        "draw weights": (
+            lambda: joint.predictive(X.new_zeros(2, 8), X, draw_log_weights=y), ValueError, "2 draws need"
+        ),
+        "new columns": (lambda: joint.predictive(X.new_zeros(2, 8), X[:, :0]), ValueError, "as in training"),
+        "new nan": (lambda: joint.predictive(X.new_zeros(2, 8), nan.unsqueeze(-1)), ValueError, "row 3"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", refusals())
+def test_bad_input_is_refused_clearly(name):
+    call, error, message = refusals()[name]
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,235 @@
+"""Pools against golden numbers, extremes from 60-digit arithmetic, numerical integration, and bad input."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from gp_ensembles.numerics import mixtures, normal
+from gp_ensembles.papers.fusion.pools import linear_pool, log_linear_pool
+
+DTYPE = torch.float64
+
+
+def read(folder, name):
+    with np.load(folder / name) as archive:
+        return {key: torch.tensor(value, dtype=DTYPE) for key, value in archive.items()}
+
+
+def close(found, expected, tolerance=1e-10):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def pools(golden):
+    return read(golden, "fusion_pools.npz")
+
+
+def experts_first(numbers):
+    return numbers["mu"].mT, (2 * numbers["log_sigma"].mT).exp()
+
+
+def some_experts(K=3, N=4, draws=(), seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (*draws, K, N)
+    mean = torch.randn(shape, dtype=DTYPE, generator=generator)
+    variance = torch.rand(shape, dtype=DTYPE, generator=generator) + 0.1
+    log_weights = torch.randn(shape, dtype=DTYPE, generator=generator)
+    return mean, variance, log_weights
+
+
+def test_golden_linear(pools):
+    pool = linear_pool(*experts_first(pools), pools["logits"].mT)
+    close(pool.mean, pools["linear_mean"])
+    close(pool.variance, pools["linear_var"])
+    close(pool.log_prob(pools["y"].mT), pools["linear_logpdf"].mT)
+    close(pool.cdf(pools["y"].mT), pools["linear_cdf"].mT)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "simplex"),
+    [
+        ("loglinear_simplex", "logits", True),
+        ("loglinear", "log_w_unconstrained", False),
+    ],
+)
+def test_golden_log_linear(pools, name, weights, simplex):
+    mean, variance = experts_first(pools)
+    log_weights = pools[weights].mT
+    pool = log_linear_pool(mean, variance, log_weights, simplex=simplex)
+    close(pool.mean, pools[f"{name}_mean"])
+    close(pool.variance, pools[f"{name}_var"])
+    close(pool.log_c, pools[f"{name}_log_c"])
+    close(pool.log_prob(pools["y"].mT), pools[f"{name}_logpdf"].mT)
+
+
+def test_golden_extremes(golden):
+    numbers = read(golden, "fusion_pools_extreme.npz")
+    mean, variance = experts_first(numbers)
+    linear = linear_pool(mean, variance, numbers["log_w"].mT)
+    close(linear.log_prob(numbers["y"]), numbers["linear_logpdf_softmax_weights"], 1e-8)
+    pool = log_linear_pool(mean, variance, numbers["log_w"].mT)
+    torch.testing.assert_close(pool.mean, numbers["loglinear_mean"], rtol=1e-8, atol=1e-40)
+    close(-pool.log_variance, numbers["loglinear_log_precision"], 1e-8)
+    torch.testing.assert_close(pool.log_prob(numbers["y"]), numbers["loglinear_logpdf"], rtol=1e-8, atol=0)
+
+
+def test_weights_beyond_the_range_of_numbers():
+    mean = torch.tensor([[0.0], [3.0]], dtype=DTYPE)
+    variance = torch.tensor([[1e-300], [2e-300]], dtype=DTYPE)
+    log_weights = torch.tensor([900.0, 900.0], dtype=DTYPE)  # w / v overflows
+    pool = log_linear_pool(mean, variance, log_weights)
+    close(pool.mean, torch.ones(1, dtype=DTYPE))
+    close(pool.log_variance, torch.tensor([math.log(1e-300 / 1.5) - 900], dtype=DTYPE))
+
+
+def test_log_c_in_40_digits():
+    mean, variance, log_weights = (
+        torch.tensor(v, dtype=DTYPE)
+        for v in (
+            [[1e6], [1e6 + 1e-3], [1e6 - 2e-3]],
+            [[1e-2], [3e-2], [2e4]],
+            [-1.0, 0.5, 3.0],
+        )
+    )
+    pool = log_linear_pool(mean, variance, log_weights)
+    with mpmath.workdps(40):
+        parts = [
+            (mpmath.exp(w), 1 / mpmath.mpf(v), mpmath.mpf(m))
+            for w, v, m in torch.stack([log_weights, variance[:, 0], mean[:, 0]], 1).tolist()
+        ]
+        total = sum(w * t for w, t, _ in parts)
+        center = sum(w * t * m for w, t, m in parts) / total
+        own = sum(w * (mpmath.log(t / (2 * mpmath.pi)) - t * (center - m) ** 2) for w, t, m in parts)
+        log_c = (mpmath.log(total / (2 * mpmath.pi)) - own) / 2
+        assert float(pool.mean) == pytest.approx(float(center), rel=1e-15)
+        assert float(pool.log_c) == pytest.approx(float(log_c), rel=1e-9)
+
+
+def test_log_linear_density_is_the_normalized_product():
+    mean, variance, log_weights = some_experts()
+    pool = log_linear_pool(mean, variance, log_weights)
+    y = torch.linspace(-3, 3, 7, dtype=DTYPE).unsqueeze(-1)
+    product = (log_weights.exp() * normal.log_prob(y.unsqueeze(-2), mean, variance)).sum(-2)
+    close(pool.log_prob(y), product + pool.log_c)
+    grid = torch.linspace(-60, 60, 200001, dtype=DTYPE).unsqueeze(-1)
+    mass = torch.trapezoid(pool.log_prob(grid).exp(), grid, dim=0)
+    close(mass, torch.ones(4, dtype=DTYPE))
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10**6), K=st.integers(1, 5), shift=st.floats(-1e3, 1e3))
+def test_identities(seed, K, shift):
+    mean, variance, log_weights = some_experts(K, 3, seed=seed)
+    order = torch.randperm(K, generator=torch.Generator().manual_seed(seed))
+    y = mean[0] + 0.3
+    for pool in (linear_pool, lambda *a: log_linear_pool(*a, simplex=True)):
+        one = pool(mean, variance, log_weights)
+        close(pool(mean[order], variance[order], log_weights[order]).log_prob(y), one.log_prob(y))
+        close(pool(mean, variance, log_weights + shift).log_prob(y), one.log_prob(y), 1e-9)
+        # An expert that stands twice with half its weight is one expert.
+        twice = [torch.cat([v, v[:1]]) for v in (mean, variance, log_weights)]
+        twice[2][[0, -1]] -= math.log(2)
+        close(pool(*twice).log_prob(y), one.log_prob(y))
+    simplex = log_linear_pool(mean, variance, log_weights, simplex=True)
+    assert bool((simplex.log_c >= -1e-12).all())  # Hölder's inequality
+    # Weights that sum to one: never surer than the surest, and agreeing experts stay as they are.
+    assert bool((simplex.variance >= variance.amin(0) * (1 - 1e-12)).all())
+    same = log_linear_pool(mean[:1].expand(K, 3), variance[:1].expand(K, 3), log_weights, simplex=True)
+    assert torch.equal(same.mean, mean[0])
+    close(same.variance, variance[0])
+    close(same.log_c, torch.zeros(3, dtype=DTYPE))
+
+
+def test_one_expert():
+    mean, variance, _ = some_experts(1)
+    weight = torch.full((1,), -3.0, dtype=DTYPE)
+    close(linear_pool(mean, variance, weight).variance, variance[0])
+    close(log_linear_pool(mean, variance, weight, simplex=True).log_variance, variance[0].log())
+    close(log_linear_pool(mean, variance, weight).variance, variance[0] * math.exp(3))
+
+
+def test_no_weight_is_no_expert():
+    mean, variance, log_weights = some_experts()
+    log_weights[1] = -torch.inf
+    rest = [0, 2]
+    y = torch.zeros(4, dtype=DTYPE)
+    for pool in (linear_pool, log_linear_pool):
+        expected = pool(mean[rest], variance[rest], log_weights[rest]).log_prob(y)
+        close(pool(mean, variance, log_weights).log_prob(y), expected)
+    close(
+        log_linear_pool(mean, variance, log_weights).log_c,
+        log_linear_pool(mean[rest], variance[rest], log_weights[rest]).log_c,
+    )
+
+
+def test_draws_are_averaged():
+    mean, variance, log_weights = some_experts(draws=(2, 5))
+    y = torch.linspace(-1, 1, 4, dtype=DTYPE)
+    pool = linear_pool(mean, variance, log_weights)
+    assert pool.component_mean.shape == (30, 4)
+    each = mixtures.log_prob(log_weights.log_softmax(-2), mean, variance, y)
+    close(pool.log_prob(y), each.flatten(0, 1).logsumexp(0) - math.log(10))
+
+
+def test_draws_of_weights_only():
+    mean, variance, _ = some_experts()
+    _, _, log_weights = some_experts(draws=(6,))
+    y = torch.zeros(4, dtype=DTYPE)
+    expected = linear_pool(mean, variance, log_weights.softmax(-2).mean(0).log())  # Eq. (15) = Eq. (16)
+    close(linear_pool(mean, variance, log_weights).log_prob(y), expected.log_prob(y))
+    pool = log_linear_pool(mean, variance, log_weights)
+    assert pool.mean.shape == (6, 4)
+    close(log_linear_pool(mean, variance, log_weights[0]).variance, pool.variance[0])
+
+
+def test_gradients():
+    mean, variance, log_weights = (v.requires_grad_() for v in some_experts(3, 2))
+    y = torch.tensor([0.3, -0.2], dtype=DTYPE)
+
+    def value(mean, variance, log_weights):
+        pool = log_linear_pool(mean, variance, log_weights)
+        return pool.log_prob(y), pool.log_c, linear_pool(mean, variance, log_weights).log_prob(y)
+
+    assert gradcheck(value, (mean, variance, log_weights))
+
+
+def test_float32_stays():
+    mean, variance, log_weights = (v.float() for v in some_experts())
+    assert log_linear_pool(mean, variance, log_weights).log_c.dtype == torch.float32
+    assert linear_pool(mean, variance, log_weights).mean.dtype == torch.float32
+
+
+def spoil(values, at, value):
+    values = values.clone()
+    values[at] = value
+    return values
+
+
+@pytest.mark.parametrize("pool", [linear_pool, log_linear_pool])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m, v, w: (m, spoil(v, (1, 2), 0.0), w), "expert 1 has 0 at row 2"),
+        (lambda m, v, w: (m, spoil(v, (0, 3), -1.0), w), "expert 0 has -1 at row 3"),
+        (lambda m, v, w: (m, spoil(v, (0, 3), torch.nan), w), "expert 0 has nan at row 3"),
+        (lambda m, v, w: (spoil(m, (2, 0), torch.inf), v, w), "means must be finite: expert 2 has inf at row 0"),
+        (lambda m, v, w: (m, v[:, :3], w), "same shape"),
+        (lambda m, v, w: (m[:0], v[:0], w[:0]), "at least one expert"),
+        (lambda m, v, w: (m, v, w[:, :3]), "log weights must have shape"),
+        (lambda m, v, w: (m, v, w[:2]), "log weights must have shape"),
+        (lambda m, v, w: (m, v, w[:1]), "log weights must have shape"),
+        (lambda m, v, w: (m, v, w.mT), "log weights must have shape"),
+        (lambda m, v, w: (m, v, spoil(w, (0, 0), torch.nan)), "NaN or plus infinity"),
+        (lambda m, v, w: (m, v, spoil(w, (slice(None), 0), -torch.inf)), "no expert left"),
+        (lambda m, v, w: (m.expand(2, 3, 4), spoil(v.expand(2, 3, 4), (1, 2, 3), 0.0), w), r"batch entry \(1,\)"),
+    ],
+)
+def test_bad_input(pool, change, message):
+    with pytest.raises(ValueError, match=message):
+        pool(*change(*some_experts()))

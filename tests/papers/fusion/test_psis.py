@@ -1,0 +1,188 @@
+"""Pareto-smoothed importance sampling: numbers of another library, closed forms, tails, bad input."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import genpareto
+
+from gp_ensembles.numerics.pareto import smooth_weights
+from gp_ensembles.papers.fusion.psis import psis_loo
+
+F64 = torch.float64
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=generator(seed), dtype=F64)
+
+
+def golden():
+    with np.load(GOLDEN / "fusion_psis.npz") as file:
+        return {key: torch.as_tensor(file[key]) for key in file.files if file[key].dtype == np.float64}
+
+
+def test_numbers_of_arviz():
+    frozen = golden()
+    log_likelihood = frozen["log_lik"].mT
+    found = psis_loo(log_likelihood)
+    torch.testing.assert_close(found.log_prob, frozen["loo_pointwise"], rtol=1e-11, atol=0.0)
+    torch.testing.assert_close(found.pareto_k, frozen["pareto_k"], rtol=1e-11, atol=0.0)
+    weights = smooth_weights(-log_likelihood).log_weights
+    torch.testing.assert_close(weights.mT, frozen["smoothed_log_weights"], rtol=1e-11, atol=0.0)
+
+
+def smoothed_by_hand(ratios, length):
+    """Pareto smoothing of one column, draw by draw in numpy and scipy: log weights and k."""
+    x = np.sort(ratios.numpy() - ratios.numpy().max())
+    cutoff = math.exp(x[-length - 1])
+    excess = np.exp(x[-length:]) - cutoff
+    # Zhang and Stephens (2009): posterior mean of b = k / scale over a grid, whose weights are profile likelihoods.
+    quartile, largest = excess[math.floor(length / 4 + 0.5) - 1], excess[-1]
+    num_points = 30 + math.floor(math.sqrt(length))
+    points = [1 / largest + (1 - math.sqrt(num_points / (i + 0.5))) / (3 * quartile) for i in range(num_points)]
+    shapes = [float(np.mean(np.log1p(-b * excess))) for b in points]
+    profiles = np.array([length * (math.log(-b / k) - k - 1) for b, k in zip(points, shapes, strict=True)])
+    posterior = np.exp(profiles - profiles.max()) / np.exp(profiles - profiles.max()).sum()
+    posterior = np.where(posterior < 10 * np.finfo(float).eps, 0.0, posterior)
+    b = float(posterior @ np.array(points) / posterior.sum())
+    k = float(np.mean(np.log1p(-b * excess)))
+    scale, shrunk = -k / b, (length * k + 5) / (length + 10)
+    tail = genpareto.ppf((np.arange(length) + 0.5) / length, shrunk, scale=scale)
+    x[-length:] = np.minimum(np.log(tail + cutoff), 0.0)
+    return x - np.log(np.exp(x).sum()), shrunk
+
+
+# ceil(min(0.2 S, 3 sqrt(S / r))) by hand: a fifth of the draws up to S = 225 / r, 3 sqrt(S / r) beyond.
+@pytest.mark.parametrize(
+    ("num_draws", "efficiency", "length"),
+    [
+        (25, 1.0, 5),
+        (60, 1.0, 12),
+        (100, 1.0, 20),
+        (151, 1.0, 31),
+        (224, 1.0, 45),
+        (500, 1.0, 68),
+        (400, 0.5, 80),
+        (500, 0.5, 95),
+        (50, 4.0, 10),
+        (100, 4.0, 15),
+    ],
+)
+def test_the_tail_of_few_draws_is_a_fifth_of_them(num_draws, efficiency, length):
+    """The rule of Vehtari et al. (2024) and ArviZ; results are those of a plain loop, and only the tail changes."""
+    ratios = 1.5 * normal(num_draws, 1, seed=num_draws)
+    weights, pareto_k = smooth_weights(ratios, efficiency=efficiency)
+    expected, shape = smoothed_by_hand(ratios[:, 0], length)
+    assert float(pareto_k) == pytest.approx(shape, rel=1e-9)
+    order = ratios[:, 0].argsort()
+    np.testing.assert_allclose(weights[order, 0].numpy(), expected, rtol=1e-9)
+    moved = (weights - ratios)[order, 0]
+    below, tail = moved[:-length], moved[-length:-1]  # the largest may have been cut to what it was
+    assert float(below.max() - below.min()) < 1e-12
+    assert bool(((tail - below[0]).abs() > 1e-9).all())
+
+
+def test_leave_one_out_of_a_conjugate_model():
+    # y_n ~ N(theta, 1), flat prior: p(y_n | y_-n) is normal with the mean of the others and variance 1 + 1 / (N - 1).
+    y = normal(12, seed=1)
+    theta = y.mean() + normal(20000, 1, seed=2) / math.sqrt(12)
+    found = psis_loo(-0.5 * (y - theta).square() - 0.5 * math.log(2 * math.pi))
+    others = (y.sum() - y) / 11
+    variance = 1.0 + 1.0 / 11
+    expected = -0.5 * (y - others).square() / variance - 0.5 * math.log(2 * math.pi * variance)
+    torch.testing.assert_close(found.log_prob, expected, rtol=0.0, atol=0.02)
+    assert (found.pareto_k < 0.7).all()
+    assert bool((found.pareto_k <= 0.7).all())
+    assert abs(float((found.log_prob - expected).sum())) < 0.05
+
+
+@pytest.mark.parametrize("shape", [0.2, 0.5, 0.9])
+def test_the_shape_of_a_pareto_tail_is_found(shape):
+    uniform = torch.rand(100_000, 1, generator=generator(3), dtype=F64)
+    found = smooth_weights(-shape * uniform.log())  # ratios u^(-k) have a tail of shape k
+    assert abs(float(found.pareto_k) - shape) < 0.12
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**31), st.integers(1, 400), st.floats(0.1, 5.0), st.floats(-1e3, 1e3))
+def test_weights_are_normalized_and_keep_their_order(seed, count, spread, shift):
+    ratios = spread * normal(count, 3, seed=seed)
+    weights, shapes = smooth_weights(ratios)
+    torch.testing.assert_close(weights.logsumexp(0), weights.new_zeros(3), rtol=0.0, atol=1e-12)
+    order = ratios.argsort(0)
+    assert (weights.gather(0, order).diff(dim=0) >= -1e-12).all()
+    moved = smooth_weights(ratios + shift)
+    torch.testing.assert_close(moved.log_weights, weights, rtol=0.0, atol=1e-8)
+    assert shapes.shape == (3,)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**31), st.floats(0.2, 1.0))
+def test_columns_and_leading_axes_are_done_one_by_one(seed, efficiency):
+    ratios = normal(2, 120, 3, seed=seed)
+    together = smooth_weights(ratios, efficiency=efficiency)
+    for chain in range(2):
+        for column in range(3):
+            alone = smooth_weights(ratios[chain, :, column : column + 1], efficiency=efficiency)
+            torch.testing.assert_close(together.log_weights[chain, :, column], alone.log_weights[:, 0])
+            torch.testing.assert_close(together.pareto_k[chain, column], alone.pareto_k[0])
+
+
+def test_ties_few_draws_and_equal_weights():
+    equal = smooth_weights(torch.zeros(100, 2, dtype=F64))
+    torch.testing.assert_close(equal.log_weights, torch.full((100, 2), -math.log(100), dtype=F64))
+    assert (equal.pareto_k == math.inf).all()
+    assert (smooth_weights(normal(10, 1)).pareto_k == math.inf).all()
+    two_values = torch.cat([torch.zeros(90, 1, dtype=F64), torch.ones(10, 1, dtype=F64)])
+    tied = smooth_weights(two_values)
+    assert tied.log_weights.isfinite().all()
+    mixed = smooth_weights(torch.cat([normal(200, 1), torch.full((200, 1), -torch.inf, dtype=F64)]))
+    assert not mixed.log_weights.isnan().any()
+    assert mixed.pareto_k.isfinite().all()
+
+
+def test_extreme_ratios_do_not_overflow():
+    found = smooth_weights(torch.tensor([1e4, 1e300, -1e300, 0.0] * 50, dtype=F64).unsqueeze(-1))
+    assert not found.log_weights.isnan().any()
+
+
+def test_unreliable_observations_are_counted():
+    found = psis_loo(golden()["log_lik"].mT)
+    assert int((~(found.pareto_k <= 0.7)).sum()) == 5
+    chains = psis_loo(golden()["log_lik"].mT.unflatten(0, (4, 500)))
+    assert chains.log_prob.sum(-1).shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "message"),
+    [
+        (torch.tensor([[0.0], [math.nan]], dtype=F64), "finite"),
+        (torch.tensor([[0.0], [math.inf]], dtype=F64), "finite"),
+        (torch.full((5, 1), -math.inf, dtype=F64), "ratio of zero"),
+        (torch.zeros(5, dtype=F64), "shape"),
+        (torch.zeros(0, 5, dtype=F64), "shape"),
+    ],
+)
+def test_bad_ratios_are_refused(ratios, message):
+    with pytest.raises(ValueError, match=message):
+        smooth_weights(ratios)
+
+
+def test_other_bad_input_is_refused():
+    with pytest.raises(ValueError, match="efficiency"):
+        smooth_weights(normal(50, 1), efficiency=0.0)
+    with pytest.raises(ValueError, match="log likelihoods must be finite"):
+        psis_loo(torch.tensor([[0.0], [-math.inf]], dtype=F64))
+
+
+def test_no_observations_are_no_problem():
+    assert psis_loo(normal(50, 0)).log_prob.shape == (0,)

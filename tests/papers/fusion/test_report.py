@@ -1,0 +1,137 @@
+"""Reports: what chains that agree, differ or diverge are said to be, and what no permutation changes."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+from gp_ensembles.papers.fusion.chees import HMCSettings
+from gp_ensembles.papers.fusion.diagnostics import mean_ess, rank_rhat
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
+from gp_ensembles.papers.fusion.inference import ChainDiagnostics, InferenceReport, chain_diagnostics
+from gp_ensembles.papers.fusion.mcmc import HMC, chain_log_likelihood
+from gp_ensembles.papers.fusion.models import MoGPE
+from gp_ensembles.papers.fusion.psis import psis_loo
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def chains(**changes) -> ChainDiagnostics:
+    """A report without blame, but for the changes."""
+    one = torch.ones(4, dtype=torch.float64)
+    whole = {
+        "rhat_log_joint": one[0],
+        "rhat_log_density": one,
+        "ess_log_joint": 100 * one[0],
+        "ess_log_density": 100 * one,
+        "loo": -one,
+        "pareto_k": torch.zeros(4, 10, dtype=torch.float64),
+        "weights": one / 4,
+        "divergences": torch.zeros(4, dtype=torch.int64),
+        "energy_bfmi": one,
+    }
+    return ChainDiagnostics(**(whole | changes))
+
+
+def test_nothing_to_complain_about():
+    assert chains().cautions() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rhat_log_joint": torch.tensor(1.2)}, r"chains differ \(rank R-hat up to 1.20\).*more chains"),
+        ({"rhat_log_density": torch.tensor([1.0, 1.5, math.nan])}, "up to 1.50"),
+        ({"pareto_k": torch.full((4, 10), 0.9)}, r"100.0% of the leave-one-out densities.*EqualChains"),
+        ({"energy_bfmi": torch.tensor([1.0, 0.1, 1.0, 1.0])}, r"chains \[1\] move slowly"),
+    ],
+)
+def test_complaints(changes, message):
+    import re
+
+    (found,) = chains(**changes).cautions()
+    assert re.search(message, found)
+
+
+def test_chains_without_weight_do_not_count():
+    """Unreliable densities of a chain that has no part in the result are no matter."""
+    pareto_k = torch.zeros(4, 10, dtype=torch.float64)
+    pareto_k[2] = 2.0
+    weights = torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=torch.float64)
+    assert chains(pareto_k=pareto_k, weights=weights).unreliable == 0
+    assert chains(pareto_k=pareto_k).unreliable == pytest.approx(0.25)
+
+
+def test_shapes_that_are_not_numbers_are_unreliable():
+    assert chains(pareto_k=torch.full((4, 10), math.nan, dtype=torch.float64)).unreliable == 1
+
+
+def test_summary():
+    report = InferenceReport(
+        "HMC", 2.0, 50, torch.tensor([-1.0, -3.0]), diagnostics=chains(), cautions=("something is odd",)
+    )
+    lines = report.summary().splitlines()
+    assert lines[0] == "HMC: 2.0 s, 50 gradients of all chains, log joint -1.0 at best"
+    assert "4 chains, 4 with weight; rank R-hat up to 1.00" in lines[1]
+    assert lines[-1] == "caution: something is odd"
+    assert "converge" not in report.summary()
+    assert InferenceReport("MAP", 0.0, 0, torch.zeros(0)).summary().endswith("log joint nan at best")
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
+    y = torch.where(torch.arange(40) % 2 == 0, X.squeeze(-1), -X.squeeze(-1))
+    y = y + 0.1 * torch.randn(40, dtype=torch.float64, generator=seeded())
+    prior = FourierPrior(torch.randn(3, 1, dtype=torch.float64, generator=seeded(1)))
+    model = MoGPE(X, y, 2, prior, prior, prior)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = HMC(6, HMCSettings(num_draws=60, num_warmup=60)).infer(model, generator=seeded())
+    return model, found
+
+
+def test_chain_report_of_a_mixture(mixture):
+    """Every entry from its definition."""
+    model, found = mixture
+    report, draws = found.report.diagnostics, found.chains
+    likelihood = chain_log_likelihood(model, draws.theta)
+    torch.testing.assert_close(likelihood.sum(-1) + model.log_prior(draws.theta), draws.log_density)
+    loo = psis_loo(likelihood)
+    torch.testing.assert_close(report.loo, loo.log_prob.mean(-1))
+    torch.testing.assert_close(report.pareto_k, loo.pareto_k)
+    torch.testing.assert_close(report.rhat_log_joint, rank_rhat(draws.log_density))
+    torch.testing.assert_close(report.rhat_log_density, rank_rhat(likelihood))
+    expected = sum(mean_ess(chain[None]) for chain in likelihood)
+    torch.testing.assert_close(report.ess_log_density, expected)
+    assert torch.equal(report.divergences, draws.divergent.sum(1))
+
+
+def test_labels_do_not_matter(mixture):
+    """Experts permuted in some chains leave what is reported as it is, though the parameters then disagree."""
+    model, found = mixture
+    draws = found.chains
+    blocks = model.unpack(draws.theta)
+    flipped = {name: block.flip(-2) for name, block in blocks.items()} | {"weights": -blocks["weights"]}
+    theta = torch.where(torch.arange(6)[:, None, None] % 2 == 0, draws.theta, model.pack(flipped))
+    args = (found.report.diagnostics.loo[:, None], found.report.diagnostics.pareto_k, found.report.diagnostics.weights)
+    one = chain_diagnostics(draws, chain_log_likelihood(model, draws.theta), *args)
+    other = chain_diagnostics(draws._replace(theta=theta), chain_log_likelihood(model, theta), *args)
+    for first, second in zip(one, other, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-8)
+
+
+def test_few_rows_of_many():
+    draws = torch.randn(4, 20, 1000, dtype=torch.float64, generator=seeded())
+    model_draws = HMC(4, HMCSettings(num_draws=20, num_warmup=5))
+    assert model_draws.num_chains == 4
+    X = torch.linspace(-1, 1, 5, dtype=torch.float64).unsqueeze(-1)
+    prior = FourierPrior(torch.ones_like(X[:1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = model_draws.infer(MoGPE(X, X.squeeze(-1), 1, prior, prior, prior), generator=seeded())
+    report = chain_diagnostics(found.chains, draws, draws[:, 0], draws[:, 0], draws[:, 0, 0].softmax(0), num_rows=50)
+    assert report.rhat_log_density.shape == (50,)

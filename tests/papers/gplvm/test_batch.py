@@ -1,0 +1,158 @@
+"""Where first rows are embedded: principal components, and the batch objective, against dense algebra."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from scipy.stats import multivariate_normal, norm
+
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.features.fourier import fourier_features
+from gp_ensembles.numerics.minimize import minimize
+from gp_ensembles.papers.gplvm import batch
+from gp_ensembles.papers.gplvm.batch import fit_batch, log_posterior
+from gp_ensembles.papers.gplvm.first_rows import principal_components
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def normals(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def test_components_are_the_maximum_of_their_likelihood(generator):
+    Y = normals(generator, 60, 5) @ normals(generator, 5, 5) + 3.0
+    found = principal_components(Y, 2)
+    scatter = torch.cov(Y.mT, correction=0)
+
+    def log_density(loadings, noise):
+        covariance = loadings @ loadings.mT + noise * torch.eye(5, dtype=torch.float64)
+        return -0.5 * (covariance.logdet() + torch.linalg.solve(covariance, scatter).trace())
+
+    loadings, noise = found.loadings.clone().requires_grad_(), found.noise.clone().requires_grad_()
+    gradients = torch.autograd.grad(log_density(loadings, noise), (loadings, noise))
+    assert all(gradient.abs().max() < 1e-10 for gradient in gradients)
+    best = log_density(found.loadings, found.noise)
+    for _ in range(20):
+        other = log_density(found.loadings + 0.1 * normals(generator, 5, 2), found.noise * 1.1)
+        assert other < best
+
+
+def test_scores_are_whitened_and_in_a_sign_of_their_own(generator):
+    Y = normals(generator, 30, 4) @ normals(generator, 4, 4)
+    found = principal_components(Y, 3)
+    torch.testing.assert_close(found.embedding.mT @ found.embedding / 30, torch.eye(3, dtype=torch.float64))
+    torch.testing.assert_close(found.embedding.mean(0), torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
+    largest = found.loadings.gather(0, found.loadings.abs().argmax(0, keepdim=True))
+    assert bool((largest > 0).all())
+    torch.testing.assert_close(principal_components(Y.flip(0), 3).embedding.flip(0), found.embedding)
+
+
+@pytest.mark.parametrize(
+    ("Y", "num_latent", "words"),
+    [
+        (torch.zeros(5, 3), 2, "vary in 0 directions"),
+        (torch.arange(15.0).reshape(5, 3), 2, "vary in 1 directions"),
+        (torch.ones(2, 3), 2, "2 rows"),
+        (torch.ones(9, 1), 2, "1 columns"),
+        (torch.ones(9, 1), 0, "num_latent=0"),
+    ],
+)
+def test_too_little_for_the_components_is_said(Y, num_latent, words):
+    with pytest.raises(ValueError, match=words):
+        principal_components(Y.double(), num_latent)
+
+
+def test_features_are_those_of_the_library(generator):
+    kernel = RBFKernel(batch_shape=torch.Size([3])).double()
+    features = RandomFourierFeatures.from_kernel(kernel, 2, 10, generator=generator)
+    X = normals(generator, 4, 2)
+    torch.testing.assert_close(fourier_features(features.frequencies(), X.expand(3, 4, 2)), features(X))
+
+
+@pytest.mark.parametrize(("num_rows", "num_columns"), [(4, 3), (12, 2), (3, 9)])
+def test_the_objective_is_the_dense_one(generator, num_rows, num_columns):
+    omega, X, Y = (normals(generator, *shape) for shape in ((2, 3, 2), (2, num_rows, 2), (num_rows, num_columns)))
+    prior_variance, noise = torch.tensor([[0.7, 2.0], [0.3, 1e-3]], dtype=torch.float64)
+    found = log_posterior(omega, X, Y, prior_variance, noise, 1.7)
+    for expert in range(2):
+        angles = (X[expert] @ omega[expert].mT).numpy()
+        Phi = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1) / math.sqrt(3)
+        covariance = float(prior_variance[expert]) * Phi @ Phi.T + float(noise[expert]) * np.eye(num_rows)
+        dense = multivariate_normal(cov=covariance).logpdf(Y.numpy().T).sum()
+        dense += norm(scale=math.sqrt(1.7)).logpdf(X[expert].numpy()).sum()
+        assert float(found[expert]) == pytest.approx(dense, rel=1e-10)
+
+
+def test_the_objectives_gradients_are_those_of_finite_differences(generator):
+    omega, X, Y = normals(generator, 2, 3, 2), normals(generator, 2, 5, 2), normals(generator, 5, 3)
+    scales = normals(generator, 2, 2)
+
+    def objective(X, scales):
+        return log_posterior(omega, X, Y, scales[0].exp(), scales[1].exp(), 0.8)
+
+    assert torch.autograd.gradcheck(objective, (X.requires_grad_(), scales.requires_grad_()))
+
+
+@pytest.mark.parametrize(("num_rows", "num_columns"), [(4, 3), (12, 2), (3, 9)])
+def test_the_closed_gradient_is_autograds(generator, num_rows, num_columns, monkeypatch):
+    """What the search is given, at a point of its own: latent inputs and the logarithms of both variances."""
+    omega, Y = normals(generator, 2, 3, 2), normals(generator, num_rows, num_columns)
+    losses = []
+
+    def minimizing(loss, point, **options):
+        losses.append(loss)
+        return minimize(loss, point, **options)
+
+    monkeypatch.setattr(batch, "minimize", minimizing)
+    fit_batch(omega, normals(generator, num_rows, 2), Y, 1.7, max_iterations=1)
+    (loss,) = losses
+    point = normals(generator, 2, 2 * num_rows + 2).requires_grad_()
+    X, scales = point.split([2 * num_rows, 2], dim=-1)
+    prior_variance, noise = scales.exp().unbind(-1)
+    value = log_posterior(omega, X.unflatten(-1, (num_rows, 2)), Y, prior_variance, noise + 1e-6, 1.7)
+    (slope,) = torch.autograd.grad(value.sum(), point)
+    with torch.no_grad():
+        found = loss(point, torch.arange(2))
+    torch.testing.assert_close(-found[0], value.detach(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(-found[1], slope, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("num_columns", [3, 40])
+def test_the_fit_is_stationary_and_better_than_its_start(generator, num_columns):
+    omega = normals(generator, 3, 4, 1)
+    t = torch.linspace(-1.5, 1.5, 15, dtype=torch.float64).unsqueeze(-1)
+    Y = (t * normals(generator, num_columns)).sin() + 0.1 * normals(generator, 15, num_columns)
+    fit = fit_batch(omega, t, Y, max_iterations=2000)
+    start = log_posterior(omega, t.expand(3, -1, -1), Y, *torch.tensor([[1.0], [0.1]]).double().expand(2, 3), 1.0)
+    assert bool((fit.objective > start).all())
+    assert bool(fit.converged.all())
+    # The rows' root of fewer columns has changed nothing.
+    again = log_posterior(omega, fit.embedding, Y, fit.prior_variance, fit.noise, 1.0)
+    torch.testing.assert_close(again, fit.objective)
+    X = fit.embedding.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(log_posterior(omega, X, Y, fit.prior_variance, fit.noise, 1.0).sum(), X)
+    assert float(gradient.abs().max()) < 0.05 * num_columns
+
+
+def test_single_precision_is_embedded_where_double_is(generator):
+    omega, t = normals(generator, 3, 4, 1), torch.linspace(-1.5, 1.5, 15, dtype=torch.float64).unsqueeze(-1)
+    Y = ((t * normals(generator, 5)).sin() + 0.1 * normals(generator, 15, 5)).float()
+    single, double = principal_components(Y, 2), principal_components(Y.double(), 2)
+    assert all(torch.equal(ours, theirs.float()) for ours, theirs in zip(single, double, strict=True))
+    single, double = (fit_batch(*(part.to(dtype) for part in (omega.float(), t.float(), Y))) for dtype in DTYPES)
+    assert torch.equal(single.converged, double.converged)
+    for ours, theirs in zip(single[:-1], double[:-1], strict=True):
+        assert ours.dtype == torch.float32
+        assert torch.equal(ours, theirs.float())
+
+
+def test_experts_are_fitted_as_if_alone(generator):
+    omega, t = normals(generator, 3, 4, 1), torch.linspace(-1, 1, 10, dtype=torch.float64).unsqueeze(-1)
+    Y = torch.cat([t, t.square()], dim=-1)
+    together = fit_batch(omega, t, Y, max_iterations=15)
+    for expert in range(3):
+        alone = fit_batch(omega[expert : expert + 1], t, Y, max_iterations=15)
+        torch.testing.assert_close(alone.embedding[0], together.embedding[expert], atol=1e-7, rtol=1e-7)

@@ -1,0 +1,143 @@
+"""What the first rows teach, and what searches that were cut short say of themselves."""
+
+import pytest
+import torch
+
+from gp_ensembles.features.fourier import fourier_features
+from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
+from gp_ensembles.papers.gplvm import (
+    LatentSettings,
+    die_gplvm,
+    dsie_gplvm,
+    first_rows,
+    ie_gplvm,
+    rbf_features,
+    sie_gplvm,
+)
+from gp_ensembles.papers.gplvm.batch import fit_batch, log_posterior
+from gp_ensembles.papers.gplvm.first_rows import principal_components
+
+
+def rows(num_rows=40, seed=0):
+    source = torch.Generator().manual_seed(seed)
+    t = 2 * torch.rand(num_rows, 2, generator=source, dtype=torch.float64) - 1
+    mixing = torch.randn(2, 6, generator=source, dtype=torch.float64)
+    noise = torch.randn(num_rows, 6, generator=source, dtype=torch.float64)
+    return 7 + 3 * torch.sin(2 * t @ mixing) + 0.1 * noise
+
+
+def small(**settings):
+    generator = torch.Generator().manual_seed(0)
+    return ie_gplvm(6, 2, 10, settings=LatentSettings(**settings), generator=generator)
+
+
+def test_the_search_starts_at_principal_components_as_wide_as_the_prior(monkeypatch):
+    seen = []
+
+    def watched(omega, X, Y, latent_variance, **options):
+        seen.append((X, Y, latent_variance))
+        return fit_batch(omega, X, Y, latent_variance, **options)
+
+    monkeypatch.setattr(first_rows, "fit_batch", watched)
+    Y = rows()
+    small(latent_variance=2.5, batch_iterations=5).start(Y)
+    ((X, scaled, spread),) = seen
+    assert spread == 2.5
+    torch.testing.assert_close(X, principal_components(Y, 2).embedding * 2.5**0.5)
+    torch.testing.assert_close(X.square().mean(0), torch.full((2,), 2.5, dtype=torch.float64))
+    centered = Y - Y.mean(0)
+    torch.testing.assert_close(scaled, centered / centered.square().mean().sqrt())
+
+
+def test_the_log_joint_density_is_the_objective_and_the_posterior_that_of_the_rows():
+    Y, model = rows(), small(latent_variance=2.5, batch_iterations=20)
+    first = model.start(Y)
+    scaled = (Y - model.offset) / model.scale
+    objective = log_posterior(model.omega, first.by_expert, scaled, model.prior_variance, model.noise, 2.5)
+    torch.testing.assert_close(model.log_joint, objective)
+    Phi, ratio = fourier_features(model.omega, first.by_expert), model.noise / model.prior_variance
+    information = Phi.mT @ Phi + ratio[:, None, None] * torch.eye(20, dtype=torch.float64)
+    torch.testing.assert_close(model.factor @ model.factor.mT, torch.linalg.inv(information), rtol=1e-7, atol=1e-7)
+    expected = torch.linalg.solve(information, Phi.mT @ scaled)
+    torch.testing.assert_close(model.mean, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_searches_that_are_cut_short_say_so():
+    Y = rows(60)
+    short, long = (small(batch_iterations=n, row_iterations=n, num_starts=1) for n in (1, 3000))
+    assert not bool(short.start(Y[:40]).converged.any())
+    assert bool(long.start(Y[:40]).converged.all())
+    assert not bool(short.update(Y[40:]).converged.all())
+    assert bool(long.update(Y[40:]).converged.all())
+
+
+def test_the_seed_chooses_which_rows_are_kept():
+    Y = rows(120)
+    kept = []
+    for seed in (0, 0, 1):
+        model = small(capacity=20, seed=seed, batch_iterations=5, row_iterations=5)
+        model.start(Y[:15])
+        model.update(Y[15:], block_size=15)
+        kept.append(model.store.rows.clone())
+    assert torch.equal(kept[0], kept[1])
+    assert not torch.equal(kept[0], kept[2])
+
+
+@pytest.mark.parametrize("factor", [1e200, 1e-200])
+def test_rows_whose_squares_are_out_of_range_are_refused(factor):
+    model = small()
+    with pytest.raises(ValueError, match=r"rescale them|constant"):
+        model.start(factor * (rows() - 7))
+    assert int(model.store.num_kept) == 0
+
+
+def test_the_presets_are_the_papers_variants():
+    made = {preset: preset(6, 2, 5) for preset in (ie_gplvm, sie_gplvm, die_gplvm, dsie_gplvm)}
+    for preset, model in made.items():
+        learner = MarkovSwitching if preset in (sie_gplvm, dsie_gplvm) else BayesianModelAveraging
+        assert isinstance(model.meta_learner, learner)
+        assert model.settings.random_walk_ratio == (1e-4 if preset in (die_gplvm, dsie_gplvm) else 0.0)
+        assert (model.num_experts, model.num_latent, model.omega.shape[1]) == (7, 2, 5)
+    omega = rbf_features(2, 4000, generator=torch.Generator().manual_seed(0)).frequencies()
+    # Frequencies of an RBF kernel have the variance of one over its squared length scale.
+    torch.testing.assert_close(
+        omega.var((1, 2)), 2.0 ** -torch.arange(-3.0, 4.0, dtype=torch.float64), rtol=0.1, atol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"variances": []}, "at least one"),
+        ({"variances": [1.0, float("nan")]}, "positive and finite"),
+        ({"variances": torch.tensor([1.0, -1.0])}, "positive and finite"),
+        ({"num_frequencies": 0}, "num_frequencies"),
+        ({"dtype": torch.float16}, "torch.float32 or torch.float64"),
+    ],
+)
+def test_unfit_features_are_named(given, words):
+    with pytest.raises(ValueError, match=words):
+        rbf_features(**given)
+
+
+def test_a_state_of_another_shape_is_refused_before_anything_is_loaded():
+    Y, model = rows(), small(batch_iterations=5)
+    model.start(Y)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    other = ie_gplvm(6, 2, 12, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(RuntimeError, match="this state_dict is of another model"):
+        model.load_state_dict(other.state_dict())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_latent_inputs_and_experts_must_be_of_the_right_kind():
+    model = small(batch_iterations=5)
+    with pytest.raises(ValueError, match="not been started"):
+        _ = model.best_expert
+    model.start(rows())
+    X = torch.zeros(2, 2, dtype=torch.float64)
+    for expert in (torch.tensor([0.5, 0.0]), [0, 1], 3):
+        with pytest.raises(TypeError, match=r"expert must be a tensor of torch.int64"):
+            model.inverse_transform(X, expert)
+    with pytest.raises(TypeError, match=r"X must be a tensor of torch.float64"):
+        model.inverse_transform(X.float(), torch.tensor([0, 0]))

@@ -1,0 +1,61 @@
+"""The surrogate of the golden files, whose kernels are mixtures themselves and not points of a cube."""
+
+import numpy as np
+import pytest
+import torch
+
+from gp_ensembles.papers.quadrature import Hyperprior
+from gp_ensembles.papers.quadrature.hyperkernel import (
+    AtomCoordinates,
+    EnergyDistance,
+    KernelDistance,
+    SurrogateParameters,
+)
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.quadrature import QuadratureNodes
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+from gp_ensembles.papers.quadrature.surrogate import Surrogate
+
+
+class MixturesAsRows(Hyperprior):
+    """A prior whose rows are padded mixtures (w, m, s) themselves, as the golden files have them."""
+
+    def mixtures(self, cube):
+        return SpectralMixtures.unflatten(cube, 1)
+
+    def num_components(self, cube):
+        return self.mixtures(cube).num_components
+
+
+@pytest.fixture(scope="session")
+def given_values(golden):
+    """The arrays of the golden file of the surrogate."""
+    with np.load(golden / "maskerade_surrogate.npz") as data:
+        return {key: torch.tensor(data[key]) for key in data.files}
+
+
+@pytest.fixture(scope="session")
+def golden_surrogate(given_values):
+    """The surrogate of the golden file, as a function of its noise."""
+    values, one = given_values, torch.ones((), dtype=torch.float64)
+    prior = MixturesAsRows(
+        HalfNormal(values["prior_means_scale"].reshape(1)),
+        LogNormal(values["prior_scales_loc"].reshape(1), values["prior_scales_scale"].reshape(1)),
+        3,
+    )
+    kernel_distance = KernelDistance(prior, EnergyDistance(), AtomCoordinates())
+
+    def make(noise=0.0):
+        parameters = SurrogateParameters(values["lam2"], values["ell"], one, noise * one)
+        return Surrogate(Evaluations(values["theta"], values["loglik"]), kernel_distance, parameters)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def golden_nodes(given_values):
+    """The nodes of the golden file, draws of its prior."""
+    count = len(given_values["samples"])
+    weights = torch.full((count,), 1.0 / count, dtype=torch.float64)
+    return QuadratureNodes(given_values["samples"], weights, given_values["n_samples"])

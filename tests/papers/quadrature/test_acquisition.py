@@ -1,0 +1,286 @@
+"""Acquisition functions: golden values, refitting as the definition, derivatives, batches, pending points."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.optim.optimize import optimize_acqf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles.papers.quadrature import Hyperprior, inferred
+from gp_ensembles.papers.quadrature.acquisition import ExplainedVariance, InformationGain, LikelihoodUncertainty
+from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.quadrature import draw_nodes
+from gp_ensembles.papers.quadrature.surrogate import Surrogate
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def scalar(value):
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+def surrogate_for(seed=0, noise=1e-4):
+    """A surrogate of a made-up log-likelihood at four draws of every number of components, noise inferred."""
+    prior = Hyperprior(HalfNormal(tensor(2.0)), LogNormal(tensor(-1.0), tensor(0.5)), 3, noise=inferred(1e-2, 1.0))
+    generator = torch.Generator().manual_seed(seed)
+    cube = torch.cat([prior.draw(4, n, generator=generator) for n in (1, 2, 3)])
+    values = -40.0 + 2.0 * torch.sin(7.0 * cube[:, 3]) - cube[:, -1]
+    parameters = SurrogateParameters(scalar(1.3), scalar(0.6), scalar(1.2), scalar(noise))
+    return Surrogate(Evaluations(cube, values), KernelDistance(prior), parameters)
+
+
+def explained_of(seed=0, noise=1e-4, per_size=12):
+    surrogate = surrogate_for(seed, noise)
+    nodes = draw_nodes(surrogate.kernel_distance.prior, per_size, generator=torch.Generator().manual_seed(seed + 1))
+    return ExplainedVariance(surrogate, nodes)
+
+
+def mixed_rows(prior, each, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.cat([prior.draw(each, n, generator=generator) for n in range(1, prior.max_components + 1)])
+    return rows[torch.randperm(len(rows), generator=generator)]
+
+
+ACQUISITIONS = {
+    "information": InformationGain,
+    "log information": lambda explained, **some: InformationGain(explained, log=True, **some),
+    "uncertainty": lambda explained, **some: LikelihoodUncertainty(explained.surrogate, **some),
+}
+every_acquisition = pytest.mark.parametrize("make", ACQUISITIONS.values(), ids=ACQUISITIONS)
+
+
+# --- golden values -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def golden_explained(golden_surrogate, golden_nodes):
+    return ExplainedVariance(golden_surrogate(), golden_nodes)
+
+
+def test_golden_information(given_values, golden_explained):
+    explained = golden_explained
+    acquisition, test = InformationGain(explained), given_values["theta_test"]
+    torch.testing.assert_close(explained.variance, given_values["integral_var_same_sample"], rtol=1e-10, atol=0)
+    torch.testing.assert_close(explained(test.unsqueeze(-2)), given_values["rho2"], rtol=0, atol=1e-11)
+    for batches, name in (
+        (test.unsqueeze(-2), "info"),
+        (test.reshape(6, 2, 9), "info_batch2"),
+        (test.reshape(4, 3, 9), "info_batch3"),
+        (test[given_values["mixed_batches"]], "info_mixed_batch3"),
+    ):
+        torch.testing.assert_close(acquisition(batches), given_values[name], rtol=0, atol=1e-11)
+
+
+def test_golden_information_with_pending_points(given_values, golden_explained):
+    test = given_values["theta_test"]
+    for (first, *rest), expected in zip(
+        given_values["mixed_batches"].tolist(), given_values["info_mixed_batch3"], strict=True
+    ):
+        acquisition = InformationGain(golden_explained, X_pending=test[rest])
+        torch.testing.assert_close(acquisition(test[[first]]).squeeze(0), expected, rtol=0, atol=1e-11)
+
+
+def test_golden_derivatives_of_the_information(given_values, golden_explained):
+    acquisition = InformationGain(golden_explained)
+    test = given_values["theta_test"].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(acquisition(test.unsqueeze(-2)).sum(), test)
+    for row, n in enumerate(given_values["n_test"].tolist()):
+        used = torch.tensor([part * 3 + q for part in range(3) for q in range(n)])  # the file has no padding
+        expected = given_values["info_grad"][row]
+        assert bool(expected[3 * n :].isnan().all())
+        torch.testing.assert_close(slope[row, used], expected[: 3 * n], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("noise", "tag"), [(0.0, "noise0"), (1e-3, "noise1e3")])
+def test_golden_uncertainty(given_values, golden_surrogate, noise, tag):
+    surrogate = golden_surrogate(noise)
+    found = LikelihoodUncertainty(surrogate)(given_values["theta_test"].unsqueeze(-2))
+    # the file's values are densities over mixtures, their prior included, and its variances are without noise
+    latent = surrogate.latent(given_values["theta_test"])
+    own = latent.covariance.diagonal()
+    found = found - (own + noise).log() + own.log() - 2.0 * surrogate.kernel_distance.prior.log_prob_components[0]
+    expected = given_values[f"uncertainty_{tag}"] - 2.0 * given_values["log_prior"]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+# --- what a batch explains -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 40), q=st.integers(1, 4), noise=st.sampled_from([1e-6, 1e-4, 1e-2]))
+def test_the_share_explained_is_what_refitting_takes_from_the_variance(seed, q, noise):
+    """The variance of the same linear functional of the latent process before and after the points are observed."""
+    explained = explained_of(seed, noise)
+    surrogate, nodes = explained.surrogate, explained.nodes
+    batch = mixed_rows(surrogate.kernel_distance.prior, 3, seed + 100)[:q]
+    functional = nodes.weights * surrogate.latent(nodes.cube).mean
+    before = functional @ surrogate.latent(nodes.cube).covariance @ functional
+    evaluations = surrogate.evaluations.append(batch, torch.full((q,), -45.0, dtype=torch.float64))
+    more = Surrogate(evaluations, surrogate.kernel_distance, surrogate.parameters)
+    after = functional @ more.latent(nodes.cube).covariance @ functional
+    found = explained(batch)
+    assert explained.variance.item() == pytest.approx(before.item(), rel=1e-9)
+    assert found.item() == pytest.approx(1.0 - after.item() / before.item(), abs=1e-9)
+    assert 0.0 <= found.item() <= 1.0
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 40), q=st.integers(1, 5))
+def test_more_points_never_explain_less(seed, q):
+    explained = explained_of(seed)
+    rows = mixed_rows(explained.surrogate.kernel_distance.prior, 3, seed + 7)
+    with torch.no_grad():
+        shares = torch.stack([explained(rows[: k + 1]) for k in range(q)])
+    assert bool((shares.diff() >= -1e-10).all())
+    assert bool(((shares >= 0) & (shares < 1)).all())
+
+
+def test_observing_every_node_explains_everything():
+    explained = explained_of(noise=1e-8, per_size=4)
+    assert explained(explained.nodes.cube).item() > 1.0 - 1e-4
+
+
+def test_values_of_the_acquisitions_follow_from_the_share():
+    explained = explained_of()
+    rows = mixed_rows(explained.surrogate.kernel_distance.prior, 4, 3).reshape(6, 2, -1)
+    share = explained(rows)
+    torch.testing.assert_close(InformationGain(explained)(rows), -0.5 * (1.0 - share).log(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(InformationGain(explained, log=True)(rows), share.log(), rtol=1e-12, atol=0)
+
+
+def test_uncertainty_written_out():
+    surrogate = surrogate_for(noise=1e-3)
+    prior = surrogate.kernel_distance.prior
+    rows = mixed_rows(prior, 4, 3).reshape(4, 3, -1)
+    latent = [surrogate.latent(batch) for batch in rows]
+    expected = []
+    for batch, (mean, covariance) in zip(rows, latent, strict=True):
+        noisy = covariance.detach().numpy() + 1e-3 * np.eye(3)
+        spread = mean.numpy()[:, None] * noisy * mean.numpy()
+        log_prior = prior.log_prob_components[prior.num_components(batch) - 1].sum()
+        expected.append(np.linalg.slogdet(spread)[1] + 2.0 * float(log_prior))
+    np.testing.assert_allclose(LikelihoodUncertainty(surrogate)(rows), expected, rtol=1e-9)
+
+
+# --- as acquisition functions --------------------------------------------------------------------------------------
+
+
+@every_acquisition
+@pytest.mark.parametrize("sizes", [(1,), (2,), (3, 1), (2, 2)])
+def test_derivatives_in_the_cube(make, sizes):
+    explained = explained_of(noise=1e-3)
+    prior = explained.surrogate.kernel_distance.prior
+    acquisition = make(explained)
+    generator = torch.Generator().manual_seed(5)
+    points = [
+        (
+            0.1 + 0.8 * torch.rand(len(prior.active_columns(n)), dtype=torch.float64, generator=generator)
+        ).requires_grad_()
+        for n in sizes
+    ]
+
+    def value(*parts):
+        return acquisition(torch.stack([prior.embed(part, n) for part, n in zip(parts, sizes, strict=True)]))
+
+    assert torch.autograd.gradcheck(value, tuple(points), eps=1e-6, atol=1e-6, rtol=1e-4)
+
+
+@every_acquisition
+def test_columns_that_are_not_used_do_not_matter(make):
+    explained = explained_of()
+    prior = explained.surrogate.kernel_distance.prior
+    rows = prior.draw(4, 1, generator=torch.Generator().manual_seed(2))
+    other = rows.clone()
+    unused = [column for column in prior.fixed_features(1) if column != 0]
+    other[:, unused] = 0.123
+    acquisition = make(explained)
+    assert torch.equal(acquisition(rows.unsqueeze(-2)), acquisition(other.unsqueeze(-2)))
+
+
+@every_acquisition
+def test_pending_points_are_part_of_every_batch(make):
+    explained = explained_of()
+    rows = mixed_rows(explained.surrogate.kernel_distance.prior, 3, 8)
+    pending, batches = rows[:2], rows[2:8].reshape(3, 2, -1)
+    with_pending = make(explained, X_pending=pending)(batches)
+    joint = make(explained)(torch.cat([batches, pending.expand(3, 2, -1)], -2))
+    torch.testing.assert_close(with_pending, joint, rtol=1e-10, atol=0)
+    later = make(explained)
+    later.set_X_pending(pending)
+    assert torch.equal(later(batches), with_pending)
+
+
+@every_acquisition
+def test_batches_do_not_see_one_another(make):
+    explained = explained_of()
+    acquisition = make(explained)
+    batches = mixed_rows(explained.surrogate.kernel_distance.prior, 4, 8).reshape(2, 3, 2, -1)
+    together = acquisition(batches)
+    assert together.shape == (2, 3)
+    alone = torch.stack([torch.stack([acquisition(batch).squeeze() for batch in some]) for some in batches])
+    torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-12)
+
+
+@every_acquisition
+def test_the_order_within_a_batch_does_not_matter(make):
+    explained = explained_of()
+    batch = mixed_rows(explained.surrogate.kernel_distance.prior, 2, 8)[:4]
+    acquisition = make(explained)
+    torch.testing.assert_close(acquisition(batch), acquisition(batch.flip(0)), rtol=1e-8, atol=0)
+
+
+def coinciding(explained):
+    fresh = explained.surrogate.kernel_distance.prior.draw(1, 2, generator=torch.Generator().manual_seed(4))
+    known = explained.surrogate.evaluations.cube[:1]
+    return fresh.expand(3, -1), torch.cat([known, known]), torch.cat([fresh, known]), known
+
+
+@every_acquisition
+@pytest.mark.parametrize("noise", [0.0, 1e-12, 1e-6])
+def test_coinciding_points_are_no_error(make, noise):
+    explained = explained_of(noise=noise)
+    for batch in coinciding(explained):
+        assert bool(make(explained)(batch).isfinite().all())
+
+
+@every_acquisition
+@pytest.mark.parametrize("noise", [0.0, 1e-12, 1e-6])
+def test_coinciding_points_have_a_gradient(make, noise):
+    """What BoTorch's optimizers are handed; they stop at one that is not a number."""
+    explained = explained_of(noise=noise)
+    for batch in coinciding(explained):
+        batch = batch.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(make(explained)(batch).sum(), batch)
+        assert bool(slope.isfinite().all())
+
+
+def test_a_known_kernel_tells_next_to_nothing():
+    explained = explained_of(noise=1e-8)
+    known = explained(explained.surrogate.evaluations.cube.unsqueeze(-2))
+    fresh = explained(explained.surrogate.kernel_distance.prior.draw(8, 2).unsqueeze(-2))
+    assert known.max() < 1e-3 * fresh.max()
+
+
+@every_acquisition
+def test_botorch_optimizes_it(make):
+    explained = explained_of()
+    prior = explained.surrogate.kernel_distance.prior
+    acquisition = make(explained)
+    start = prior.draw(4, 2, generator=torch.Generator().manual_seed(1)).unsqueeze(-2)
+    best, value = optimize_acqf(
+        acquisition,
+        bounds=prior.bounds,
+        q=1,
+        num_restarts=4,
+        batch_initial_conditions=start,
+        fixed_features=prior.fixed_features(2),
+        options={"maxiter": 10},
+    )
+    assert value >= acquisition(start).max() - 1e-9
+    assert prior.num_components(best).item() == 2
+    assert bool(((best >= prior.bounds[0]) & (best <= prior.bounds[1])).all())

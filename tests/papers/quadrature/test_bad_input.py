@@ -1,0 +1,256 @@
+"""What users get wrong: sizes, constants, duplicates, gaps, infinities, mismatched priors; and how they are told."""
+
+import pytest
+import torch
+
+from gp_ensembles.papers.quadrature import (
+    Budget,
+    Hyperprior,
+    PriorPolicy,
+    RegressionProblem,
+    Search,
+    fixed,
+    inferred,
+    likelihoods,
+    marginalize,
+    paper_prior,
+)
+from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
+from gp_ensembles.papers.quadrature.likelihoods import check_memory
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.surrogate import Surrogate
+
+DRAWS = Search(PriorPolicy(), num_ascents=0)
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def prior_of(num_inputs=1, **choices):
+    one = torch.ones(num_inputs, dtype=torch.float64)
+    return Hyperprior(HalfNormal(0.6 * one), LogNormal(-one, 0.5 * one), 2, **choices)
+
+
+def line(num_rows=10):
+    X = torch.linspace(0.0, 3.0, num_rows, dtype=torch.float64).unsqueeze(-1)
+    return X, torch.sin(3.0 * X.squeeze(-1))
+
+
+def run(*arguments, evaluations=30, search=DRAWS, **choices):
+    return marginalize(
+        RegressionProblem(*arguments, **choices),
+        Budget(evaluations, draws=0),
+        search,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+# --- the size of the data ------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
+    X = torch.zeros(100_000, 1, dtype=torch.float64)
+    with pytest.raises(
+        MemoryError, match=r"a likelihood of 100000 rows takes about 894.1 GiB and 14.9 GiB are available"
+    ) as told:
+        check_memory(X, available=16 * 10**9)
+    most = int(str(told.value).split("use at most ")[1].split()[0])
+    assert check_memory(X[:most], available=16 * 10**9) <= 0.8 * 16 * 10**9
+    with pytest.raises(MemoryError):
+        check_memory(X[: most + 2], available=16 * 10**9)
+    step = int(str(told.value).split("every ")[1].removesuffix("th"))
+    check_memory(X[::step], available=16 * 10**9)  # what it advises is enough
+
+
+def test_memory_is_told_before_a_likelihood(monkeypatch):
+    X, y = line()
+    monkeypatch.setattr(likelihoods, "check_memory", lambda X: check_memory(X, available=1000))
+    with pytest.raises(MemoryError, match=r"a likelihood of 10 rows takes about .* use at most"):
+        RegressionProblem(X, y)
+
+
+def test_single_precision_takes_half_the_memory():
+    X = torch.zeros(1000, 1, dtype=torch.float64)
+    assert 2 * check_memory(X.float(), available=10**9) == check_memory(X, available=10**9)
+
+
+def test_a_problem_of_ordinary_size_asks_the_machine():
+    assert check_memory(line()[0]) == 12 * 100 * 8
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (torch.zeros(0, 1).double(), torch.zeros(0).double(), "there are no rows of data; at least two are needed"),
+        (torch.zeros(1, 1).double(), torch.zeros(1).double(), "there is one row of data"),
+        (torch.zeros(3, 1).double(), torch.zeros(4).double(), r"do not fit: \(3, 1\) and \(4,\)"),
+        (torch.zeros(3).double(), torch.zeros(3).double(), r"do not fit: \(3,\) and \(3,\)"),
+        (torch.zeros(3, 1).double(), torch.zeros(3, 1).double(), "do not fit"),
+        (torch.zeros(3, 1).double(), torch.zeros(3), "real numbers of one dtype on one device"),
+        (torch.zeros(3, 1).long(), torch.zeros(3).long(), "real numbers of one dtype on one device"),
+        (tensor([0.0], [torch.nan], [1.0]), tensor(0.0, 1.0, 2.0), "inputs must be finite, but row 1, column 0 is nan"),
+        (
+            tensor([0.0], [0.5], [1.0]),
+            tensor(0.0, 1.0, torch.inf),
+            "targets must be finite, but row 2, column 0 is inf",
+        ),
+        (tensor([0.0], [0.5], [1.0]), tensor(torch.nan, 1.0, 2.0), "targets must be finite, but row 0"),
+        (tensor([0.0], [0.5], [1.0]), tensor(2.0, 2.0, 2.0), "the targets are constant"),
+        (tensor([1.0], [1.0], [1.0]), tensor(0.0, 1.0, 2.0), "constant"),
+        (tensor([1.0, 2.0], [0.0, 2.0], [3.0, 2.0]), tensor(0.0, 1.0, 2.0), "constant"),
+    ],
+)
+def test_data_without_a_default_prior(X, y, message):
+    with pytest.raises(ValueError, match=message):
+        RegressionProblem(X, y)
+
+
+@pytest.mark.parametrize("make", [default_prior, paper_prior])
+def test_ready_made_priors_name_the_constant_input(make):
+    X = tensor([1.0, 2.0], [0.0, 2.0], [3.0, 2.0])
+    with pytest.raises(ValueError, match=r"1 .*constant|constant.* 1"):
+        make(X, tensor(0.0, 1.0, 2.0))
+
+
+# --- constants and duplicates with a prior of one's own -------------------------------------------------------------
+
+
+def test_constant_inputs_and_targets_are_only_noise():
+    X = torch.zeros(6, 1, dtype=torch.float64)
+    found = run(X, tensor(1.0, -1.0, 0.5, 0.2, -0.4, 0.1), prior_of(noise=inferred(0.5, 0.5)))
+    assert found.num_failed == 0
+    predicted = found.predict(tensor([0.0], [5.0]))
+    assert bool(predicted.mean.isfinite().all())
+    assert bool((predicted.variance > 0).all())
+
+
+@pytest.mark.parametrize("search", [DRAWS, Search(PriorPolicy(), coverage_threshold=1.1, ascent_evaluations=4)])
+def test_constant_inputs_with_peaks_and_ascents(search):
+    """They have no range, hence no periodogram; ascents may still find the noise."""
+    X = torch.zeros(6, 1, dtype=torch.float64)
+    found = run(X, tensor(1.0, -1.0, 0.5, 0.2, -0.4, 0.1), prior_of(noise=inferred(0.5, 0.5)), search=search)
+    assert found.num_evaluations == 30
+
+
+@pytest.mark.parametrize("search", [DRAWS, Search(PriorPolicy(), coverage_threshold=1.1, ascent_evaluations=4)])
+def test_constant_targets_are_a_flat_function(search):
+    X, _ = line()
+    found = run(X, torch.full((10,), 3.0, dtype=torch.float64), prior_of(), search=search)
+    assert found.num_failed == 0
+    predicted = found.predict(X + 0.05)
+    torch.testing.assert_close(predicted.mean, torch.full((10,), 3.0, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_duplicate_inputs_work_with_noise():
+    X, y = line()
+    X, y = torch.cat([X, X, X[:3]]), torch.cat([y, y + 0.1, y[:3] - 0.1])
+    for prior in (prior_of(), default_prior(X, y, 2), paper_prior(X, y, 2)):
+        found = run(X, y, prior, evaluations=15)
+        assert found.num_failed == 0
+        predicted = found.predict(X[:3])
+        assert (predicted.mean - y[:3]).abs().max() < 1.0
+
+
+def test_duplicate_inputs_without_noise_fail_kernel_by_kernel_or_all():
+    X, y = line()
+    X, y = torch.cat([X, X]).float(), torch.cat([y, y + 1.0]).float()
+    prior = Hyperprior(HalfNormal(torch.ones(1)), LogNormal(-torch.ones(1), torch.ones(1)), 2, noise=fixed(1e-30))
+    with pytest.raises(ValueError, match=r"none of .* kernels has a likelihood: .*float64, merge duplicate inputs"):
+        run(X, y, prior)
+
+
+def test_two_rows_are_enough():
+    found = run(tensor([0.0], [1.0]), tensor(0.3, -0.2), evaluations=10)
+    assert found.num_evaluations == 10
+    assert bool(found.predict(tensor([0.5])).mean.isfinite().all())
+
+
+def test_single_precision_throughout():
+    X, y = (part.float() for part in line(20))
+    found = run(X, y + 0.1 * torch.cos(40.0 * X.squeeze(-1)))
+    predicted = found.predict(X[:3])
+    assert predicted.mean.dtype == torch.float32
+    assert bool(predicted.mean.isfinite().all())
+    assert found.model().posterior(X[:3]).mean.dtype == torch.float32
+
+
+def test_the_default_dtype_does_not_matter(wrong_default_dtype):
+    found = run(*line())
+    assert found.predict(line()[0][:2]).mean.dtype == torch.float64
+
+
+def test_far_from_the_origin():
+    """Years and pascals: what counts are differences."""
+    X, y = line(15)
+    near, far = (
+        run(inputs, targets, default_prior(inputs, targets, 2), evaluations=15)
+        for inputs, targets in ((X, y), (X + 65536.0, 1e6 + y))
+    )
+    assert far.log_evidence == pytest.approx(near.log_evidence, abs=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e8])
+def test_units_do_not_matter(scale):
+    """Log densities change by the logarithm of the unit, predictions by the unit."""
+    X, y = line(15)
+    plain, scaled = (
+        run(inputs, targets, default_prior(inputs, targets, 2), evaluations=15)
+        for inputs, targets in ((X, y), (X * 1e3, y * scale))
+    )
+    shift = 15 * torch.log(tensor(scale)).item()
+    assert scaled.log_evidence == pytest.approx(plain.log_evidence - shift, abs=1e-3)
+    first, second = plain.predict(X + 0.03), scaled.predict((X + 0.03) * 1e3)
+    torch.testing.assert_close(first.mean, second.mean / scale, rtol=1e-4, atol=1e-5)
+
+
+# --- priors that do not fit ----------------------------------------------------------------------------------------
+
+
+def test_a_prior_over_other_inputs():
+    X, y = line()
+    with pytest.raises(ValueError, match=r"the prior is over 2 input\(s\), the data have 1"):
+        RegressionProblem(X, y, prior_of(2))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_impossible_noise(value):
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        fixed(value)
+    with pytest.raises(ValueError, match="positive finite median"):
+        inferred(value, 1.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_prior_mean_that_is_no_number(value):
+    X, y = line()
+    with pytest.raises(ValueError, match="targets must be finite"):
+        RegressionProblem(X, y, mean=value)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_draws(count):
+    with pytest.raises(ValueError):
+        prior_of().draw(count, 1)
+
+
+def test_a_rejected_call_leaves_everything_as_it_was():
+    found = run(*line(), prior_of(), evaluations=10)
+    before = found.log_evidence, found.num_evaluations
+    with pytest.raises(ValueError, match=r"inputs must have shape"):
+        found.predict(torch.zeros(2, 3, dtype=torch.float64))
+    with pytest.raises(ValueError):
+        found.model(2.0)
+    assert (found.log_evidence, found.num_evaluations) == before
+    assert bool(found.predict(line()[0][:2]).mean.isfinite().all())
+
+
+def test_a_surrogate_of_kernels_that_are_all_one():
+    prior = prior_of()
+    cube = prior.draw(1, 2).expand(5, -1)
+    one = torch.ones((), dtype=torch.float64)
+    evaluations = Evaluations(cube, tensor(-3.0, -3.0, -3.0, -3.0, -3.0))
+    surrogate = Surrogate(evaluations, KernelDistance(prior), SurrogateParameters(one, one, one, 1e-6 * one))
+    assert surrogate.likelihood(cube[:1]).mean.item() == pytest.approx(1.0, abs=1e-3)

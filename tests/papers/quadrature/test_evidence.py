@@ -1,0 +1,519 @@
+"""The evidence of regression problems by importance sampling: beside brute force, invariants, and what is refused."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from gp_ensembles.papers.quadrature import (
+    Budget,
+    Hyperprior,
+    PriorPolicy,
+    RegressionProblem,
+    Search,
+    inferred,
+    marginalize,
+)
+from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature.evidence import (
+    EvidenceSampler,
+    best_apart,
+    integrand_for,
+    nested_kernels,
+    rows_of,
+)
+from gp_ensembles.papers.quadrature.importance import ImportanceDraws, draw_round, estimate, round_size, start_draws
+from gp_ensembles.papers.quadrature.kernel_weights import WeightedKernels
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.prediction import weighted_predictor
+from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, Normal
+from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.relabeling import Relabeling, log_permanent
+from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT
+
+F64 = torch.float64
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def prior_of(max_components, num_inputs=1, signed=False):
+    one = torch.ones(num_inputs, dtype=F64)
+    means = Normal(0.0 * one, 0.6 * one) if signed else HalfNormal(0.6 * one)
+    return Hyperprior(means, LogNormal(-one, 0.5 * one), max_components, noise=inferred(1e-1, 1.0))
+
+
+def problem_of(max_components=2, num_rows=14, noise=0.25, signed=False, num_inputs=1, reflection=AT_ORIGIN):
+    X = torch.linspace(0.0, 4.0, num_rows, dtype=F64).unsqueeze(-1)
+    X = torch.cat([X, torch.rand(num_rows, num_inputs - 1, generator=seeded(3), dtype=F64)], -1)
+    y = torch.sin(2 * torch.pi * 0.8 * X[:, 0] + 3.0 * X[:, -1]) + noise * torch.randn(
+        num_rows, generator=seeded(0), dtype=F64
+    )
+    return RegressionProblem(X, y, prior_of(max_components, num_inputs, signed), reflection=reflection)
+
+
+def by_brute_force(problem, components, count=2**17):
+    """The average likelihood of draws of the prior, and the standard deviation of its logarithm."""
+    values = problem.evaluate(problem.prior.draw(count, components, generator=seeded(9)))
+    effective = float((2 * values.logsumexp(0) - (2 * values).logsumexp(0)).exp())
+    assert effective > 150, "brute force has to be exact enough to compare with"
+    return float(values.logsumexp(0)) - math.log(count), effective**-0.5
+
+
+NEVER_COVERED = Search(PriorPolicy(), coverage_threshold=1.1)
+
+
+def run(problem, seed=0, draws=20_000, evaluations=60, search=NEVER_COVERED, **choices):
+    return marginalize(problem, Budget(evaluations, draws=draws), search, generator=seeded(seed), **choices)
+
+
+# --- beside brute force --------------------------------------------------------------------------------------------
+
+SETTINGS = {
+    "one input": {"noise": 0.5},
+    "three components": {"max_components": 3, "noise": 0.5},
+    "signed means of two inputs": {"signed": True, "num_inputs": 2},
+    "signed, a product of cosines": {"signed": True, "num_inputs": 2, "reflection": IN_EACH_INPUT},
+    "two inputs": {"num_inputs": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_the_evidence_is_that_of_brute_force(setting, seed):
+    """Every part and the total, within four standard deviations of both or 0.15 nats."""
+    problem = problem_of(**setting)
+    found = run(problem, seed)
+    assert found.doubt == ""
+    assert found.log_evidence_sd <= 0.1
+    truths = [by_brute_force(problem, n) for n in range(1, problem.prior.max_components + 1)]
+    logs = problem.prior.log_prob_components + torch.tensor([value for value, _ in truths], dtype=F64)
+    for part, own, log, (_, other) in zip(
+        found.evidence.log_parts, found.evidence.log_parts_sd, logs, truths, strict=True
+    ):
+        if math.isfinite(own):
+            assert abs(float(part - log)) < max(4.0 * math.hypot(own, other), 0.15)
+    assert abs(found.log_evidence - float(logs.logsumexp(0))) < 0.4
+    torch.testing.assert_close(found.posterior_components, logs.softmax(0), rtol=0, atol=0.12)
+
+
+@pytest.mark.slow
+def test_predictions_are_those_of_brute_force():
+    problem = problem_of()
+    found = run(problem, draws=30_000)
+    X = torch.linspace(0.1, 4.4, 6, dtype=F64).unsqueeze(-1)
+    cube = torch.cat([problem.prior.draw(2**13, n, generator=seeded(2)) for n in (1, 2)])
+    kernels = WeightedKernels(cube, problem.evaluate(cube), problem.evaluate(cube).log_softmax(0))
+    kernels = kernels.thin(400, generator=seeded(0))
+    truth = weighted_predictor(problem, kernels.cube, kernels.log_weights).predict(X)
+    predicted = found.predict(X)
+    deviation = truth.variance.sqrt()
+    assert float(((predicted.mean - truth.mean) / deviation).abs().max()) < 0.15
+    torch.testing.assert_close(predicted.variance / truth.variance, torch.ones(6, dtype=F64), rtol=0, atol=0.2)
+
+
+# --- invariants ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spike():
+    """A clear oscillation, many rows: the likelihood is a spike."""
+    problem = problem_of(num_rows=40, noise=0.05)
+    return problem, [run(problem, seed, search=Search()) for seed in (0, 1)]
+
+
+def test_two_seeds_agree_within_the_stated_deviations(spike):
+    _, (first, second) = spike
+    assert first.log_evidence_sd <= 0.1
+    assert abs(first.log_evidence - second.log_evidence) < 4.0 * math.hypot(
+        first.log_evidence_sd, second.log_evidence_sd
+    )
+
+
+def test_no_part_is_above_the_largest_likelihood(spike):
+    _, results = spike
+    for found in results:
+        best = found.history[-1].best_log_likelihood
+        assert bool((found.evidence.log_parts <= best).all())
+        assert found.log_evidence <= best
+        assert all(step.log_evidence <= step.best_log_likelihood for step in found.history)
+
+
+def test_no_finite_deviation_before_there_are_draws(spike):
+    _, results = spike
+    early = [step for step in results[0].history if step.evaluations <= 60]
+    assert early
+    assert all(math.isinf(step.log_evidence_sd) for step in early)
+    assert math.isfinite(results[0].history[-1].log_evidence_sd)
+
+
+def test_everything_follows_the_same_weights(spike):
+    problem, (found, _) = spike
+    kernels = found.kernels
+    assert len(kernels.cube) <= 64
+    assert float(kernels.log_weights.exp().sum()) == pytest.approx(1.0)
+    top = found.top_kernels(5)
+    torch.testing.assert_close(top.weights, kernels.log_weights[:5].softmax(0))
+    torch.testing.assert_close(found.log_weights, kernels.log_weights)
+    X = torch.linspace(0.1, 4.4, 6, dtype=F64).unsqueeze(-1)
+    posterior = found.model(0.0).posterior(X.unsqueeze(-2), observation_noise=True)
+    predicted = found.predict(X)
+    torch.testing.assert_close(posterior.mean.flatten(), predicted.mean)
+    torch.testing.assert_close(posterior.variance.flatten(), predicted.variance)
+    assert not bool(predicted.from_roots.any())
+    shares = torch.stack(
+        [found.log_weights[problem.prior.num_components(kernels.cube) == n].exp().sum() for n in (1, 2)]
+    )
+    torch.testing.assert_close(shares, found.posterior_components, rtol=0, atol=1 / 64 + 1e-9)
+
+
+def test_the_quadrature_is_there_by_its_own_name(spike):
+    _, (found, _) = spike
+    assert math.isfinite(found.quadrature.log_evidence)
+    assert found.quadrature.log_weights.exp().sum().item() == pytest.approx(1.0)
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_without_draws_the_evidence_is_doubted():
+    found = run(problem_of(), draws=0)
+    assert math.isinf(found.log_evidence_sd)
+    assert "no draws for importance sampling" in found.doubt
+    assert found.log_evidence <= found.history[-1].best_log_likelihood
+    assert bool(found.predict(torch.zeros(1, 1, dtype=F64)).mean.isfinite().all())
+
+
+def test_a_budget_too_small_for_any_estimate_is_doubted_and_its_kernels_serve():
+    found = run(problem_of(), draws=300)
+    assert math.isinf(found.log_evidence_sd)
+    assert "n = 2 (not begun)" in found.doubt
+    assert "give a larger budget" in found.doubt
+    assert bool(found.posterior_components.isnan().all())
+    assert float(found.log_weights.exp().sum()) == pytest.approx(1.0)
+    assert bool(found.predict(torch.zeros(1, 1, dtype=F64)).mean.isfinite().all())
+    assert len(found.top_kernels(3).kernels) == 3
+
+
+def test_negative_draws_are_refused():
+    with pytest.raises(ValueError, match=r"draws of a budget must not be negative, got -1"):
+        run(problem_of(), draws=-1)
+
+
+class Failing(DenseLikelihoods):
+    """Likelihoods of kernels whose noise is in the upper part of its prior cannot be computed."""
+
+    def __call__(self, mixtures, outputscale, noise):
+        value = super().__call__(mixtures, outputscale, noise)
+        return value.where(noise < 5e-2, torch.nan)
+
+
+def test_failed_likelihoods_do_no_harm():
+    problem = problem_of()
+    problem.likelihoods = Failing(problem.likelihoods.X, problem.likelihoods.y)
+    found = run(problem, draws=6_000)
+    assert bool((found.hyperparameters(torch.arange(len(found.log_weights))).noise < 5e-2).all())
+
+
+def test_no_time_no_draws():
+    found = marginalize(problem_of(), Budget(60, seconds=0.0), NEVER_COVERED, generator=seeded(0))
+    assert math.isinf(found.log_evidence_sd)
+    assert found.doubt.startswith("the seconds of the budget ran out")
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (torch.full((2, 1), math.nan, dtype=F64), "not finite"),
+        (torch.zeros(2, 1), "torch.float32, but the problem's inputs are torch.float64"),
+        (torch.zeros(2, 2, dtype=F64), r"shape \(M, 1\), got \(2, 2\)"),
+    ],
+)
+def test_inputs_of_predictions_are_checked(X, message):
+    found = run(problem_of(), draws=0)
+    with pytest.raises(ValueError, match=message):
+        found.predict(X)
+
+
+def test_a_mode_that_the_draws_miss_is_found_and_drawn_again():
+    """A proposal at one mode alone: its estimate looks sound; the search for modes finds the heavier ones."""
+    problem = problem_of(2, num_rows=40, noise=0.05)
+    truth = run(problem, 3, search=Search())
+    sampler = EvidenceSampler(problem, truth.state.evaluations, [])
+    state, generator = truth.state.importance, seeded(4)
+    assert not truth.doubt
+    index = int(truth.evidence.log_parts.argmax())
+    best = state.draws[index]
+    flat = torch.zeros(1, best.points.shape[-1], dtype=F64)
+    away = best.proposals[-1]._replace(means=best.proposals[-1].means * 0.0 + 2.0 + flat)
+    missed = best._replace(
+        points=best.points[:0], log_likelihood=best.log_likelihood[:0], counts=(), proposals=(away,), is_kept=True
+    )
+    missed = draw_round(sampler.integrands[index], missed, 500, generator=generator)
+    draws = (*state.draws[:index], missed, *state.draws[index + 1 :])
+    clean = (9,) * index + (0,) + (9,) * (1 - index)
+    after = sampler.search_modes(state._replace(draws=draws, clean=clean), generator)
+    assert after.clean[index] == 0
+    assert len(after.draws[index].proposals) > 1
+    assert sampler.evidence(after).doubt
+
+
+# --- a function of the seed, resumed ---------------------------------------------------------------------------------
+
+
+def test_an_interrupted_sampling_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
+    problem, real, calls = problem_of(), EvidenceSampler.step, []
+    whole = run(problem, draws=8_000)
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EvidenceSampler, "step", interrupted)
+        with pytest.warns(UserWarning, match="interrupted after"):
+            part = run(problem, draws=8_000, checkpoint=tmp_path / "search.pt")
+    assert part.num_evaluations < whole.num_evaluations
+    again = run(problem, seed=5, draws=8_000, checkpoint=tmp_path / "search.pt")
+    assert again.log_evidence == whole.log_evidence
+    assert again.log_evidence_sd == whole.log_evidence_sd
+    assert torch.equal(again.kernels.cube, whole.kernels.cube)
+    assert torch.equal(again.log_weights, whole.log_weights)
+
+
+def test_single_precision_gives_the_same_within_deviations():
+    problem = problem_of(1)
+    single = RegressionProblem(
+        problem.X.float(),
+        (problem.y + problem.mean).float(),
+        Hyperprior(
+            HalfNormal(torch.full((1,), 0.6)),
+            LogNormal(torch.full((1,), -1.0), torch.full((1,), 0.5)),
+            1,
+            noise=inferred(1e-1, 1.0),
+        ),
+    )
+    first, second = run(problem), run(single)
+    assert second.log_weights.dtype == torch.float32
+    assert abs(first.log_evidence - second.log_evidence) < 0.5
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_shares_sum_to_the_number_of_copies(setting):
+    """Over all permutations and reflections of a point, whatever the proposal."""
+    problem = problem_of(**setting)
+    prior, n, num_inputs = problem.prior, 2, problem.prior.num_inputs
+    relabeling = Relabeling(prior, n, problem.reflection)
+    integrand = integrand_for(problem, n)
+    mixture = start_draws(integrand, torch.randn(3, integrand.dimension, generator=seeded(0), dtype=F64), 3).proposals[
+        0
+    ]
+    point = torch.randn(integrand.dimension, generator=seeded(1), dtype=F64)
+    stick, means, scales, rest = point.split([1, 2 * num_inputs, 2 * num_inputs, 1])
+    means, scales = means.reshape(2, num_inputs), scales.reshape(2, num_inputs)
+    signs = [torch.ones(2, num_inputs, dtype=F64)]
+    if prior.has_signed_means:
+        columns = range(num_inputs) if problem.reflection.each_input else [slice(None)]
+        for q in range(2):
+            for column in columns:
+                flipped = []
+                for sign in signs:
+                    other = sign.clone()
+                    other[q, column] *= -1.0
+                    flipped.append(other)
+                signs = signs + flipped
+    copies = []
+    for sign in signs:
+        for order in ([0, 1], [1, 0]):
+            level = torch.special.ndtr(stick)
+            level = level if order == [0, 1] else 1.0 - level  # the first of two weights is uniform
+            copies.append(
+                torch.cat([torch.special.ndtri(level), (sign * means)[order].flatten(), scales[order].flatten(), rest])
+            )
+    copies = torch.stack(copies)
+    values = integrand.evaluate(copies)
+    torch.testing.assert_close(values, values[:1].expand(len(copies)), rtol=1e-9, atol=1e-9)
+    assert len(copies) == relabeling.num_copies
+    shares = relabeling.log_share(copies, mixture).exp()
+    assert float(shares.sum()) == pytest.approx(relabeling.num_copies, rel=1e-9)
+
+
+def test_nested_kernels_are_nearly_the_kernel():
+    X = torch.linspace(0.0, 4.0, 14, dtype=F64).unsqueeze(-1)
+    prior = default_prior(X, X.squeeze(-1).sin(), max_components=4)
+    row = prior.draw(1, 3, generator=seeded(0))[0]
+    more = prior.mixtures(nested_kernels(prior, row, 6, generator=seeded(1)))
+    less = prior.mixtures(row)
+    for k, share in enumerate((0.02, 0.1, 0.3, 0.02, 0.1, 0.3)):
+        torch.testing.assert_close(more.weights[k, :3], (1.0 - share) * less.weights[:3])
+        torch.testing.assert_close(more.means[k, :3], less.means[:3])
+        torch.testing.assert_close(more.scales[k, :3], less.scales[:3])
+    scalars = [prior.hyperparameters(rows).noise for rows in (nested_kernels(prior, row, 1), row.unsqueeze(0))]
+    torch.testing.assert_close(*scalars)
+
+
+def test_rows_and_points_are_inverse():
+    prior = prior_of(3)
+    cube = prior.draw(5, 2, generator=seeded(0))
+    points = torch.special.ndtri(cube[:, prior.active_columns(2)].clamp(EDGE, 1.0 - EDGE))
+    torch.testing.assert_close(rows_of(prior, points, 2), cube)
+
+
+def test_thinning_keeps_expectations():
+    """The mean over many seeds of the weights that a kernel gets is its weight, to four standard errors."""
+    weights = torch.rand(30, generator=seeded(0), dtype=F64).pow(4)
+    weights = weights / weights.sum()
+    kernels = WeightedKernels(torch.arange(30.0).unsqueeze(-1), torch.zeros(30), weights.log())
+    total = torch.zeros(30, dtype=F64)
+    for seed in range(2000):
+        few = kernels.thin(7, generator=seeded(seed))
+        assert len(few.cube) == 7
+        total[few.cube.squeeze(-1).long()] += few.log_weights.exp() / 2000
+    error = (weights * (weights.max() / 2 + 1 / 7) / 2000).sqrt()
+    assert bool(((total - weights).abs() < 4.0 * error + 1e-3).all())
+
+
+def test_one_component_beside_a_grid():
+    """The likelihood of one component on a grid of the cube, by the midpoint rule, with the noise fixed by the grid."""
+    problem = problem_of(1)
+    integrand = integrand_for(problem, 1)
+    levels = (torch.arange(40, dtype=F64) + 0.5) / 40
+    grid = torch.cartesian_prod(levels, levels, levels)
+    values = problem.evaluate(problem.prior.embed(grid, 1))
+    truth = float(values.logsumexp(0)) - math.log(len(grid))
+    draws = start_draws(integrand, torch.randn(4, 3, generator=seeded(0), dtype=F64))
+    generator = seeded(1)
+    for _ in range(8):
+        draws = draw_round(integrand, draws, round_size(3), generator=generator)
+    found = estimate(draws)
+    assert found.is_trusted
+    assert abs(found.log_integral - truth) < 4.0 * found.log_sd + 0.02
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_permanent_is_the_sum_over_permutations(size):
+    logs = 300.0 * torch.randn(4, 3, size, size, generator=seeded(0), dtype=F64)
+    rows = torch.arange(size)
+    each = [logs[..., rows, list(order)].sum(-1) for order in itertools.permutations(range(size))]
+    torch.testing.assert_close(log_permanent(logs), torch.stack(each).logsumexp(0), rtol=1e-13, atol=1e-13)
+
+
+# --- giving up -----------------------------------------------------------------------------------------------------
+
+
+def drawn(effective, pareto_k, is_kept=False, dimension=40):
+    points = torch.zeros(10, dimension, dtype=F64)
+    return ImportanceDraws(points, points[:, 0], (5,) * len(effective), (), is_kept, 99, effective, pareto_k)
+
+
+def test_what_is_hopeless():
+    """The traces are those of yacht with three components (given up) and of series that came out well."""
+    assert drawn((13.7, 5.1), 1.44).is_hopeless
+    assert drawn((11.0, 16.4, 6.7), 1.64).is_hopeless
+    assert not drawn((13.7,), 1.44).is_hopeless  # one refit tells nothing
+    assert not drawn((5.0, 9.0), 1.44).is_hopeless  # growing
+    assert not drawn((32.3, 6.7), 0.88, dimension=16).is_hopeless  # the tail has a mean
+    assert not drawn((21.0, 27.4, 40.0), 1.2, dimension=14).is_hopeless
+    assert not drawn((13.7, 5.1), 1.44, is_kept=True).is_hopeless
+    assert drawn((13.7,), 0.99).is_suspect
+    assert not drawn((), math.inf).is_suspect
+
+
+def test_a_part_that_is_hopeless_ends_the_sampling_with_its_reason(monkeypatch):
+    problem = problem_of(2, noise=0.02, num_rows=20)
+
+    def forced(integrand, draws, count, log_share, *, generator):
+        after = draw_round(integrand, draws, count, log_share, generator=generator)
+        return after._replace(effective=(3.0, 0.2)[: len(after.counts)], pareto_k=2.5, is_kept=False)
+
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.evidence.draw_round", forced)
+    found = run(problem)
+    assert found.num_evaluations < 15_000
+    assert math.isinf(found.log_evidence_sd)
+    assert "given up: 0 effective draws in 3 dimensions and k = 2.50 after 2 refits" in found.doubt
+    assert found.doubt.endswith("give the prior fewer components")
+    assert bool(found.posterior_components_sd.isinf().all())
+    assert bool(found.predict(problem.X[:3]).mean.isfinite().all())
+    monkeypatch.undo()
+    patient = run(problem)
+    assert patient.num_evaluations > found.num_evaluations
+    assert not patient.doubt
+
+
+def test_a_hopeless_part_that_does_not_count_ends_nothing(monkeypatch):
+    problem = problem_of(2, noise=0.5)
+    sampler = EvidenceSampler(problem, run(problem, draws=0).state.evaluations, [])
+    state = sampler.init()
+    for _ in range(6):
+        state = sampler.step(state, seeded(0))
+    assert not sampler.is_hopeless(state)
+    first = state.draws[0]._replace(effective=(3.0, 0.2), pareto_k=2.5, is_kept=False)
+    given_up = state._replace(draws=(first, *state.draws[1:]))
+    assert sampler.is_hopeless(given_up)
+    far_below = first._replace(log_likelihood=first.log_likelihood - 1e3)
+    empty = problem.prior.num_components(sampler.evaluations.cube) == 1
+    sampler.evaluations.log_likelihood[empty] = -1e3
+    assert not sampler.is_hopeless(state._replace(draws=(far_below, *state.draws[1:])))
+
+
+def test_starts_are_apart_from_one_another():
+    """Steps of one ascent are one start, however likely; kernels without a likelihood are none."""
+    cube = torch.tensor([[0.50, 0.0], [0.52, 0.9], [0.55, 0.0], [0.8, 0.0], [0.1, 0.0]], dtype=torch.float64)
+    values = torch.tensor([3.0, 4.0, 5.0, 1.0, math.nan], dtype=torch.float64)
+    evaluations, first = Evaluations(cube, values), torch.tensor([0])
+    torch.testing.assert_close(best_apart(evaluations, first, 8), cube[[2, 3]])
+    torch.testing.assert_close(best_apart(evaluations, torch.tensor([0, 1]), 2), cube[[2, 1]])
+    assert best_apart(Evaluations(cube[:0], values[:0]), first, 2).shape == (0, 2)
+
+
+# --- small budgets -------------------------------------------------------------------------------------------------
+
+TOO_SMALL = {
+    "evaluations": (Budget(4), "at least 5"),
+    "draws": (Budget(10, draws=-1), "draws of a budget must not be negative"),
+    "seconds": (Budget(10, seconds=-1.0), "seconds of a budget must not be negative"),
+    "seconds that are no number": (Budget(10, seconds=math.nan), "seconds of a budget must not be negative"),
+    "no deviation": (Budget(10, log_evidence_sd=0.0), "log_evidence_sd of a budget must be positive"),
+}
+
+
+@pytest.mark.parametrize(("budget", "message"), TOO_SMALL.values(), ids=TOO_SMALL)
+def test_impossible_budgets_are_refused(budget, message):
+    with pytest.raises(ValueError, match=message):
+        marginalize(problem_of(), budget)
+
+
+@pytest.mark.parametrize("budget", [Budget(10.5), Budget(10, draws=0.5), Budget(math.nan)])
+def test_budgets_are_whole_numbers(budget):
+    with pytest.raises(TypeError, match=r"the (evaluations|draws) of a budget must be a whole number, got "):
+        marginalize(problem_of(), budget)
+
+
+SMALL = {
+    "no draws": (Budget(5, draws=0), "left no draws"),
+    "no seconds": (Budget(10, seconds=0.0), "left no draws"),
+    "one draw": (Budget(5, draws=1), "n = 1 (its proposal is still being adapted), n = 2 (not begun)"),
+}
+
+
+@pytest.mark.parametrize(("budget", "message"), SMALL.values(), ids=SMALL)
+def test_a_budget_too_small_for_an_estimate_says_so_and_predicts_all_the_same(budget, message):
+    problem = problem_of(2)
+    found = marginalize(problem, budget, NEVER_COVERED, generator=seeded(0))
+    assert math.isinf(found.log_evidence_sd)
+    assert message in found.doubt
+    assert bool(found.posterior_components.isnan().all())
+    assert found.doubt.startswith("the seconds of the budget ran out: ") == (budget.seconds is not None)
+    assert bool(found.posterior_components_sd.isinf().all())
+    prediction = found.predict(problem.X[:3] + 0.01)
+    assert bool((prediction.variance > 0).all())
+    assert bool(found.model().posterior(problem.X[:2]).mean.isfinite().all())
+    assert len(found.top_kernels(2).kernels) >= 1

@@ -1,0 +1,297 @@
+"""Likelihoods other than the dense one, against it: values, gradients, predictions, and inputs that contradict them."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import toeplitz
+
+from gp_ensembles.numerics import NumericalError
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
+from gp_ensembles.papers.quadrature.low_rank import FourierLikelihood, SparseLikelihood
+from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.search import Search, fingerprint
+from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures
+from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood, durbin, grid_of
+
+STEP = 0.07
+GRIDS = {
+    "whole": list(range(30)),
+    "gaps": [0, 1, 2, 3, 7, 8, 9, 10, 11, 15, 16, 17, 20, 21],
+    "shuffled": np.random.default_rng(0).permutation(20)[:15].tolist() + [20, 21],
+    "two rows": [0, 1],
+}
+
+
+def grid(places):
+    return STEP * torch.tensor(places, dtype=torch.float64).unsqueeze(-1) + 3.0
+
+
+def rows(count, num_inputs, seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.tensor(rng.uniform(size=(count, num_inputs)))
+
+
+def targets(X, seed=1):
+    return torch.sin(5.0 * X.sum(-1)) + 0.3 * torch.tensor(np.random.default_rng(seed).normal(size=len(X)))
+
+
+def kernels(num_inputs, count=6, size=3, noise=0.05):
+    """Mixtures of one to three components, scales of their output and noise."""
+    rng = np.random.default_rng(2)
+    weights = rng.dirichlet(np.ones(size), count)
+    weights[:, 1:] *= np.arange(1, size) < rng.integers(1, size + 1, (count, 1))
+    means = rng.normal(size=(count, size, num_inputs)) * (weights != 0)[..., None]
+    scales = rng.lognormal(-1.5, 0.3, (count, size, num_inputs)) * (weights != 0)[..., None]
+    mixtures = SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
+    return mixtures, torch.tensor(rng.lognormal(size=count)), torch.tensor(noise * rng.lognormal(0.0, 0.3, count))
+
+
+def value_and_gradients(likelihoods, mixtures, outputscale, noise):
+    leaves = [part.clone().requires_grad_() for part in (*tuple(mixtures), outputscale, noise)]
+    value = likelihoods(SpectralMixtures(*leaves[:3]), *leaves[3:])
+    gradients = torch.autograd.grad(value.sum(), leaves)
+    present = mixtures.weights != 0
+    return value.detach(), (gradients[0].where(present, 0.0), *gradients[1:])
+
+
+def assert_same(likelihood, X, y, kernel, reflection=AT_ORIGIN, tolerance=1e-9):
+    dense, other = (way.bind(X, y, reflection) for way in (DenseLikelihood(), likelihood))
+    expected, found = value_and_gradients(dense, *kernel), value_and_gradients(other, *kernel)
+    torch.testing.assert_close(found[0], expected[0], rtol=tolerance, atol=tolerance)
+    for a, b in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max()))
+
+
+def assert_same_predictions(likelihood, X, y, kernel, reflection=AT_ORIGIN, tolerance=1e-9):
+    dense, other = (way.bind(X, y, reflection) for way in (DenseLikelihood(), likelihood))
+    hyperparameters = Hyperparameters(*kernel)
+    expected, found = dense.condition(hyperparameters), other.condition(hyperparameters)
+    places = X[:1] + 0.4 * rows(12, X.shape[-1], 5)
+    for shape in ((12,), (3, 4), (2, 3, 2)):
+        points = places.reshape(*shape, X.shape[-1])
+        for a, b in zip(found.predict(points), expected.predict(points), strict=True):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    for a, b in zip(found.marginals(places), expected.marginals(places), strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("places", GRIDS.values(), ids=GRIDS)
+def test_toeplitz_is_dense_to_rounding(places):
+    X = grid(places)
+    assert_same(ToeplitzLikelihood(), X, targets(X), kernels(1))
+    assert_same_predictions(ToeplitzLikelihood(), X, targets(X), kernels(1))
+
+
+def test_toeplitz_chunks_change_nothing(monkeypatch):
+    X = grid(GRIDS["gaps"])
+    likelihoods = ToeplitzLikelihood().bind(X, targets(X), AT_ORIGIN)
+    whole = likelihoods(*kernels(1))
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.toeplitz.RECURSION_BYTES", 1)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.toeplitz.COLUMNS", 3)
+    torch.testing.assert_close(likelihoods(*kernels(1)), whole, rtol=1e-12, atol=1e-12)
+    assert_same(ToeplitzLikelihood(), X, targets(X), kernels(1))
+    assert_same_predictions(ToeplitzLikelihood(), X, targets(X), kernels(1))
+
+
+def test_durbin_is_what_linear_algebra_says():
+    column = torch.tensor(np.exp(-0.3 * np.arange(9.0)) * np.cos(np.arange(9.0)))
+    y = torch.linspace(-1.0, 1.0, 9, dtype=torch.float64)
+    found, matrix = durbin(column.unsqueeze(0), y), toeplitz(column.numpy())
+    np.testing.assert_allclose(found.first[0], np.linalg.inv(matrix)[0], atol=1e-12)
+    np.testing.assert_allclose(found.log_determinant[0], np.linalg.slogdet(matrix)[1], atol=1e-12)
+    np.testing.assert_allclose(found.square[0], y.numpy() @ np.linalg.solve(matrix, y.numpy()), atol=1e-12)
+
+
+@pytest.mark.parametrize("places", [GRIDS["whole"], GRIDS["gaps"]], ids=["whole", "gaps"])
+def test_a_kernel_that_is_not_positive_definite_gives_nan_and_harms_no_other(places):
+    X = grid(places)
+    mixtures, outputscale, noise = kernels(1)
+    noise[2] = -2.0 * outputscale[2]
+    likelihoods = ToeplitzLikelihood().bind(X, targets(X), AT_ORIGIN)
+    good = likelihoods(*kernels(1))
+    value, gradients = value_and_gradients(likelihoods, mixtures, outputscale, noise)
+    assert value.isnan().tolist() == [False, False, True, False, False, False]
+    keep = ~value.isnan()
+    torch.testing.assert_close(value[keep], good[keep], rtol=1e-12, atol=1e-12)
+    assert all(bool(part.isfinite().all()) for part in gradients)
+    with pytest.raises(NumericalError, match="under kernel 2"):
+        likelihoods.condition(Hyperparameters(mixtures, outputscale, noise))
+
+
+OFF_GRID = {
+    "uneven": (torch.tensor([[0.0], [0.5], [1.2], [2.0]]), "the smallest spacing is 0.5, but rows 1 and 2 are 0.7"),
+    "drifting": (grid(range(20)) * (1.0 + 1e-4 * grid(range(20))), "rows on an equally spaced grid"),
+    "two at one place": (torch.tensor([[0.0], [2.0], [1.0], [2.0]]), "rows 1 and 3 are both at 2"),
+    "mostly empty": (grid([0, 1, 2, 40]), "at most half is empty: with the smallest spacing of 0.07 there are 41"),
+    "two inputs": (rows(5, 2), "one input on an equally spaced grid, but there are 2"),
+}
+
+
+@pytest.mark.parametrize(("X", "message"), OFF_GRID.values(), ids=OFF_GRID)
+def test_rows_that_are_no_grid_are_refused_with_the_spacing_found(X, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        RegressionProblem(X, torch.arange(len(X), dtype=X.dtype), likelihood=ToeplitzLikelihood())
+
+
+def test_rounded_dates_are_a_grid():
+    months = (1949.0 + torch.arange(48, dtype=torch.float64) / 12.0).mul(1e6).round().div(1e6).unsqueeze(-1)
+    found = grid_of(months)
+    assert found.size == 48
+    assert not len(found.empty)
+    assert float(found.step) == pytest.approx(1 / 12, rel=1e-6)
+
+
+def test_single_precision_stays_single():
+    X = grid(GRIDS["gaps"])
+    exact = DenseLikelihood().bind(X, targets(X), AT_ORIGIN)(*kernels(1))
+    mixtures, outputscale, noise = kernels(1)
+    single = SpectralMixtures(*(part.float() for part in tuple(mixtures)))
+    for likelihood in (ToeplitzLikelihood(), SparseLikelihood(X.float(), 1e-4), FourierLikelihood(30)):
+        bound = likelihood.bind(X.float(), targets(X).float(), AT_ORIGIN)
+        value = bound(single, outputscale.float(), noise.float())
+        assert value.dtype == torch.float32
+        if not isinstance(likelihood, FourierLikelihood):
+            torch.testing.assert_close(value.double(), exact, rtol=1e-2, atol=0.3)
+
+
+@pytest.mark.parametrize("reflection", [AT_ORIGIN, IN_EACH_INPUT], ids=["origin", "each input"])
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_knots_at_all_rows_are_dense(num_inputs, reflection):
+    X = rows(25, num_inputs)
+    # a nugget of 1e-10 moves log densities by 1e-10 times rows over noise, some 1e-7
+    assert_same(SparseLikelihood(X, 1e-10), X, targets(X), kernels(num_inputs), reflection, 1e-5)
+    assert_same_predictions(SparseLikelihood(X, 1e-10), X, targets(X), kernels(num_inputs), reflection, 1e-5)
+
+
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_knots_bound_the_dense_likelihood_and_more_knots_bound_it_better(num_inputs):
+    X = rows(40, num_inputs)
+    dense = DenseLikelihood().bind(X, targets(X), AT_ORIGIN)(*kernels(num_inputs))
+    before = torch.full_like(dense, -math.inf)
+    for count in (2, 5, 10, 20, 40):
+        value = SparseLikelihood(X[:count]).bind(X, targets(X), AT_ORIGIN)(*kernels(num_inputs))
+        assert bool((value <= dense + 1e-9).all())
+        assert bool((value >= before - 1e-6).all())  # up to the nugget
+        before = value
+
+
+def test_the_bound_is_titsias_formula():
+    X, y = rows(12, 1), targets(rows(12, 1))
+    mixtures, scale, noise = kernels(1, 1)
+    likelihoods = DenseLikelihood().bind(X, y, AT_ORIGIN)
+    K = (scale[:, None, None] * likelihoods.covariance(mixtures))[0].numpy()
+    chosen, nugget = [0, 4, 7], 1e-6
+    Kuu = K[np.ix_(chosen, chosen)] + nugget * float(scale) * np.eye(3)
+    Q = K[:, chosen] @ np.linalg.solve(Kuu, K[chosen])
+    covariance = Q + float(noise) * np.eye(12)
+    expected = -0.5 * (y.numpy() @ np.linalg.solve(covariance, y.numpy()) + np.linalg.slogdet(covariance)[1])
+    expected -= 6 * math.log(2 * math.pi) + np.trace(K - Q) / (2 * float(noise))
+    value = SparseLikelihood(X[chosen], nugget).bind(X, y, AT_ORIGIN)(mixtures, scale, noise)
+    assert float(value) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("reflection", [AT_ORIGIN, IN_EACH_INPUT], ids=["origin", "each input"])
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_random_features_converge_with_their_number(num_inputs, reflection):
+    X = rows(30, num_inputs)
+    dense = DenseLikelihood().bind(X, targets(X), reflection)(*kernels(num_inputs))
+    errors = []
+    for count in (8, 64, 256):
+        found = FourierLikelihood(count).bind(X, targets(X), reflection)(*kernels(num_inputs))
+        errors.append(float((found - dense).abs().mean()))
+    assert errors[2] < 0.1 * errors[0]
+    # independent draws have an error of 1/sqrt(R) in the kernel, a low-discrepancy sequence a smaller one
+    assert errors[2] < (0.1 if num_inputs == 1 else 2.0)
+
+
+def test_random_features_are_a_process_of_their_own():
+    """Densities and predictions are those of the covariance that the features make, by linear algebra."""
+    X, places = rows(20, 1), rows(5, 1, 9)
+    y = targets(X)
+    mixtures, scale, noise = kernels(1, 2)
+    bound = FourierLikelihood(16).bind(X, y, AT_ORIGIN)
+    every = bound.features(mixtures, scale, torch.cat([X, places]))
+    value = bound(mixtures, scale, noise)
+    mean, variance = bound.condition(Hyperparameters(mixtures, scale, noise)).marginals(places)
+    for b in range(2):
+        K = (every[b] @ every[b].mT).numpy()
+        own = K[:20, :20] + float(noise[b]) * np.eye(20)
+        expected = -0.5 * (y.numpy() @ np.linalg.solve(own, y.numpy()) + np.linalg.slogdet(own)[1])
+        assert float(value[b]) == pytest.approx(expected - 10 * math.log(2 * math.pi), rel=1e-9)
+        np.testing.assert_allclose(mean[b], K[20:, :20] @ np.linalg.solve(own, y.numpy()), atol=1e-9)
+        reduced = K[20:, 20:] - K[20:, :20] @ np.linalg.solve(own, K[:20, 20:])
+        np.testing.assert_allclose(variance[b], np.diag(reduced), atol=1e-9)
+
+
+WAYS = {
+    "toeplitz": ToeplitzLikelihood(),
+    "knots": SparseLikelihood(grid(range(0, 24, 3))),
+    "features": FourierLikelihood(10),
+}
+
+
+@pytest.mark.parametrize("likelihood", WAYS.values(), ids=WAYS)
+def test_every_likelihood_marginalizes_and_predicts(likelihood):
+    X = grid(range(24))
+    problem = RegressionProblem(X, targets(X), likelihood=likelihood)
+    found = marginalize(problem, Budget(30, draws=0), generator=torch.Generator().manual_seed(0))
+    prediction = found.predict(X[:5] + 0.01)
+    assert bool(prediction.mean.isfinite().all())
+    assert bool((prediction.variance > 0).all())
+    posterior = found.model().posterior(X[:4] + 0.01, observation_noise=True)
+    assert bool(torch.linalg.eigvalsh(posterior.component_covariance[0]).gt(0).all())
+    dense = RegressionProblem(X, targets(X))
+    assert fingerprint(problem, Search()) != fingerprint(dense, Search())
+
+
+@pytest.mark.parametrize("likelihood", [DenseLikelihood(), *WAYS.values()])
+def test_no_kernels_give_no_values(likelihood):
+    X = grid(range(24))
+    none = torch.zeros(0, dtype=torch.float64)
+    nothing = SpectralMixtures.unflatten(torch.zeros(0, 6, dtype=torch.float64), 1)
+    assert likelihood.bind(X, targets(X), AT_ORIGIN)(nothing, none, none).shape == (0,)
+
+
+@pytest.mark.parametrize("likelihood", [SparseLikelihood(rows(8, 2)), FourierLikelihood(8)])
+def test_several_inputs_marginalize(likelihood):
+    X = rows(30, 2, 4)
+    problem = RegressionProblem(X, targets(X), likelihood=likelihood)
+    found = marginalize(problem, Budget(30, draws=0), generator=torch.Generator().manual_seed(0))
+    assert bool((found.predict(X[:5] + 0.01).variance > 0).all())
+
+
+def test_settings_are_part_of_the_fingerprint():
+    X = grid(range(24))
+    marks = {
+        fingerprint(RegressionProblem(X, targets(X), likelihood=way), Search())
+        for way in (
+            FourierLikelihood(10),
+            FourierLikelihood(11),
+            FourierLikelihood(10, 1),
+            SparseLikelihood(X[:3]),
+            SparseLikelihood(X[:4]),
+            SparseLikelihood(X[1:4]),
+        )
+    }
+    assert len(marks) == 6
+
+
+BAD_SETTINGS = {
+    "knots of two inputs": (SparseLikelihood(rows(3, 2)), "knots must be rows (K, 1)"),
+    "no knots": (SparseLikelihood(rows(0, 1)), "knots must be rows (K, 1)"),
+    "a missing knot": (SparseLikelihood(torch.full((2, 1), torch.nan).double()), "knots must be finite"),
+    "no nugget": (SparseLikelihood(rows(3, 1), 0.0), "nugget"),
+    "no frequencies": (FourierLikelihood(0), "at least one frequency"),
+}
+
+
+@pytest.mark.parametrize(("likelihood", "message"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
+def test_bad_settings_are_refused(likelihood, message):
+    X = rows(6, 1)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        RegressionProblem(X, targets(X), likelihood=likelihood)

@@ -1,0 +1,445 @@
+"""The loop: budgets, seeds, checkpoints, interruptions, failed likelihoods, progress."""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+
+from gp_ensembles.papers.quadrature import (
+    Budget,
+    Hyperprior,
+    InformationPolicy,
+    PriorPolicy,
+    RegressionProblem,
+    Search,
+    UncertaintyPolicy,
+    inferred,
+    marginalization,
+    marginalize,
+)
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
+from gp_ensembles.papers.quadrature.spectral_mixture import IN_EACH_INPUT
+
+QUICK = AcquisitionOptimizer(raw_samples=4, max_iterations=2, num_sizes=1)
+INFORMATION = Search(
+    InformationPolicy(QUICK, num_nodes=8), ascent_evaluations=7, coverage_threshold=1.1
+)  # ascents in every round
+DRAWS = Search(PriorPolicy(), num_ascents=0, use_periodogram=False)
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def prior_of(max_components=2, num_inputs=1, noise=None, scale=0.6):
+    one = torch.ones(num_inputs, dtype=torch.float64)
+    noise = inferred(1e-2, 1.0) if noise is None else noise
+    return Hyperprior(HalfNormal(scale * one), LogNormal(-one, 0.5 * one), max_components, noise=noise)
+
+
+def problem_of(num_rows=25, prior=None, frequency=1.7):
+    """A clear oscillation: draws of the prior miss the likelihood's mass, so there are ascents."""
+    X = torch.linspace(0.0, 6.0, num_rows, dtype=torch.float64).unsqueeze(-1)
+    y = torch.sin(2 * torch.pi * frequency * X.squeeze(-1)) + 0.2 * X.squeeze(-1)
+    return RegressionProblem(X, y, prior_of() if prior is None else prior)
+
+
+def run(problem, budget=30, search=INFORMATION, seed=0, **choices):
+    budget = Budget(budget, draws=0) if isinstance(budget, int) else budget
+    return marginalize(problem, budget, search, generator=torch.Generator().manual_seed(seed), **choices)
+
+
+def assert_same(first, second):
+    """Bit for bit, what there is to know but the time it took."""
+    assert torch.equal(first.state.evaluations.cube, second.state.evaluations.cube)
+    one, other = (found.state.evaluations.log_likelihood for found in (first, second))
+    assert torch.equal(one.nan_to_num(nan=-1e9), other.nan_to_num(nan=-1e9))
+    assert torch.equal(first.state.origins, second.state.origins)
+    assert torch.equal(first.state.random, second.state.random)
+    assert first.state.ascents == second.state.ascents
+    assert first.state.nodes_seed == second.state.nodes_seed
+    assert first.log_evidence == second.log_evidence
+    assert first.log_evidence_sd == second.log_evidence_sd
+    torch.testing.assert_close(first.posterior_components, second.posterior_components, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(first.log_weights, second.log_weights)
+    assert torch.equal(first.quadrature.root_weights, second.quadrature.root_weights)
+
+
+SEARCHES = {
+    "information": INFORMATION,
+    "uncertainty": Search(UncertaintyPolicy(QUICK), ascent_evaluations=4, batch_size=3, coverage_threshold=1.1),
+    "prior": DRAWS,
+    "prior with ascents": Search(PriorPolicy(), coverage_threshold=1.1, num_ascents=2, ascent_evaluations=3),
+    "one at a time": Search(PriorPolicy(), batch_size=1, initial_share=0.8),
+}
+every_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+
+
+# --- budgets -------------------------------------------------------------------------------------------------------
+
+
+@every_search
+@pytest.mark.parametrize("evaluations", [5, 6, 23])
+def test_exactly_the_budget_is_spent(search, evaluations):
+    problem = problem_of()
+    found = run(problem, evaluations, search)
+    assert found.num_evaluations == evaluations == found.state.evaluations.cube.shape[0]
+    assert found.history[-1].evaluations == evaluations
+    assert found.num_failed == 0
+    cube, values = found.state.evaluations
+    assert bool(((cube >= problem.prior.bounds[0]) & (cube <= problem.prior.bounds[1])).all())
+    torch.testing.assert_close(problem.evaluate(cube), values, rtol=1e-7, atol=1e-7)
+    assert set(found.seconds) == {"likelihoods", "ascents", "surrogate", "policy", "importance"}
+    assert all(seconds >= 0 for seconds in found.seconds.values())
+
+
+@pytest.mark.parametrize("evaluations", [4, 0, -1])
+def test_too_small_a_budget_is_refused(evaluations):
+    with pytest.raises(ValueError, match=r"budget of .* evaluations is too small; give it at least 5"):
+        run(problem_of(), evaluations)
+
+
+class Slow(DenseLikelihoods):
+    """Every kernel takes a 64th of a second on a clock that nothing else moves."""
+
+    def __init__(self, likelihoods):
+        super().__init__(likelihoods.X, likelihoods.y, likelihoods.reflection)
+        self.now = 0.0
+
+    def __call__(self, mixtures, outputscale, noise):
+        value = super().__call__(mixtures, outputscale, noise)
+        self.now += value.numel() / 64
+        return value
+
+    def perf_counter(self):
+        return self.now
+
+
+def test_time_stops_it(monkeypatch):
+    problem = problem_of()
+    problem.likelihoods = Slow(problem.likelihoods)
+    monkeypatch.setattr(marginalization, "time", problem.likelihoods)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.search.time", problem.likelihoods)
+    found = run(problem, Budget(100, seconds=0.75), DRAWS)
+    assert found.num_evaluations == 50  # the round of five in which the 48th falls is finished
+    assert [step.seconds for step in found.history] == [count / 64 for count in (30, 35, 40, 45, 50)]
+
+
+def test_no_time_at_all_leaves_the_first_draws():
+    found = run(problem_of(), Budget(20, seconds=0.0, draws=0))
+    assert len(found.history) == 1
+    assert found.num_evaluations == 6 + 8  # draws, and kernels at the peaks of the spectrum
+
+
+def test_the_first_draws_keep_to_the_time_too():
+    """Who means seconds gives evaluations without end; a third of them must not come before a look at the clock."""
+    found = run(
+        RegressionProblem(tensor([0.0], [0.7]), tensor(0.1, -0.4), prior_of(1)),
+        Budget(2000, seconds=0.0, draws=0),
+        DRAWS,
+    )
+    assert found.num_evaluations < 300
+
+
+def test_a_well_known_evidence_stops_it():
+    problem = RegressionProblem(tensor([0.0], [0.7], [1.5], [3.0]), tensor(0.1, -0.4, 0.9, 0.2), prior_of(1))
+    everything = run(problem, 60, DRAWS)
+    threshold = everything.history[len(everything.history) // 2].log_evidence_sd
+    found = run(problem, Budget(60, log_evidence_sd=threshold), DRAWS)
+    assert found.num_evaluations < 60
+    assert found.history[-1].log_evidence_sd <= threshold
+    assert all(step.log_evidence_sd > threshold for step in found.history[:-1])
+
+
+def test_the_history_tells_the_rounds():
+    found = run(problem_of(), 40)
+    spent = [step.evaluations for step in found.history]
+    assert spent == sorted(set(spent))
+    best = [step.best_log_likelihood for step in found.history]
+    assert best == sorted(best)
+    assert best[-1] == found.state.evaluations.log_likelihood.max().item()
+    seconds = [step.seconds for step in found.history]
+    assert seconds == sorted(seconds)
+
+
+# --- what is evaluated ---------------------------------------------------------------------------------------------
+
+
+def test_where_draws_miss_the_mass_there_are_ascents():
+    problem, search = problem_of(), Search(PriorPolicy(), ascent_evaluations=7)
+    found = run(problem, 60, search)
+    assert found.state.origins.unique().tolist() == [0, 1, 2, 3]
+    assert not prior_covers_likelihood(search, found.state)
+    assert len(found.state.ascents) >= 1
+    for path in found.state.ascents:
+        assert found.state.evaluations.log_likelihood[path.row].item() == path.log_likelihood
+    plain = run(problem, 60, DRAWS)
+    assert plain.state.origins.unique().tolist() == [0, 3]
+    assert found.history[-1].best_log_likelihood > plain.history[-1].best_log_likelihood
+
+
+def test_where_draws_cover_the_mass_there_are_none():
+    problem = RegressionProblem(tensor([0.0], [0.7], [1.5], [3.0]), tensor(0.1, -0.4, 0.9, 0.2), prior_of(1))
+    search = Search(PriorPolicy())
+    found = run(problem, 40, search)
+    assert prior_covers_likelihood(search, found.state)
+    assert found.state.origins.unique().tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("count", [2, 5, 9, 30])
+def test_draws_of_which_one_has_all_the_mass_do_not_cover_it(count):
+    """However few they are: nine draws of which one counts have an effective share of a ninth."""
+    problem = problem_of()
+    search = DRAWS._replace(initial_share=1.0)
+    state = evaluate_draws(
+        problem, search, init_search(problem, search, count, torch.Generator().manual_seed(0)), count
+    )
+    assert state.num_evaluations == count
+    values = torch.full_like(state.evaluations.log_likelihood, -1000.0)
+    values[0] = 0.0
+    state = state._replace(evaluations=state.evaluations._replace(log_likelihood=values))
+    assert not prior_covers_likelihood(Search(), state)
+
+
+def test_the_first_draws_do_not_depend_on_the_policy():
+    problem = problem_of()
+    states = [init_search(problem, search, 40, torch.Generator().manual_seed(3)) for search in (INFORMATION, DRAWS)]
+    count = round(0.3 * 40)
+    assert [state.pending.shape[0] for state in states] == [count, count]
+    assert torch.equal(states[0].pending, states[1].pending)
+    assert states[0].nodes_seed == states[1].nodes_seed
+
+
+# --- a function of the seed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@every_search
+def test_the_result_is_a_function_of_the_seed(search):
+    torch.manual_seed(1)
+    first = run(problem_of(), 25, search, seed=5)
+    torch.manual_seed(2)  # nor does torch's global generator matter
+    before = torch.get_rng_state()
+    second = run(problem_of(), 25, search, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert_same(first, second)
+    other = run(problem_of(), 25, search, seed=6)
+    assert not torch.equal(first.state.evaluations.cube, other.state.evaluations.cube)
+
+
+def test_without_a_generator_the_global_one_counts():
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        found.append(marginalize(problem_of(), Budget(10, draws=0), DRAWS))
+    assert_same(found[0], found[1])
+    assert not torch.equal(found[0].state.evaluations.cube, found[2].state.evaluations.cube)
+
+
+def test_predictions_are_a_function_of_the_seed():
+    X = torch.linspace(0.0, 7.0, 5, dtype=torch.float64).unsqueeze(-1)
+    first, second = (run(problem_of(), 30).predict(X) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+# --- checkpoints and interruptions ---------------------------------------------------------------------------------
+
+
+def interrupt_after(monkeypatch, rounds, where="evaluate_batch"):
+    """The keyboard's interruption comes in the middle of a round, after so many complete calls."""
+    real, calls = getattr(marginalization, where), itertools.count()
+
+    def interrupted(*arguments):
+        if next(calls) == rounds:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(marginalization, where, interrupted)
+
+
+def test_an_interruption_among_the_first_draws_keeps_those_that_are_done(tmp_path, monkeypatch):
+    problem, file, search = problem_of(), tmp_path / "search.pt", DRAWS._replace(initial_share=1.0)
+    whole = run(problem, 80, search)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2, "evaluate_draws")
+        with pytest.warns(UserWarning, match="interrupted after 64 of 80 likelihoods"):
+            part = run(problem, 80, search, checkpoint=file)
+    assert part.num_evaluations == 64
+    assert part.history == (), "no round was complete"
+    assert bool(part.predict(problem.X[:3]).mean.isfinite().all())
+    assert_same(run(problem, 80, search, checkpoint=file, seed=99), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "rounds"), [("evaluate_batch", 1), ("evaluate_batch", 2), ("evaluate_ascent", 1)])
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch, where, rounds):
+    problem, file = problem_of(), tmp_path / "search.pt"
+    whole = run(problem, 50)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, rounds, where)
+        with pytest.warns(UserWarning, match="interrupted after .* of 50 likelihoods"):
+            part = run(problem, 50, checkpoint=file)
+    assert 5 <= part.num_evaluations < 50
+    assert part.history[-1].evaluations == part.num_evaluations
+    torch.testing.assert_close(
+        part.state.evaluations.cube, whole.state.evaluations.cube[: part.num_evaluations], rtol=0, atol=0
+    )
+    X = torch.linspace(0.0, 7.0, 4, dtype=torch.float64).unsqueeze(-1)
+    prediction = part.predict(X)  # what there is can be used
+    assert bool(prediction.mean.isfinite().all())
+    assert bool((prediction.variance > 0).all())
+    assert part.log_weights.exp().sum().item() == pytest.approx(1.0)
+    assert_same(run(problem, 50, checkpoint=file, seed=99), whole)  # the generator's state is in the file
+
+
+def test_a_checkpoint_is_written_in_every_round_and_changes_nothing(tmp_path):
+    file = tmp_path / "search.pt"
+    with_file, without = run(problem_of(), 30, checkpoint=str(file)), run(problem_of(), 30)
+    assert_same(with_file, without)
+    assert [path.name for path in tmp_path.iterdir()] == ["search.pt"], "no partial file is left"
+    again = run(problem_of(), 30, checkpoint=file)
+    assert_same(again, without)
+    assert again.history == with_file.history, "there was nothing left to do"
+
+
+def test_a_finished_search_goes_on_with_a_larger_budget(tmp_path):
+    file = tmp_path / "search.pt"
+    first = run(problem_of(), 30, checkpoint=file)
+    more = run(problem_of(), 45, checkpoint=file)
+    assert more.num_evaluations == 45
+    assert torch.equal(more.state.evaluations.cube[:30], first.state.evaluations.cube)
+
+
+def test_an_interruption_before_there_is_anything_is_one(monkeypatch):
+    monkeypatch.setattr(marginalization, "init_search", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(problem_of(), 20)
+
+
+def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    file = tmp_path / "search.pt"
+    run(problem_of(), 20, DRAWS, checkpoint=file)
+    before = file.read_bytes()
+
+    def broken(content, file):
+        file.write(b"half of it")
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", broken)
+        with pytest.raises(OSError, match="no space"):
+            run(problem_of(), 40, DRAWS, checkpoint=file)
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["search.pt"]
+
+
+def other_problems():
+    X, y = problem_of().X, problem_of().y + problem_of().mean
+    return {
+        "targets": (RegressionProblem(X, y + 1e-9 * X.squeeze(-1), prior_of()), DRAWS),
+        "inputs": (RegressionProblem(X * (1 + 1e-12), y, prior_of()), DRAWS),
+        "number of components": (RegressionProblem(X, y, prior_of(3)), DRAWS),
+        "noise": (RegressionProblem(X, y, prior_of(noise=inferred(1.1e-2, 1.0))), DRAWS),
+        "means": (RegressionProblem(X, y, prior_of(scale=0.61)), DRAWS),
+        "reflection": (RegressionProblem(X, y, prior_of(), reflection=IN_EACH_INPUT), DRAWS),
+        "prior mean": (RegressionProblem(X, y, prior_of(), mean=0.0), DRAWS),
+        "search": (problem_of(), DRAWS._replace(batch_size=4)),
+        "policy": (problem_of(), DRAWS._replace(policy=InformationPolicy())),
+    }
+
+
+@pytest.mark.parametrize(("problem", "search"), other_problems().values(), ids=other_problems())
+def test_the_checkpoint_of_another_problem_is_refused(tmp_path, problem, search):
+    file = tmp_path / "search.pt"
+    run(problem_of(), 12, DRAWS, checkpoint=file)
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=r"search\.pt belongs to another data set, prior or search; remove it"):
+        run(problem, 20, search, checkpoint=file)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", None, "list", "cut"])
+def test_what_is_no_checkpoint_is_refused(tmp_path, content):
+    file = tmp_path / "search.pt"
+    if content == "cut":
+        run(problem_of(), 12, DRAWS, checkpoint=file)
+        file.write_bytes(file.read_bytes()[:-200])
+    elif content == "list":
+        torch.save([1, 2, 3], file)
+    elif content is None:
+        torch.save({"weights": torch.zeros(3)}, file)
+    else:
+        file.write_bytes(content)
+    reasons = r"search\.pt is not a (checkpoint of a marginalization; remove it|readable checkpoint: it is damaged)"
+    with pytest.raises(ValueError, match=reasons):
+        run(problem_of(), 12, DRAWS, checkpoint=file)
+
+
+# --- likelihoods that fail -----------------------------------------------------------------------------------------
+
+
+class Failing(DenseLikelihoods):
+    """Likelihoods of kernels whose noise is in the upper part of its prior cannot be computed."""
+
+    def __init__(self, likelihoods, limit):
+        super().__init__(likelihoods.X, likelihoods.y, likelihoods.reflection)
+        self.limit = limit
+
+    def __call__(self, mixtures, outputscale, noise):
+        value = super().__call__(mixtures, outputscale, noise)
+        return value.where(noise < self.limit, torch.nan)
+
+
+@every_search
+def test_failed_likelihoods_are_recorded_and_not_fatal(search):
+    problem = problem_of()
+    problem.likelihoods = Failing(problem.likelihoods, 1e-2)
+    found = run(problem, 30, search)
+    assert found.num_evaluations == 30
+    values = found.state.evaluations.log_likelihood
+    assert found.num_failed == int(values.isnan().sum()) > 0
+    assert torch.isfinite(torch.tensor(found.log_evidence))
+    assert found.log_weights.numel() == 30 - found.num_failed
+    noise = found.hyperparameters(torch.arange(30 - found.num_failed)).noise
+    assert bool((noise < 1e-2).all())
+    prediction = found.predict(problem.X[:3] + 0.01)
+    assert bool(prediction.mean.isfinite().all())
+
+
+def test_failed_likelihoods_survive_a_checkpoint(tmp_path):
+    problem = problem_of()
+    problem.likelihoods = Failing(problem.likelihoods, 1e-2)
+    whole = run(problem, 30, DRAWS)
+    run(problem, Budget(30, seconds=0.0, draws=0), DRAWS, checkpoint=tmp_path / "s")
+    assert_same(run(problem, 30, DRAWS, checkpoint=tmp_path / "s"), whole)
+
+
+def test_if_all_fail_it_says_so_and_what_to_do():
+    problem = problem_of()
+    problem.likelihoods = Failing(problem.likelihoods, 0.0)
+    with pytest.raises(ValueError, match=r"none of .* kernels has a likelihood: .* use float64, merge dupl"):
+        run(problem, 20)
+
+
+# --- progress ------------------------------------------------------------------------------------------------------
+
+
+def test_the_progress_bar_tells_the_evidence(capsys):
+    marginalize(problem_of(), Budget(20, draws=0), DRAWS, progress=True, generator=torch.Generator().manual_seed(0))
+    shown = capsys.readouterr().err
+    assert "20/20" in shown
+    assert "best " in shown
+    assert "log evidence " in shown
+    assert "±" in shown
+
+
+def test_no_progress_no_output(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(problem_of(), 20)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""

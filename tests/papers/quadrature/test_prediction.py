@@ -1,0 +1,486 @@
+"""Predictions: golden mixtures, densities that integrate to one, independence of points, pruning, BoTorch."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition.analytic import PosteriorMean
+from botorch.acquisition.logei import qLogExpectedImprovement
+from botorch.exceptions.errors import BotorchTensorDimensionError
+from botorch.optim.optimize import optimize_acqf
+from botorch.sampling.normal import SobolQMCNormalSampler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.numerics import NumericalError
+from gp_ensembles.papers.quadrature import (
+    Budget,
+    Hyperprior,
+    KernelMixtureModel,
+    PriorPolicy,
+    RegressionProblem,
+    Search,
+    inferred,
+    marginalize,
+)
+from gp_ensembles.papers.quadrature.conditioning import condition
+from gp_ensembles.papers.quadrature.prediction import root_mixture
+from gp_ensembles.papers.quadrature.prior import HalfNormal, Hyperparameters, LogNormal
+from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+
+DRAWS = Search(PriorPolicy(), initial_share=1.0, num_ascents=0, use_periodogram=False)
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def found_of(num_inputs=1, num_rows=8, evaluations=40, offset=0.0, frequency=0.4, search=DRAWS, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = 4.0 * torch.rand(num_rows, num_inputs, dtype=torch.float64, generator=generator)
+    noise = 0.1 * torch.randn(num_rows, dtype=torch.float64, generator=generator)
+    y = torch.sin(2 * torch.pi * frequency * X.sum(-1)) + noise + offset
+    one = torch.ones(num_inputs, dtype=torch.float64)
+    prior = Hyperprior(HalfNormal(0.5 * one), LogNormal(-1.2 * one, 0.4 * one), 3, noise=inferred(1e-2, 1.0))
+    problem = RegressionProblem(X, y, prior)
+    return marginalize(problem, Budget(evaluations, draws=0), search, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return found_of()
+
+
+@pytest.fixture(scope="module")
+def model(found):
+    return found.model()
+
+
+def points(count, num_inputs=1, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return 6.0 * torch.rand(count, num_inputs, dtype=torch.float64, generator=generator) - 1.0
+
+
+# --- golden values -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def golden_case(golden):
+    with np.load(golden / "maskerade_predictive.npz") as data:
+        values = {key: torch.tensor(data[key]) for key in data.files}
+    kernels = SpectralMixtures.unflatten(values["theta"], 1)
+    one = torch.ones(12, dtype=torch.float64)
+    hyperparameters = Hyperparameters(kernels, one, values["noise"] * one)
+    return values, condition(hyperparameters, values["X"].unsqueeze(-1), values["y"]), hyperparameters
+
+
+def test_golden_predictions_of_each_kernel(golden_case):
+    values, conditioned, _ = golden_case
+    Xs = values["Xs"].unsqueeze(-1)
+    mean, covariance = conditioned.predict(Xs)
+    torch.testing.assert_close(mean, values["means"], rtol=0, atol=1e-10)
+    noisy = covariance + values["noise"] * torch.diag_embed(Xs.new_ones(5))
+    torch.testing.assert_close(noisy, values["covs"], rtol=0, atol=1e-9)
+    means, variances = conditioned.marginals(Xs)
+    torch.testing.assert_close(means, mean, rtol=0, atol=1e-10)
+    torch.testing.assert_close(variances, covariance.diagonal(dim1=-2, dim2=-1), rtol=0, atol=1e-9)
+
+
+def test_golden_products_of_roots(golden_case):
+    values, conditioned, hyperparameters = golden_case
+    means, variances = conditioned.marginals(values["Xs"].unsqueeze(-1))
+    mixture = root_mixture(values["W"], means, variances + hyperparameters.noise.unsqueeze(-1))
+    mean, variance = mixture.moments()
+    torch.testing.assert_close(mean, values["marginal_mean"], rtol=0, atol=1e-9)
+    torch.testing.assert_close(variance, values["marginal_var"], rtol=0, atol=1e-9)
+    torch.testing.assert_close(mixture.mass, values["marginal_mass"], rtol=0, atol=1e-9)
+    unnormalized = values["marginal_mean_unnormalised"]
+    torch.testing.assert_close(mean * mixture.mass, unnormalized, rtol=0, atol=1e-9)
+    assert bool(mixture.usable.all())
+
+
+def test_golden_mixture_of_positive_weights(golden_case):
+    values, _, hyperparameters = golden_case
+    problem = RegressionProblem(
+        values["X"].unsqueeze(-1),
+        values["y"],
+        Hyperprior(HalfNormal(tensor(0.6)), LogNormal(tensor(-1.0), tensor(0.35)), 3),
+        mean=0.0,
+    )
+    model = KernelMixtureModel(problem, hyperparameters, values["diag_weights"].log(), values["W"])
+    posterior = model.posterior(values["Xs"].unsqueeze(-1), observation_noise=True)
+    torch.testing.assert_close(posterior.mean.squeeze(-1), values["diag_mean"], rtol=0, atol=1e-9)
+    torch.testing.assert_close(posterior.variance.squeeze(-1), values["diag_var"], rtol=0, atol=1e-9)
+    # the joint density under each kernel, at test values of the file
+    each = [
+        stats.multivariate_normal(m.numpy(), c.numpy()).logpdf(values["ys"].numpy())
+        for m, c in zip(posterior.component_mean.squeeze(-1), posterior.component_covariance.squeeze(-3), strict=True)
+    ]
+    np.testing.assert_allclose(each, values["test_loglik_components"], rtol=0, atol=1e-6)
+
+
+# --- densities -----------------------------------------------------------------------------------------------------
+
+
+def grid_around(mean, variance):
+    center, width = float(mean), float(variance) ** 0.5
+    return torch.linspace(center - 30 * width, center + 30 * width, 6001, dtype=torch.float64)
+
+
+def test_the_density_of_the_mixture_integrates_to_one(model):
+    X = torch.cat([points(6), model.data.X[:2]])
+    posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+    for i in range(len(X)):
+        one = model.posterior(X[i : i + 1], observation_noise=True)
+        y = grid_around(one.mean, one.variance)
+        density = one.density(y.reshape(-1, 1, 1)).squeeze()
+        assert bool((density >= 0).all())
+        assert torch.trapezoid(density, y).item() == pytest.approx(1.0, abs=1e-6)
+        assert torch.trapezoid(density * y, y).item() == pytest.approx(posterior.mean[i].item(), abs=1e-5)
+        expected = posterior.variance[i].item()
+        assert torch.trapezoid(density * (y - one.mean.item()) ** 2, y).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_density_of_products_of_roots_integrates_to_one(found):
+    model = found.model(0.05)  # a few kernels: their pairs at all places of the grid fit into memory
+    for x in torch.cat([points(4), model.data.X[:1]]):
+        mixture = model.root_mixture(x.unsqueeze(0))
+        mean, variance = (moment.item() for moment in mixture.moments())
+        assert variance > 0
+        y = mean + variance**0.5 * torch.linspace(-30.0, 30.0, 6001, dtype=torch.float64)
+        density = mixture.density(y.unsqueeze(-1)).squeeze(-1)
+        assert torch.trapezoid(density, y).item() == pytest.approx(1.0, abs=1e-6)
+        assert torch.trapezoid(density * y, y).item() == pytest.approx(mean, abs=1e-5)
+        assert torch.trapezoid(density * (y - mean) ** 2, y).item() == pytest.approx(variance, rel=1e-4)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
+def test_products_of_roots_are_what_they_say(seed, count):
+    """The density, from square roots of normal densities themselves."""
+    rng = np.random.default_rng(seed)
+    matrix = rng.normal(size=(count, count))
+    matrix = matrix @ matrix.T
+    mean, variance = rng.normal(size=(count, 2)), rng.lognormal(size=(count, 2))
+    mixture = root_mixture(*(torch.tensor(value) for value in (matrix, mean, variance)))
+    y = np.linspace(-60.0, 60.0, 20_001)
+    for i in range(2):
+        roots = np.sqrt(stats.norm(mean[:, i], np.sqrt(variance[:, i])).pdf(y[:, None]))
+        density = np.einsum("ti,ij,tj->t", roots, matrix, roots)
+        mass = np.trapezoid(density, y)
+        assert mixture.mass[i].item() == pytest.approx(mass, rel=1e-8)
+        found = mixture.density(torch.tensor(y).unsqueeze(-1).expand(-1, 2))[:, i]
+        np.testing.assert_allclose(found, density / mass, rtol=1e-7, atol=1e-12)
+
+
+def test_unsound_products_of_roots_are_known_as_such():
+    mean, variance = tensor([0.0, 0.0], [3.0, 0.0]), tensor([1.0, 1.0], [1.0, 1.0])
+    matrix = tensor([2.0, -1.5], [-1.5, 2.0])
+    mixture = root_mixture(matrix, mean, variance)
+    assert mixture.usable.tolist() == [False, True], "where kernels disagree, weights of sum one have a mass of three"
+    small = root_mixture(0.1 * matrix, mean, variance)
+    assert small.usable.tolist() == [False, False], "most of the mass is lost"
+    negative = root_mixture(tensor([-1.0, 0.0], [0.0, 2.0]), tensor([5.0], [0.0]), tensor([1.0], [1.0]))
+    assert negative.usable.tolist() == [False], "of negative variance"
+
+
+# --- each point on its own -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_predictions_do_not_depend_on_other_points(num_inputs):
+    found = found_of(num_inputs)
+    model = found.model()
+    X = points(7, num_inputs)
+    together = model.posterior(X, observation_noise=True)
+    roots, predicted = model.root_mixture(X), found.predict(X)
+    for i in range(len(X)):
+        alone = model.posterior(X[i : i + 1], observation_noise=True)
+        torch.testing.assert_close(together.mean[i], alone.mean[0], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(together.variance[i], alone.variance[0], rtol=1e-9, atol=1e-10)
+        one = model.root_mixture(X[i : i + 1])
+        assert bool(roots.complete) == bool(one.complete)
+        for a, b in zip(roots[:4], one[:4], strict=True):
+            torch.testing.assert_close(a[..., i], b[..., 0], rtol=1e-8, atol=1e-9)
+        for a, b in zip(predicted, found.predict(X[i : i + 1]), strict=True):
+            torch.testing.assert_close(a[i], b[0], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_batches_of_points(batch, num_inputs):
+    model = found_of(num_inputs).model()
+    X = points(int(np.prod(batch)) * 4, num_inputs).reshape(*batch, 4, num_inputs)
+    posterior = model.posterior(X)
+    assert isinstance(posterior, MixturePosterior)
+    assert posterior.mean.shape == posterior.variance.shape == (*batch, 4, 1)
+    assert posterior.rsample(torch.Size([5])).shape == (5, *batch, 4, 1)
+    flat = [model.posterior(part) for part in X.reshape(-1, 4, num_inputs)]
+    torch.testing.assert_close(posterior.mean.reshape(-1, 4, 1), torch.stack([one.mean for one in flat]))
+    joint = torch.stack([one.covariance for one in flat])
+    torch.testing.assert_close(posterior.covariance.reshape(joint.shape), joint, rtol=1e-7, atol=1e-9)
+
+
+def test_each_kernel_predicts_as_a_gaussian_process(found, model):
+    """Conditional normal distributions written out."""
+    X, Xs, y = found.problem.X, points(3), found.problem.y.numpy()
+    posterior = model.posterior(Xs)
+    kernels, scale, noise = model.hyperparameters
+    for r in range(model.num_experts):
+        weights, means, scales = (part[r].numpy() for part in kernels)
+
+        def k(a, b, weights=weights, means=means, scales=scales, r=r):
+            lag = a.numpy() - b.numpy().T
+            total = sum(
+                w * np.exp(-2 * np.pi**2 * s**2 * lag**2) * np.cos(2 * np.pi * m * lag)
+                for w, m, s in zip(weights, means[:, 0], scales[:, 0], strict=True)
+            )
+            return float(scale[r]) * total
+
+        inverse = np.linalg.inv(k(X, X) + float(noise[r]) * np.eye(len(X)))
+        mean = k(Xs, X) @ inverse @ y + float(found.problem.mean)
+        covariance = k(Xs, Xs) - k(Xs, X) @ inverse @ k(X, Xs)
+        np.testing.assert_allclose(posterior.component_mean[r, :, 0], mean, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(posterior.component_covariance[r, 0], covariance, rtol=1e-6, atol=1e-8)
+
+
+def test_noise_of_the_observations(model):
+    X = points(4)
+    function, targets = model.posterior(X), model.posterior(X, observation_noise=True)
+    torch.testing.assert_close(function.mean, targets.mean, rtol=0, atol=0)
+    added = targets.component_covariance - function.component_covariance
+    noise = model.hyperparameters.noise
+    torch.testing.assert_close(
+        added, noise[:, None, None, None] * torch.diag_embed(X.new_ones(4)), rtol=1e-9, atol=1e-12
+    )
+    average = (model.log_weights.exp() * noise).sum()
+    torch.testing.assert_close(targets.variance - function.variance, average.expand(4, 1), rtol=1e-9, atol=1e-12)
+
+
+def test_the_prior_mean_is_added_again():
+    X = points(5)
+    plain, lifted = found_of(), found_of(offset=100.0)
+    for a, b in zip(plain.predict(X)[:2], lifted.predict(X)[:2], strict=True):
+        assert (b - a).abs().max() in (pytest.approx(100.0, abs=1e-6), pytest.approx(0.0, abs=1e-6))
+    torch.testing.assert_close(plain.model().posterior(X).mean + 100.0, lifted.model().posterior(X).mean)
+    roots = (found.model().root_mixture(X).moments()[0] for found in (plain, lifted))
+    torch.testing.assert_close(next(roots) + 100.0, next(roots))
+
+
+# --- in BoTorch ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_derivatives_in_the_inputs(num_inputs):
+    model = found_of(num_inputs, evaluations=20).model()
+    X = points(3, num_inputs).requires_grad_()
+
+    def moments(X):
+        posterior = model.posterior(X)
+        return posterior.mean, posterior.covariance
+
+    assert torch.autograd.gradcheck(moments, (X,), atol=1e-6)
+    assert torch.autograd.gradcheck(lambda X: model.root_mixture(X).moments(), (X,), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["mean", "improvement"])
+def test_acquisition_functions_are_optimized(kind, model):
+    if kind == "mean":
+        acquisition, q = PosteriorMean(model), 1
+    else:
+        sampler = SobolQMCNormalSampler(torch.Size([64]), seed=0)
+        acquisition, q = qLogExpectedImprovement(model, best_f=0.5, sampler=sampler), 2
+    bounds = tensor([0.0], [4.0])
+    start = torch.linspace(0.1, 3.9, 8 * q, dtype=torch.float64).reshape(8, q, 1)
+    with torch.no_grad():
+        before = acquisition(start).max()
+    best, value = optimize_acqf(
+        acquisition, bounds, q=q, num_restarts=8, batch_initial_conditions=start, options={"maxiter": 20}
+    )
+    assert best.shape == (q, 1)
+    assert bool(((best >= 0.0) & (best <= 4.0)).all())
+    assert value >= before - 1e-9
+    if kind == "mean":
+        grid = torch.linspace(0.0, 4.0, 2001, dtype=torch.float64).reshape(-1, 1, 1)
+        assert value.item() == pytest.approx(acquisition(grid).max().item(), abs=1e-3)
+
+
+def test_draws_have_the_moments_of_the_mixture(model):
+    X = points(3)
+    posterior = model.posterior(X)
+    draws = SobolQMCNormalSampler(torch.Size([4096]), seed=1)(posterior).squeeze(-1)
+    error = posterior.variance.squeeze(-1).sqrt() / 64
+    assert bool(((draws.mean(0) - posterior.mean.squeeze(-1)).abs() < 4 * error).all())
+    torch.testing.assert_close(draws.T.cov(), posterior.moment_matched().covariance_matrix, rtol=0.15, atol=0.03)
+
+
+def test_questions_that_make_no_sense(model):
+    with pytest.raises(BotorchTensorDimensionError, match=r"1 output\(s\), asked for \[1\]"):
+        model.posterior(points(2), output_indices=[1])
+    for X in (points(2, 2), tensor(1.0)):
+        with pytest.raises(BotorchTensorDimensionError, match=r"must have shape \(..., q, 1\)"):
+            model.posterior(X)
+        for ask in (model.root_mixture, model.marginals):
+            with pytest.raises(ValueError, match=r"inputs must have shape \(..., q, 1\)"):
+                ask(X)
+    assert model.num_outputs == 1
+
+
+def test_a_covariance_that_cannot_be_factorized_is_named():
+    X = torch.zeros(3, 1, dtype=torch.float64)
+    kernels = SpectralMixtures.unflatten(tensor([1.0, 0.0, 1.0]), 1)
+    hyperparameters = Hyperparameters(kernels, tensor(1.0), tensor(-1e-3))
+    with pytest.raises(NumericalError, match="covariance of the training rows under kernel 0"):
+        condition(hyperparameters, X, tensor(0.0, 1.0, 2.0))
+
+
+# --- pruning -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-2, 0.2, 0.9])
+def test_pruning_moves_no_probability_by_more_than_it_says(found, tolerance):
+    rows, log_weights = found.top(tolerance)
+    left_out = 1.0 - found.log_weights[rows].exp().sum()
+    assert left_out <= tolerance
+    assert log_weights.exp().sum().item() == pytest.approx(1.0)
+    assert bool((log_weights.diff() <= 1e-12).all()), "heaviest first"
+    if len(rows) > 1:
+        assert 1.0 - found.log_weights[rows[:-1]].exp().sum() > tolerance, "no kernel more than needed"
+    full, pruned = found.model(0.0), found.model(tolerance)
+    assert pruned.num_experts == len(rows)
+    X = points(5).unsqueeze(-2)
+    y = torch.linspace(-4.0, 4.0, 201, dtype=torch.float64).reshape(-1, 1, 1, 1)
+    one, other = (part.posterior(X, observation_noise=True) for part in (full, pruned))
+    assert (one.cdf(y) - other.cdf(y)).abs().max() <= tolerance + 1e-9
+    z = torch.linspace(-6.0, 6.0, 4001, dtype=torch.float64)  # all events together: the total variation
+    gap = (one.density(z.reshape(-1, 1, 1, 1)) - other.density(z.reshape(-1, 1, 1, 1))).abs()
+    assert 0.5 * torch.trapezoid(gap.squeeze(), z, dim=0).max() <= tolerance + 1e-4
+
+
+def test_no_tolerance_keeps_everything(found):
+    rows, _ = found.top(0.0)
+    assert found.log_weights[rows].exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("tolerance", [1.0, -0.1, float("nan")])
+def test_tolerances_that_make_no_sense(found, tolerance):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\)"):
+        found.model(tolerance)
+
+
+# --- predictions with standard errors ------------------------------------------------------------------------------
+
+
+def test_predictions_come_from_products_of_roots_where_those_are_sound(found):
+    X = points(6)
+    predicted = found.predict(X)
+    assert all(part.shape == (6,) for part in predicted)
+    assert bool((predicted.variance > 0).all())
+    assert bool((predicted.mean_sd > 0).all())
+    every = KernelMixtureModel(
+        found.problem,
+        found.hyperparameters(torch.arange(len(found.log_weights))),
+        found.log_weights,
+        found.quadrature.root_weights,
+    )
+    mixture = every.root_mixture(X)
+    assert bool(predicted.from_roots.all())
+    torch.testing.assert_close(predicted.mass, mixture.mass, rtol=0, atol=0.02)
+    mean, variance = mixture.moments()
+    assert ((predicted.mean - mean).abs() / variance.sqrt()).max() < 0.05, "only kernels of no weight are left out"
+    assert (predicted.variance / variance).log().abs().max() < 0.1
+
+
+def test_predictions_fall_back_on_positive_weights(found, monkeypatch):
+    X = points(6)
+    unsound = found_of()
+
+    def lost(surrogate, nodes, distances):
+        return 1e-6 * root_weights(surrogate, nodes, distances)
+
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.prediction.root_weights", lost)
+    predicted = unsound.predict(X)
+    assert not bool(predicted.from_roots.any())
+    expected = unsound.model(0.0).posterior(X.unsqueeze(-2), observation_noise=True)
+    torch.testing.assert_close(predicted.mean, expected.mean.flatten(), rtol=0, atol=1e-2)
+    torch.testing.assert_close(predicted.variance, expected.variance.flatten(), rtol=2e-2, atol=1e-3)
+    assert bool((predicted.mean_sd > 0).all())
+
+
+def test_a_spike_is_predicted_with_sanely():
+    """Many rows: one kernel has nearly all the likelihood, and the surrogate is a bump on nothing."""
+    found = found_of(num_rows=80, evaluations=60, search=Search(PriorPolicy(), initial_share=0.5))
+    X = points(20)
+    predicted = found.predict(X)
+    assert bool(predicted.mean.isfinite().all())
+    assert bool(predicted.mean_sd.isfinite().all())
+    assert bool((predicted.variance > 0).all())
+    inside = predicted.mean[(X[:, 0] > 0.2) & (X[:, 0] < 3.8)]
+    truth = torch.sin(2 * torch.pi * 0.4 * X[:, 0])[(X[:, 0] > 0.2) & (X[:, 0] < 3.8)]
+    assert (inside - truth).abs().max() < 0.3
+
+
+def test_more_evaluations_know_the_mean_better():
+    X = points(6)
+    few, many = (found_of(evaluations=count).predict(X).mean_sd for count in (20, 160))
+    assert many.mean() < few.mean()
+
+
+@settings(max_examples=25)
+@given(size=st.integers(2, 35))
+def test_groups_of_the_jackknife(size):
+    parts = rows_without_each_group(torch.zeros(size))
+    assert len(parts) == min(size, 10)
+    left_out = torch.cat([torch.tensor(sorted(set(range(size)) - set(rows.tolist()))) for rows in parts])
+    assert left_out.sort().values.tolist() == list(range(size)), "each value is left out once"
+
+
+def test_the_jackknife_of_an_average_is_its_standard_error():
+    values = torch.tensor(np.random.default_rng(0).normal(size=(10, 3)))
+    replicates = [(values.sum(0) - value) / 9 for value in values]
+    torch.testing.assert_close(jackknife_sd(replicates), values.std(0) / 10**0.5, rtol=1e-12, atol=0)
+
+
+# --- units and signs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("offset", [1e6, -1e9])
+def test_an_offset_of_the_targets_moves_means_only(offset):
+    X = points(40)
+    y = torch.sin(2 * torch.pi * 0.4 * X[:, 0]) + 0.1 * torch.cos(31.0 * X[:, 0])
+    plain, moved = (
+        marginalize(RegressionProblem(X, y + c), Budget(40, draws=0), generator=torch.Generator().manual_seed(1))
+        for c in (0.0, offset)
+    )
+    plain, moved = (found.predict(X[:5] + 0.01) for found in (plain, moved))
+    torch.testing.assert_close(moved.mean - offset, plain.mean, rtol=0, atol=1e-3)  # 1e9 keeps seven digits
+    torch.testing.assert_close(moved.variance, plain.variance, rtol=2e-3, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_waves_may_run_along_either_diagonal(sign):
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(80, 2, generator=generator, dtype=torch.float64)
+    y = torch.sin(3.0 * torch.pi * (X[:, 0] + sign * X[:, 1]))
+    found = marginalize(
+        RegressionProblem(X[:40], y[:40]), Budget(100, draws=0), generator=torch.Generator().manual_seed(1)
+    )
+    error = (found.predict(X[40:]).mean - y[40:]).square().mean().sqrt()
+    assert float(error) < 0.06, "half-normal means would give 0.12 and more on one of them"
+
+
+def test_products_of_roots_know_of_kernels_left_out():
+    """Weights of products of roots cancel one another: those of a few kernels alone mean nothing."""
+    found = found_of()
+    whole, part = found.model(0.0), found.model(0.7)
+    assert part.num_experts < whole.num_experts
+    total = found.quadrature.root_weights.sum()
+    for model in (whole, part):
+        missing = (model.root_weights.sum() - total).abs() > 0.05 * total.abs()
+        assert bool(model.root_mixture(points(3)).complete) != bool(missing)
+    assert bool(whole.root_mixture(points(3)).complete)
+    assert not bool(part.root_mixture(points(3)).complete)

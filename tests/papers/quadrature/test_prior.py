@@ -1,0 +1,456 @@
+"""The prior by its cube: quantiles, densities, Nyquist frequencies, stick breaking, draws, misuse."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from gp_ensembles.papers.quadrature import Hyperprior, fixed, inferred
+from gp_ensembles.papers.quadrature.default_priors import (
+    grid_nyquist,
+    input_range,
+    mean_spacing_nyquist,
+    nyquist_means,
+    nyquist_scales,
+    smallest_gap_nyquist,
+    unit_scales,
+)
+from gp_ensembles.papers.quadrature.prior import (
+    EDGE,
+    HalfNormal,
+    LogNormal,
+    Marginal,
+    Normal,
+    ScalarPrior,
+    beta_quantile,
+)
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def prior_of(num_inputs, max_components, **choices):
+    means = HalfNormal(tensor(2.0, 3.0, 5.0)[:num_inputs])
+    scales = LogNormal(tensor(0.0, -0.5, 1.0)[:num_inputs], tensor(0.35, 0.2, 0.6)[:num_inputs])
+    return Hyperprior(means, scales, max_components, **choices)
+
+
+def cube_of(prior, components, count, seed):
+    """Independent uniform points, with rubbish in the columns that n components do not use."""
+    rng = np.random.default_rng(seed)
+    rubbish = torch.tensor(rng.uniform(size=(count, prior.num_columns)))
+    columns = prior.active_columns(components)
+    rubbish[:, columns] = torch.tensor(rng.uniform(size=(count, len(columns)))).clamp(EDGE, 1 - EDGE)
+    rubbish[:, 0] = components
+    return rubbish
+
+
+# --- one-dimensional priors ----------------------------------------------------------------------------------------
+
+MARGINALS: dict[str, tuple[Marginal, object]] = {
+    "half-normal": (HalfNormal(tensor(2.0)), stats.halfnorm(scale=2.0)),
+    "normal": (Normal(tensor(-1.0), tensor(3.0)), stats.norm(-1.0, 3.0)),
+    "log-normal": (LogNormal(tensor(0.7), tensor(0.35)), stats.lognorm(0.35, scale=np.exp(0.7))),
+}
+
+
+@pytest.mark.parametrize(("prior", "expected"), MARGINALS.values(), ids=MARGINALS)
+def test_marginals_against_scipy(prior, expected):
+    u = np.concatenate([[EDGE, 1 - EDGE], np.linspace(0.001, 0.999, 41)])
+    value = prior.icdf(torch.tensor(u).unsqueeze(-1))
+    np.testing.assert_allclose(value.squeeze(-1), expected.ppf(u), rtol=1e-9)
+    np.testing.assert_allclose(prior.log_prob(value).squeeze(-1), expected.logpdf(value.squeeze(-1)), rtol=1e-9)
+    probability = torch.tensor(u[2:]).unsqueeze(-1).requires_grad_()
+    assert torch.autograd.gradcheck(prior.icdf, (probability,))
+    (slope,) = torch.autograd.grad(prior.icdf(probability).sum(), probability)
+    torch.testing.assert_close(slope.log(), -prior.log_prob(value[2:]), rtol=1e-8, atol=1e-8)
+
+
+def test_the_golden_quantiles(golden):
+    with np.load(golden / "maskerade_prior.npz") as data:
+        u = torch.tensor(data["u"]).unsqueeze(-1)
+        half, log = data["halfnormal_ppf_scale2"], data["lognormal_ppf_loc0_scale0.35"]
+    np.testing.assert_allclose(HalfNormal(tensor(2.0)).icdf(u).squeeze(-1), half, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(LogNormal(tensor(0.0), tensor(0.35)).icdf(u).squeeze(-1), log, rtol=1e-12)
+
+
+def test_a_half_normal_density_is_zero_below_zero():
+    assert HalfNormal(tensor(1.0)).log_prob(tensor(-0.1)).item() == -np.inf
+
+
+def test_standardized_values():
+    one = tensor(1.0)
+    assert HalfNormal(2 * one).standardize(tensor(3.0)).item() == 1.5
+    assert Normal(one, 2 * one).standardize(tensor(3.0)).item() == 1.0
+    assert LogNormal(one, 2 * one).standardize(tensor(np.exp(3.0))).item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 4.0), (0.5, 0.5), (0.5, 2.0), (3.0, 12.0)])
+def test_beta_quantiles_against_scipy(a, b):
+    u = np.linspace(0.01, 0.99, 33)
+    value = beta_quantile(torch.tensor(u), tensor(a), tensor(b))
+    np.testing.assert_allclose(value, stats.beta(a, b).ppf(u), rtol=1e-9)
+    probability = torch.tensor(u[3:-3]).requires_grad_()
+    assert torch.autograd.gradcheck(lambda p: beta_quantile(p, tensor(a), tensor(b)), (probability,), eps=1e-7)
+
+
+# --- Nyquist frequencies -------------------------------------------------------------------------------------------
+
+GOLDEN_INPUTS = ["even", "uneven", "even_0_48", "grid3"]
+
+
+def golden_inputs(golden, name):
+    with np.load(golden / "maskerade_prior.npz") as data:
+        X = torch.tensor(data[f"x_{name}"])
+        return X.reshape(len(X), -1), {key.removesuffix(f"_{name}"): data[key] for key in data if key.endswith(name)}
+
+
+@pytest.mark.parametrize("name", GOLDEN_INPUTS)
+def test_the_golden_priors_of_the_paper(golden, name):
+    X, expected = golden_inputs(golden, name)
+    nyquist = mean_spacing_nyquist(X)
+    np.testing.assert_allclose(nyquist, expected["nyquist_paper"], rtol=1e-12)
+    np.testing.assert_allclose(nyquist_means(nyquist).scale, expected["paper_mean_scale"], rtol=1e-12)
+    scales = nyquist_scales(X, nyquist)
+    np.testing.assert_allclose(scales.location, expected["paper_lognormal_loc"], rtol=1e-12)
+    np.testing.assert_allclose(scales.scale, expected["paper_lognormal_scale"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", GOLDEN_INPUTS)
+def test_the_golden_nyquist_frequencies_of_the_smallest_gaps(golden, name):
+    """The public code takes one Nth of one for the least gap, where inputs have a range: here one Nth of the range."""
+    X, expected = golden_inputs(golden, name)
+    extent = input_range(X).numpy()
+    unbounded = np.array([0.5 / np.diff(np.unique(x)).min() for x in X.T.numpy()])
+    ours = np.minimum(unbounded, 0.5 * len(X) / extent)
+    np.testing.assert_allclose(smallest_gap_nyquist(X), ours, rtol=1e-12)
+    np.testing.assert_allclose(np.minimum(unbounded, 0.5 * len(X)), expected["nyquist_code"], rtol=1e-12)
+    same = np.isclose(extent, 1.0) | (unbounded < 0.5 * len(X) / np.maximum(extent, 1.0))
+    np.testing.assert_allclose(smallest_gap_nyquist(X)[same], expected["nyquist_code"][same], rtol=1e-12)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.floats(1e-6, 1e6), st.floats(-10, 10))
+def test_nyquist_frequencies_have_the_unit_of_one_over_the_inputs(seed, unit, origin):
+    rng = np.random.default_rng(seed)
+    X = torch.tensor(rng.uniform(size=(20, 2)))
+    X[:, 1] = torch.tensor(rng.integers(0, 5, 20) / 4.0)
+    X[:2, 1] = tensor(0.0, 1.0)
+    moved = unit * (X + origin)
+    for rule in (mean_spacing_nyquist, smallest_gap_nyquist, grid_nyquist):
+        torch.testing.assert_close(unit * rule(moved), rule(X), rtol=1e-6, atol=0)
+        shuffled = X[torch.tensor(rng.permutation(20))]
+        torch.testing.assert_close(rule(shuffled), rule(X), rtol=1e-12, atol=0)
+        scales, small = nyquist_scales(moved, rule(moved)), nyquist_scales(X, rule(X))
+        torch.testing.assert_close(scales.location, small.location - np.log(unit), rtol=1e-6, atol=1e-5)
+        torch.testing.assert_close(scales.scale, small.scale, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(unit_scales(moved).location.exp() * unit, unit_scales(X).location.exp())
+
+
+def test_grids_with_gaps_have_the_nyquist_frequency_of_the_grid():
+    rng = np.random.default_rng(0)
+    full = torch.arange(100, dtype=torch.float64).unsqueeze(-1) / 12.0 + 1949.0
+    for X in (full, full[torch.tensor(np.sort(rng.permutation(100)[:60]))], torch.cat([full, full[:7]])):
+        assert grid_nyquist(X).item() == pytest.approx(6.0, rel=1e-6)
+    assert mean_spacing_nyquist(full).item() == pytest.approx(6.0)
+    uneven = torch.tensor(rng.uniform(size=(60, 1)))
+    torch.testing.assert_close(grid_nyquist(uneven), mean_spacing_nyquist(uneven))
+    coincidence = torch.cat([full, full[:1] + 1e-4])  # two rows by chance next to one another are no grid
+    torch.testing.assert_close(grid_nyquist(coincidence), mean_spacing_nyquist(coincidence))
+
+
+def test_the_range_and_the_nyquist_frequency_are_five_deviations_from_the_median():
+    X = torch.arange(30, dtype=torch.float64).unsqueeze(-1) * 0.25
+    nyquist = mean_spacing_nyquist(X)
+    prior = nyquist_scales(X, nyquist)
+    torch.testing.assert_close(prior.standardize(nyquist), tensor(5.0))
+    torch.testing.assert_close(prior.standardize(1.0 / input_range(X)), tensor(-5.0))
+    assert unit_scales(X, 0.5).scale.tolist() == [0.5]
+
+
+@pytest.mark.parametrize("rule", [input_range, mean_spacing_nyquist, smallest_gap_nyquist, grid_nyquist, unit_scales])
+def test_a_constant_input_is_refused(rule):
+    X = torch.rand(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X[:, 1] = 4.0
+    with pytest.raises(ValueError, match="input 1 is constant"):
+        rule(X)
+
+
+# --- the cube ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("components", [1, 2, 3, 5])
+@pytest.mark.parametrize("num_inputs", [1, 3])
+def test_the_golden_map_from_the_cube(golden, num_inputs, components):
+    with np.load(golden / "maskerade_library_extras.npz") as data:
+        u, expected = (torch.tensor(data[f"{key}_D{num_inputs}_n{components}"]) for key in ("u", "theta"))
+        loc, width, scale = (torch.tensor(data[f"{k}_D{num_inputs}"]) for k in ("ln_loc", "ln_scale", "mean_scale"))
+    prior = Hyperprior(HalfNormal(scale), LogNormal(loc, width), max_components=5)
+    cube = prior.embed(u, components)
+    mixtures = prior.mixtures(cube)
+    assert mixtures.num_components.tolist() == [components] * len(u)
+    np.testing.assert_allclose(mixtures.trim().flatten(), expected, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(prior.mixtures(cube).flatten(), mixtures.flatten(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("case", ["D1_n1", "D1_n4", "D3_n1", "D3_n4"])
+def test_the_golden_log_density(golden, case):
+    with np.load(golden / "maskerade_prior.npz") as data:
+        theta, expected = torch.tensor(data[f"prior_theta_{case}"]), float(data[f"prior_logpdf_{case}"])
+        widths = torch.tensor(data[f"prior_scale_means_{case[:2]}"])
+    num_inputs = int(case[1])
+    scales = LogNormal(torch.zeros_like(widths), torch.full_like(widths, 0.35))
+    prior = Hyperprior(HalfNormal(widths), scales, max_components=5)
+    mixture = SpectralMixtures.unflatten(theta, num_inputs)
+    assert prior.log_prob(mixture).item() == pytest.approx(expected, abs=1e-11)
+    padded = SpectralMixtures(*(torch.cat([part, torch.zeros_like(part)[:1]]) for part in tuple(mixture)))
+    assert prior.log_prob(padded).item() == pytest.approx(expected, abs=1e-11)
+
+
+@pytest.mark.parametrize("concentration", [1.0, 0.5, 3.0])
+def test_log_densities_against_scipy(concentration):
+    prior = prior_of(2, 4, concentration=concentration)
+    for components in (1, 2, 3, 4):
+        mixtures = prior.mixtures(cube_of(prior, components, 3, components))
+        for row, value in zip(range(3), prior.log_prob(mixtures), strict=True):
+            w, m, s = (np.asarray(part)[:components] for part in tuple(mixtures.take(row)))
+            expected = stats.halfnorm(scale=[2.0, 3.0]).logpdf(m).sum()
+            expected += stats.lognorm([0.35, 0.2], scale=np.exp([0.0, -0.5])).logpdf(s).sum()
+            if components > 1:
+                expected += stats.dirichlet.logpdf(w / w.sum(), np.full(components, concentration))
+            assert value.item() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("concentration", [1.0, 0.5])
+@pytest.mark.parametrize("components", [1, 2, 4])
+def test_the_map_from_the_cube_has_the_prior_for_its_density(components, concentration):
+    """One over the Jacobian determinant of the cube's map (the last weight is what the others leave)."""
+    prior = prior_of(2, 4, concentration=concentration)
+    columns = prior.active_columns(components)
+
+    def free(points):
+        mixture = prior.mixtures(prior.embed(points, components))
+        parts = mixture.weights[: components - 1], mixture.means[:components], mixture.scales[:components]
+        return torch.cat([part.flatten() for part in parts])
+
+    for row in cube_of(prior, components, 3, 7):
+        jacobian = torch.autograd.functional.jacobian(free, row[columns])
+        expected = prior.log_prob(prior.mixtures(row)).item()
+        assert -torch.linalg.slogdet(jacobian).logabsdet.item() == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize("concentration", [1.0, 0.5])
+@pytest.mark.parametrize("components", [2, 3, 5])
+def test_broken_sticks_are_dirichlet(components, concentration):
+    """Every weight has a beta distribution, and so have sums of two."""
+    prior = prior_of(1, 6, concentration=concentration)
+    weights = prior.mixtures(cube_of(prior, components, 4000, 20240502)).weights.numpy()
+    total = components * concentration
+    for q in range(components):
+        expected = stats.beta(concentration, total - concentration)
+        assert stats.kstest(weights[:, q], expected.cdf).pvalue > 0.01
+    if components > 2:
+        for i, j in itertools.combinations(range(components), 2):
+            expected = stats.beta(2 * concentration, total - 2 * concentration)
+            assert stats.kstest(weights[:, i] + weights[:, j], expected.cdf).pvalue > 0.001
+    covariance = np.cov(weights[:, :components].T)
+    exact = -np.full((components, components), 1 / components**2 / (total + 1))
+    exact += np.eye(components) / components / (total + 1)
+    np.testing.assert_allclose(covariance, exact, rtol=0, atol=0.01)
+
+
+CHOICES = {
+    "fixed": {},
+    "noise": {"noise": inferred(1e-3, 1.0)},
+    "both": {"noise": inferred(1e-3, 1.0), "outputscale": inferred(1.0, 0.5)},
+    "sparse": {"concentration": 0.5, "outputscale": inferred(2.0, 0.1)},
+}
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.sampled_from(list(CHOICES)),
+    st.sampled_from(["inside", "lower", "upper"]),
+)
+def test_every_point_of_the_cube_is_legal(seed, num_inputs, max_components, name, where):
+    prior = prior_of(num_inputs, max_components, **CHOICES[name])
+    rng = np.random.default_rng(seed)
+    lower, upper = prior.bounds
+    assert lower.shape == upper.shape == (prior.num_columns,)
+    share = torch.tensor(rng.uniform(size=(7, prior.num_columns)))
+    share = {"inside": share, "lower": 0.0 * share, "upper": 0.0 * share + 1.0}[where]
+    cube = lower + share * (upper - lower)
+    cube[:, 0] = torch.tensor(rng.integers(1, max_components + 1, 7))
+    counts = prior.num_components(cube)
+    assert counts.tolist() == cube[:, 0].tolist()
+    weights, means, scales = prior.mixtures(cube)
+    present = torch.arange(max_components) < counts.unsqueeze(-1)
+    assert torch.equal(weights > 0, present)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(7).double(), rtol=0, atol=1e-14)
+    assert bool(((means >= 0) & means.isfinite() & ((means > 0) == present.unsqueeze(-1))).all())
+    assert bool(((scales >= 0) & scales.isfinite() & ((scales > 0) == present.unsqueeze(-1))).all())
+    values = prior.hyperparameters(cube)
+    for scalar in (values.outputscale, values.noise):
+        assert scalar.shape == (7,)
+        assert bool(((scalar > 0) & scalar.isfinite()).all())
+    assert bool(prior.log_prob(values.mixtures).isfinite().all())
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 5), st.sampled_from(list(CHOICES)), st.data())
+def test_columns_that_are_not_used_do_not_matter(seed, num_inputs, max_components, name, data):
+    prior = prior_of(num_inputs, max_components, **CHOICES[name])
+    components = data.draw(st.integers(1, max_components))
+    cube = cube_of(prior, components, 4, seed)
+    columns = prior.active_columns(components)
+    assert len(columns) == components * (1 + 2 * num_inputs) - 1 + prior.num_scalars
+    assert len(set(columns.tolist()) - {0}) == len(columns)
+    plain = prior.embed(cube[:, columns], components)
+    for a, b in zip(prior.hyperparameters(cube), prior.hyperparameters(plain), strict=True):
+        for x, y in zip(*((tuple(v) if isinstance(v, tuple) else (v,)) for v in (a, b)), strict=True):
+            assert torch.equal(x, y)
+    # every column that is used does matter
+    first = torch.cat([prior.mixtures(cube).flatten(), prior.scalars(cube)], -1)
+    for column in columns.tolist():
+        moved = cube.clone()
+        moved[:, column] = 0.5 * moved[:, column] + 0.25 * (moved[:, column] < 0.5)
+        second = torch.cat([prior.mixtures(moved).flatten(), prior.scalars(moved)], -1)
+        assert bool((first != second).any(-1).all())
+
+
+@pytest.mark.parametrize("concentration", [1.0, 0.5])
+def test_derivatives_of_the_map(concentration):
+    prior = prior_of(2, 3, concentration=concentration, noise=inferred(0.01, 0.5))
+    for components in (1, 2, 3):
+        cube = cube_of(prior, components, 2, components).clamp(0.05, None)
+        cube[:, 1:] = cube[:, 1:].clamp(0.05, 0.95)
+        cube[:, 0] = components
+
+        def everything(points, components=components):
+            values = prior.hyperparameters(prior.embed(points, components))
+            return torch.cat([values.mixtures.flatten(), values.noise.unsqueeze(-1)], -1)
+
+        points = cube[:, prior.active_columns(components)].requires_grad_()
+        assert torch.autograd.gradcheck(everything, (points,), atol=1e-4)
+    rows = torch.cat([cube_of(prior, n, 2, n) for n in (1, 2, 3)]).requires_grad_()
+    (slope,) = torch.autograd.grad(prior.mixtures(rows).flatten().square().sum(), rows)
+    assert bool(slope.isfinite().all())
+
+
+def test_what_is_inferred_is_log_normal():
+    prior = prior_of(1, 2, noise=inferred(1e-3, 1.5), outputscale=inferred(2.0, 0.5))
+    cube = cube_of(prior, 2, 2000, 0)
+    values = prior.hyperparameters(cube)
+    assert stats.kstest(values.outputscale, stats.lognorm(0.5, scale=2.0).cdf).pvalue > 0.01
+    assert stats.kstest(values.noise, stats.lognorm(1.5, scale=1e-3).cdf).pvalue > 0.01
+    z = prior.scalars(cube)
+    torch.testing.assert_close(values.outputscale, 2.0 * (0.5 * z[:, 0]).exp())
+    torch.testing.assert_close(values.noise, 1e-3 * (1.5 * z[:, 1]).exp())
+    known = prior_of(1, 2, noise=fixed(0.25), outputscale=fixed(3.0))
+    assert known.num_scalars == 0
+    values = known.hyperparameters(cube_of(known, 1, 3, 0))
+    torch.testing.assert_close(values.noise, 0.25 * torch.ones(3).double())
+    torch.testing.assert_close(values.outputscale, 3.0 * torch.ones(3).double())
+
+
+# --- draws ---------------------------------------------------------------------------------------------------------
+
+
+def test_draws_are_a_function_of_the_generator():
+    prior = prior_of(2, 3)
+    state = torch.get_rng_state()
+    first, second = (prior.draw(16, 2, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(first, second)
+    generator = torch.Generator().manual_seed(1)
+    assert torch.equal(prior.draw(16, 2, generator=generator), first)
+    assert not torch.equal(prior.draw(16, 2, generator=generator), first)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_draws_are_of_low_discrepancy_and_of_the_number_of_components():
+    prior = prior_of(2, 4, noise=inferred(1e-3, 1.0))
+    for components in (1, 2, 4):
+        cube = prior.draw(256, components, generator=torch.Generator().manual_seed(components))
+        assert cube.shape == (256, prior.num_columns)
+        assert bool((cube[:, 0] == components).all())
+        assert prior.mixtures(cube).num_components.unique().tolist() == [components]
+        points = cube[:, prior.active_columns(components)]
+        assert float(points.min()) >= EDGE
+        assert float(points.max()) <= 1 - EDGE
+        # one point in every 256th of each axis: a net, not independent draws
+        for column in points.T:
+            assert sorted((column * 256).floor().int().tolist()) == list(range(256))
+
+
+@pytest.mark.parametrize("components", [0, 4, -1])
+def test_draws_of_numbers_of_components_that_the_prior_does_not_know(components):
+    with pytest.raises(ValueError, match=f"1 to 3 components, not {components}"):
+        prior_of(1, 3).draw(2, components)
+
+
+@pytest.mark.parametrize("concentration", [1.0, 2.0])
+def test_single_precision(concentration):
+    one = torch.ones(2)
+    prior = Hyperprior(
+        HalfNormal(one), LogNormal(0 * one, 0.3 * one), 3, concentration=concentration, noise=inferred(0.1, 1.0)
+    )
+    cube = prior.draw(32, 3, generator=torch.Generator().manual_seed(0))
+    values = prior.hyperparameters(cube)
+    for value in (cube, *tuple(values.mixtures), values.noise, values.outputscale, prior.log_prob(values.mixtures)):
+        assert value.dtype == torch.float32
+        assert bool(value.isfinite().all())
+    torch.testing.assert_close(values.mixtures.weights.sum(-1), torch.ones(32), rtol=0, atol=1e-6)
+    lower, upper = prior.bounds
+    assert bool(((cube >= lower) & (cube <= upper)).all())
+    edges = cube.clone()
+    edges[:16, 1:], edges[16:, 1:] = lower[1:], upper[1:]
+    assert bool(prior.mixtures(edges).flatten().isfinite().all())
+    assert prior.mixtures(edges).num_components.unique().tolist() == [3]
+
+
+def test_a_prior_over_the_number_of_components():
+    uniform = prior_of(1, 4).log_prob_components
+    torch.testing.assert_close(uniform, torch.full((4,), 0.25).double().log())
+    given_ = prior_of(1, 2, log_prob_components=tensor(np.log(3.0), 0.0)).log_prob_components
+    torch.testing.assert_close(given_.exp(), tensor(0.75, 0.25))
+
+
+BAD_PRIORS = {
+    "no component": (lambda: prior_of(1, 0), "at least one component"),
+    "two numbers of inputs": (
+        lambda: Hyperprior(HalfNormal(tensor(1.0)), LogNormal(tensor(0.0, 0.0), tensor(1.0, 1.0)), 2),
+        r"shapes \(1,\) and \(2,\)",
+    ),
+    "numbers": (
+        lambda: Hyperprior(HalfNormal(tensor(1.0)[0]), LogNormal(tensor(0.0)[0], tensor(1.0)[0]), 2),
+        "one number for each input",
+    ),
+    "concentration": (lambda: prior_of(1, 2, concentration=0.0), "concentration of the weights must be positive"),
+    "concentration, nan": (lambda: prior_of(1, 2, concentration=np.nan), "concentration"),
+    "p(n) too short": (lambda: prior_of(1, 3, log_prob_components=tensor(0.0, 0.0)), r"n = 1\.\.3"),
+    "p(n) zero": (lambda: prior_of(1, 2, log_prob_components=tensor(0.0, -np.inf)), "positive finite probability"),
+    "fixed": (lambda: fixed(0.0), "must be positive and finite, got 0.0"),
+    "fixed, nan": (lambda: fixed(np.nan), "must be positive and finite"),
+    "inferred": (lambda: inferred(1.0, 0.0), "positive finite median and log_sd, got 1.0 and 0.0"),
+    "inferred, infinite": (lambda: inferred(np.inf, 1.0), "positive finite median"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), BAD_PRIORS.values(), ids=BAD_PRIORS)
+def test_bad_priors_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_scalars():
+    assert not fixed(2.0).is_inferred
+    assert inferred(2.0, 0.3) == ScalarPrior(np.log(2.0), 0.3)

@@ -1,0 +1,256 @@
+"""Weights of the evaluated kernels and nodes of integrals: golden values, loops, sums of shares, known integrals."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles.papers.quadrature import Hyperprior, inferred
+from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
+from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.quadrature import draw_nodes, positive_weights, root_weights
+from gp_ensembles.papers.quadrature.surrogate import Surrogate
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def scalar(value):
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+def small_prior(max_components=3, num_inputs=1, **choices):
+    one = torch.ones(num_inputs, dtype=torch.float64)
+    return Hyperprior(HalfNormal(2.0 * one), LogNormal(-one, 0.5 * one), max_components, **choices)
+
+
+def surrogate_for(seed=0, spread=2.0, **choices):
+    prior = small_prior(**choices)
+    generator = torch.Generator().manual_seed(seed)
+    cube = torch.cat([prior.draw(4, n, generator=generator) for n in range(1, prior.max_components + 1)])
+    values = -40.0 + spread * torch.sin(7.0 * cube[:, prior.max_components]) - cube[:, -1]
+    parameters = SurrogateParameters(scalar(1.3), scalar(0.6), scalar(1.2), scalar(1e-4))
+    return Surrogate(Evaluations(cube, values), KernelDistance(prior), parameters)
+
+
+# --- weights -------------------------------------------------------------------------------------------------------
+
+
+def test_golden_weights_of_products_of_roots(golden, given_values, golden_surrogate, golden_nodes):
+    values = given_values
+    with np.load(golden / "maskerade_predictive.npz") as data:
+        expected = {key: torch.tensor(data[key]) for key in ("W", "diag_weights")}
+    matrix = root_weights(golden_surrogate(), golden_nodes)
+    torch.testing.assert_close(matrix, expected["W"], rtol=0, atol=1e-12)
+    diagonal = matrix.diagonal() / matrix.diagonal().sum()
+    torch.testing.assert_close(diagonal, expected["diag_weights"], rtol=0, atol=1e-12)
+    quadratic = matrix * (values["integral_mean"] - values["alpha"])
+    roots = values["likelihood"].sqrt()
+    torch.testing.assert_close(quadratic / (roots.unsqueeze(-1) * roots), values["Q"], rtol=0, atol=1e-11)
+
+
+def test_weights_of_products_of_roots_written_out():
+    surrogate = surrogate_for()
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 5, generator=torch.Generator().manual_seed(1))
+    inverse = np.linalg.inv(surrogate.gram.numpy())
+    cross = surrogate.cross(surrogate.kernel_distance.prepare(nodes.cube)).numpy()
+    outer = sum(float(w) * np.outer(k, k) for w, k in zip(nodes.weights, cross, strict=True))
+    Q = inverse @ outer @ inverse / 2
+    z = surrogate.roots.numpy()
+    L = np.exp((surrogate.evaluations.log_likelihood - surrogate.log_scale).numpy())
+    expected = 2 * Q * np.sqrt(np.outer(L, L)) / (z @ Q @ z)
+    np.testing.assert_allclose(root_weights(surrogate, nodes), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("choices", [{}, {"noise": inferred(1e-2, 1.0)}, {"num_inputs": 2}], ids=str)
+def test_positive_weights_written_out(choices):
+    surrogate = surrogate_for(**choices)
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 6, generator=torch.Generator().manual_seed(1))
+    prepared = surrogate.kernel_distance.prepare(nodes.cube)
+    r = (surrogate.cross(prepared) / surrogate.parameters.outputscale).numpy()
+    L = np.exp((surrogate.evaluations.log_likelihood - surrogate.log_scale).numpy())
+    expected = np.zeros(len(L))
+    for s in range(len(r)):
+        total = sum(r[s, j] ** 10 for j in range(len(L)))
+        for i in range(len(L)):
+            expected[i] += float(nodes.weights[s]) * L[i] * r[s, i] ** 10 / total
+    found = positive_weights(surrogate, nodes)
+    np.testing.assert_allclose(found.exp(), expected / expected.sum(), rtol=1e-9)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 1000), spread=st.sampled_from([0.0, 1.0, 100.0, 1e5]))
+def test_positive_weights_are_a_distribution(seed, spread):
+    surrogate = surrogate_for(seed, spread)
+    around = surrogate.evaluations.best(3).cube
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 9, around=around, generator=torch.Generator().manual_seed(seed))
+    log_weights = positive_weights(surrogate, nodes)
+    assert log_weights.shape == (12,)
+    assert not bool(log_weights.isnan().any())
+    assert log_weights.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_equally_likely_kernels_share_the_prior():
+    """With equal likelihoods the weights are the shares of the prior, whatever the level."""
+    surrogate = surrogate_for()
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=torch.Generator().manual_seed(1))
+    found = []
+    for level in (-1e5, 0.0):
+        evaluations = surrogate.evaluations._replace(log_likelihood=torch.full((12,), level, dtype=torch.float64))
+        found.append(positive_weights(Surrogate(evaluations, surrogate.kernel_distance, surrogate.parameters), nodes))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
+    assert found[0].exp().max() < 0.5
+
+
+def test_kernels_that_crowd_share_what_one_of_them_would_have():
+    surrogate = surrogate_for()
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=torch.Generator().manual_seed(1))
+    alone = positive_weights(surrogate, nodes)
+    first = surrogate.evaluations.cube[:1], surrogate.evaluations.log_likelihood[:1]
+    crowd = surrogate.evaluations.append(first[0].expand(4, -1), first[1].expand(4))
+    together = positive_weights(Surrogate(crowd, surrogate.kernel_distance, surrogate.parameters), nodes)
+    crowded = torch.cat([together[:1], together[12:]])
+    torch.testing.assert_close(crowded, crowded[:1].expand(5), rtol=0, atol=1e-9)
+    gain = (crowded.logsumexp(0) - alone[0]).item()
+    assert 0.0 <= gain < 0.3 * math.log(5.0), "copies win a little at the borders of their cell, not five times as much"
+
+
+# --- nodes ---------------------------------------------------------------------------------------------------------
+
+
+def centers_of(prior, seed, sizes=(1, 2, 2)):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.cat([prior.draw(1, n, generator=generator) for n in sizes])
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10**6),
+    per_size=st.integers(3, 40),
+    num_inputs=st.integers(1, 2),
+    centered=st.booleans(),
+    uneven=st.booleans(),
+)
+def test_the_weights_of_nodes_are_shares_of_the_prior(seed, per_size, num_inputs, centered, uneven):
+    log_prob = tensor(0.6, 0.3, 0.1).log() if uneven else None
+    prior = small_prior(num_inputs=num_inputs, log_prob_components=log_prob, noise=inferred(1e-2, 1.0))
+    around = centers_of(prior, seed) if centered else None
+    nodes = draw_nodes(prior, per_size, around=around, generator=torch.Generator().manual_seed(seed))
+    assert nodes.cube.shape == (3 * per_size, prior.num_columns)
+    assert torch.equal(nodes.components, prior.num_components(nodes.cube))
+    assert bool((nodes.weights > 0).all())
+    lower, upper = prior.bounds
+    assert bool(((nodes.cube >= lower) & (nodes.cube <= upper)).all())
+    for some in (nodes, nodes.first(2), nodes.first(per_size), nodes.first(10**6)):
+        for n in (1, 2, 3):
+            share = some.weights[some.components == n].sum()
+            assert share.item() == pytest.approx(prior.log_prob_components[n - 1].exp().item(), rel=1e-12)
+
+
+def test_the_first_nodes_are_the_first_of_each_number_of_components():
+    prior = small_prior()
+    nodes = draw_nodes(prior, 8, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(0))
+    few = nodes.first(3)
+    for n in (1, 2, 3):
+        mine, kept = nodes.components == n, few.components == n
+        assert torch.equal(few.cube[kept], nodes.cube[mine][:3])
+        ratio = few.weights[kept] / nodes.weights[mine][:3]
+        torch.testing.assert_close(ratio, ratio[:1].expand(3), rtol=1e-12, atol=0)
+
+
+def test_nodes_are_a_function_of_the_generator():
+    prior = small_prior()
+    first, again, other = (
+        draw_nodes(prior, 9, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first.cube, other.cube)
+
+
+FUNCTIONS = {
+    "first moment": (lambda v: v[:, 0], 0.0, 1.0),
+    "second moment": (lambda v: v[:, 1].square(), 1.0, math.sqrt(2.0)),
+    "product": (lambda v: v[:, 0] * v[:, -1], 0.0, 1.0),
+    "cosine": (lambda v: (v.sum(-1)).cos(), None, 0.7),
+    "tail": (lambda v: (v[:, 0] > 1.0).double(), 0.158655, 0.365),
+    "log-normal": (lambda v: (0.5 * v[:, 0]).exp(), math.exp(0.125), 0.6),
+}
+
+
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize(("function", "mean", "sd"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_nodes_integrate_functions_of_normal_quantiles(function, mean, sd, centered):
+    """Averages over the cube of functions of independent standard normal numbers; errors as of so many plain draws."""
+    prior = small_prior(2)
+    columns = prior.active_columns(2)
+    expected = math.exp(-len(columns) / 2) if mean is None else mean
+    per_size, errors = 600, []
+    for seed in range(8):
+        around = centers_of(prior, seed, (2, 2, 2)) if centered else None
+        nodes = draw_nodes(prior, per_size, around=around, generator=torch.Generator().manual_seed(seed))
+        mine = nodes.components == 2
+        v = torch.special.ndtri(nodes.cube[mine][:, columns])
+        errors.append((nodes.weights[mine] * function(v)).sum().item() / nodes.weights[mine].sum().item() - expected)
+    # a plain draw's standard error; the bias of normalized weights and the clamped tails are far below it
+    error = sd / math.sqrt(per_size)
+    assert np.sqrt(np.mean(np.square(errors))) < 1.5 * error
+    assert abs(np.mean(errors)) < 3 * 1.5 * error / math.sqrt(8)
+
+
+def test_weights_around_centers_by_the_balance_heuristic():
+    """Ratios of the weights, written out: prior over the mixture of prior and normals that nodes are drawn from."""
+    prior = small_prior(1)
+    centers = prior.draw(2, 1, generator=torch.Generator().manual_seed(3))
+    count = 30
+    nodes = draw_nodes(prior, count, around=centers, generator=torch.Generator().manual_seed(4))
+    columns = prior.active_columns(1)
+    v, c = (torch.special.ndtri(rows[:, columns]).numpy() for rows in (nodes.cube, centers))
+
+    def density(x, center, width):
+        return math.exp(-0.5 * np.sum((x - center) ** 2) / width**2) / (math.sqrt(2 * math.pi) * width) ** len(x)
+
+    expected = []
+    for x in v:
+        near = np.mean([density(x, center, width) for center in c for width in (0.1, 0.3, 1.0)])
+        own = density(x, np.zeros(len(x)), 1.0)
+        expected.append(own / (20 / 30 * own + 10 / 30 * near))
+    np.testing.assert_allclose(nodes.weights, np.array(expected) / np.sum(expected), rtol=1e-6)
+    assert max(expected) <= 1.5 + 1e-9
+
+
+def test_nodes_stand_near_their_center():
+    """However narrow a spike of the likelihood is, some nodes see it."""
+    prior = small_prior(1)
+    center = prior.draw(1, 1, generator=torch.Generator().manual_seed(3))
+    columns = prior.active_columns(1)
+    nodes = draw_nodes(prior, 300, around=center, generator=torch.Generator().manual_seed(4))
+    far = torch.special.ndtri(nodes.cube[:, columns]) - torch.special.ndtri(center[:, columns])
+    assert int((far.norm(dim=-1) < 0.3).sum()) > 25
+    plain = draw_nodes(prior, 300, generator=torch.Generator().manual_seed(4))
+    far = torch.special.ndtri(plain.cube[:, columns]) - torch.special.ndtri(center[:, columns])
+    assert int((far.norm(dim=-1) < 0.3).sum()) < 25
+    first = nodes.first(60).cube
+    far = torch.special.ndtri(first[:, columns]) - torch.special.ndtri(center[:, columns])
+    assert int((far.norm(dim=-1) < 0.3).sum()) > 4, "the first few nodes are a fair sample of all"
+
+
+@pytest.mark.parametrize("per_size", [1, 2])
+def test_nodes_too_few_to_stand_around_centers(per_size):
+    """A third of two is none: all of them are draws of the prior."""
+    prior = small_prior(2)
+    nodes = draw_nodes(prior, per_size, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(nodes.weights, torch.full((2 * per_size,), 0.5 / per_size, dtype=torch.float64))
+
+
+def test_centers_at_the_edge_of_the_cube():
+    prior = small_prior(2)
+    edge = prior.embed(torch.full((1, len(prior.active_columns(2))), 1.0 - EDGE, dtype=torch.float64), 2)
+    nodes = draw_nodes(prior, 30, around=edge, generator=torch.Generator().manual_seed(0))
+    assert bool(nodes.weights.isfinite().all())
+    assert nodes.weights.sum().item() == pytest.approx(1.0)

@@ -1,0 +1,54 @@
+"""Evidence of real data sets: no small deviation beside a wrong number, whatever the seed."""
+
+import csv
+import gzip
+import itertools
+import math
+
+import pytest
+import torch
+
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
+from gp_ensembles.papers.quadrature.default_priors import default_prior
+
+pytestmark = pytest.mark.slow
+
+# file, rows, most components, seeds
+SETS = {
+    "airline": ("airline_passengers", 129, 5, (1, 2, 3)),
+    "airline, two components": ("airline_passengers", 129, 2, (1, 2, 3, 4)),
+    "Mauna Loa": ("co2_mauna_loa_monthly", 120, 2, (1, 2)),
+    "solar": ("solar_lean2004", 120, 2, (1, 2)),
+    "yacht": ("yacht", 60, 1, (1, 2)),
+}
+
+
+def problem_of(folder, name, num_rows, max_components):
+    with gzip.open(folder / "data" / f"{name}.csv.gz", "rt") as file:
+        lines = [line for line in csv.reader(file) if line][1:]
+    table = torch.tensor([[float(value) for value in line] for line in lines], dtype=torch.float64)
+    X, y = table[:, :-1], table[:, -1]
+    X, y = X[:num_rows], ((y - y.mean()) / y.std())[:num_rows]
+    return RegressionProblem(X, y, default_prior(X, y, max_components))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(setting, id=name, marks=pytest.mark.broad if "airline" in name else ())
+        for name, setting in SETS.items()
+    ],
+)
+def test_trusted_evidences_of_several_seeds_agree(shared, setting):
+    """Within four of their deviations and 0.2 nats; the others say that they are in doubt."""
+    name, num_rows, components, seeds = setting
+    problem = problem_of(shared, name, num_rows, components)
+    found = [marginalize(problem, Budget(200), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    for one in found:
+        assert math.isinf(one.log_evidence_sd) == bool(one.doubt)
+        assert bool(one.posterior_components.isnan().all()) == bool(one.doubt)
+    trusted = [one for one in found if not one.doubt]
+    assert components > 2 or len(trusted) == len(found)
+    for one, other in itertools.combinations(trusted, 2):
+        deviation = math.hypot(one.log_evidence_sd, other.log_evidence_sd)
+        assert abs(one.log_evidence - other.log_evidence) < 4.0 * deviation + 0.2

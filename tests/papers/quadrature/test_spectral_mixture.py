@@ -1,0 +1,222 @@
+"""Spectral mixtures and their covariances: golden Gram matrices, loops, invariances, derivatives."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gp_ensembles.papers.quadrature.spectral_mixture import (
+    AT_ORIGIN,
+    IN_EACH_INPUT,
+    SpectralMixtures,
+    covariance,
+    covariance_at_lags,
+)
+
+REFLECTIONS = {"origin": AT_ORIGIN, "each input": IN_EACH_INPUT}
+GOLDEN_NAMES = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}
+
+
+def random_mixtures(seed, num_inputs, shape=(), size=4, signed=False):
+    """Mixtures with 1 to ``size`` components, padded."""
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.ones(size), shape)
+    weights[..., 1:] *= np.arange(1, size) < rng.integers(1, size + 1, (*shape, 1))
+    weights /= weights.sum(-1, keepdims=True)
+    present = (weights != 0)[..., None]
+    means = np.abs(rng.normal(size=(*shape, size, num_inputs))) * present
+    if signed:
+        means = means * rng.choice([-1.0, 1.0], means.shape)
+    scales = rng.lognormal(-1.0, 0.5, (*shape, size, num_inputs)) * present
+    return SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
+
+
+def inputs(seed, num_rows, num_inputs):
+    return torch.tensor(np.random.default_rng(seed).uniform(-1, 1, (num_rows, num_inputs)))
+
+
+def by_loops(mixture, x1, x2, reflection):
+    """The sum over components written out, for one mixture."""
+    weights, means, scales = (np.asarray(value) for value in mixture)
+    result = np.zeros((len(x1), len(x2)))
+    for i, j in product(range(len(x1)), range(len(x2))):
+        tau = (x1[i] - x2[j]).numpy()
+        for w, m, s in zip(weights, means, scales, strict=True):
+            angles = 2 * np.pi * m * tau
+            wave = np.prod(np.cos(angles)) if reflection.each_input else np.cos(angles.sum())
+            result[i, j] += w * np.exp(-2 * np.pi**2 * np.sum((s * tau) ** 2)) * wave
+    return result
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+@pytest.mark.parametrize("case", ["D1_n1", "D1_n3", "D3_n1", "D3_n3"])
+def test_golden_gram_matrices(golden, case, name):
+    with np.load(golden / "maskerade_sm_kernel.npz") as data:
+        X, theta = (torch.tensor(data[key]) for key in (f"X_{case[:2]}", f"theta_{case}"))
+        expected = data[f"K_{case}_{name}"]
+    mixture = SpectralMixtures.unflatten(theta, X.shape[1])
+    np.testing.assert_allclose(covariance(mixture, X, X, GOLDEN_NAMES[name]), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("reflection", REFLECTIONS.values(), ids=REFLECTIONS)
+@pytest.mark.parametrize("num_inputs", [1, 2, 5])
+def test_covariances_are_the_sums_written_out(num_inputs, reflection):
+    mixtures = random_mixtures(num_inputs, num_inputs, (2, 3), signed=True)
+    x1, x2 = inputs(1, 5, num_inputs), inputs(2, 4, num_inputs)
+    value = covariance(mixtures, x1, x2, reflection)
+    assert value.shape == (2, 3, 5, 4)
+    for index in product(range(2), range(3)):
+        expected = by_loops(mixtures.take(index), x1, x2, reflection)
+        np.testing.assert_allclose(value[index], expected, rtol=0, atol=1e-13)
+
+
+def test_batches_of_inputs_broadcast_with_the_mixtures():
+    for num_inputs, reflection in product((1, 3), REFLECTIONS.values()):
+        mixtures = random_mixtures(0, num_inputs, (3,))
+        x1 = torch.stack([inputs(seed, 4, num_inputs) for seed in range(6)]).unflatten(0, (2, 3))
+        x2 = inputs(9, 5, num_inputs)
+        value = covariance(mixtures, x1, x2, reflection)
+        assert value.shape == (2, 3, 4, 5)
+        for i, j in product(range(2), range(3)):
+            torch.testing.assert_close(
+                value[i, j], covariance(mixtures.take(j), x1[i, j], x2, reflection), rtol=0, atol=1e-14
+            )
+
+
+def test_covariances_at_lags_of_one_input():
+    mixtures = random_mixtures(3, 1, (4,))
+    x = inputs(0, 7, 1)
+    lags = (x - x.mT).abs()
+    value = covariance_at_lags(mixtures, lags.reshape(-1))
+    assert value.shape == (4, 49)
+    torch.testing.assert_close(value.reshape(4, 7, 7), covariance(mixtures, x, x), rtol=0, atol=1e-15)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 4]), st.sampled_from(list(REFLECTIONS)))
+def test_order_splitting_and_padding_change_nothing(seed, num_inputs, name):
+    reflection, rng = REFLECTIONS[name], np.random.default_rng(seed)
+    mixture = random_mixtures(seed, num_inputs, signed=True)
+    x1, x2 = inputs(seed, 4, num_inputs), inputs(seed + 1, 3, num_inputs)
+    value = covariance(mixture, x1, x2, reflection)
+    order = torch.tensor(rng.permutation(4))
+    shuffled = SpectralMixtures(mixture.weights[order], mixture.means[order], mixture.scales[order])
+    share = rng.uniform(0.1, 0.9)
+    split = SpectralMixtures(
+        torch.cat([share * mixture.weights, (1 - share) * mixture.weights]),
+        mixture.means.repeat(2, 1),
+        mixture.scales.repeat(2, 1),
+    )
+    padded = SpectralMixtures(*(torch.cat([part, torch.zeros_like(part)]) for part in tuple(mixture)))
+    for other in (shuffled, split, padded, padded.trim()):
+        torch.testing.assert_close(covariance(other, x1, x2, reflection), value, rtol=0, atol=1e-13)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 4]), st.sampled_from(list(REFLECTIONS)))
+def test_a_covariance_is_stationary_and_positive_definite(seed, num_inputs, name):
+    reflection = REFLECTIONS[name]
+    mixture, x = random_mixtures(seed, num_inputs, signed=True), inputs(seed, 8, num_inputs)
+    value = covariance(mixture, x, x, reflection)
+    torch.testing.assert_close(value, value.mT, rtol=0, atol=1e-13)
+    torch.testing.assert_close(value.diagonal(), torch.ones(8).double() * mixture.weights.sum(), rtol=0, atol=1e-13)
+    assert torch.linalg.eigvalsh(value)[0] > -1e-12
+    moved = x + 100.0
+    torch.testing.assert_close(covariance(mixture, moved, moved, reflection), value, rtol=0, atol=1e-10)
+
+
+def test_signs_of_means():
+    """At the origin the sign of a whole mean is immaterial; in each input, the sign of each of its entries."""
+    mixture, x = random_mixtures(5, 3, size=1), inputs(0, 6, 3)
+    mirrored = mixture._replace(means=-mixture.means)
+    one_sign = mixture._replace(means=mixture.means * torch.tensor([-1.0, 1.0, 1.0]).double())
+    for reflection in REFLECTIONS.values():
+        value = covariance(mixture, x, x, reflection)
+        torch.testing.assert_close(covariance(mirrored, x, x, reflection), value, rtol=0, atol=1e-14)
+        same = torch.allclose(covariance(one_sign, x, x, reflection), value, rtol=0, atol=1e-14)
+        assert same == reflection.each_input
+
+
+@pytest.mark.parametrize("reflection", REFLECTIONS.values(), ids=REFLECTIONS)
+@pytest.mark.parametrize("num_inputs", [1, 3])
+def test_derivatives(num_inputs, reflection):
+    mixtures = random_mixtures(1, num_inputs, (2,), size=2, signed=True)
+    theta = mixtures.flatten().requires_grad_()
+    x = torch.cat([inputs(0, 3, num_inputs), inputs(0, 1, num_inputs)]).requires_grad_()  # the last row is the first
+
+    def function(theta, x1, x2):
+        return covariance(SpectralMixtures.unflatten(theta, num_inputs), x1, x2, reflection)
+
+    x2 = inputs(7, 3, num_inputs).requires_grad_()
+    assert torch.autograd.gradcheck(function, (theta, x, x2))
+    assert torch.autograd.gradcheck(lambda theta: function(theta, x.detach(), x.detach()), (theta,))
+
+
+def test_single_precision():
+    for num_inputs, reflection in product((1, 3), REFLECTIONS.values()):
+        mixtures, x = random_mixtures(2, num_inputs, (3,)), inputs(0, 6, num_inputs)
+        value = covariance(
+            SpectralMixtures(*(part.float() for part in tuple(mixtures))), x.float(), x.float(), reflection
+        )
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value.double(), covariance(mixtures, x, x, reflection), rtol=0, atol=2e-5)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 5), st.integers(1, 4), st.lists(st.integers(1, 3), max_size=2))
+def test_rows_and_mixtures_are_the_same(size, num_inputs, batch):
+    theta = torch.rand(*batch, size * (1 + 2 * num_inputs), generator=torch.Generator().manual_seed(0)).double()
+    mixtures = SpectralMixtures.unflatten(theta, num_inputs)
+    assert mixtures.weights.shape == (*batch, size)
+    assert mixtures.means.shape == mixtures.scales.shape == (*batch, size, num_inputs)
+    assert mixtures.num_inputs == num_inputs
+    assert torch.equal(mixtures.flatten(), theta)
+
+
+def test_the_layout_of_a_row():
+    mixture = SpectralMixtures.unflatten(torch.arange(14.0), num_inputs=3)
+    assert mixture.weights.tolist() == [0, 1]
+    assert mixture.means.tolist() == [[2, 3, 4], [5, 6, 7]]
+    assert mixture.scales.tolist() == [[8, 9, 10], [11, 12, 13]]
+
+
+@pytest.mark.parametrize(("length", "num_inputs"), [(4, 1), (0, 1), (6, 2), (9, 3)])
+def test_rows_that_are_no_mixtures_are_refused(length, num_inputs):
+    with pytest.raises(ValueError, match=f"rows of {length} numbers are no mixtures over {num_inputs} input"):
+        SpectralMixtures.unflatten(torch.zeros(2, length), num_inputs)
+
+
+def test_numbers_of_components_trimming_and_selection():
+    mixtures = random_mixtures(0, 2, (20,), size=5)
+    counts = mixtures.num_components
+    assert set(counts.tolist()) == {1, 2, 3, 4, 5}
+    small = mixtures.take(counts <= 2)
+    assert small.weights.shape == (int((counts <= 2).sum()), 5)
+    trimmed = small.trim()
+    assert trimmed.weights.shape[-1] == trimmed.means.shape[-2] == trimmed.scales.shape[-2] == 2
+    assert torch.equal(trimmed.weights, small.weights[:, :2])
+    assert mixtures.take(3).weights.shape == (5,)
+    one = mixtures.take(int((counts == 3).nonzero()[0])).trim()
+    assert one.weights.shape == (3,)
+    nothing = SpectralMixtures.unflatten(torch.zeros(2, 9), 1).trim()
+    assert nothing.weights.shape == (2, 1)
+    assert not covariance(nothing, torch.zeros(3, 1), torch.zeros(3, 1)).any()
+
+
+def test_a_component_is_a_normal_spectral_density():
+    """The covariance is the Fourier transform of the density, by the trapezoidal rule."""
+    mixture = random_mixtures(11, 1, size=3)
+    frequencies = np.linspace(-12, 12, 40001)
+    density = np.zeros_like(frequencies)
+    for w, m, s in zip(*(np.asarray(part).reshape(-1) for part in tuple(mixture)), strict=True):
+        if w:
+            for sign in (-1, 1):
+                z = (frequencies - sign * m) / s
+                density += 0.5 * w * np.exp(-0.5 * z**2) / (s * math.sqrt(2 * np.pi))
+    lags = np.array([0.0, 0.1, 0.37, 1.0, 2.5])
+    expected = [np.trapezoid(density * np.cos(2 * np.pi * lag * frequencies), frequencies) for lag in lags]
+    np.testing.assert_allclose(covariance_at_lags(mixture, torch.tensor(lags)), expected, rtol=0, atol=1e-10)

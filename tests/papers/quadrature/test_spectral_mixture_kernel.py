@@ -1,0 +1,459 @@
+"""The spectral mixture kernel in GPyTorch: golden values, batches, training, random frequencies, misuse."""
+
+import copy
+import math
+import re
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.spectral_mixture import (
+    AT_ORIGIN,
+    IN_EACH_INPUT,
+    SpectralMixtureKernel,
+    SpectralMixtures,
+    covariance,
+)
+from gp_ensembles.spectral import IIDDraws, OrthogonalDraws, SobolDraws
+from gp_ensembles.spectral.frequencies import BaseDraws, components_of
+
+REFLECTIONS = {"origin": AT_ORIGIN, "each input": IN_EACH_INPUT}
+GOLDEN_NAMES = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}
+COLUMNS = pytest.mark.parametrize("num_inputs", [1, 3])
+BOTH = pytest.mark.parametrize("reflection", REFLECTIONS.values(), ids=REFLECTIONS)
+
+
+def random_mixtures(seed, num_inputs, shape=(), size=3, ragged=False):
+    """Mixtures with signed means; ``ragged`` ones have 1 to ``size`` components."""
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.ones(size), shape)
+    if ragged:
+        weights[..., 1:] *= np.arange(1, size) < rng.integers(1, size + 1, (*shape, 1))
+    present = (weights != 0)[..., None]
+    means = 0.5 * rng.normal(size=(*shape, size, num_inputs)) * present
+    scales = rng.lognormal(-1.5, 0.5, (*shape, size, num_inputs)) * present
+    return SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
+
+
+def inputs(seed, *shape):
+    return torch.tensor(np.random.default_rng(seed).uniform(-1, 1, shape))
+
+
+class Model(gpytorch.models.ExactGP):
+    def __init__(self, X, y, likelihood, kernel):
+        super().__init__(X, y, likelihood)
+        self.mean_module = gpytorch.means.ZeroMean()
+        self.covar_module = kernel
+
+    def forward(self, X):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+
+def model_of(X, y, kernel, noise=1e-3):
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=gpytorch.constraints.Positive())
+    model = Model(X, y, likelihood.to(X), kernel)
+    likelihood.noise = X.new_tensor([noise])
+    return model
+
+
+# --- values --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+@pytest.mark.parametrize("case", ["D1_n1", "D1_n3", "D3_n1", "D3_n3"])
+def test_golden_processes(golden, case, name):
+    """Gram matrix, log marginal likelihood and prediction of a Gaussian process, all through GPyTorch."""
+    with np.load(golden / "maskerade_sm_kernel.npz") as data:
+        X, Xs, y = (torch.tensor(data[f"{key}_{case[:2]}"]) for key in ("X", "Xs", "y"))
+        theta, noise = torch.tensor(data[f"theta_{case}"]), float(data["noise"])
+        gram, log_prob, mean, predicted = (data[f"{key}_{case}_{name}"] for key in ("K", "loglik", "mean", "cov"))
+    mixture = SpectralMixtures.unflatten(theta, X.shape[1])
+    kernel = SpectralMixtureKernel.from_mixtures(mixture, GOLDEN_NAMES[name])
+    model = model_of(X, y, kernel, noise)
+    with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
+        np.testing.assert_allclose(kernel(X).to_dense(), gram, rtol=0, atol=1e-13)
+        model.train()
+        total = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)(model(X), y) * len(y)
+        assert total.item() == pytest.approx(float(log_prob), abs=1e-9)
+        model.eval()
+        posterior = model.likelihood(model(Xs))
+        np.testing.assert_allclose(posterior.mean, mean, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(posterior.covariance_matrix, predicted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", ["D1_n3", "D3_n1", "D3_n3"])
+def test_gpytorchs_kernel_is_another_one_for_several_inputs(golden, case):
+    with np.load(golden / "maskerade_sm_kernel.npz") as data:
+        X, theta = torch.tensor(data[f"X_{case[:2]}"]), torch.tensor(data[f"theta_{case}"])
+        expected = data[f"K_{case}_product_of_sums"]
+    mixture = SpectralMixtures.unflatten(theta, X.shape[1])
+    theirs = gpytorch.kernels.SpectralMixtureKernel(len(mixture.weights), mixture.num_inputs).double()
+    theirs.mixture_weights = mixture.weights
+    theirs.mixture_means, theirs.mixture_scales = mixture.means.unsqueeze(-2), mixture.scales.unsqueeze(-2)
+    their_value = theirs(X).to_dense().detach()
+    np.testing.assert_allclose(their_value, expected, rtol=0, atol=1e-12)
+    for reflection in REFLECTIONS.values():
+        ours = SpectralMixtureKernel.from_mixtures(mixture, reflection)(X).to_dense().detach()
+        agree = case == "D1_n3" or (case == "D3_n1" and reflection.each_input)
+        assert torch.allclose(ours, their_value, rtol=0, atol=1e-12) == agree
+
+
+@BOTH
+@COLUMNS
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+def test_values_of_one_mixture_and_of_batches(shape, num_inputs, reflection):
+    mixtures = random_mixtures(0, num_inputs, shape, ragged=bool(shape))
+    kernel = SpectralMixtureKernel.from_mixtures(mixtures, reflection)
+    assert kernel.batch_shape == shape
+    assert kernel.dtype == torch.float64
+    x1, x2 = inputs(1, 5, num_inputs), inputs(2, 7, num_inputs)
+    expected = covariance(mixtures, x1, x2, reflection)
+    with torch.no_grad():
+        torch.testing.assert_close(kernel(x1, x2).to_dense(), expected, rtol=0, atol=1e-14)
+        lazy = kernel(x1, x2)
+        assert lazy.shape == expected.shape
+        torch.testing.assert_close(lazy[..., 1:3, :2].to_dense(), expected[..., 1:3, :2], rtol=0, atol=1e-13)
+        diagonal = kernel(x1, x2[:5], diag=True)
+        torch.testing.assert_close(diagonal, expected.diagonal(dim1=-2, dim2=-1), rtol=0, atol=1e-13)
+        own = kernel(x1, diag=True)
+        torch.testing.assert_close(own, mixtures.weights.sum(-1, keepdim=True).expand_as(own), rtol=0, atol=1e-15)
+        stacked = inputs(3, *shape, 5, num_inputs)
+        direct = covariance(mixtures, stacked, x2, reflection)
+        torch.testing.assert_close(kernel(stacked, x2).to_dense(), direct, rtol=0, atol=1e-14)
+        own = kernel(stacked, diag=True)
+        assert own.shape == (*shape, 5)
+        for index in range(shape[0] if shape else 0):
+            torch.testing.assert_close(kernel[index](x1, x2).to_dense(), expected[index], rtol=0, atol=1e-14)
+            torch.testing.assert_close(lazy[index].to_dense(), expected[index], rtol=0, atol=1e-14)
+        if len(shape) == 1:
+            repeated = kernel.expand_batch(torch.Size([2, *shape]))(x1, x2).to_dense()
+            torch.testing.assert_close(repeated, expected.expand(2, *expected.shape), rtol=0, atol=1e-14)
+
+
+@BOTH
+def test_scaling_and_active_columns(reflection):
+    mixture = random_mixtures(0, 2)
+    X = inputs(1, 6, 4)
+    kernel = SpectralMixtureKernel.from_mixtures(mixture, reflection, active_dims=(3, 1))
+    expected = covariance(mixture, X[:, [3, 1]], X[:, [3, 1]], reflection)
+    scaled = ScaleKernel(kernel).double()
+    scaled.outputscale = torch.tensor(2.5).double()
+    with torch.no_grad():
+        torch.testing.assert_close(kernel(X).to_dense(), expected, rtol=0, atol=1e-14)
+        torch.testing.assert_close(scaled(X).to_dense(), 2.5 * expected, rtol=0, atol=1e-13)
+        torch.testing.assert_close(scaled(X, diag=True), 2.5 * torch.ones(6).double(), rtol=0, atol=1e-13)
+        total = (scaled + RBFKernel().double())(X).to_dense()
+        torch.testing.assert_close(total, 2.5 * expected + RBFKernel().double()(X).to_dense())
+    assert scaled.is_stationary
+
+
+def test_absent_components_of_one_mixture_are_dropped():
+    mixture = random_mixtures(0, 2, size=5)
+    weights = mixture.weights * torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0])
+    kernel = SpectralMixtureKernel.from_mixtures(mixture._replace(weights=weights))
+    assert kernel.num_components == 2
+    assert kernel.present is None
+    torch.testing.assert_close(kernel.mixtures.means, mixture.means[[0, 2]])
+    ragged = SpectralMixtureKernel.from_mixtures(random_mixtures(1, 2, (6,), size=5, ragged=True))
+    counts = (ragged.mixture_weights != 0).sum(-1)
+    assert ragged.num_components == int(counts.max())
+    assert ragged.present is not None
+
+
+# --- parameters ----------------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_read_as_they_were_given():
+    mixtures = random_mixtures(0, 2, (3,), ragged=True)
+    kernel = SpectralMixtureKernel.from_mixtures(mixtures)
+    present = mixtures.weights != 0
+    assert {name for name, _ in kernel.named_parameters()} == {
+        "raw_mixture_weights",
+        "raw_mixture_means",
+        "raw_mixture_scales",
+    }
+    torch.testing.assert_close(kernel.mixture_weights, mixtures.weights, rtol=1e-14, atol=0)
+    torch.testing.assert_close(kernel.mixture_means, mixtures.means, rtol=0, atol=0, check_stride=False)
+    torch.testing.assert_close(kernel.mixture_scales[present], mixtures.scales[present], rtol=1e-13, atol=0)
+    kernel.mixture_weights = 2.0 * kernel.mixture_weights
+    torch.testing.assert_close(kernel.mixture_weights, 2.0 * mixtures.weights, rtol=1e-14, atol=0)
+    kernel.mixture_weights = 0.3
+    torch.testing.assert_close(kernel.mixture_weights, 0.3 * present.double(), rtol=1e-14, atol=0)
+    kernel.mixture_scales, kernel.mixture_means = 0.1, -0.7
+    assert kernel.mixture_means.unique().tolist() == [-0.7]
+    torch.testing.assert_close(kernel.mixture_scales[present], torch.full_like(mixtures.scales[present], 0.1))
+    kernel.initialize(mixture_means=torch.zeros(2).double())
+    assert not kernel.mixture_means.any()
+
+
+def test_the_mixtures_given_are_copied():
+    mixture = random_mixtures(0, 1)
+    theta = mixture.flatten().requires_grad_()
+    kernel = SpectralMixtureKernel.from_mixtures(SpectralMixtures.unflatten(theta, 1))
+    assert all(parameter.is_leaf and parameter.requires_grad for parameter in kernel.parameters())
+    with torch.no_grad():
+        kernel.raw_mixture_means += 1.0
+    torch.testing.assert_close(theta.detach(), mixture.flatten(), rtol=0, atol=0)
+
+
+@BOTH
+@COLUMNS
+def test_derivatives(num_inputs, reflection):
+    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, num_inputs, (3,), ragged=True), reflection)
+    names = [name for name, _ in kernel.named_parameters()]
+    x1, x2 = inputs(1, 3, num_inputs), inputs(2, 2, num_inputs)
+
+    def function(diag):
+        def value(x1, x2, *parameters):
+            given = dict(zip(names, parameters, strict=True))
+            with gpytorch.settings.lazily_evaluate_kernels(False):
+                result = torch.func.functional_call(kernel, given, (x1, x2), {"diag": diag})
+            return result if diag else result.to_dense()
+
+        return value
+
+    values = [parameter.detach().clone().requires_grad_() for parameter in kernel.parameters()]
+    assert torch.autograd.gradcheck(function(False), (x1.requires_grad_(), x2.requires_grad_(), *values))
+    assert torch.autograd.gradcheck(function(True), (x1[:2].detach().requires_grad_(), x2, *values))
+    assert torch.autograd.gradcheck(lambda *v: function(False)(x1.detach(), x1.detach(), *v), tuple(values))
+
+
+def test_absent_components_stay_absent_in_training():
+    mixtures = random_mixtures(4, 1, (4,), ragged=True)
+    kernel = SpectralMixtureKernel.from_mixtures(mixtures)
+    absent = mixtures.weights == 0
+    assert absent.any()
+    optimizer = torch.optim.Adam(kernel.parameters(), lr=0.3)
+    X = inputs(0, 6, 1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        (kernel(X).to_dense() - 2.0).square().sum().backward()
+        assert all(bool(parameter.grad.isfinite().all()) for parameter in kernel.parameters())
+        assert not kernel.raw_mixture_weights.grad[absent].any()
+        optimizer.step()
+    assert not kernel.mixture_weights[absent].any()
+    assert bool((kernel.mixture_weights[~absent] > 0).all())
+    assert not torch.allclose(kernel.mixture_weights, mixtures.weights)
+
+
+def test_training_in_a_gaussian_process_raises_the_likelihood():
+    X = torch.linspace(0, 4, 40, dtype=torch.float64).unsqueeze(-1)
+    y = torch.sin(2 * math.pi * 1.3 * X.squeeze(-1))
+    mixture = SpectralMixtures.unflatten(torch.tensor([0.5, 0.5, 1.2, 0.2, 0.1, 0.3], dtype=torch.float64), 1)
+    model = model_of(X, y, ScaleKernel(SpectralMixtureKernel.from_mixtures(mixture)).double(), noise=0.01)
+    objective = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    values = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss = -objective(model(X), y)
+        loss.backward()
+        values.append(loss.item())
+        optimizer.step()
+    assert values[-1] < values[0] - 0.1
+    base = model.covar_module.base_kernel
+    strongest = int(base.mixture_weights.argmax())
+    assert base.mixture_means[strongest].item() == pytest.approx(1.3, abs=0.05)
+
+
+def test_log_likelihoods_are_those_of_the_batched_ones():
+    mixtures = random_mixtures(5, 2, (4,), ragged=True)
+    X, y = inputs(1, 12, 2), inputs(2, 12)
+    ones = torch.ones(4).double()
+    expected = DenseLikelihoods(X, y)(mixtures, 1.7 * ones, 0.01 * ones)
+    for b in range(4):
+        kernel = ScaleKernel(SpectralMixtureKernel.from_mixtures(mixtures.take(b))).double()
+        kernel.outputscale = torch.tensor(1.7, dtype=torch.float64)
+        model = model_of(X, y, kernel, 0.01)
+        value = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)(model.train()(X), y) * 12
+        assert value.item() == pytest.approx(expected[b].item(), abs=1e-5)
+
+
+# --- modules -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_copies_states_and_precisions(shape):
+    X = inputs(0, 5, 2)
+    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 2, shape, ragged=bool(shape)), IN_EACH_INPUT)
+    value = kernel(X).to_dense().detach()
+    twin = copy.deepcopy(kernel)
+    assert torch.equal(twin(X).to_dense(), value)
+    with torch.no_grad():
+        twin.raw_mixture_weights += 1.0
+    assert torch.equal(kernel(X).to_dense(), value)
+    other = SpectralMixtureKernel.from_mixtures(
+        random_mixtures(1, 2, shape)._replace(weights=kernel.mixture_weights.detach()), IN_EACH_INPUT
+    )
+    assert not torch.allclose(other(X).to_dense(), value)
+    other.load_state_dict(kernel.state_dict())
+    assert torch.equal(other(X).to_dense(), value)
+    single = copy.deepcopy(kernel).to(torch.float32)
+    assert single.dtype == torch.float32
+    result = single(X.float()).to_dense()
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result.double(), value, rtol=0, atol=1e-5)
+    born_single = SpectralMixtureKernel.from_mixtures(
+        SpectralMixtures(*(part.float() for part in tuple(kernel.mixtures)))
+    )
+    assert born_single.dtype == torch.float32
+
+
+def test_numbers_keep_their_digits_in_double_precision(wrong_default_dtype):
+    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 1))
+    kernel.mixture_weights, kernel.mixture_means, kernel.mixture_scales = 0.1, 0.7, 0.3
+    assert kernel.mixture_means[0].item() == 0.7
+    assert kernel.mixture_weights[0].item() == pytest.approx(0.1, rel=1e-14)
+    assert kernel.mixture_scales[0].item() == pytest.approx(0.3, rel=1e-14)
+    assert kernel(inputs(0, 3, 1)).to_dense().dtype == torch.float64
+
+
+def test_kernels_of_one_size_can_be_stacked():
+    mixtures = random_mixtures(0, 2, (3,))
+    parts = [ScaleKernel(SpectralMixtureKernel.from_mixtures(mixtures.take(b))).double() for b in range(3)]
+    stacked, X = stack_kernels(parts), inputs(0, 5, 2)
+    assert stacked.batch_shape == (3,)
+    for b in range(3):
+        torch.testing.assert_close(stacked(X).to_dense()[b], parts[b](X).to_dense(), rtol=0, atol=1e-14)
+        torch.testing.assert_close(stacked[b](X).to_dense(), parts[b](X).to_dense(), rtol=0, atol=1e-14)
+    with pytest.raises(ValueError, match="differs in structure"):
+        stack_kernels([parts[0], ScaleKernel(SpectralMixtureKernel.from_mixtures(random_mixtures(0, 2, size=2)))])
+
+
+# --- random frequencies --------------------------------------------------------------------------------------------
+
+DRAWS = [IIDDraws(), OrthogonalDraws(), SobolDraws()]
+
+
+@BOTH
+@pytest.mark.parametrize("num_inputs", [1, 2, 3])
+def test_the_gram_matrix_of_random_features_is_the_kernel(num_inputs, reflection, generator):
+    kernel = ScaleKernel(SpectralMixtureKernel.from_mixtures(random_mixtures(1, num_inputs), reflection)).double()
+    kernel.outputscale = torch.tensor(2.5).double()
+    X = inputs(0, 8, num_inputs)
+    features = RandomFourierFeatures.from_kernel(kernel, num_inputs, 2**15, draws=SobolDraws(), generator=generator)
+    with torch.no_grad():
+        Phi, exact = features(X), kernel(X).to_dense()
+        torch.testing.assert_close(features.prior_variance * Phi @ Phi.mT, exact, rtol=0, atol=0.02)
+        torch.testing.assert_close(features.prior_variance, exact[0, 0])
+
+
+@BOTH
+@pytest.mark.parametrize("draws", DRAWS, ids=lambda draws: type(draws).__name__)
+def test_random_features_are_without_bias(draws, reflection):
+    kernel, X = SpectralMixtureKernel.from_mixtures(random_mixtures(1, 3), reflection), inputs(0, 6, 3)
+    exact, grams = kernel(X).to_dense().detach(), []
+    for seed in range(60):
+        seeded = torch.Generator().manual_seed(seed)
+        features = RandomFourierFeatures.from_kernel(kernel, 3, 96, draws=draws, generator=seeded)
+        with torch.no_grad():
+            Phi = features(X)
+            grams.append(features.prior_variance * Phi @ Phi.mT)
+    stacked = torch.stack(grams)
+    spread = stacked.std(0) / math.sqrt(60)
+    assert bool(((stacked.mean(0) - exact).abs() <= 5 * spread + 1e-9).all())
+
+
+@BOTH
+def test_frequencies_are_normal_around_the_means(reflection):
+    """Each component by itself: its frequencies, over 2 pi, have the mixture's means (or mirrored) and scales."""
+    mixture = random_mixtures(2, 2)
+    kernel = SpectralMixtureKernel.from_mixtures(mixture, reflection)
+    parts = components_of(kernel, 2)
+    assert len(parts) == 3
+    normals = torch.randn(20000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for q, part in enumerate(parts):
+        assert part.weight.item() == pytest.approx(mixture.weights[q].item(), rel=1e-12)
+        frequencies = part.frequencies(BaseDraws(normals, normals[:, 0])).detach() / (2 * math.pi)
+        m, s = mixture.means[q], mixture.scales[q]
+        if reflection.each_input:
+            torch.testing.assert_close(frequencies.square().mean(0), m.square() + s.square(), rtol=0.05, atol=0)
+            assert np.corrcoef(frequencies.T)[0, 1] == pytest.approx(0.0, abs=0.03)
+            assert bool((frequencies.mean(0).abs() < 0.02).all())
+        else:
+            torch.testing.assert_close(frequencies, m + s * normals, rtol=1e-12, atol=1e-12)
+
+
+@BOTH
+def test_random_features_are_trained_like_other_kernels(reflection, generator):
+    kernel = stack_kernels(
+        [SpectralMixtureKernel.from_mixtures(random_mixtures(b, 2, size=2), reflection) for b in (0, 1)]
+    )
+    X, names = inputs(0, 4, 2), [name for name, _ in kernel.named_parameters()]
+    features = RandomFourierFeatures.from_kernel(kernel, 2, 12, generator=generator)
+    assert features(X).shape == (2, 4, 12)
+
+    def function(*values):
+        given = {f"kernel.{name}": value for name, value in zip(names, values, strict=True)}
+        return torch.func.functional_call(features, given, (X,))
+
+    values = [parameter.detach().clone().requires_grad_() for parameter in kernel.parameters()]
+    assert torch.autograd.gradcheck(function, values)
+
+
+def test_random_features_of_active_columns(generator):
+    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 1), active_dims=(1,)) + RBFKernel().double()
+    X = inputs(0, 5, 3)
+    features = RandomFourierFeatures.from_kernel(kernel, 3, 2**14, draws=SobolDraws(), generator=generator)
+    with torch.no_grad():
+        Phi, exact = features(X), kernel(X).to_dense()
+        torch.testing.assert_close(features.prior_variance * Phi @ Phi.mT, exact, rtol=0, atol=0.03)
+
+
+def test_a_batch_of_several_sizes_has_no_common_frequencies():
+    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(1, 2, (6,), ragged=True))
+    with pytest.raises(TypeError, match="one kernel for each number of components"):
+        components_of(ScaleKernel(kernel), 2)
+    with pytest.raises(ValueError, match="means for 2 column"):
+        components_of(SpectralMixtureKernel.from_mixtures(random_mixtures(1, 2)), 3)
+
+
+# --- misuse --------------------------------------------------------------------------------------------------------
+
+GOOD = random_mixtures(0, 2, (4,))
+ONE = torch.ones(4, 3).double()
+BAD_MIXTURES = {
+    "no component": (GOOD._replace(weights=ONE * torch.tensor([1.0, 1, 0, 1]).unsqueeze(-1)), "mixture 2 has no"),
+    "no component at all": (GOOD._replace(weights=0 * ONE), "mixture 0 has no component"),
+    "negative weight": (GOOD._replace(weights=-ONE), "finite and not negative"),
+    "missing weight": (GOOD._replace(weights=torch.nan * ONE), "finite and not negative"),
+    "zero scale": (GOOD._replace(scales=0 * GOOD.scales), "mixture scales must be positive and finite"),
+    "infinite scale": (GOOD._replace(scales=torch.inf * GOOD.scales), "mixture scales must be positive"),
+    "missing mean": (GOOD._replace(means=torch.nan * GOOD.means), "mean frequencies must be finite"),
+    "shapes": (GOOD._replace(scales=GOOD.scales[..., :1]), "do not fit: (4, 3), (4, 3, 2) and (4, 3, 1)"),
+}
+
+
+@pytest.mark.parametrize(("mixtures", "message"), BAD_MIXTURES.values(), ids=BAD_MIXTURES)
+def test_bad_mixtures_are_refused(mixtures, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SpectralMixtureKernel.from_mixtures(mixtures)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("weights", -0.1), ("weights", 0.0), ("weights", math.nan), ("scales", 0.0), ("means", math.inf)],
+)
+def test_bad_values_are_refused_and_change_nothing(name, value):
+    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 2))
+    before = copy.deepcopy(kernel.state_dict())
+    with pytest.raises(ValueError, match="finite"):
+        setattr(kernel, f"mixture_{name}", value)
+    assert all(torch.equal(before[key], value) for key, value in kernel.state_dict().items())
+
+
+def test_inputs_of_another_number_of_columns_are_refused():
+    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 1))
+    X = inputs(0, 4, 2)
+    for call in (lambda: ScaleKernel(kernel).double()(X).to_dense(), lambda: kernel.forward(X, X)):
+        with pytest.raises(ValueError, match=re.escape("has means for 1 column(s) but sees 2 input column(s)")):
+            call()
+    with pytest.raises(ValueError, match="last_dim_is_batch"):
+        kernel.forward(X[:, :1], X[:, :1], last_dim_is_batch=True)

@@ -1,0 +1,127 @@
+"""Marginalization beside the truth: evidence, number of components and predictions of a problem solved by brute force.
+
+The frozen file holds the posterior over spectral mixtures of one to three components given ten rows: by Gauss-Legendre
+quadrature for one component, by a quarter of a million randomized Sobol points for more, its own errors far below ours.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from gp_ensembles.papers.quadrature import (
+    Budget,
+    Hyperprior,
+    InformationPolicy,
+    PriorPolicy,
+    RegressionProblem,
+    Search,
+    fixed,
+    marginalize,
+)
+from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+
+pytestmark = pytest.mark.slow
+
+SOBOL = Search(PriorPolicy(), initial_share=1.0, num_ascents=0, use_periodogram=False)
+NUM_DESIGNS = 12
+
+
+@pytest.fixture(scope="module")
+def truth(golden):
+    with np.load(golden / "maskerade_truth.npz") as data:
+        return {key: torch.tensor(data[key]) for key in data.files}
+
+
+@pytest.fixture(scope="module")
+def problem(truth):
+    one = torch.ones(1, dtype=torch.float64)
+    location, scale = truth["scales_lognormal"]
+    prior = Hyperprior(
+        HalfNormal(truth["means_half_normal_scale"] * one),
+        LogNormal(location * one, scale * one),
+        3,
+        noise=fixed(float(truth["noise"])),
+    )
+    return RegressionProblem(truth["X"].unsqueeze(-1), truth["y"], prior, mean=0.0)
+
+
+def run(problem, evaluations, search, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return marginalize(problem, Budget(evaluations), search, generator=generator)
+
+
+def rms(values):
+    return float(torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).square().mean().sqrt())
+
+
+def test_the_truth_is_consistent(truth):
+    logs = torch.stack([truth[f"n{n}_log_evidence"] for n in (1, 2, 3)])
+    torch.testing.assert_close(logs.logsumexp(0) - np.log(3.0), truth["log_evidence"], rtol=0, atol=1e-9)
+    torch.testing.assert_close(logs.softmax(0), truth["posterior_n"], rtol=0, atol=1e-9)
+    means = torch.stack([truth[f"n{n}_mean"] for n in (1, 2, 3)])
+    torch.testing.assert_close(truth["posterior_n"] @ means, truth["mean"], rtol=0, atol=1e-9)
+
+
+def test_the_evidence_from_sixty_evaluations(problem, truth):
+    """Root mean square error of the log evidence over twelve designs: at most 0.1."""
+    found = [run(problem, 60, SOBOL, seed) for seed in range(NUM_DESIGNS)]
+    errors = [one.log_evidence - float(truth["log_evidence"]) for one in found]
+    assert rms(errors) <= 0.1
+    assert abs(np.mean(errors)) <= 0.1
+    assert rms([error / one.log_evidence_sd for error, one in zip(errors, found, strict=True)]) < 2.0
+
+
+@pytest.fixture(scope="module")
+def found_with_many(problem):
+    return [run(problem, 240, SOBOL, seed) for seed in range(NUM_DESIGNS)]
+
+
+def test_the_number_of_components_from_240_evaluations(found_with_many, truth):
+    """Within four stated standard deviations in every design, and within two in the mean square."""
+    scores = [
+        (one.posterior_components - truth["posterior_n"]) / one.posterior_components_sd for one in found_with_many
+    ]
+    assert torch.stack(scores).abs().max() < 4.0
+    assert rms(scores) < 2.0
+    assert rms([one.posterior_components - truth["posterior_n"] for one in found_with_many]) < 0.03
+
+
+def test_the_evidence_from_240_evaluations(found_with_many, truth):
+    errors = [one.log_evidence - float(truth["log_evidence"]) for one in found_with_many]
+    assert rms(errors) <= 0.05
+    scores = [error / one.log_evidence_sd for error, one in zip(errors, found_with_many, strict=True)]
+    assert rms(scores) < 2.0
+    assert np.abs(scores).max() < 4.0
+
+
+def test_predictions_from_240_evaluations(found_with_many, truth):
+    """Means within four stated standard errors, point by point; variances within a few parts in a hundred."""
+    Xs = truth["Xs"].unsqueeze(-1)
+    predicted = [one.predict(Xs) for one in found_with_many[::2]]  # half of them: a jackknife takes a second
+    scores = torch.stack([(one.mean - truth["mean"]) / one.mean_sd for one in predicted])
+    assert scores.abs().max() < 4.0
+    assert rms(list(scores)) < 2.0
+    deviation = truth["var"].sqrt()  # of the targets, noise included
+    assert rms([(one.mean - truth["mean"]) / deviation for one in predicted]) < 0.03
+    ratios = torch.stack([one.variance / truth["var"] for one in predicted])
+    assert rms(list(ratios - 1.0)) < 0.1
+
+
+def test_positive_weights_from_240_evaluations(found_with_many, truth):
+    """The mixture that the model is made of, which interpolates nothing: less exact, and free of bias that matters."""
+    Xs = truth["Xs"].reshape(-1, 1, 1)
+    deviation = truth["var"].sqrt()
+    posteriors = [one.model().posterior(Xs, observation_noise=True) for one in found_with_many]
+    assert rms([(one.mean.flatten() - truth["mean"]) / deviation for one in posteriors]) < 0.06
+    assert rms([one.variance.flatten() / truth["var"] - 1.0 for one in posteriors]) < 0.2
+
+
+def test_the_evidence_under_another_policy(problem, truth):
+    """What chooses points by what they tell of the evidence does not bias it."""
+    policy = InformationPolicy(AcquisitionOptimizer(raw_samples=16, max_iterations=4, num_sizes=1), num_nodes=32)
+    search = Search(policy, initial_share=0.5, batch_size=10)
+    found = [run(problem, 60, search, seed) for seed in range(3)]
+    errors = [one.log_evidence - float(truth["log_evidence"]) for one in found]
+    assert rms(errors) <= 0.15
+    assert rms([error / one.log_evidence_sd for error, one in zip(errors, found, strict=True)]) < 2.5
