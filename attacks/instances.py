@@ -19,10 +19,10 @@ from gp_ensembles.experts import (
     StudentTExpert,
     WindowExpert,
 )
+from gp_ensembles.experts.adapters import ColumnsAdapter
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.guest_models import ColumnsGuest
-from gp_ensembles.experts.refitted import Beginning, RefittedExpert
+from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features import LinearFeatures, RandomFourierFeatures
@@ -90,14 +90,16 @@ STANDING: dict[str, Callable[[Tensor], Expert]] = {
         ScaleKernel(RBFKernel(batch_shape=_TWO), batch_shape=_TWO).to(like), NUM_INPUTS, _WINDOW, refit=_REFIT
     ),
     "refitted": lambda like: RefittedExpert(
-        _refitted(like), NUM_INPUTS, Beginning((1,)), like.new_tensor(_SPEEDS), _REFIT
+        _refitted(like), NUM_INPUTS, InitialFit((1,)), like.new_tensor(_SPEEDS), _REFIT
     ),
     "structural": lambda like: StructuralExpert(like.new_tensor(_VARIANCES), 4, NUM_INPUTS, 20),
     "structural, slope": lambda like: StructuralExpert(
         like.new_tensor(_VARIANCES), None, NUM_INPUTS, 20, like.new_tensor([[1e-4, 1.0], [1e-2, 0.9]])
     ),
     "boosting": lambda like: ExternalExpert(HistogramBoosting(3), InputFeatures(NUM_INPUTS, like), 20, 40, 60),
-    "forecasts": lambda like: ExternalExpert(ColumnsGuest(), InputFeatures(1, like), 20, 40, 60, columns=[NUM_INPUTS]),
+    "forecasts": lambda like: ExternalExpert(
+        ColumnsAdapter(), InputFeatures(1, like), 20, 40, 60, columns=[NUM_INPUTS]
+    ),
 }
 _MAY_BE_ABSENT = ("boosting", "forecasts")  # another has to predict beside them
 ADAPTATIONS: dict[str, Callable[[Tensor], Transition | None]] = {

@@ -97,12 +97,12 @@ def make_jobs(place: Path) -> dict[str, Job]:
 
     code = stream(first, "config.yaml")(stopped)
     assert code == 0, f"the stream that is resumed ended with {code}"
-    streamed, begun = ("predictions.csv", "weights.csv"), stream(whole, "config.yaml")
+    streamed, prepared = ("predictions.csv", "weights.csv"), stream(whole, "config.yaml")
     shown = [*_QUICK, "--pictures", "false"]
     earlier = stream(whole, "other.yaml")
     jobs = [
-        Job("stream", begun, resumed(), streamed, mark="checkpoint.pt"),
-        Job("stream over results", begun, resumed(), streamed, earlier, mark="checkpoint.pt"),
+        Job("stream", prepared, resumed(), streamed, mark="checkpoint.pt"),
+        Job("stream over results", prepared, resumed(), streamed, earlier, mark="checkpoint.pt"),
         Job(
             "stream with a report",
             stream(whole, "config.yaml", *shown),

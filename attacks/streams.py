@@ -22,8 +22,8 @@ from torch import Tensor
 from attacks.instances import DTYPES, NUM_INPUTS, Instance, instances
 from attacks.telling import Table, Telling
 from gp_ensembles.engine import OnlineEnsemble
-from gp_ensembles.engine.pace import Pace
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions
+from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.numerics.cholesky import NumericalError
 
 DOCUMENTED = (ValueError, TypeError, NumericalError)
@@ -127,12 +127,12 @@ class Piece(NamedTuple):
     kind: str
     num_rows: int
     seed: int
-    pace: str
+    timing: str
     spoiled: float
 
     def __str__(self) -> str:
         spoiled = f" with {self.spoiled}" if self.spoiled else ""
-        return f"{self.num_rows} {self.kind}{spoiled} ({self.pace}, {self.seed})"
+        return f"{self.num_rows} {self.kind}{spoiled} ({self.timing}, {self.seed})"
 
 
 PIECES = st.builds(
@@ -154,13 +154,13 @@ class BrokenPromiseError(Exception):
         self.finding = finding
 
 
-def rows_for(instance: Instance, piece: Piece) -> tuple[Tensor, Tensor, Pace]:
+def rows_for(instance: Instance, piece: Piece) -> tuple[Tensor, Tensor, RowTiming]:
     """The rows of a piece in the dtype, and with the targets, of a combination."""
     dtype, draw = DTYPES[instance.dtype], torch.Generator().manual_seed(piece.seed)
     X, y = ROWS[piece.kind](piece.num_rows, draw, dtype)
     if instance.has_forecasts:
-        said = torch.where(_noise(draw, len(y)) > 1, torch.nan, y + _noise(draw, len(y)))
-        X = torch.cat([X, said.to(X).unsqueeze(-1)], 1)
+        predicted = torch.where(_noise(draw, len(y)) > 1, torch.nan, y + _noise(draw, len(y)))
+        X = torch.cat([X, predicted.to(X).unsqueeze(-1)], 1)
     if piece.spoiled:
         X[int(torch.randint(len(X), (), generator=draw)), int(torch.randint(NUM_INPUTS, (), generator=draw))] = (
             piece.spoiled
@@ -169,8 +169,8 @@ def rows_for(instance: Instance, piece: Piece) -> tuple[Tensor, Tensor, Pace]:
         y = torch.where(torch.isnan(y), y, (y > 0).to(y.dtype))
     if instance.num_outputs is not None:
         y = torch.stack([y, -2 * y], -1)
-    step = _STEPS[piece.pace]
-    return X.to(dtype), y.to(dtype), Pace(None if step is None else torch.full((len(X),), step, dtype=dtype))
+    step = _STEPS[piece.timing]
+    return X.to(dtype), y.to(dtype), RowTiming(None if step is None else torch.full((len(X),), step, dtype=dtype))
 
 
 def send(instance: Instance, pieces: Sequence[Piece]) -> Counter[str]:
@@ -197,17 +197,17 @@ def send(instance: Instance, pieces: Sequence[Piece]) -> Counter[str]:
     return counts
 
 
-def broken_promise(online: OnlineEnsemble, X: Tensor, y: Tensor, pace: Pace) -> tuple[str | None, bool]:
+def broken_promise(online: OnlineEnsemble, X: Tensor, y: Tensor, timing: RowTiming) -> tuple[str | None, bool]:
     """Predict the first rows, then observe them all.
 
     Returns:
         The promise that is broken, if one is, and whether the rows were rejected.
     """
     few = slice(0, _FEW)
-    problem, _ = _broken_by(online, lambda: online.predict(X[few], pace.rows(few)), may_change=False)
+    problem, _ = _broken_by(online, lambda: online.predict(X[few], timing.rows(few)), may_change=False)
     if problem is not None:
         return f"predict: {problem}", False
-    return _broken_by(online, lambda: online.observe(X, y, pace), may_change=True)
+    return _broken_by(online, lambda: online.observe(X, y, timing), may_change=True)
 
 
 def _broken_by(

@@ -136,27 +136,27 @@ def rival(all_series: list[Series], python: str, cache: Path) -> dict[str, tuple
     missing = [job for digest, job in jobs.values() if digest not in known]
     if missing:
         with tempfile.TemporaryDirectory() as folder:
-            asked, said = Path(folder) / "jobs.json", Path(folder) / "said.json"
+            asked, predicted = Path(folder) / "jobs.json", Path(folder) / "said.json"
             asked.write_text(json.dumps(missing))
             script = Path(__file__).with_name("backtest_autoets.py")
-            subprocess.run([python, str(script), str(asked), str(said)], check=True)
-            answers = {answer["name"]: answer for answer in json.loads(said.read_text())}
+            subprocess.run([python, str(script), str(asked), str(predicted)], check=True)
+            answers = {answer["name"]: answer for answer in json.loads(predicted.read_text())}
         known.update({jobs[name][0]: answer for name, answer in answers.items()})
         cache.write_text(json.dumps(known))
     results = {}
     for one in all_series:
         answer = known[jobs[one.name][0]]
         targets = torch.stack([one.y[origin : origin + one.horizon] for origin in one.origins])
-        said = Backtest(torch.tensor(one.origins), LEVELS, torch.tensor(answer["quantiles"]).double(), targets)
-        results[one.name] = said, np.array(answer["seconds"])
+        predicted = Backtest(torch.tensor(one.origins), LEVELS, torch.tensor(answer["quantiles"]).double(), targets)
+        results[one.name] = predicted, np.array(answer["seconds"])
     return results
 
 
-def row(name: str, said: Backtest, reference: float, seconds: np.ndarray | None) -> str:
+def row(name: str, predicted: Backtest, reference: float, seconds: np.ndarray | None) -> str:
     """A line of the table: CRPS, relative to a reference, coverage of 50, 80 and 90 %, and of 90 % by thirds."""
-    score = float(said.crps.mean())
-    covered = " / ".join(f"{100 * float(said.coverage(share).mean()):.0f}" for share in (0.5, 0.8, 0.9))
-    thirds = " / ".join(f"{100 * float(part.mean()):.0f}" for part in said.coverage(0.9).tensor_split(3))
+    score = float(predicted.crps.mean())
+    covered = " / ".join(f"{100 * float(predicted.coverage(share).mean()):.0f}" for share in (0.5, 0.8, 0.9))
+    thirds = " / ".join(f"{100 * float(part.mean()):.0f}" for part in predicted.coverage(0.9).tensor_split(3))
     spent = "" if seconds is None else f"{1e3 * np.median(seconds):.0f}"
     return f"| {name} | {score:.4g} | {score / reference:.3f} | {covered} | {thirds} | {spent} |"
 
@@ -184,19 +184,19 @@ def main() -> None:
     print("| | CRPS | to AutoETS | covered by 50 / 80 / 90 % | by 90 %, thirds of the horizon | ms an origin |")
     print("|---|---:|---:|---:|---:|---:|")
     for series in all_series:
-        said, seconds = others[series.name]
-        reference = float(said.crps.mean())
+        predicted, seconds = others[series.name]
+        reference = float(predicted.crps.mean())
         print(f"| **{series.name}**, {series.horizon} ahead | | | | | |")
-        print(row("AutoETS", said, reference, seconds))
+        print(row("AutoETS", predicted, reference, seconds))
         spent["AutoETS"].append(float(np.median(seconds)))
         results = {"seasonal naive": (seasonal_naive(series.y, series.horizon, series.season, series.origins), None)}
         for preset in options.presets:
-            said, seconds = ours(series, preset)
-            results[preset] = said, seconds
+            predicted, seconds = ours(series, preset)
+            results[preset] = predicted, seconds
             spent[preset].append(float(np.median(seconds)))
-        for name, (said, seconds) in results.items():
-            print(row(name, said, reference, seconds), flush=True)
-            ratios[name].append(float(said.crps.mean()) / reference)
+        for name, (predicted, seconds) in results.items():
+            print(row(name, predicted, reference, seconds), flush=True)
+            ratios[name].append(float(predicted.crps.mean()) / reference)
     print()
     total = sum(spent["AutoETS"])
     for name, values in ratios.items():

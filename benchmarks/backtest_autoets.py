@@ -24,12 +24,12 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
     quantiles, seconds = [], []
     for origin in job["origins"]:
         start = time.process_time()
-        said = AutoETS(season_length=job["season"]).fit(y[:origin]).predict(job["horizon"], level=coverages)
+        predicted = AutoETS(season_length=job["season"]).fit(y[:origin]).predict(job["horizon"], level=coverages)
         seconds.append(time.process_time() - start)
         columns = []
         for level in levels:
             side = "lo" if level < 0.5 else "hi"
-            columns.append(said["mean"] if level == 0.5 else said[f"{side}-{_percent(level)}"])
+            columns.append(predicted["mean"] if level == 0.5 else predicted[f"{side}-{_percent(level)}"])
         quantiles.append(np.stack(columns, -1).tolist())
         print(job["name"], origin, f"{seconds[-1]:.2f} s", file=sys.stderr, flush=True)
     return {"name": job["name"], "quantiles": quantiles, "seconds": seconds}

@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.presets import load
 from gp_ensembles.ensembles.bases import FourierBasis
-from gp_ensembles.ensembles.further import FurtherExpert
-from gp_ensembles.ensembles.guests import Boosting
+from gp_ensembles.ensembles.expert_records import ExpertRecord
+from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto, light
 from gp_ensembles.ensembles.spec import EnsembleSpec
@@ -33,12 +33,12 @@ SETS = (
     "air_quality,energy,road3d_5k,cadata,trump_approval"
 )
 BLOCK = 500
-WINDOW, WIDE, TREES = auto.further
+WINDOW, WIDE, TREES = auto.extra_experts
 
 
-def beside(*records: FurtherExpert) -> EnsembleSpec:
+def beside(*records: ExpertRecord) -> EnsembleSpec:
     """``auto`` with these further experts."""
-    return replace(auto, further=records)
+    return replace(auto, extra_experts=records)
 
 
 def window(num_rows: int, nu: float = 1.5) -> EnsembleSpec:
@@ -56,9 +56,9 @@ def trees(num_trees: int, rate: float, every: int) -> EnsembleSpec:
     return beside(WINDOW, WIDE, Boosting(num_trees=num_trees, learning_rate=rate, every=every))
 
 
-def few(fourier: FourierBasis, *records: FurtherExpert) -> EnsembleSpec:
+def few(fourier: FourierBasis, *records: ExpertRecord) -> EnsembleSpec:
     """``light`` with another basis, and other further experts."""
-    return replace(light, bases=(fourier,), lags=TargetLags(bases=(fourier,)), further=records)
+    return replace(light, bases=(fourier,), lags=TargetLags(bases=(fourier,)), extra_experts=records)
 
 
 ONE_START = FourierBasis(starts=(0.7,))
@@ -101,9 +101,9 @@ def run(folder: Path, title: str, names: list[str], most: int) -> dict[str, tupl
         rows = slice(start, min(start + BLOCK, stop))
         for name, model in models.items():
             began = time.process_time()
-            said = model.step(X[rows], y[rows])
+            predicted = model.step(X[rows], y[rows])
             spent = time.process_time() - began
-            sums[name] += np.nansum(said.log_prob(y[rows])), np.nansum(said.crps(y[rows])), 1e6 * spent
+            sums[name] += np.nansum(predicted.log_prob(y[rows])), np.nansum(predicted.crps(y[rows])), 1e6 * spent
     count = int((~np.isnan(y[num_warm:stop])).sum())
     return {name: tuple((total / count).tolist()) for name, total in sums.items()}
 

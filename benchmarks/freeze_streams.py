@@ -83,9 +83,11 @@ def _gaps() -> Stream:
 def _constant() -> Stream:
     generator = seeded(3)
     X, y = plain(generator)
-    asleep, still = torch.zeros_like(y), torch.full_like(y, 7.0)
-    asleep[170:] = normal(generator, NUM_ROWS - 170)
-    return Stream(torch.cat([X, asleep[:, None], still[:, None]], 1), 50 + 20 * y + asleep, gpe.targets.RealTarget())
+    inactive, still = torch.zeros_like(y), torch.full_like(y, 7.0)
+    inactive[170:] = normal(generator, NUM_ROWS - 170)
+    return Stream(
+        torch.cat([X, inactive[:, None], still[:, None]], 1), 50 + 20 * y + inactive, gpe.targets.RealTarget()
+    )
 
 
 def _outliers() -> Stream:
@@ -199,8 +201,8 @@ def _specs(name: str) -> dict[str, Any]:
     if name == "outliers":
         specs["robust"] = replace(gpe.doebe, target=gpe.targets.OutlierTarget())
     if name == "table":
-        column = gpe.guests.ForecastColumns(("x10",))
-        specs["forecast_column"] = replace(gpe.light, further=(*gpe.light.further, column))
+        column = gpe.external_models.ForecastColumns(("x10",))
+        specs["forecast_column"] = replace(gpe.light, extra_experts=(*gpe.light.extra_experts, column))
     return specs
 
 
@@ -244,8 +246,8 @@ def _rows(name: str, preset: str) -> Arrays:
     model, stream = deepcopy(_fitted(name, preset)), SETS[name]()
     first = NUM_ROWS - BY_THEMSELVES
     _learn(model, stream, slice(WARM_UP, first))
-    said = [_predicted(_learn(model, stream, slice(row, row + 1))) for row in range(first, NUM_ROWS)]
-    together = {key: np.stack([one[key] for one in said]) for key in said[0]}
+    predicted = [_predicted(_learn(model, stream, slice(row, row + 1))) for row in range(first, NUM_ROWS)]
+    together = {key: np.stack([one[key] for one in predicted]) for key in predicted[0]}
     return {**together, "weights": list(model.weights.values())}
 
 
@@ -279,27 +281,30 @@ def _saved(name: str, preset: str) -> Arrays:
         path = Path(folder) / "model.pt"
         model.save(path)
         model = gpe.OnlineModel.load(path)
-    said = _predicted(_learn(model, stream, slice(half, NUM_ROWS - 1)))
+    predicted = _predicted(_learn(model, stream, slice(half, NUM_ROWS - 1)))
     last = _predicted(_learn(model, stream, slice(NUM_ROWS - 1, None)))
-    return {**said, "last": last["mean"], "weights": list(model.weights.values())}
+    return {**predicted, "last": last["mean"], "weights": list(model.weights.values())}
 
 
-def _predicted(said: Any) -> dict[str, Any]:
+def _predicted(predicted: Any) -> dict[str, Any]:
     """What was said of rows that were learned."""
-    found = distribution(said.distribution) | {"log_prob": said.log_prob, "log_weights": said.log_weights[:, -1]}
-    if said.intervals is not None:
-        found["interval"] = torch.stack(said.interval(0.5))
+    found = distribution(predicted.distribution) | {
+        "log_prob": predicted.log_prob,
+        "log_weights": predicted.log_weights[:, -1],
+    }
+    if predicted.intervals is not None:
+        found["interval"] = torch.stack(predicted.interval(0.5))
     return found
 
 
-def distribution(said: Any, y: Tensor | None = None) -> dict[str, Any]:
+def distribution(predicted: Any, y: Tensor | None = None) -> dict[str, Any]:
     """Moments, quantiles where there is an order; of targets that are given log densities, and draws beside them."""
-    found = {"mean": said.mean, "stddev": said.stddev}
-    if said.mean.ndim == 1 or not hasattr(said, "class_probabilities"):
-        found["quantiles"] = torch.stack([said.quantile(level) for level in QUANTILES])
+    found = {"mean": predicted.mean, "stddev": predicted.stddev}
+    if predicted.mean.ndim == 1 or not hasattr(predicted, "class_probabilities"):
+        found["quantiles"] = torch.stack([predicted.quantile(level) for level in QUANTILES])
     if y is None:
         return found
-    return {**found, "log_prob": said.log_prob(y), "draws": said.sample(4, generator=seeded(50))}
+    return {**found, "log_prob": predicted.log_prob(y), "draws": predicted.sample(4, generator=seeded(50))}
 
 
 # Many series
@@ -338,10 +343,10 @@ def _many_calls(preset: str, **settings: bool) -> Arrays:
     fleet, (names, X, y) = deepcopy(_fleet(preset, **settings)), _series()
     first, then = 4 * FLEET_WARM_UP, len(y) - 20
     found = {f"block/{key}": value for key, value in _of_series(fleet, names, X, y, slice(first, then)).items()}
-    said = [_of_series(fleet, names, X, y, slice(row, row + 4)) for row in range(then, len(y) - 8, 4)]
-    said += [_of_series(fleet, names, X, y, slice(row, row + 1)) for row in range(len(y) - 8, len(y))]
-    for key in said[0]:
-        found[f"rows/{key}"] = np.concatenate([np.asarray(one[key]) for one in said], -1)
+    predicted = [_of_series(fleet, names, X, y, slice(row, row + 4)) for row in range(then, len(y) - 8, 4)]
+    predicted += [_of_series(fleet, names, X, y, slice(row, row + 1)) for row in range(len(y) - 8, len(y))]
+    for key in predicted[0]:
+        found[f"rows/{key}"] = np.concatenate([np.asarray(one[key]) for one in predicted], -1)
     coming = distribution(fleet.predict(names[:4], X[:4]), y[:4])
     fleet.add(["another"], fleet.export(names[0]))
     return {
@@ -354,13 +359,13 @@ def _many_calls(preset: str, **settings: bool) -> Arrays:
 
 
 def _of_series(fleet: Any, names: Sequence[str], X: Tensor, y: Tensor, rows: slice) -> dict[str, Any]:
-    said = fleet.observe(names[rows], X[rows], y[rows])
+    predicted = fleet.observe(names[rows], X[rows], y[rows])
     return {
-        "mean": said.mean,
-        "variance": said.variance,
-        "log_prob": said.log_prob,
-        "quantiles": torch.stack([said.distribution.quantile(level) for level in QUANTILES]),
-        "interval": torch.stack(said.interval()),
+        "mean": predicted.mean,
+        "variance": predicted.variance,
+        "log_prob": predicted.log_prob,
+        "quantiles": torch.stack([predicted.distribution.quantile(level) for level in QUANTILES]),
+        "interval": torch.stack(predicted.interval()),
     }
 
 
@@ -396,23 +401,23 @@ def _classifier() -> Arrays:
 
 def _river_regressor() -> Arrays:
     stream = _drift()
-    model, said = gpe.RiverRegressor(gpe.light, warmup=WARM_UP), []
+    model, predicted = gpe.RiverRegressor(gpe.light, warmup=WARM_UP), []
     for x, y in zip(stream.X[:170].tolist(), stream.y[:170].tolist(), strict=True):
         row = dict(zip("ab", x, strict=True))
-        said.append(model.predict_one(row))
+        predicted.append(model.predict_one(row))
         model.learn_one(row, y)
-    return {"mean": said}
+    return {"mean": predicted}
 
 
 def _river_classifier() -> Arrays:
     stream = _two_classes()
-    model, said = gpe.RiverClassifier(warmup=WARM_UP), []
+    model, predicted = gpe.RiverClassifier(warmup=WARM_UP), []
     for x, y in zip(stream.X[:160].tolist(), stream.y[:160].tolist(), strict=True):
         row = dict(zip("ab", x, strict=True))
         probabilities = model.predict_proba_one(row)
-        said.append([probabilities.get(False, math.nan), probabilities.get(True, math.nan)])
+        predicted.append([probabilities.get(False, math.nan), probabilities.get(True, math.nan)])
         model.learn_one(row, bool(y))
-    return {"probabilities": said}
+    return {"probabilities": predicted}
 
 
 _ESTIMATORS: dict[str, Entry] = {

@@ -114,8 +114,8 @@ def _knots_online() -> Arrays:
     sparse, (X, y, ahead, target) = _package(gpe.select_knots), _held_out()
     found = [gpe.select_knots(X, y), gpe.select_knots(X, y, strategy=sparse.GreedyBlocks(max_knots=20))]
     online = sparse.start_online(found, gpe.meta_learners.FixedShare(0.01))
-    said = online.observe(ahead, target)
-    return {"log_prob": said.log_prob, "log_weights": online.log_weights, "mean": online.predict(ahead[:5]).mean}
+    predicted = online.observe(ahead, target)
+    return {"log_prob": predicted.log_prob, "log_weights": online.log_weights, "mean": online.predict(ahead[:5]).mean}
 
 
 def _fused(model: str, inference: str, **settings: Any) -> Arrays:
@@ -127,8 +127,8 @@ def _fused(model: str, inference: str, **settings: Any) -> Arrays:
 
     known = getattr(fusion, model)(X, y, experts(X))
     fitted = gpe.fit_fusion(known, getattr(fusion, inference)(**settings), generator=seeded(32))
-    said = distribution(fitted.predict(ahead, experts(ahead)), target)
-    return {**said, "weights": fitted.expert_weights(ahead).mean}
+    predicted = distribution(fitted.predict(ahead, experts(ahead)), target)
+    return {**predicted, "weights": fitted.expert_weights(ahead).mean}
 
 
 def _learned_experts() -> Arrays:
@@ -151,8 +151,8 @@ def _products() -> Arrays:
     found = {}
     units = _package(gpe.fit_fusion, "rules").UnitWeights()
     for name, weighting in {"poe": units, "gpoe": fusion.EqualWeights()}.items():
-        said = fusion.fuse(predictions, fusion.ProductOfExperts(weighting), space="y")
-        found[name] = torch.stack([said.mean, said.variance])
+        predicted = fusion.fuse(predictions, fusion.ProductOfExperts(weighting), space="y")
+        found[name] = torch.stack([predicted.mean, predicted.variance])
     log_prob = -normal(seeded(39), 2, 60).square()
     return {**found, "mean": predictions.mean, "stacking": fusion.stacking_weights(log_prob)}
 
@@ -168,13 +168,13 @@ def _marginalized(evaluations: int, draws: int, likelihood: Any = None, series: 
     problem = quadrature.RegressionProblem(t, y, prior, **given)
     budget = quadrature.Budget(evaluations, draws=draws)
     found = gpe.marginalize(problem, budget, generator=seeded(36))
-    said = found.predict(t[:6] + 0.05 * (t[1] - t[0]))
+    predicted = found.predict(t[:6] + 0.05 * (t[1] - t[0]))
     posterior = found.model().posterior(t[:5])
     return {
         "evidence": [found.log_evidence, found.log_evidence_sd, found.quadrature.log_evidence],
         "components": found.posterior_components,
-        "mean": said.mean,
-        "variance": said.variance,
+        "mean": predicted.mean,
+        "variance": predicted.variance,
         "posterior": torch.cat([posterior.mean, posterior.variance], -1),
         "weights": found.top_kernels(3).weights,
     }
@@ -344,11 +344,11 @@ def _study(paper: str, experiment: str, data: Path | None) -> Arrays:
     words = [paper, experiment, "--quick", "true", "--progress", "false"]
     words += ["--data", str(data)] if sets and data is not None else []
     with tempfile.TemporaryDirectory() as folder:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        predicted = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(predicted):
             code = run_study([*words, "--out", folder])
         if code:
-            raise RuntimeError(said.getvalue().strip() or f"it ended with {code}")
+            raise RuntimeError(predicted.getvalue().strip() or f"it ended with {code}")
         tables = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.csv"))}
     if not tables:
         raise RuntimeError("it wrote no table")

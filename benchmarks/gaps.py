@@ -42,8 +42,10 @@ def knocked(X: Tensor, kind: str, seed: int) -> Tensor:
     if kind == "random":
         gone = torch.rand(X.shape, generator=generator) < SHARE
     else:
-        begun = (torch.rand(X.shape, generator=generator) < SHARE / BURST).double().cumsum(0)
-        gone = begun > torch.cat([torch.zeros(BURST, X.shape[1]), begun])[: len(X)]  # one began in the last 25 rows
+        prepared = (torch.rand(X.shape, generator=generator) < SHARE / BURST).double().cumsum(0)
+        gone = (
+            prepared > torch.cat([torch.zeros(BURST, X.shape[1]), prepared])[: len(X)]
+        )  # one began in the last 25 rows
     return torch.where(gone, torch.nan, X)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gp_ensembles.data import load_folder
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis
-from gp_ensembles.ensembles.further import FurtherExpert
+from gp_ensembles.ensembles.expert_records import ExpertRecord
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.spec import EnsembleSpec
@@ -27,9 +27,9 @@ from gp_ensembles.filters.states import RefittedState, WindowState
 from gp_ensembles.numerics.lag_selection import find_lags
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
-CORE = replace(auto, bases=(HilbertBasis(), FourierBasis()), random_walk_variances=(1e-2,), further=())
+CORE = replace(auto, bases=(HilbertBasis(), FourierBasis()), random_walk_variances=(1e-2,), extra_experts=())
 WINDOW = WindowGP(lags=True, refit_every=1000)
-FURTHER: dict[str, tuple[FurtherExpert, ...]] = {
+FURTHER: dict[str, tuple[ExpertRecord, ...]] = {
     "alone": (),
     "with Refitted": (Refitted(),),
     "with a window": (WINDOW,),
@@ -38,8 +38,8 @@ FURTHER: dict[str, tuple[FurtherExpert, ...]] = {
 }
 ALWAYS_LEARNING = replace(
     auto,
-    further=(
-        *(replace(one, refit_every=1000) if isinstance(one, WindowGP) else one for one in auto.further),
+    extra_experts=(
+        *(replace(one, refit_every=1000) if isinstance(one, WindowGP) else one for one in auto.extra_experts),
         Refitted(),
     ),
 )
@@ -91,7 +91,7 @@ def standardized(y: Tensor) -> Tensor:
     return (y - first.mean()) / first.std()
 
 
-def composed(X: Tensor, y: Tensor, scales: int, lags: int, fit: int, further: tuple[FurtherExpert, ...]) -> float:
+def composed(X: Tensor, y: Tensor, scales: int, lags: int, fit: int, extra_experts: tuple[ExpertRecord, ...]) -> float:
     """The mean log score after LONG where scales, lags and hyperparameters are of so many first rows each."""
     first = y[:scales][~y[:scales].isnan()]
     shift, deviation = first.mean(), first.std(correction=0)
@@ -100,7 +100,7 @@ def composed(X: Tensor, y: Tensor, scales: int, lags: int, fit: int, further: tu
     X = ((X - X[:scales].mean(0)) / X[:scales].std(0, correction=0)).clamp(-10, 10)
     found, limits = find_lags(y[:lags], 6, min(200, fit - 1)), CORE.lags
     seen = None if limits is None or not found else replace(limits, lags=found)
-    spec = replace(CORE, lags=seen, further=further)
+    spec = replace(CORE, lags=seen, extra_experts=extra_experts)
     online = spec.fit(X[:fit], y[:fit], generator=torch.Generator().manual_seed(0))
     return float(online.observe(X[fit:], y[fit:]).log_prob[LONG - fit :].nanmean() - deviation.log())
 
@@ -144,9 +144,9 @@ def drifting(num_rows: int, kind: str) -> tuple[Tensor, Tensor]:
 
 def compared(title: str, X: Tensor, y: Tensor) -> None:
     """A line: the log score of each from row CHANGE on."""
-    specs = [replace(CORE, further=further) for further in FURTHER.values()]
+    specs = [replace(CORE, extra_experts=extra_experts) for extra_experts in FURTHER.values()]
     cells = [log_scores(X, y, LONG, spec) for spec in specs]
-    cells.append(log_scores(X, y, LONG, replace(CORE, further=FURTHER["with both"]), calls=CALLS))
+    cells.append(log_scores(X, y, LONG, replace(CORE, extra_experts=FURTHER["with both"]), calls=CALLS))
     scores = [float(cell[CHANGE - LONG :].nanmean()) for cell in cells]
     print(f"| {title} | " + " | ".join(f"{score:.3f}" for score in scores) + " |", flush=True)
 

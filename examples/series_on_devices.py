@@ -41,7 +41,7 @@ def main() -> None:
     if (place / "fleet").exists():
         fleet, predictions = resumed(place, device, table)
     else:
-        fleet, predictions = begun(place, device, table, given.warmup)
+        fleet, predictions = prepared(place, device, table, given.warmup)
     saved = time.monotonic()
     with tqdm(total=table.num_rows, initial=table.num_given, desc=f"{rank} on {device}", position=rank) as bar:
         while not table.is_at_end:
@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def begun(place: Path, device: str, table: RowStream, warmup: int) -> tuple[Fleet, GrowingTable]:
+def prepared(place: Path, device: str, table: RowStream, warmup: int) -> tuple[Fleet, GrowingTable]:
     """A fleet that knows what series share, and a table of predictions without rows."""
     first, fleet = table.peek(table.num_warm_up), Fleet(warmup=warmup, device=device)
     fleet.fit_shared(first.series or (), first.X, first.y)
@@ -98,8 +98,8 @@ def learned(fleet: Fleet, rows: Rows, rank: int, size: int) -> str:
     own = [row for row, name in enumerate(names) if zlib.crc32(name.encode()) % size == rank]
     if not own:
         return ""
-    said = fleet.observe([names[row] for row in own], rows.X[own], rows.y[own])
-    columns = (said.mean, said.variance.sqrt(), *said.interval(), said.log_prob, rows.y[own])
+    predicted = fleet.observe([names[row] for row in own], rows.X[own], rows.y[own])
+    columns = (predicted.mean, predicted.variance.sqrt(), *predicted.interval(), predicted.log_prob, rows.y[own])
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row, *values in zip(own, *(column.tolist() for column in columns), strict=True):

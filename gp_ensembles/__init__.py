@@ -12,7 +12,7 @@
 - ``Ensemble``: the same as pure functions, from experts and a weight rule of your own.
 - ``ExactEnsembleModel``, beyond a thousand rows ``EnsembleModel``; ``ThompsonLoop``: for BoTorch.
 - ``select_knots``, ``marginalize``, ``fit_fusion``, ``ie_gplvm``: the offline papers.
-- The modules ``bases``, ``targets``, ``guests`` (models from outside), ``experts``, ``features``, ``filters``,
+- The modules ``bases``, ``targets``, ``external_models`` (external models), ``experts``, ``features``, ``filters``,
   ``meta_learners`` (weight rules), ``metrics``, ``data``, ``plots``.
 """
 

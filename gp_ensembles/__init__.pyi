@@ -12,7 +12,7 @@ from .engine import Ensemble as Ensemble
 from .engine import OnlineEnsemble as OnlineEnsemble
 from .ensembles import EnsembleSpec as EnsembleSpec
 from .ensembles import bases as bases
-from .ensembles import guests as guests
+from .ensembles import external_models as external_models
 from .ensembles import targets as targets
 from .ensembles.presets import auto as auto
 from .ensembles.presets import auto_for as auto_for

@@ -48,8 +48,10 @@ window = WindowGP(num_rows=60, nu=2.5)
 specs = {
     "static": linear,
     "walking": replace(linear, static=False, random_walk_variances=(1e-3,)),
-    "static and window": replace(linear, further=(window,)),
-    "all three": replace(linear, random_walk_variances=(1e-3,), further=(window,)),
+    "static and window": replace(linear, extra_experts=(window,)),
+    "all three": replace(
+        linear, random_walk_variances=(1e-3,), extra_experts=(window,)
+    ),
 }
 errors = {}
 for name, spec in specs.items():

@@ -96,11 +96,11 @@ for name, model in {
     "one RBF kernel": process,
 }.items():
     with torch.no_grad():
-        said = (
+        predicted = (
             mean + unit * model.posterior(years[hidden, None, None]).mean.flatten()
         )
     print(
-        f"{name:15} {(said.exp() - y[hidden].exp()).square().mean().sqrt():5.1f} thousand passengers a month"
+        f"{name:15} {(predicted.exp() - y[hidden].exp()).square().mean().sqrt():5.1f} thousand passengers a month"
     )
 
 # %% [markdown]

@@ -36,12 +36,12 @@ y = 5 * (6 * X[:, 0]).sin() + X[:, 1] + wild
 
 spec = replace(gpe.oebe, bases=(gpe.bases.FourierBasis(starts=(0.7,)),))
 model = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=300, recalibrate=True))
-said = model.observe(X, y).distribution
+predicted = model.observe(X, y).distribution
 transforms = {
-    "as the experts say it": said.base.cdf(y[300:]),
-    "recalibrated": said.cdf(y[300:]),
+    "as the experts say it": predicted.base.cdf(y[300:]),
+    "recalibrated": predicted.cdf(y[300:]),
 }
-gain = said.log_prob(y[300:]) - said.base.log_prob(y[300:])
+gain = predicted.log_prob(y[300:]) - predicted.base.log_prob(y[300:])
 print(f"recalibration gains {gain.mean():.3f} nats a row")
 
 # %%

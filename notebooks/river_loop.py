@@ -31,14 +31,14 @@ models = {
     | linear_model.LinearRegression(),
     "RiverRegressor": gpe.RiverRegressor(gpe.oebe, warmup=100),
 }
-said = {name: [] for name in models}
+predicted = {name: [] for name in models}
 truth = []
 for x, y in datasets.TrumpApproval().take(300):
     truth.append(y)
     for name, model in models.items():
-        said[name].append(model.predict_one(x))
+        predicted[name].append(model.predict_one(x))
         model.learn_one(x, y)
-for name, values in said.items():
+for name, values in predicted.items():
     errors = [
         abs(says - came)
         for says, came in zip(values[100:], truth[100:], strict=True)
@@ -48,7 +48,9 @@ for name, values in said.items():
 # %%
 figure, (axis,) = new_figure(1, 1, 7.5, 3.6)
 axis.plot(truth, ".", color=INK, markersize=3, label="approval")
-for color, (name, values) in zip((SERIES[1], SERIES[0]), said.items(), strict=True):
+for color, (name, values) in zip(
+    (SERIES[1], SERIES[0]), predicted.items(), strict=True
+):
     axis.plot(range(100, 300), values[100:], color=color, linewidth=1.2, label=name)
 label(axis, "predictions made before each day's figure", "day", "approval, %")
 axis.set_ylim(min(truth) - 2, max(truth) + 2)

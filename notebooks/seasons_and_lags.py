@@ -41,7 +41,7 @@ y = (
 )
 
 linear = (gpe.bases.LinearBasis(),)
-plain = replace(gpe.light, bases=linear, further=(), lags=None, innovations=())
+plain = replace(gpe.light, bases=linear, extra_experts=(), lags=None, innovations=())
 specs = {
     "no past targets": plain,
     "the last hour": replace(plain, lags=TargetLags(lags=(1,), bases=linear)),
@@ -49,18 +49,18 @@ specs = {
         plain, lags=TargetLags(lags=(1, 24), bases=linear)
     ),
 }
-said = {
+predicted = {
     name: gpe.OnlineModel(gpe.StreamConfig(spec, warmup=200)).observe(X, y)
     for name, spec in specs.items()
 }
-for name, predictions in said.items():
+for name, predictions in predicted.items():
     print(f"{name}: {predictions.log_prob.mean():.2f} nats an hour")
 
 # %%
 figure, (axis,) = new_figure(1, 1, 7.5, 3.8)
 axis.plot(hours[-72:], y[-72:], "o", color=INK, markersize=3, label="target")
 for color, (name, predictions) in zip(
-    SERIES[1:3] + SERIES[:1], said.items(), strict=True
+    SERIES[1:3] + SERIES[:1], predicted.items(), strict=True
 ):
     axis.plot(
         hours[-72:], predictions.mean[-72:], color=color, linewidth=1.5, label=name

@@ -41,8 +41,8 @@ model = gpe.OnlineModel(
     gpe.StreamConfig(spec, warmup=100), ["left-right", "up-down"]
 )
 predictions = model.observe(X, y)
-said = predictions.distribution.class_probabilities
-right = (said.argmax(-1) == y[100:]).double().mean()
+predicted = predictions.distribution.class_probabilities
+right = (predicted.argmax(-1) == y[100:]).double().mean()
 print(
     f"right before seeing the class: {right:.1%},",
     f"{predictions.log_prob.mean():.3f} nats per point",

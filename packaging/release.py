@@ -39,13 +39,13 @@ def version() -> str:
 
 def tree() -> str:
     """What is built is what is committed, and a tag that is being published is the version."""
-    changed = _said("git", "status", "--porcelain")
+    changed = _predicted_rows("git", "status", "--porcelain")
     tag = os.environ.get("GITHUB_REF_NAME", "")
     if tag.startswith("v") and tag != f"v{version()}":
         raise StepFailedError(f"the tag is {tag} and the package is {version()}")
     if changed:
         raise StepFailedError(f"commit or remove first:\n{changed}")
-    return _said("git", "rev-parse", "--short", "HEAD")
+    return _predicted_rows("git", "rev-parse", "--short", "HEAD")
 
 
 def changelog() -> str:
@@ -105,11 +105,11 @@ def types() -> str:
 
 def _share_of_whole_types(place: Path) -> float:
     """What pyright says of the package in a folder; 0 to 1."""
-    said = _pyright(place, "--verifytypes", "gp_ensembles", "--ignoreexternal", "--outputjson", may_complain=True)
+    predicted = _pyright(place, "--verifytypes", "gp_ensembles", "--ignoreexternal", "--outputjson", may_complain=True)
     try:
-        report = json.loads(said)["typeCompleteness"]
+        report = json.loads(predicted)["typeCompleteness"]
     except (json.JSONDecodeError, KeyError):
-        raise StepFailedError(f"pyright said {said[-300:]!r}") from None
+        raise StepFailedError(f"pyright said {predicted[-300:]!r}") from None
     if not report.get("pyTypedPath"):
         raise StepFailedError("pyright found no gp_ensembles/py.typed in the wheel")
     return float(report["completenessScore"])
@@ -131,7 +131,9 @@ def _pyright(place: Path, *words: str, may_complain: bool = False) -> str:
 def interface() -> str:
     """Public names that changed since the last tag, for whoever reads; none are refused before 1.0."""
     tags = [
-        tag for tag in _said("git", "tag", "--list", "v*", "--sort=-version:refname").split() if tag != f"v{version()}"
+        tag
+        for tag in _predicted_rows("git", "tag", "--list", "v*", "--sort=-version:refname").split()
+        if tag != f"v{version()}"
     ]
     if not tags:
         return "no release to compare with"
@@ -186,7 +188,7 @@ def _run(*words: str, where: Path = ROOT) -> None:
         raise StepFailedError(f"{' '.join(words[:4])} ... ended with {done.returncode}")
 
 
-def _said(*words: str) -> str:
+def _predicted_rows(*words: str) -> str:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 

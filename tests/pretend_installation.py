@@ -35,11 +35,11 @@ def brought(*extras):
         if name in found or (wanted.marker is not None and not wanted.marker.evaluate({"extra": extra})):
             continue
         try:
-            further = metadata.requires(name) or ()
+            extra_experts = metadata.requires(name) or ()
         except metadata.PackageNotFoundError:  # such as a library for GPUs
             continue
         found.add(name)
-        todo += [(Requirement(line), extra) for line in further for extra in (wanted.extras or {""})]
+        todo += [(Requirement(line), extra) for line in extra_experts for extra in (wanted.extras or {""})]
     return frozenset(found)
 
 

@@ -48,13 +48,13 @@ def test_what_is_told_is_a_table_on_the_screen_and_in_the_file(tmp_path, capsys)
     telling = Telling("bits", "Nothing.")
     telling.options.add_argument("--rows", type=int)
     assert telling.read(["--rows", "3", "--out", str(tmp_path / "new" / "bits.json")]).rows == 3
-    telling.tell(Table("Errors", ["precision", "error"], [["float64", 1]]), further=7)
+    telling.tell(Table("Errors", ["precision", "error"], [["float64", 1]]), extra_experts=7)
     assert capsys.readouterr().out == "Errors\nprecision   error\nfloat64     1\n"
     content = json.loads((tmp_path / "new" / "bits.json").read_text())
     assert content.pop("seconds") >= 0
     table = {"title": "Errors", "columns": ["precision", "error"], "rows": [["float64", 1]]}
     command = "python -m attacks bits --rows 3"  # wherever the file was
-    assert content == {"attack": "bits", "command": command, "tables": [table], "further": 7}
+    assert content == {"attack": "bits", "command": command, "tables": [table], "extra_experts": 7}
 
 
 @pytest.mark.parametrize("kind", RECIPES)

@@ -77,11 +77,11 @@ def test_weight_rules(name, sizes, generator, same_on_both):
 
     def run(device: str) -> list[Tensor]:
         rule = RULES[name]().to(device)
-        state, said = rule.init(M, log_prob.to(device)), []
+        state, predicted = rule.init(M, log_prob.to(device)), []
         for block in log_prob.to(device).split(list(sizes), dim=1):
             state, output = rule.update_block(state, block)
-            said += [output.log_weights, output.log_prob]
-        return [*said, rule.log_weights(state)]
+            predicted += [output.log_weights, output.log_prob]
+        return [*predicted, rule.log_weights(state)]
 
     same_on_both(run)
 
@@ -93,10 +93,12 @@ def test_ensembles(kind, generator, same_on_both):
     def run(device: str) -> list[Tensor]:
         online = OnlineEnsemble(ENSEMBLES[kind]().to(device))
         there, targets = X.to(device), y.to(device)
-        said = [online.observe(there[part], targets[part]) for part in (slice(0, 40), slice(40, 41), slice(41, 60))]
+        predicted = [
+            online.observe(there[part], targets[part]) for part in (slice(0, 40), slice(40, 41), slice(41, 60))
+        ]
         ahead = online.predict(there[:3])
         again = copy.deepcopy(online).observe(there[:5], targets[:5])
-        numbers = [part for one in said for part in (one.mean, one.variance, one.log_prob, one.log_weights)]
+        numbers = [part for one in predicted for part in (one.mean, one.variance, one.log_prob, one.log_weights)]
         return [*numbers, ahead.mean, again.mean]
 
     same_on_both(run)
@@ -109,7 +111,7 @@ def test_fleets_without_units(kind, generator, tmp_path, same_on_both):
     def run(device: str) -> list[Tensor]:
         fleet = EnsembleFleet(ENSEMBLES[kind]().to(device), sorted(set(names)))
         there, targets = X.to(device), y.to(device)
-        said = [
+        predicted = [
             fleet.observe(names[:50], there[:50], targets[:50]),
             fleet.observe(names[50:], there[50:], targets[50:]),
         ]
@@ -120,14 +122,18 @@ def test_fleets_without_units(kind, generator, tmp_path, same_on_both):
         other = EnsembleFleet(ENSEMBLES[kind]().to(device))
         other.load(tmp_path / device)
         some = ["new", "like another"]
-        numbers = [part for one in said for part in (one.mean, one.variance, one.log_prob)]
+        numbers = [part for one in predicted for part in (one.mean, one.variance, one.log_prob)]
         return [*numbers, fleet.log_weights(some), other.predict(some, there[:2]).mean]
 
     same_on_both(run)
 
 
 SERIES = dataclasses.replace(
-    PRESETS["light"], bases=(FourierBasis(num_features=10, starts=(0.7,)),), lags=None, further=(), fit_settings=QUICK
+    PRESETS["light"],
+    bases=(FourierBasis(num_features=10, starts=(0.7,)),),
+    lags=None,
+    extra_experts=(),
+    fit_settings=QUICK,
 )
 FLEETS = {
     "switching": (dataclasses.replace(e_doebe, bases=(LinearBasis(),), fit_settings=QUICK), True),
@@ -154,7 +160,7 @@ def test_fleets(name, given, generator, tmp_path, same_on_both, gpu):
         inputs, targets = (part.to(given if device == "cuda" else "cpu") for part in (X, y))
         fleet = Fleet(spec, warmup=15, device=device, own_variances=own)
         fleet.fit(names[:60], inputs[:60], targets[:60])
-        said = fleet.observe(names[60:100], inputs[60:100], targets[60:100])
+        predicted = fleet.observe(names[60:100], inputs[60:100], targets[60:100])
         fleet.save(tmp_path / device)
         parts = []
         for again in (fleet, Fleet.load(tmp_path / device, device=device), copy.deepcopy(fleet)):
@@ -163,7 +169,15 @@ def test_fleets(name, given, generator, tmp_path, same_on_both, gpu):
         ahead = fleet.predict(names[:3], inputs[:3])
         assert (fleet.waiting, fleet.failures) == ({}, {})
         ends = fleet.predict_interval(names[:3], inputs[:3])
-        return [said.mean, said.variance, said.log_prob, *said.interval(), *parts, ahead.mean, *ends]
+        return [
+            predicted.mean,
+            predicted.variance,
+            predicted.log_prob,
+            *predicted.interval(),
+            *parts,
+            ahead.mean,
+            *ends,
+        ]
 
     same_on_both(run)
     found = Fleet.load(tmp_path / "cuda").observe(names[100:], X[100:], y[100:])  # a GPU's files, on a host without
@@ -240,14 +254,14 @@ def test_models_on_a_stream(name, generator, tmp_path, same_on_both, gpu):
 
     def run(device: str) -> list[Tensor]:
         model = OnlineModel(dataclasses.replace(config, device=device))
-        said = [model.observe(X[:75], y[:75]), *(model.observe(X[k : k + 1], y[k : k + 1]) for k in range(75, 78))]
+        predicted = [model.observe(X[:75], y[:75]), *(model.observe(X[k : k + 1], y[k : k + 1]) for k in range(75, 78))]
         model.save(tmp_path / f"{device}.pt")
-        said.append(model.observe(X[78:100], y[78:100]))
+        predicted.append(model.observe(X[78:100], y[78:100]))
         ahead = model.predict(X[100:])
         assert math.isclose(sum(model.weights.values()), 1)
         # Weights, not their logarithms: the gross error leaves experts of die_gp at -65 704 nats, of which other blocks
         # on the host alone move 4e-5, 2e-9 of it (e_doebe: 7e-10, 2e-13 of it).
-        numbers = [part for one in said for part in (one.mean, one.log_prob, one.log_weights.exp())]
+        numbers = [part for one in predicted for part in (one.mean, one.log_prob, one.log_weights.exp())]
         return [*numbers, ahead.mean, ahead.variance]
 
     # The prior variances of die_gp are up to 5e6 times its noise, and round-off with them: blocks of one and of 24 rows
@@ -278,10 +292,15 @@ def test_what_is_put_behind_a_mixture(name, generator, same_on_both):
 
     def run(device: str) -> list[Tensor]:
         model = learned(device)
-        said, ahead = model.observe(X[75:100], y[75:100]), model.predict(X[100:])
+        predicted, ahead = model.observe(X[75:100], y[75:100]), model.predict(X[100:])
         if name == "two classes":
-            return [said.log_prob, ahead.class_probabilities]
-        return [said.log_prob, ahead.quantile(0.9), ahead.cdf(y[100:].to(device)), *model.predict_interval(X[100:])]
+            return [predicted.log_prob, ahead.class_probabilities]
+        return [
+            predicted.log_prob,
+            ahead.quantile(0.9),
+            ahead.cdf(y[100:].to(device)),
+            *model.predict_interval(X[100:]),
+        ]
 
     same_on_both(run)
     if name == "light":

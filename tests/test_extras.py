@@ -71,8 +71,8 @@ print(float(predictions.log_prob.nanmean()) > 0, sorted({"pandas", "yaml", "plot
 def test_a_command_is_one_sentence():
     for words in (["--help"], ["stream", "a.csv", "--target", "y"], ["configs"]):
         done = run(COMMAND.format(words=words))
-        said = 'error: the command line needs jsonargparse; add it with: pip install "gp_ensembles[cli]"'
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gp-ensembles: {said}\n")
+        predicted = 'error: the command line needs jsonargparse; add it with: pip install "gp_ensembles[cli]"'
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gp-ensembles: {predicted}\n")
 
 
 def test_tables_of_numbers_and_words_are_read_and_dates_are_one_sentence(tmp_path):

@@ -32,10 +32,10 @@ def test_equal_files_are_equal_nan_and_infinities_included(tmp_path, capsys):
         ([1.0, 2.0, 3.0], "has shape (2,) in OLD, (3,) in NEW"),
     ],
 )
-def test_a_difference_is_noticed(tmp_path, capsys, new, said):
+def test_a_difference_is_noticed(tmp_path, capsys, new, predicted):
     files = [written(tmp_path / "old.npz", a__mean=[1.0, 2.0]), written(tmp_path / "new.npz", a__mean=new)]
     assert freeze.main(["compare", *files]) == 1
-    assert said in capsys.readouterr().out
+    assert predicted in capsys.readouterr().out
 
 
 def test_differences_are_relative_to_the_old_number_and_below_1_absolute():

@@ -54,10 +54,10 @@ def test_a_table_is_written_whole_and_read_back(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks/one.py", "--data", "somewhere", "--rows", "9"])
     kept = measured.keep("one", ["", "goal", "found"], [["a", None, 1234.56], ["b", 2, 0.5]])
     assert measured.read("one", tmp_path) == kept
-    said = capsys.readouterr().out
-    assert "| a |  | 1\N{NO-BREAK SPACE}235 |\n| b | 2 | 0.5 |\n" in said
-    assert said.splitlines()[1] == "|---|---:|---:|"
-    assert "`python -m benchmarks.one --data FOLDER --rows 9`, " in said
+    predicted = capsys.readouterr().out
+    assert "| a |  | 1\N{NO-BREAK SPACE}235 |\n| b | 2 | 0.5 |\n" in predicted
+    assert predicted.splitlines()[1] == "|---|---:|---:|"
+    assert "`python -m benchmarks.one --data FOLDER --rows 9`, " in predicted
     with pytest.raises(ValueError, match="3 cells"):
         measured.keep("one", ["", "goal", "found"], [["a", 1.0]])
     assert measured.read("one", tmp_path) == kept

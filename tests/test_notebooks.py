@@ -102,10 +102,10 @@ def ran(*outputs):
 def test_what_a_reader_should_not_see_fails_the_build(gallery):
     """``make docs`` runs all notebooks, once; there, warnings are errors."""
     picture = nbformat.v4.new_output("display_data", data={"image/png": "iVBOR"})
-    said = nbformat.v4.new_output("stream", name="stdout", text="fine")
+    predicted = nbformat.v4.new_output("stream", name="stdout", text="fine")
     warned = nbformat.v4.new_output("stream", name="stderr", text="UserWarning: no")
-    assert gallery.complaints(ran(said, picture)) == []
-    assert gallery.complaints(ran(said)) == ["shows no picture"]
+    assert gallery.complaints(ran(predicted, picture)) == []
+    assert gallery.complaints(ran(predicted)) == ["shows no picture"]
     assert gallery.complaints(ran(warned, picture)) == ["says 'UserWarning: no'"]
 
 

@@ -38,8 +38,8 @@ def knots(device: str) -> list[Tensor]:
     X, y = table(60, device)
     strategy = GreedyBlocks(max_knots=6, polish_iterations=5)
     found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=strategy, generator=seeded())
-    said = found.predict(X[:7])
-    return [found.knots, said.mean, said.variance]
+    predicted = found.predict(X[:7])
+    return [found.knots, predicted.mean, predicted.variance]
 
 
 def marginalized(device: str) -> list[Tensor]:
@@ -59,11 +59,11 @@ def fused(kind: type[BHS] | type[PBHS], device: str) -> list[Tensor]:
     prior = FourierPrior.from_kernel(kernel, 1, 6, generator=seeded())
     model, some = kind(X, y, experts, prior), ExpertPredictions(*(part[:, :5] for part in experts))
     found, drawn = (fit_fusion(model, inference, generator=seeded()) for inference in (MAP(), None))
-    said = found.predict(X[:5], some)
+    predicted = found.predict(X[:5], some)
     fixed = fuse(experts, ProductOfExperts(), space="y")
     # Draws from Laplace's approximation depend on the signs of eigenvectors, which are each library's own.
     weights = drawn.expert_weights(X[:5]).mean
-    numbers = [found.expert_weights(X[:5]).mean, said.log_prob(y[:5]), said.cdf(y[:5]), fixed.log_prob(y)]
+    numbers = [found.expert_weights(X[:5]).mean, predicted.log_prob(y[:5]), predicted.cdf(y[:5]), fixed.log_prob(y)]
     assert bool(weights.isfinite().all())
     return numbers
 

@@ -21,9 +21,9 @@ def test_a_run_is_kept_and_shown_beside_the_next_of_its_kind(tmp_path, monkeypat
     other = json.loads(history.read_text()) | {"processor": "another", "ratios": {"this over that": 99.0}}
     history.write_text(history.read_text() + json.dumps(other) + "\n")
     prices.main(["--history", str(history)])
-    said = capsys.readouterr().out
-    assert "| this over that | 1.75 | 1.5 (missed) | 1.25 |" in said
-    assert "| p99 | 4.00 |  | 4.00 |" in said
+    predicted = capsys.readouterr().out
+    assert "| this over that | 1.75 | 1.5 (missed) | 1.25 |" in predicted
+    assert "| p99 | 4.00 |  | 4.00 |" in predicted
     runs = [json.loads(line) for line in history.read_text().splitlines()]
     assert [run["ratios"]["this over that"] for run in runs] == [1.25, 99.0, 1.75]
     assert runs[0]["floors"] == {"matrix product, GFLOP/s": 50.0, "reading memory, GB/s": 20.0}

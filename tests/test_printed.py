@@ -28,8 +28,8 @@ RECORDS = [
     gpe.auto.lags,
     gpe.auto.rule,
     gpe.auto.fit_settings,
-    *gpe.auto.further,
-    *gpe.deep.further,
+    *gpe.auto.extra_experts,
+    *gpe.deep.extra_experts,
 ]
 
 
@@ -108,7 +108,7 @@ def specs():
     yield from (*RECORDS, *PRESETS.values(), gpe.StreamConfig(), CONFIG)
     yield auto_for(gpe.targets.RealTarget(), one_step=False)
     yield replace(CONFIG, ensemble=auto_for(gpe.targets.CountTarget()), seed=3, impute="mean")
-    defaults = {name: getattr(gpe.deep, name) for name in ("bases", "lags", "further", "innovations")}
+    defaults = {name: getattr(gpe.deep, name) for name in ("bases", "lags", "extra_experts", "innovations")}
     yield gpe.EnsembleSpec(
         "mine", static=False, random_walk_variances=(0.5,), rule=gpe.auto.rule, outlier_threshold=9.0,
         rank_on_warm_up=True, fit_settings=gpe.auto.fit_settings, target=gpe.targets.OutlierTarget(), **defaults,

@@ -39,16 +39,16 @@ def test_every_python_block_runs_in_order_and_prints_what_is_shown(page, capsys,
         pytest.importorskip(OPTIONAL[page.name], reason="an optional extra")
     namespace: dict[str, object] = {}
     blocks = re.findall(BLOCK, page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    said = ""
+    predicted = ""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "add_tracking_metric is deprecated", DeprecationWarning)  # Ax calls its own
         for block, shown in blocks:
             exec(compile(block, page.name, "exec"), namespace)
             printed = capsys.readouterr().out
-            said += printed
+            predicted += printed
             if shown:
                 assert_same_output(printed, shown)
-    assert said or not any("print(" in block for block, _ in blocks)
+    assert predicted or not any("print(" in block for block, _ in blocks)
 
 
 def test_the_readme_shows_what_its_code_prints():

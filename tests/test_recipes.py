@@ -130,17 +130,17 @@ def test_the_expert_is_its_recursion_row_by_row(clipped, generator):
     features = LinearFeatures(2, torch.tensor([1.0, 4.0], dtype=torch.float64))
     expert = clipped(features, transition=RandomWalk(0.01), most_deviations=2.0)
     with torch.no_grad():
-        _, said = expert.update(expert.init(), X, y)
+        _, predicted = expert.update(expert.init(), X, y)
     rows = features(X).detach().numpy().reshape(-1, 60, 3)[0]  # both experts have the same
     for m, prior in enumerate([1.0, 4.0]):
         mean, covariance = np.zeros(3), prior * np.eye(3)
         for t, phi in enumerate(rows):
             covariance = covariance + 0.01 * np.eye(3)
             center, variance = phi @ mean, phi @ covariance @ phi + 0.5
-            np.testing.assert_allclose([said.mean[m, t], said.variance[m, t]], [center, variance], rtol=1e-9)
+            np.testing.assert_allclose([predicted.mean[m, t], predicted.variance[m, t]], [center, variance], rtol=1e-9)
             if t != 5:
                 expected = stats.norm.logpdf(float(y[t]), center, np.sqrt(variance))
-                np.testing.assert_allclose(said.log_prob[m, t], expected, rtol=1e-9)
+                np.testing.assert_allclose(predicted.log_prob[m, t], expected, rtol=1e-9)
                 gain, edge = covariance @ phi / variance, 2 * np.sqrt(variance)
                 mean = mean + gain * np.clip(float(y[t]) - center, -edge, edge)
                 covariance = covariance - np.outer(gain, phi @ covariance)
@@ -152,17 +152,17 @@ def test_the_expert_learns_the_same_in_blocks_and_through_gross_errors(clipped, 
     rule = BayesianModelAveraging()
     parts = [expert, GaussianExpert(LinearFeatures.from_data(X))]
     whole, pieces = OnlineEnsemble(Ensemble(parts, rule)), OnlineEnsemble(Ensemble(parts, rule))
-    said = whole.observe(X, y)
+    predicted = whole.observe(X, y)
     means = torch.cat([pieces.observe(X[t : t + 7], y[t : t + 7]).mean for t in range(0, 200, 7)])
-    torch.testing.assert_close(means, said.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(means, predicted.mean, rtol=1e-9, atol=1e-9)
     good = (y.abs() < 50)[100:]
     truth = X @ torch.tensor([1.0, -2.0], dtype=torch.float64)
-    error = (said.experts.mean - truth)[:, 100:][:, good].square().mean(-1)
+    error = (predicted.experts.mean - truth)[:, 100:][:, good].square().mean(-1)
     assert float(error[0]) < 0.2 * float(error[1])
     changed = y.clone()
     changed[120] = 5.0
     again = OnlineEnsemble(Ensemble(parts, rule)).observe(X, changed)
-    torch.testing.assert_close(again.mean[:121], said.mean[:121], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(again.mean[:121], predicted.mean[:121], rtol=1e-9, atol=1e-9)
 
 
 def test_the_likelihood_is_learned_by_an_expert(tmp_path, generator):
@@ -172,12 +172,12 @@ def test_the_likelihood_is_learned_by_an_expert(tmp_path, generator):
     )
     online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
     y = torch.empty(400, dtype=torch.float64).exponential_(5.0, generator=generator)
-    said = online.observe(torch.zeros(400, 1, dtype=torch.float64), y).log_prob
+    predicted = online.observe(torch.zeros(400, 1, dtype=torch.float64), y).log_prob
     z = torch.linspace(-20, 20, 20_001, dtype=torch.float64)  # before any target the latent value is N(0, 4)
     joint = z - z.exp() * y[0] + torch.distributions.Normal(0.0, 2.0).log_prob(z)
-    torch.testing.assert_close(said[0], joint.logsumexp(0) + (z[1] - z[0]).log(), rtol=0, atol=0.01)
+    torch.testing.assert_close(predicted[0], joint.logsumexp(0) + (z[1] - z[0]).log(), rtol=0, atol=0.01)
     best = torch.distributions.Exponential(1 / y.mean()).log_prob(y).mean()  # in hindsight
-    assert float(best) - 0.02 < float(said[20:].mean()) < float(best) + 0.2
+    assert float(best) - 0.02 < float(predicted[20:].mean()) < float(best) + 0.2
 
 
 def test_the_weight_rule_keeps_the_contract(tmp_path):

@@ -116,9 +116,9 @@ def test_the_citation_is_of_this_version_and_of_the_date_in_the_changelog():
 
 def test_the_version_stands_in_one_place():
     assert metadata.version("gp_ensembles") == gp_ensembles.__version__
-    said = re.compile(rf"version\w*\s*[=:]\s*['\"]{re.escape(gp_ensembles.__version__)}['\"]")
+    predicted = re.compile(rf"version\w*\s*[=:]\s*['\"]{re.escape(gp_ensembles.__version__)}['\"]")
     files = [path for path in tracked() if path.suffix in {".py", ".toml", ".cfg"}]
-    assert [path.name for path in files if said.search(path.read_text(encoding="utf-8"))] == ["__init__.py"]
+    assert [path.name for path in files if predicted.search(path.read_text(encoding="utf-8"))] == ["__init__.py"]
 
 
 def test_types_are_shipped():

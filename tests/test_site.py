@@ -56,27 +56,27 @@ def test_words_of_tables_break_at_their_joints_and_numbers_do_not():
 
 def test_numbers_are_not_broken_and_code_is_left_alone():
     page = "<p>Of 1 014 rows 90 % are in 2 columns.</p><pre>1 014 rows</pre><p>and <code>1 014</code> of 3 000</p>"
-    said = extension("cells").whole_numbers(page)
-    assert said == (
+    predicted = extension("cells").whole_numbers(page)
+    assert predicted == (
         "<p>Of 1\u00a0014 rows 90\u00a0% are in 2 columns.</p><pre>1 014 rows</pre>"
         "<p>and <code>1 014</code> of 3\u00a0000</p>"
     )
-    assert extension("cells").whole_numbers(said) == said
+    assert extension("cells").whole_numbers(predicted) == predicted
 
 
 def test_names_of_functions_stand_apart_from_what_they_are_of():
     thin = '<mspace width="0.167em"/>'
-    said = extension("mathml").converted(r"S\log M + \log(x)")
-    assert f"<mi>S</mi>{thin}<mi>log</mi>{thin}<mi>M</mi><mo>" in said
-    assert said.count(thin) == 2
+    predicted = extension("mathml").converted(r"S\log M + \log(x)")
+    assert f"<mi>S</mi>{thin}<mi>log</mi>{thin}<mi>M</mi><mo>" in predicted
+    assert predicted.count(thin) == 2
 
 
 def test_defaults_are_shown_as_one_would_write_them():
     written = extension("defaults").written
     assert written("(a=<factory>, b: int = 3)") == "(a=..., b: int = 3)"
     assert written("(rule=<class 'gp_ensembles.papers.fusion.rules.Product'>)") == "(rule=Product)"
-    said = written("(rule=<a.b.LBFGSB object at 0x7f12ab>, kind=<Kind.EQUAL: 'equal'>)")
-    assert said == "(rule=LBFGSB(), kind=Kind.EQUAL)"
+    predicted = written("(rule=<a.b.LBFGSB object at 0x7f12ab>, kind=<Kind.EQUAL: 'equal'>)")
+    assert predicted == "(rule=LBFGSB(), kind=Kind.EQUAL)"
     bases = FourierBasis.__module__
     assert written("(starts: tuple[float, ...] = _STARTS)", bases) == "(starts: tuple[float, ...] = (0.2, 0.7, 2.0))"
     assert written("(settings=_SETTINGS)", ThompsonLoop.__module__) == "(settings=ThompsonSettings(...))"
@@ -84,8 +84,8 @@ def test_defaults_are_shown_as_one_would_write_them():
 
 def test_what_the_base_says_stands_in_the_place_of_a_reference_to_it():
     resolved = extension("inherited").resolved
-    said = resolved(RandomWalk.take.__doc__.splitlines(), RandomWalk.__module__, "RandomWalk.take")
-    assert said == inspect.getdoc(Transition.take).splitlines()
+    predicted = resolved(RandomWalk.take.__doc__.splitlines(), RandomWalk.__module__, "RandomWalk.take")
+    assert predicted == inspect.getdoc(Transition.take).splitlines()
     added = resolved(inspect.getdoc(WindowGP.build).splitlines(), WindowGP.__module__, "WindowGP.build")
     assert added[2].startswith("Here: one expert for each start")
     assert "Raises:" in added

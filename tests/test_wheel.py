@@ -76,8 +76,8 @@ def test_it_is_the_installed_package_that_runs(installed):
 
 
 def test_a_command_without_the_extra_is_one_sentence(installed):
-    said = 'error: the command line needs jsonargparse; add it with: pip install "gp_ensembles[cli]"'
-    assert run(installed, COMMAND, "demo", expected=2) == f"gp-ensembles: {said}\n"
+    predicted = 'error: the command line needs jsonargparse; add it with: pip install "gp_ensembles[cli]"'
+    assert run(installed, COMMAND, "demo", expected=2) == f"gp-ensembles: {predicted}\n"
 
 
 def test_the_demo_runs_with_the_extra(installed):

@@ -18,7 +18,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from gpytorch.mlls import MarginalLogLikelihood
 from torch import Tensor
 
-from gp_ensembles.bo import exact_kernels, imagined
+from gp_ensembles.bo import exact_kernels, fantasies
 from gp_ensembles.bo.data import (
     Observations,
     TrainingData,
@@ -132,7 +132,7 @@ class ExactEnsembleModel(MixtureModel):
     def log_weights(self) -> Tensor:
         r"""Log weights of the processes, shape (\*batch, M)."""
         own = self.log_evidence.log_softmax(-1).to(self.data.X)
-        return imagined.log_weights_after(self.joint, self.noise.to(own), self._rows_imagined, own)
+        return fantasies.log_weights_after(self.joint, self.noise.to(own), self._rows_imagined, own)
 
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
@@ -174,7 +174,7 @@ class ExactEnsembleModel(MixtureModel):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
         r"""The mixture at transformed points (\*t, q, D), noise added as asked for."""
-        return imagined.predict(self.joint, self.noise.to(X), self._rows_imagined, X, noise)
+        return fantasies.predict(self.joint, self.noise.to(X), self._rows_imagined, X, noise)
 
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
         """The processes of all rows, with the same hyperparameters; weights are their evidence."""

@@ -18,7 +18,7 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.models import GP
 from torch import Tensor, nn
 
-from gp_ensembles.bo import imagined
+from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import (
     Observations,
     TrainingData,
@@ -115,7 +115,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     @property
     def batch_shape(self) -> torch.Size:
         """Shape of the batch of data sets or of imagined rows; empty for a model of one data set."""
-        shape: torch.Size = torch.broadcast_shapes(self.data.X.shape[:-2], imagined.batch_shape(self._rows_imagined))
+        shape: torch.Size = torch.broadcast_shapes(self.data.X.shape[:-2], fantasies.batch_shape(self._rows_imagined))
         return shape
 
     def __repr__(self) -> str:
@@ -206,7 +206,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             return self.learned(rows, self.data.extended_by(X, Y, rows, self._outcome_transform), settings)
         if settings:
             raise UnsupportedError(f"a batch of observations takes no {sorted(settings)}")
-        return self.imagined(rows)
+        return self.fantasies(rows)
 
     def fantasize(self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **options: Any) -> Self:
         r"""Condition on draws from the posterior at X (\*t, q, D): the fantasies come first in the batch shape.
@@ -224,18 +224,18 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
         num_rows = X.shape[-2]
         each = None if noise is None else noise.expand(*noise.shape[:-2], num_rows, noise.shape[-1])
         if num_rows == 0:
-            return self.imagined(
+            return self.fantasies(
                 self._rows(X, X.new_empty(*sampler.sample_shape, *X.shape[:-1], self.num_outputs))._replace(noise=each)
             )
         with fantasize_flag():
             Y = sampler(self.posterior(X, observation_noise=True if noise is None else noise))
-        return self.imagined(self._rows(X, Y)._replace(noise=each))
+        return self.fantasies(self._rows(X, Y)._replace(noise=each))
 
-    def imagined(self, rows: Observations) -> Self:
+    def fantasies(self, rows: Observations) -> Self:
         r"""The model after rows that differ over a batch, (\*t, n, D) and (\*y, n, O); this one stays as it is."""
         self.prepare(rows)
         other = self._sibling()
-        other._rows_imagined = imagined.extend(self._rows_imagined, rows)
+        other._rows_imagined = fantasies.extend(self._rows_imagined, rows)
         other._is_imaginary = True
         return other
 

@@ -201,14 +201,14 @@ def _soft(y: Tensor, otherwise: Tensor) -> Tensor:
     return torch.where(missing.unsqueeze(-1), otherwise, hard)
 
 
-def _design(said: Tensor, last: Tensor, before: Tensor, error: Tensor, past: Tensor) -> Tensor:
+def _design(predicted: Tensor, last: Tensor, before: Tensor, error: Tensor, past: Tensor) -> Tensor:
     """What the coefficients multiply, class 0 subtracted from each other class, shape (N, C - 1, F); parts (N, C)."""
-    parts = torch.stack([said, last, before, error, past], dim=-1)
+    parts = torch.stack([predicted, last, before, error, past], dim=-1)
     own = parts[:, 1:] - parts[:, :1]
-    num_classes = said.shape[-1]
-    shifts = torch.nn.functional.pad(torch.eye(num_classes - 1, dtype=said.dtype, device=said.device), (1, 0))
+    num_classes = predicted.shape[-1]
+    shifts = torch.nn.functional.pad(torch.eye(num_classes - 1, dtype=predicted.dtype, device=predicted.device), (1, 0))
     shifts[:, 0] = -1.0
-    return torch.cat([own, shifts.expand(said.shape[0], -1, -1)], dim=-1)
+    return torch.cat([own, shifts.expand(predicted.shape[0], -1, -1)], dim=-1)
 
 
 def _log_softmax(contrasts: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_
 from gp_ensembles.cli.tables import TableName
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
 from gp_ensembles.streaming import OnlineModel
-from gp_ensembles.streaming.notable import Notable
+from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
 from gp_ensembles.tables import Rows
 
 
@@ -72,7 +72,7 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
         "last_row": progress.last_row,
         "clock": list(stream.clock),
         "bad_rows": list(stream.bad_rows),
-        "notable": list(stream.notable),
+        "anomaly_counts": list(stream.anomaly_counts),
         "history": None if stream.history is None else stream.history.to_plain(),
     }
     write_checkpoint(Path(path), _KIND, content)
@@ -115,7 +115,7 @@ def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     progress = Progress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
     clock = Clock(*content["clock"])
     stream = ScoredStream(TableName.from_plain(content["table"]), model, baselines, progress, clock)
-    stream.bad_rows, stream.notable = BadRows(*content["bad_rows"]), Notable(*content["notable"])
+    stream.bad_rows, stream.anomaly_counts = BadRows(*content["bad_rows"]), AnomalyCounts(*content["anomaly_counts"])
     stream.scores = unpack_scores(content["current_scores"])
     stream.coverages = unpack_coverages(content["current_coverages"])
     stream.history = None if content["history"] is None else RunHistory.from_plain(content["history"])

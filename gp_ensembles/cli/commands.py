@@ -96,7 +96,7 @@ def run(
         scored.history = new_history(scored)
     try:
         if not repeat_pending:
-            folder.begin(scored)
+            folder.prepare(scored)
         try:
             _feed(scored, rows, folder, output, repeat_pending)
         except ValueError as error:

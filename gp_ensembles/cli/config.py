@@ -106,7 +106,7 @@ def _refuse_misplaced(path: str | Path, text: str) -> None:
         return
     except (ValueError, *_ODD_YAML) as error:
         raise ValueError(f"{path}: {_UNREADABLE}") from error
-    known = ("like", "more", *(field.name for field in fields(EnsembleSpec)))
+    known = ("like", "add_experts", *(field.name for field in fields(EnsembleSpec)))
     for key in plain if isinstance(plain, dict) else ():
         if key in known:
             column = " (the column to predict is told by --target)" if key == "target" else ""

@@ -15,13 +15,13 @@ from gp_ensembles.cli.tables import TableName, reopen_table
 from gp_ensembles.cli.text_tables import csv_lines
 from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
 from gp_ensembles.files.replacing import write_json, write_text
-from gp_ensembles.files.together import staged
+from gp_ensembles.files.transaction import staged
 from gp_ensembles.streaming.forecasting import Forecast
 from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import RawRows
-from gp_ensembles.tables.rows import Rows, RowsAtHand
+from gp_ensembles.tables.rows import InMemoryRows, Rows
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _BANDS = (0, 2, 3, 4, 6)
@@ -55,7 +55,7 @@ def run_command(name: str, values: Namespace) -> int:
     if values.out.resolve() == checkpoint.resolve().parent:
         raise ValueError(f"{values.out} holds the run, whose summary would be lost; choose another folder as --out")
     stream = load_checkpoint(checkpoint, device=values.device)
-    for _ in stream.chunks(RowsAtHand(stream.progress.pending.part(slice(0, 0))), repeat_pending=True):
+    for _ in stream.chunks(InMemoryRows(stream.progress.pending.part(slice(0, 0))), repeat_pending=True):
         pass  # rows since the last boundary; what is read here is a copy of the run
     generator = torch.Generator().manual_seed(values.seed)
     if values.backtest is not None:
@@ -215,26 +215,26 @@ def _backtest(stream: ScoredStream, values: Namespace, generator: torch.Generato
     origins = range(0, rows.num_rows - horizon + 1, every)
     if not origins:
         raise ValueError(f"--backtest {horizon} needs at least {horizon} rows, and {values.inputs} has {rows.num_rows}")
-    said = backtest(stream.newest, rows.X, rows.y, horizon, origins=origins, generator=generator)
+    predicted = backtest(stream.newest, rows.X, rows.y, horizon, origins=origins, generator=generator)
     make_writable(values.out)
-    print(_write_backtest(said, values.out))
+    print(_write_backtest(predicted, values.out))
     return 0
 
 
-def _write_backtest(said: Backtest, out: Path) -> str:
+def _write_backtest(predicted: Backtest, out: Path) -> str:
     """Write scores by horizon; returns what the command says."""
     shares = (0.5, 0.8, 0.9)
-    pinball = [said.pinball[said.levels.index(level)] for level in (0.05, 0.5, 0.95)]
-    columns = torch.stack([said.crps, *pinball, *(said.coverage(share) for share in shares)])
+    pinball = [predicted.pinball[predicted.levels.index(level)] for level in (0.05, 0.5, 0.95)]
+    columns = torch.stack([predicted.crps, *pinball, *(predicted.coverage(share) for share in shares)])
     head = ["step", "crps", "pinball_05", "pinball_50", "pinball_95", "covered_50", "covered_80", "covered_90"]
     lines = [[str(step + 1), *map(repr, row)] for step, row in enumerate(columns.mT.tolist())]
     means = dict(zip(head[1:], columns.nanmean(1).tolist(), strict=True))
     with staged(out) as place:
         write_text(place / "backtest.csv", _table(head, lines))
-        write_json(place / SUMMARY, {"origins": said.origins.shape[0], "steps": len(lines), **means})
+        write_json(place / SUMMARY, {"origins": predicted.origins.shape[0], "steps": len(lines), **means})
     covered = ", ".join(f"{100 * means[f'covered_{100 * share:.0f}']:.1f}" for share in shares)
     return (
-        f"{said.origins.shape[0]} origins, {len(lines)} rows ahead each: CRPS {means['crps']:.6g}; "
+        f"{predicted.origins.shape[0]} origins, {len(lines)} rows ahead each: CRPS {means['crps']:.6g}; "
         f"50, 80 and 90 % intervals cover {covered} %\n{out / 'backtest.csv'}"
     )
 

@@ -28,10 +28,10 @@ from gp_ensembles.metrics.discrete import ClassScores
 from gp_ensembles.metrics.streaming import StreamScores
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
+from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
 from gp_ensembles.streaming.checks import illegal_target
-from gp_ensembles.streaming.notable import Notable
 from gp_ensembles.tables import Rows, RowStream
-from gp_ensembles.tables.rows import RowTaker
+from gp_ensembles.tables.rows import RowReader
 
 _FIRST_ROWS = 1000
 CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
@@ -126,7 +126,7 @@ class ScoredStream:
     scores: dict[str, StreamScores | ClassScores]
     coverages: dict[float, CoverageState]
     bad_rows: BadRows
-    notable: Notable
+    anomaly_counts: AnomalyCounts
     newest: OnlineModel
     is_whole: bool
     clock: Clock
@@ -146,7 +146,7 @@ class ScoredStream:
         self.progress = progress
         self.clock = clock
         self.scores, self.coverages = progress.scores, progress.coverages
-        self.notable, self.newest = model.notable, model  # the rows since the last boundary included
+        self.anomaly_counts, self.newest = model.anomaly_counts, model  # the rows since the last boundary included
         self.bad_rows = BadRows()
         self.history: RunHistory | None = None  # of the run that is on, for its report
         self.is_whole = True  # False between the moments a chunk changes the model and everything else
@@ -211,12 +211,12 @@ class ScoredStream:
         return self.progress.num_rows + self.progress.pending.num_rows
 
     @property
-    def further_columns(self) -> tuple[str, ...]:
+    def extra_columns(self) -> tuple[str, ...]:
         """Names of the columns of intervals of other coverages than 90 %."""
         others = [coverage for coverage in self.coverages if coverage != 0.9]
         return tuple(name for coverage in others for name in interval_columns(coverage))
 
-    def chunks(self, rows: RowTaker, *, repeat_pending: bool = False) -> Iterator[Chunk]:
+    def chunks(self, rows: RowReader, *, repeat_pending: bool = False) -> Iterator[Chunk]:
         """Predict each row, then learn it, a chunk at a time; a caller that stops early has learned what it was given.
 
         Args:
@@ -262,7 +262,7 @@ class ScoredStream:
             is_first = False
         raise ValueError(problem)  # what came before the row is learned and handed out
 
-    def _legal(self, taken: Rows, rows: RowTaker) -> tuple[Rows, str | None]:
+    def _legal(self, taken: Rows, rows: RowReader) -> tuple[Rows, str | None]:
         """Rows before the first target of another kind, and what is wrong with it."""
         wrong = illegal_target(self.model.config.ensemble.target, taken.y)
         if wrong is None:
@@ -289,7 +289,7 @@ class ScoredStream:
             pending = block._replace(lines=None)
             self.progress, self.table = self.progress._replace(pending=pending, last_row=last_row), table
         self.scores, self.coverages, self.bad_rows = scores, coverages, bad_rows
-        self.notable, self.newest = learned.notable, learned
+        self.anomaly_counts, self.newest = learned.anomaly_counts, learned
         return chunk
 
     def _learn(

@@ -19,14 +19,14 @@ from gp_ensembles.cli.lines.run import LineOutput
 from gp_ensembles.cli.lines.session import WINDOW, LineSession
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.seen_rows import pass_over_seen
-from gp_ensembles.cli.series.command import check_begun, is_of_series, resume_series, stream_series
+from gp_ensembles.cli.series.command import check_started, is_of_series, resume_series, stream_series
 from gp_ensembles.cli.series.run import SeriesOutput
 from gp_ensembles.cli.summary import health_lines
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
 from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
-from gp_ensembles.files.together import complete
+from gp_ensembles.files.transaction import complete
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.tables import RowStream, TableOptions, explain
@@ -223,7 +223,7 @@ def _resume(values: Namespace) -> int:
         output_of_series = _series_output(values)
         print(resume_series(request(values), values.checkpoint, output_of_series, values.device, values.skip_seen))
         return 0
-    check_begun(values.checkpoint)
+    check_started(values.checkpoint)
     if values.checkpoint.is_dir():
         values.checkpoint = values.checkpoint / CHECKPOINT
     if values.format != "table":

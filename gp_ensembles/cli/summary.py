@@ -10,12 +10,12 @@ import torch
 from gp_ensembles.calibration.coverage import WINDOW
 from gp_ensembles.cli.predictions import MODEL, interval_table, score_table
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.engine.guest_report import GuestReport
+from gp_ensembles.engine.external_report import ExternalReport
 from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.streaming.failures import failures
-from gp_ensembles.streaming.health import Finding, HealthLimits, Pace, health
+from gp_ensembles.streaming.health import Finding, HealthLimits, Throughput, health
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
 from gp_ensembles.tables.explain import ColumnReport, plain_reports
 
@@ -56,18 +56,18 @@ def summarize_run(
         "notes": list(stream.table.encoder.notes),
         "warmup": config.warmup,
         "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
-        "wild_targets_in_warmup": stream.notable.targets_left_out,
+        "wild_targets_in_warmup": stream.anomaly_counts.targets_left_out,
         "far_targets_in_warmup": model.num_far_in_warmup,
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
         "rows_scored": int(stream.scores[MODEL].num_scored),
         "bad_rows": stream.bad_rows._asdict(),
-        "inputs_moved": stream.notable.inputs_moved,
-        "targets_discounted": stream.notable.targets_discounted,
+        "inputs_moved": stream.anomaly_counts.inputs_moved,
+        "targets_discounted": stream.anomaly_counts.targets_discounted,
         "num_experts": len(model.names),
         "health": [finding._asdict() for finding in look_after(stream)],
         "failures": [failure._asdict() for failure in failures(stream.newest)],
-        "guests": {report.name: guest_entry(report) for report in stream.newest.guests},
+        "external_models": {report.name: external_entry(report) for report in stream.newest.external_models},
         **scores,
         "intervals": interval_table(stream.coverages),
         "baselines": table,
@@ -130,16 +130,16 @@ def summary_table(summary: Mapping[str, object]) -> str:
     assert isinstance(missing, int)
     assert isinstance(kept, int)
     told += wild_warm_up_lines(missing, kept)
-    lines = [*interval_lines(summary), *guest_lines(summary), *failure_lines(summary), *bad_row_lines(summary)]
+    lines = [*interval_lines(summary), *external_lines(summary), *failure_lines(summary), *bad_row_lines(summary)]
     return "\n".join([table, *lines, *told, *graph_lines(summary), *health_lines(summary)])
 
 
 def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tuple[Finding, ...]:
     """Whether a stream is well, its intervals and its speed included."""
-    clock, pace = stream.clock, None
+    clock, timing = stream.clock, None
     if clock.first_rows and clock.last_rows:
-        pace = Pace(clock.first / clock.first_rows, clock.last / clock.last_rows)
-    return health(stream.newest, limits, coverage=stream.coverages.get(0.9), pace=pace)
+        timing = Throughput(clock.first / clock.first_rows, clock.last / clock.last_rows)
+    return health(stream.newest, limits, coverage=stream.coverages.get(0.9), timing=timing)
 
 
 def health_lines(summary: Mapping[str, object]) -> list[str]:
@@ -179,28 +179,29 @@ def failure_lines(summary: Mapping[str, object]) -> list[str]:
     return [str(QuarantineReport(**failure)) for failure in failures]
 
 
-def guest_entry(report: GuestReport) -> dict[str, object]:
-    """What a file says of a model from outside."""
+def external_entry(report: ExternalReport) -> dict[str, object]:
+    """What a file says of an external model."""
     entry: dict[str, object] = report._asdict()
     del entry["name"]
     return {**entry, **report.regret._asdict()}
 
 
-def guest_lines(summary: Mapping[str, object]) -> list[str]:
-    """What is said of each model from outside, from what :func:`guest_entry` made of it.
+def external_lines(summary: Mapping[str, object]) -> list[str]:
+    """What is said of each external model, from what :func:`external_entry` made of it.
 
     Example:
         >>> entry = {"num_answered": 0, "num_absent": 2, "num_targets": 0, "log_score": None, "regret": 0.0}
         >>> entry |= {"ensemble_log_score": None, "bound": None, "weight": 0.0, "mean_weight": None}
-        >>> print(*guest_lines({"guests": {"trees/0": {**entry, "reason": "it said nothing", "mend": "ask it"}}}))
-        trees/0: answered 0 of 2 rows; absent the last time because it said nothing: ask it
+        >>> entry |= {"reason": "it predicted nothing", "mend": "ask it"}
+        >>> print(*external_lines({"external_models": {"trees/0": entry}}))
+        trees/0: answered 0 of 2 rows; absent the last time because it predicted nothing: ask it
     """
-    guests = summary.get("guests")
-    assert guests is None or isinstance(guests, dict)
+    external_models = summary.get("external_models")
+    assert external_models is None or isinstance(external_models, dict)
     lines = []
-    for name, entry in (guests or {}).items():
+    for name, entry in (external_models or {}).items():
         fields = {key: value for key, value in entry.items() if key != "bound"}
-        report = GuestReport(**{**fields, "name": name, "regret": Regret(entry["regret"], entry["bound"])})
+        report = ExternalReport(**{**fields, "name": name, "regret": Regret(entry["regret"], entry["bound"])})
         lines += str(report).splitlines()
     return lines
 

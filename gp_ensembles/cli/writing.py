@@ -11,7 +11,7 @@ from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.text_tables import not_a_formula
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
-from gp_ensembles.files.together import staged
+from gp_ensembles.files.transaction import staged
 from gp_ensembles.tables.clock import Clock
 
 CHECKPOINT = "checkpoint.pt"
@@ -47,7 +47,7 @@ class OutputFolder:
         classes = stream.class_names or ()
         shares = [f"p_{name}" if stream.table.encoder.target.classes else f"p{name}" for name in classes]
         first = ["row"] if stream.table.encoder.clock is None else ["row", "time"]
-        columns = [*_COLUMNS, *shares, *stream.further_columns], stream.model.names
+        columns = [*_COLUMNS, *shares, *stream.extra_columns], stream.model.names
         with staged(self.path) as place:
             for name, names in zip((PREDICTIONS, WEIGHTS), columns, strict=True):
                 write_text(place / (name + PARTIAL), ",".join(map(_quoted, [*first, *names])) + "\n")
@@ -107,7 +107,7 @@ class OutputFolder:
         columns = [chunk.mean, chunk.variance.sqrt(), chunk.lower, chunk.upper, chunk.log_prob, chunk.y]
         if chunk.probabilities is not None:
             columns += chunk.probabilities.unbind(-1)
-        columns += chunk.further.values()
+        columns += chunk.extra_experts.values()
         lists = [column.tolist() for column in columns]
         form = ",".join(["%.9g"] * chunk.log_weights.shape[0]) + "\n"
         texts = (

@@ -1,7 +1,7 @@
 """The engine that runs an ensemble: pure functions on a state, the object that owns one, and what they predict.
 
 ``ensemble`` (state in, state out), ``online`` (owns a state), ``predictions``, ``membership`` (experts added and
-revived), ``regret``, ``guest_report`` (external models in a running ensemble), ``causality`` (whether they keep to
+revived), ``regret``, ``external_report`` (external models in a running ensemble), ``causality`` (whether they keep to
 past rows).
 """
 

@@ -23,12 +23,12 @@ from gp_ensembles.numerics.reductions import readable_all
 P = TypeVar("P", bound=Predictions)
 
 
-def find_absent(steps: Predictions, guests: Sequence[int]) -> Tensor | None:
+def find_absent(steps: Predictions, external_models: Sequence[int]) -> Tensor | None:
     """Which experts say nothing of which rows, (M, B): a mean that is not a number; ``None`` if all speak.
 
     Args:
         steps: Predictions (M, B).
-        guests: Places of the experts that may be absent.
+        external_models: Places of the experts that may be absent.
 
     Example:
         >>> from gp_ensembles.filters.states import StepPredictions
@@ -37,9 +37,9 @@ def find_absent(steps: Predictions, guests: Sequence[int]) -> Tensor | None:
         tensor([[False, False],
                 [ True, False]])
     """
-    if not guests:
+    if not external_models:
         return None
-    places = list(guests)
+    places = list(external_models)
     silent = torch.isnan(steps.mean[places])
     silent = silent.any(-1) if silent.ndim > steps.log_prob.ndim else silent  # several outputs
     if readable_all(~silent):
@@ -96,12 +96,12 @@ def weigh_awake(
         return after, MetaOutput(weights, log_prob.new_full((1,), torch.nan))
     known = log_prob.masked_fill(absent, -torch.inf)
     counted = known if share is None else known * share
-    said = (weights + counted).logsumexp(0)
-    after, _ = rule.update_block(state, torch.where(absent, said, counted))
-    return after, MetaOutput(weights, said if share is None else (weights + known).logsumexp(0))
+    predicted = (weights + counted).logsumexp(0)
+    after, _ = rule.update_block(state, torch.where(absent, predicted, counted))
+    return after, MetaOutput(weights, predicted if share is None else (weights + known).logsumexp(0))
 
 
-def stretches(absent: Tensor) -> Iterator[tuple[slice, bool]]:
+def segments(absent: Tensor) -> Iterator[tuple[slice, bool]]:
     """Rows of a block of which the same experts (M, B) are absent one after the other, and whether any is.
 
     Example:
@@ -115,7 +115,7 @@ def stretches(absent: Tensor) -> Iterator[tuple[slice, bool]]:
         yield slice(start, stop), anyone[start]
 
 
-def stood_in(steps: P, absent: Tensor) -> P:
+def impute_absent(steps: P, absent: Tensor) -> P:
     """Predictions (M, B) in which N(0, 1) stands for those that were not made: their weight is zero."""
     where = absent if steps.mean.ndim == absent.ndim else absent.unsqueeze(-1)  # several outputs
     mean, variance = steps.mean.masked_fill(where, 0.0), steps.variance.masked_fill(where, 1.0)

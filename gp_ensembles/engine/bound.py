@@ -13,8 +13,8 @@ from gp_ensembles.engine.latent_runner import LatentGroup, join_latent
 from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.engine.quarantine import places_out
 from gp_ensembles.engine.recorded import Recording
+from gp_ensembles.engine.shared_basis import RunnerBatches, SharedBasisBatch
 from gp_ensembles.engine.state import EnsembleState, named_tensors
-from gp_ensembles.engine.twins import Lanes, Twins
 from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.features.base import FeatureMap
@@ -29,7 +29,7 @@ class BoundEnsemble:
     version counters), or when ``.to`` or loading with ``assign`` put other tensors where the state was.
     """
 
-    def __init__(self, ensemble: Ensemble, state: EnsembleState, twins: Sequence[Twins]) -> None:
+    def __init__(self, ensemble: Ensemble, state: EnsembleState, shared_bases: Sequence[SharedBasisBatch]) -> None:
         self._parameters = list(ensemble.parameters())
         self._as_bytes = all(p.device.type == "cpu" and p.is_contiguous() for p in self._parameters)
         self._memories = [p.detach().numpy().data for p in self._parameters] if self._as_bytes else []
@@ -40,7 +40,7 @@ class BoundEnsemble:
         names, tensors = zip(*named_tensors(state), strict=True)
         self._names: tuple[str, ...] = names
         self._tensors: tuple[Tensor, ...] = tensors
-        self._ensemble, self._twins = ensemble, twins
+        self._ensemble, self._twins = ensemble, shared_bases
         self.state = state
         self.out: tuple[int, ...] = places_out(state.quarantine)  # this is made anew when somebody goes or returns
         self.like: Tensor = state.meta.log_weights
@@ -58,7 +58,7 @@ class BoundEnsemble:
             limit for limit in limits if limit is not None
         ]  # longest blocks that transitions allow
         self.recording: Recording | None = None  # made when it is first asked for
-        self.lanes: Lanes = Lanes.of(self.experts, state.experts, twins)
+        self.batches: RunnerBatches = RunnerBatches.of(self.experts, state.experts, shared_bases)
 
     def inputs(self, X: Tensor, y: Tensor) -> Tensor:
         """Inputs of a block as the experts see them, (B, D + P)."""
@@ -78,11 +78,11 @@ class BoundEnsemble:
         """What runs a row by itself; ``None`` where blocks do. What it leaves is to be settled."""
         return RowEnsemble.of(self._ensemble, self.experts, self.state, self._twins)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Make the state whole after rows by themselves."""
         row = self.__dict__.get("row")  # not made for this
         if row is not None:
-            row.settle()
+            row.flush()
 
     def _is_equal(self) -> bool:
         """Whether all hyperparameters are what they were."""

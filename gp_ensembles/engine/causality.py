@@ -1,4 +1,4 @@
-"""Whether models from outside keep to what they may know: the rows before a target, and that target's inputs."""
+"""Whether external models keep to what they may know: the rows before a target, and that target's inputs."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from gp_ensembles.engine.ensemble import evaluate
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.external import BoundExternal, ExternalExpert, TrainedModels
-from gp_ensembles.experts.guest import Guest
+from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features.inputs import InputFeatures
 from gp_ensembles.filters.states import ExternalState
 
@@ -20,15 +20,15 @@ _Run = Callable[[Tensor, Tensor, int], Tensor]
 
 
 @torch.no_grad()
-def check_causal(guests: Guest | OnlineEnsemble, X: Tensor, y: Tensor) -> None:
-    """Raise if a model from outside peeks: if what it says of a row depends on that row's target or on later rows.
+def check_causal(external_models: ModelAdapter | OnlineEnsemble, X: Tensor, y: Tensor) -> None:
+    """Raise if an external model peeks: if what it says of a row depends on that row's target or on later rows.
 
     The rows are predicted and learned in one block, then one by one, and again with all that comes after some row
     changed. X and y are changed in place meanwhile and put back, so that a model that holds on to the same memory is
     found, too. A model that has seen the targets elsewhere cannot be found.
 
     Args:
-        guests: A model, or an ensemble with several; neither is changed.
+        external_models: A model, or an ensemble with several; neither is changed.
         X: Rows that come next, shape (N, D), as the model or the ensemble takes them; a hundred or more.
         y: Their targets, shape (N,).
 
@@ -37,20 +37,20 @@ def check_causal(guests: Guest | OnlineEnsemble, X: Tensor, y: Tensor) -> None:
         ValueError: Naming the model, the row, and what its prediction must not depend on.
 
     Example:
-        >>> from gp_ensembles.experts.guest_models import FunctionGuest
+        >>> from gp_ensembles.experts.adapters import FunctionAdapter
         >>> X = torch.rand(100, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         >>> y = X.squeeze(-1)
-        >>> check_causal(FunctionGuest(lambda rows, past: past.targets.mean().expand(len(rows))), X, y)
-        >>> check_causal(FunctionGuest(lambda rows, past: rows.mean().expand(len(rows))), X, y)
+        >>> check_causal(FunctionAdapter(lambda rows, past: past.targets.mean().expand(len(rows))), X, y)
+        >>> check_causal(FunctionAdapter(lambda rows, past: rows.mean().expand(len(rows))), X, y)
         Traceback (most recent call last):
-        ValueError: FunctionGuest peeks: what it says of row 12 depends on the rows that are predicted with it
+        ValueError: FunctionAdapter peeks: what it says of row 12 depends on the rows that are predicted with it
     """
-    if not isinstance(guests, Guest | OnlineEnsemble):
+    if not isinstance(external_models, ModelAdapter | OnlineEnsemble):
         raise TypeError(
-            f"check_causal takes a guest such as RegressorGuest(...), or an OnlineEnsemble (an OnlineModel's .online), "
-            f"got {type(guests).__name__}"
+            f"check_causal takes a RegressorAdapter(...) or another adapter, or an OnlineEnsemble (model.online), "
+            f"got {type(external_models).__name__}"
         )
-    for name, run in _runs(guests, X):
+    for name, run in _runs(external_models, X):
         size = len(y)
         whole = run(X, y, size)
         if bool(whole[:, size // 2 :].isnan().any(0).all()):  # by then it is trained
@@ -71,28 +71,28 @@ def check_causal(guests: Guest | OnlineEnsemble, X: Tensor, y: Tensor) -> None:
             _compare(changed[:, :stop], whole[:, :stop], f"{name} peeks", "the row's target or on later rows")
 
 
-def _runs(guests: Guest | OnlineEnsemble, X: Tensor) -> Iterator[tuple[str, _Run]]:
-    """The name of each model from outside, and what predicts and learns rows with it from where it stands."""
-    if isinstance(guests, Guest):
+def _runs(external_models: ModelAdapter | OnlineEnsemble, X: Tensor) -> Iterator[tuple[str, _Run]]:
+    """The name of each external model, and what predicts and learns rows with it from where it stands."""
+    if isinstance(external_models, ModelAdapter):
         features = InputFeatures(X.shape[1], X.new_ones(()))
-        alone = ExternalExpert(guests, features, max(X.shape[0] // 8, 1), max(X.shape[0] // 4, 1), X.shape[0])
+        alone = ExternalExpert(external_models, features, max(X.shape[0] // 8, 1), max(X.shape[0] // 4, 1), X.shape[0])
         yield (
-            type(guests).__name__,
+            type(external_models).__name__,
             lambda X, y, size: _predicted(alone, alone.init(), alone.features(X), y, size),
         )
         return
-    ensemble, state, start = guests.ensemble, guests.state, 0
+    ensemble, state, start = external_models.ensemble, external_models.state, 0
     for number, (expert, part) in enumerate(zip(ensemble.experts, state.experts, strict=True)):
         if isinstance(expert, ExternalExpert) and isinstance(part, ExternalState):
 
             def run(X: Tensor, y: Tensor, size: int, number: int = number) -> Tensor:
                 Phi = evaluate(ensemble.bind(), with_lags(ensemble.memory, state.history, X, y)[1])[number]
-                guest, before = ensemble.experts[number], state.experts[number]
-                assert isinstance(guest, ExternalExpert)
+                adapter, before = ensemble.experts[number], state.experts[number]
+                assert isinstance(adapter, ExternalExpert)
                 assert isinstance(before, ExternalState)
-                return _predicted(guest, before, Phi, y, size)
+                return _predicted(adapter, before, Phi, y, size)
 
-            yield f"guest {ensemble.expert_names[start]!r}", run
+            yield f"external model {ensemble.expert_names[start]!r}", run
         start += expert.num_experts
 
 

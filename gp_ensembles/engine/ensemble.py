@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.engine.absence import awake_weights, find_absent, marked
 from gp_ensembles.engine.compatibility import check_compatible, count_outputs
-from gp_ensembles.engine.guest_tally import init_tally
+from gp_ensembles.engine.external_counts import init_tally
 from gp_ensembles.engine.input_checks import check_inputs, check_targets, missing_rows, without_columns
 from gp_ensembles.engine.memory import TargetMemory
-from gp_ensembles.engine.noisier import widened
-from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, flatten, make_mixture, unsound
+from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, flatten, invalid_rows, make_mixture
 from gp_ensembles.engine.quarantine import init_quarantine, places_out
+from gp_ensembles.engine.row_noise import widened
 from gp_ensembles.engine.state import EnsembleState
-from gp_ensembles.engine.weighing import Layers, beside, run_block
+from gp_ensembles.engine.weighing import Layers, append_copies, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.external import BoundExternal, ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
@@ -92,7 +92,9 @@ class Ensemble(nn.Module):
             raise ValueError("an ensemble needs at least one expert")
         wrong = next((expert for expert in experts if not isinstance(expert, Expert)), None)
         if wrong is not None:
-            raise TypeError(f"experts must be such as ExternalExpert(guest, features), got {type(wrong).__name__}")
+            raise TypeError(
+                f"experts must be such as ExternalExpert(external model, features), got {type(wrong).__name__}"
+            )
         inputs = {expert.features.num_inputs for expert in experts if not _columns_of(expert)}
         if len(inputs) > 1:
             raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
@@ -187,14 +189,18 @@ class Ensemble(nn.Module):
             meta,
             None if bank is None else bank.init(len(self.expert_names), like),
             None if memory is None else memory.init(like),
-            self.init_guests(like),
+            self.init_external_counts(like),
             init_quarantine(len(self.expert_names), like.device),
         )
 
-    def init_guests(self, like: Tensor) -> Tensor | None:
-        """What is counted of guests before any row, (9, G), on the device of ``like``; ``None`` without guests."""
-        guests = [e for e in self.experts if isinstance(e, ExternalExpert) for _ in range(e.num_experts)]
-        return init_tally([e.guest.initial is not None for e in guests], like.device) if guests else None
+    def init_external_counts(self, like: Tensor) -> Tensor | None:
+        """Counts of external models before any row, (9, G), on the device of ``like``; ``None`` for none."""
+        external_models = [e for e in self.experts if isinstance(e, ExternalExpert) for _ in range(e.num_experts)]
+        return (
+            init_tally([e.adapter.initial is not None for e in external_models], like.device)
+            if external_models
+            else None
+        )
 
     def bind(self) -> tuple[BoundExpert, ...]:
         """Read all hyperparameters once; experts that share a feature map share its bound function."""
@@ -242,7 +248,9 @@ class Ensemble(nn.Module):
         missing = missing_rows(y)
         done = run_block(self.layers, state, X, y, stage, missing=missing)
         predictions = done.predictions._replace(responses=responses_of(bound))
-        after = EnsembleState(tuple(states), done.meta, done.innovations, done.history, done.guests, state.quarantine)
+        after = EnsembleState(
+            tuple(states), done.meta, done.innovations, done.history, done.external_models, state.quarantine
+        )
         return after, predictions
 
     def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
@@ -307,15 +315,15 @@ def predict_mixture(
     steps = flatten(parts)
     if extra is not None:
         steps = widened(steps, torch.full_like(extra, torch.nan), extra)
-    absent = find_absent(steps, layers.guests)
+    absent = find_absent(steps, layers.external_models)
     if out:
         absent = torch.zeros_like(steps.log_prob, dtype=torch.bool) if absent is None else absent
         absent[list(out)] = True
-    failed = unsound(steps, [*layers.guests, *out])
+    failed = invalid_rows(steps, [*layers.external_models, *out])
     if failed is not None:
         absent, steps = failed if absent is None else absent | failed, marked(steps, failed)
     if layers.bank is not None and state.innovations is not None:
-        steps = beside(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
+        steps = append_copies(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
     # A copy: the weights may be the state's own memory, which the next row changes.
     log_weights = layers.rule.log_weights(state.meta).clone()
     if absent is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.input_checks import missing_rows
-from gp_ensembles.engine.predictions import flatten, unsound
+from gp_ensembles.engine.predictions import flatten, invalid_rows
 from gp_ensembles.engine.runner import Runner
 from gp_ensembles.engine.runners import CompactRunner
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -110,7 +110,7 @@ def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> Numerica
             return ExpertFailureError(name, places, row, f"{reason}{_mend(expert)}")
         parts.append(part)
         start += expert.num_experts
-    silent = [*ensemble.layers.guests, *block.out]
+    silent = [*ensemble.layers.external_models, *block.out]
     steps = flatten(parts)
     illegal = _illegal(steps, block.y, silent, block.alive)
     if bool(illegal.any()):
@@ -180,7 +180,7 @@ def _illegal(steps: Predictions, y: Tensor, silent: Sequence[int], alive: Tensor
     """Which predictions (M, B) are none, or say of a target what is no density."""
     illegal = ~(steps.log_prob < torch.inf) & ~missing_rows(y)
     illegal[list(silent)] = False  # NaN means that they are absent
-    wrong = unsound(steps, silent, alive)
+    wrong = invalid_rows(steps, silent, alive)
     return illegal if wrong is None else illegal | wrong
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
-from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, flatten, unsound
+from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, flatten, invalid_rows
 from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.engine.weighing import innovate, weigh, within_reach
 from gp_ensembles.experts.base import BoundExpert
@@ -45,7 +45,7 @@ class FixedBlock:
 
     Args:
         ensemble: The ensemble.
-        state: Its state, without guests; changed in place.
+        state: Its state, without external models; changed in place.
         num_rows: Length B.
         has_gaps: Whether targets may be missing.
         progress: Shared by all blocks of a stream.
@@ -53,7 +53,7 @@ class FixedBlock:
     Attributes:
         X: Where the inputs go, shape (B, D).
         y: Where the targets go, shape (B,).
-        said: What was said before each target, for :meth:`predictions`, shape (R, B).
+        predicted: What was said before each target, for :meth:`predictions`, shape (R, B).
     """
 
     y: Tensor
@@ -68,23 +68,23 @@ class FixedBlock:
         self._state, self._has_gaps, self._progress = state, has_gaps, progress
         self._kind: type[Predictions] = StepPredictions
         self.X, self.y = like.new_zeros(num_rows, ensemble.num_inputs), like.new_zeros(num_rows)
-        self.said: Tensor = torch.empty_like(self._run()[1])
+        self.predicted: Tensor = torch.empty_like(self._run()[1])
 
     @torch.no_grad()
     def run(self) -> None:
         """Predict the block and, unless it or one before it is left to the host, learn it."""
-        fine, said, *learned = self._run()
+        fine, predicted, *learned = self._run()
         keep = fine & ~self._progress.stopped
         self._learn(iter(learned), keep)
         self._progress.num_done.add_(keep)
         self._progress.stopped.logical_or_(~fine)
-        self.said.copy_(said)
+        self.predicted.copy_(predicted)
 
-    def predictions(self, said: Tensor) -> EnsemblePredictions:
+    def predictions(self, predicted: Tensor) -> EnsemblePredictions:
         """Predictions of N rows from what was said before their targets, (R, N)."""
         num = len(self._state.meta.log_weights)
-        mean, variance, log_prob = said[:3]
-        log_weights, *steps = said[3:].split(num)
+        mean, variance, log_prob = predicted[:3]
+        log_weights, *steps = predicted[3:].split(num)
         return EnsemblePredictions(mean, variance, log_prob, log_weights, self._kind(*steps), self._responses)
 
     @torch.no_grad()
@@ -97,8 +97,8 @@ class FixedBlock:
 
     def _one(self, X: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         with assuming() as asked:
-            rest, said, *learned = self._block(X, y, *tensors)
-        return torch.stack([rest, *asked]).all(), said, *learned
+            rest, predicted, *learned = self._block(X, y, *tensors)
+        return torch.stack([rest, *asked]).all(), predicted, *learned
 
     def _block(self, X: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         layers, state = self._layers, with_tensors(self._state, iter(tensors))
@@ -113,22 +113,22 @@ class FixedBlock:
             parts.append(part)
             learned += taught
         own = flatten(parts)
-        unsound(own)  # asks
+        invalid_rows(own)  # asks
         missing = y.isnan() if self._has_gaps else None
         innovations, steps = innovate(layers, state.innovations, own, y, None, missing, None)
         meta, output = weigh(layers.rule, state.meta, steps.log_prob, None, missing)
-        said = assemble(steps, output.log_weights, output.log_prob)
-        fine = self._fine(said, y)
+        predicted = assemble(steps, output.log_weights, output.log_prob)
+        fine = self._fine(predicted, y)
         self._kind = type(steps)
-        rows = torch.cat([torch.stack(list(said[:3])), said.log_weights, *steps])
+        rows = torch.cat([torch.stack(list(predicted[:3])), predicted.log_weights, *steps])
         learned += [*meta, *(innovations or ()), *([] if history is None else [history])]
         return fine, rows, *learned
 
-    def _fine(self, said: EnsemblePredictions, y: Tensor) -> Tensor:
+    def _fine(self, predicted: EnsemblePredictions, y: Tensor) -> Tensor:
         """Whether all targets are possible and none is an outlier."""
-        fine = (said.log_prob.isfinite() | y.isnan()).all()
+        fine = (predicted.log_prob.isfinite() | y.isnan()).all()
         if self._layers.outlier_threshold is not None:
-            far = (y - said.mean).abs() > self._layers.outlier_threshold * said.variance.sqrt()
+            far = (y - predicted.mean).abs() > self._layers.outlier_threshold * predicted.variance.sqrt()
             fine = fine & ~far.any()
         return fine
 

@@ -86,11 +86,11 @@ def add_experts(
     innovations = None
     if layers.bank is not None and before.innovations is not None:
         innovations = layers.bank.grow(before.innovations, num_new)
-    guests = enlarged.init_guests(meta.log_weights)
-    if guests is not None and before.guests is not None:
-        guests[:, : before.guests.shape[1]] = before.guests
+    external_models = enlarged.init_external_counts(meta.log_weights)
+    if external_models is not None and before.external_models is not None:
+        external_models[:, : before.external_models.shape[1]] = before.external_models
     quarantine = grown(before.quarantine, num_new)
-    after = EnsembleState((*before.experts, *states), meta, innovations, before.history, guests, quarantine)
+    after = EnsembleState((*before.experts, *states), meta, innovations, before.history, external_models, quarantine)
     return OnlineEnsemble(enlarged, after, online.block_size)
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.guest_tally import count_row
-from gp_ensembles.engine.row_lanes import LinearObjects, RowLanes, is_linear
+from gp_ensembles.engine.external_counts import count_row
+from gp_ensembles.engine.row_batches import LinearObjects, RowBatches, is_linear
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.one_row import RowExpert, row_expert
@@ -50,14 +50,14 @@ class StagedRow(NamedTuple):
         weighed: What the rule makes of the target.
         y: The target.
         innovations: Sizes of errors, sums of the autoregression and errors after it.
-        guests: What is counted of models from outside after it, (9, G).
+        external_models: What is counted of external models after it, (9, G).
     """
 
     mixture: RowMixture
     weighed: WeighedRow
     y: float
     innovations: tuple[Numbers, Numbers, Numbers]
-    guests: Numbers
+    external_models: Numbers
 
 
 @final
@@ -66,9 +66,9 @@ class RowEnsemble:
 
     Args:
         ensemble: The ensemble.
-        state: Its state, changed in place by :meth:`commit`, and whole after :meth:`settle`.
+        state: Its state, changed in place by :meth:`commit`, and whole after :meth:`flush`.
         rule: What weighs the experts.
-        lanes: Its linear experts.
+        batches: Its linear experts.
         others: Its other expert objects, each with the places of its experts.
     """
 
@@ -77,13 +77,13 @@ class RowEnsemble:
         ensemble: Ensemble,
         state: EnsembleState,
         rule: RowRule,
-        lanes: RowLanes,
+        batches: RowBatches,
         others: Sequence[tuple[slice, RowExpert]],
     ) -> None:
         layers, innovations = ensemble.layers, state.innovations
         assert layers.bank is not None
         assert innovations is not None
-        self._rule, self._models, self._lanes, self._others = rule, layers.bank.row_models, lanes, tuple(others)
+        self._rule, self._models, self._batches, self._others = rule, layers.bank.row_models, batches, tuple(others)
         self.degrees_of_freedom: NDArray[Any] = np.tile([math.inf, *self._models.df[:, 0]], len(ensemble.expert_names))
         self._threshold = math.inf if layers.outlier_threshold is None else layers.outlier_threshold
         self._innovations = tuple(part.numpy() for part in innovations)
@@ -93,8 +93,8 @@ class RowEnsemble:
         self._lags = len(self._history) - np.array(lags, dtype=np.int64)
         self._inputs = np.empty(ensemble.num_inputs + len(lags))
         self._mean, self._variance = (np.empty(len(ensemble.expert_names)) for _ in range(2))
-        self._guests = np.array(layers.guests, dtype=np.int64)
-        self._tally = np.empty((9, 0)) if state.guests is None else state.guests.numpy()
+        self._external_models = np.array(layers.external_models, dtype=np.int64)
+        self._tally = np.empty((9, 0)) if state.external_models is None else state.external_models.numpy()
 
     @classmethod
     def of(
@@ -102,7 +102,7 @@ class RowEnsemble:
         ensemble: Ensemble,
         bound: Sequence[BoundExpert],
         state: EnsembleState,
-        twins: Sequence[tuple[tuple[int, ...], Tensor]],
+        shared_bases: Sequence[tuple[tuple[int, ...], Tensor]],
     ) -> "RowEnsemble | None":
         """The same for an ensemble; ``None`` for one that blocks are made for.
 
@@ -114,7 +114,7 @@ class RowEnsemble:
             ensemble: The ensemble.
             bound: Its bound experts.
             state: Its state.
-            twins: Expert objects that are run together, and their states in one tensor.
+            shared_bases: Expert objects that are run together, and their states in one tensor.
         """
         layers, like = ensemble.layers, state.meta.log_weights
         if like.dtype != torch.float64 or like.device.type != "cpu" or layers.bank is None or state.innovations is None:
@@ -125,8 +125,8 @@ class RowEnsemble:
         if rule is None:
             return None
         starts = np.cumsum([0, *(expert.num_experts for expert in ensemble.experts)]).tolist()
-        joined = {places[0]: (places, moments) for places, moments in twins}
-        taken = {place for places, _ in twins for place in places}
+        joined = {places[0]: (places, moments) for places, moments in shared_bases}
+        taken = {place for places, _ in shared_bases for place in places}
         objects: list[LinearObjects] = []
         others: list[tuple[slice, RowExpert]] = []
         for number, (b, part) in enumerate(zip(bound, state.experts, strict=True)):
@@ -141,7 +141,7 @@ class RowEnsemble:
                 if other is None:
                     return None
                 others.append((slice(starts[number], starts[number + 1]), other))
-        return cls(ensemble, state, rule, RowLanes(objects, bound, state.experts), others) if objects else None
+        return cls(ensemble, state, rule, RowBatches(objects, bound, state.experts), others) if objects else None
 
     def predict(self, x: Numbers) -> RowMixture | None:
         """The mixture of a row x (D,) that comes next; ``None`` where an expert says nothing of it."""
@@ -178,29 +178,29 @@ class RowEnsemble:
         if weighed is None or not _is_usual(weighed.log_weights, means, variances, variance, y, self._threshold):
             return None
         tally = self._tally
-        if len(self._guests):
-            weights = np.exp(weighed.log_weights).reshape(means.shape)[self._guests].sum(1)
-            tally = count_row(tally, log_prob[self._guests, 0], weights, weighed.log_prob)
+        if len(self._external_models):
+            weights = np.exp(weighed.log_weights).reshape(means.shape)[self._external_models].sum(1)
+            tally = count_row(tally, log_prob[self._external_models, 0], weights, weighed.log_prob)
         mixture = RowMixture(weighed.log_weights, means, variances)
         return StagedRow(mixture, weighed, y, (sizes, sums, errors), tally)
 
     def commit(self, row: StagedRow) -> None:
         """Learn the row that was staged last."""
-        self._lanes.learn(row.y)
+        self._batches.learn(row.y)
         for _, other in self._others:
             other.learn(row.y)
         self._rule.commit(row.weighed)
         for old, new in zip(self._innovations, row.innovations, strict=False):
             old[...] = new
         self._innovations[3][...] = 0.0
-        self._tally[...] = row.guests
+        self._tally[...] = row.external_models
         if self._reach is not None:
             self._history[:-1] = self._history[1:]
             self._history[-1] = min(max(row.y, self._reach[0]), self._reach[1])
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Make the state whole, for all that reads or changes it elsewhere."""
-        self._lanes.settle()
+        self._batches.flush()
         for _, other in self._others:
             other.forget()
 
@@ -210,13 +210,16 @@ class RowEnsemble:
         self._inputs[:num_inputs] = x
         if len(self._lags):
             self._inputs[num_inputs:] = self._history[self._lags]
-        self._lanes.look(self._inputs)
-        self._mean[self._lanes.experts], self._variance[self._lanes.experts] = self._lanes.mean, self._lanes.variance
+        self._batches.look(self._inputs)
+        self._mean[self._batches.experts], self._variance[self._batches.experts] = (
+            self._batches.mean,
+            self._batches.variance,
+        )
         for places, other in self._others:
-            said = other.predict(self._inputs)
-            if said is None:
+            predicted = other.predict(self._inputs)
+            if predicted is None:
                 return False
-            self._mean[places], self._variance[places] = said
+            self._mean[places], self._variance[places] = predicted
         return True
 
 

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture
+from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.bound import BoundEnsemble
 from gp_ensembles.engine.ensemble import (
     Ensemble,
     evaluate,
     predict_mixture,
 )
+from gp_ensembles.engine.external_counts import next_weights
 from gp_ensembles.engine.failures import Block, ExpertFailureError, explain
-from gp_ensembles.engine.guest_tally import next_weights
 from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, missing_rows
 from gp_ensembles.engine.interrupts import uninterrupted
 from gp_ensembles.engine.loading import check_shapes
 from gp_ensembles.engine.one_row import RowEnsemble
-from gp_ensembles.engine.pace import Pace
 from gp_ensembles.engine.predictions import (
     AnyMixture,
     EnsemblePredictions,
@@ -36,12 +36,12 @@ from gp_ensembles.engine.quarantine import (
     weights_without,
 )
 from gp_ensembles.engine.recorded import CannotRecordError, Recording, observe_recorded
+from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.engine.runner import Runner
 from gp_ensembles.engine.runners import CompactRunner, SilentRunner, scatter
+from gp_ensembles.engine.shared_basis import RunnerBatches, SharedBasisBatch, find_shared_bases, lay_together
 from gp_ensembles.engine.sizes import check_answers_fit, check_states_fit, usual_block_size
-from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, way_back
-from gp_ensembles.engine.turns import Turns, in_turns
-from gp_ensembles.engine.twins import Lanes, Twins, find_twins, lay_together
+from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, snapshot
 from gp_ensembles.engine.watch import Watch
 from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.filters.states import (
@@ -62,10 +62,10 @@ from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 
 _WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
-_USUAL = Pace()
+_USUAL = RowTiming()
 
 
-@in_turns(learning=["observe"], reading=["predict", "condition_on", "state", "log_weights"])
+@guarded(writes=["observe"], reads=["predict", "condition_on", "state", "log_weights"])
 class OnlineEnsemble(nn.Module):
     """An ensemble and its state: learns from blocks of any length, predicts, saves and loads.
 
@@ -99,7 +99,7 @@ class OnlineEnsemble(nn.Module):
 
     def __init__(self, ensemble: Ensemble, state: EnsembleState | None = None, block_size: int | None = None) -> None:
         super().__init__()
-        self.turns: Turns = Turns()
+        self.access: AccessLock = AccessLock()
         if block_size is not None and block_size < 1:
             raise ValueError(f"block_size must be positive, got {block_size}")
         check_made("ensemble", ensemble, Ensemble, "Ensemble([expert], FixedShare())")
@@ -113,7 +113,7 @@ class OnlineEnsemble(nn.Module):
         self._kinds = tuple(type(part) for part in start.experts)
         if start.quarantine is None:
             start = start._replace(quarantine=init_quarantine(len(ensemble.expert_names), start.meta.num_seen.device))
-        self._has_layers = start.innovations is not None, start.history is not None, start.guests is not None
+        self._has_layers = start.innovations is not None, start.history is not None, start.external_models is not None
         for name, value in named_tensors(start):
             self.register_buffer(name, value.detach().clone())
         self._lay_together()
@@ -135,9 +135,9 @@ class OnlineEnsemble(nn.Module):
             innovations = InnovationState(*(self._buffer(f"innovations_{field}") for field in InnovationState._fields))
         if self._has_layers[1]:
             history = self._buffer("history")
-        guests = self._buffer("guests") if self._has_layers[2] else None
+        external_models = self._buffer("external_models") if self._has_layers[2] else None
         quarantine = Quarantine(*(self._buffer(f"quarantine_{field}") for field in Quarantine._fields))
-        return EnsembleState(tuple(experts), meta, innovations, history, guests, quarantine)
+        return EnsembleState(tuple(experts), meta, innovations, history, external_models, quarantine)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -148,13 +148,13 @@ class OnlineEnsemble(nn.Module):
     def log_weights(self) -> Tensor:
         """Log weights in force for the next target, shape (M,); none for experts in quarantine.
 
-        Nor for guests that were absent from the last row.
+        Nor for external models that were absent from the last row.
         """
         layers, state = self.ensemble.layers, self.state
         log_weights = weights_without(layers.rule.log_weights(state.meta), state.quarantine, layers.num_copies)
-        if state.guests is None:
+        if state.external_models is None:
             return log_weights
-        return next_weights(log_weights, state.guests, layers.guests, layers.num_copies)
+        return next_weights(log_weights, state.external_models, layers.external_models, layers.num_copies)
 
     @property
     def failures(self) -> tuple[QuarantineReport, ...]:
@@ -164,7 +164,7 @@ class OnlineEnsemble(nn.Module):
         return quarantine_reports(quarantine, self.ensemble.expert_names)
 
     @torch.no_grad()
-    def observe(self, X: Tensor, y: Tensor, pace: Pace | None = None) -> EnsemblePredictions:
+    def observe(self, X: Tensor, y: Tensor, timing: RowTiming | None = None) -> EnsemblePredictions:
         """Predict each target, then learn it; a rejected call leaves everything as it was.
 
         So does an interruption by Ctrl-C, save for one that comes while a block that is the whole call is being
@@ -176,7 +176,7 @@ class OnlineEnsemble(nn.Module):
         Args:
             X: Inputs in the order of time, shape (N, D).
             y: Targets, shape (N,); NaN where a target was not observed.
-            pace: Time between the rows, and their further noise; ``None`` for one step each and none.
+            timing: Time between the rows, and their further noise; ``None`` for one step each and none.
 
         Returns:
             Predictions made before each target.
@@ -190,37 +190,37 @@ class OnlineEnsemble(nn.Module):
                 and the row of this call.
         """
         bound = self._bind()
-        bound.settle()
+        bound.flush()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         check_answers_fit(X, self.ensemble.num_experts)
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in bound.checkers:
             expert.check_targets(y)
-        pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
+        timing = RowTiming() if timing is None else timing.checked(X, self.ensemble.is_real)
         if len(X) and self._recording() is not None:
-            return self._observe_recorded(X, y, has_gaps, pace)
-        return self._observe_watched(X, y, has_gaps, pace)
+            return self._observe_recorded(X, y, has_gaps, timing)
+        return self._observe_watched(X, y, has_gaps, timing)
 
-    def _observe_watched(self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace) -> EnsemblePredictions:
+    def _observe_watched(self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming) -> EnsemblePredictions:
         """Rows that were checked, with a look at whoever fails; all or none."""
         bound, first = self._bind(), None
         if not bound.out:
             try:
-                return self._observe_rows(X, y, has_gaps, pace, bound)
+                return self._observe_rows(X, y, has_gaps, timing, bound)
             except ExpertFailureError as failure:
                 first = failure
         watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._read_anew)
-        return watch.observe(X, y, has_gaps, pace, first)
+        return watch.observe(X, y, has_gaps, timing, first)
 
-    def _observe_recorded(self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace) -> EnsemblePredictions:
+    def _observe_recorded(self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming) -> EnsemblePredictions:
         """The same from recorded blocks."""
 
-        def by_host(rows: Tensor, targets: Tensor, part: Pace) -> EnsemblePredictions:
+        def by_host(rows: Tensor, targets: Tensor, part: RowTiming) -> EnsemblePredictions:
             return self._observe_watched(rows, targets, has_gaps and bool(targets.isnan().any()), part)
 
-        restore = way_back(self.state, X.shape[0])
+        restore = snapshot(self.state, X.shape[0])
         try:
-            return observe_recorded(self._recording, by_host, X, y, pace, self.block_size, has_gaps)
+            return observe_recorded(self._recording, by_host, X, y, timing, self.block_size, has_gaps)
         except BaseException as error:
             with uninterrupted():
                 restore()
@@ -228,7 +228,7 @@ class OnlineEnsemble(nn.Module):
             if not isinstance(error, CannotRecordError):
                 raise
             self.why_eager = str(error)
-            return self._observe_watched(X, y, has_gaps, pace)
+            return self._observe_watched(X, y, has_gaps, timing)
 
     def _recording(self) -> Recording | None:
         """The blocks that are recorded; ``None`` where there are none, or an expert is out."""
@@ -244,23 +244,27 @@ class OnlineEnsemble(nn.Module):
         return bound.recording
 
     def _observe_rows(
-        self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace, bound: BoundEnsemble | None = None
+        self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming, bound: BoundEnsemble | None = None
     ) -> EnsemblePredictions:
         """Rows that were checked, with those experts that are in."""
         bound = self._bind() if bound is None else bound
-        size = min([self.block_size, *bound.limits]) if pace.steps is None else self._block_of(pace.steps, bound.limits)
+        size = (
+            min([self.block_size, *bound.limits])
+            if timing.steps is None
+            else self._block_of(timing.steps, bound.limits)
+        )
         if X.shape[0] <= size and not bound.out:
-            return self._observe_block(bound, bound.lanes, X, y, has_gaps, pace=pace)
-        restore = way_back(self.state, X.shape[0])
+            return self._observe_block(bound, bound.batches, X, y, has_gaps, timing=timing)
+        restore = snapshot(self.state, X.shape[0])
         try:
-            return self._observe_blocks(bound, X, y, has_gaps, size, pace)
+            return self._observe_blocks(bound, X, y, has_gaps, size, timing)
         except BaseException:
             with uninterrupted():
                 restore()
             raise
 
     @torch.no_grad()
-    def predict(self, X: Tensor, pace: Pace | None = None) -> AnyMixture:
+    def predict(self, X: Tensor, timing: RowTiming | None = None) -> AnyMixture:
         """Predict one step ahead at each row of X (N, D) on its own, or by its pace; learns nothing.
 
         Experts whose numbers overflow at a row have no weight there.
@@ -271,12 +275,12 @@ class OnlineEnsemble(nn.Module):
             NumericalError: If no expert that has weight predicts a row; names it.
         """
         bound = self._bind()
-        bound.settle()
+        bound.flush()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
-        pace = Pace() if pace is None else pace.checked(X, self.ensemble.is_real)
+        timing = RowTiming() if timing is None else timing.checked(X, self.ensemble.is_real)
         parts: list[AnyMixture] = []
-        for rows, part in pace.alike(X.shape[0], _PREDICT_ROWS):
+        for rows, part in timing.alike(X.shape[0], _PREDICT_ROWS):
             experts = bound.experts if part.steps is None else [b.uneven(part.steps[:1]) for b in bound.experts]
             known = layers, experts, state
             parts.append(predict_mixture(*known, X[rows], part.extra, out=bound.out, first_row=rows.start))
@@ -301,22 +305,22 @@ class OnlineEnsemble(nn.Module):
     def _observe_block(
         self,
         bound: BoundEnsemble,
-        lanes: Lanes,
+        batches: RunnerBatches,
         X: Tensor,
         y: Tensor,
         has_gaps: bool,
         alive: Tensor | None = None,
         first_row: int = 0,
-        pace: Pace = _USUAL,
+        timing: RowTiming = _USUAL,
     ) -> EnsemblePredictions:
-        if pace.steps is not None:
-            lanes = lanes.uneven(pace.steps)
+        if timing.steps is not None:
+            batches = batches.uneven(timing.steps)
 
         def stage(inputs: Tensor, targets: Tensor, root: Tensor | None) -> Predictions:
             features = evaluate(bound.experts, inputs)
             if root is not None:
                 features, targets = [Phi * root.unsqueeze(-1) for Phi in features], targets * root
-            return lanes.stage(bound.latent_group, features, targets, has_gaps, pace.extra)
+            return batches.stage(bound.latent_group, features, targets, has_gaps, timing.extra)
 
         missing = missing_rows(y) if has_gaps else None
         try:
@@ -324,27 +328,27 @@ class OnlineEnsemble(nn.Module):
                 self.ensemble.layers, bound.state, X, y, stage, missing=missing, alive=alive, out=bound.out
             )
         except NumericalError as error:
-            runners = [lanes.single(number) for number in range(len(bound.experts))]
+            runners = [batches.single(number) for number in range(len(bound.experts))]
             block = Block(
                 bound.experts, bound.state.experts, runners, alive, bound.out, bound.inputs(X, y), y, first_row
             )
             raise explain(error, self.ensemble, block) from error
         after = bound.state._replace(
-            meta=done.meta, innovations=done.innovations, history=done.history, guests=done.guests
+            meta=done.meta, innovations=done.innovations, history=done.history, external_models=done.external_models
         )
         with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
-            lanes.commit()
+            batches.commit()
             for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
                 if new is not old:
                     old.copy_(new)
         return done.predictions._replace(responses=bound.responses) if bound.responses else done.predictions
 
     def _observe_blocks(
-        self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int, pace: Pace
+        self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int, timing: RowTiming
     ) -> EnsemblePredictions:
-        lanes = bound.lanes
+        batches = bound.batches
         runners = self._without(self._out_mask(bound), bound)
-        lanes = lanes.replaced(runners)
+        batches = batches.replaced(runners)
         alive: Tensor | None = None
         num_dead = 0
         blocks = []
@@ -354,10 +358,10 @@ class OnlineEnsemble(nn.Module):
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
                 scatter(runners)
                 runners = self._without(dead | self._out_mask(bound), bound)
-                lanes = bound.lanes.replaced(runners)
+                batches = bound.batches.replaced(runners)
             gaps = has_gaps and bool(torch.isnan(targets).any())
-            part = pace.rows(slice(number * size, number * size + rows.shape[0]))
-            blocks.append(self._observe_block(bound, lanes, rows, targets, gaps, alive, number * size, part))
+            part = timing.rows(slice(number * size, number * size + rows.shape[0]))
+            blocks.append(self._observe_block(bound, batches, rows, targets, gaps, alive, number * size, part))
         scatter(runners)
         return concatenate_predictions(blocks)
 
@@ -408,7 +412,7 @@ class OnlineEnsemble(nn.Module):
             if kind in (WindowState, ExternalState, StructuralState, RefittedState)
         }
         if self._has_layers[2]:
-            kept["guests"] = self._buffer("guests")
+            kept["external_models"] = self._buffer("external_models")
         self._read_anew()  # blocks were recorded where the state was
         self.why_eager = None
         super()._apply(fn, *arguments)  # type: ignore[no-untyped-call]
@@ -421,7 +425,7 @@ class OnlineEnsemble(nn.Module):
     def _settle(self, *_: object) -> None:
         """Make the state whole after rows by themselves, before it is read, saved, copied or replaced."""
         if self._bound_ensemble is not None:
-            self._bound_ensemble.settle()
+            self._bound_ensemble.flush()
 
     def _read_anew(self) -> None:
         """Forget what was read of hyperparameters and state."""
@@ -431,18 +435,18 @@ class OnlineEnsemble(nn.Module):
     def _bind(self) -> BoundEnsemble:
         if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
             self._settle()
-            twins = self._lay_together()  # elsewhere since the state was moved to another device
+            shared_bases = self._lay_together()  # elsewhere since the state was moved to another device
             with torch.no_grad():  # covariances round otherwise where gradients are kept
-                self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, twins)
+                self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, shared_bases)
         return self._bound_ensemble
 
-    def _lay_together(self) -> list[Twins]:
+    def _lay_together(self) -> list[SharedBasisBatch]:
         """Bring the states of experts that are run together side by side in memory, if they are not."""
-        twins = []
-        for places in find_twins(self.ensemble.experts, self._kinds):
+        shared_bases = []
+        for places in find_shared_bases(self.ensemble.experts, self._kinds):
             names = [f"expert_{place}_moments" for place in places]
-            twins.append(Twins(places, lay_together(self._buffers, names)))
-        return twins
+            shared_bases.append(SharedBasisBatch(places, lay_together(self._buffers, names)))
+        return shared_bases
 
     @property
     def device(self) -> torch.device:

@@ -77,7 +77,7 @@ def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Res
     return Mixture(log_weights, mean, variance) if df is None else StudentTMixture(log_weights, mean, variance, df)
 
 
-def unsound(steps: Predictions, silent: Sequence[int] = (), alive: Tensor | None = None) -> Tensor | None:
+def invalid_rows(steps: Predictions, silent: Sequence[int] = (), alive: Tensor | None = None) -> Tensor | None:
     """Which predictions are none, (M, B): a mean that is not finite, or a variance that is no positive number.
 
     Under a likelihood that is not Gaussian a variance may be infinite or zero: exponentials soon overflow.

@@ -1,7 +1,7 @@
 r"""Experts that failed are kept out for a while: the others share their weight, and they return from their priors.
 
 An expert whose predictive variance has vanished, or whose numbers overflow, says nothing that can be weighed. It
-sleeps, as a model from outside does that has no answer (see :mod:`~gp_ensembles.engine.absence`): to the rule its
+sleeps, as an external model does that has no answer (see :mod:`~gp_ensembles.engine.absence`): to the rule its
 density is the mixture's, so that it neither gains nor loses. Its state becomes its prior at once. It is in again after
 ``QUARANTINE_ROWS`` rows, after twice as many when it has failed a second time, and so on.
 """

@@ -11,8 +11,8 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.fixed_block import FixedBlock, Progress, with_tensors
 from gp_ensembles.engine.fixed_size import check_fixed_size
-from gp_ensembles.engine.pace import Pace
 from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_predictions
+from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.engine.state import EnsembleState, named_tensors
 
 _AHEAD = 32  # blocks that are queued before the host asks how they went
@@ -109,16 +109,16 @@ class Recording:
         length, progress = len(block.fixed.y), self._progress
         progress.stopped.zero_()
         progress.num_done.zero_()
-        said = block.fixed.said.new_empty(len(block.fixed.said), queued * length)
+        predicted = block.fixed.predicted.new_empty(len(block.fixed.predicted), queued * length)
         for first in range(0, queued * length, length):
             here = slice(first, first + length)
             block.fixed.X.copy_(X[here])
             block.fixed.y.copy_(y[here])
             block.run()
-            said[:, here].copy_(block.fixed.said)
+            predicted[:, here].copy_(block.fixed.predicted)
         num_done = int(progress.num_done)  # the only wait
         if num_done:
-            parts.append(block.fixed.predictions(said[:, : num_done * length]))
+            parts.append(block.fixed.predictions(predicted[:, : num_done * length]))
         return num_done
 
     def _block(self, length: int, has_gaps: bool) -> "_RecordedBlock":
@@ -131,10 +131,10 @@ class Recording:
 
 def observe_recorded(
     recording: Callable[[], Recording | None],
-    by_host: Callable[[Tensor, Tensor, Pace], EnsemblePredictions],
+    by_host: Callable[[Tensor, Tensor, RowTiming], EnsemblePredictions],
     X: Tensor,
     y: Tensor,
-    pace: Pace,
+    timing: RowTiming,
     block_size: int,
     has_gaps: bool,
 ) -> EnsemblePredictions:
@@ -145,11 +145,11 @@ def observe_recorded(
         by_host: Learns some rows.
         X: Inputs, shape (N, D), N positive.
         y: Targets, shape (N,).
-        pace: Time between the rows, and their further noise.
+        timing: Time between the rows, and their further noise.
         block_size: Rows that the host learns before the blocks go on.
         has_gaps: Whether a target is missing.
     """
-    parts, row, unusual = list[EnsemblePredictions](), 0, pace.unusual()
+    parts, row, unusual = list[EnsemblePredictions](), 0, timing.unusual()
     while row < len(y):
         place = bisect_left(unusual, row)
         stop = unusual[place] if place < len(unusual) else len(y)
@@ -161,7 +161,7 @@ def observe_recorded(
             if row == stop:
                 continue
         here = slice(row, row + block_size)
-        parts.append(by_host(X[here], y[here], pace.rows(here)))
+        parts.append(by_host(X[here], y[here], timing.rows(here)))
         row += len(parts[-1].mean)
     return concatenate_predictions(parts)
 

@@ -151,7 +151,7 @@ class WindowRunner(Runner):
 
 
 class ExternalRunner(Runner):
-    """Rows of a model from outside, written in place."""
+    """Rows of an external model, written in place."""
 
     def __init__(self, bound: BoundExternal, state: ExternalState) -> None:
         self._bound = bound

@@ -9,9 +9,9 @@ from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.refitted import RefittedExpert
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.filters.stream import choose_block_size
-from gp_ensembles.numerics.room import check_room
+from gp_ensembles.numerics.memory import check_memory
 
-_LONGER_BLOCK = 256  # what a window solves for and a model from outside is asked for at once
+_LONGER_BLOCK = 256  # what a window solves for and an external model is asked for at once
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
 _MANY_ROWS, _FIELDS = 10_000, 10  # rows from which room is asked for, and numbers kept of each of their predictions
 _COPIES = 2  # states as they are, and as they were: while they are made, and for the way back
@@ -28,7 +28,7 @@ def usual_block_size(experts: Sequence[Expert]) -> int:
 
 
 def state_bytes(experts: Sequence[Expert], like: Tensor) -> int:
-    """What the states of experts take in numbers like those of a tensor; trees and models from outside are left out.
+    """What the states of experts take in numbers like those of a tensor; trees and external models are left out.
 
     Example:
         >>> import torch
@@ -63,7 +63,7 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -
         f"which are there twice, and blocks of {block_size} rows)"
     )
     mend = "take fewer experts or features, float32, or the device cpu"
-    check_room(_COPIES * states + block, like.device, what, mend)
+    check_memory(_COPIES * states + block, like.device, what, mend)
 
 
 def check_answers_fit(X: Tensor, num_experts: int) -> None:
@@ -74,7 +74,7 @@ def check_answers_fit(X: Tensor, num_experts: int) -> None:
     """
     if X.shape[0] > _MANY_ROWS:
         what = f"what {num_experts} predictions say of {X.shape[0]} rows"
-        check_room(X.shape[0] * num_experts * X.element_size() * _FIELDS, X.device, what, "give the rows in parts")
+        check_memory(X.shape[0] * num_experts * X.element_size() * _FIELDS, X.device, what, "give the rows in parts")
 
 
 def _state_bytes(expert: Expert, each: int) -> int:

@@ -21,8 +21,8 @@ class EnsembleState(NamedTuple):
         meta: State of the weight rule.
         innovations: State of the innovation models; ``None`` where there are none.
         history: Last targets, gaps filled, shape (L,); ``None`` where no target is remembered.
-        guests: What is counted of each of G models from outside, a
-            :class:`~gp_ensembles.engine.guest_tally.GuestTally` in one tensor, shape (9, G); ``None`` for none.
+        external_models: What is counted of each of G external models, a
+            :class:`~gp_ensembles.engine.external_counts.ExternalCounts` in one tensor, shape (9, G); ``None`` for none.
         quarantine: What is known of experts that have failed; ``None`` if nobody looks after them.
     """
 
@@ -30,7 +30,7 @@ class EnsembleState(NamedTuple):
     meta: MetaState
     innovations: InnovationState | None = None
     history: Tensor | None = None
-    guests: Tensor | None = None
+    external_models: Tensor | None = None
     quarantine: Quarantine | None = None
 
     def __repr__(self) -> str:
@@ -54,11 +54,11 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
         named += [(f"innovations_{field}", value) for field, value in state.innovations._asdict().items()]
     if state.quarantine is not None:
         named += [(f"quarantine_{field}", value) for field, value in state.quarantine._asdict().items()]
-    further = (("history", state.history), ("guests", state.guests))
-    return [*named, *((name, value) for name, value in further if value is not None)]
+    extra_experts = (("history", state.history), ("external_models", state.external_models))
+    return [*named, *((name, value) for name, value in extra_experts if value is not None)]
 
 
-def way_back(state: EnsembleState, num_rows: int) -> Callable[[], None]:
+def snapshot(state: EnsembleState, num_rows: int) -> Callable[[], None]:
     """What makes a state as it is now again, in place, after at most ``num_rows`` rows were learned.
 
     All is copied but long windows that only append these rows: of them it is enough to know where they ended.

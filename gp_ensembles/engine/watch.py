@@ -9,14 +9,14 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.failures import ExpertFailureError, Shared
 from gp_ensembles.engine.interrupts import uninterrupted
-from gp_ensembles.engine.pace import Pace
 from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_predictions
 from gp_ensembles.engine.quarantine import Quarantine, let_in_, next_return, places_out, shut_out_
-from gp_ensembles.engine.state import EnsembleState, way_back
+from gp_ensembles.engine.row_timing import RowTiming
+from gp_ensembles.engine.state import EnsembleState, snapshot
 from gp_ensembles.filters.states import FilterState
 from gp_ensembles.numerics.cholesky import NumericalError
 
-Run = Callable[[Tensor, Tensor, bool, Pace], EnsemblePredictions]
+Run = Callable[[Tensor, Tensor, bool, RowTiming], EnsemblePredictions]
 
 
 @final
@@ -37,10 +37,10 @@ class Watch:
         self._read = read
         self._run = run
         self._renew = renew
-        self._begun: list[tuple[Tensor, Tensor]] = []  # of experts that began anew, and as it was before
+        self._prepared: list[tuple[Tensor, Tensor]] = []  # of experts that began anew, and as it was before
 
     def observe(
-        self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace, failure: ExpertFailureError | None
+        self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming, failure: ExpertFailureError | None
     ) -> EnsemblePredictions:
         """Predict and learn rows that were checked; all or none.
 
@@ -48,26 +48,26 @@ class Watch:
             X: Inputs, shape (N, D).
             y: Targets, shape (N,) or (N, O).
             has_gaps: Whether a target is missing.
-            pace: Time between the rows.
+            timing: Time between the rows.
             failure: What became of these rows when they were run as a whole, if they were.
 
         Raises:
             NumericalError: If nobody who has weight would be left, or the weights fail.
         """
-        restore = way_back(self._read(), X.shape[0])
-        self._begun.clear()
+        restore = snapshot(self._read(), X.shape[0])
+        self._prepared.clear()
         try:
-            return self._observe(X, y, has_gaps, pace, failure)
+            return self._observe(X, y, has_gaps, timing, failure)
         except BaseException:
             with uninterrupted():
-                for value, old in reversed(self._begun):  # the way back knows only where long windows ended
+                for value, old in reversed(self._prepared):  # the way back knows only where long windows ended
                     value.copy_(old)
                 restore()
                 self._renew()
             raise
 
     def _observe(
-        self, X: Tensor, y: Tensor, has_gaps: bool, pace: Pace, failure: ExpertFailureError | None
+        self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming, failure: ExpertFailureError | None
     ) -> EnsemblePredictions:
         num_rows, start = X.shape[0], 0
         limit = num_rows if failure is None else failure.row
@@ -80,7 +80,7 @@ class Watch:
             rows, targets = X[start:stop], y[start:stop]
             gaps = has_gaps and bool(torch.isnan(targets).any())
             try:
-                done.append(self._run(rows, targets, gaps, pace.rows(slice(start, stop))))
+                done.append(self._run(rows, targets, gaps, timing.rows(slice(start, stop))))
             except ExpertFailureError as error:
                 failure = error.later(start)  # an earlier row of the same, or one later on
                 limit = failure.row
@@ -112,7 +112,7 @@ class Watch:
         for expert, old in zip(self._ensemble.experts, state.experts, strict=True):
             own = [place - start for place in failure.places if start <= place < start + expert.num_experts]
             if own:
-                self._begun += [(value, value.clone()) for value in old]
+                self._prepared += [(value, value.clone()) for value in old]
                 _begin_anew(old, expert.init(), expert.features.prior_variance.shape, own)
             start += expert.num_experts
         shut_out_(quarantine, failure.places, int(state.meta.num_seen), failure.reason)

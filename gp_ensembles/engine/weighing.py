@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.absence import find_absent, marked, stood_in, stretches, weigh_awake
-from gp_ensembles.engine.guest_tally import count_block
+from gp_ensembles.engine.absence import find_absent, impute_absent, marked, segments, weigh_awake
+from gp_ensembles.engine.external_counts import count_block
 from gp_ensembles.engine.memory import TargetMemory
-from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, assemble_living, unsound
+from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, assemble_living, invalid_rows
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
 from gp_ensembles.innovations import InnovationBank, InnovationPredictions, InnovationState
@@ -32,14 +32,14 @@ class Layers(NamedTuple):
         memory: Past targets as inputs; ``None`` for none.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
-        guests: Places of the experts that may say nothing of a row, see :mod:`~gp_ensembles.engine.absence`.
+        external_models: Places of the experts that may say nothing of a row, see :mod:`~gp_ensembles.engine.absence`.
     """
 
     rule: MetaLearner
     bank: InnovationBank | None = None
     memory: TargetMemory | None = None
     outlier_threshold: float | None = None
-    guests: tuple[int, ...] = ()
+    external_models: tuple[int, ...] = ()
 
     @property
     def num_copies(self) -> int:
@@ -62,7 +62,7 @@ class Weighed(NamedTuple):
     meta: MetaState
     innovations: InnovationState | None
     history: Tensor | None
-    guests: Tensor | None
+    external_models: Tensor | None
     predictions: EnsemblePredictions
 
 
@@ -100,11 +100,11 @@ def run_block(
     """
     y = within_reach(layers, y)
     remembered, share, kept, start = y, None, None, 0
-    silent = (*layers.guests, *out)
+    silent = (*layers.external_models, *out)
     while True:
         history, inputs = with_lags(layers.memory, state.history, X, remembered)
         steps = stage(inputs, y, None if share is None else share.sqrt())
-        failed = unsound(steps, silent, alive)
+        failed = invalid_rows(steps, silent, alive)
         if failed is not None:  # whether there is a target or not
             steps = steps._replace(log_prob=torch.where(failed, torch.nan, steps.log_prob))
             missing = None if missing is None else missing & ~failed.any(0)
@@ -128,10 +128,12 @@ def run_block(
             predictions = predictions._replace(experts=marked(weighed, absent))
         row = _first_outlier(predictions, y, layers.outlier_threshold, start)
         if row is None:
-            guests = state.guests
-            if guests is not None:
-                guests = count_block(guests, layers.guests, layers.num_copies, predictions, share)
-            return Weighed(meta, innovations, history, guests, predictions)
+            external_models = state.external_models
+            if external_models is not None:
+                external_models = count_block(
+                    external_models, layers.external_models, layers.num_copies, predictions, share
+                )
+            return Weighed(meta, innovations, history, external_models, predictions)
         share, remembered = _discount(layers, predictions, y, row, share, remembered)
         kept, start = steps, row + 1
 
@@ -189,7 +191,7 @@ def innovate(
     after, copies = layers.bank.update_block(
         state, steps.mean, steps.variance, y, share=share, missing=missing, dead=dead
     )
-    return after, beside(steps, copies)
+    return after, append_copies(steps, copies)
 
 
 def _innovate_awake(
@@ -203,14 +205,14 @@ def _innovate_awake(
     absent: Tensor,
 ) -> tuple[InnovationState | None, Predictions]:
     """The same where some experts are absent, (M, B): their innovation models learn nothing then, and are so, too."""
-    steps = stood_in(steps, absent)
+    steps = impute_absent(steps, absent)
     if layers.bank is None or state is None:
         return None, steps
     dead = torch.zeros_like(absent[:, 0])
     if alive is not None:
         dead = torch.ones_like(dead).index_fill(0, alive, False)
     parts = []
-    for rows, _ in stretches(absent):
+    for rows, _ in segments(absent):
         part = type(steps)(*(field[:, rows] for field in steps))
         state, copies = layers.bank.update_block(
             state,
@@ -221,9 +223,9 @@ def _innovate_awake(
             missing=None if missing is None else missing[rows],
             dead=dead | absent[:, rows.start],
         )
-        parts.append(beside(part, copies))
+        parts.append(append_copies(part, copies))
     whole = concatenate_steps(parts)
-    return state, stood_in(whole, absent.repeat_interleave(layers.num_copies, 0))
+    return state, impute_absent(whole, absent.repeat_interleave(layers.num_copies, 0))
 
 
 def _weigh_awake(
@@ -236,7 +238,7 @@ def _weigh_awake(
 ) -> tuple[MetaState, MetaOutput]:
     """The rule where some predictions are absent, (M K, B): row by row there, and in blocks in between."""
     outputs = []
-    for rows, anyone in stretches(absent):
+    for rows, anyone in segments(absent):
         for part in [slice(t, t + 1) for t in range(rows.start, rows.stop)] if anyone else [rows]:
             counts = None if share is None else share[part]
             gaps = None if missing is None else missing[part]
@@ -249,7 +251,7 @@ def _weigh_awake(
     return state, MetaOutput(log_weights, torch.cat([output.log_prob for output in outputs]))
 
 
-def beside(steps: Predictions, copies: InnovationPredictions) -> StudentTPredictions:
+def append_copies(steps: Predictions, copies: InnovationPredictions) -> StudentTPredictions:
     """The experts' own predictions, (M, N), and behind each those of its K - 1 innovation models: (M K, N) in all."""
     df = steps.degrees_of_freedom if isinstance(steps, StudentTPredictions) else torch.full_like(steps.mean, torch.inf)
     own = (steps.mean, steps.variance, steps.log_prob, df)

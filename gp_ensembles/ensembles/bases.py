@@ -160,7 +160,7 @@ class HilbertBasis(Basis):
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
-        X = with_room(X)
+        X = with_spare_columns(X)
         number = most_per_column(self.num_frequencies, X.shape[1], "frequencies of 'hsgp'")
         features = HilbertAdditiveFeatures.from_data(scaled_kernel(X, self.nu, self.starts), X, number)
         return [(_label(self, "hsgp"), Clamp(features, X.amin(0), X.amax(0)))]
@@ -225,7 +225,7 @@ class PolynomialBasis(Basis):
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
-        X = with_room(X)
+        X = with_spare_columns(X)
         margin = 0.25 * (X.amax(0) - X.amin(0))
         lower, upper = X.amin(0) - margin, X.amax(0) + margin
         most = max(min(self.orders), most_per_column(max(self.orders), X.shape[1], "powers of 'poly'"))
@@ -315,7 +315,7 @@ class SplineBasis(Basis):
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         number = most_per_column(self.num_intervals + _MORE_SPLINES, X.shape[1], "B-splines of 'spline'")
-        features = AdditiveSplineFeatures.from_data(with_room(X), max(1, number - _MORE_SPLINES))
+        features = AdditiveSplineFeatures.from_data(with_spare_columns(X), max(1, number - _MORE_SPLINES))
         return [(_label(self, "spline"), Clamp.to_domain(features))]
 
 
@@ -390,14 +390,14 @@ def most_per_column(number: int, num_columns: int, what: str) -> int:
     return min(number, most)
 
 
-def with_room(X: Tensor) -> Tensor:
+def with_spare_columns(X: Tensor) -> Tensor:
     """Rows (N, D) in which columns that are constant vary about that, so that a basis has room for them.
 
     A column that is constant in the warm-up may move later. What is fitted sees the rows as they are.
 
     Example:
         >>> X = torch.tensor([[5.0, 1.0], [5.0, 2.0], [5.0, 4.0]])
-        >>> with_room(X)[:, 0].amin() < 4, torch.equal(with_room(X)[:, 1], X[:, 1])
+        >>> with_spare_columns(X)[:, 0].amin() < 4, torch.equal(with_spare_columns(X)[:, 1], X[:, 1])
         (tensor(True), True)
     """
     still = X.amax(0) == X.amin(0)

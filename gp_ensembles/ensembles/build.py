@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.guest_tally import after_warm_up
+from gp_ensembles.engine.external_counts import after_warm_up
 from gp_ensembles.engine.input_checks import check_made, check_real_numbers, check_rows
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
@@ -29,7 +29,7 @@ from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import MetaLearner
 from gp_ensembles.numerics.display import call_text
-from gp_ensembles.numerics.room import check_room
+from gp_ensembles.numerics.memory import check_memory
 
 _REAL = RealTarget()
 _MIN_ROWS = 10
@@ -115,7 +115,7 @@ def fitted_experts(
 def _check_room(name: str, features: FeatureMap, X: Tensor) -> None:
     """Raise if features of the warm-up and a covariance for each expert cannot fit into memory."""
     size, num_experts = features.num_features, features.prior_variance.numel()
-    check_room(
+    check_memory(
         num_experts * size * (size + X.shape[0]) * X.element_size(),
         X.device,
         f"{num_experts} expert{'s' * (num_experts > 1)} of {name} with {size} features",
@@ -183,7 +183,7 @@ def static_group(maps: Sequence[NamedExpert]) -> list[NamedExpert]:
 
 
 def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variances: Sequence[float]) -> list[NamedExpert]:
-    """Twins of static experts, one for each speed, that share their features and noise and walk at random.
+    """SharedBasisBatch of static experts, one for each speed, that share their features and noise and walk at random.
 
     Raises:
         ValueError: If there is no speed, one is not positive, or two are equal.
@@ -219,9 +219,9 @@ def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool 
     """An ensemble that has learned the warm-up rows; its weights are those before them, or after."""
     online = OnlineEnsemble(ensemble)
     online.observe(X, y)
-    guests = online.state.guests
-    if guests is not None:
-        guests.copy_(after_warm_up(guests, keep_weights=keep_weights))
+    external_models = online.state.external_models
+    if external_models is not None:
+        external_models.copy_(after_warm_up(external_models, keep_weights=keep_weights))
     if keep_weights:
         return online
     state = online.state

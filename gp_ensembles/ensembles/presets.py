@@ -39,10 +39,10 @@ from gp_ensembles.ensembles.bases import (
     SplineBasis,
 )
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.guests import Boosting
+from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.refitted import Refitted
-from gp_ensembles.ensembles.spec import NAMED, EnsembleSpec, StickySwitching, TwinSwitching
+from gp_ensembles.ensembles.spec import NAMED, EnsembleSpec, SpeedSwitching, StickySwitching
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
@@ -69,7 +69,7 @@ oebe: EnsembleSpec = EnsembleSpec("oebe")
 doebe: EnsembleSpec = EnsembleSpec("doebe", static=False, random_walk_variances=SPEEDS)
 soebe: EnsembleSpec = EnsembleSpec("soebe", rule=StickySwitching())
 sdoebe: EnsembleSpec = EnsembleSpec("sdoebe", static=False, random_walk_variances=SPEEDS, rule=StickySwitching())
-e_doebe: EnsembleSpec = EnsembleSpec("e_doebe", random_walk_variances=_FAST, rule=TwinSwitching())
+e_doebe: EnsembleSpec = EnsembleSpec("e_doebe", random_walk_variances=_FAST, rule=SpeedSwitching())
 
 ie_gp: EnsembleSpec = EnsembleSpec("ie_gp", (KernelDictionary(),), fit_settings=_OPTIMUM_ONLY)
 sie_gp: EnsembleSpec = replace(ie_gp, name="sie_gp", rule=StickySwitching())
@@ -109,7 +109,7 @@ auto: EnsembleSpec = EnsembleSpec(
     fit_settings=_QUICK,
     innovations=INNOVATIONS,
     lags=TargetLags(bases=(LinearBasis(), _FOURIER)),
-    further=(WindowGP(num_rows=1250, lags=True), WideFeatures(num_features=500, noises=_ONE_NOISE), Boosting()),
+    extra_experts=(WindowGP(num_rows=1250, lags=True), WideFeatures(num_features=500, noises=_ONE_NOISE), Boosting()),
     outlier_threshold=8.0,
     rank_on_warm_up=True,
 )
@@ -121,7 +121,7 @@ light: EnsembleSpec = replace(
     name="light",
     bases=(FourierBasis(),),
     lags=TargetLags(bases=(FourierBasis(),)),
-    further=(WideFeatures(num_features=250, noises=_ONE_NOISE),),
+    extra_experts=(WideFeatures(num_features=250, noises=_ONE_NOISE),),
 )
 deep: EnsembleSpec = replace(
     auto,
@@ -129,7 +129,7 @@ deep: EnsembleSpec = replace(
     bases=(HilbertBasis(), FourierBasis(), RadialBasis()),
     random_walk_variances=_FAST,
     lags=TargetLags(),
-    further=(
+    extra_experts=(
         WindowGP(num_rows=2000, lags=True, refit_every=1000),
         WindowGP(num_rows=1000, nu=2.5, refit_every=1000, name="window of inputs"),
         WideFeatures(num_features=2000, noises=_WIDE_NOISES),
@@ -146,7 +146,7 @@ forecaster: EnsembleSpec = replace(
     name="forecaster",
     bases=_COMING_BACK,
     lags=TargetLags(bases=_COMING_BACK, changing_trend=True),
-    further=(),
+    extra_experts=(),
 )
 # A likelihood that is not Gaussian is paid for row by row: of all bases those that won most.
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
@@ -184,7 +184,7 @@ def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
             rule=_slow_rule(),
             innovations=_TAILS,
             lags=None,
-            further=(WindowGP(),),
+            extra_experts=(WindowGP(),),
         )
     if target.is_real and target.num_outputs is not None:
         return replace(auto, target=target, bases=_ALL, random_walk_variances=SPEEDS)

@@ -64,8 +64,8 @@ def price_of_row(
 
     def run(other: Observer) -> None:
         for rows, targets in blocks:
-            said: Any = other.observe(rows, targets)
-            if said is not None and said.mean.shape[0] < targets.shape[0]:
+            predicted: Any = other.observe(rows, targets)
+            if predicted is not None and predicted.mean.shape[0] < targets.shape[0]:
                 raise ValueError("the model's warm-up is not over, so it predicts nothing; give it these rows first")
 
     return 1e6 * min(_seconds(lambda: copy.deepcopy(model), run, X.device) for _ in range(repetitions)) / X.shape[0]

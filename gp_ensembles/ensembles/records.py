@@ -15,11 +15,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from gp_ensembles.ensembles import bases, targets
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.guests import Boosting, ForecastColumns
+from gp_ensembles.ensembles.external_models import Boosting, ForecastColumns
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import PRESETS, auto_for
 from gp_ensembles.ensembles.refitted import Refitted
-from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
+from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwitching
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
@@ -43,7 +43,7 @@ _KINDS: tuple[type, ...] = (
     targets.RealTarget, targets.UnknownNoiseTarget, targets.OutlierTarget, targets.BinaryTarget, targets.ClassTarget,
     targets.LevelTarget, targets.CountTarget,
     BayesianModelAveraging, DynamicModelAveraging, FixedShare, ExponentiatedGradient, SoftBayes, OnlineNewton,
-    DiscountedOnlineNewton, CombinedRules, StickySwitching, TwinSwitching,
+    DiscountedOnlineNewton, CombinedRules, StickySwitching, SpeedSwitching,
     InnovationModel, TargetLags, WindowGP, WideFeatures, Boosting, ForecastColumns, Refitted,
     FitSettings, LBFGS, Adam, GaussianPerturbation, LaplaceUpdate, MomentMatchingUpdate,
 )  # fmt: skip
@@ -70,8 +70,9 @@ def spec_from_plain(plain: object, where: str = "ensemble") -> EnsembleSpec:
 
     Args:
         plain: Strings, numbers, lists and mappings. ``like`` is ``auto`` where it is left out, and has fewer bases
-            where the target is not a real number, see :func:`~gp_ensembles.ensembles.presets.auto_for`. ``further``
-            replaces the further experts of that preset, ``more`` stands beside them.
+            where the target is not a real number, see :func:`~gp_ensembles.ensembles.presets.auto_for`.
+            ``extra_experts``
+            replaces the further experts of that preset, ``add_experts`` stands beside them.
         where: What the containers are called in messages.
 
     Raises:
@@ -87,16 +88,16 @@ def spec_from_plain(plain: object, where: str = "ensemble") -> EnsembleSpec:
     if not isinstance(plain, Mapping):
         raise ValueError(f"{where} must be a preset's name or a mapping such as {{like: e_doebe}}, got {plain!r}")
     hints = get_type_hints(EnsembleSpec)
-    _check_keys(plain, ["like", "more", *hints], where)
+    _check_keys(plain, ["like", "add_experts", *hints], where)
     like = plain.get("like", _DEFAULT)
     if not isinstance(like, str) or like not in PRESETS:
         raise ValueError(f"{where}.like is {like!r}; {_did_you_mean(like, PRESETS)}")
     values = {key: _from_plain(value, hints[key], f"{where}.{key}") for key, value in plain.items() if key in hints}
-    more = _from_plain(plain.get("more", ()), hints["further"], f"{where}.more")
+    add_experts = _from_plain(plain.get("add_experts", ()), hints["extra_experts"], f"{where}.add_experts")
     start = auto_for(values["target"]) if like == _DEFAULT and "target" in values else PRESETS[like]
     try:
         spec = replace(start, **values)
-        return replace(spec, further=(*spec.further, *more)) if more else spec
+        return replace(spec, extra_experts=(*spec.extra_experts, *add_experts)) if add_experts else spec
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name
 from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.parameters import get_vectors
-from gp_ensembles.experts.refitted import Beginning, RefittedExpert, lagged_columns, lags_of
+from gp_ensembles.experts.refitted import InitialFit, RefittedExpert, lagged_columns, lags_of
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.features.fourier import RandomFourierFeatures
@@ -35,7 +35,7 @@ _TOLERANCE = 1e-5
 
 @final
 @dataclass(frozen=True)
-class Refitted(FurtherExpert):
+class Refitted(ExpertRecord):
     """Two experts, static and walking, whose lags and hyperparameters are found anew every so many rows.
 
     Their features are linear and random Fourier ones of the inputs and of past targets that they choose for themselves.
@@ -63,7 +63,7 @@ class Refitted(FurtherExpert):
         ...     oebe,
         ...     bases=(LinearBasis(),),
         ...     rule=default_rule(),
-        ...     further=(Refitted(num_features=20),),
+        ...     extra_experts=(Refitted(num_features=20),),
         ... )
         >>> online = spec.fit(X[:60], y[:60], generator=torch.Generator().manual_seed(0))
         >>> log_prob = online.observe(X[60:], y[60:]).experts.log_prob.mean(-1)
@@ -85,7 +85,7 @@ class Refitted(FurtherExpert):
         check_name(self, self.name)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`FurtherExpert.build`; its two experts are one object."""
+        """See :meth:`ExpertRecord.build`; its two experts are one object."""
         X, y, fit = warm_up.X, warm_up.y, warm_up.fit
         lags = _padded(lags_of(y, _MOST_LAGS)) if self.lags else ()
         past = carried_forward(y).to(y)
@@ -105,9 +105,9 @@ class Refitted(FurtherExpert):
                 model = short
         with torch.no_grad():
             mean_square = model.features(columns).square().sum(-1).mean()
-        beginning, n, speeds = Beginning(lags, mean_square, start), y.shape[0], X.new_tensor(_SPEEDS)
+        initial_fit, n, speeds = InitialFit(lags, mean_square, start), y.shape[0], X.new_tensor(_SPEEDS)
         refit = Refit(self.every, first=n + min(n, self.every), num_rows=self.num_rows)
-        return [(self.name, RefittedExpert(model, warm_up.inputs.shape[1], beginning, speeds, refit))]
+        return [(self.name, RefittedExpert(model, warm_up.inputs.shape[1], initial_fit, speeds, refit))]
 
     def _models(
         self, X: Tensor, past: Tensor, num_lags: int, generator: torch.Generator | None

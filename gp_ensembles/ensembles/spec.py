@@ -23,9 +23,9 @@ from gp_ensembles.ensembles.build import (
     group_size,
     static_group,
 )
-from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
-from gp_ensembles.ensembles.guest_checks import check_further
-from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel, without_forecasts
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp
+from gp_ensembles.ensembles.external_checks import check_records
+from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns, without_forecasts
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.ensembles.targets import RealTarget, Target
@@ -74,14 +74,14 @@ class StickySwitching(GroupedRule):
 
 @final
 @dataclass(frozen=True)
-class TwinSwitching(GroupedRule):
+class SpeedSwitching(GroupedRule):
     """Markov switching between twins only, which differ in how fast their weights walk (Waxman and Djuric 2024).
 
     Attributes:
         delta: Probability per step of passing to one twin.
 
     Example:
-        >>> TwinSwitching(0.1).build(group_size=1, num_groups=2).transition
+        >>> SpeedSwitching(0.1).build(group_size=1, num_groups=2).transition
         tensor([[0.9000, 0.1000],
                 [0.1000, 0.9000]], dtype=torch.float64)
     """
@@ -119,7 +119,7 @@ class EnsembleSpec:
         lags: Past targets as inputs of further experts; ``None`` for none. Those that predict the previous value and
             that of a season ago are references of the rule, which is not long behind them:
             :class:`~gp_ensembles.meta_learners.ReferenceAveraging`.
-        further: Further experts, such as the exact Gaussian process of the last rows.
+        extra_experts: Further experts, such as the exact Gaussian process of the last rows.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
         rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows. Their one-step log densities there sum
@@ -156,7 +156,7 @@ class EnsembleSpec:
     target: Target = RealTarget()  # noqa: RUF009 (a frozen record)
     innovations: tuple[InnovationModel, ...] = ()
     lags: TargetLags | None = None
-    further: tuple[FurtherExpert, ...] = ()
+    extra_experts: tuple[ExpertRecord, ...] = ()
     outlier_threshold: float | None = None
     rank_on_warm_up: bool = False
 
@@ -192,33 +192,33 @@ class EnsembleSpec:
         check_flag(self, "rank_on_warm_up", self.rank_on_warm_up)
         check_made("fit_settings", self.fit_settings, FitSettings, "FitSettings()")
         check_made("target", self.target, Target, "RealTarget() or BinaryTarget()")
-        for field, example in (("innovations", "InnovationModel()"), ("further", "WindowGP()")):
+        for field, example in (("innovations", "InnovationModel()"), ("extra_experts", "WindowGP()")):
             given = getattr(self, field)
             if not isinstance(given, list | tuple):
-                alone = isinstance(given, InnovationModel | FurtherExpert)
+                alone = isinstance(given, InnovationModel | ExpertRecord)
                 mend = f"; use {field}=({spelled(given)},)" if alone else ""
                 raise TypeError(f"{field} must be a tuple such as ({example},), got {spelled(given)}{mend}")
         for number, model in enumerate(self.innovations):
             check_made(f"innovations[{number}]", model, InnovationModel, "InnovationModel(rate=0.05)")
         if self.lags is not None:
             check_made("lags", self.lags, TargetLags, "TargetLags() or TargetLags(lags=(1, 24))")
-        for number, record in enumerate(self.further):
-            check_further(f"further[{number}]", record)
-        if (self.innovations or self.lags is not None or self.further) and isinstance(self.rule, GroupedRule):
+        for number, record in enumerate(self.extra_experts):
+            check_records(f"extra_experts[{number}]", record)
+        if (self.innovations or self.lags is not None or self.extra_experts) and isinstance(self.rule, GroupedRule):
             raise ValueError(
                 f"{type(self.rule).__name__} is for twins that differ in speed; use a rule such as FixedShare() with "
                 f"innovations, lags or further experts"
             )
         if not self.target.is_real or self.target.num_outputs is not None:
-            own = next((one for one in self.further if isinstance(one, GuestModel | ForecastColumns)), None)
+            own = next((one for one in self.extra_experts if isinstance(one, ExternalModel | ForecastColumns)), None)
             if own is not None:
                 raise ValueError(
                     f"{own.name!r} predicts one real number, the target is {type(self.target).__name__}; leave it out"
                 )
-        names = [record.name for record in self.further]
+        names = [record.name for record in self.extra_experts]
         if len(set(names)) < len(names):
             raise ValueError(f"further experts must have distinct names, got {names}; give each another name=")
-        object.__setattr__(self, "further", tuple(self.further))
+        object.__setattr__(self, "extra_experts", tuple(self.extra_experts))
         object.__setattr__(self, "innovations", tuple(self.innovations))
         object.__setattr__(self, "bases", tuple(self.bases))
         object.__setattr__(self, "random_walk_variances", tuple(float(speed) for speed in speeds))
@@ -235,19 +235,21 @@ class EnsembleSpec:
         Example:
             >>> import torch
             >>> from gp_ensembles.ensembles.wide import WideFeatures
-            >>> spec = EnsembleSpec(further=(WideFeatures(price=1000.0),))
-            >>> spec.resolved(torch.zeros(20, 2, dtype=torch.float64)).further[0].price is None
+            >>> spec = EnsembleSpec(extra_experts=(WideFeatures(price=1000.0),))
+            >>> spec.resolved(torch.zeros(20, 2, dtype=torch.float64)).extra_experts[0].price is None
             True
         """
-        further = tuple(record.resolved(X) if isinstance(record, WideFeatures) else record for record in self.further)
-        return self if further == self.further else replace(self, further=further)
+        extra_experts = tuple(
+            record.resolved(X) if isinstance(record, WideFeatures) else record for record in self.extra_experts
+        )
+        return self if extra_experts == self.extra_experts else replace(self, extra_experts=extra_experts)
 
     @property
     def forecast_columns(self) -> tuple[str, ...]:
         """Names of the columns of forecasts, which stand behind the inputs in the rows of the ensemble."""
         if not self.target.is_real or self.target.num_outputs is not None:
             return ()
-        records = [record for record in self.further if isinstance(record, ForecastColumns)]
+        records = [record for record in self.extra_experts if isinstance(record, ForecastColumns)]
         return tuple(dict.fromkeys(name for record in records for name in record.all_columns))
 
     def fit(
@@ -308,7 +310,7 @@ class EnsembleSpec:
         if has_layers:
             places = {name: X.shape[1] + number for number, name in enumerate(forecasts)}
             warm_up = WarmUp(X, y, inputs, settings, generator, progress, places)
-            groups += [record.build(warm_up) for record in self.further]
+            groups += [record.build(warm_up) for record in self.extra_experts]
         return assemble(
             groups,
             rule.to(X.device),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.further import FurtherExpert, WarmUp, warn_of_columns
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, warn_of_columns
 from gp_ensembles.ensembles.price import largest_size, price_of_features
 from gp_ensembles.ensembles.spec_checks import (
     check_count,
@@ -34,7 +34,7 @@ _START = 0.5  # starting length scale as a share of each column's range
 
 @final
 @dataclass(frozen=True)
-class WideFeatures(FurtherExpert):
+class WideFeatures(ExpertRecord):
     r"""Many random Fourier features of an ARD kernel whose length scales an exact Gaussian process has found.
 
     All rows of the stream at a cost that stays: O(F²) for each noise and row. The evidence of so many features would
@@ -75,7 +75,7 @@ class WideFeatures(FurtherExpert):
         >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
         >>> y, wide = (5 * X).sin().squeeze(-1), WideFeatures(num_features=100)
         >>> online = replace(
-        ...     oebe, bases=(LinearBasis(),), further=(wide,), rank_on_warm_up=True
+        ...     oebe, bases=(LinearBasis(),), extra_experts=(wide,), rank_on_warm_up=True
         ... ).fit(X, y)
         >>> online.names[-len(wide.noises) :]
         ('wide/0', 'wide/1')
@@ -118,7 +118,7 @@ class WideFeatures(FurtherExpert):
         return replace(self, num_features=size, price=None)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`FurtherExpert.build`; one expert for each noise, whatever ``fit.num_samples``."""
+        """See :meth:`ExpertRecord.build`; one expert for each noise, whatever ``fit.num_samples``."""
         X, y = warm_up.inputs if self.lags else warm_up.X, warm_up.y
         if X.shape[1] > _MOST_ROWS:
             warn_of_columns(self.name, X.shape[1], _MOST_ROWS)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.ensembles.bases import scaled_kernel
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.further import FurtherExpert, WarmUp, warn_of_columns
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, warn_of_columns
 from gp_ensembles.ensembles.spec_checks import (
     check_count,
     check_flag,
@@ -28,7 +28,7 @@ _COARSE_TOLERANCE, _TOLERANCE = 1e-4, 1e-5
 
 @final
 @dataclass(frozen=True)
-class WindowGP(FurtherExpert):
+class WindowGP(ExpertRecord):
     """An exact Gaussian process of the last rows, with an ARD Matern or RBF kernel: best where rows are few or smooth.
 
     Its hyperparameters are fitted to some of the warm-up rows and then, for a few more steps of the optimizer, to the
@@ -57,7 +57,7 @@ class WindowGP(FurtherExpert):
         >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
         >>> y = (5 * X).sin().squeeze(-1)
         >>> online = replace(
-        ...     oebe, bases=(LinearBasis(),), further=(WindowGP(),), rank_on_warm_up=True
+        ...     oebe, bases=(LinearBasis(),), extra_experts=(WindowGP(),), rank_on_warm_up=True
         ... ).fit(X, y)
         >>> online.names[int(online.log_weights.argmax())]
         'window/0'
@@ -80,7 +80,7 @@ class WindowGP(FurtherExpert):
         check_name(self, self.name)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`FurtherExpert.build`; one expert for each start, whatever ``fit.num_samples``."""
+        """See :meth:`ExpertRecord.build`; one expert for each start, whatever ``fit.num_samples``."""
         X, y, fit = warm_up.inputs if self.lags else warm_up.X, warm_up.y, warm_up.fit
         if X.shape[1] > self.num_rows:
             warn_of_columns(self.name, X.shape[1], self.num_rows)

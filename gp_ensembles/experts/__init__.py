@@ -5,12 +5,12 @@
   learned online), ``RobustExpert`` (gross outliers), ``LaplaceExpert`` (any likelihood, learned by a ``LaplaceUpdate``
   or a ``MomentMatchingUpdate`` of ``latent_update``), ``MultiOutputExpert``.
 - ``window``: ``WindowExpert``, the exact Gaussian process of the last rows; ``Refit``, when its hyperparameters are
-  fitted anew (``climb``: a few steps uphill from where they are).
+  fitted anew (``gradient_ascent``: a few steps uphill from where they are).
 - ``refitted``: ``RefittedExpert``, whose hyperparameters and lags are found anew every so many rows.
 - ``structural``: ``StructuralExpert``, level, trend and season of a series; ``slope``: a trend whose slope walks;
   ``changing_trend``: which of them a warm-up asks for.
-- ``external``: ``ExternalExpert``, a model from outside that is trained by a schedule; ``guest``: ``Guest``, what such
-  a model offers; ``boosting``, ``guest_models``: ``HistogramBoosting``, ``RegressorGuest``, ``FunctionGuest``, ...
+- ``external``: ``ExternalExpert``, trained by a schedule; ``model_adapter``: ``ModelAdapter``, what such
+  a model offers; ``boosting``, ``adapters``: ``HistogramBoosting``, ``RegressorAdapter``, ``FunctionAdapter``, ...
 - ``empirical_bayes``: ``fit_empirical_bayes`` by ``LBFGS`` or ``Adam``; ``evidence`` and ``laplace_evidence``: what it
   maximizes; ``hyper_laplace``: ``sample_hyperparameters`` around the maximum; ``hyper_perturbation``:
   ``perturb_hyperparameters`` where there are too many for that.

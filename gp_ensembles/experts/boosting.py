@@ -1,4 +1,4 @@
-"""Boosted trees of histograms as a guest: scikit-learn's, with a second model for the scale of their errors."""
+"""Histogram boosting of scikit-learn as an external model, with a second model for the scale of its errors."""
 
 from typing import Any, final
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.flat_trees import FlatTrees, predict_trees
-from gp_ensembles.experts.guest import Forecast, Guest, GuestRows, scale_deviation, scale_rows
+from gp_ensembles.experts.model_adapter import Forecast, ModelAdapter, TrainingRows, scale_deviation, scale_rows
 
 # Small leaves for the mean: steps are often of few rows. Of the scale few small trees know all (benchmarks/README.md).
 _LEAST_IN_LEAF, _MEAN_LEAVES = 5, 31
@@ -15,7 +15,7 @@ _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF = 20, 0.2, 8, 20
 
 
 @final
-class HistogramBoosting(Guest):
+class HistogramBoosting(ModelAdapter):
     r"""Gradient-boosted trees for the mean, and others for the scale of the errors of predictions made before.
 
     .. math:: y \sim N(f(x), s(x)^2), \quad \log s(x) = \mathrm{E}[\log |e| \mid x] - \mathrm{E} \log |z|
@@ -30,7 +30,7 @@ class HistogramBoosting(Guest):
     Example:
         >>> X = torch.linspace(0, 1, 200, dtype=torch.float64).unsqueeze(-1)
         >>> y = (X.squeeze(-1) > 0.5).double()
-        >>> forecast = HistogramBoosting().fit(GuestRows(X, y, torch.full_like(y, torch.nan)))
+        >>> forecast = HistogramBoosting().fit(TrainingRows(X, y, torch.full_like(y, torch.nan)))
         >>> forecast(X[::100])[0].round()
         tensor([0., 1.], dtype=torch.float64)
     """
@@ -39,8 +39,8 @@ class HistogramBoosting(Guest):
         self.num_trees = num_trees
         self.learning_rate = learning_rate
 
-    def fit(self, rows: GuestRows) -> Forecast:
-        """Train both models; see :meth:`Guest.fit`."""
+    def fit(self, rows: TrainingRows) -> Forecast:
+        """Train both models; see :meth:`ModelAdapter.fit`."""
         mean = _Trees(
             _boosted(self.num_trees, self.learning_rate, _MEAN_LEAVES, _LEAST_IN_LEAF), rows.inputs, rows.targets
         )

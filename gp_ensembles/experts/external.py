@@ -1,4 +1,4 @@
-"""A model from outside as an expert: trained on stored rows by a schedule, weighed like any other."""
+"""An external model as an expert: trained on stored rows by a schedule, weighed like any other."""
 
 import hashlib
 import math
@@ -21,7 +21,7 @@ from gp_ensembles.experts.failing import (
     encoded,
 )
 from gp_ensembles.experts.gaussian import check_single_output
-from gp_ensembles.experts.guest import Forecast, Guest, GuestRows, error_size
+from gp_ensembles.experts.model_adapter import Forecast, ModelAdapter, TrainingRows, error_size
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.states import ExternalState, FilterState, StepPredictions
@@ -124,8 +124,8 @@ class BoundExternal(BoundExpert):
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, ExternalState)
         X, _ = self._rows(Phi)
-        said = self._ask(state, int(state.digest), None, X)
-        return self._steps(said.mean, said.variance, torch.full_like(said.mean, torch.nan), Phi)
+        predicted = self._ask(state, int(state.digest), None, X)
+        return self._steps(predicted.mean, predicted.variance, torch.full_like(predicted.mean, torch.nan), Phi)
 
     def condition(self, state: ExternalState, Phi: Tensor, y: Tensor) -> tuple[ExternalRows, StepPredictions]:
         """Predict a block, and what :func:`append_` writes to the state; models are trained where they are due."""
@@ -137,11 +137,11 @@ class BoundExternal(BoundExpert):
         parts, errors, rows, start = [], targets.new_full(targets.shape, torch.nan), None, 0
         while start < y.shape[0]:
             stop = min(start + due - num_seen, y.shape[0])
-            said = self._ask(state, digest, rows, X[start:stop])
-            parts.append(said)
-            if said.reason:
-                reason, words = said.reason, said.words
-            errors[start:stop] = targets[start:stop] - said.mean
+            predicted = self._ask(state, digest, rows, X[start:stop])
+            parts.append(predicted)
+            if predicted.reason:
+                reason, words = predicted.reason, predicted.words
+            errors[start:stop] = targets[start:stop] - predicted.mean
             num_seen, start = num_seen + stop - start, stop
             if num_seen == due:
                 due += min(due, self._expert.every)
@@ -180,7 +180,7 @@ class BoundExternal(BoundExpert):
         Phi = Phi.reshape(-1, *Phi.shape[-2:])[0].detach().double().cpu()
         return (Phi[:, :-1] / Phi[:, -1:]).float().double(), Phi[:, -1]
 
-    def _ask(self, state: ExternalState, digest: int, rows: GuestRows | None, X: Tensor) -> _Answers:
+    def _ask(self, state: ExternalState, digest: int, rows: TrainingRows | None, X: Tensor) -> _Answers:
         """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
         forecast = self._forecast(state, digest, rows)
         if forecast is None:
@@ -188,18 +188,18 @@ class BoundExternal(BoundExpert):
             return _Answers(nothing, nothing, UNTRAINED)
         return _answers(forecast, X)
 
-    def _forecast(self, state: ExternalState, digest: int, rows: GuestRows | None) -> _Complete | None:
+    def _forecast(self, state: ExternalState, digest: int, rows: TrainingRows | None) -> _Complete | None:
         """The model of a digest, trained where it has to be; ``None`` before the first training."""
         if not digest:
-            initial = self._expert.guest.initial
+            initial = self._expert.adapter.initial
             return None if initial is None else _completed(initial, 1.0)
 
         def train() -> _Complete:
-            return _trained(self._expert.guest, self._stored(state) if rows is None else rows)
+            return _trained(self._expert.adapter, self._stored(state) if rows is None else rows)
 
         return self._expert.models.get(digest, train)
 
-    def _stored(self, state: ExternalState) -> GuestRows:
+    def _stored(self, state: ExternalState) -> TrainingRows:
         """The rows of the last training."""
         stop = int(state.trained_at)
         empty = _Stored(*(field[:0].cpu().double() for field in state[:4]))
@@ -213,7 +213,7 @@ class BoundExternal(BoundExpert):
 
 @final
 class ExternalExpert(Expert):
-    """A model from outside that is trained on the last rows now and then, and predicts every row in between.
+    """An external model that is trained on the last rows now and then, and predicts every row in between.
 
     It is trained after ``first`` rows, then after twice as many, and so on until that would take more than ``every``
     rows; from there after every ``every`` rows. Until it is trained it is absent. Training depends on the stored rows
@@ -224,7 +224,7 @@ class ExternalExpert(Expert):
     the next training. It does not run inside ``torch.func.vmap``, and predictions are not differentiable.
 
     Args:
-        guest: What is trained.
+        adapter: What is trained.
         features: :class:`~gp_ensembles.features.inputs.InputFeatures` of all columns, or of some of them. Experts of a
             batch are alike.
         first: Rows, those without a target among them, after which it is trained first.
@@ -247,7 +247,7 @@ class ExternalExpert(Expert):
         (torch.Size([120]), 100, 200)
     """
 
-    guest: Guest
+    adapter: ModelAdapter
     columns: tuple[int, ...]
     first: int
     every: int
@@ -255,7 +255,7 @@ class ExternalExpert(Expert):
 
     def __init__(
         self,
-        guest: Guest,
+        adapter: ModelAdapter,
         features: FeatureMap,
         first: int = 125,
         every: int = 1000,
@@ -268,7 +268,7 @@ class ExternalExpert(Expert):
                 raise ValueError(f"{name} must be at least one row, got {value}")
         if columns and len(columns) != features.num_inputs:
             raise ValueError(f"the expert takes {features.num_inputs} inputs, but {len(columns)} columns are given")
-        self.guest, self.columns = guest, tuple(columns)
+        self.adapter, self.columns = adapter, tuple(columns)
         self.first, self.every, self.num_rows = first, every, num_rows
         self.models: TrainedModels = TrainedModels()
 
@@ -301,17 +301,17 @@ class ExternalExpert(Expert):
         return self._with(features)
 
     def with_transition(self, transition: Transition | None) -> "ExternalExpert":
-        """An expert that shares features and guest with this one.
+        """An expert that shares features and external model with this one.
 
         Raises:
-            ValueError: If there is a transition: a model from outside has no weights that could walk.
+            ValueError: If there is a transition: an external model has no weights that could walk.
         """
         if transition is not None:
-            raise ValueError("a model from outside has no weights that change; it forgets by fewer rows (num_rows)")
+            raise ValueError("an external model has no weights that change; it forgets by fewer rows (num_rows)")
         return self._with(self.features)
 
     def _with(self, features: FeatureMap) -> "ExternalExpert":
-        return ExternalExpert(self.guest, features, self.first, self.every, self.num_rows, self.columns)
+        return ExternalExpert(self.adapter, features, self.first, self.every, self.num_rows, self.columns)
 
 
 def append_(state: ExternalState, rows: ExternalRows) -> None:
@@ -329,14 +329,14 @@ def append_(state: ExternalState, rows: ExternalRows) -> None:
         state.words.copy_(encoded(rows.words))
 
 
-def _history(state: ExternalState, stop: int, new: _Stored, most: int) -> GuestRows:
+def _history(state: ExternalState, stop: int, new: _Stored, most: int) -> TrainingRows:
     """The last rows, ``most`` at most, without outliers: those stored before row ``stop``, and new ones behind them."""
     capacity, kept = state.targets.shape[0], max(most - new.targets.shape[0], 0)
     places = torch.arange(max(stop - kept, 0), stop, device=state.targets.device) % capacity
     old = (field[places].double().cpu() for field in state[:4])
     rows = _Stored(*(torch.cat([one, two[-most:]]) for one, two in zip(old, new, strict=True)))
     usual = rows.shares >= _LEAST_SHARE
-    return GuestRows(rows.inputs[usual], rows.targets[usual], rows.errors[usual])
+    return TrainingRows(rows.inputs[usual], rows.targets[usual], rows.errors[usual])
 
 
 def _answers(forecast: _Complete, X: Tensor) -> _Answers:
@@ -374,7 +374,7 @@ def _answers(forecast: _Complete, X: Tensor) -> _Answers:
     return _Answers(mean.where(legal, nothing), variance.where(legal, nothing), reason, words)
 
 
-def _digest(rows: GuestRows) -> int:
+def _digest(rows: TrainingRows) -> int:
     """A number that is another one for other rows, never zero."""
     digest = hashlib.blake2b(digest_size=8)
     for part in rows:
@@ -382,10 +382,10 @@ def _digest(rows: GuestRows) -> int:
     return int.from_bytes(digest.digest(), "little", signed=True) or 1
 
 
-def _trained(guest: Guest, rows: GuestRows) -> _Complete:
+def _trained(adapter: ModelAdapter, rows: TrainingRows) -> _Complete:
     """A forecast that always states a deviation, or always says why there is none."""
     try:
-        forecast = guest.fit(rows)
+        forecast = adapter.fit(rows)
     except Exception as error:  # whatever a stranger's code may raise
         failure = f"{type(error).__name__}: {error}"
 
@@ -400,10 +400,10 @@ def _completed(forecast: Forecast, size: float) -> _Complete:
     """A forecast with a deviation where it states none."""
 
     def complete(X: Tensor) -> tuple[Tensor, Tensor]:
-        said = forecast(X)
-        mean = torch.as_tensor(said[0], dtype=torch.float64, device="cpu")
-        if said[1] is None:
+        predicted = forecast(X)
+        mean = torch.as_tensor(predicted[0], dtype=torch.float64, device="cpu")
+        if predicted[1] is None:
             return mean, torch.full_like(mean, size)
-        return mean, torch.as_tensor(said[1], dtype=torch.float64, device="cpu")
+        return mean, torch.as_tensor(predicted[1], dtype=torch.float64, device="cpu")
 
     return complete

@@ -1,4 +1,4 @@
-"""Why a model from outside was absent from a row, and how that is mended: numbers in a state, words for its reader."""
+"""Why an external model was absent from a row, and how that is mended: numbers in a state, words for its reader."""
 
 from typing import NamedTuple
 
@@ -57,8 +57,8 @@ def described(reason: int, words: Tensor) -> Failure:
         >>> described(FAILED_TRAINING, encoded("ValueError: no rows")).reason
         'it failed to train (ValueError: no rows)'
     """
-    found, said = FAILURES[reason], bytes(words.tolist()).rstrip(b"\0").decode(errors="ignore")
-    return found._replace(reason=f"{found.reason} ({said})") if said else found
+    found, text = FAILURES[reason], bytes(words.tolist()).rstrip(b"\0").decode(errors="ignore")
+    return found._replace(reason=f"{found.reason} ({text})") if text else found
 
 
 def encoded(text: str, num_bytes: int = _NUM_BYTES) -> Tensor:

@@ -1,4 +1,4 @@
-"""Experts that hold rows, a window or a model from outside, at one row by itself, in the memory of their states."""
+"""Experts that hold rows, a window or an external model, at one row by itself, in the memory of their states."""
 
 from abc import ABC, abstractmethod
 from typing import final
@@ -102,10 +102,10 @@ class _External(RowExpert):
 
     def predict(self, x: Numbers) -> tuple[float, float] | None:
         row = x[self._columns]
-        said = self._bound.answer(self._state, torch.from_numpy(row).unsqueeze(0))
-        if said is not None:
-            self._x, self._mean = row, said[0]
-        return said
+        predicted = self._bound.answer(self._state, torch.from_numpy(row).unsqueeze(0))
+        if predicted is not None:
+            self._x, self._mean = row, predicted[0]
+        return predicted
 
     def is_ready(self) -> bool:
         return int(self._num_seen) + 1 < int(self._due)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.climb import climb
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
+from gp_ensembles.experts.gradient_ascent import gradient_ascent
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features.base import BoundFeatures
@@ -38,7 +38,7 @@ _LEAST_ROWS = 10
 _BLOCK = 64
 
 
-class Beginning(NamedTuple):
+class InitialFit(NamedTuple):
     """What a refitted expert begins with.
 
     Attributes:
@@ -236,7 +236,7 @@ class BoundRefitted(BoundExpert):
         found, values = [], []
         for start in starts:
             set_vectors_(model, start.unsqueeze(0))
-            found.append(climb(model, evidence, _SEARCH, _PRECISION, num_rows))
+            found.append(gradient_ascent(model, evidence, _SEARCH, _PRECISION, num_rows))
             set_vectors_(model, found[-1])
             values.append(float(evidence()))
         return found[-1 if values[-1] > values[0] else 0][0]
@@ -268,7 +268,7 @@ class RefittedExpert(Expert):
     Args:
         model: A single expert without a transition, on D inputs and L lagged targets behind them, valid everywhere.
         num_inputs: Number of input columns, of which it looks at the first D.
-        beginning: Its lags at first, and where a second search begins.
+        initial_fit: Its lags at first, and where a second search begins.
         speeds: For each expert of the batch what a step of its walk adds to the variance of the function, shape (K,);
             zero for weights that stay.
         refit: When it is refitted and to how many rows; twice as many are remembered.
@@ -279,7 +279,7 @@ class RefittedExpert(Expert):
     Example:
         >>> from gp_ensembles.features import LinearFeatures
         >>> model = GaussianExpert(LinearFeatures(3, torch.tensor(1.0, dtype=torch.float64)))
-        >>> expert = RefittedExpert(model, 1, Beginning(lags=(0, 0)), torch.zeros(1), Refit(every=100, num_rows=200))
+        >>> expert = RefittedExpert(model, 1, InitialFit(lags=(0, 0)), torch.zeros(1), Refit(every=100, num_rows=200))
         >>> X = torch.linspace(0, 1, 150, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(torch.arange(150, dtype=torch.float64))
         >>> state, steps = expert.update(expert.init(), X, y)
@@ -298,11 +298,11 @@ class RefittedExpert(Expert):
         self,
         model: GaussianExpert,
         num_inputs: int,
-        beginning: Beginning,
+        initial_fit: InitialFit,
         speeds: Tensor,
         refit: Refit,
     ) -> None:
-        lags = beginning.lags
+        lags = initial_fit.lags
         if model.num_experts != 1 or model.transition is not None:
             raise ValueError(
                 f"a refitted expert needs a single model without a transition, got {model.num_experts} and "
@@ -327,8 +327,8 @@ class RefittedExpert(Expert):
         self.model, self.refit, self.lags = model, refit, tuple(int(lag) for lag in lags)
         self.num_columns = self_columns
         self.register_buffer("speeds", speeds.to(like.device).double())
-        self.register_buffer("mean_square", torch.as_tensor(beginning.mean_square).to(like.device).double())
-        start = get_vectors(model)[0] if beginning.hyperparameters is None else beginning.hyperparameters
+        self.register_buffer("mean_square", torch.as_tensor(initial_fit.mean_square).to(like.device).double())
+        start = get_vectors(model)[0] if initial_fit.hyperparameters is None else initial_fit.hyperparameters
         self.register_buffer("start", start.detach().to(like.device).double())
 
     def init(self) -> RefittedState:
@@ -367,7 +367,7 @@ class RefittedExpert(Expert):
         """See :meth:`Expert.take`."""
         speeds = self.speeds[index.to(self.speeds.device)]
         return RefittedExpert(
-            copy.deepcopy(self.model), self.features.num_inputs, self._beginning(), speeds, self.refit
+            copy.deepcopy(self.model), self.features.num_inputs, self._initial_fit(), speeds, self.refit
         )
 
     def with_transition(self, transition: Transition | None) -> "RefittedExpert":
@@ -378,10 +378,10 @@ class RefittedExpert(Expert):
         """
         if transition is not None:
             raise ValueError("a refitted expert walks at speeds of its own (speeds)")
-        return RefittedExpert(self.model, self.features.num_inputs, self._beginning(), self.speeds, self.refit)
+        return RefittedExpert(self.model, self.features.num_inputs, self._initial_fit(), self.speeds, self.refit)
 
-    def _beginning(self) -> Beginning:
-        return Beginning(self.lags, self.mean_square, self.start)
+    def _initial_fit(self) -> InitialFit:
+        return InitialFit(self.lags, self.mean_square, self.start)
 
 
 def rows_until_refit(state: RefittedState) -> int:
@@ -390,7 +390,7 @@ def rows_until_refit(state: RefittedState) -> int:
     Example:
         >>> from gp_ensembles.features import LinearFeatures
         >>> model = GaussianExpert(LinearFeatures(1, torch.tensor(1.0)))
-        >>> rows_until_refit(RefittedExpert(model, 1, Beginning(), torch.zeros(2), Refit(every=500)).init())
+        >>> rows_until_refit(RefittedExpert(model, 1, InitialFit(), torch.zeros(2), Refit(every=500)).init())
         500
     """
     return int(state.due - state.num_rows)

@@ -9,9 +9,9 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.climb import climb
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.experts.gaussian import check_single_output, default_likelihood
+from gp_ensembles.experts.gradient_ascent import gradient_ascent
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.covariance import bind_covariance, bind_mean
@@ -207,7 +207,9 @@ class _Refitted:
             )
             vectors = state.hyperparameters.detach().clone().reshape(expert.num_experts, -1)
             set_vectors_(expert, vectors)
-            found = climb(expert, lambda: expert.evidence(rows, targets, scale), search, _REFIT_PRECISION, num_rows)
+            found = gradient_ascent(
+                expert, lambda: expert.evidence(rows, targets, scale), search, _REFIT_PRECISION, num_rows
+            )
         after = state._replace(hyperparameters=found.reshape(state.hyperparameters.shape))
         if torch.equal(found, vectors):
             return state

@@ -1,6 +1,6 @@
-"""How a model from outside is made a guest: for messages to those who gave the model itself."""
+"""How an external model is made an external model: for messages to those who gave the model itself."""
 
-from gp_ensembles.experts.guest import Guest
+from gp_ensembles.experts.model_adapter import ModelAdapter
 
 
 def spelled(value: object) -> str:
@@ -18,21 +18,21 @@ def spelled(value: object) -> str:
     return f"{type(value).__name__}(...)"
 
 
-def as_guest(value: object) -> str | None:
-    """How a model, a function or a class of models becomes a guest; ``None`` for what cannot be one.
+def as_adapter(value: object) -> str | None:
+    """How a model, a function or a class of models becomes an external model; ``None`` for what cannot be one.
 
     Example:
         >>> from sklearn.linear_model import LinearRegression
-        >>> as_guest(LinearRegression()), as_guest(len), as_guest(3.0)
-        ('RegressorGuest(LinearRegression(...))', 'FunctionGuest(len)', None)
+        >>> as_adapter(LinearRegression()), as_adapter(len), as_adapter(3.0)
+        ('RegressorAdapter(LinearRegression(...))', 'FunctionAdapter(len)', None)
     """
-    if isinstance(value, Guest) or (isinstance(value, type) and issubclass(value, Guest)):
+    if isinstance(value, ModelAdapter) or (isinstance(value, type) and issubclass(value, ModelAdapter)):
         return spelled(value)
     if _has(value, "learn_one", "predict_one"):
-        return f"RiverGuest({spelled(value)})"
+        return f"RiverAdapter({spelled(value)})"
     if _has(value, "fit", "predict"):
-        return f"RegressorGuest({spelled(value)})"
-    return f"FunctionGuest({spelled(value)})" if callable(value) and not isinstance(value, type) else None
+        return f"RegressorAdapter({spelled(value)})"
+    return f"FunctionAdapter({spelled(value)})" if callable(value) and not isinstance(value, type) else None
 
 
 def check_methods(value: object, kind: str, *methods: str) -> None:
@@ -47,14 +47,14 @@ def check_methods(value: object, kind: str, *methods: str) -> None:
         TypeError: If it is a class, or lacks one; says what would take it.
 
     Example:
-        >>> check_methods(len, "RegressorGuest", "fit", "predict")
+        >>> check_methods(len, "RegressorAdapter", "fit", "predict")
         Traceback (most recent call last):
-        TypeError: RegressorGuest takes an object with fit and predict, got len; use FunctionGuest(len)
+        TypeError: RegressorAdapter takes an object with fit and predict, got len; use FunctionAdapter(len)
     """
     if isinstance(value, type):
         raise TypeError(f"{kind} takes an object, got the class {value.__name__}: call it")
     if not _has(value, *methods):
-        other = as_guest(value)
+        other = as_adapter(value)
         hint = "" if other is None else f"; use {other}"
         raise TypeError(f"{kind} takes an object with {' and '.join(methods)}, got {spelled(value)}{hint}")
 

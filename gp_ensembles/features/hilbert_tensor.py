@@ -122,8 +122,8 @@ class HilbertTensorFeatures(FeatureMap):
         def features(X: Tensor) -> Tensor:
             columns = insert_batch(X, batch_shape).split(1, dim=-1)
             Phi = amplitude
-            for column, rate, begin in zip(columns, rates, starts, strict=True):
-                Phi = Phi * ((column - begin.unsqueeze(-1)) * rate).sin()
+            for column, rate, prepare in zip(columns, rates, starts, strict=True):
+                Phi = Phi * ((column - prepare.unsqueeze(-1)) * rate).sin()
             return Phi
 
         return features

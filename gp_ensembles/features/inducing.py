@@ -174,5 +174,5 @@ def _factorize(own: Tensor) -> Tensor:
     try:
         return cholesky(own, "the covariance of the knots")
     except NumericalError as error:
-        said, _, _ = str(error).partition(";")
-        raise NumericalError(f"{said}; use float64, a larger nugget, or knots further apart") from error
+        text, _, _ = str(error).partition(";")
+        raise NumericalError(f"{text}; use float64, a larger nugget, or knots further apart") from error

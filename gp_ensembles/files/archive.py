@@ -54,11 +54,11 @@ def _check_names(archive: zipfile.ZipFile) -> None:
     """What torch would run for weights: fewer things than it allows, none of which takes memory of its own accord."""
     for name in archive.namelist():
         if name.endswith("/data.pkl"):
-            for operation, said, _ in pickletools.genops(archive.read(name)):
+            for operation, text, _ in pickletools.genops(archive.read(name)):
                 if operation.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
                     raise ValueError(f"it holds an operation {operation.name}")
-                if operation.name == "GLOBAL" and said not in _CALLED and not _is_storage(str(said)):
-                    raise ValueError(f"it names {said}")
+                if operation.name == "GLOBAL" and text not in _CALLED and not _is_storage(str(text)):
+                    raise ValueError(f"it names {text}")
 
 
 def _is_storage(name: str) -> bool:

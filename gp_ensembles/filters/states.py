@@ -136,7 +136,7 @@ class WindowState(NamedTuple):
 
 
 class ExternalState(NamedTuple):
-    """The last observed rows that a model from outside is trained on, C at most, and when it is trained.
+    """The last observed rows that an external model is trained on, C at most, and when it is trained.
 
     Row n of those that were stored lies in place n modulo C. All experts of a batch share them.
 

@@ -196,7 +196,7 @@ def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window)
 def changed(state: WindowState, change: WindowChange) -> WindowState:
     """A window after a block."""
     if change.kept is not None:
-        state = _with_room(change.kept, state.targets.shape[-1])
+        state = _with_capacity(change.kept, state.targets.shape[-1])
     return state if change.rows is None else _appended(state, change.rows)
 
 
@@ -314,7 +314,7 @@ def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
         1
     """
     kept = _filled(state, window, _last_rows(state, None, keep))
-    return _with_room(kept, state.targets.shape[-1])
+    return _with_capacity(kept, state.targets.shape[-1])
 
 
 def held_evidence(state: WindowState) -> Tensor:
@@ -422,7 +422,7 @@ def _lower_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tenso
     return torch.diagonal_scatter(torch.cat(parts, dim=-2), variances, dim1=-2, dim2=-1)
 
 
-def _with_room(state: WindowState, capacity: int) -> WindowState:
+def _with_capacity(state: WindowState, capacity: int) -> WindowState:
     """The same window with room for ``capacity`` rows."""
     used = state.targets.shape[-1]
     free = capacity - used

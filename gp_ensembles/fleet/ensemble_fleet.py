@@ -8,20 +8,20 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.access_lock import AccessLock, guarded
+from gp_ensembles.engine.checkpoint_match import check_parts, parts_in_words
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.fixed_size import check_fixed_size
 from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets
-from gp_ensembles.engine.likeness import check_parts, parts_in_words
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.engine.state import EnsembleState
-from gp_ensembles.engine.turns import Turns, in_turns
 from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import batches
 from gp_ensembles.fleet.checkpoint import read_about, read_shard, remove_part, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
-from gp_ensembles.fleet.said import Said
+from gp_ensembles.fleet.row_buffer import RowBuffer
 from gp_ensembles.fleet.slots import Slots
 from gp_ensembles.fleet.step import Step, Work
 from gp_ensembles.fleet.store import Store, new_folder
@@ -43,7 +43,7 @@ class AllSetAsideError(ValueError):
     """Every series of a call is set aside, some perhaps in it."""
 
 
-@in_turns(learning=["observe", "add", "retire", "load"], reading=["predict", "log_weights", "export", "save"])
+@guarded(writes=["observe", "add", "retire", "load"], reads=["predict", "log_weights", "export", "save"])
 class EnsembleFleet:
     """An ensemble for each of many series, with shared hyperparameters and a state of its own for each.
 
@@ -69,7 +69,7 @@ class EnsembleFleet:
 
     Raises:
         TypeError: If this is no ensemble, or an expert cannot be one of a fleet.
-        ValueError: If there are several outputs or models from outside, or the folder holds anything.
+        ValueError: If there are several outputs or external models, or the folder holds anything.
 
     Example:
         >>> import torch
@@ -100,7 +100,7 @@ class EnsembleFleet:
         own_variances: bool = False,
     ) -> None:
         check_made("ensemble", ensemble, Ensemble, "Ensemble([expert], FixedShare())")
-        self.turns: Turns = Turns()
+        self.access: AccessLock = AccessLock()
         self._has_start = start is not None
         start = ensemble.init() if start is None else start
         check_fixed_size(ensemble, start, "a fleet")
@@ -172,7 +172,7 @@ class EnsembleFleet:
             self._store.put(places, given)
             for number, own in enumerate(variances):
                 if own is not None:
-                    self._store.begin_with_variances(number, places, self._sound(number, own))
+                    self._store.prepare_with_variances(number, places, self._sound(number, own))
             if self.has_own_variances and isinstance(state, OnlineEnsemble):
                 for number, bound in enumerate(state.ensemble.bind()):
                     assert isinstance(bound, BoundGaussian)
@@ -240,14 +240,14 @@ class EnsembleFleet:
         check_targets(X, y, None)
         for expert in self.ensemble.experts:
             expert.check_targets(y)
-        step, said = self._read(), Said(len(y))
+        step, predicted = self._read(), RowBuffer(len(y))
         for places_at_once, rows in batches(places):
             for part in torch.arange(len(rows), device=rows.device).split(step.most_series(rows.shape[1])):
                 chosen = rows[part]
-                step.observe(Work(places_at_once[part], chosen, X[chosen], y[chosen]), said)
-        if said.whole is None:
+                step.observe(Work(places_at_once[part], chosen, X[chosen], y[chosen]), predicted)
+        if predicted.whole is None:
             raise AllSetAsideError("every series of this call is set aside; see fleet.failures")
-        return said.whole
+        return predicted.whole
 
     @torch.no_grad()
     def predict(self, names: Names, X: Tensor) -> AnyMixture:
@@ -337,7 +337,7 @@ class EnsembleFleet:
             if not self._has_start:  # new series begin as they would have begun there
                 notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
                 store = store.without_series(self.ensemble.init(), notes)
-            store.make_room(sum(shard.num_series for shard in shards))
+            store.reserve(sum(shard.num_series for shard in shards))
             for shard in shards:
                 names, states = read_shard(shard)
                 store.check_tensors(states)

@@ -11,11 +11,21 @@ from torch import Tensor
 from gp_ensembles.calibration.levels import IntervalLevels
 from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.distributions.quadrature import cdf_by_pieces
-from gp_ensembles.engine.turns import Turns, in_turns
+from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.fleet.arrivals import numbered
-from gp_ensembles.fleet.beginning import (
+from gp_ensembles.fleet.calls import CallRows, checked_rows
+from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings_in
+from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
+from gp_ensembles.fleet.exported import SeriesModel
+from gp_ensembles.fleet.fitting import fit_bases
+from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
+from gp_ensembles.fleet.scales import fill
+from gp_ensembles.fleet.settings import SMALL, check_settings
+from gp_ensembles.fleet.store import new_folder, next_folder
+from gp_ensembles.fleet.units import first_notes, levels_of, levels_of_rows, scales_of, write_levels, write_scales
+from gp_ensembles.fleet.warm_up import (
     LEAST_TARGETS,
     Rows,
     joined,
@@ -30,25 +40,15 @@ from gp_ensembles.fleet.beginning import (
     template_of,
     with_own_length_scales,
 )
-from gp_ensembles.fleet.calls import CallRows, checked_rows
-from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings_in
-from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
-from gp_ensembles.fleet.exported import SeriesModel
-from gp_ensembles.fleet.fitting import fit_bases
-from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
-from gp_ensembles.fleet.scales import fill
-from gp_ensembles.fleet.settings import SMALL, check_settings
-from gp_ensembles.fleet.store import new_folder, next_folder
-from gp_ensembles.fleet.units import first_notes, levels_of, levels_of_rows, scales_of, write_levels, write_scales
 from gp_ensembles.numerics.devices import check_device
 
 _Counts = dict[Hashable, int]  # rows of series
 
 
 @final
-@in_turns(
-    learning=["fit", "fit_shared", "observe", "add", "retire"],
-    reading=["predict", "predict_interval", "export", "save"],
+@guarded(
+    writes=["fit", "fit_shared", "observe", "add", "retire"],
+    reads=["predict", "predict_interval", "export", "save"],
 )
 class Fleet:
     """A model for each of many series: one ensemble's hyperparameters for all, scales, weights and states for each.
@@ -104,7 +104,7 @@ class Fleet:
         folder: str | Path | None = None,
     ) -> None:
         check_settings(self, spec, warmup, seed, coverages, dtype, own_variances, own_length_scales)
-        self.turns: Turns = Turns()
+        self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
         self.warmup: int = int(warmup)
         self.seed: int = int(seed)
@@ -168,7 +168,7 @@ class Fleet:
         with self._anew(names, X, y, must_fit=shared is None) as (other, ready):
             if shared is not None:
                 other._share(shared)
-            other._begin(ready, must_fit=True, progress=progress)
+            other._prepare(ready, must_fit=True, progress=progress)
 
     def fit_shared(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
         """Forget everything, and fit only what series share to these rows: no series begins, see :meth:`fit`."""
@@ -196,7 +196,7 @@ class Fleet:
                 other.series.remove_files()
             raise
         old = self.series
-        self.__dict__.update({**other.__dict__, "turns": self.turns})
+        self.__dict__.update({**other.__dict__, "turns": self.access})
         if old is not None:
             old.remove_files()
 
@@ -283,9 +283,9 @@ class Fleet:
             KeyError: If one is unknown; then all stay.
         """
         given = list(dict.fromkeys(listed(names)))
-        if begun := [name for name in given if name not in self._waiting]:
-            self._series_of(begun).retire(begun)
-        for name in set(given) - set(begun):
+        if prepared := [name for name in given if name not in self._waiting]:
+            self._series_of(prepared).retire(prepared)
+        for name in set(given) - set(prepared):
             del self._waiting[name]
 
     def export(self, name: Hashable) -> SeriesModel:
@@ -397,7 +397,7 @@ class Fleet:
             return nothing(y, rows[:0], coverages)
 
     def _observe(
-        self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, said: FleetPredictions
+        self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, predicted: FleetPredictions
     ) -> FleetPredictions:
         """Rows of series that have begun."""
         scales, codes, distinct = scales_of(series, names), *numbered(names, y)
@@ -409,7 +409,7 @@ class Fleet:
         write_levels(series, distinct, after)
         series.write_note("last", distinct, X[newest])
         log_prob = predictions.log_prob.double() - scales.y_scale.log()
-        return said.told(distribution, log_prob, output)
+        return predicted.told(distribution, log_prob, output)
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
         """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
@@ -431,12 +431,12 @@ class Fleet:
             return rows
         came, own = self.waiting, [names[row] for row in new]
         self._waiting = joined(self._waiting, own, X[rows], y[rows])
-        begun = self._begin(
+        prepared = self._prepare(
             {name: num for name, kept in self._waiting.items() if (num := length_of_warm_up(kept.y, self.warmup))}
         )
-        return rows[torch.tensor(rows_of_warm_ups(own, came, begun), dtype=torch.bool, device=y.device)]
+        return rows[torch.tensor(rows_of_warm_ups(own, came, prepared), dtype=torch.bool, device=y.device)]
 
-    def _begin(self, ready: _Counts, *, must_fit: bool = False, progress: bool = False) -> _Counts:
+    def _prepare(self, ready: _Counts, *, must_fit: bool = False, progress: bool = False) -> _Counts:
         """Begin with series, each from its first so many rows; with none while there is nothing to fit to."""
         warm = {name: Rows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
         if not warm or (self.series is None and not must_fit and not any(moves(rows) for rows in warm.values())):

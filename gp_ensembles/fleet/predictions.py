@@ -72,8 +72,8 @@ class FleetPredictions(NamedTuple):
         self, distribution: Mixture | StudentTMixture, log_prob: Tensor, output: LevelsOutput
     ) -> "FleetPredictions":
         """This with what is said of its rows, written into its tensors: log densities (R,), levels and covered."""
-        said = distribution.mean, distribution.variance, log_prob, output.covered
-        for old, new in zip((self.mean, self.variance, self.log_prob, self.covered), said, strict=True):
+        predicted = distribution.mean, distribution.variance, log_prob, output.covered
+        for old, new in zip((self.mean, self.variance, self.log_prob, self.covered), predicted, strict=True):
             old.index_copy_(-1, self.rows, new)
         return self._replace(distribution=distribution, levels=output.levels)
 

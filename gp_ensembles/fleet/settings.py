@@ -12,11 +12,11 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag
-from gp_ensembles.fleet.beginning import LEAST_TARGETS
+from gp_ensembles.fleet.warm_up import LEAST_TARGETS
 
 _BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
 # ``light`` with few features: eighty kilobytes for each series.
-SMALL: EnsembleSpec = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), further=())
+SMALL: EnsembleSpec = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), extra_experts=())
 
 
 def check_settings(

@@ -1,7 +1,7 @@
 """A batch of rows of many series through experts, innovation models, weight rule and outliers: what each learns alone.
 
-The experts are run by :mod:`~gp_ensembles.fleet.lanes`; what stands around them, a few dozen numbers a series, is the
-code of one series under ``torch.func.vmap``.
+The experts are run by :mod:`~gp_ensembles.fleet.series_batches`; what stands around them, a few dozen numbers a
+series, is the code of one series under ``torch.func.vmap``.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, assemble, make_mixture
 from gp_ensembles.engine.state import EnsembleState
-from gp_ensembles.engine.weighing import beside, innovate, weigh, within_reach
+from gp_ensembles.engine.weighing import append_copies, innovate, weigh, within_reach
 from gp_ensembles.filters.states import LatentPredictions, Predictions
-from gp_ensembles.fleet.lanes import BlockLane, Lane, row_lane, side_by_side
-from gp_ensembles.fleet.said import Said
+from gp_ensembles.fleet.row_buffer import RowBuffer
+from gp_ensembles.fleet.series_batches import BlockSeriesBatch, SeriesBatch, row_series_batch, side_by_side
 from gp_ensembles.fleet.store import Store
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaOutput, MetaState
@@ -87,15 +87,17 @@ class Step:
         self._experts = ensemble.bind()
         self._responses = tuple(response.frozen() for response in responses_of(self._experts))
         states = [store.expert(number) for number in range(len(self._experts))]
-        self._rows = [row_lane(bound, state) for bound, state in zip(self._experts, states, strict=True)]
-        self._blocks: list[Lane] = [BlockLane(b, state) for b, state in zip(self._experts, states, strict=True)]
+        self._rows = [row_series_batch(bound, state) for bound, state in zip(self._experts, states, strict=True)]
+        self._blocks: list[SeriesBatch] = [
+            BlockSeriesBatch(b, state) for b, state in zip(self._experts, states, strict=True)
+        ]
 
     def most_series(self, num_rows: int) -> int:
         """How many series are worked on at once, with so many rows each."""
-        return min(lane.most_series for lane in self._lanes(num_rows))
+        return min(lane.most_series for lane in self._batches(num_rows))
 
-    def observe(self, work: Work, said: Said) -> None:
-        """Predict and learn; what was said before each target is put into ``said``.
+    def observe(self, work: Work, predicted: RowBuffer) -> None:
+        """Predict and learn; what was said before each target is put into ``predicted``.
 
         A series in which an expert fails is set aside: its state stays as it was before the row, the store marks it,
         and nothing is said of it from there on.
@@ -108,17 +110,17 @@ class Step:
             return
         try:
             if num_rows > 1:
-                self._block(work, said)
+                self._block(work, predicted)
             else:
-                self._row(work, said)
+                self._row(work, predicted)
         except NumericalError:  # of some series: find out of which
             if num_rows > 1:
-                self._row_by_row(work, said)
+                self._row_by_row(work, predicted)
             elif num_series == 1:
                 self._set_aside(work.places)
             else:
                 for half in torch.arange(num_series, device=work.places.device).chunk(2):
-                    self.observe(work.take(half), said)
+                    self.observe(work.take(half), predicted)
 
     def predict(self, places: Tensor, X: Tensor) -> AnyMixture:
         """Predict one step ahead at each row X (N, D) of a series (N,); the distribution of a failed one is NaN."""
@@ -135,7 +137,7 @@ class Step:
         bank, rule = self._layers.bank, self._layers.rule
         if bank is not None and state.innovations is not None:
             copies = torch.func.vmap(bank.predict)(state.innovations, steps.mean, steps.variance)
-            steps = torch.func.vmap(beside)(steps, copies)
+            steps = torch.func.vmap(append_copies)(steps, copies)
         log_weights = torch.func.vmap(rule.log_weights)(state.meta)
         failed = self._store.failed[places] >= 0
         log_weights = log_weights.masked_fill(failed.unsqueeze(-1), torch.nan)
@@ -146,25 +148,25 @@ class Step:
         weights: Tensor = torch.func.vmap(self._layers.rule.log_weights)(self._store.layers(places).meta)
         return weights
 
-    def _lanes(self, num_rows: int) -> list[Lane]:
+    def _batches(self, num_rows: int) -> list[SeriesBatch]:
         return self._rows if num_rows == 1 else self._blocks
 
-    def _block(self, work: Work, said: Said) -> None:
+    def _block(self, work: Work, predicted: RowBuffer) -> None:
         """A block of each series; those with an outlier or a failure in it row by row."""
         weighed, _ = self._weighed(work, self._store.layers(work.places))
         predictions = self._assembled(weighed)
         y = within_reach(self._layers, work.y)
         rest = (self._far(predictions, y) | ~_sound(weighed.own)).any(-1)
         self._commit(self._blocks, work, weighed.state, (~rest).nonzero().flatten())
-        said.put(work.rows.flatten(), predictions)
+        predicted.put(work.rows.flatten(), predictions)
         if bool(rest.any()):
-            self._row_by_row(work.take(rest), said)
+            self._row_by_row(work.take(rest), predicted)
 
-    def _row_by_row(self, work: Work, said: Said) -> None:
+    def _row_by_row(self, work: Work, predicted: RowBuffer) -> None:
         for number in range(work.y.shape[1]):
-            self.observe(work.row(number), said)
+            self.observe(work.row(number), predicted)
 
-    def _row(self, work: Work, said: Said) -> None:
+    def _row(self, work: Work, predicted: RowBuffer) -> None:
         """One row of each series; outliers count less, see :func:`~gp_ensembles.engine.weighing.run_block`."""
         before = self._store.layers(work.places)
         weighed, features = self._weighed(work, before)
@@ -174,12 +176,12 @@ class Step:
         far = self._far(predictions, y).squeeze(-1) & sound
         self._commit(self._rows, work, weighed.state, (sound & ~far).nonzero().flatten())
         keep = sound.nonzero().flatten()
-        said.put(work.rows.flatten()[keep], _take(predictions, keep))
+        predicted.put(work.rows.flatten()[keep], _take(predictions, keep))
         self._set_aside(work.places[~sound])
         if bool(far.any()):
             chosen = far.nonzero().flatten()
             steps = type(weighed.own)(*(field[chosen] for field in weighed.own))
-            self._outliers(work.take(chosen), [Phi[chosen] for Phi in features], steps, predictions, chosen, said)
+            self._outliers(work.take(chosen), [Phi[chosen] for Phi in features], steps, predictions, chosen, predicted)
 
     def _outliers(
         self,
@@ -188,7 +190,7 @@ class Step:
         steps: Predictions,
         predictions: EnsemblePredictions,
         chosen: Tensor,
-        said: Said,
+        predicted: RowBuffer,
     ) -> None:
         """Learn targets of which only a share counts."""
         y, before = within_reach(self._layers, work.y), self._store.layers(work.places)
@@ -205,7 +207,7 @@ class Step:
             history, _ = memory.columns(before.history, remembered)
         state = weighed.state._replace(history=history)
         self._commit(self._rows, work, state, torch.arange(len(chosen), device=chosen.device))
-        said.put(work.rows.flatten(), self._assembled(weighed))
+        predicted.put(work.rows.flatten(), self._assembled(weighed))
 
     def _weighed(self, work: Work, before: EnsembleState) -> tuple[_Weighed, list[Tensor]]:
         """Everything up to what a target teaches, and the features."""
@@ -214,17 +216,19 @@ class Step:
             history, columns = self._layers.memory.columns(before.history, y)
             X = torch.cat([X, columns], dim=-1)
         features = self._features(X)
-        lanes = self._lanes(y.shape[1])
-        steps = side_by_side(self._stage(lanes, work.places, features, y))
+        batches = self._batches(y.shape[1])
+        steps = side_by_side(self._stage(batches, work.places, features, y))
         missing = y.isnan()
         weighed = self._weigh(_Given(before, steps, y, None, missing if bool(missing.any()) else None))
         return weighed._replace(state=weighed.state._replace(history=history)), features
 
-    def _stage(self, lanes: list[Lane], places: Tensor, features: Sequence[Tensor], y: Tensor) -> list[Predictions]:
+    def _stage(
+        self, batches: list[SeriesBatch], places: Tensor, features: Sequence[Tensor], y: Tensor
+    ) -> list[Predictions]:
         """Predict rows with all expert objects, and keep what they teach."""
         return [
             lane.stage(places, Phi, y, self._store.variances(number, places))
-            for number, (lane, Phi) in enumerate(zip(lanes, features, strict=True))
+            for number, (lane, Phi) in enumerate(zip(batches, features, strict=True))
         ]
 
     def _features(self, X: Tensor) -> list[Tensor]:
@@ -279,9 +283,9 @@ class Step:
             return torch.zeros_like(y, dtype=torch.bool)
         return ((y.flatten() - predictions.mean).abs() > threshold * predictions.variance.sqrt()).reshape(y.shape)
 
-    def _commit(self, lanes: list[Lane], work: Work, state: EnsembleState, keep: Tensor) -> None:
+    def _commit(self, batches: list[SeriesBatch], work: Work, state: EnsembleState, keep: Tensor) -> None:
         """Write what some of the series learned, places among them."""
-        for lane in lanes:
+        for lane in batches:
             lane.commit(keep)
         innovations = None
         if state.innovations is not None:

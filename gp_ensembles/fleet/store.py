@@ -16,7 +16,7 @@ from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_sta
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
-from gp_ensembles.numerics.room import check_room
+from gp_ensembles.numerics.memory import check_memory
 
 FAILED = "failed"  # rows learned until a series failed, -1 for those that did not
 _LEAST_ROOM = 16
@@ -68,7 +68,7 @@ class Store:
             for name in self._start:
                 remove_if_possible(self._path(name))
 
-    def begin_with_variances(self, number: int, places: Tensor, own: Variances) -> None:
+    def prepare_with_variances(self, number: int, places: Tensor, own: Variances) -> None:
         """Let series begin anew under one expert object, with variances (S, ...) of their own."""
         state, kind = self.expert(number), self.kinds[number]
         num_features = state[0].shape[-2] if kind is GaussianState else state[0].shape[-1]
@@ -193,7 +193,7 @@ class Store:
                 )
         return values
 
-    def make_room(self, least: int) -> None:
+    def reserve(self, least: int) -> None:
         """Make room for so many series.
 
         Raises:
@@ -220,7 +220,7 @@ class Store:
             device = self.failed.device
             old = self.room if device.type == "cpu" else 0  # what is free on a GPU is told without it
             what = f"{room} series, with the {self.room} places that are copied,"
-            check_room((room + old) * self.bytes_each, device, what, "add fewer, or give a folder")
+            check_memory((room + old) * self.bytes_each, device, what, "add fewer, or give a folder")
 
     def _next_room(self, least: int) -> int:
         if least <= self.room:

@@ -186,7 +186,7 @@ def check_share(share: float, lowest_is_legal: bool) -> None:
         raise ValueError(f"share must be {kind} and below 1, got {share}")
 
 
-def check_memory(rule: MetaLearner, state: MetaState, width: int) -> None:
+def check_state_size(rule: MetaLearner, state: MetaState, width: int) -> None:
     """Raise unless a state to grow has the memory, (M, ``width``), from which a rule goes on."""
     if state.memory.shape[-1] != width:
         raise ValueError(

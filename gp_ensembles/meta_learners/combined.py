@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, check_block
-from gp_ensembles.meta_learners.together import run_row, run_rows, run_together
+from gp_ensembles.meta_learners.compiled_rules import run_row, run_rows, run_together
 
 
 class CombinedRules(MetaLearner):

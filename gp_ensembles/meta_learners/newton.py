@@ -17,8 +17,8 @@ from gp_ensembles.meta_learners.base import (
     MetaState,
     check_block,
     check_densities,
-    check_memory,
     check_share,
+    check_state_size,
     grown_weights,
     initial_state,
     pack,
@@ -106,7 +106,7 @@ class OnlineNewton(MetaLearner):
         """
         grown = grown_weights(state, num_new, share)
         num_experts = state.log_weights.shape[0]
-        check_memory(self, state, num_experts + 1)
+        check_state_size(self, state, num_experts + 1)
         weights, memory = state.log_weights.double().exp(), state.memory.double()
         curvature = _grown_curvature(memory[:, :num_experts], weights, num_new, 1.0)
         sums = torch.cat([memory[:, -1], (weights @ memory[:, -1]).expand(num_new)])
@@ -194,7 +194,7 @@ class DiscountedOnlineNewton(MetaLearner):
         The curvature takes them to have predicted as the mixture with the present weights did.
         """
         grown = grown_weights(state, num_new, share)
-        check_memory(self, state, state.log_weights.shape[0] + 1)
+        check_state_size(self, state, state.log_weights.shape[0] + 1)
         memory = state.memory.double()
         curvature, leader = memory[:, :-1], memory[:, -1]
         curvature = _grown_curvature(curvature, leader, num_new, self.epsilon)

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from gp_ensembles.meta_learners.base import MetaLearner, MetaState
 from gp_ensembles.meta_learners.combined import CombinedRules
+from gp_ensembles.meta_learners.compiled_rules import row_forms, weigh_row
 from gp_ensembles.meta_learners.reference import ReferenceAveraging, refer_row
-from gp_ensembles.meta_learners.together import row_forms, weigh_row
 
 Numbers = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions import Mixture, StudentTMixture
+from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.input_checks import check_made
-from gp_ensembles.engine.turns import Turns, in_turns
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.files.operations import make_folder
 from gp_ensembles.fleet.calls import CallRows, divided
@@ -117,7 +117,7 @@ def shard_of(name: Hashable, num_shards: int) -> int:
 
 
 @final
-@in_turns(learning=["observe", "predict", "add", "retire", "export", "save"], reading=[])
+@guarded(writes=["observe", "predict", "add", "retire", "export", "save"], reads=[])
 class RayFleet:
     """A divided fleet on a Ray cluster, an actor for each shard; what it says are the bits that shards' fleets say.
 
@@ -149,7 +149,7 @@ class RayFleet:
             raise FileNotFoundError(f"{folder} holds no divided fleet; write one with divide_fleet")
         head = read_checkpoint(self._folder / _HEAD, _KIND)
         self.num_shards, self._generation = int(head["num_shards"]), int(head["generation"])
-        self.turns: Turns = Turns()
+        self.access: AccessLock = AccessLock()
         self._checks = Fleet.load(part_folder(self._folder, self._generation, 0))
         self._checks.retire([*self._checks.names, *self._checks.waiting])
         self._unsaved: list[list[_Call]] = [[] for _ in range(self.num_shards)]
@@ -215,8 +215,8 @@ class RayFleet:
         """
         given, X, y = self._checks.checked(names, X, y)
         places, parts = self._divided(CallRows(given, X, y))
-        said = self._teach("observe", parts)
-        return in_order([(places[number], said[number]) for number in parts], y)
+        predicted = self._teach("observe", parts)
+        return in_order([(places[number], predicted[number]) for number in parts], y)
 
     def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
         """Distributions of the next target of a series at each row, as :meth:`Fleet.predict`.
@@ -228,8 +228,8 @@ class RayFleet:
         """
         given, X, y = self._checks.checked(names, X)
         places, parts = self._divided(CallRows(given, X, y))
-        said = self._ask("predict", {number: (part.names, part.X) for number, part in parts.items()})
-        return together([said[number] for number in parts], torch.cat(list(places.values())).argsort())
+        predicted = self._ask("predict", {number: (part.names, part.X) for number, part in parts.items()})
+        return together([predicted[number] for number in parts], torch.cat(list(places.values())).argsort())
 
     def add(self, names: Names, model: SeriesModel) -> None:
         """Add series, as :meth:`Fleet.add`.
@@ -293,7 +293,7 @@ class RayFleet:
         The first of what is given are names, one for each row or series.
         """
         try:
-            said = self._ask(what, given)
+            predicted = self._ask(what, given)
         except BaseException:  # some may have learned what others have not
             for number in given:
                 self.actors[number] = self._begun_anew(number)
@@ -302,7 +302,7 @@ class RayFleet:
             self._unsaved[number].append(_Call(what, part))
         if sum(len(call.given[0]) for calls in self._unsaved for call in calls) > self._most_unsaved_rows:
             self.save()
-        return said
+        return predicted
 
     def _ask(self, what: str, given: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         """What shards answer; those that are lost are begun anew and asked again."""

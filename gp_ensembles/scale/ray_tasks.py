@@ -75,10 +75,10 @@ def observe_dataset(fleet: Fleet | RayFleet, dataset: Any, columns: FleetColumns
         for batch in dataset.iter_batches(batch_size=batch_size, batch_format="numpy"):
             X = torch.stack([_numbers(batch, name) for name in columns.inputs], dim=-1)
             names, y = batch[columns.series].tolist(), _numbers(batch, columns.target)
-            said = fleet.observe(names, X, y)
-            lower, upper = said.interval(said.coverages[0])
-            found = {"mean": said.mean, "std": said.variance.sqrt(), "lower": lower, "upper": upper}
-            found |= {"log_prob": said.log_prob, "target": y}
+            predicted = fleet.observe(names, X, y)
+            lower, upper = predicted.interval(predicted.coverages[0])
+            found = {"mean": predicted.mean, "std": predicted.variance.sqrt(), "lower": lower, "upper": upper}
+            found |= {"log_prob": predicted.log_prob, "target": y}
             own = {columns.series: batch[columns.series]}
             parts.append(arrow.table({**own, **{name: value.numpy() for name, value in found.items()}}))
     finally:
@@ -127,9 +127,9 @@ def score(name: str, config: StreamConfig, seed: int, X: Tensor, y: Tensor) -> S
         >>> score("linear", config, 0, X, 5 * X.squeeze(-1)).rmse < 0.1
         True
     """
-    said = OnlineModel(replace(config, seed=seed)).observe(X, y)
-    error = said.mean - y[said.first_row :]
-    return Score(name, seed, float(said.log_prob.nanmean()), float(error.square().nanmean().sqrt()))
+    predicted = OnlineModel(replace(config, seed=seed)).observe(X, y)
+    error = predicted.mean - y[predicted.first_row :]
+    return Score(name, seed, float(predicted.log_prob.nanmean()), float(error.square().nanmean().sqrt()))
 
 
 def _score_on_one_thread(name: str, config: StreamConfig, seed: int, rows: tuple[Tensor, Tensor]) -> Score:

@@ -106,9 +106,9 @@ def in_units(mixture: AnyMixture, scales: Standardizer) -> AnyMixture:
 def calibrate_next(state: CalibrationState, mixture: AnyMixture) -> StreamDistribution:
     """The distributions of rows that all come next, from the mixtures of the experts."""
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
-        said = _said(mixture, _ROWS)
-        others = predict_labels(state.labels).expand(1, *said.shape)
-        return _classes(predict_classes(state.classes, said, others), mixture)
+        predicted = _predicted_rows(mixture, _ROWS)
+        others = predict_labels(state.labels).expand(1, *predicted.shape)
+        return _classes(predict_classes(state.classes, predicted, others), mixture)
     if state.recalibration is None or isinstance(mixture, LatentMixture):
         return mixture
     like = mixture.component_mean
@@ -154,16 +154,16 @@ def calibrate_block(
     """
     nothing = torch.zeros_like(y[..., 0] if y.ndim > 1 else y)
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
-        said, seen = _said(mixture, block_size), y.double().cpu()
+        predicted, seen = _predicted_rows(mixture, block_size), y.double().cpu()
         labels, classes, parts = state.labels, state.classes, []
         # Blocks are cut alike in calls of any length, so the last bits of a row do not know the length of its call.
-        for rows, targets in zip(said.split(block_size), seen.split(block_size), strict=True):
+        for rows, targets in zip(predicted.split(block_size), seen.split(block_size), strict=True):
             labels, others = update_labels(labels, targets)
             classes, part = update_classes(classes, rows, others.unsqueeze(0), targets)
             parts.append(part)
         log_prob = torch.cat(parts)
         place = seen.nan_to_num(0.0).long().unsqueeze(-1)
-        gained = torch.where(seen.isnan(), 0.0, (log_prob - said).gather(-1, place).squeeze(-1)).to(y)
+        gained = torch.where(seen.isnan(), 0.0, (log_prob - predicted).gather(-1, place).squeeze(-1)).to(y)
         state = CalibrationState(None, None, labels, classes)
         return state, CalibratedBlock(_classes(log_prob, mixture), gained, None)
     if isinstance(mixture, LatentMixture) or (state.recalibration is None and state.levels is None):
@@ -205,14 +205,14 @@ def calibration_from_plain(plain: Mapping[str, Any]) -> CalibrationState:
     return CalibrationState(*(None if plain[name] is None else kind(**plain[name]) for name, kind in kinds.items()))
 
 
-def _said(mixture: LatentMixture, rows_at_once: int) -> Tensor:
+def _predicted_rows(mixture: LatentMixture, rows_at_once: int) -> Tensor:
     """Log probabilities of the classes of all rows, (N, C), on the CPU; some rows at a time, for quadrature takes room.
 
     The last bits of a row depend on those beside it in vector registers: always the same ones if blocks are cut alike.
     """
     rows = torch.arange(mixture.num_rows, device=mixture.latent_mean.device).split(rows_at_once)
-    said = torch.cat([mixture.take(part).class_probabilities for part in rows])
-    return said.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()
+    predicted = torch.cat([mixture.take(part).class_probabilities for part in rows])
+    return predicted.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()
 
 
 def _classes(log_prob: Tensor, like: LatentMixture) -> LatentMixture:

@@ -100,10 +100,10 @@ def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
     if not bool(wrong.any()):
         return None
     row, column = divmod(int(wrong.flatten().int().argmax()), numbers.shape[1])
-    said = f"{float(numbers[row, column]):.6g}, too large to be squared; correct it, or leave it out"
+    text = f"{float(numbers[row, column]):.6g}, too large to be squared; correct it, or leave it out"
     if column < X.shape[1]:
-        return IllegalRow(row, column, f"{said} (row {{row}})")
-    return IllegalRow(row, None, said)
+        return IllegalRow(row, column, f"{text} (row {{row}})")
+    return IllegalRow(row, None, text)
 
 
 def num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:

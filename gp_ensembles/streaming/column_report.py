@@ -15,7 +15,7 @@ class ColumnReport(NamedTuple):
         num_imputed: Missing values for which something stood in, those of the warm-up among them.
         persistence: Weight of the last value in what stands in one row later; the mean has the rest.
         slept: Whether it was constant in the warm-up.
-        woke: Row of the stream, counting from 1, in which it first moved if it slept; zero if it never did.
+        activated_at: Row of the stream, counting from 1, in which it first moved if it slept; zero if it never did.
         has_indicator: Whether the ensemble sees where it is missing.
     """
 
@@ -23,7 +23,7 @@ class ColumnReport(NamedTuple):
     num_imputed: int
     persistence: float
     slept: bool
-    woke: int
+    activated_at: int
     has_indicator: bool
 
 
@@ -35,9 +35,11 @@ def column_reports(columns: Columns, followed: InputState, names: Sequence[str])
         followed: What is known of them since.
         names: Names of the inputs.
     """
-    woke = dict(zip(columns.asleep, followed.sleepers.woke.int().tolist(), strict=True))
+    activated_at = dict(zip(columns.inactive, followed.inactive_columns.activated_at.int().tolist(), strict=True))
     imputed, used = followed.gaps.num_imputed.int().tolist(), columns.imputation.used.tolist()
     return tuple(
-        ColumnReport(name, imputed[j], used[j], j in woke, woke.get(j, 0), j in columns.imputation.indicators)
+        ColumnReport(
+            name, imputed[j], used[j], j in activated_at, activated_at.get(j, 0), j in columns.imputation.indicators
+        )
         for j, name in enumerate(names)
     )

@@ -19,7 +19,7 @@ class Columns(NamedTuple):
         kept: Places of the K inputs.
         forecasts: Places of the forecasts, which only their experts see.
         scales: Shifts and scales of the inputs and of the target; scale one of inputs that are constant in the warm-up.
-        asleep: Which of the inputs these are, see :mod:`~gp_ensembles.streaming.sleeping`.
+        inactive: Which of the inputs these are, see :mod:`~gp_ensembles.streaming.inactive_columns`.
         is_known: Which of the inputs have a value in the warm-up, shape (K,).
         imputation: How gaps are filled.
         gap_share: Shares of gaps in the warm-up, of the columns with an indicator, shape (I,).
@@ -29,7 +29,7 @@ class Columns(NamedTuple):
     kept: list[int]
     forecasts: list[int]
     scales: Standardizer
-    asleep: tuple[int, ...]
+    inactive: tuple[int, ...]
     is_known: Tensor
     imputation: Imputation
     gap_share: Tensor
@@ -57,13 +57,13 @@ class Columns(NamedTuple):
         forecasts = forecast_places(config.ensemble, names)
         kept = [j for j in range(X.shape[1]) if j not in forecasts]
         inputs, targets = X[:, kept].cpu(), y.cpu()  # the same on every device
-        asleep = constant_columns(inputs)
-        if len(asleep) == len(kept):
+        inactive = constant_columns(inputs)
+        if len(inactive) == len(kept):
             raise ValueError(f"all inputs are constant in the {X.shape[0]} warm-up rows; use a longer warm-up")
         target = config.ensemble.target
         if not target.is_real:
             target.check(y)
-        scales = (Standardizer.fit if target.is_real else Standardizer.fit_inputs)(inputs, targets, asleep=asleep)
+        scales = (Standardizer.fit if target.is_real else Standardizer.fit_inputs)(inputs, targets, inactive=inactive)
         imputation = Imputation.of(inputs, targets, scales.X_mean, config.impute)
         share = inputs[:, list(imputation.indicators)].isnan().double().mean(0)
         device = config.torch_device
@@ -71,9 +71,9 @@ class Columns(NamedTuple):
             kept,
             forecasts,
             Standardizer(*(part.to(device) for part in scales)),
-            tuple(asleep),
+            tuple(inactive),
             (~inputs.isnan()).any(0).to(device),
-            imputation.settled(asleep).to(device),
+            imputation.settled(inactive).to(device),
             share.to(device),
             (share * (1 - share)).sqrt().to(device),
         )

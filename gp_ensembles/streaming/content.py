@@ -10,8 +10,8 @@ from torch import Tensor
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.files.checkpoint import Kind, unchanged
 from gp_ensembles.streaming.after_mixture import CalibrationState, calibration_from_plain, calibration_to_plain
+from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
 from gp_ensembles.streaming.inputs import InputState
-from gp_ensembles.streaming.notable import Notable
 from gp_ensembles.streaming.packing import packed, unpacked
 
 KIND = Kind(
@@ -33,7 +33,7 @@ class Parts(NamedTuple):
         warm_y: Its targets, shape (N,) or (N, O).
         calibration: What is known of past errors.
         inputs: What is followed of the inputs; ``None`` in the warm-up.
-        notable: What was treated in a special way.
+        anomaly_counts: What was treated in a special way.
         online: The ensemble; ``None`` in the warm-up.
     """
 
@@ -42,7 +42,7 @@ class Parts(NamedTuple):
     warm_y: Tensor | None
     calibration: CalibrationState
     inputs: InputState | None
-    notable: Notable
+    anomaly_counts: AnomalyCounts
     online: OnlineEnsemble | None = None
 
 
@@ -57,7 +57,7 @@ def content_of(parts: Parts) -> dict[str, Any]:
         "block_size": None if online is None else online.block_size,
         "calibration": copy.deepcopy(calibration_to_plain(parts.calibration)),
         "inputs": None if inputs is None else copy.deepcopy(inputs.to_plain()),
-        "notable": list(parts.notable),
+        "anomaly_counts": list(parts.anomaly_counts),
     }
 
 
@@ -71,7 +71,7 @@ def parts_of(content: Mapping[str, Any], device: torch.device) -> Parts:
         None if y is None else y.to(device),
         calibration_from_plain(calibration),
         None if inputs is None else InputState.from_plain(inputs, device),
-        Notable(*content["notable"]),
+        AnomalyCounts(*content["anomaly_counts"]),
     )
 
 

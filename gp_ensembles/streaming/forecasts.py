@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gp_ensembles.ensembles.guests import ForecastColumns
+from gp_ensembles.ensembles.external_models import ForecastColumns
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.experts.guest import moments_of
+from gp_ensembles.experts.model_adapter import moments_of
 from gp_ensembles.streaming.scales import Standardizer
 
 _LEAST_ROWS = 10  # with a forecast and a target, to say that forecasts are poor
@@ -21,7 +21,7 @@ def forecast_places(spec: EnsembleSpec, names: Sequence[str]) -> list[int]:
         ValueError: If a name is not among them, or there is no other column.
 
     Example:
-        >>> forecast_places(EnsembleSpec(further=(ForecastColumns("nwp"),)), ["wind", "nwp"])
+        >>> forecast_places(EnsembleSpec(extra_experts=(ForecastColumns("nwp"),)), ["wind", "nwp"])
         [1]
     """
     known = list(names)
@@ -45,14 +45,14 @@ def standard_forecasts(spec: EnsembleSpec, forecasts: Tensor, scales: Standardiz
         scales: Shift and scale of the target; deviations are not shifted.
 
     Example:
-        >>> spec = EnsembleSpec(further=(ForecastColumns("nwp", deviation="spread"),))
+        >>> spec = EnsembleSpec(extra_experts=(ForecastColumns("nwp", deviation="spread"),))
         >>> import torch
         >>> one = torch.ones((), dtype=torch.float64)
         >>> scales = Standardizer(one, one, 10 * one, 2 * one)
         >>> standard_forecasts(spec, torch.tensor([[14.0, 4.0]], dtype=torch.float64), scales)
         tensor([[2., 2.]], dtype=torch.float64)
     """
-    spreads = {record.deviation for record in spec.further if isinstance(record, ForecastColumns)}
+    spreads = {record.deviation for record in spec.extra_experts if isinstance(record, ForecastColumns)}
     shifts = forecasts.new_tensor([name not in spreads for name in spec.forecast_columns]) * scales.y_mean
     return (forecasts - shifts) / scales.y_scale
 
@@ -66,7 +66,7 @@ def warn_of_poor_forecasts(spec: EnsembleSpec, forecasts: Tensor, y: Tensor) -> 
         y: Targets, shape (N,); NaN where missing.
 
     Example:
-        >>> spec = EnsembleSpec(further=(ForecastColumns("nwp"),))
+        >>> spec = EnsembleSpec(extra_experts=(ForecastColumns("nwp"),))
         >>> degrees = torch.arange(10.0, dtype=torch.float64)
         >>> with warnings.catch_warnings(record=True, action="always") as told:
         ...     warn_of_poor_forecasts(spec, degrees.unsqueeze(-1) + 273.15, degrees)
@@ -76,14 +76,14 @@ def warn_of_poor_forecasts(spec: EnsembleSpec, forecasts: Tensor, y: Tensor) -> 
         stand in the row that they are of?
     """
     places = {name: place for place, name in enumerate(spec.forecast_columns)}
-    for record in spec.further:
+    for record in spec.extra_experts:
         if not isinstance(record, ForecastColumns) or not places:
             continue
-        said, _ = moments_of(forecasts[:, [places[name] for name in record.columns]], record.levels)
-        known = ~(said.isnan() | y.isnan())
+        predicted, _ = moments_of(forecasts[:, [places[name] for name in record.columns]], record.levels)
+        known = ~(predicted.isnan() | y.isnan())
         if int(known.sum()) < _LEAST_ROWS:
             continue
-        told, seen = said[known], y[known]
+        told, seen = predicted[known], y[known]
         off, spread = _size(told - seen), _size(seen - seen.mean())
         if off > spread:
             centered = told - told.mean()

@@ -102,10 +102,10 @@ class Imputation(NamedTuple):
         _, last, age = Gaps.none(mean).follow(X)
         return found._replace(indicators=_indicators(found.fill(last, age), missing, y))
 
-    def settled(self, asleep: Sequence[int]) -> "Imputation":
+    def settled(self, inactive: Sequence[int]) -> "Imputation":
         """The same with the last value, and no doubt, for columns that were constant in the warm-up."""
         persistence, used = self.persistence.clone(), self.used.clone()
-        persistence[list(asleep)] = used[list(asleep)] = 1.0
+        persistence[list(inactive)] = used[list(inactive)] = 1.0
         return self._replace(persistence=persistence, used=used)
 
     def to(self, device: torch.device) -> "Imputation":

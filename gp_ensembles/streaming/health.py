@@ -61,7 +61,7 @@ class Finding(NamedTuple):
     meaning: str
 
 
-class Pace(NamedTuple):
+class Throughput(NamedTuple):
     """Seconds a row.
 
     Attributes:
@@ -78,7 +78,7 @@ def health(
     limits: HealthLimits | None = None,
     *,
     coverage: CoverageState | None = None,
-    pace: Pace | None = None,
+    timing: Throughput | None = None,
 ) -> tuple[Finding, ...]:
     """Look at a model on its stream.
 
@@ -86,7 +86,7 @@ def health(
         model: The model; nothing is found before its warm-up is over.
         limits: From where on a number is a reason to look.
         coverage: What its intervals of 90 % have kept, where somebody counts.
-        pace: How long rows took, where somebody measures.
+        timing: How long rows took, where somebody measures.
 
     Returns:
         What was found, in the order of :class:`HealthLimits`.
@@ -115,40 +115,40 @@ def health(
     found.append(_effective(model, limits))
     out = [report for report in failures(model) if report.returns is not None]
     names = ", ".join(report.name for report in out)
-    said = f"{len(out)} experts are kept out after a failure{': ' + names if out else ''}"
-    found.append(_at_most("experts in quarantine", len(out), limits.experts_out, said))
+    predicted = f"{len(out)} experts are kept out after a failure{': ' + names if out else ''}"
+    found.append(_at_most("experts in quarantine", len(out), limits.experts_out, predicted))
     rows = max(model.num_rows - model.config.warmup, 1)
     cells = rows * max(len(model.used_features), 1)
-    moved, imputed = model.notable.inputs_moved / cells, model.notable.inputs_imputed / cells
-    said = f"{100 * moved:.3g} % of the inputs lay far beyond all that had been seen"
-    found.append(_at_most("inputs moved", moved, limits.inputs_moved, said))
-    said = f"{100 * imputed:.3g} % of the inputs were missing"
-    found.append(_at_most("inputs imputed", imputed, limits.inputs_imputed, said))
-    if pace is not None and pace.first > 0:
-        ratio = pace.now / pace.first
-        said = f"a row takes {ratio:.3g} times as long as one of the first thousand"
-        found.append(_at_most("slowdown", ratio, limits.slowdown, said))
+    moved, imputed = model.anomaly_counts.inputs_moved / cells, model.anomaly_counts.inputs_imputed / cells
+    predicted = f"{100 * moved:.3g} % of the inputs lay far beyond all that had been seen"
+    found.append(_at_most("inputs moved", moved, limits.inputs_moved, predicted))
+    predicted = f"{100 * imputed:.3g} % of the inputs were missing"
+    found.append(_at_most("inputs imputed", imputed, limits.inputs_imputed, predicted))
+    if timing is not None and timing.first > 0:
+        ratio = timing.now / timing.first
+        predicted = f"a row takes {ratio:.3g} times as long as one of the first thousand"
+        found.append(_at_most("slowdown", ratio, limits.slowdown, predicted))
     return tuple(found)
 
 
 def _coverage(share: float, promised: float, limits: HealthLimits) -> Finding:
     gap, limit = abs(share - promised), limits.coverage_gap * (1 - promised)
-    said = f"intervals of {100 * promised:g} % covered {100 * share:.4g} % of the targets"
-    return _at_most("coverage gap", gap, limit, said)
+    predicted = f"intervals of {100 * promised:g} % covered {100 * share:.4g} % of the targets"
+    return _at_most("coverage gap", gap, limit, predicted)
 
 
 def _levels(lower: float, upper: float, promised: float, limits: HealthLimits) -> Finding:
     gap, limit = abs(upper - lower - promised), limits.coverage_gap * (1 - promised)
-    said = f"to keep {100 * promised:g} % the intervals now stand at levels {lower:.3g} and {upper:.3g}"
-    return _at_most("interval levels", gap, limit, said)
+    predicted = f"to keep {100 * promised:g} % the intervals now stand at levels {lower:.3g} and {upper:.3g}"
+    return _at_most("interval levels", gap, limit, predicted)
 
 
 def _effective(model: OnlineModel, limits: HealthLimits) -> Finding:
     weights = torch.tensor(list(model.weights.values()), dtype=torch.float64, device="cpu")
     number = float(torch.special.entr(weights).sum().exp())
-    said = f"the weights are those of {number:.3g} equal experts among {len(weights)}"
+    predicted = f"the weights are those of {number:.3g} equal experts among {len(weights)}"
     is_well = number >= limits.least_experts - 1e-9
-    return Finding("effective experts", number, limits.least_experts, is_well, said)
+    return Finding("effective experts", number, limits.least_experts, is_well, predicted)
 
 
 def _at_most(name: str, value: float, limit: float, meaning: str) -> Finding:

@@ -12,8 +12,8 @@ from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.forecasts import standard_forecasts
 from gp_ensembles.streaming.gaps import Gaps
+from gp_ensembles.streaming.inactive_columns import InactiveColumns
 from gp_ensembles.streaming.input_range import InputRange
-from gp_ensembles.streaming.sleeping import Sleepers
 
 _SLEEPERS_WIDTH = 2.0  # of the range of a sleeping column, in its scales
 _EFFECT_ROWS = 64  # of the warm-up, at which effects are measured
@@ -25,21 +25,23 @@ class InputState(NamedTuple):
 
     Attributes:
         gaps: Last values of the K columns that are kept.
-        sleepers: Scales of those that slept in the warm-up.
+        inactive_columns: Scales of those that slept in the warm-up.
         effect: Mean square of what the prediction changes by when a column is replaced by its mean, (K,).
         within: The range so far of all inputs, indicators among them; ``None`` where they are not limited.
     """
 
     gaps: Gaps
-    sleepers: Sleepers
+    inactive_columns: InactiveColumns
     effect: Tensor
     within: InputRange | None
 
     def to_plain(self) -> dict[str, Any]:
         """Tensors in plain containers, which :meth:`from_plain` reads back."""
         within = None if self.within is None else [part.clone().cpu() for part in self.within]
-        gaps, sleepers = ([part.clone().cpu() for part in parts] for parts in (self.gaps, self.sleepers))
-        return {"gaps": gaps, "sleepers": sleepers, "effect": self.effect.clone().cpu(), "within": within}
+        gaps, inactive_columns = (
+            [part.clone().cpu() for part in parts] for parts in (self.gaps, self.inactive_columns)
+        )
+        return {"gaps": gaps, "sleepers": inactive_columns, "effect": self.effect.clone().cpu(), "within": within}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any], device: torch.device) -> "InputState":
@@ -47,7 +49,7 @@ class InputState(NamedTuple):
         within = plain["within"]
         return cls(
             Gaps(*(part.to(device) for part in plain["gaps"])),
-            Sleepers(*(part.to(device) for part in plain["sleepers"])),
+            InactiveColumns(*(part.to(device) for part in plain["sleepers"])),
             plain["effect"].to(device),
             None if within is None else InputRange(*(part.to(device) for part in within)),
         )
@@ -92,10 +94,10 @@ class InputPath:
 
     def start(self) -> InputState:
         """Before any row."""
-        scales, asleep = self.columns.scales, list(self.columns.asleep)
-        base = torch.where(self.columns.is_known[asleep], scales.X_mean[asleep], torch.nan)
+        scales, inactive = self.columns.scales, list(self.columns.inactive)
+        base = torch.where(self.columns.is_known[inactive], scales.X_mean[inactive], torch.nan)
         zero = torch.zeros_like(scales.X_mean)
-        return InputState(Gaps.none(zero), Sleepers.of(base), zero, None)
+        return InputState(Gaps.none(zero), InactiveColumns.of(base), zero, None)
 
     def after_warm_up(self, online: OnlineEnsemble, X: Tensor) -> InputState:
         """After warm-up rows X (N, D), to which an ensemble is fitted."""
@@ -103,7 +105,7 @@ class InputPath:
         if self._config.limit_inputs:
             within = InputRange.of(inputs)
             width = within.width.clone()
-            width[list(self.columns.asleep)] = _SLEEPERS_WIDTH
+            width[list(self.columns.inactive)] = _SLEEPERS_WIDTH
             state = state._replace(within=within._replace(width=width))
         return state._replace(effect=self._effect(online, self.with_forecasts(inputs, X)))
 
@@ -112,19 +114,19 @@ class InputPath:
         X = self.columns.of_table(X)
         gaps, last, age = state.gaps.follow(X)
         inputs = self._scaled(last, age)
-        sleepers, asleep = state.sleepers, list(self.columns.asleep)
-        if asleep:
+        inactive_columns, inactive = state.inactive_columns, list(self.columns.inactive)
+        if inactive:
             inputs = inputs.clone()
-            sleepers, inputs[:, asleep] = sleepers.follow(last[:, asleep], first_row)
-        return self._standard(inputs, last, age, state._replace(gaps=gaps, sleepers=sleepers))
+            inactive_columns, inputs[:, inactive] = inactive_columns.follow(last[:, inactive], first_row)
+        return self._standard(inputs, last, age, state._replace(gaps=gaps, inactive_columns=inactive_columns))
 
     def each(self, state: InputState, X: Tensor) -> Standard:
         """Standardize rows X (N, D) that all come next, each on its own; the state stays."""
         last, age = state.gaps.each(self.columns.of_table(X))
-        inputs, asleep = self._scaled(last, age), list(self.columns.asleep)
-        if asleep:
+        inputs, inactive = self._scaled(last, age), list(self.columns.inactive)
+        if inactive:
             inputs = inputs.clone()
-            inputs[:, asleep] = state.sleepers.each(last[:, asleep])
+            inputs[:, inactive] = state.inactive_columns.each(last[:, inactive])
         return self._standard(inputs, last, age, state)
 
     def targets(self, y: Tensor) -> Tensor:
@@ -182,7 +184,7 @@ class InputPath:
         rows = inputs[places.round().long()]
         told = online.predict(rows).mean
         for column in range(mean.shape[0]):
-            if column not in self.columns.asleep:
+            if column not in self.columns.inactive:
                 without = rows.clone()
                 without[:, column] = 0.0
                 effect[column] = (online.predict(without).mean - told).double().square().mean()

@@ -11,7 +11,7 @@ from torch import Tensor
 from gp_ensembles.streaming.checks import illegal_target, too_large
 from gp_ensembles.streaming.model import OnlineModel
 from gp_ensembles.streaming.predictions import StreamDistribution
-from gp_ensembles.streaming.said import said_from_plain, said_to_plain, smoothed_draws
+from gp_ensembles.streaming.serialization import predictions_from_plain, predictions_to_plain, smoothed_draws
 
 _PATHS = 500
 _MOST_STEPS = 1000  # ahead
@@ -23,13 +23,13 @@ class Scored(NamedTuple):
     Attributes:
         identity: The row's identity.
         y: The target; NaN where it was given up.
-        said: The distribution of the row when it was predicted, of N = 1 rows.
+        predicted: The distribution of the row when it was predicted, of N = 1 rows.
         log_prob: Log density or probability of the target under it, in nats; NaN where it was given up.
     """
 
     identity: Hashable
     y: float
-    said: StreamDistribution
+    predicted: StreamDistribution
     log_prob: float
 
 
@@ -39,7 +39,7 @@ class _Waiting:
 
     X: Tensor
     steps: float
-    said: StreamDistribution
+    predicted: StreamDistribution
     y: float | None = None
 
 
@@ -127,15 +127,15 @@ class LateTargets:
             raise ValueError(f"a row {identity!r} waits for its target already; give each row an id of its own")
         row = X.reshape(1, -1).detach().to("cpu", torch.float64)
         time = None if steps == 1 else row.new_full((1,), steps)
-        said = self.model.predict(row, time)  # refuses what is not legal before anything is changed
+        predicted = self.model.predict(row, time)  # refuses what is not legal before anything is changed
         if len(self._rows) >= self.window:
             oldest = islice(self._rows.values(), len(self._rows) - self.window + 1)
             self._learn(self._num_ready(give_up=sum(waiting.y is None for waiting in oldest)))
-            said = self.model.predict(row, time)
+            predicted = self.model.predict(row, time)
         if self._rows and self.model.is_fitted and self.model.config.ensemble.target.is_real:
-            said = self._ahead(row, steps)
-        self._rows[identity] = _Waiting(row, float(steps), said)
-        return said
+            predicted = self._ahead(row, steps)
+        self._rows[identity] = _Waiting(row, float(steps), predicted)
+        return predicted
 
     def observe(self, identity: Hashable, y: float) -> Scored:
         """Take the target of a row that was predicted, and learn all rows that are no longer waiting for others.
@@ -169,7 +169,7 @@ than {self.window} rows old"
             if identity in self._rows:
                 row.y = None
             raise
-        return Scored(identity, row.y, row.said, float(row.said.log_prob(target.to(self.model.device))[0]))
+        return Scored(identity, row.y, row.predicted, float(row.predicted.log_prob(target.to(self.model.device))[0]))
 
     def content(self) -> dict[str, Any]:
         """The rows that wait as plain containers and tensors, which :meth:`restore` reads back; the model is not in it.
@@ -181,7 +181,7 @@ than {self.window} rows old"
         for identity, row in self._rows.items():
             if not isinstance(identity, str | int | float):
                 raise TypeError(f"only text and numbers can be ids in a file, got {identity!r}")
-            rows.append([identity, row.X.clone(), row.steps, said_to_plain(row.said), row.y])
+            rows.append([identity, row.X.clone(), row.steps, predictions_to_plain(row.predicted), row.y])
         return {"window": self.window, "patience": self.patience, "num_given_up": self.num_given_up, "rows": rows}
 
     @classmethod
@@ -189,8 +189,8 @@ than {self.window} rows old"
         """What :meth:`content` described, around the model as it was then."""
         late = cls(model, content["window"], content["patience"])
         late.num_given_up = content["num_given_up"]
-        for identity, X, steps, said, y in content["rows"]:
-            late._rows[identity] = _Waiting(X, steps, said_from_plain(said, model.device), y)
+        for identity, X, steps, predicted, y in content["rows"]:
+            late._rows[identity] = _Waiting(X, steps, predictions_from_plain(predicted, model.device), y)
         return late
 
     def _ahead(self, row: Tensor, steps: float) -> StreamDistribution:
@@ -212,11 +212,11 @@ than {self.window} rows old"
         """Rows that have no target though ``patience`` rows behind them have."""
         if self.patience is None:
             return 0
-        num_told, num_hopeless = 0, 0
+        num_reported, num_hopeless = 0, 0
         for waiting in reversed(self._rows.values()):
             if waiting.y is not None:
-                num_told += 1
-            elif num_told >= self.patience:
+                num_reported += 1
+            elif num_reported >= self.patience:
                 num_hopeless += 1
         return num_hopeless
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.guest_report import GuestReport, guest_reports
+from gp_ensembles.engine.access_lock import AccessLock, guarded
+from gp_ensembles.engine.external_report import ExternalReport, external_reports
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.engine.interrupts import uninterrupted
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.pace import Pace
-from gp_ensembles.engine.turns import Turns, in_turns
+from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.files.checkpoint import read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
@@ -25,6 +25,7 @@ from gp_ensembles.streaming.after_mixture import (
     next_levels,
     remember,
 )
+from gp_ensembles.streaming.anomaly_counts import AnomalyCounts, num_discounted
 from gp_ensembles.streaming.building import build
 from gp_ensembles.streaming.checks import (
     IllegalRow,
@@ -41,10 +42,9 @@ from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import KIND, Parts, content_of, parts_of, restore
 from gp_ensembles.streaming.forecasting.ahead import check_forecast, forecast_rows, rows_to_come
 from gp_ensembles.streaming.forecasting.forecast import Forecast
-from gp_ensembles.streaming.forecasting.paths import RowsToCome
+from gp_ensembles.streaming.forecasting.paths import FutureRows
 from gp_ensembles.streaming.forecasts import forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
-from gp_ensembles.streaming.notable import Notable, num_discounted
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
 from gp_ensembles.streaming.running import no_predictions, running_distribution
@@ -52,7 +52,7 @@ from gp_ensembles.streaming.scales import Standardizer
 from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
 
 
-@in_turns(learning=["fit", "observe"], reading=["predict", "predict_interval", "forecast", "weights", "save"])
+@guarded(writes=["fit", "observe"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
 class OnlineModel:
     """An ensemble on a stream of rows in their own units.
 
@@ -90,13 +90,13 @@ class OnlineModel:
         self.feature_names: tuple[str, ...] | None = (
             None if feature_names is None else tuple(str(name) for name in feature_names)
         )
-        self.turns: Turns = Turns()
+        self.access: AccessLock = AccessLock()
         self.num_rows: int = 0
         self.online: OnlineEnsemble | None = None
         self.warm_X: Tensor | None = None  # all rows while the warm-up lasts, then its rows
         self.warm_y: Tensor | None = None
         self._calibration = init_calibration(self.config)
-        self.notable: Notable = Notable()
+        self.anomaly_counts: AnomalyCounts = AnomalyCounts()
         self._path: InputPath | None = None
         self._followed: InputState | None = None
         self._row: RowPipeline | None = None
@@ -120,7 +120,7 @@ class OnlineModel:
     def weights(self) -> dict[str, float]:
         """Weights in force for the next target, by expert with its innovation models; none while the warm-up lasts.
 
-        A model from outside that was absent from the last row has none: the others share its weight.
+        An external model that was absent from the last row has none: the others share its weight.
         """
         if self.online is None:
             return {}
@@ -128,9 +128,9 @@ class OnlineModel:
         return dict(zip(self.names, weights.tolist(), strict=True))
 
     @property
-    def guests(self) -> tuple[GuestReport, ...]:
-        """What became of each model from outside after the warm-up, in units of the target; none while that lasts."""
-        reports = () if self.online is None else guest_reports(self.online)
+    def external_models(self) -> tuple[ExternalReport, ...]:
+        """What became of each external model after the warm-up, in units of the target; none while that lasts."""
+        reports = () if self.online is None else external_reports(self.online)
         return tuple(report.in_units(float(self.scales.y_scale)) for report in reports)
 
     @property
@@ -201,11 +201,11 @@ class OnlineModel:
                 from the warm-up mean); or when the warm-up ends, as in :meth:`fit`.
             NumericalError: If an expert fails; its name and the row are said.
         """
-        if steps is None and (said := self._observe_row(X, y)) is not None:
-            return said
+        if steps is None and (predicted := self._observe_row(X, y)) is not None:
+            return predicted
         X = self._checked_inputs(X)
         y = checked_targets(y, X, self.config.ensemble.target.num_outputs)
-        steps = Pace(steps).checked(X, True).steps
+        steps = RowTiming(steps).checked(X, True).steps
         if self.online is not None:
             path, followed = self._inputs
             standard = path.follow(followed, X, self.num_rows + 1)
@@ -250,17 +250,17 @@ class OnlineModel:
             ValueError: If a row is malformed, or holds a number out of all proportion, as in :meth:`observe`.
         """
         row = self._pipeline(X) if steps is None else None
-        if row is not None and (said := row.predict(X, self._inputs[1], self._calibration)) is not None:
-            return said
+        if row is not None and (predicted := row.predict(X, self._inputs[1], self._calibration)) is not None:
+            return predicted
         X = self._checked_inputs(X)
-        steps = Pace(steps).checked(X, True).steps
+        steps = RowTiming(steps).checked(X, True).steps
         if self.online is None:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_distribution(self.config.ensemble.target, y, X.shape[0])
         path, followed = self._inputs
         standard = path.each(followed, X)
         self._refuse(path.illegal(standard, X), 1)
-        mixture = self.online.predict(path.limited(followed, standard, X), Pace(steps, standard.extra))
+        mixture = self.online.predict(path.limited(followed, standard, X), RowTiming(steps, standard.extra))
         return calibrate_next(self._calibration, in_units(mixture, self.scales))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -294,7 +294,7 @@ class OnlineModel:
         path, followed = self._inputs
         standard = path.follow(followed, X, self.num_rows + 1)
         self._refuse(path.illegal(standard, X), 1)
-        to_come = RowsToCome(path.limited(followed, standard, X), standard.extra)
+        to_come = FutureRows(path.limited(followed, standard, X), standard.extra)
         return forecast_rows(online, to_come, scales, self.predict(X[:1]), num_paths, generator)
 
     def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
@@ -338,7 +338,7 @@ class OnlineModel:
 
         Raises:
             OSError: If the file cannot be written.
-            TypeError: If a record has no name in files, such as ``GuestModel``; pickle the model instead.
+            TypeError: If a record has no name in files, such as ``ExternalModel``; pickle the model instead.
         """
         write_checkpoint(Path(path), KIND, self.content())
 
@@ -379,7 +379,7 @@ class OnlineModel:
         model = cls(StreamConfig.from_plain(plain), content["feature_names"])
         parts = parts_of(content, model.device)
         model.num_rows, model.warm_X, model.warm_y = parts.num_rows, parts.warm_X, parts.warm_y
-        model._calibration, model.notable = parts.calibration, parts.notable
+        model._calibration, model.anomaly_counts = parts.calibration, parts.anomaly_counts
         if parts.warm_X is not None and parts.warm_y is not None and content["ensemble"] is not None:
             X, y = parts.warm_X, parts.warm_y
             model._path = path = InputPath.of(model.config, X, y, model._names_of(range(X.shape[1])))
@@ -391,7 +391,7 @@ class OnlineModel:
     def parts(self) -> Parts:
         """What is followed over the stream, by reference: copy it before you keep it."""
         warm_up = self.warm_X, self.warm_y
-        return Parts(self.num_rows, *warm_up, self._calibration, self._followed, self.notable, self.online)
+        return Parts(self.num_rows, *warm_up, self._calibration, self._followed, self.anomaly_counts, self.online)
 
     @property
     def num_far_in_warmup(self) -> int:
@@ -419,9 +419,9 @@ class OnlineModel:
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
             self._calibration = remember(init_calibration(self.config), y)
             self._path, self._followed = path, followed
-            self.notable = Notable(num_moved, 0, int(wild.sum()), int(followed.gaps.num_imputed.sum()))
+            self.anomaly_counts = AnomalyCounts(num_moved, 0, int(wild.sum()), int(followed.gaps.num_imputed.sum()))
         self._rehearse()
-        warn_of_wild(self.notable.targets_left_out, self.num_far_in_warmup)
+        warn_of_wild(self.anomaly_counts.targets_left_out, self.num_far_in_warmup)
         warn_of_poor_forecasts(self.config.ensemble, X[:, path.columns.forecasts], y)
 
     def _learn(
@@ -432,12 +432,15 @@ class OnlineModel:
         if followed.within is not None:
             within, inputs, moved = followed.within.follow(inputs)
             followed, num_moved = followed._replace(within=within), int(moved.sum())
-        pace = None if steps is None and standard.extra is None else Pace(steps, standard.extra)
-        predictions = online.observe(path.with_forecasts(inputs, X), targets.to(self.config.torch_dtype), pace)
+        timing = None if steps is None and standard.extra is None else RowTiming(steps, standard.extra)
+        predictions = online.observe(path.with_forecasts(inputs, X), targets.to(self.config.torch_dtype), timing)
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # what stands around the ensemble learns the rows too
-            self._followed, self.notable = followed, self.notable.after(num_moved, num_outliers, num_imputed)
+            self._followed, self.anomaly_counts = (
+                followed,
+                self.anomaly_counts.after(num_moved, num_outliers, num_imputed),
+            )
             mixture = in_units(predictions.mixture, self.scales)
             self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self.num_rows += y.shape[0]
@@ -470,7 +473,7 @@ class OnlineModel:
         with uninterrupted():
             pipeline.ensemble.commit(row.staged)
             self._followed, self._calibration = row.followed, row.calibration
-            self.notable = self.notable.after(row.num_moved, 0, self.notable.inputs_imputed)
+            self.anomaly_counts = self.anomaly_counts.after(row.num_moved, 0, self.anomaly_counts.inputs_imputed)
             self.num_rows += 1
         return row.predictions
 

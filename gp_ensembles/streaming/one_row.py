@@ -23,10 +23,10 @@ from gp_ensembles.streaming.after_mixture import CalibrationState
 from gp_ensembles.streaming.checks import FARTHEST
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
+from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumns
 from gp_ensembles.streaming.input_range import GROWTH, REACH, InputRange
 from gp_ensembles.streaming.inputs import InputState
 from gp_ensembles.streaming.predictions import Intervals, OnlinePredictions
-from gp_ensembles.streaming.sleeping import FAR, SETTLED, Sleepers
 
 Numbers = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ class RowPipeline:
         self._flags = np.zeros(len(indicators))
         self._mean = np.concatenate([scales.X_mean.numpy(), columns.gap_share.numpy()])
         self._scale = np.concatenate([scales.X_scale.numpy(), columns.gap_scale.numpy()])
-        self._asleep = list(columns.asleep)
+        self._inactive = list(columns.inactive)
         self._shift, self._unit = float(scales.y_mean), float(scales.y_scale)
         self._clip = math.inf if config.clip is None else config.clip
         self._levels = IntervalLevels(config.coverages)
@@ -148,21 +148,21 @@ class RowPipeline:
         """Whether a row is usual, its inputs in their units, and what :func:`_limit` gives."""
         row, within, scale = X.detach().numpy()[0], followed.within, self._scale
         legal, own = not np.isinf(row).any(), row[self._kept]
-        if self._asleep:
-            settled, scale = self._settled(own[self._asleep], followed.sleepers)
+        if self._inactive:
+            settled, scale = self._settled(own[self._inactive], followed.inactive_columns)
             legal = legal and settled
         lower, upper, width = self._everywhere if within is None else (part.numpy() for part in within)
         whole = np.concatenate((own, self._flags)) if len(self._flags) else own
         usual, *limited = _limit(whole, self._mean, scale, self._clip, lower, upper, width)
         return bool(legal and usual), own, *limited
 
-    def _settled(self, values: Numbers, sleepers: Sleepers) -> tuple[bool, Numbers]:
+    def _settled(self, values: Numbers, inactive_columns: InactiveColumns) -> tuple[bool, Numbers]:
         """Whether values of columns that slept in the warm-up change nothing that is known of these; and all scales."""
-        own, scale = sleepers.scale.numpy(), self._scale.copy()
-        scale[self._asleep] = own
-        deviation = np.abs(values - sleepers.base.numpy())
+        own, scale = inactive_columns.scale.numpy(), self._scale.copy()
+        scale[self._inactive] = own
+        deviation = np.abs(values - inactive_columns.base.numpy())
         usual = (deviation == 0) | (
-            (sleepers.num.numpy() >= SETTLED) & (deviation <= FAR * own) & (deviation > 1e-9 * own)
+            (inactive_columns.num.numpy() >= SETTLED) & (deviation <= FAR * own) & (deviation > 1e-9 * own)
         )
         return bool(usual.all()), scale
 

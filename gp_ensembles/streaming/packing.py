@@ -35,7 +35,7 @@ def packed(online: OnlineEnsemble) -> dict[str, Tensor]:
     for name, state in windows.items():
         whole, num_used = state.factor, int(state.num_used.max())
         triangle = whole[..., :num_used, :num_used][..., _lower(num_used, whole.device)]
-        if torch.equal(_with_room(triangle, num_used, whole), whole):
+        if torch.equal(_with_capacity(triangle, num_used, whole), whole):
             content[name] = triangle
         else:
             content[name] = whole.clone()
@@ -56,7 +56,7 @@ def unpacked(online: OnlineEnsemble, content: Mapping[str, Tensor]) -> dict[str,
     for name, state in _windows(online):
         saved, num_used = content[name], int(content[name.replace("factor", "num_used")].max())
         if saved.ndim < state.factor.ndim:
-            whole[name] = _with_room(saved, num_used, state.factor)
+            whole[name] = _with_capacity(saved, num_used, state.factor)
     return whole
 
 
@@ -70,7 +70,7 @@ def _lower(num_rows: int, device: torch.device) -> Tensor:
     return torch.ones(num_rows, num_rows, dtype=torch.bool, device=device).tril()
 
 
-def _with_room(triangle: Tensor, num_used: int, like: Tensor) -> Tensor:
+def _with_capacity(triangle: Tensor, num_used: int, like: Tensor) -> Tensor:
     """A factor of the shape of ``like`` with a triangle in its first rows, of the identity elsewhere."""
     if triangle.shape != (*like.shape[:-2], num_used * (num_used + 1) // 2) or num_used > like.shape[-1]:
         raise RuntimeError(f"the factor of {num_used} rows of a window of {like.shape[-1]} does not fit")

@@ -79,8 +79,12 @@ class OnlinePredictions(NamedTuple):
         return distribution_text(self._head(), self.distribution, rows)
 
     def _head(self) -> str:
-        said = self.distribution
-        shape = said.component_mean.shape[1:] if isinstance(said, Mixture | StudentTMixture) else self.log_prob.shape
+        predicted = self.distribution
+        shape = (
+            predicted.component_mean.shape[1:]
+            if isinstance(predicted, Mixture | StudentTMixture)
+            else self.log_prob.shape
+        )
         return predictions_head("OnlinePredictions", shape, self.log_weights.shape[0], self.log_prob)
 
     def _repr_html_(self) -> str:

@@ -36,7 +36,7 @@ class Standardizer(NamedTuple):
 
     @classmethod
     def fit(
-        cls, X: Tensor, y: Tensor, feature_names: Sequence[str] | None = None, *, asleep: Sequence[int] = ()
+        cls, X: Tensor, y: Tensor, feature_names: Sequence[str] | None = None, *, inactive: Sequence[int] = ()
     ) -> "Standardizer":
         """Take means and population standard deviations of warm-up rows; missing values are left out.
 
@@ -44,22 +44,22 @@ class Standardizer(NamedTuple):
             X: Warm-up inputs, shape (N, D); NaN where missing.
             y: Warm-up targets, shape (N,), or (N, O) for several outputs; NaN where missing.
             feature_names: Names for messages; column numbers by default.
-            asleep: Columns that may be constant; their scale is one.
+            inactive: Columns that may be constant; their scale is one.
 
         Raises:
             ValueError: If another column or a target is constant or too large to square, or no target is observed.
         """
-        scales = cls.fit_inputs(X, y, feature_names, asleep=asleep)
+        scales = cls.fit_inputs(X, y, feature_names, inactive=inactive)
         outputs = [_moments_of_target(column) for column in (y.unsqueeze(-1) if y.ndim == 1 else y).unbind(-1)]
         y_mean, y_scale = (torch.stack(part) for part in zip(*outputs, strict=True))
         return scales._replace(y_mean=y_mean.reshape(y.shape[1:]), y_scale=y_scale.reshape(y.shape[1:]))
 
     @classmethod
     def fit_inputs(
-        cls, X: Tensor, y: Tensor, feature_names: Sequence[str] | None = None, *, asleep: Sequence[int] = ()
+        cls, X: Tensor, y: Tensor, feature_names: Sequence[str] | None = None, *, inactive: Sequence[int] = ()
     ) -> "Standardizer":
         """As :meth:`fit` for the inputs; targets, such as classes and counts, stay as they are."""
-        constant = [j for j in constant_columns(X) if j not in asleep]
+        constant = [j for j in constant_columns(X) if j not in inactive]
         if constant:
             names = [feature_names[j] if feature_names else f"column {j}" for j in constant]
             raise ValueError(
@@ -67,10 +67,10 @@ class Standardizer(NamedTuple):
                 f"or use a longer warm-up"
             )
         mean, scale = column_moments(X)
-        if asleep:
-            seen = X[:, list(asleep)].isnan().logical_not().int().argmax(0)
-            mean[list(asleep)] = X[seen, list(asleep)].nan_to_num(0.0)  # the value itself, no mean of it
-            scale[list(asleep)] = 1.0
+        if inactive:
+            seen = X[:, list(inactive)].isnan().logical_not().int().argmax(0)
+            mean[list(inactive)] = X[seen, list(inactive)].nan_to_num(0.0)  # the value itself, no mean of it
+            scale[list(inactive)] = 1.0
         zero = y.new_zeros(())
         _check_finite(mean, scale)
         return cls(mean, scale, zero, zero + 1)

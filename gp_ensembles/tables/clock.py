@@ -205,17 +205,17 @@ class Clock:
             >>> Clock("time", "ISO8601", 3600.0).describe()
             'time: a row every hour, no gap, no duplicate'
         """
-        said = f"{' and '.join(self.names)}: a row every {_duration(self.step) if self.is_date else f'{self.step:.6g}'}"
+        text = f"{' and '.join(self.names)}: a row every {_duration(self.step) if self.is_date else f'{self.step:.6g}'}"
         if self.num_gaps:
             after, longest = self.format([self.first_gap])[0], self.longest_gap
             if self.num_gaps == 1:
-                said += f", 1 gap (after {after}, {longest:.6g} steps)"
+                text += f", 1 gap (after {after}, {longest:.6g} steps)"
             else:
-                said += f", {self.num_gaps} gaps (the first after {after}, the longest {longest:.6g} steps)"
+                text += f", {self.num_gaps} gaps (the first after {after}, the longest {longest:.6g} steps)"
         else:
-            said += ", no gap"
+            text += ", no gap"
         doubled = f"{self.num_doubled or 'no'} duplicate{'s' * (self.num_doubled > 1)}"
-        return f"{said}, {doubled}"
+        return f"{text}, {doubled}"
 
     def to_plain(self) -> dict[str, Any]:
         """Plain containers, which ``Clock(**plain)`` reads back."""

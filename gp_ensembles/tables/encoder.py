@@ -253,7 +253,7 @@ class TableEncoder:
 
 
 class _Named:
-    """Turns what is wrong with a cell into a message that names file, line and column."""
+    """AccessLock what is wrong with a cell into a message that names file, line and column."""
 
     def __init__(self, path: str, column: str, raw: RawRows, first_row: int = 1) -> None:
         self._path = path

@@ -68,8 +68,8 @@ class Rows(NamedTuple):
         )
 
 
-class RowTaker(Protocol):
-    """Where rows are taken from: a :class:`~gp_ensembles.tables.stream.RowStream`, or :class:`RowsAtHand`."""
+class RowReader(Protocol):
+    """Where rows are taken from: a :class:`~gp_ensembles.tables.stream.RowStream`, or :class:`InMemoryRows`."""
 
     def take(self, num_rows: int) -> Rows:
         """The next rows, up to so many; none behind the end."""
@@ -78,7 +78,7 @@ class RowTaker(Protocol):
         """A cell of rows that were taken, for a message."""
 
 
-class RowsAtHand:
+class InMemoryRows:
     """Rows that are all there, taken as those of a stream are.
 
     Args:
@@ -86,7 +86,7 @@ class RowsAtHand:
 
     Example:
         >>> zero = torch.zeros(3, 1, dtype=torch.float64)
-        >>> at_hand = RowsAtHand(Rows(zero, zero[:, 0], None, None, 1, None))
+        >>> at_hand = InMemoryRows(Rows(zero, zero[:, 0], None, None, 1, None))
         >>> at_hand.take(2).num_rows, at_hand.take(2).num_rows, at_hand.take(2).num_rows
         (2, 1, 0)
     """

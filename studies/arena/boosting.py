@@ -129,8 +129,8 @@ def histogram_train(seed: int) -> Train:
 
 def _predicted(model: Any, X: Array) -> Array:
     with threadpool_limits(1):
-        said: Array = model.predict(X)
-    return said
+        predicted: Array = model.predict(X)
+    return predicted
 
 
 def _lightgbm(X: Array, y: Array, settings: dict[str, Any]) -> Trained:

@@ -30,8 +30,8 @@ class PreviousLabel(Learner):
     def predict(self, X: Array) -> Array:
         """See :meth:`Learner.predict`."""
         counts = self.counts[self.last]
-        said: Array = counts[np.newaxis] / counts.sum()
-        return said
+        predicted: Array = counts[np.newaxis] / counts.sum()
+        return predicted
 
     def learn(self, X: Array, y: Array) -> None:
         """See :meth:`Learner.learn`."""

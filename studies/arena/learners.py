@@ -74,12 +74,12 @@ class Run(NamedTuple):
     """
 
     warm_errors: Array
-    said: Array
+    predicted: Array
     cost: Cost
 
     def points(self, task: Task) -> Points:
         """As point predictions."""
-        return Points(task.warm_X, self.warm_errors, task.X, task.y, self.said)
+        return Points(task.warm_X, self.warm_errors, task.X, task.y, self.predicted)
 
 
 def run_learner(learner: Learner, task: Task) -> Run:
@@ -87,8 +87,8 @@ def run_learner(learner: Learner, task: Task) -> Run:
     began = time.process_time()
     errors = learner.warm_up(task.warm_X, task.warm_y)
     warmed = time.process_time()
-    said = predicted_then_learned(learner, task.X, task.y)
-    return Run(errors, said, Cost(warmed - began, time.process_time() - warmed))
+    predicted = predicted_then_learned(learner, task.X, task.y)
+    return Run(errors, predicted, Cost(warmed - began, time.process_time() - warmed))
 
 
 def predicted_then_learned(learner: Learner, X: Array, y: Array) -> Array:

@@ -153,11 +153,11 @@ class Variant(NamedTuple):
 
 def _without(name: str) -> EnsembleSpec:
     """``auto`` without one of its further experts."""
-    return replace(auto, further=tuple(record for record in auto.further if record.name != name))
+    return replace(auto, extra_experts=tuple(record for record in auto.extra_experts if record.name != name))
 
 
 # The default before it had further experts: all bases, static and at three speeds.
-_BASES = replace(auto_for(RealTarget(), one_step=False), name="bases", lags=TargetLags(), further=())
+_BASES = replace(auto_for(RealTarget(), one_step=False), name="bases", lags=TargetLags(), extra_experts=())
 _BASES = replace(_BASES, rule=auto.rule, innovations=auto.innovations)
 _BARE = replace(_BASES, innovations=(), lags=None, outlier_threshold=None, rank_on_warm_up=False)
 # ``auto`` without each of its parts, and without all of them.

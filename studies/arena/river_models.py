@@ -43,11 +43,11 @@ class RiverModel(Learner):
 
     def predict(self, X: Array) -> Array:
         """See :meth:`Learner.predict`."""
-        said = float(self.model.predict_one(_named(X)) or 0.0)
-        if not abs(said) < _ABSURD and len(self.makers) > 1:
+        predicted = float(self.model.predict_one(_named(X)) or 0.0)
+        if not abs(predicted) < _ABSURD and len(self.makers) > 1:
             self._start_again()
-            said = float(self.model.predict_one(_named(X)))
-        return np.array([said])
+            predicted = float(self.model.predict_one(_named(X)))
+        return np.array([predicted])
 
     def learn(self, X: Array, y: Array) -> None:
         """See :meth:`Learner.learn`."""
@@ -86,8 +86,8 @@ class RiverClassifier(Learner):
 
     def predict(self, X: Array) -> Array:
         """See :meth:`Learner.predict`."""
-        said = self.model.predict_proba_one(_named(X))
-        return never_impossible(np.array([[float(said.get(label, 0.0)) for label in range(self.num_classes)]]))
+        predicted = self.model.predict_proba_one(_named(X))
+        return never_impossible(np.array([[float(predicted.get(label, 0.0)) for label in range(self.num_classes)]]))
 
     def learn(self, X: Array, y: Array) -> None:
         """See :meth:`Learner.learn`."""

@@ -83,12 +83,12 @@ class Arena:
     def _classes(self, model: Learner | OurClasses) -> Outcome:
         if isinstance(model, Learner):
             run = run_learner(model, self.task)
-            return Outcome(score_classes(run.said, self.task.y), run.cost)
+            return Outcome(score_classes(run.predicted, self.task.y), run.cost)
         began = time.process_time()
         model.warm_up(self.task.warm_X, self.task.warm_y)
         warmed = time.process_time()
-        said: list[Array] = []
+        predicted: list[Array] = []
         for start in range(0, len(self.task.y), BLOCK):
-            said.append(model.step(self.task.X[start : start + BLOCK], self.task.y[start : start + BLOCK]))
+            predicted.append(model.step(self.task.X[start : start + BLOCK], self.task.y[start : start + BLOCK]))
         cost = Cost(warmed - began, time.process_time() - warmed)
-        return Outcome(score_classes(np.concatenate(said), self.task.y), cost)
+        return Outcome(score_classes(np.concatenate(predicted), self.task.y), cost)

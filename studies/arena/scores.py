@@ -177,9 +177,9 @@ def score_classes(probabilities: Array, y: Array) -> ClassRows:
         >>> score_classes(np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([0.0, 1.0])).wrong
         array([0., 1.])
     """
-    said = probabilities[np.arange(len(y)), y.astype(int)]
+    predicted = probabilities[np.arange(len(y)), y.astype(int)]
     with np.errstate(divide="ignore"):
-        return ClassRows(y, np.log(said), (probabilities.argmax(1) != y).astype(np.float64))
+        return ClassRows(y, np.log(predicted), (probabilities.argmax(1) != y).astype(np.float64))
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

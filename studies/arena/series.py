@@ -52,8 +52,8 @@ class SeriesModel(Learner):
         past = np.array(self.values)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            said = float(self.model.forward(past, h=1)["mean"][0])
-        return np.array([said if np.isfinite(said) else past[-1]])
+            predicted = float(self.model.forward(past, h=1)["mean"][0])
+        return np.array([predicted if np.isfinite(predicted) else past[-1]])
 
     def learn(self, X: Array, y: Array) -> None:
         """See :meth:`Learner.learn`."""

@@ -15,7 +15,7 @@ from studies.doebe.design import Making
 from studies.doebe.methods import run_as_published, run_method
 from studies.doebe.sets import COLLAPSE_SETS, SourceSet, load_stream, source_sets
 from studies.doebe.study import made_of
-from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, PUBLISHED_TWINS, TWINS, twins
+from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, PUBLISHED_TWINS, TWINS, shared_bases
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, Results, running
 from studies.harness.report import write_report
@@ -98,7 +98,7 @@ def run_changes(choices: Choices, settings: None) -> str:
 
 def _ran(source: SourceSet, making: Making, choices: Choices, settings: dict[str, object]) -> Record:
     stream = load_stream(source, choices.max_rows, choices.seed)
-    recording = twins(stream, making)
+    recording = shared_bases(stream, making)
     y = stream.y
 
     def mean(values: Tensor) -> float:

@@ -35,7 +35,7 @@ _COLUMNS = ("min_log10", "at_row", "max_after", "last", "log_score", "log_score_
 _POINTS = 2000  # of a curve
 
 
-def twins(stream: Stream, making: Making, title: str = "", progress: bool = False) -> Recording:
+def shared_bases(stream: Stream, making: Making, title: str = "", progress: bool = False) -> Recording:
     """What a static additive Hilbert-space expert and its walking twin say of a stream.
 
     Args:
@@ -130,7 +130,7 @@ def run_weights(choices: Choices, settings: None) -> str:
 def _ran(source: SourceSet, choices: Choices, trial: int, settings: dict[str, object]) -> Record:
     stream = load_stream(source, choices.max_rows, choices.seed + trial)
     making = PUBLISHED_TWINS if choices.as_published else TWINS
-    recording = twins(stream, making, source.name, choices.progress)
+    recording = shared_bases(stream, making, source.name, choices.progress)
     found = weigh(recording, choices.as_published)
     scores = {f"{rule}; {key}": value for rule, run in found.items() for key, value in summary(run, stream.y).items()}
     num_rows = len(stream.y)

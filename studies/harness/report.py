@@ -6,7 +6,7 @@ from pathlib import Path
 from gp_ensembles.cli.summary import versions
 from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.files.replacing import write_json, write_text
-from gp_ensembles.files.together import staged
+from gp_ensembles.files.transaction import staged
 
 
 def write_report(

@@ -104,7 +104,7 @@ def _linear(stream: Stream, settings: MethodSettings, generator: torch.Generator
 def _with_chances(start: Descent) -> Start:
     """A method that predicts log odds."""
 
-    def begin(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
+    def prepare(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
         observe = start(LOGISTIC, stream, settings, generator)
 
         def both(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,7 +113,7 @@ def _with_chances(start: Descent) -> Start:
 
         return both
 
-    return begin
+    return prepare
 
 
 METHODS: Mapping[str, Start] = {

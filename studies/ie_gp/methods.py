@@ -154,7 +154,7 @@ def _observing(online: OnlineEnsemble) -> Observe:
 
 
 def _without_density(start: Descent) -> Start:
-    def begin(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
+    def prepare(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> Observe:
         observe = start(raker.SQUARED, stream, settings, generator)
 
         def both(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,7 +163,7 @@ def _without_density(start: Descent) -> Start:
 
         return both
 
-    return begin
+    return prepare
 
 
 def _dictionary(stream: Stream, settings: MethodSettings, generator: torch.Generator) -> BoundFeatures:

@@ -28,11 +28,11 @@ def restarted_log_prob(Phi: Tensor, y: Tensor, noise: float) -> Tensor:
     """
     num_experts, num_rows, num_features = Phi.shape
     row = torch.arange(num_rows, device=y.device)
-    begun = row >= row.unsqueeze(-1)
-    targets = torch.where(begun, y, torch.nan).expand(num_experts, -1, -1)
+    prepared = row >= row.unsqueeze(-1)
+    targets = torch.where(prepared, y, torch.nan).expand(num_experts, -1, -1)
     start = gaussian_state(Phi.new_ones(num_experts, num_rows), num_features)
     _, steps = textbook_filter(start, Phi.unsqueeze(1), targets, Phi.new_tensor(noise))
-    return torch.where(begun, steps.log_prob, -torch.inf)
+    return torch.where(prepared, steps.log_prob, -torch.inf)
 
 
 def restart_mixture(log_prob: Tensor, stay: float) -> Tensor:

@@ -100,12 +100,12 @@ def changing_function(num_rows: int, num_features: int, generator: torch.Generat
     X = 5 * torch.rand(num_rows, 1, dtype=torch.float64, device="cpu", generator=generator)
     Phi = rbf_features(X, _LENGTHSCALES, num_features, generator)
     lengths = [len(part) for part in torch.tensor_split(X, _SEGMENTS)]
-    begin, y = 0, torch.empty_like(X[:, 0])
+    prepare, y = 0, torch.empty_like(X[:, 0])
     for segment, length in enumerate(lengths):
-        rows = slice(begin, begin + length)
+        rows = slice(prepare, prepare + length)
         weights = torch.randn(num_features, dtype=X.dtype, device="cpu", generator=generator)
         y[rows] = Phi[segment % 2, rows] @ weights
-        begin += length
+        prepare += length
     y = y + torch.randn(num_rows, dtype=X.dtype, device="cpu", generator=generator)
     return regrets(Phi, y, lengths, 1.0, None)
 

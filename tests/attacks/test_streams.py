@@ -64,10 +64,10 @@ def test_a_larger_sample_keeps_every_promise(rows):
 @pytest.mark.parametrize("expert", ["Gaussian", "forecasts", "two outputs"])
 def test_rows_are_what_a_stream_takes(kind, dtype, expert):
     instance = PLAIN._replace(dtype=dtype, expert=expert)
-    X, y, pace = streams.rows_for(instance, PIECE._replace(kind=kind))
+    X, y, timing = streams.rows_for(instance, PIECE._replace(kind=kind))
     assert X.shape == (9, 3 if expert == "forecasts" else 2)
     assert y.shape[0] == 9
-    assert pace.steps.tolist() == [0.5] * 9
+    assert timing.steps.tolist() == [0.5] * 9
     assert bool(X[:, :2].isfinite().all())
     assert not bool(y.isinf().any())
     X, *_ = streams.rows_for(instance, PIECE._replace(kind=kind, spoiled=torch.inf))
@@ -78,8 +78,8 @@ def test_a_stream_that_breaks_a_promise_is_shrunk(monkeypatch):
     """Targets beyond 9 are planted to break one: hypothesis finds the least stream that has one."""
     original = streams.broken_promise
 
-    def planted(online, X, y, pace):
-        return ("planted", False) if bool((y.abs() > 9).any()) else original(online, X, y, pace)
+    def planted(online, X, y, timing):
+        return ("planted", False) if bool((y.abs() > 9).any()) else original(online, X, y, timing)
 
     monkeypatch.setattr(streams, "broken_promise", planted)
     counts, finding = streams.attack(PLAIN, 30, 0)

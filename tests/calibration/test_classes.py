@@ -15,11 +15,11 @@ VARIANCES = (0.05, 0.25, 0.25, 0.25, 0.05)
 
 def stream(num_classes, num_others=1, num_rows=N, seed=0, missing=(7, 8, 20), dtype=torch.float64):
     g = torch.Generator().manual_seed(seed)
-    said = (2 * torch.randn(num_rows, num_classes, generator=g, dtype=torch.float64)).log_softmax(-1)
+    predicted = (2 * torch.randn(num_rows, num_classes, generator=g, dtype=torch.float64)).log_softmax(-1)
     others = torch.randn(num_others, num_rows, num_classes, generator=g, dtype=torch.float64).log_softmax(-1)
-    y = torch.multinomial(said.exp(), 1, generator=g).squeeze(-1).to(dtype)
+    y = torch.multinomial(predicted.exp(), 1, generator=g).squeeze(-1).to(dtype)
     y[list(missing)] = torch.nan
-    return said.to(dtype), others.to(dtype), y
+    return predicted.to(dtype), others.to(dtype), y
 
 
 def softmax(z):
@@ -27,10 +27,10 @@ def softmax(z):
     return z / z.sum()
 
 
-def plain(said, others, y):
+def plain(predicted, others, y):
     """One row at a time, coefficients in information form, all classes alike."""
-    said, others, y = said.numpy(), others.numpy(), y.numpy()
-    num_rows, C = said.shape
+    predicted, others, y = predicted.numpy(), others.numpy(), y.numpy()
+    num_rows, C = predicted.shape
     F = 5 + C
     moving = [np.array([*own, *[1] * C], dtype=bool) for own in MOVES]
     start = np.diag([*VARIANCES, *[0.025] * C])
@@ -41,13 +41,13 @@ def plain(said, others, y):
     labels, error, last = [np.full(C, 1 / C)] * 2, np.zeros(C), np.full(C, -math.log(C))
     out = []
     for t in range(num_rows):
-        clipped = np.maximum(said[t], -12.0)
+        clipped = np.maximum(predicted[t], -12.0)
         design = np.column_stack([clipped, labels[-1], labels[-2], error, last, np.eye(C)])
         chances = [softmax(design @ mean) for mean in means]
-        candidates = np.array([*chances, np.exp(said[t]), *np.exp(others[:, t])])
+        candidates = np.array([*chances, np.exp(predicted[t]), *np.exp(others[:, t])])
         shares_now = 0.998 * shares + 0.002 / count
         out.append(np.log(shares_now @ candidates))
-        soft = np.exp(said[t])
+        soft = np.exp(predicted[t])
         if not np.isnan(y[t]):
             soft = np.eye(C)[int(y[t])]
             shares = shares_now * candidates[:, int(y[t])]
@@ -58,15 +58,15 @@ def plain(said, others, y):
                 before = covariances[k] + 1e-5 * np.eye(m.sum())
                 covariances[k] = np.linalg.inv(np.linalg.inv(before) + curvature)
                 means[k][m] += covariances[k] @ own.T @ (soft - chances[k])
-        labels, error, last = [labels[-1], soft], soft - np.exp(said[t]), clipped
+        labels, error, last = [labels[-1], soft], soft - np.exp(predicted[t]), clipped
     return torch.tensor(np.array(out)), means, covariances, shares
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 5])
 def test_it_is_plain_loops(num_classes):
-    said, others, y = stream(num_classes)
-    state, log_prob = update_classes(init_classes(num_classes, 1, said), said, others, y)
-    want, means, covariances, shares = plain(said, others, y)
+    predicted, others, y = stream(num_classes)
+    state, log_prob = update_classes(init_classes(num_classes, 1, predicted), predicted, others, y)
+    want, means, covariances, shares = plain(predicted, others, y)
     torch.testing.assert_close(log_prob, want, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(log_prob.exp().sum(-1), torch.ones(N, dtype=torch.float64))
     torch.testing.assert_close(state.log_shares.exp(), torch.tensor(shares))
@@ -79,14 +79,14 @@ def test_it_is_plain_loops(num_classes):
 
 @pytest.mark.parametrize("num_classes", [2, 4])
 def test_any_blocking_gives_the_same(num_classes):
-    said, others, y = stream(num_classes)
-    whole, want = update_classes(init_classes(num_classes, 1, said), said, others, y)
+    predicted, others, y = stream(num_classes)
+    whole, want = update_classes(init_classes(num_classes, 1, predicted), predicted, others, y)
     for size in (1, 7):
-        state, parts = init_classes(num_classes, 1, said), []
+        state, parts = init_classes(num_classes, 1, predicted), []
         for start in range(0, N, size):
             rows = slice(start, start + size)
-            ahead = predict_classes(state, said[rows][:1], others[:, rows][:, :1])
-            state, log_prob = update_classes(state, said[rows], others[:, rows], y[rows])
+            ahead = predict_classes(state, predicted[rows][:1], others[:, rows][:, :1])
+            state, log_prob = update_classes(state, predicted[rows], others[:, rows], y[rows])
             torch.testing.assert_close(ahead[0], log_prob[0], rtol=1e-12, atol=1e-12)  # predict is the next row
             parts.append(log_prob)
         torch.testing.assert_close(torch.cat(parts), want, rtol=1e-11, atol=1e-11)
@@ -96,29 +96,29 @@ def test_any_blocking_gives_the_same(num_classes):
 
 @pytest.mark.parametrize("num_classes", [2, 3])
 def test_no_prediction_sees_its_label(num_classes):
-    said, others, y = stream(num_classes)
+    predicted, others, y = stream(num_classes)
     changed = y.clone()
     changed[15] = (y[15] + 1) % num_classes
-    start = init_classes(num_classes, 1, said)
-    a, b = (update_classes(start, said, others, labels)[1] for labels in (y, changed))
+    start = init_classes(num_classes, 1, predicted)
+    a, b = (update_classes(start, predicted, others, labels)[1] for labels in (y, changed))
     assert torch.equal(a[:16], b[:16])
     assert not torch.equal(a[16:], b[16:])
 
 
 def test_a_missing_label_moves_no_coefficient_and_no_share():
-    said, others, y = stream(3)
-    before, _ = update_classes(init_classes(3, 1, said), said, others, y)
+    predicted, others, y = stream(3)
+    before, _ = update_classes(init_classes(3, 1, predicted), predicted, others, y)
     gaps = torch.full_like(y[:5], torch.nan)
-    after, _ = update_classes(before, said[:5], others[:, :5], gaps)
+    after, _ = update_classes(before, predicted[:5], others[:, :5], gaps)
     torch.testing.assert_close(after.moments, before.moments, rtol=1e-14, atol=0)
     torch.testing.assert_close(after.log_shares, before.log_shares, rtol=1e-14, atol=0)
 
 
 def test_calibrated_probabilities_cost_next_to_nothing():
-    said, others, y = stream(2, num_others=0, num_rows=4000, seed=3, missing=())
-    _, log_prob = update_classes(init_classes(2, 0, said), said, others, y)
+    predicted, others, y = stream(2, num_others=0, num_rows=4000, seed=3, missing=())
+    _, log_prob = update_classes(init_classes(2, 0, predicted), predicted, others, y)
     rows = torch.arange(len(y))
-    loss = float((said[rows, y.long()] - log_prob[rows, y.long()]).mean())
+    loss = float((predicted[rows, y.long()] - log_prob[rows, y.long()]).mean())
     assert loss < 0.002
 
 
@@ -131,30 +131,30 @@ def test_what_is_wrong_is_learned():
         chance = torch.sigmoid(latent[t] + 2 * (2 * last - 1))
         last = float(torch.rand((), generator=g, dtype=torch.float64) < chance)
         y[t] = last
-    said = torch.stack([0 * latent, 2 * latent], dim=-1).log_softmax(-1)
-    _, log_prob = update_classes(init_classes(2, 0, said), said, said.new_zeros(0, 3000, 2), y)
+    predicted = torch.stack([0 * latent, 2 * latent], dim=-1).log_softmax(-1)
+    _, log_prob = update_classes(init_classes(2, 0, predicted), predicted, predicted.new_zeros(0, 3000, 2), y)
     rows = torch.arange(3000)
     truth = torch.cat([y.new_zeros(1), y[:-1]])
     best = torch.nn.functional.logsigmoid((2 * y - 1) * (latent + 2 * (2 * truth - 1)))
     assert float((best - log_prob[rows, y.long()])[500:].mean()) < 0.01
-    assert float((best - said[rows, y.long()])[500:].mean()) > 0.2
+    assert float((best - predicted[rows, y.long()])[500:].mean()) > 0.2
 
 
 def test_labels_of_the_warm_up_are_remembered():
-    said, _, y = stream(3)
-    state = remember_labels(init_classes(3, 1, said), y[:7])
+    predicted, _, y = stream(3)
+    state = remember_labels(init_classes(3, 1, predicted), y[:7])
     assert state.labels[0].argmax() == int(y[6])
     assert state.labels[1].argmax() == int(y[5])
-    gap = remember_labels(init_classes(3, 1, said), y[:8])
+    gap = remember_labels(init_classes(3, 1, predicted), y[:8])
     torch.testing.assert_close(gap.labels[0], torch.full((3,), 1 / 3, dtype=torch.float64))
 
 
 def test_single_precision_and_impossible_labels():
-    said, others, y = stream(3, dtype=torch.float32)
-    said[5] = torch.tensor([0.0, -torch.inf, -torch.inf])
+    predicted, others, y = stream(3, dtype=torch.float32)
+    predicted[5] = torch.tensor([0.0, -torch.inf, -torch.inf])
     y[5] = 2.0
-    _, log_prob = update_classes(init_classes(3, 1, said), said, others, y)
+    _, log_prob = update_classes(init_classes(3, 1, predicted), predicted, others, y)
     assert log_prob.dtype == torch.float32
     assert bool(torch.isfinite(log_prob).all())
-    _, want = update_classes(init_classes(3, 1, said.double()), said.double(), others.double(), y.double())
+    _, want = update_classes(init_classes(3, 1, predicted.double()), predicted.double(), others.double(), y.double())
     torch.testing.assert_close(log_prob.double(), want, rtol=1e-3, atol=1e-3)

@@ -19,10 +19,10 @@ def by_hand(pits, coverage):
     alpha = 1 - coverage
     low = stats.norm.ppf(alpha / 2)
     high = -low
-    said, hits = [], []
+    predicted, hits = [], []
     for u in pits:
         ends = (low, high) if high - low > 0.1 * alpha else ((low + high) / 2,) * 2
-        said.append([0.0 if end < -5 else 1.0 if end > 5 else float(stats.norm.cdf(end)) for end in ends])
+        predicted.append([0.0 if end < -5 else 1.0 if end > 5 else float(stats.norm.cdf(end)) for end in ends])
         if math.isnan(u):
             hits.append(NAN)
             continue
@@ -32,7 +32,7 @@ def by_hand(pits, coverage):
         hits.append(float(not below and not above))
         low += 0.1 * (alpha / 2 - below)
         high += 0.1 * (above - alpha / 2)
-    return np.array(said).T, np.array(hits)
+    return np.array(predicted).T, np.array(hits)
 
 
 def run(pits, levels, cuts=()):
@@ -150,13 +150,15 @@ def test_targets_of_many_series_move_the_levels_of_each_as_of_one(generator):
     pit[7::11, 2], pit[:, 4] = torch.nan, 0.5 + 0.001 * (pit[:, 4] - 0.5)  # one whose interval becomes empty
     one = levels.init(pit)
     each = type(one)(*(ends.unsqueeze(-1).expand(-1, 5).clone() for ends in one))
-    said = []
+    predicted = []
     for row in pit:
         each, output = levels.update_each(each, row)
-        said.append(output)
+        predicted.append(output)
     for s in range(5):
         state, output = levels.update_block(one, pit[:, s])
         close = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
-        torch.testing.assert_close(torch.stack([part.levels[:, :, s] for part in said], -1), output.levels, **close)
-        torch.testing.assert_close(torch.stack([part.covered[:, s] for part in said], -1), output.covered, **close)
+        torch.testing.assert_close(
+            torch.stack([part.levels[:, :, s] for part in predicted], -1), output.levels, **close
+        )
+        torch.testing.assert_close(torch.stack([part.covered[:, s] for part in predicted], -1), output.covered, **close)
         torch.testing.assert_close(levels.probabilities_each(each)[..., s], levels.probabilities(state), **close)

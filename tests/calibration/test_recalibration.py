@@ -35,18 +35,18 @@ def by_hand(pits):
     candidates = [(m, s) for s in SCALES for m in SHIFTS if (m, s) != (0.0, 1.0)]
     num = len(candidates)
     follow, mix, shares = np.full(num, 1 / num), np.full(num, 1 / num), np.array([0.8, 0.1, 0.1])
-    said = []
+    predicted = []
     for u in pits:
         if math.isnan(u):
-            said.append(NAN)
+            predicted.append(NAN)
             continue
         g = np.array([candidate_density(u, m, s) for m, s in candidates])
         parts = np.array([1.0, follow @ g, mix @ g])
-        said.append(float(shares @ parts))
+        predicted.append(float(shares @ parts))
         follow = 0.9 * follow * g / parts[1] + 0.1 / num
         mix = 0.998 * mix * (0.9 + 0.1 * g / parts[2]) + 0.002 / num
         shares = 0.998 * shares * parts / (shares @ parts) + 0.002 * np.array([0.8, 0.1, 0.1])
-    return np.array(said)
+    return np.array(predicted)
 
 
 def gains(pits, cuts=()):

@@ -68,8 +68,8 @@ def test_bad_cells_of_the_warm_up_are_named_before_anything_is_written(place, sm
     rows = small.rows(300)
     rows[50][cell] = text
     small.write(place / "cells.csv", rows)
-    said = complaint(stream(place, "cells.csv", "never"), capsys)
-    assert all(word in said for word in ["data row 51 (line 52)", *words]), said
+    predicted = complaint(stream(place, "cells.csv", "never"), capsys)
+    assert all(word in predicted for word in ["data row 51 (line 52)", *words]), predicted
     assert not (place / "never").exists()
 
 
@@ -79,8 +79,8 @@ def test_bad_cells_later_end_the_run_and_what_came_before_is_kept(place, small, 
     good, rows[150][cell] = rows[150][cell], text
     small.write(place / "cells.csv", rows)
     shutil.rmtree(place / "cells", ignore_errors=True)
-    said = complaint(stream(place, "cells.csv", "cells"), capsys)
-    assert all(word in said for word in ["data row 151 (line 152)", *words]), said
+    predicted = complaint(stream(place, "cells.csv", "cells"), capsys)
+    assert all(word in predicted for word in ["data row 151 (line 152)", *words]), predicted
     assert load_checkpoint(place / "cells" / "checkpoint.pt").num_read == 150
     rows[150][cell] = good
     small.write(place / "cells.csv", rows)
@@ -119,7 +119,7 @@ def test_constant_columns_are_kept_and_wake_up(place, small, capsys):
     small.write(place / "constant.csv", rows)
     assert main(stream(place, "constant.csv", "woken")) == 0
     inputs = json.loads((place / "woken" / "summary.json").read_text())["inputs"]
-    assert [(entry["slept"], entry["woke"]) for entry in inputs] == [(False, 0), (True, 121)]
+    assert [(entry["slept"], entry["activated_at"]) for entry in inputs] == [(False, 0), (True, 121)]
     small.write(place / "constant.csv", [["1", "3.0", y] for _, _, y in rows])
     assert "all inputs are constant" in complaint(stream(place, "constant.csv", "never"), capsys)
     assert not (place / "never").exists()
@@ -132,9 +132,9 @@ def test_a_constant_target_is_refused(place, small, capsys):
 
 def test_too_few_rows_are_refused(place, small, capsys):
     small.write(place / "few.csv", small.rows(90))
-    said = complaint(stream(place, "few.csv", "never"), capsys)
-    assert "90 rows" in said
-    assert "--warmup" in said
+    predicted = complaint(stream(place, "few.csv", "never"), capsys)
+    assert "90 rows" in predicted
+    assert "--warmup" in predicted
     assert "at least 10" in complaint(stream(place, "data.csv", "never", "--warmup", "5"), capsys)
     small.write(place / "unseen.csv", [[a, b, "" if k < 95 else y] for k, (a, b, y) in enumerate(small.rows(300))])
     assert "5 of the 100" in complaint(stream(place, "unseen.csv", "never"), capsys)
@@ -158,8 +158,8 @@ def test_too_few_rows_are_refused(place, small, capsys):
     ],
 )
 def test_bad_options_are_named(place, capsys, options, words):
-    said = complaint(stream(place, "data.csv", "never", *options), capsys)
-    assert all(word in said for word in words), said
+    predicted = complaint(stream(place, "data.csv", "never", *options), capsys)
+    assert all(word in predicted for word in words), predicted
     assert not (place / "never").exists()
 
 
@@ -183,11 +183,11 @@ def test_a_gpu_that_is_not_there_is_refused(place, capsys):
 )
 def test_bad_configs_are_named(place, capsys, text, words):
     (place / "broken.yaml").write_text(text, encoding="utf-8")
-    said = complaint(stream(place, "data.csv", "never", "--config", str(place / "broken.yaml")), capsys)
-    assert all(word in said for word in words), said
+    predicted = complaint(stream(place, "data.csv", "never", "--config", str(place / "broken.yaml")), capsys)
+    assert all(word in predicted for word in words), predicted
     comparison = ["compare", str(place / "data.csv"), "--target", "y", "--out", str(place / "never"), "--configs"]
-    said = complaint([*comparison, str(place / "broken.yaml")], capsys)
-    assert all(word in said for word in ["broken.yaml", *words]), said
+    predicted = complaint([*comparison, str(place / "broken.yaml")], capsys)
+    assert all(word in predicted for word in ["broken.yaml", *words]), predicted
 
 
 def test_missing_files_and_commands_are_named(place, capsys):
@@ -228,8 +228,8 @@ def test_bad_checkpoints_are_refused(place, capsys, kind):
     else:
         content["model"]["ensemble"] = dict(list(content["model"]["ensemble"].items())[1:])
         write_checkpoint(bad, mark, content)
-    said = complaint(resume(place, bad.name, "data.csv"), capsys)
-    assert bad.name in said
+    predicted = complaint(resume(place, bad.name, "data.csv"), capsys)
+    assert bad.name in predicted
     assert not (place / "resumed").exists()
 
 
@@ -285,18 +285,18 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
     small.write(place / "reject.csv", small.rows(700))
     observe, calls = OnlineEnsemble.observe, []
 
-    def reject(self, X, y, *pace):
+    def reject(self, X, y, *timing):
         calls.extend([1] if len(self.names) > 1 else [])
         if len(calls) == 3:  # after the warm-up and one chunk
             raise NumericalError("no")
-        return observe(self, X, y, *pace)
+        return observe(self, X, y, *timing)
 
     monkeypatch.setattr(OnlineEnsemble, "observe", reject)
-    said = complaint(stream(place, "reject.csv", "rejected"), capsys)
+    predicted = complaint(stream(place, "reject.csv", "rejected"), capsys)
     monkeypatch.undo()
     learned = torch.load(place / "rejected" / "checkpoint.pt", weights_only=True)["num_rows"]
     assert learned > 100
-    assert f"rows {learned + 1} to " in said
+    assert f"rows {learned + 1} to " in predicted
     assert main([*resume(place, "rejected/checkpoint.pt", "reject.csv", "rejected"), "--skip-seen"]) == 0
     assert len(small.read(place / "rejected" / "predictions.csv")) == 600
 
@@ -339,8 +339,8 @@ def test_a_key_that_stands_twice_is_refused_wherever_a_config_is_read(place, sma
         stream(place, "data.csv", "never", "--config", config),
         ["compare", str(place / "data.csv"), "--target", "y", "--configs", config, "--out", str(place / "never")],
     ):
-        said = complaint(arguments, capsys)
-        assert "twice.yaml, line 2: the key warmup stands here and in line 1; leave one out" in said
+        predicted = complaint(arguments, capsys)
+        assert "twice.yaml, line 2: the key warmup stands here and in line 1; leave one out" in predicted
     assert not (place / "never").exists()
 
 

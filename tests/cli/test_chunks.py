@@ -24,7 +24,7 @@ from gp_ensembles.ensembles.targets import (
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import Rows
-from gp_ensembles.tables.rows import RowsAtHand
+from gp_ensembles.tables.rows import InMemoryRows
 
 pytestmark = pytest.mark.processor
 
@@ -56,7 +56,7 @@ def bits(stream, table, num_blocks):
     """All numbers of the rows after the warm-up, with so many blocks to a chunk."""
     stream = copy.deepcopy(stream)
     stream.chunk_rows = num_blocks * stream.model.online.block_size
-    chunks = list(stream.chunks(RowsAtHand(Rows(table.X[WARMUP:], table.y[WARMUP:], None, None, WARMUP + 1, None))))
+    chunks = list(stream.chunks(InMemoryRows(Rows(table.X[WARMUP:], table.y[WARMUP:], None, None, WARMUP + 1, None))))
     names = ("mean", "variance", "lower", "upper", "log_prob", "log_weights")
     found = {name: torch.cat([getattr(chunk, name) for chunk in chunks], dim=-1) for name in names}
     if chunks[0].probabilities is not None:

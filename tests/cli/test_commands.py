@@ -354,9 +354,9 @@ def test_the_demo_is_a_messy_file_and_beats_its_baselines(tmp_path, capsys):
     assert all(summary["log_score"] > baseline["log_score"] + 0.5 for baseline in summary["baselines"].values())
     assert all(summary["nmse"] < 0.5 * baseline["nmse"] for baseline in summary["baselines"].values())
     assert 0.87 < summary["coverage_90"] < 0.93
-    woke = {entry["name"]: entry["woke"] for entry in summary["inputs"] if entry["slept"]}
-    assert list(woke) == ["solar"]
-    assert woke["solar"] > 1250
+    activated_at = {entry["name"]: entry["activated_at"] for entry in summary["inputs"] if entry["slept"]}
+    assert list(activated_at) == ["solar"]
+    assert activated_at["solar"] > 1250
     stream = ["stream", str(tmp_path / "demo" / "load.csv"), "--target", "load", *QUICK, "--report", "false"]
     assert main([*stream, "--out", str(tmp_path / "user")]) == 0
     for name in ("predictions.csv", "weights.csv"):

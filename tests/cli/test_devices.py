@@ -101,9 +101,9 @@ def test_a_run_says_once_why_nothing_was_recorded(folder, capsys, gpu):
     with gpu.here() as graphs:
         assert main([*words, *QUIET, "--device", "cuda"]) == 0
     assert graphs == []
-    said = "WindowExpert cannot be an expert of a graph"
-    assert capsys.readouterr().out.count(f"no CUDA graph was recorded: {said}") == 1
-    assert json.loads(Path("gpu/summary.json").read_text())["not_recorded"].startswith(said)
+    predicted = "WindowExpert cannot be an expert of a graph"
+    assert capsys.readouterr().out.count(f"no CUDA graph was recorded: {predicted}") == 1
+    assert json.loads(Path("gpu/summary.json").read_text())["not_recorded"].startswith(predicted)
 
 
 def test_series_of_a_gpu_go_on_on_the_host(folder, capsys, gpu):
@@ -125,10 +125,10 @@ def test_series_of_a_gpu_go_on_on_the_host(folder, capsys, gpu):
 def test_a_gpu_that_is_not_there_is_one_sentence(name, folder, capsys):
     given = [word.replace("OUT", "none") for word in COMMANDS[name][0]]
     code = main([*given, "--device", "cuda"])
-    said = capsys.readouterr().err
+    predicted = capsys.readouterr().err
     assert code == 2
-    assert said.count("\n") == 1
-    assert "torch sees no such GPU; use cpu (--device cpu)" in said
+    assert predicted.count("\n") == 1
+    assert "torch sees no such GPU; use cpu (--device cpu)" in predicted
 
 
 LABELS = {"counts": 5, "die_gp_classes": 2, "e_doebe_classes": 2, "ie_gp_classes": 2, "sie_gp_classes": 2}

@@ -48,15 +48,15 @@ def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(run: Path, capsys
     before = (run / "run" / "checkpoint.pt").read_bytes()
     arguments = ["forecast", "--checkpoint", str(run / "run"), "--horizon", "24", "--paths", "true"]
     assert main([*arguments, "--num-paths", "40", "--out", str(run / "next")]) == 0
-    said = capsys.readouterr().out
-    assert "load: 24 rows ahead of the 130 learned, 2024-01-06T10:00:00 to 2024-01-07T09:00:00" in said
-    assert "not known in all rows to come: temperature; the forecast is surer with --inputs" in said
+    predicted = capsys.readouterr().out
+    assert "load: 24 rows ahead of the 130 learned, 2024-01-06T10:00:00 to 2024-01-07T09:00:00" in predicted
+    assert "not known in all rows to come: temperature; the forecast is surer with --inputs" in predicted
     assert (run / "run" / "checkpoint.pt").read_bytes() == before
     rows = read(run / "next" / "forecast.csv")
     assert [row["step"] for row in rows] == [str(step) for step in range(1, 25)]
     assert rows[0]["time"] == "2024-01-06T10:00:00"
     low, median, high = (f"{float(rows[-1][name]):.6g}" for name in ("q05", "q50", "q95"))
-    assert f"the last of them: median {median}, 90 % of it between {low} and {high}" in said
+    assert f"the last of them: median {median}, 90 % of it between {low} and {high}" in predicted
     assert all(float(row["q05"]) < float(row["q50"]) < float(row["q95"]) for row in rows)
     paths = read(run / "next" / "paths.csv")
     assert len(paths) == 40
@@ -143,11 +143,11 @@ def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_what_is_refused_in_one_sentence(
-    run: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    run: Path, arguments: list[str], predicted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(run / word) if word.endswith(".csv") else word for word in arguments]
     assert main(["forecast", "--checkpoint", str(run / "run"), *given, "--out", str(run / "refused")]) == 2
     complaint = capsys.readouterr().err
-    assert said in complaint
+    assert predicted in complaint
     assert complaint.count("\n") == 1
     assert not (run / "refused").exists()

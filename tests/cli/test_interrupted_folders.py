@@ -7,7 +7,7 @@ import pytest
 
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.files.operations import watched
-from gp_ensembles.files.together import JOURNAL
+from gp_ensembles.files.transaction import JOURNAL
 
 QUICK = ["--progress", "false", "--pictures", "false"]
 

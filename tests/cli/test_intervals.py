@@ -20,7 +20,7 @@ from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import Rows
-from gp_ensembles.tables.rows import RowsAtHand
+from gp_ensembles.tables.rows import InMemoryRows
 
 SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1))
 
@@ -28,7 +28,7 @@ SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max
 def after(rows, start=100, stop=None):
     """Rows behind the warm-up."""
     part = slice(start, stop)
-    return RowsAtHand(Rows(rows.X[part], rows.y[part], None, None, start + 1, None))
+    return InMemoryRows(Rows(rows.X[part], rows.y[part], None, None, start + 1, None))
 
 
 def table(num_rows=1200):
@@ -44,13 +44,13 @@ def test_what_is_counted_is_what_is_written():
     rows = table()
     stream = ScoredStream.start(StreamConfig(SMALL, warmup=100, coverages=(0.9, 0.5)), open_table(rows, 100))
     chunks = list(stream.chunks(after(rows)))
-    assert stream.further_columns == ("q25", "q75")
+    assert stream.extra_columns == ("q25", "q75")
     y = torch.cat([chunk.y for chunk in chunks])
     seen = ~y.isnan()
     found = interval_table(stream.coverages)
     for name, lower, upper in (
         ("0.9", [chunk.lower for chunk in chunks], [chunk.upper for chunk in chunks]),
-        ("0.5", [chunk.further["q25"] for chunk in chunks], [chunk.further["q75"] for chunk in chunks]),
+        ("0.5", [chunk.extra_experts["q25"] for chunk in chunks], [chunk.extra_experts["q75"] for chunk in chunks]),
     ):
         low, high = torch.cat(lower), torch.cat(upper)
         inside = ((low < y) & (y < high))[seen].double()
@@ -79,7 +79,7 @@ def test_a_stream_that_was_cut_goes_on_with_the_same_bits(tmp_path):
     learned = again.progress.num_rows - 100
     parts += again.chunks(after(rows, 367), repeat_pending=True)
     for of in (
-        lambda c: c.lower, lambda c: c.upper, lambda c: c.further["q75"], lambda c: c.mean, lambda c: c.variance,
+        lambda c: c.lower, lambda c: c.upper, lambda c: c.extra_experts["q75"], lambda c: c.mean, lambda c: c.variance,
         lambda c: c.log_prob,
     ):  # fmt: skip
         rest = torch.cat([of(chunk) for chunk in parts[-(len(parts) - 2) :]]) if len(parts) > 2 else of(parts[-1])

@@ -126,9 +126,9 @@ def test_one_class_in_the_warm_up_is_said_in_the_summary(tmp_path, small, capsys
         row[2] = "1"
     small.write(tmp_path / "data.csv", rows)
     assert run(tmp_path, "data.csv", "out", "binary") == 0
-    said = capsys.readouterr()
-    assert "all labels of the warm-up are 1, which does not tell how inputs matter" in said.out
-    assert "Warning" not in said.err
+    predicted = capsys.readouterr()
+    assert "all labels of the warm-up are 1, which does not tell how inputs matter" in predicted.out
+    assert "Warning" not in predicted.err
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["only_label_of_warmup"] == 1
     assert summary["rows_scored"] == len(rows) - 60

@@ -52,8 +52,8 @@ def test_wild_numbers_are_taken_for_missing_ones_and_counted(place, small, capsy
     small.write(place / "wild.csv", rows)
     small.write(place / "gaps.csv", gaps)
     assert stream(place, "wild.csv") == 0
-    said = capsys.readouterr().out
-    assert "3 rows had a number out of all proportion, taken for missing; the first: the target of row 301" in said
+    predicted = capsys.readouterr().out
+    assert "3 rows had a number out of all proportion, taken for missing; the first: the target of row 301" in predicted
     assert stream(place, "gaps.csv", "gaps") == 0
     both = [small.read(place / folder / "predictions.csv") for folder in ("out", "gaps")]
     assert both[0] == both[1]

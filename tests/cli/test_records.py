@@ -20,7 +20,7 @@ from gp_ensembles.ensembles.bases import (
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
-from gp_ensembles.ensembles.spec import EnsembleSpec, StickySwitching, TwinSwitching
+from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwitching
 from gp_ensembles.ensembles.targets import ClassTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
 from gp_ensembles.meta_learners import (
@@ -66,7 +66,7 @@ def test_nested_records_survive_the_trip():
 RULES = [
     BayesianModelAveraging(prune_below=1e-16), DynamicModelAveraging(0.9), FixedShare(0.1),
     ExponentiatedGradient(0.2, 0.01), SoftBayes(), OnlineNewton(0.5),
-    DiscountedOnlineNewton(discount=0.9), TwinSwitching(0.1),
+    DiscountedOnlineNewton(discount=0.9), SpeedSwitching(0.1),
     CombinedRules([SoftBayes(0.1), FixedShare()], over=FixedShare(0.2)),
 ]  # fmt: skip
 

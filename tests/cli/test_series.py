@@ -44,7 +44,7 @@ def stream(*words):
 
 def test_predictions_are_those_of_a_fleet(folder, capsys):
     assert stream("all.csv", "--out", "run") == 0
-    said = capsys.readouterr().out
+    predicted = capsys.readouterr().out
     found, frame = pd.read_csv("run/predictions.csv"), table(400)
     fleet = Fleet(load_config("small.yaml").ensemble, warmup=30)
     X = torch.tensor(frame[["x"]].to_numpy())
@@ -69,7 +69,7 @@ def test_predictions_are_those_of_a_fleet(folder, capsys):
     summary = json.loads((folder / "run/summary.json").read_text())
     assert (summary["series"], summary["rows_read"]) == (3, 400)
     assert summary["log_score"] == pytest.approx(found["log_prob"].mean())
-    assert "3 series of all: " in said
+    assert "3 series of all: " in predicted
 
 
 @pytest.mark.parametrize("seconds", ["0", "1000"])

@@ -296,10 +296,10 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(place, small, capsys, ch
     rows = change(dated(small.rows(ROWS), "%Y-%m-%dT%H:%M:%SZ"))
     small.write(place / "refused.csv", rows, ("when", "a", "b", "y"))
     assert stream(place, "refused.csv", "never", *options) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert len(said.err.strip().splitlines()) == 1
-    assert words in said.err
+    predicted = capsys.readouterr()
+    assert predicted.out == ""
+    assert len(predicted.err.strip().splitlines()) == 1
+    assert words in predicted.err
     assert not (place / "never").exists()
 
 

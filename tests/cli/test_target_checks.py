@@ -24,7 +24,7 @@ from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.tables import Rows
-from gp_ensembles.tables.rows import RowsAtHand
+from gp_ensembles.tables.rows import InMemoryRows
 
 FIT = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 SPEC = replace(oebe, bases=(LinearBasis(),), fit_settings=FIT, target=BinaryTarget())
@@ -75,10 +75,10 @@ def test_a_cell_of_the_warm_up_is_named_before_it_runs(place, small, capsys, mon
     small.write(place / "data.csv", rows)
     monkeypatch.setattr(scored_stream, "OnlineModel", lambda *_, **__: pytest.fail("something ran"))
     assert stream(place, config=config) == 2
-    said = capsys.readouterr().err
-    assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: {words}" in said
-    assert "leave the cell empty" in said
-    assert "Likelihood" not in said
+    predicted = capsys.readouterr().err
+    assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: {words}" in predicted
+    assert "leave the cell empty" in predicted
+    assert "Likelihood" not in predicted
     assert not (place / "out").exists()  # nothing was written
 
 
@@ -88,8 +88,8 @@ def test_a_cell_after_it_ends_the_run_there_and_what_came_before_is_kept(place, 
     good, rows[row][2] = rows[row][2], "2"
     small.write(place / "data.csv", rows)
     assert stream(place) == 2
-    said = capsys.readouterr().err
-    assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: the target is 2, but the" in said
+    predicted = capsys.readouterr().err
+    assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: the target is 2, but the" in predicted
     assert load_checkpoint(place / "out" / "checkpoint.pt").num_read == row
     rows[row][2] = good
     small.write(place / "data.csv", rows)
@@ -120,8 +120,8 @@ def test_rows_to_go_on_with_are_checked_too(place, small, capsys):
     for file, row, options in (("all.csv", 311, ["--skip-seen"]), ("tail.csv", 51, [])):
         assert stream(place) == 0
         assert main([*resume, str(place / file), *options]) == 2
-        said = capsys.readouterr().err
-        assert f"{place / file}, data row {row} (line {row + 1}), column y: the target is 3" in said
+        predicted = capsys.readouterr().err
+        assert f"{place / file}, data row {row} (line {row + 1}), column y: the target is 3" in predicted
         assert load_checkpoint(place / "out" / "checkpoint.pt").num_read == 310
     assert stream(place) == 0
     assert main([*resume, str(place / "one_class.csv")]) == 0  # legal: only a fit needs both
@@ -142,9 +142,9 @@ def test_true_and_false_are_the_classes_1_and_0(place, small, words):
 def test_true_and_false_are_no_numbers(place, small, capsys, config, kind):
     small.write(place / "data.csv", [[a, b, str(label == "1")] for a, b, label in make_rows(300)])
     assert stream(place, config=config) == 2
-    said = capsys.readouterr().err
-    assert f"column y: true and false are classes, and {kind} predicts numbers" in said
-    assert "BinaryTarget" in said
+    predicted = capsys.readouterr().err
+    assert f"column y: true and false are classes, and {kind} predicts numbers" in predicted
+    assert "BinaryTarget" in predicted
 
 
 def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbers(place, small, capsys):
@@ -154,9 +154,9 @@ def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbe
     small.write(place / "data.csv", [[a, b, "yes" if label == "1" else "no"] for a, b, label in make_rows(300)])
     capsys.readouterr()
     assert stream(place) == 2
-    said = capsys.readouterr().err
-    assert "column y: the target is text with 2 values in the first" in said
-    assert "--classes no,yes" in said
+    predicted = capsys.readouterr().err
+    assert "column y: the target is text with 2 values in the first" in predicted
+    assert "--classes no,yes" in predicted
     arguments = ["stream", str(place / "data.csv"), "--target", "y", "--config", str(place / "binary.yaml"), *QUICK]
     assert main([*arguments, "--warmup", "200", "--classes", "no,yes", "--out", str(place / "out")]) == 0
     found = (place / "out" / "predictions.csv").read_text().splitlines()
@@ -171,7 +171,7 @@ def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbe
 
 
 def at_hand(X, y, first_row=41):
-    return RowsAtHand(Rows(X, y, None, None, first_row, None))
+    return InMemoryRows(Rows(X, y, None, None, first_row, None))
 
 
 def test_rows_given_to_a_stream_are_counted_from_the_first_of_the_stream():

@@ -1,4 +1,4 @@
-"""Guests that fail or stay silent: against a plain loop over rows in which experts sleep."""
+"""External models that fail or stay silent: against a plain loop over rows in which experts sleep."""
 
 import copy
 import math
@@ -8,7 +8,7 @@ import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble, add_experts
 from gp_ensembles.engine.absence import weigh_awake
-from gp_ensembles.engine.guest_report import guest_reports
+from gp_ensembles.engine.external_report import external_reports
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.failing import (
@@ -21,7 +21,7 @@ from gp_ensembles.experts.failing import (
     WRONG_LENGTH,
     described,
 )
-from gp_ensembles.experts.guest import Guest
+from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.inputs import InputFeatures
 from gp_ensembles.innovations import InnovationBank, InnovationModel
@@ -46,7 +46,7 @@ NAN = float("nan")
 MODELS = (InnovationModel(degrees_of_freedom=4, rate=0.1), InnovationModel(rate=0.05, autoregressive=False))
 
 
-class Moody(Guest):
+class Moody(ModelAdapter):
     """The mean of the targets; where the first input is beyond a number it does what it likes."""
 
     def __init__(self, mood="silent", beyond=0.6):
@@ -96,14 +96,16 @@ def rows(num_rows=70, dtype=torch.float64):
     return X.to(dtype), y.to(dtype)
 
 
-def guest(mood="silent", beyond=0.6, dtype=torch.float64):
+def adapter(mood="silent", beyond=0.6, dtype=torch.float64):
     return ExternalExpert(Moody(mood, beyond), InputFeatures(D, torch.ones((), dtype=dtype)), FIRST, 30)
 
 
 def ensemble(rule, mood="silent", *, innovations=(), threshold=None, dtype=torch.float64):
     linear = GaussianExpert(LinearFeatures(D, torch.ones((), dtype=dtype)))
-    experts = [linear, guest(mood, dtype=dtype), guest("silent", 1.2, dtype=dtype)]
-    return Ensemble(experts, rule, ["linear", "guest", "other"], innovations=innovations, outlier_threshold=threshold)
+    experts = [linear, adapter(mood, dtype=dtype), adapter("silent", 1.2, dtype=dtype)]
+    return Ensemble(
+        experts, rule, ["linear", "external", "other"], innovations=innovations, outlier_threshold=threshold
+    )
 
 
 def sleeping(rule, log_prob, y):
@@ -174,7 +176,7 @@ def test_a_plain_loop_gives_the_same_weights_and_densities(name, mood):
     mixture = predictions.mixture
     torch.testing.assert_close(mixture.mean, predictions.mean)
     torch.testing.assert_close(mixture.log_prob(y)[trained & ~y.isnan()], want[trained & ~y.isnan()])
-    assert guest_reports(online)[0].num_absent == int((~trained | (X[:, 0] > 0.6)).sum())
+    assert external_reports(online)[0].num_absent == int((~trained | (X[:, 0] > 0.6)).sum())
     assert int(online.state.experts[1].reason) == CODES[mood]
 
 
@@ -248,7 +250,7 @@ def test_one_that_cannot_be_trained_is_absent_until_it_can():
     assert int(online.state.experts[1].reason) == FAILED_TRAINING
     failure = described(FAILED_TRAINING, online.state.experts[1].words)
     assert failure.reason == "it failed to train (RuntimeError: cannot be trained)"
-    built.experts[1].guest.mood = "well"
+    built.experts[1].adapter.mood = "well"
     back = online.observe(X[35:], y[35:])
     assert bool(back.experts.mean[1, :5].isnan().all())  # rows 35 to 39: training is due after row 40
     assert not bool(back.experts.mean[1, 5:].isnan().any())
@@ -273,7 +275,7 @@ def test_the_dead_may_be_absent():
 
 def test_somebody_has_to_speak():
     X, y = rows()
-    online = OnlineEnsemble(Ensemble([guest()], FixedShare(), ["guest"]), block_size=8)
+    online = OnlineEnsemble(Ensemble([adapter()], FixedShare(), ["external"]), block_size=8)
     with pytest.raises(NumericalError, match="all experts that have weight are absent"):
         online.observe(X, y)
     assert int(online.state.experts[0].num_seen) == 0  # nothing was learned
@@ -282,7 +284,7 @@ def test_somebody_has_to_speak():
 def test_guests_that_always_speak_cost_no_row_by_row_weighing(monkeypatch):
     X, y = rows()
     online = OnlineEnsemble(ensemble(FixedShare(0.05), "well"), block_size=8)
-    online.ensemble.experts[2].guest.beyond = 99.0
+    online.ensemble.experts[2].adapter.beyond = 99.0
     online.observe(X[:FIRST], y[:FIRST])  # until they are trained they are absent
     monkeypatch.setattr("gp_ensembles.engine.weighing.weigh_awake", None)
     assert bool(torch.isfinite(online.observe(X[FIRST:], y[FIRST:]).mean).all())
@@ -294,8 +296,8 @@ def test_reports_say_who_was_ahead_and_who_was_absent():
     parts = [online.observe(X[:30], y[:30]), online.observe(X[30:], y[30:])]
     own, mixed = torch.cat([p.experts.log_prob for p in parts], 1), torch.cat([p.log_prob for p in parts])
     weights = torch.cat([p.log_weights for p in parts], 1).exp()
-    reports = guest_reports(online)
-    for report, place, beyond, name in zip(reports, (3, 6), (0.6, 1.2), ("guest", "other"), strict=True):
+    reports = external_reports(online)
+    for report, place, beyond, name in zip(reports, (3, 6), (0.6, 1.2), ("external", "other"), strict=True):
         answered = (torch.arange(len(y)) >= FIRST) & (X[:, 0] <= beyond)
         scored = answered & ~y.isnan()
         assert report.name == name
@@ -312,19 +314,19 @@ def test_reports_say_who_was_ahead_and_who_was_absent():
     assert reports[0].mend.startswith("try guest.fit(rows)(X) by itself")
     loaded = OnlineEnsemble(ensemble(FixedShare(0.05), "raises", innovations=MODELS))
     loaded.load_state_dict(online.state_dict())
-    assert guest_reports(loaded) == reports
-    grown = add_experts(online, [guest()], 0.1, ["third"])
-    assert [report.name for report in guest_reports(grown)] == ["guest", "other", "third"]
-    assert guest_reports(grown)[0].num_targets == reports[0].num_targets
-    assert guest_reports(grown)[2].reason == ""  # no row has come since
-    assert guest_reports(OnlineEnsemble(Ensemble([ensemble(FixedShare()).experts[0]], FixedShare()))) == ()
+    assert external_reports(loaded) == reports
+    grown = add_experts(online, [adapter()], 0.1, ["third"])
+    assert [report.name for report in external_reports(grown)] == ["external", "other", "third"]
+    assert external_reports(grown)[0].num_targets == reports[0].num_targets
+    assert external_reports(grown)[2].reason == ""  # no row has come since
+    assert external_reports(OnlineEnsemble(Ensemble([ensemble(FixedShare()).experts[0]], FixedShare()))) == ()
 
 
 def test_weights_shown_are_those_of_who_is_awake():
     X, y = rows()
     online = OnlineEnsemble(ensemble(FixedShare(0.05), "no training", innovations=MODELS), block_size=16)
     torch.testing.assert_close(online.log_weights.exp()[:3], torch.full((3,), 1 / 3, dtype=torch.float64))
-    assert bool((online.log_weights[3:] == -math.inf).all())  # neither of the guests is trained
+    assert bool((online.log_weights[3:] == -math.inf).all())  # neither of the external models is trained
     for start, stop in ((0, 8), (8, 40), (40, 60), (60, 70)):
         online.observe(X[start:stop], y[start:stop])
         raw = FixedShare(0.05).log_weights(online.state.meta).exp().unflatten(0, (3, 3))
@@ -335,9 +337,9 @@ def test_weights_shown_are_those_of_who_is_awake():
         met = copy.deepcopy(online).observe(X[stop - 1 : stop], y[stop - 1 : stop]).log_weights[:, 0]
         if stop != FIRST:
             torch.testing.assert_close(online.log_weights, met)
-    report = guest_reports(online)[0]
+    report = external_reports(online)[0]
     assert (report.num_answered, report.weight, report.mean_weight, report.log_score) == (0, 0.0, None, None)
-    lone = OnlineEnsemble(Ensemble([guest()], FixedShare(), ["guest"]))
+    lone = OnlineEnsemble(Ensemble([adapter()], FixedShare(), ["external"]))
     assert float(lone.log_weights) == 0.0  # nobody else is there
 
 
@@ -368,7 +370,7 @@ def test_the_regret_to_a_sleeping_expert_keeps_to_the_bound(seed):
     absent[1] = False
     state, ahead = rule.init(num, log_prob), 0.0
     for t in range(steps):
-        said = log_prob[:, t : t + 1].masked_fill(absent[:, t : t + 1], NAN)
-        state, output = weigh_awake(rule, state, said, absent[:, t : t + 1], None, None)
+        predicted = log_prob[:, t : t + 1].masked_fill(absent[:, t : t + 1], NAN)
+        state, output = weigh_awake(rule, state, predicted, absent[:, t : t + 1], None, None)
         ahead += 0.0 if absent[0, t] else float(log_prob[0, t] - output.log_prob)
     assert 0 < ahead < fixed_share_bound(num, steps, 0, 0.02)

@@ -9,7 +9,7 @@ from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.latent_runner import LatentRunner, join_latent
-from gp_ensembles.engine.twins import Lanes
+from gp_ensembles.engine.shared_basis import RunnerBatches
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures
@@ -118,13 +118,13 @@ def oracle(name, expert, m, X, y):
 def test_together_they_are_plain_loops(name, monkeypatch):
     X, y = stream(name)
     online, run = build(name), []
-    stage = Lanes.stage
+    stage = RunnerBatches.stage
 
-    def staged(lanes, group, *arguments):
-        run.append((group, [type(lane.runner) for lane in lanes.lanes]))
-        return stage(lanes, group, *arguments)
+    def staged(batches, group, *arguments):
+        run.append((group, [type(lane.runner) for lane in batches.batches]))
+        return stage(batches, group, *arguments)
 
-    monkeypatch.setattr(Lanes, "stage", staged)
+    monkeypatch.setattr(RunnerBatches, "stage", staged)
     steps = online.observe(X, y).experts
     assert all(group is not None and set(runners) == {LatentRunner} for group, runners in run)
     assert run

@@ -121,7 +121,7 @@ def test_a_lag_longer_than_the_warm_up_is_refused():
 def test_the_previous_value_is_a_reference_of_the_rule():
     y = torch.randn(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(0) / 4
     X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
-    spec = replace(auto, bases=(LinearBasis(),), lags=TargetLags(lags=(1,), bases=()), further=())
+    spec = replace(auto, bases=(LinearBasis(),), lags=TargetLags(lags=(1,), bases=()), extra_experts=())
     spec = replace(spec, fit_settings=FitSettings(method=None, num_samples=1))
     online = spec.fit(X, y, generator=torch.Generator().manual_seed(0))
     rule = online.ensemble.meta_learner
@@ -153,7 +153,7 @@ def test_the_value_a_season_ago_is_an_expert_and_a_reference_though_no_lag_is_so
     y = pattern[torch.arange(700) % 150]
     y = (y - y.mean()) / y.std()
     X = torch.randn(700, 1, generator=g, dtype=torch.float64)
-    spec = replace(auto, bases=(LinearBasis(),), random_walk_variances=(), further=())
+    spec = replace(auto, bases=(LinearBasis(),), random_walk_variances=(), extra_experts=())
     spec = replace(spec, fit_settings=FitSettings(method=None, num_samples=1))
     online = spec.fit(X[:500], y[:500], generator=g)
     memory, rule = online.ensemble.memory, online.ensemble.meta_learner

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.pace import Pace
+from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.structural import StructuralExpert
@@ -71,14 +71,14 @@ def stream() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("name", sorted(experts()))
 def test_a_gap_of_k_steps_is_k_minus_one_rows_without_targets(name: str) -> None:
     X, y, steps = stream()
-    said = online([name]).observe(X, y, Pace(steps))
+    predicted = online([name]).observe(X, y, RowTiming(steps))
     rows = [t for t, gap in enumerate(GAPS) for _ in range(gap)]
     last = torch.tensor([i for i in range(len(rows)) if i + 1 == len(rows) or rows[i + 1] != rows[i]])
     targets = torch.full((len(rows),), torch.nan, dtype=torch.float64)
     targets[last] = y
     whole = online([name]).observe(X[rows], targets)
     for field in ("mean", "variance", "log_prob"):
-        torch.testing.assert_close(getattr(said, field), getattr(whole, field)[last], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(getattr(predicted, field), getattr(whole, field)[last], rtol=1e-9, atol=1e-10)
 
 
 def test_blocks_change_nothing_and_the_next_row_is_predicted_by_its_steps() -> None:
@@ -86,21 +86,21 @@ def test_blocks_change_nothing_and_the_next_row_is_predicted_by_its_steps() -> N
     steps = steps * 0.7
     extra = torch.tensor([0.0, 0.3, 0.0, 1.0] * 3, dtype=torch.float64)
     names = sorted(experts())
-    whole = online(names, block_size=64).observe(X, y, Pace(steps, extra))
+    whole = online(names, block_size=64).observe(X, y, RowTiming(steps, extra))
     parts = online(names)
     for t in range(len(y)):
-        one = Pace(steps[t : t + 1], extra[t : t + 1])
+        one = RowTiming(steps[t : t + 1], extra[t : t + 1])
         before = parts.predict(X[t : t + 1], one).moments()
-        said = parts.observe(X[t : t + 1], y[t : t + 1], one)
+        predicted = parts.observe(X[t : t + 1], y[t : t + 1], one)
         for moment, field in zip(before, ("mean", "variance"), strict=True):
-            torch.testing.assert_close(moment[0], getattr(said, field)[0], rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(said.log_prob[0], whole.log_prob[t], rtol=1e-8, atol=1e-9)
+            torch.testing.assert_close(moment[0], getattr(predicted, field)[0], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(predicted.log_prob[0], whole.log_prob[t], rtol=1e-8, atol=1e-9)
 
 
 def test_steps_of_one_and_no_noise_change_no_bit() -> None:
     X, y, steps = stream()
     usual = online(["walk", "static", "structural"]).observe(X, y)
-    paced = online(["walk", "static", "structural"]).observe(X, y, Pace(torch.ones_like(steps), 0 * steps))
+    paced = online(["walk", "static", "structural"]).observe(X, y, RowTiming(torch.ones_like(steps), 0 * steps))
     assert torch.equal(usual.log_prob, paced.log_prob)
 
 
@@ -108,7 +108,7 @@ def test_further_noise_is_that_of_the_textbook_filter() -> None:
     X, y, steps = stream()
     extra = torch.tensor([0.0, 2.0, 0.1, 0.0, 5.0, 0.0] * 2, dtype=torch.float64)
     ensemble = online(["walk"])
-    said = ensemble.observe(X, y, Pace(steps, extra))
+    predicted = ensemble.observe(X, y, RowTiming(steps, extra))
     bound = ensemble.ensemble.experts[0].bind()
     noise = float(ensemble.ensemble.experts[0].likelihood.noise.detach())
     Phi = bound.features(X).detach()
@@ -118,7 +118,7 @@ def test_further_noise_is_that_of_the_textbook_filter() -> None:
         variance = Phi[t] @ covariance @ Phi[t] + noise + extra[t]
         error = y[t] - Phi[t] @ mean
         expected = -0.5 * (error**2 / variance + variance.log() + math.log(2 * math.pi))
-        torch.testing.assert_close(said.log_prob[t], expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(predicted.log_prob[t], expected, rtol=1e-9, atol=1e-9)
         gain = covariance @ Phi[t] / variance
         mean, covariance = mean + gain * error, covariance - gain.outer(gain) * variance
 
@@ -129,7 +129,7 @@ def test_what_is_no_pace_is_refused_and_nothing_changes(wrong: list[float]) -> N
     ensemble = online(["walk"])
     before = ensemble.predict(X).mean
     with pytest.raises(ValueError, match="steps must"):
-        ensemble.observe(X[:1], y[:1], Pace(torch.tensor(wrong)))
+        ensemble.observe(X[:1], y[:1], RowTiming(torch.tensor(wrong)))
     assert torch.equal(before, ensemble.predict(X).mean)
 
 
@@ -140,10 +140,10 @@ def test_steps_are_uneven_for_those_who_are_left_of_a_batch(kind):
     def learned(is_broken: bool) -> OnlineEnsemble:
         pair = kind(LinearFeatures(2, torch.ones(2, dtype=torch.float64)), transition=RandomWalk(0.05))
         found = OnlineEnsemble(Ensemble([pair, GaussianExpert(features())], BayesianModelAveraging()), block_size=4)
-        found.observe(X[:4], y[:4], Pace(steps[:4]))
+        found.observe(X[:4], y[:4], RowTiming(steps[:4]))
         if is_broken:
             found.state.experts[0][0][0] = torch.nan
-        found.observe(X[4:], y[4:], Pace(steps[4:]))
+        found.observe(X[4:], y[4:], RowTiming(steps[4:]))
         return found
 
     broken, whole = learned(True), learned(False)

@@ -60,7 +60,7 @@ def by_hand(X, y):
     kinds = experts()
     states = [kind.init() for kind in kinds]
     log_weights = torch.full((3,), 1 / 3, dtype=torch.float64).log()
-    said, weights = [], []
+    predicted, weights = [], []
     for t in range(len(y)):
         if t == FAIL:
             states[1] = kinds[1].init()
@@ -71,14 +71,14 @@ def by_hand(X, y):
         mixture = (share + log_prob[is_in]).logsumexp(0)
         full = torch.zeros(3, dtype=torch.float64)
         full[is_in] = share.exp()
-        said.append(mixture)
+        predicted.append(mixture)
         weights.append(full)
         log_prob = torch.stack([log_prob[m] if m in is_in else mixture for m in range(3)])
         log_weights = log_weights + log_prob
         log_weights = log_weights - log_weights.logsumexp(0)
         for m in is_in:
             states[m], _ = kinds[m].update(states[m], row, target)
-    return torch.stack(said), torch.stack(weights, 1)
+    return torch.stack(predicted), torch.stack(weights, 1)
 
 
 @pytest.mark.parametrize("block", [1, 7, 64])
@@ -88,8 +88,8 @@ def test_it_is_what_the_specialists_equations_say(block):
     first = online.observe(X[:FAIL], y[:FAIL])
     break_(online)
     rest = online.observe(X[FAIL:], y[FAIL:])
-    said, weights = by_hand(X, y)
-    torch.testing.assert_close(torch.cat([first.log_prob, rest.log_prob]), said, rtol=1e-9, atol=1e-10)
+    predicted, weights = by_hand(X, y)
+    torch.testing.assert_close(torch.cat([first.log_prob, rest.log_prob]), predicted, rtol=1e-9, atol=1e-10)
     found = torch.cat([first.log_weights, rest.log_weights], 1).exp()
     torch.testing.assert_close(found, weights, rtol=1e-8, atol=1e-10)
     (report,) = online.failures

@@ -14,8 +14,8 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.pace import Pace
 from gp_ensembles.engine.recorded import CannotRecordError, check_recordable
+from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.engine.sizes import state_bytes
 from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
@@ -84,11 +84,11 @@ def test_rows_far_apart_or_less_sure_are_for_the_host(generator, gpu):
     steps, extra = torch.ones(60, dtype=torch.float64), torch.zeros(60, dtype=torch.float64)
     steps[20], extra[21], extra[45] = 3.0, 0.5, 0.2
     experts = [GaussianExpert(linear(), transition=RandomWalk(1e-2)), GaussianExpert(linear())]
-    expected = OnlineEnsemble(Ensemble(experts, FixedShare())).observe(X, y, Pace(steps, extra))
+    expected = OnlineEnsemble(Ensemble(experts, FixedShare())).observe(X, y, RowTiming(steps, extra))
     with gpu.here() as graphs:
         online = OnlineEnsemble(Ensemble(experts, FixedShare()).to("cuda"), block_size=8)
-        pace = Pace(steps.to("cuda"), extra.to("cuda"))
-        found = online.observe(X.to("cuda"), y.to("cuda"), pace)
+        timing = RowTiming(steps.to("cuda"), extra.to("cuda"))
+        found = online.observe(X.to("cuda"), y.to("cuda"), timing)
         torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **gpu.close(**CLOSE))
         assert sum(graph.num_replays for graph in graphs) >= 4
 
@@ -118,11 +118,11 @@ def test_light_gives_the_same_numbers_from_a_graph(generator, gpu):
     expected = copy.deepcopy(online).observe(X[60:], y[60:])
     with gpu.here() as graphs:
         found = OnlineEnsemble(online.ensemble, online.state).to("cuda")
-        said = found.observe(X[60:].to("cuda"), y[60:].to("cuda"))
+        predicted = found.observe(X[60:].to("cuda"), y[60:].to("cuda"))
         assert found.why_eager is None
         assert sum(graph.num_replays for graph in graphs) > 3
         for field in ("mean", "log_prob", "log_weights"):
-            torch.testing.assert_close(getattr(said, field).cpu(), getattr(expected, field), **gpu.close(**CLOSE))
+            torch.testing.assert_close(getattr(predicted, field).cpu(), getattr(expected, field), **gpu.close(**CLOSE))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_call_that_is_cut_off_between_blocks_changes_nothing(generator, monkey
 
 
 SMALL = dataclasses.replace(
-    PRESETS["light"], bases=(LinearBasis(),), lags=None, further=(), fit_settings=FitSettings(num_samples=1)
+    PRESETS["light"], bases=(LinearBasis(),), lags=None, extra_experts=(), fit_settings=FitSettings(num_samples=1)
 )
 
 
@@ -247,9 +247,9 @@ def test_states_of_an_ensemble_take_what_is_said():
     for kind, make in {**ENSEMBLES, "window": window}.items():
         ensemble = make()
         true = sum(v.numel() * v.element_size() for part in ensemble.init().experts for v in part)
-        said = state_bytes(ensemble.experts, torch.ones(1, dtype=torch.float64))
-        assert said == pytest.approx(true, rel=0.02 if kind != "window" else 0.4)
-        assert said <= true
+        predicted = state_bytes(ensemble.experts, torch.ones(1, dtype=torch.float64))
+        assert predicted == pytest.approx(true, rel=0.02 if kind != "window" else 0.4)
+        assert predicted <= true
 
 
 def test_a_model_that_does_not_fit_on_a_gpu_stays_as_it_was(generator):
@@ -268,7 +268,7 @@ def test_a_model_that_does_not_fit_on_a_gpu_stays_as_it_was(generator):
 def moved(generator, records: bool | None) -> list[torch.Tensor]:
     """Predictions of an ensemble that is moved to a GPU, to another precision and back to the host between calls."""
     _, X, y = rows(120, generator)
-    y, online, said = y.clamp(-3, 3), OnlineEnsemble(ENSEMBLES["averaging"](), block_size=8), []
+    y, online, predicted = y.clamp(-3, 3), OnlineEnsemble(ENSEMBLES["averaging"](), block_size=8), []
     online.records = records
     for number, there in enumerate([("cpu",), ("cuda",), (torch.float32,), ("cpu", torch.float64), ("cuda",)]):
         online.to(*there)
@@ -276,9 +276,9 @@ def moved(generator, records: bool | None) -> list[torch.Tensor]:
         inputs, targets = (rows_of[part].to(online.log_weights) for rows_of in (X, y))
         found = online.observe(inputs, targets)
         assert {value.dtype for value in found.experts} == {online.log_weights.dtype}
-        said.append(found.mean.cpu().double())
-        said.append(online.predict(inputs[:3]).mean.cpu().double())
-    return said
+        predicted.append(found.mean.cpu().double())
+        predicted.append(online.predict(inputs[:3]).mean.cpu().double())
+    return predicted
 
 
 def test_an_ensemble_that_is_moved_is_recorded_anew(generator, gpu):

@@ -1,4 +1,4 @@
-"""Twins run as one batch are what each is alone: the pure update of every expert object is the oracle."""
+"""SharedBasisBatch run as one batch are what each is alone: the pure update of every expert object is the oracle."""
 
 import copy
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.twins import Lanes, find_twins, lay_together
+from gp_ensembles.engine.shared_basis import RunnerBatches, find_shared_bases, lay_together
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import AdditivePolynomialFeatures, LinearFeatures
 from gp_ensembles.filters import RandomWalk, StabilizedForgetting, square_root_state
@@ -55,22 +55,22 @@ def assert_state(online, state, **tolerance):
 
 def test_twins_share_a_basis_and_a_form(monkeypatch):
     online, run = build(), []
-    stage = Lanes.stage
+    stage = RunnerBatches.stage
 
-    def staged(lanes, *arguments):
-        run.append([lane.places for lane in lanes.lanes])
-        return stage(lanes, *arguments)
+    def staged(batches, *arguments):
+        run.append([lane.places for lane in batches.batches])
+        return stage(batches, *arguments)
 
-    monkeypatch.setattr(Lanes, "stage", staged)
+    monkeypatch.setattr(RunnerBatches, "stage", staged)
     X, y = stream()
     online.observe(X[:1], y[:1])
-    assert find_twins(online.ensemble.experts, [type(state) for state in online.state.experts]) == [
+    assert find_shared_bases(online.ensemble.experts, [type(state) for state in online.state.experts]) == [
         (0, 3, 7),
         (1, 4, 6),
     ]
     assert run == [[(0, 3, 7), (1, 4, 6), (2,), (5,), (8,)]]
     alone = [GaussianState, *[type(None)] * 8]
-    assert find_twins(online.ensemble.experts, alone) == []
+    assert find_shared_bases(online.ensemble.experts, alone) == []
 
 
 @pytest.mark.parametrize("block_size", [1, 7, 16, 200])

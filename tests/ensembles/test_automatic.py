@@ -59,7 +59,9 @@ def rows(kind, num_rows=120):
 def test_every_kind_of_target_streams(kind):
     target, expert = TARGETS[kind]
     X, y = rows(kind)
-    spec = replace(auto, bases=BASES, fit_settings=QUICK, random_walk_variances=(1e-3,), target=target, further=())
+    spec = replace(
+        auto, bases=BASES, fit_settings=QUICK, random_walk_variances=(1e-3,), target=target, extra_experts=()
+    )
     online = spec.fit(X[:60], y[:60])
     assert all(type(part) is expert for part in online.ensemble.experts)
     num_models = 1 + len(auto.innovations) if target.is_real else 1
@@ -130,9 +132,9 @@ def test_labels_of_one_class_leave_hyperparameters_at_their_start(kind):
         X, y, generator=torch.Generator().manual_seed(0)
     )
     torch.testing.assert_close(online.state, again.state, rtol=0, atol=0)
-    said = online.predict(X).class_probabilities
-    assert bool((said[:, 1] > 0.5).all())
-    assert bool(torch.isfinite(said.log()).all())
+    predicted = online.predict(X).class_probabilities
+    assert bool((predicted[:, 1] > 0.5).all())
+    assert bool(torch.isfinite(predicted.log()).all())
 
 
 def test_targets_far_from_standardized_are_warned_of():

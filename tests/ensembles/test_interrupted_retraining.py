@@ -9,11 +9,11 @@ import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.guests import Boosting
+from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.windows import WindowGP
-from gp_ensembles.experts import climb, refitted, window
+from gp_ensembles.experts import gradient_ascent, refitted, window
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 WARM, DUE = 40, 80  # rows after which they are trained; trees when they are asked next
@@ -59,7 +59,7 @@ def interrupted(monkeypatch, name):
                 press()
             return evidence()
 
-        return climb.climb(expert, counted, *arguments)
+        return gradient_ascent.gradient_ascent(expert, counted, *arguments)
 
     for module in (window, refitted):
         monkeypatch.setattr(module, "climb", climbing)
@@ -70,8 +70,8 @@ def interrupted(monkeypatch, name):
 @pytest.mark.parametrize("name", RECORDS)
 def test_nothing_is_lost(name, size, monkeypatch):
     X, y = rows()
-    further = tuple(replace(record, name=key) for key, record in RECORDS.items())
-    plain = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),), further=further), warmup=WARM))
+    extra_experts = tuple(replace(record, name=key) for key, record in RECORDS.items())
+    plain = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),), extra_experts=extra_experts), warmup=WARM))
     plain.observe(X[:WARM], y[:WARM])
     stopped = copy.deepcopy(plain)
     want = [plain.observe(X[t : t + size], y[t : t + size]).log_prob for t in range(WARM, len(y), size)]

@@ -17,7 +17,7 @@ from gp_ensembles.ensembles.bases import (
 )
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS
-from gp_ensembles.ensembles.spec import TwinSwitching
+from gp_ensembles.ensembles.spec import SpeedSwitching
 from gp_ensembles.experts import Adam
 
 BASES = (
@@ -92,7 +92,7 @@ def test_the_experts_have_learned_the_warm_up_rows():
 
 def test_twins_share_features_and_noise_and_exchange_weight():
     X, y = stream()
-    online = build("e_doebe", X[:100], y[:100], rule=TwinSwitching(0.2), random_walk_variances=(1e-4,))
+    online = build("e_doebe", X[:100], y[:100], rule=SpeedSwitching(0.2), random_walk_variances=(1e-4,))
     static, dynamic = online.ensemble.experts[:7], online.ensemble.experts[7:]
     for one, other in zip(static, dynamic, strict=True):
         assert one.features is other.features

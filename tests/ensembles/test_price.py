@@ -18,7 +18,7 @@ from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
-PRICED = replace(oebe, bases=(LinearBasis(),), further=(WideFeatures(price=30.0),))
+PRICED = replace(oebe, bases=(LinearBasis(),), extra_experts=(WideFeatures(price=30.0),))
 
 
 def rows(number: int = 60) -> tuple[Tensor, Tensor]:
@@ -58,8 +58,8 @@ def test_a_price_nothing_can_meet() -> None:
         largest_size(9.0, (100, 200), lambda size: size / 10, "features")
     X, y = rows()
     with pytest.raises(ValueError, match="cannot be met: the least, 100 features, costs"):
-        replace(PRICED, further=(WideFeatures(price=1e-9),)).fit(X, y)
-    model = OnlineModel(StreamConfig(replace(PRICED, further=(WideFeatures(price=1e-9),)), warmup=60))
+        replace(PRICED, extra_experts=(WideFeatures(price=1e-9),)).fit(X, y)
+    model = OnlineModel(StreamConfig(replace(PRICED, extra_experts=(WideFeatures(price=1e-9),)), warmup=60))
     with pytest.raises(ValueError, match="cannot be met"):
         model.observe(X, y)
     assert model.num_rows == 0
@@ -75,7 +75,7 @@ def test_it_is_found_with_the_first_rows_and_no_row_is_lost(monkeypatch: pytest.
         assert model.num_rows == 0
     invented(monkeypatch, per_feature=0.05)  # the machine has become idle
     model.observe(X[:5], y[:5])
-    assert model.config.ensemble.further == (WideFeatures(num_features=250),)
+    assert model.config.ensemble.extra_experts == (WideFeatures(num_features=250),)
     invented(monkeypatch, per_feature=1e9)  # what happens to it later does not matter
     model.observe(X[5:], y[5:])
     assert model.num_rows == 80
@@ -102,14 +102,14 @@ def test_a_price_becomes_a_size_that_a_checkpoint_keeps(monkeypatch: pytest.Monk
     assert asked == [(100, 2), (250, 2), (500, 2)]  # with the first rows, and never again
     model.observe(X[30:], y[30:])
     assert asked == [(100, 2), (250, 2), (500, 2)]
-    (record,) = model.config.ensemble.further
+    (record,) = model.config.ensemble.extra_experts
     assert record == WideFeatures(num_features=250)
 
     model.save(tmp_path / "model.pt")
     asked.clear()
     invented(monkeypatch, per_feature=1e9)  # on a machine on which nothing could be had at that price
     loaded = OnlineModel.load(tmp_path / "model.pt")
-    assert loaded.config.ensemble.further == (record,)
+    assert loaded.config.ensemble.extra_experts == (record,)
     again, before = loaded.observe(X, y), model.observe(X, y)
     assert torch.equal(again.mean, before.mean)
 
@@ -118,10 +118,10 @@ def test_a_spec_says_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     invented(monkeypatch, per_feature=0.05)
     X, y = rows()
     spec = PRICED.resolved(X)
-    assert spec.further == (WideFeatures(num_features=250),)
+    assert spec.extra_experts == (WideFeatures(num_features=250),)
     assert spec.resolved(X) is spec
     assert PRICED.fit(X, y).ensemble.experts[-1].features.num_features == 250
-    assert spec_from_plain(spec_to_plain(PRICED)).further == PRICED.further
+    assert spec_from_plain(spec_to_plain(PRICED)).extra_experts == PRICED.extra_experts
 
 
 def test_either_a_size_or_a_price() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.further import WarmUp
+from gp_ensembles.ensembles.expert_records import WarmUp
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
@@ -20,7 +20,7 @@ SPEC = replace(
     bases=(LinearBasis(), FourierBasis(num_features=20, starts=(0.7,))),
     rule=default_rule(),
     fit_settings=FitSettings(num_samples=1),
-    further=(SMALL,),
+    extra_experts=(SMALL,),
 )
 
 
@@ -67,7 +67,7 @@ def test_hyperparameters_of_a_short_warm_up_are_soon_those_of_a_long_one():
     short, long = (SPEC.fit(X[:n], y[:n], generator=generator()) for n in (30, 400))
     short.observe(X[30:400], y[30:400])
     first, second = (online.observe(X[400:], y[400:]).log_prob.mean() for online in (short, long))
-    fixed = replace(SPEC, further=()).fit(X[:30], y[:30], generator=generator())
+    fixed = replace(SPEC, extra_experts=()).fit(X[:30], y[:30], generator=generator())
     fixed.observe(X[30:400], y[30:400])
     assert float(first) > float(second) - 0.02
     assert float(first) > float(fixed.observe(X[400:], y[400:]).log_prob.mean()) + 0.02
@@ -83,7 +83,7 @@ def test_a_newborn_rises_within_some_rows_where_the_old_ones_fail():
 
 
 def test_the_same_ensemble_in_files_and_checkpoints(tmp_path):
-    assert spec_from_plain(spec_to_plain(SPEC)).further == (SMALL,)
+    assert spec_from_plain(spec_to_plain(SPEC)).extra_experts == (SMALL,)
     X, y = wave(400, 1.0)
     model = OnlineModel(StreamConfig(SPEC, warmup=60, seed=0)).fit(X[:60], y[:60])
     model.observe(X[60:300], y[60:300])

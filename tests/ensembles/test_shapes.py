@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.predictions import unsound
+from gp_ensembles.engine.predictions import invalid_rows
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters.states import StepPredictions
@@ -26,7 +26,7 @@ def test_one_output_that_is_none_is_a_row_that_is_none() -> None:
     """Two experts, three rows, two outputs."""
     mean, one = torch.zeros(2, 3, 2), torch.ones(2, 3, 2)
     mean[0, 2, 1], one[1, 0, 0] = torch.nan, -1.0
-    wrong = unsound(StepPredictions(mean, one, torch.zeros(2, 3)))
+    wrong = invalid_rows(StepPredictions(mean, one, torch.zeros(2, 3)))
     assert wrong is not None
     assert wrong.tolist() == [[False, False, True], [True, False, False]]
-    assert unsound(StepPredictions(torch.zeros(2, 3, 2), torch.ones(2, 3, 2), torch.zeros(2, 3))) is None
+    assert invalid_rows(StepPredictions(torch.zeros(2, 3, 2), torch.ones(2, 3, 2), torch.zeros(2, 3))) is None

@@ -8,7 +8,7 @@ import torch
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis, scaled_kernel
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.further import WarmUp
+from gp_ensembles.ensembles.expert_records import WarmUp
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
@@ -118,7 +118,7 @@ def test_sees_the_columns_that_it_should() -> None:
 def test_in_an_ensemble_it_is_exact_in_blocks_and_causal(dtype: torch.dtype) -> None:
     X, y = (part.to(dtype) for part in rows(200, noise=0.3))
     record = WideFeatures(num_features=60, noises=(0.01, 0.1), lags=True)
-    spec = replace(SPEC, lags=TargetLags(lags=(1,)), further=(record,))
+    spec = replace(SPEC, lags=TargetLags(lags=(1,)), extra_experts=(record,))
 
     def started() -> OnlineEnsemble:
         return spec.fit(X[:100], y[:100], generator=torch.Generator().manual_seed(0))
@@ -147,7 +147,7 @@ def test_a_state_in_single_precision_is_a_square_root() -> None:
 
 def test_wins_on_a_smooth_function_of_few_inputs() -> None:
     X, y = rows(600)
-    online = replace(SPEC, further=(WideFeatures(num_features=200),)).fit(
+    online = replace(SPEC, extra_experts=(WideFeatures(num_features=200),)).fit(
         X[:200], y[:200], generator=torch.Generator().manual_seed(0)
     )
     online.observe(X[200:], y[200:])
@@ -155,13 +155,15 @@ def test_wins_on_a_smooth_function_of_few_inputs() -> None:
 
 
 def test_stands_in_files() -> None:
-    spec = replace(oebe, further=(WideFeatures(), WideFeatures(2000, nu=2.5, noises=(0.1,), lags=True, name="more")))
-    assert spec_from_plain(spec_to_plain(spec)).further == spec.further
+    spec = replace(
+        oebe, extra_experts=(WideFeatures(), WideFeatures(2000, nu=2.5, noises=(0.1,), lags=True, name="add_experts"))
+    )
+    assert spec_from_plain(spec_to_plain(spec)).extra_experts == spec.extra_experts
 
 
 def test_unfitted_has_the_shape_of_the_fitted() -> None:
     X, y = rows(60)
-    spec = replace(SPEC, further=(WideFeatures(num_features=20),))
+    spec = replace(SPEC, extra_experts=(WideFeatures(num_features=20),))
     online = spec.fit(X, y, generator=torch.Generator().manual_seed(0))
     other = spec.unfitted(X, y, generator=torch.Generator().manual_seed(3))
     other.load_state_dict(online.state_dict())

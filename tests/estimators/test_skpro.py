@@ -43,20 +43,20 @@ def test_a_mixture_is_that_of_scipy_in_every_function_and_slice():
     deviation = np.array([[1.0, 0.5, 2.0], [0.1, 1.5, 1.0]])
     weights = np.array([0.3, 0.7])
     mixture = Mixture(torch.as_tensor(weights).log(), torch.as_tensor(mean), torch.as_tensor(deviation**2))
-    said = PredictiveDistribution(Predicted(mixture), index=pd.Index([3, 1, 4]), columns=pd.Index(["load"]))
+    predicted = PredictiveDistribution(Predicted(mixture), index=pd.Index([3, 1, 4]), columns=pd.Index(["load"]))
     x = np.array([[0.2], [-1.0], [2.5]])
     parts = stats.norm(mean, deviation)
-    np.testing.assert_allclose(said.pdf(x).to_numpy()[:, 0], weights @ parts.pdf(x.T), rtol=1e-12)
-    np.testing.assert_allclose(said.cdf(x).to_numpy()[:, 0], weights @ parts.cdf(x.T), rtol=1e-12)
-    np.testing.assert_allclose(said.mean().to_numpy()[:, 0], weights @ mean, rtol=1e-12)
+    np.testing.assert_allclose(predicted.pdf(x).to_numpy()[:, 0], weights @ parts.pdf(x.T), rtol=1e-12)
+    np.testing.assert_allclose(predicted.cdf(x).to_numpy()[:, 0], weights @ parts.cdf(x.T), rtol=1e-12)
+    np.testing.assert_allclose(predicted.mean().to_numpy()[:, 0], weights @ mean, rtol=1e-12)
     expected = weights @ (deviation**2 + mean**2) - (weights @ mean) ** 2
-    np.testing.assert_allclose(said.var().to_numpy()[:, 0], expected, rtol=1e-12)
-    np.testing.assert_allclose(said.cdf(said.ppf(np.full((3, 1), 0.2))).to_numpy(), 0.2, rtol=1e-9)
-    turned = said.iloc[[2, 0]]
+    np.testing.assert_allclose(predicted.var().to_numpy()[:, 0], expected, rtol=1e-12)
+    np.testing.assert_allclose(predicted.cdf(predicted.ppf(np.full((3, 1), 0.2))).to_numpy(), 0.2, rtol=1e-9)
+    turned = predicted.iloc[[2, 0]]
     assert turned.index.tolist() == [4, 3]
-    np.testing.assert_array_equal(turned.mean().to_numpy(), said.mean().to_numpy()[[2, 0]])
-    np.testing.assert_array_equal(turned.pdf(x[[2, 0]]).to_numpy(), said.pdf(x).to_numpy()[[2, 0]])
-    assert said.iat[1, 0].mean() == said.mean().iat[1, 0]
+    np.testing.assert_array_equal(turned.mean().to_numpy(), predicted.mean().to_numpy()[[2, 0]])
+    np.testing.assert_array_equal(turned.pdf(x[[2, 0]]).to_numpy(), predicted.pdf(x).to_numpy()[[2, 0]])
+    assert predicted.iat[1, 0].mean() == predicted.mean().iat[1, 0]
 
 
 def test_the_same_numbers_as_the_estimator_behind_it():
@@ -66,12 +66,12 @@ def test_the_same_numbers_as_the_estimator_behind_it():
     behind.partial_fit(X[80:100], y[80:100].to_numpy()[:, 0])
     mean, std = behind.predict(X[100:], return_std=True)
     np.testing.assert_array_equal(ours.predict(X[100:]).to_numpy()[:, 0], mean)
-    said = ours.predict_proba(X[100:])
-    assert said.index.equals(X.index[100:])
-    assert said.columns.tolist() == ["power"]
-    np.testing.assert_allclose(np.sqrt(said.var().to_numpy()[:, 0]), std, rtol=1e-12)
+    predicted = ours.predict_proba(X[100:])
+    assert predicted.index.equals(X.index[100:])
+    assert predicted.columns.tolist() == ["power"]
+    np.testing.assert_allclose(np.sqrt(predicted.var().to_numpy()[:, 0]), std, rtol=1e-12)
     np.testing.assert_allclose(
-        said.log_pdf(y[100:]).to_numpy()[:, 0], behind.log_prob(X[100:], y[100:].to_numpy()[:, 0]), rtol=1e-12
+        predicted.log_pdf(y[100:]).to_numpy()[:, 0], behind.log_prob(X[100:], y[100:].to_numpy()[:, 0]), rtol=1e-12
     )
     ends = ours.predict_interval(X[100:], coverage=[0.9, 0.5])
     lower, upper = behind.predict_interval(X[100:], 0.9)

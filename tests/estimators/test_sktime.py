@@ -57,8 +57,8 @@ def test_a_season_is_forecast_and_updates_need_no_refit():
     for start in range(60, 96, 12):
         model.update(y[start : start + 12])
     assert model.regressor_.model_.online is hyperparameters
-    said = model.predict()
-    assert np.abs(said - y[96:108]).mean() < 2.0
+    predicted = model.predict()
+    assert np.abs(predicted - y[96:108]).mean() < 2.0
     lower, upper = (model.predict_interval(coverage=0.9)["load", 0.9, side] for side in ("lower", "upper"))
     assert ((y[96:108] >= lower) & (y[96:108] <= upper)).mean() >= 0.75
 
@@ -69,8 +69,8 @@ def test_further_inputs_with_gaps_and_a_series_with_gaps():
     y = y + 20 * X.holiday
     y.iloc[20] = np.nan
     model = SktimeForecaster(LINEAR, warmup=40).fit(y[:60], X=X[:60])
-    said = model.predict(fh=list(range(1, 13)), X=X[60:])
-    assert (said[X.holiday[60:] == 1].min() - said[X.holiday[60:] == 0].max()) > 0
+    predicted = model.predict(fh=list(range(1, 13)), X=X[60:])
+    assert (predicted[X.holiday[60:] == 1].min() - predicted[X.holiday[60:] == 0].max()) > 0
     assert np.isfinite(model.predict(fh=[3], X=X[62:63])).all()  # rows before it are not known
 
 
@@ -88,5 +88,7 @@ def test_dates_without_a_frequency_are_refused_and_a_gap_filled_by_asfreq_is_non
     with pytest.raises(ValueError, match=r"the dates of the series have no frequency.*y.asfreq\('h'\)"):
         SktimeForecaster(LINEAR, warmup=40).fit(holed[:60])
     y.iloc[20] = np.nan
-    said = [SktimeForecaster(LINEAR, warmup=40).fit(part).predict(fh=[1]) for part in (holed[:59].asfreq("h"), y[:60])]
-    pd.testing.assert_series_equal(*said)
+    predicted = [
+        SktimeForecaster(LINEAR, warmup=40).fit(part).predict(fh=[1]) for part in (holed[:59].asfreq("h"), y[:60])
+    ]
+    pd.testing.assert_series_equal(*predicted)

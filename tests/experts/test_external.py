@@ -1,4 +1,4 @@
-"""Models from outside: the schedule of training, what they are trained on, and their place in an ensemble."""
+"""External models: the schedule of training, what they are trained on, and their place in an ensemble."""
 
 import copy
 import math
@@ -14,16 +14,16 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.guests import Boosting
+from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.targets import RealTarget
+from gp_ensembles.experts.adapters import ColumnsAdapter
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.guest import Guest
-from gp_ensembles.experts.guest_models import ColumnsGuest
+from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.inputs import InputFeatures
 from gp_ensembles.filters import RandomWalk
@@ -36,7 +36,7 @@ TREES = 15  # few, for speed
 NAN = float("nan")
 
 
-class Counting(Guest):
+class Counting(ModelAdapter):
     """Trees that tell how often they were trained, and on how many rows."""
 
     def __init__(self):
@@ -55,9 +55,9 @@ def rows(num_rows, dtype=torch.float64, gaps=()):
     return X.to(dtype), y.to(dtype)
 
 
-def expert(guest=None, dtype=torch.float64, first=20, every=60, num_rows=100):
+def expert(adapter=None, dtype=torch.float64, first=20, every=60, num_rows=100):
     features = InputFeatures(D, torch.ones((), dtype=dtype))
-    return ExternalExpert(HistogramBoosting(TREES) if guest is None else guest, features, first, every, num_rows)
+    return ExternalExpert(HistogramBoosting(TREES) if adapter is None else adapter, features, first, every, num_rows)
 
 
 def trees(X, y, leaves=31, least=5, num=TREES, rate=0.125):
@@ -122,25 +122,31 @@ def test_a_sequential_loop_gives_the_same_predictions(num_rows):
     mean, deviation = oracle(X, y, num_rows=num_rows)
     torch.testing.assert_close(steps.mean, mean, rtol=0, atol=1e-12, equal_nan=True)
     torch.testing.assert_close(steps.variance.sqrt(), deviation, rtol=1e-12, atol=0, equal_nan=True)
-    said = torch.distributions.Normal(mean.nan_to_num(), deviation.nan_to_num(1.0)).log_prob(y.nan_to_num())
-    want = torch.where(mean.isnan(), NAN, said)
+    predicted = torch.distributions.Normal(mean.nan_to_num(), deviation.nan_to_num(1.0)).log_prob(y.nan_to_num())
+    want = torch.where(mean.isnan(), NAN, predicted)
     torch.testing.assert_close(steps.log_prob, torch.where(y.isnan(), NAN, want), equal_nan=True)
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 500])
 def test_any_blocks_give_the_same_bits_and_training_is_paid_where_it_is_due(size):
     X, y = rows(260, gaps=(0, 30, 31, 99))
-    guest = Counting()
-    one = expert(guest)
+    adapter = Counting()
+    one = expert(adapter)
     state, want = one.update(one.init(), X, y)
-    assert guest.trained == [19, 37, 77, 100, 100]  # at rows 20, 40, 80, 140, 200; on observed ones, a hundred at most
-    guest.trained.clear()
-    online = beside_a_line(expert(guest), size)
+    assert adapter.trained == [
+        19,
+        37,
+        77,
+        100,
+        100,
+    ]  # at rows 20, 40, 80, 140, 200; on observed ones, a hundred at most
+    adapter.trained.clear()
+    online = beside_a_line(expert(adapter), size)
     got = [online.observe(X[t : t + size], y[t : t + size]).experts for t in range(0, 260, size)]
     assert same(torch.cat([part.mean[1] for part in got]), want.mean)
     assert same(torch.cat([part.variance[1] for part in got]), want.variance)
     assert all(same(a, b) for a, b in zip(online.state.experts[1], state, strict=True))
-    assert len(guest.trained) == 5
+    assert len(adapter.trained) == 5
 
 
 def test_outliers_that_count_less_than_half_are_left_out():
@@ -175,7 +181,7 @@ def test_a_state_goes_on_elsewhere_to_the_bit():
     want = one.update(state, X[190:], y[190:])
     other = expert(Counting())
     got = other.update(state, X[190:], y[190:])
-    assert other.guest.trained == [100, 100, 100]  # the one in force, and those at rows 200 and 260
+    assert other.adapter.trained == [100, 100, 100]  # the one in force, and those at rows 200 and 260
     assert torch.equal(got[1].log_prob, want[1].log_prob)
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(got[0], want[0], strict=True))
     assert torch.equal(other.predict(state, X)[0], one.predict(state, X)[0])
@@ -183,19 +189,19 @@ def test_a_state_goes_on_elsewhere_to_the_bit():
 
 def test_copies_share_models_and_files_hold_none():
     X, y = rows(100)
-    guest = Counting()
-    one = expert(guest)
+    adapter = Counting()
+    one = expert(adapter)
     state, _ = one.update(one.init(), X, y)
     one.predict(state, X)
-    num = len(guest.trained)
+    num = len(adapter.trained)
     twin = copy.deepcopy(one)
-    twin.guest = guest
+    twin.adapter = adapter
     twin.predict(state, X)
-    assert len(guest.trained) == num
+    assert len(adapter.trained) == num
     loaded = pickle.loads(pickle.dumps(one))
-    assert loaded.guest.trained == guest.trained
+    assert loaded.adapter.trained == adapter.trained
     assert torch.equal(loaded.predict(state, X)[0], one.predict(state, X)[0])
-    assert len(loaded.guest.trained) == num + 1
+    assert len(loaded.adapter.trained) == num + 1
     assert len(pickle.dumps(one)) < 5000
 
 
@@ -209,7 +215,7 @@ def test_experts_of_a_batch_are_alike():
     assert same(got.mean, want.mean.expand(2, -1))
     assert other.targets.shape == state.targets.shape
     torch.testing.assert_close(one.log_evidence(X, y), want.log_prob[20:].sum())
-    assert one.with_transition(None).guest is one.guest
+    assert one.with_transition(None).adapter is one.adapter
     with pytest.raises(ValueError, match="no weights"):
         one.with_transition(RandomWalk(0.1))
     for name in ("first", "every", "num_rows"):
@@ -232,7 +238,7 @@ SPEC = replace(
     auto_for(RealTarget(), one_step=False),
     bases=(LinearBasis(),),
     random_walk_variances=(1e-3,),
-    further=(Boosting(TREES, every=60, num_rows=100), Boosting(TREES, every=60, lags=False, name="of inputs")),
+    extra_experts=(Boosting(TREES, every=60, num_rows=100), Boosting(TREES, every=60, lags=False, name="of inputs")),
     lags=TargetLags(lags=(1, 3), bases=()),
 )
 
@@ -313,7 +319,7 @@ def test_rows_have_a_joint_covariance():
 
 
 def test_the_record_stands_in_files_and_says_what_is_wrong():
-    assert spec_from_plain(spec_to_plain(SPEC)).further == SPEC.further
+    assert spec_from_plain(spec_to_plain(SPEC)).extra_experts == SPEC.extra_experts
     for settings in ({"num_trees": 0}, {"every": -1}, {"learning_rate": 2.0}, {"num_rows": 0}, {"name": " "}):
         with pytest.raises(ValueError, match=f"{next(iter(settings))} of Boosting"):
             Boosting(**settings)
@@ -327,9 +333,11 @@ def test_forecasts_alone_make_an_ensemble():
     truth = torch.randn(200, generator=g, dtype=torch.float32).double()
     forecasts = truth.unsqueeze(-1) + torch.tensor([2.0, 0.1]) * torch.randn(200, 2, generator=g).double()
     one = torch.ones((), dtype=torch.float64)
-    experts = [ExternalExpert(ColumnsGuest(), InputFeatures(1, one), 5, 50, 100, columns=[place]) for place in range(2)]
+    experts = [
+        ExternalExpert(ColumnsAdapter(), InputFeatures(1, one), 5, 50, 100, columns=[place]) for place in range(2)
+    ]
     online = OnlineEnsemble(Ensemble(experts, FixedShare()))
     assert online.ensemble.num_inputs == 2
-    said = online.observe(forecasts, truth)
+    predicted = online.observe(forecasts, truth)
     assert float(online.log_weights[1].exp()) > 0.95
-    assert float((said.mean - truth)[100:].abs().mean()) < 0.2
+    assert float((predicted.mean - truth)[100:].abs().mean()) < 0.2

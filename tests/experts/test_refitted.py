@@ -10,9 +10,9 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import LBFGS, GaussianExpert, refitted
-from gp_ensembles.experts.climb import climb
+from gp_ensembles.experts.gradient_ascent import gradient_ascent
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
-from gp_ensembles.experts.refitted import Beginning, RefittedExpert
+from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features import Concatenate, HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
 from gp_ensembles.filters import RandomWalk
@@ -45,7 +45,7 @@ def model(dtype=torch.float64, num_columns=D + L):
 
 def expert(dtype=torch.float64, first=40, every=70, num_rows=60, lags=(1, 0, 0), num_inputs=D):
     refit = Refit(every, first=first, num_rows=num_rows)
-    return RefittedExpert(model(dtype), num_inputs, Beginning(lags, 2.0), torch.tensor(SPEEDS), refit)
+    return RefittedExpert(model(dtype), num_inputs, InitialFit(lags, 2.0), torch.tensor(SPEEDS), refit)
 
 
 def oracle(one, X, y, num_remembered):
@@ -98,11 +98,11 @@ def oracle(one, X, y, num_remembered):
         seen = [s for s in range(first, t + 1) if not math.isnan(y[s])][-one.refit.num_rows :]
         Z, targets = columns[seen], y[seen]
         trials = []
-        for begin in [get_vectors(now), one.start.unsqueeze(0)][: 2 if t + 1 < one.refit.every else 1]:
+        for prepare in [get_vectors(now), one.start.unsqueeze(0)][: 2 if t + 1 < one.refit.every else 1]:
             trial = copy.deepcopy(now)
-            set_vectors_(trial, begin)
+            set_vectors_(trial, prepare)
             evidence = partial(trial.log_evidence, Z, targets)
-            found = climb(trial, evidence, LBFGS(15, 1e-5, 1e-5), 0.5, len(seen))
+            found = gradient_ascent(trial, evidence, LBFGS(15, 1e-5, 1e-5), 0.5, len(seen))
             set_vectors_(trial, found)
             trials.append((float(evidence().detach()), found))
         found = max(trials, key=lambda pair: pair[0])[1]
@@ -195,10 +195,10 @@ def climb_to_nowhere(trial, *arguments):
 
 
 @pytest.mark.parametrize("climb", [no_climb, climb_to_nowhere])
-def test_arithmetic_that_gives_out_leaves_the_expert_as_it_was(climb, monkeypatch):
+def test_arithmetic_that_gives_out_leaves_the_expert_as_it_was(gradient_ascent, monkeypatch):
     X, y = rows(60, gaps=False)
     one, never = expert(first=40), expert(first=70)
-    monkeypatch.setattr(refitted, "climb", climb)
+    monkeypatch.setattr(refitted, "climb", gradient_ascent)
     (kept, _), (state, _) = (each.update(each.init(), X, y) for each in (one, never))
     assert (int(kept.due), int(state.due)) == (80, 70)  # one of them has tried
     assert torch.equal(kept.lags, state.lags)  # others would help
@@ -342,13 +342,13 @@ def test_columns_behind_its_own_are_not_looked_at():
         ({"model": GaussianExpert(LinearFeatures(D + L, torch.ones(2)))}, "single model"),
         ({"model": GaussianExpert(LinearFeatures(D + L, torch.ones(())), transition=RandomWalk(0.1))}, "transition"),
         ({"speeds": torch.tensor([-1.0])}, "not negative"),
-        ({"beginning": Beginning((1, 2, 201))}, "at most 200"),
-        ({"beginning": Beginning((1,) * (D + L))}, "fewer than"),
+        ({"beginning": InitialFit((1, 2, 201))}, "at most 200"),
+        ({"beginning": InitialFit((1,) * (D + L))}, "fewer than"),
         ({"num_inputs": 1}, "looks at 2 inputs"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
-    given = {"model": model(), "num_inputs": D, "beginning": Beginning((1, 0, 0))} | {
+    given = {"model": model(), "num_inputs": D, "beginning": InitialFit((1, 0, 0))} | {
         "speeds": torch.zeros(1),
         "refit": Refit(10),
     }
@@ -361,4 +361,4 @@ def test_features_with_a_box_are_refused():
     kernel = ScaleKernel(RBFKernel(ard_num_dims=D)).double()
     boxed = GaussianExpert(HilbertAdditiveFeatures.from_data(kernel, X, 4))
     with pytest.raises(ValueError, match="not valid everywhere"):
-        RefittedExpert(boxed, D, Beginning(), torch.zeros(1), Refit(10))
+        RefittedExpert(boxed, D, InitialFit(), torch.zeros(1), Refit(10))

@@ -9,11 +9,11 @@ from scipy import stats
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.pace import Pace
+from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.experts.slope import WalkingSlope
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.meta_learners import BayesianModelAveraging
-from gp_ensembles.streaming.forecasting.paths import RowsToCome, sample_paths
+from gp_ensembles.streaming.forecasting.paths import FutureRows, sample_paths
 
 VARIANCES, WARM_UP = (0.02, 0.003, 1e-4), 100
 LEAST = 1e-3  # of a Kolmogorov-Smirnov probability: seeds are fixed
@@ -97,7 +97,7 @@ def test_steps_at_once_are_as_many_rows_without_targets(slope):
     expert, one = made(6, slope), torch.ones(1, 1, 1, dtype=torch.float64)
     steps = torch.tensor(gaps, dtype=torch.float64)
     Phi = one.expand(1, len(gaps), 1)
-    state, said = expert.bind().uneven(steps).update_block(expert.init(), Phi, y)
+    state, predicted = expert.bind().uneven(steps).update_block(expert.init(), Phi, y)
     other = expert.init()
     for number, gap in enumerate(gaps):
         before = expert.bind().uneven(steps[number : number + 1]).predict(other, one)
@@ -105,9 +105,9 @@ def test_steps_at_once_are_as_many_rows_without_targets(slope):
             other, _ = expert.bind().update_block(other, one, torch.tensor([torch.nan], dtype=torch.float64))
         now = expert.bind().predict(other, one)
         other, single = expert.bind().update_block(other, one, y[number : number + 1])
-        for found in (said.mean[:, number : number + 1], before.mean, now.mean):
+        for found in (predicted.mean[:, number : number + 1], before.mean, now.mean):
             torch.testing.assert_close(found, single.mean, rtol=1e-9, atol=1e-9)
-        for found in (said.variance[:, number : number + 1], before.variance, now.variance):
+        for found in (predicted.variance[:, number : number + 1], before.variance, now.variance):
             torch.testing.assert_close(found, single.variance, rtol=1e-9, atol=1e-9)
     assert int(state.num_rows) == int(other.num_rows) == sum(gaps)
     torch.testing.assert_close(state.moments, other.moments, rtol=1e-9, atol=1e-9)
@@ -181,7 +181,7 @@ def test_paths_have_the_mean_and_covariance_of_the_textbook(season, slope):
     online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
     online.observe(inputs[:60], y)
     log_weights = online.predict(inputs[:1]).log_weights
-    to_come, generator = RowsToCome(inputs[60:]), torch.Generator().manual_seed(3)
+    to_come, generator = FutureRows(inputs[60:]), torch.Generator().manual_seed(3)
     paths = sample_paths(online, to_come, log_weights, num, generator=generator)
     mean, covariance = expert.bind().ahead(online.state.experts[0], horizon)
     assert np.allclose(mean[0], means, rtol=1e-9, atol=1e-9)
@@ -199,14 +199,14 @@ def test_a_row_by_itself_learns_what_a_block_does_and_noisier_rows_too():
     y, X = series(80), torch.zeros(80, 1, dtype=torch.float64)
     extra = torch.zeros(80, dtype=torch.float64)
     extra[[20, 21, 50]] = 0.4
-    for pace in (None, Pace(torch.ones(80, dtype=torch.float64), extra)):
+    for timing in (None, RowTiming(torch.ones(80, dtype=torch.float64), extra)):
         whole, parts = (OnlineEnsemble(Ensemble([made(5, (0.01, 0.9))], BayesianModelAveraging())) for _ in range(2))
-        said = whole.observe(X, y, pace) if pace else whole.observe(X, y)
+        predicted = whole.observe(X, y, timing) if timing else whole.observe(X, y)
         for t in range(80):
             rows = slice(t, t + 1)
-            one = parts.observe(X[rows], y[rows], pace.rows(rows)) if pace else parts.observe(X[rows], y[rows])
-            torch.testing.assert_close(one.mean[0], said.mean[t], rtol=1e-9, atol=1e-9)
-            torch.testing.assert_close(one.variance[0], said.variance[t], rtol=1e-9, atol=1e-9)
+            one = parts.observe(X[rows], y[rows], timing.rows(rows)) if timing else parts.observe(X[rows], y[rows])
+            torch.testing.assert_close(one.mean[0], predicted.mean[t], rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(one.variance[0], predicted.variance[t], rtol=1e-9, atol=1e-9)
         state, other = whole.state.experts[0], parts.state.experts[0]
         torch.testing.assert_close(state.moments, other.moments, rtol=1e-9, atol=1e-9)
 

@@ -124,20 +124,20 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(TypeError, match="lags of WindowGP must be True or False"):
         WindowGP(lags=1)
     with pytest.raises(TypeError, match=r"further\[0\]"):
-        replace(doebe, further=(LinearBasis(),))
+        replace(doebe, extra_experts=(LinearBasis(),))
     with pytest.raises(TypeError, match=r"further must be a tuple such as \(WindowGP\(\),\)"):
-        replace(doebe, further=WindowGP())
+        replace(doebe, extra_experts=WindowGP())
     with pytest.raises(ValueError, match="distinct names"):
-        replace(doebe, further=(WindowGP(30), WindowGP(60)))
+        replace(doebe, extra_experts=(WindowGP(30), WindowGP(60)))
     with pytest.raises(ValueError, match="twins"):
-        replace(e_doebe, further=(WindowGP(),))
+        replace(e_doebe, extra_experts=(WindowGP(),))
 
 
 SPEC = replace(
     auto_for(RealTarget(), one_step=False),
     bases=(LinearBasis(),),
     random_walk_variances=(1e-3,),
-    further=(WindowGP(num_rows=30), WindowGP(num_rows=60, nu=2.5, starts=(0.3, 1.0), name="long")),
+    extra_experts=(WindowGP(num_rows=30), WindowGP(num_rows=60, nu=2.5, starts=(0.3, 1.0), name="long")),
 )
 
 
@@ -178,15 +178,15 @@ def test_windows_that_see_lags_predict_what_follows_from_the_past():
     X = torch.randn(260, D, generator=g, dtype=torch.float64)
     y = (0.2 * torch.arange(260, dtype=torch.float64)).sin() + 0.1 * torch.randn(260, generator=g, dtype=torch.float64)
     blind, seeing = WindowGP(num_rows=60), WindowGP(num_rows=60, lags=True, name="seeing")
-    spec = replace(SPEC, lags=TargetLags(lags=(1, 3), bases=()), further=(blind, seeing))
+    spec = replace(SPEC, lags=TargetLags(lags=(1, 3), bases=()), extra_experts=(blind, seeing))
     online = spec.fit(X[:100], y[:100])
     steps = online.observe(X[100:], y[100:])
     names = online.ensemble.expert_names
     errors = [(steps.experts.mean[names.index(name) * 3] - y[100:]).square().mean() for name in names[-2:]]
     assert names[-2:] == ("window/0", "seeing/0")
     assert errors[1] < 0.2 * errors[0]
-    alone = replace(SPEC, lags=None, further=(replace(seeing, name="window"),)).fit(X[:100], y[:100])
-    plain = replace(SPEC, lags=None, further=(blind,)).fit(X[:100], y[:100])
+    alone = replace(SPEC, lags=None, extra_experts=(replace(seeing, name="window"),)).fit(X[:100], y[:100])
+    plain = replace(SPEC, lags=None, extra_experts=(blind,)).fit(X[:100], y[:100])
     assert torch.equal(alone.predict(X[100:]).mean, plain.predict(X[100:]).mean)  # nothing is remembered
 
 
@@ -242,7 +242,7 @@ class Stepping(torch.nn.Module):
 
 def test_classes_have_no_windows():
     X, y = rows()
-    spec = replace(doebe, bases=(LinearBasis(),), further=(WindowGP(),), target=BinaryTarget())
+    spec = replace(doebe, bases=(LinearBasis(),), extra_experts=(WindowGP(),), target=BinaryTarget())
     online = spec.fit(X, (y > 0).double())
     assert not any("window" in name for name in online.ensemble.expert_names)
 

@@ -9,7 +9,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKern
 from gpytorch.means import ConstantMean, LinearMean
 
 from gp_ensembles.engine.runners import make_runner
-from gp_ensembles.ensembles.further import WarmUp
+from gp_ensembles.ensembles.expert_records import WarmUp
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import WindowExpert, fit_empirical_bayes

@@ -295,7 +295,7 @@ def test_single_precision_rows():
 def online(**settings):
     X, y = rows()
     record = WindowGP(num_rows=40, starts=(0.3, 0.8), refit_every=30, **settings)
-    spec = replace(oebe, bases=(LinearBasis(),), rule=FixedShare(0.02), further=(record,), outlier_threshold=6.0)
+    spec = replace(oebe, bases=(LinearBasis(),), rule=FixedShare(0.02), extra_experts=(record,), outlier_threshold=6.0)
     return spec, X, y
 
 

@@ -71,8 +71,8 @@ def check(maps: list[FeatureMap]) -> None:
         row.fill(x.numpy())
         assert len(row.designs) == len(maps)
         for design, features in zip(row.designs, maps, strict=True):
-            said = features(x.unsqueeze(0)).squeeze(-2).reshape(-1, features.num_features).numpy()
-            np.testing.assert_allclose(design, said, rtol=1e-10, atol=1e-12)
+            predicted = features(x.unsqueeze(0)).squeeze(-2).reshape(-1, features.num_features).numpy()
+            np.testing.assert_allclose(design, predicted, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -98,9 +98,9 @@ def test_a_lock_of_another_machine_is_refused_with_what_to_do(tmp_path):
     before = (tmp_path / LOCK).read_text()
     with pytest.raises(FolderInUseError) as caught:
         take(tmp_path)
-    said = str(caught.value)
-    assert "on far.example.org" in said
-    assert f"if it does not, remove {tmp_path / LOCK}" in said
+    predicted = str(caught.value)
+    assert "on far.example.org" in predicted
+    assert f"if it does not, remove {tmp_path / LOCK}" in predicted
     assert (tmp_path / LOCK).read_text() == before
     (tmp_path / LOCK).unlink()
     assert take(tmp_path) == os.getpid()

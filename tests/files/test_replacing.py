@@ -12,7 +12,7 @@ import torch
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.operations import OpenFile, watched
 from gp_ensembles.files.replacing import copy_file, replace_file, write_json, write_text
-from gp_ensembles.files.together import JOURNAL, STAGE, complete, replace_together, staged
+from gp_ensembles.files.transaction import JOURNAL, STAGE, complete, replace_together, staged
 
 
 class Fail:

@@ -50,13 +50,13 @@ def test_rows_one_after_another_are_the_conditional_of_the_rows_before(name: str
     errors = torch.from_numpy(y) - prior
     for t in range(N):
         rows.predict(window, draw.normal(size=D))  # what is asked of other rows leaves no trace
-        said = rows.predict(window, X[t])
+        predicted = rows.predict(window, X[t])
         past, across = covariance[..., :t, :t], covariance[..., :t, t : t + 1]
         solved = torch.linalg.solve(past, across)
         expected = prior[..., t] + (solved.squeeze(-1) * errors[..., :t]).sum(-1)
         variance = covariance[..., t, t] - (solved * across).sum((-2, -1))
-        np.testing.assert_allclose(said[0], expected.reshape(-1).numpy(), rtol=1e-8, atol=1e-9)
-        np.testing.assert_allclose(said[1], variance.reshape(-1).numpy(), rtol=1e-8)
+        np.testing.assert_allclose(predicted[0], expected.reshape(-1).numpy(), rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(predicted[1], variance.reshape(-1).numpy(), rtol=1e-8)
         rows.learn(y[t])
     factor = torch.linalg.cholesky(covariance)
     torch.testing.assert_close(state.factor[..., :N, :N], factor, rtol=1e-8, atol=1e-9)

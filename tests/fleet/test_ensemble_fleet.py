@@ -21,7 +21,7 @@ from gp_ensembles.filters import RandomWalk, gaussian_state, square_root_state
 from gp_ensembles.fleet import EnsembleFleet, Fleet, store
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, OnlineNewton
-from gp_ensembles.numerics import room
+from gp_ensembles.numerics import memory
 from gp_ensembles.scale.ray_fleet import shard_of
 from tests.fleet.instances import ENSEMBLES, INPUTS, SERIES, linear, rows
 
@@ -55,15 +55,15 @@ def test_a_fleet_is_as_many_ensembles(kind, cuts, shuffled, generator):
         order = [next(queues[name]) for name in owners]
         names, X, y = owners, X[order], y[order]
     bounds = [0, *cuts] if cuts[-1] == 150 else [0, *cuts, 150]
-    said = [fleet.observe(names[a:b], X[a:b], y[a:b]) for a, b in pairwise(bounds) if b > a]
+    predicted = [fleet.observe(names[a:b], X[a:b], y[a:b]) for a, b in pairwise(bounds) if b > a]
     for name, other in others.items():
         mine = torch.tensor([one == name for one in names])
         expected = other.observe(X[mine], y[mine])
         close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
         for field in ("mean", "variance", "log_prob"):
-            found = torch.cat([getattr(part, field) for part in said])[mine]
+            found = torch.cat([getattr(part, field) for part in predicted])[mine]
             torch.testing.assert_close(found, getattr(expected, field), **close)
-        found = torch.cat([part.log_weights for part in said], dim=1)[:, mine].exp()
+        found = torch.cat([part.log_weights for part in predicted], dim=1)[:, mine].exp()
         torch.testing.assert_close(found, expected.log_weights.exp(), **close)
         torch.testing.assert_close(fleet.log_weights([name])[0].exp(), other.log_weights.exp(), **close)
         next_rows, expected_next = fleet.predict([name] * 3, X[:3]), other.predict(X[:3])
@@ -153,10 +153,13 @@ def test_a_series_that_fails_is_set_aside_and_the_others_go_on(num_rows, generat
     fleet.retire(NAMES[1:2])
     fleet.add(NAMES[1:2], state)
     ask = [name for name in NAMES for _ in range(num_rows)]
-    said, expected = fleet.observe(ask, X[: len(ask)], y[: len(ask)]), well.observe(ask, X[: len(ask)], y[: len(ask)])
+    predicted, expected = (
+        fleet.observe(ask, X[: len(ask)], y[: len(ask)]),
+        well.observe(ask, X[: len(ask)], y[: len(ask)]),
+    )
     broken = torch.tensor([name == NAMES[1] for name in ask])
-    torch.testing.assert_close(said.mean[~broken], expected.mean[~broken], rtol=1e-10, atol=1e-10)
-    assert said.mean[broken].isnan().all()
+    torch.testing.assert_close(predicted.mean[~broken], expected.mean[~broken], rtol=1e-10, atol=1e-10)
+    assert predicted.mean[broken].isnan().all()
     assert fleet.failures == {NAMES[1]: names.count(NAMES[1])}
     assert fleet.predict(NAMES[:2], X[:2]).mean.isnan().tolist() == [False, True]
     with pytest.raises(ValueError, match="every series of this call is set aside"):
@@ -247,13 +250,15 @@ def test_series_with_variances_of_their_own_are_ensembles_with_these(walks, form
     others["usual"] = OnlineEnsemble(of_variances(one, one, walks, form))
     names, X, y = rows(150, generator)
     names[::7] = ["usual"] * len(names[::7])
-    said = [fleet.observe(names[part], X[part], y[part]) for part in (slice(0, 40), slice(40, 41), slice(41, None))]
+    predicted = [
+        fleet.observe(names[part], X[part], y[part]) for part in (slice(0, 40), slice(40, 41), slice(41, None))
+    ]
     close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
     for name, other in others.items():
         mine = torch.tensor([one == name for one in names])
         expected = other.observe(X[mine], y[mine])
         for field in ("mean", "variance", "log_prob"):
-            found = torch.cat([getattr(part, field) for part in said])[mine]
+            found = torch.cat([getattr(part, field) for part in predicted])[mine]
             torch.testing.assert_close(found, getattr(expected, field), **close)
         torch.testing.assert_close(fleet.predict([name], X[:1]).variance, other.predict(X[:1]).variance, **close)
     # One that leaves takes its variances with it, and brings them when it comes back.
@@ -285,13 +290,13 @@ def test_room_is_asked_for_where_states_live(tmp_path, monkeypatch):
     """Of memory what old and new places take while they are copied; of a folder's disk, whatever memory there is."""
     fleet = EnsembleFleet(Ensemble([GaussianExpert(linear())], FixedShare()), range(16))
     each = store.Store(fleet.ensemble.init()).bytes_each
-    monkeypatch.setattr(room, "memory_of", lambda device: 40 * each)
+    monkeypatch.setattr(memory, "memory_of", lambda device: 40 * each)
     with pytest.raises(ValueError, match="32 series, with the 16 places that are copied, would take"):
         fleet.add(["one more"])
     assert len(fleet) == 16
-    monkeypatch.setattr(room, "memory_of", lambda device: 48 * each)
+    monkeypatch.setattr(memory, "memory_of", lambda device: 48 * each)
     fleet.add(["one more"])
-    monkeypatch.setattr(room, "memory_of", lambda device: 1)
+    monkeypatch.setattr(memory, "memory_of", lambda device: 1)
     mapped = EnsembleFleet(fleet.ensemble, range(40), folder=tmp_path / "states")
     monkeypatch.setattr(store.shutil, "disk_usage", lambda path: SimpleNamespace(free=30 * each))
     with pytest.raises(ValueError, match="GB more on the disk of"):

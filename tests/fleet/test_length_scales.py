@@ -61,8 +61,8 @@ def test_quick_series_have_short_length_scales_and_are_better_for_it(generator):
     ratio = active[::2] / active[1::2]
     assert ((ratio > 3) & (ratio < 30)).all()  # ten, as far as 120 rows tell
     assert (idle > 1.5 * active)[1::2].all()
-    said = [one.observe(*of_rows(X[WARMUP:], y[WARMUP:])).log_prob.mean() for one in (own, shared)]
-    assert said[0] - said[1] > 0.1
+    predicted = [one.observe(*of_rows(X[WARMUP:], y[WARMUP:])).log_prob.mean() for one in (own, shared)]
+    assert predicted[0] - predicted[1] > 0.1
 
 
 def test_no_factor_of_a_grid_has_more_evidence(generator):
@@ -92,13 +92,13 @@ def test_no_factor_of_a_grid_has_more_evidence(generator):
 def test_each_series_is_what_it_would_be_alone(generator):
     X, y = series(WARMUP + 40, generator)
     together = fitted(X, y, own_length_scales=True)
-    said = together.observe(*of_rows(X[WARMUP:], y[WARMUP:]))
+    predicted = together.observe(*of_rows(X[WARMUP:], y[WARMUP:]))
     for s in range(NUM):
         own = slice(s, s + 1)
         alone = fitted(X, y, own, shared=together, own_length_scales=True)
         expected = alone.observe(*of_rows(X[WARMUP:], y[WARMUP:], own))
-        torch.testing.assert_close(said.mean[s::NUM], expected.mean, rtol=1e-7, atol=1e-7)
-        torch.testing.assert_close(said.log_prob[s::NUM], expected.log_prob, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(predicted.mean[s::NUM], expected.mean, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(predicted.log_prob[s::NUM], expected.log_prob, rtol=1e-7, atol=1e-7)
 
 
 def test_a_series_that_stands_still_keeps_those_of_all(generator):
@@ -131,8 +131,8 @@ def test_series_without_noise_have_them_in_single_precision_too(generator):
     y = torch.sin(torch.tensor([0.4, 4.0, 0.4, 4.0]) * X[:, range(NUM), INPUTS])
     fleet = fitted(X, y, own_length_scales=True, dtype=torch.float32)
     assert not fleet.failures
-    said = fleet.observe(*of_rows(X[WARMUP:], y[WARMUP:]))
-    assert float((said.mean - y[WARMUP:].flatten()).abs().nanmean()) < 0.2
+    predicted = fleet.observe(*of_rows(X[WARMUP:], y[WARMUP:]))
+    assert float((predicted.mean - y[WARMUP:].flatten()).abs().nanmean()) < 0.2
 
 
 def test_an_ensemble_without_length_scales_to_fit_is_refused_and_nothing_begins(generator):

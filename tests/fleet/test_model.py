@@ -76,16 +76,16 @@ def test_every_series_is_an_ensemble_on_rows_standardized_by_hand(size, generato
         online = OnlineEnsemble(fleet.series.ensemble, block_size=1)
         targets = torch.from_numpy((own_y - mean) / scale)
         online.observe(inputs[:WARMUP], targets[:WARMUP])
-        said = online.observe(inputs[WARMUP:], targets[WARMUP:])
+        predicted = online.observe(inputs[WARMUP:], targets[WARMUP:])
         close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
         here = mine[cut:]
-        torch.testing.assert_close(found["mean"][here], said.mean * scale + mean, **close)
-        torch.testing.assert_close(found["variance"][here], said.variance * scale**2, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(found["log_prob"][here], said.log_prob - np.log(scale), **close)
+        torch.testing.assert_close(found["mean"][here], predicted.mean * scale + mean, **close)
+        torch.testing.assert_close(found["variance"][here], predicted.variance * scale**2, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found["log_prob"][here], predicted.log_prob - np.log(scale), **close)
         levels = IntervalLevels((0.9, 0.5))
-        _, output = levels.update_block(levels.init(targets), said.mixture.cdf(targets[WARMUP:]))
+        _, output = levels.update_block(levels.init(targets), predicted.mixture.cdf(targets[WARMUP:]))
         torch.testing.assert_close(covered[:, here], output.covered, **close)
-        expected = said.mixture.quantile(output.levels[0, 1]) * scale + mean
+        expected = predicted.mixture.quantile(output.levels[0, 1]) * scale + mean
         torch.testing.assert_close(lower[here], expected, rtol=1e-10, atol=1e-10)
 
 
@@ -95,15 +95,15 @@ def test_series_begin_one_after_another(generator):
     late = torch.tensor([name != "unit 3" for name in names])
     half = len(y) // 2
     few = [row for row in range(half) if late[row]]
-    said = fleet.observe([names[row] for row in few], X[few], y[few])
+    predicted = fleet.observe([names[row] for row in few], X[few], y[few])
     num_seen = torch.arange(len(few)) // 3  # rows that each of the three has had before
-    assert torch.equal(said.mean.isfinite(), num_seen >= WARMUP)
+    assert torch.equal(predicted.mean.isfinite(), num_seen >= WARMUP)
     assert fleet.names == tuple(f"unit {s}" for s in range(3))
-    said = fleet.observe(names[half:], X[half:], y[half:])
+    predicted = fleet.observe(names[half:], X[half:], y[half:])
     num_seen = torch.arange(len(y) - half) // SERIES
     known = torch.tensor([name != "unit 3" for name in names[half:]]) | (num_seen >= WARMUP)
-    assert torch.equal(said.mean.isfinite(), known)
-    assert torch.equal(said.interval()[0].isfinite(), known)
+    assert torch.equal(predicted.mean.isfinite(), known)
+    assert torch.equal(predicted.interval()[0].isfinite(), known)
     assert (fleet.names, fleet.waiting) == ((*(f"unit {s}" for s in range(3)), "unit 3"), {})
     assert fleet.predict(["unit 3"], X[:1]).mean.isfinite().all()
     with pytest.raises(KeyError, match="unknown series 'x'"):
@@ -122,14 +122,14 @@ def test_noise_is_that_of_each_series(generator):
     X = torch.randn(num_rows, SERIES, 1, **draw)
     y = 3 * X.squeeze(-1) + deviation * torch.randn(num_rows, SERIES, **draw)
     names = [f"unit {s}" for _ in range(num_rows) for s in range(SERIES)]
-    cut, said = SERIES * 100, {}
+    cut, predicted = SERIES * 100, {}
     for own in (True, False):
         fleet = Fleet(replace(QUICK, fit_settings=FitSettings(num_samples=1)), warmup=100, own_variances=own)
         fleet.fit(names[:cut], X.reshape(-1, 1)[:cut], y.flatten()[:cut])
-        said[own] = fleet.observe(names[cut:], X.reshape(-1, 1)[cut:], y.flatten()[cut:])
-    found = said[True].variance.sqrt().reshape(-1, SERIES)[-50:].mean(0)
+        predicted[own] = fleet.observe(names[cut:], X.reshape(-1, 1)[cut:], y.flatten()[cut:])
+    found = predicted[True].variance.sqrt().reshape(-1, SERIES)[-50:].mean(0)
     torch.testing.assert_close(found, deviation, rtol=0.15, atol=0)
-    gain = (said[True].log_prob - said[False].log_prob).reshape(-1, SERIES).mean(0)
+    gain = (predicted[True].log_prob - predicted[False].log_prob).reshape(-1, SERIES).mean(0)
     assert (gain > 0.02).all()
 
 
@@ -145,9 +145,9 @@ def test_a_fleet_goes_on_with_the_same_bits(dtype, tmp_path, generator):
     assert (other.names, other.waiting, other.spec.name) == (fleet.names, {"new": 1}, "test")
     for start in range(cut + 40, len(y), 17):
         rows = slice(start, start + 17)
-        said = [one.observe(names[rows], X[rows], y[rows]) for one in (fleet, other)]
+        predicted = [one.observe(names[rows], X[rows], y[rows]) for one in (fleet, other)]
         for field in ("mean", "variance", "log_prob", "covered", "levels"):
-            left, right = (getattr(one, field).nan_to_num(7.0) for one in said)
+            left, right = (getattr(one, field).nan_to_num(7.0) for one in predicted)
             assert torch.equal(left, right)
     assert fleet.weights == other.weights
 
@@ -156,14 +156,14 @@ def test_a_fleet_goes_on_with_the_same_bits(dtype, tmp_path, generator):
 def test_later_series_begin_wherever_calls_end(size, generator):
     """Hyperparameters are there already; the first rows of a series are its warm-up whatever call brings them."""
     names, X, y = table(WARMUP + 20, generator)
-    said = []
+    predicted = []
     for step in (size, len(y)):
         fleet = Fleet(QUICK, warmup=WARMUP)
         fleet.fit(["first"] * 60, X[:60], y[:60])
         cuts = [slice(start, start + step) for start in range(0, len(y), step)]
-        said.append([fleet.observe(names[rows], X[rows], y[rows]) for rows in cuts])
+        predicted.append([fleet.observe(names[rows], X[rows], y[rows]) for rows in cuts])
     for field in ("mean", "variance", "log_prob", "covered"):
-        some, whole = (torch.cat([getattr(part, field) for part in parts], dim=-1) for parts in said)
+        some, whole = (torch.cat([getattr(part, field) for part in parts], dim=-1) for parts in predicted)
         torch.testing.assert_close(some, whole, rtol=1e-10, atol=1e-10, equal_nan=True)
     assert int(whole.isnan().sum()) >= SERIES * WARMUP
 
@@ -218,8 +218,8 @@ def test_a_rejected_call_changes_nothing(change, error, words, generator):
         one.fit(names[:cut], X[:cut], y[:cut])
     with pytest.raises(error, match=words):
         fleet.observe(*change(names[cut:], X[cut:], y[cut:]))
-    said = [one.observe(names[cut:], X[cut:], y[cut:]).mean for one in (fleet, other)]
-    assert torch.equal(*said)
+    predicted = [one.observe(names[cut:], X[cut:], y[cut:]).mean for one in (fleet, other)]
+    assert torch.equal(*predicted)
 
 
 def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
@@ -231,7 +231,7 @@ def test_what_cannot_be_a_fleet_is_refused(generator, tmp_path):
     with pytest.raises(ValueError, match="no series has 41 rows and 10 targets to begin with, the longest has 40 rows"):
         Fleet(QUICK, warmup=WARMUP + 1).fit(names, X, y)
     with pytest.raises(TypeError, match="WindowExpert cannot be an expert of a fleet"):
-        Fleet(replace(QUICK, further=(WindowGP(),)), warmup=WARMUP).fit(names, X, y)
+        Fleet(replace(QUICK, extra_experts=(WindowGP(),)), warmup=WARMUP).fit(names, X, y)
     with pytest.raises(ValueError, match="nothing is fitted yet"):
         Fleet(QUICK).save(tmp_path / "fleet")
     with pytest.raises(FileNotFoundError, match="holds no fleet"):
@@ -302,8 +302,8 @@ def test_states_in_files_begin_anew_and_leave_nothing_behind(tmp_path, generator
     assert len(files_in(states)) == num_files
     for one in (fleet, expected):
         one.fit(names[8:], X[8:], y[8:])
-    said = [one.observe(names[:4], X[:4], y[:4]).mean for one in (fleet, expected)]
-    assert torch.equal(said[0].nan_to_num(), said[1].nan_to_num())
+    predicted = [one.observe(names[:4], X[:4], y[:4]).mean for one in (fleet, expected)]
+    assert torch.equal(predicted[0].nan_to_num(), predicted[1].nan_to_num())
     assert len(files_in(states)) == num_files
     with pytest.raises(ValueError, match="is not empty; give a new one"):
         Fleet(QUICK, folder=states)
@@ -329,11 +329,11 @@ def test_series_without_noise_stand_beside_noisy_ones(own_variances, dtype, gene
     for names, cut in ((["still", "noisy"] * 200, 200), (["one", "two"] * 100 + ["still", "noisy"] * 100, 300)):
         fleet = Fleet(warmup=50, own_variances=own_variances, dtype=dtype)
         fleet.fit(names[:cut], X[:cut], y[:cut])
-        said = fleet.observe(names[cut:], X[cut:], y[cut:])
+        predicted = fleet.observe(names[cut:], X[cut:], y[cut:])
         assert not fleet.failures
-        spoken = said.mean[said.rows]
+        spoken = predicted.mean[predicted.rows]
         assert bool(spoken.isfinite().all())
-        errors = (said.mean - X.squeeze(-1)[cut:].sin()).abs()
+        errors = (predicted.mean - X.squeeze(-1)[cut:].sin()).abs()
         assert float(errors[::2].nanmean()) < (0.02 if own_variances else 0.2)
 
 
@@ -398,9 +398,9 @@ def test_where_all_series_of_a_call_are_set_aside_nothing_is_said_of_them(genera
     for name, value in notes.items():
         fleet.series.write_note(name, ["unit 1"], value)
     for _ in range(2):  # it fails in the first call, and has failed before the second
-        said = fleet.observe(["unit 1", "new"], X[:2], y[:2])
-        assert said.mean.isnan().all()
-        assert said.interval()[0].isnan().all()
+        predicted = fleet.observe(["unit 1", "new"], X[:2], y[:2])
+        assert predicted.mean.isnan().all()
+        assert predicted.interval()[0].isnan().all()
         assert fleet.failures == {"unit 1": WARMUP}
     assert fleet.waiting == {"new": 2}
     assert fleet.observe(["unit 1", "unit 0"], X[:2], y[:2]).mean.isnan().tolist() == [True, False]

@@ -18,8 +18,8 @@ def fitted(rows, spec=SPEC, **settings) -> Fleet:
     return fleet
 
 
-def numbers(said):
-    return [said.mean, said.variance, said.log_prob, said.covered, *said.interval()]
+def numbers(predicted):
+    return [predicted.mean, predicted.variance, predicted.log_prob, predicted.covered, *predicted.interval()]
 
 
 @pytest.mark.parametrize("own_variances", [True, False])
@@ -37,12 +37,14 @@ def test_a_series_goes_on_by_itself_and_comes_back(own_variances, generator):
     for row in own_X:
         last = torch.where(row.isnan(), last, row)
         filled.append(last)
-    said = model.online.observe(model.scales.inputs(torch.stack(filled)), model.scales.targets(own_y))
+    predicted = model.online.observe(model.scales.inputs(torch.stack(filled)), model.scales.targets(own_y))
     fleet.add(["twin", "again"], fleet.export("unit 1"))
     expected = fleet.observe(names[half:], X[half:], y[half:])
     close = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
-    torch.testing.assert_close(said.mean * model.scales.y_scale + model.scales.y_mean, expected.mean[mine], **close)
-    torch.testing.assert_close(said.log_prob - model.scales.y_scale.log(), expected.log_prob[mine], **close)
+    torch.testing.assert_close(
+        predicted.mean * model.scales.y_scale + model.scales.y_mean, expected.mean[mine], **close
+    )
+    torch.testing.assert_close(predicted.log_prob - model.scales.y_scale.log(), expected.log_prob[mine], **close)
     for name in ("twin", "again"):
         found = fleet.observe([name] * len(own_y), own_X, own_y)
         for one, whole in zip(numbers(found), numbers(expected), strict=True):
@@ -77,11 +79,11 @@ def test_shared_hyperparameters_and_the_rows_of_each_are_a_fit(generator):
         parts.append(shared.fresh())
         parts[s].fit([f"unit {s}"] * int(mine.sum()), X[mine], y[mine], shared=shared)
     later = [part[CUT:] for part in rows]
-    said = whole.observe(*later)
+    predicted = whole.observe(*later)
     for s, part in enumerate(parts):
         mine = rows_of(later[0], s)
         found = part.observe([f"unit {s}"] * int(mine.sum()), later[1][mine], later[2][mine])
-        for one, all_series in zip(numbers(found), numbers(said), strict=True):
+        for one, all_series in zip(numbers(found), numbers(predicted), strict=True):
             torch.testing.assert_close(one, all_series[..., mine], rtol=1e-10, atol=1e-10, equal_nan=True)
     few = Fleet(SPEC, warmup=WARMUP)
     few.fit(["unit 0"] * 5, X[:5], y[:5], shared=shared)  # nothing must be fitted

@@ -64,10 +64,10 @@ def test_generators_of_a_gpu():
 
     def draws(generator: torch.Generator, device: str) -> list[Tensor]:
         before = torch.cuda.get_rng_state(), torch.get_rng_state()
-        said = [random_folds(X.to(device), 3, generator=generator), counts(device).sample(4, generator=generator)]
+        predicted = [random_folds(X.to(device), 3, generator=generator), counts(device).sample(4, generator=generator)]
         after = torch.cuda.get_rng_state(), torch.get_rng_state()
         assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-        return said
+        return predicted
 
     for where in ("cpu", "cuda"):
         for there in ("cpu", "cuda"):

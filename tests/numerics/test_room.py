@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gp_ensembles.fleet import EnsembleFleet
-from gp_ensembles.numerics.room import check_room, memory_of
+from gp_ensembles.numerics.memory import check_memory, memory_of
 from tests.fleet.instances import ENSEMBLES
 from tests.pretend_device import pretend_device
 
@@ -17,11 +17,11 @@ def test_a_gpu_has_what_its_driver_says_is_free(monkeypatch):
     device = torch.device("cuda:1")
     assert memory_of(device) == 3_000 + 1_500 - 500  # what torch keeps for itself and does not use is free, too
     assert asked == [device]
-    check_room(4_000, device, "a table", "take less")
+    check_memory(4_000, device, "a table", "take less")
     with pytest.raises(
         ValueError, match="would take 4e-06 GB of memory of cuda:1, and there are 4e-06 GB, 1e-09 GB too few"
     ):
-        check_room(4_001, device, "a table", "take less")
+        check_memory(4_001, device, "a table", "take less")
 
 
 def test_series_that_do_not_fit_on_the_device_are_refused_before_any_is_added():

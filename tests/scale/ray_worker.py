@@ -33,21 +33,21 @@ def rows(num_rows: int, seed: int) -> tuple[list[str], Tensor, Tensor]:
     return [f"series {row % NUM_SERIES}" for row in range(len(X))], X, y
 
 
-def begun() -> Fleet:
+def prepared() -> Fleet:
     """A fleet after its warm-up."""
     fleet = Fleet(warmup=50)
     fleet.fit(*rows(60, 0))
     return fleet
 
 
-def numbers(said) -> list[Tensor]:
+def numbers(predicted) -> list[Tensor]:
     """All that was said."""
-    return [said.mean, said.variance, said.log_prob, said.covered, *said.interval()]
+    return [predicted.mean, predicted.variance, predicted.log_prob, predicted.covered, *predicted.interval()]
 
 
 def steady(ray, cluster, folder: Path) -> object:
     """What two shards say when nothing happens, and what fleets of the same shards say without Ray."""
-    divide_fleet(begun(), folder / "fleet", 2)
+    divide_fleet(prepared(), folder / "fleet", 2)
     shards = [Fleet.load(folder / "fleet" / f"0-{number}") for number in range(2)]
     fleet = RayFleet(folder / "fleet")
     found, expected = [], []
@@ -69,9 +69,9 @@ def lost(ray, cluster, folder: Path) -> object:
     """The same calls undisturbed, and with an actor killed, then a machine, then a save and an actor again."""
     found = []
     for is_quiet in (True, False):
-        divide_fleet(begun(), folder / f"fleet {is_quiet}", 2)
+        divide_fleet(prepared(), folder / f"fleet {is_quiet}", 2)
         fleet = RayFleet(folder / f"fleet {is_quiet}")
-        said = []
+        predicted = []
         for call in range(5):
             if call == 3:
                 fleet.save()
@@ -80,10 +80,10 @@ def lost(ray, cluster, folder: Path) -> object:
             if not is_quiet and call == 2:
                 cluster.add_node(num_cpus=2)
                 cluster.remove_node(cluster.second, allow_graceful=False)
-            said += numbers(fleet.observe(*rows(20, 1 + call)))
+            predicted += numbers(fleet.observe(*rows(20, 1 + call)))
         names, X, _ = rows(1, 9)
-        said.append(fleet.predict(names, X).mean)
-        found.append(said)
+        predicted.append(fleet.predict(names, X).mean)
+        found.append(predicted)
         for actor in fleet.actors:
             ray.kill(actor)
     again = RayFleet(folder / "fleet True")
@@ -92,7 +92,7 @@ def lost(ray, cluster, folder: Path) -> object:
 
 def verbs(ray, cluster, folder: Path) -> object:
     """Series that leave, come and go out, with an actor lost behind that, and the same on the shards' fleets."""
-    divide_fleet(begun(), folder / "fleet", 2)
+    divide_fleet(prepared(), folder / "fleet", 2)
     fleet = RayFleet(folder / "fleet")
     shards = [Fleet.load(folder / "fleet" / f"0-{number}") for number in range(2)]
     names, X, y = rows(20, 1)
@@ -130,7 +130,7 @@ def fits(ray, cluster, folder: Path) -> object:
         ray.kill(actor)
     fleet.fit(names, X, y)
     divide_fleet(fleet, folder / "here", 3)
-    said = []
+    predicted = []
     for kind in ("tasks", "here"):
         shards = [Fleet.load(folder / kind / f"0-{number}") for number in range(3)]
         own, later, targets = rows(20, 1)
@@ -139,13 +139,13 @@ def fits(ray, cluster, folder: Path) -> object:
             mine = [row for row, name in enumerate(own) if shard_of(name, 3) == number]
             if mine:
                 parts += numbers(shard.observe([own[row] for row in mine], later[mine], targets[mine]))
-        said.append(([(sorted(shard.names), shard.waiting) for shard in shards], parts))
+        predicted.append(([(sorted(shard.names), shard.waiting) for shard in shards], parts))
     try:
         RayFleet.fit(fleet, ["a"] * 60, X[:60], torch.zeros(60, dtype=torch.float64), folder / "still", 3)
         message = "nothing"
     except ValueError as error:
         message = str(error)
-    return said, (mean, fleet.predict(["series 1"], X[:1]).mean), message, (folder / "still").exists()
+    return predicted, (mean, fleet.predict(["series 1"], X[:1]).mean), message, (folder / "still").exists()
 
 
 def killed(ray, cluster, folder: Path) -> object:
@@ -154,7 +154,7 @@ def killed(ray, cluster, folder: Path) -> object:
     Of the first and the second what their shards say, of the last the error and what is left in its folder.
     """
     names, X, y = rows(60, 0)
-    said, killers = [], []
+    predicted, killers = [], []
     for name, times in (("disturbed", 1), ("quiet", 0)):
         with killer(folder / name, times) as killer_of_this:
             RayFleet.fit(Fleet(warmup=50), names, X, y, folder / name, 2)
@@ -163,7 +163,7 @@ def killed(ray, cluster, folder: Path) -> object:
         later, own_X, own_y = rows(20, 1)
         for number, shard in enumerate(shards):
             mine = [row for row, series in enumerate(later) if shard_of(series, 2) == number]
-            said.append(numbers(shard.observe([later[row] for row in mine], own_X[mine], own_y[mine])))
+            predicted.append(numbers(shard.observe([later[row] for row in mine], own_X[mine], own_y[mine])))
     with killer(folder / "hopeless", 1000) as killer_of_this:
         try:
             RayFleet.fit(Fleet(warmup=50), names, X, y, folder / "hopeless", 1)
@@ -171,7 +171,7 @@ def killed(ray, cluster, folder: Path) -> object:
         except ShardLostError as error:
             message = str(error)
     left = [path.name for path in (folder / "hopeless").iterdir()]
-    return said[:2], said[2:], [len(one) for one in (*killers, killer_of_this)], message, left
+    return predicted[:2], predicted[2:], [len(one) for one in (*killers, killer_of_this)], message, left
 
 
 @contextmanager
@@ -215,7 +215,7 @@ def descendants(pid: int) -> list[tuple[int, str]]:
 
 def refused(ray, cluster, folder: Path) -> object:
     """Rows that are refused: nothing is learned, and what was said."""
-    divide_fleet(begun(), folder / "fleet", 2)
+    divide_fleet(prepared(), folder / "fleet", 2)
     fleet = RayFleet(folder / "fleet")
     names, X, y = rows(20, 1)
     messages = []
@@ -239,10 +239,12 @@ def tasks(ray, cluster, folder: Path) -> object:
     ]
     columns = FleetColumns("who", ("a", "b"), "target")
     done = observe_dataset(
-        begun(), ray.data.from_items(table, override_num_blocks=4), columns, batch_size=50
+        prepared(), ray.data.from_items(table, override_num_blocks=4), columns, batch_size=50
     ).take_all()
-    said = begun()
-    expected = [said.observe(names[part], X[part], y[part]) for part in (slice(0, 50), slice(50, 100), slice(100, 120))]
+    predicted = prepared()
+    expected = [
+        predicted.observe(names[part], X[part], y[part]) for part in (slice(0, 50), slice(50, 100), slice(100, 120))
+    ]
     configs = {name: StreamConfig(oebe, warmup=num) for name, num in (("short", 50), ("long", 80))}
     scores = sweep(configs, X, y.nan_to_num(0.0), seeds=(0, 1))
     alone = [score(name, config, seed, X, y.nan_to_num(0.0)) for name, config in configs.items() for seed in (0, 1)]

@@ -48,8 +48,8 @@ def same(left, right) -> bool:
 @pytest.mark.slow
 @pytest.mark.broad  # a cluster starts: minutes
 def test_shards_say_what_their_fleets_say(found):
-    said, expected = found("steady")
-    for one, other in zip(said, expected, strict=True):
+    predicted, expected = found("steady")
+    for one, other in zip(predicted, expected, strict=True):
         assert same(one, other)
         assert bool(one[0].isfinite().all())
 
@@ -65,31 +65,31 @@ def test_an_actor_and_a_machine_that_are_lost_are_not_missed(found):
 @pytest.mark.slow
 @pytest.mark.broad
 def test_refused_rows_teach_no_shard_anything(found):
-    messages, said, expected = found("refused")
+    messages, predicted, expected = found("refused")
     assert "ValueError: y is infinite in row 7, of series 'series 1'" in messages[0]
     assert "KeyError" in messages[1]
     assert "nobody" in messages[1]
-    assert same(said, expected)
+    assert same(predicted, expected)
 
 
 @pytest.mark.slow
 @pytest.mark.broad
 def test_series_leave_come_and_go_out_and_a_lost_actor_knows(found):
-    messages, said, mean = found("verbs")
+    messages, predicted, mean = found("verbs")
     assert ["KeyError" in messages[0], "ValueError" in messages[1]] == [True, True]
     assert "'series 0'" in messages[0]  # series 2 stays, which is asked below
     assert "'copy' are in the fleet already" in messages[1]
-    assert same([said[0]], [mean])
+    assert same([predicted[0]], [mean])
 
 
 @pytest.mark.slow
 @pytest.mark.broad
 def test_fits_in_tasks_give_the_numbers_of_a_fit_in_one_process(found):
-    ((names, said), (alone, expected)), means, message, is_there = found("fits")
+    ((names, predicted), (alone, expected)), means, message, is_there = found("fits")
     assert names == alone
-    assert sum(len(begun) for begun, _ in names) == 6
+    assert sum(len(prepared) for prepared, _ in names) == 6
     assert {name: num for _, waiting in names for name, num in waiting.items()} == {"only one row": 1}
-    for one, other in zip(said, expected, strict=True):
+    for one, other in zip(predicted, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, equal_nan=True)
     torch.testing.assert_close(*means, rtol=1e-9, atol=1e-9)
     assert "stand still" in message

@@ -32,10 +32,10 @@ def test_models_of_one_content_are_models_of_their_own(preset, size):
     model.observe(X[WARMUP:68], y[WARMUP:68])
     content = model.content()
     before = copy.deepcopy(content)
-    said = []
+    predicted = []
     for one in (model, OnlineModel.from_content(content), OnlineModel.from_content(content)):
         parts = [one.observe(X[k : k + size], y[k : k + size]).mean for k in range(68, 100, size)]
-        said.append(torch.cat(parts))
+        predicted.append(torch.cat(parts))
         assert equal(content, before)
-    assert torch.equal(said[0], said[1])
-    assert torch.equal(said[0], said[2])
+    assert torch.equal(predicted[0], predicted[1])
+    assert torch.equal(predicted[0], predicted[2])

@@ -36,8 +36,8 @@ def test_rows_are_those_of_the_stream(monkeypatch):
     for spec in (SPEC, replace(light, bases=(LinearBasis(), LinearBasis(name="other")))):
         model, X, y = broken(spec, monkeypatch)
         for start in range(0, 20):  # rows by themselves, too
-            said = model.observe(X[start : start + 1], y[start : start + 1])
-            assert bool(torch.isfinite(said.log_prob).all())
+            predicted = model.observe(X[start : start + 1], y[start : start + 1])
+            assert bool(torch.isfinite(predicted.log_prob).all())
             assert bool(torch.isfinite(model.predict(X[:3]).mean).all())
         report = failures(model)[0]
         assert (report.row, report.returns) == (61, 111)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.guests import ForecastColumns
+from gp_ensembles.ensembles.external_models import ForecastColumns
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for, oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
@@ -35,7 +35,7 @@ def table(num_rows=400):
 def spec(*records, lags=None):
     plain = auto_for(RealTarget(), one_step=False)
     return replace(
-        plain, bases=(LinearBasis(),), random_walk_variances=(1e-3,), innovations=(), lags=lags, further=records
+        plain, bases=(LinearBasis(),), random_walk_variances=(1e-3,), innovations=(), lags=lags, extra_experts=records
     )
 
 
@@ -61,8 +61,10 @@ def moments(one, X, y, place=-1):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(one.online, "observe", listening)
         one.observe(X[WARM:], y[WARM:])
-    (said,) = (predictions.experts for predictions in heard)
-    return said.mean[place] * one.scales.y_scale + one.scales.y_mean, said.variance[place].sqrt() * one.scales.y_scale
+    (predicted,) = (predictions.experts for predictions in heard)
+    return predicted.mean[place] * one.scales.y_scale + one.scales.y_mean, predicted.variance[
+        place
+    ].sqrt() * one.scales.y_scale
 
 
 def test_a_column_of_means_has_the_size_of_its_past_errors_for_deviation():
@@ -109,14 +111,14 @@ def test_other_experts_do_not_see_forecasts(lags):
     plain.fit(X[:WARM, [0, 3, 4, 5]], y[:WARM])
     assert with_one.used_features == ("wind", "low", "high", "humidity")
     assert with_one.names[:-2] == plain.names
-    said, want = (
+    predicted, want = (
         one.online.predict(one.next_inputs(part)) for one, part in ((with_one, X), (plain, X[:, [0, 3, 4, 5]]))
     )
-    torch.testing.assert_close(said.component_mean[:-2], want.component_mean)
+    torch.testing.assert_close(predicted.component_mean[:-2], want.component_mean)
     predictions = with_one.observe(X[WARM:], y[WARM:])
     rivals = plain.observe(X[WARM:][:, [0, 3, 4, 5]], y[WARM:])
     assert float(predictions.log_prob.mean()) >= float(rivals.log_prob.mean()) - 0.02  # two of its inputs know as much
-    report = {guest.name: guest for guest in with_one.guests}["forecast/0"]
+    report = {adapter.name: adapter for adapter in with_one.external_models}["forecast/0"]
     assert report.num_absent == 0
     assert report.regret.regret < report.regret.bound
 
@@ -218,7 +220,7 @@ def test_what_cannot_be_is_refused():
 
 def test_other_targets_have_no_forecasts():
     with pytest.raises(ValueError, match="'forecast' predicts one real number, the target is BinaryTarget"):
-        replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("nwp"),), target=BinaryTarget())
+        replace(oebe, bases=(LinearBasis(),), extra_experts=(ForecastColumns("nwp"),), target=BinaryTarget())
 
 
 def test_rows_with_and_without_a_forecast_have_a_joint_covariance():
@@ -226,7 +228,7 @@ def test_rows_with_and_without_a_forecast_have_a_joint_covariance():
     X = torch.randn(300, 2, generator=generator, dtype=torch.float64)
     y = 10 + X[:, 0] + 0.3 * torch.randn(300, generator=generator, dtype=torch.float64)
     told = y + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
-    spec = replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("f"),))
+    spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(ForecastColumns("f"),))
     model = OnlineModel(StreamConfig(spec, warmup=200), ["a", "b", "f"])
     rows = torch.cat([X, told.unsqueeze(-1)], dim=-1)
     model.observe(rows, y)
@@ -239,9 +241,9 @@ def test_rows_with_and_without_a_forecast_have_a_joint_covariance():
 
 def test_the_record_stands_in_files():
     one = spec(ForecastColumns("nwp", deviation="spread"), ForecastColumns(("a", "b"), levels=(0.1, 0.9), name="other"))
-    assert spec_from_plain(spec_to_plain(one)).further == one.further
-    read = spec_from_plain({"like": "oebe", "further": [{"ForecastColumns": {"columns": ["nwp"]}}]})
-    assert read.further == (ForecastColumns("nwp"),)
+    assert spec_from_plain(spec_to_plain(one)).extra_experts == one.extra_experts
+    read = spec_from_plain({"like": "oebe", "extra_experts": [{"ForecastColumns": {"columns": ["nwp"]}}]})
+    assert read.extra_experts == (ForecastColumns("nwp"),)
 
 
 def test_estimators_know_columns_by_their_names():

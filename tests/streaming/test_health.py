@@ -13,7 +13,7 @@ from gp_ensembles.cli.scored_stream import Clock
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.health import HealthLimits, Pace, health
+from gp_ensembles.streaming.health import HealthLimits, Throughput, health
 
 SPEC = replace(oebe, bases=(LinearBasis(), LinearBasis(name="other")), static=True, random_walk_variances=(1e-3,))
 WARMUP = 40
@@ -55,7 +55,7 @@ def test_what_is_lacking_or_out_of_reach_is_counted(model):
     found = by_name(health(model))
     assert found["inputs imputed"].value == pytest.approx(100 / 400)
     assert not found["inputs imputed"].is_well
-    assert found["inputs moved"].value == pytest.approx(model.notable.inputs_moved / 400)
+    assert found["inputs moved"].value == pytest.approx(model.anomaly_counts.inputs_moved / 400)
     assert not found["inputs moved"].is_well
     lenient = HealthLimits(inputs_imputed=0.3, inputs_moved=0.1, coverage_gap=10.0)
     assert all(finding.is_well for finding in health(model, lenient))
@@ -71,7 +71,7 @@ def test_an_expert_that_is_out_and_promises_that_break(model):
     hits = torch.ones(200, dtype=torch.float64)
     hits[::4] = 0
     counted = count_coverage(init_coverage(hits), hits, hits, 0.9)
-    found = by_name(health(model, coverage=counted, pace=Pace(1e-4, 5e-4)))
+    found = by_name(health(model, coverage=counted, timing=Throughput(1e-4, 5e-4)))
     assert found["coverage gap"].meaning == "intervals of 90 % covered 75 % of the targets"
     out = found["experts in quarantine"]
     assert (out.value, out.is_well) == (1, False)

@@ -14,7 +14,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, CountTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.late import LateTargets
-from gp_ensembles.streaming.said import said_from_plain, said_to_plain, smoothed_draws
+from gp_ensembles.streaming.serialization import predictions_from_plain, predictions_to_plain, smoothed_draws
 
 LINEAR = replace(oebe, bases=(LinearBasis(),))
 WARMUP, ROWS = 30, 50
@@ -57,9 +57,9 @@ def test_a_target_that_comes_at_once_is_predicted_and_learned_as_by_the_model():
     X, y = stream()
     late, in_order = LateTargets(fitted()), fitted()
     for row in range(WARMUP, ROWS):
-        said = late.predict(row, X[row])
+        predicted = late.predict(row, X[row])
         expected = in_order.observe(X[row : row + 1], y[row : row + 1])
-        assert torch.equal(said.mean, expected.mean) or torch.allclose(said.mean, expected.mean, rtol=1e-12)
+        assert torch.equal(predicted.mean, expected.mean) or torch.allclose(predicted.mean, expected.mean, rtol=1e-12)
         scored = late.observe(row, float(y[row]))
         assert scored.log_prob == pytest.approx(float(expected.log_prob), rel=1e-9)
     assert same_state(late.model, in_order)
@@ -205,14 +205,14 @@ def test_counts_are_not_kept_in_files():
 
 def test_draws_become_a_density_with_their_moments_near_that_of_scipy():
     draws = torch.as_tensor(np.random.default_rng(0).gamma(4.0, size=800))
-    said = smoothed_draws(draws)
-    assert float(said.mean) == pytest.approx(float(draws.mean()), rel=1e-12)
-    assert float(said.variance) == pytest.approx(float(draws.var(correction=0)), rel=1e-12)
+    predicted = smoothed_draws(draws)
+    assert float(predicted.mean) == pytest.approx(float(draws.mean()), rel=1e-12)
+    assert float(predicted.variance) == pytest.approx(float(draws.var(correction=0)), rel=1e-12)
     y = torch.tensor([1.0, 3.0, 6.0], dtype=torch.float64)
     spread = min(float(draws.std()), float(stats.iqr(draws.numpy())) / 1.349)
     plain = stats.gaussian_kde(draws.numpy(), 0.9 * spread * 800**-0.2 / float(draws.std()))
-    np.testing.assert_allclose(said.log_prob(y.unsqueeze(-1)).exp().squeeze(-1), plain(y.numpy()), rtol=0.1)
+    np.testing.assert_allclose(predicted.log_prob(y.unsqueeze(-1)).exp().squeeze(-1), plain(y.numpy()), rtol=0.1)
     for same in (torch.full((9,), 2.0, dtype=torch.float64), torch.tensor([1.0] * 9 + [2.0], dtype=torch.float64)):
         assert bool(torch.isfinite(smoothed_draws(same).log_prob(same[:1])).all())
-    back = said_from_plain(said_to_plain(said), torch.device("cpu"))
-    assert torch.equal(back.log_prob(y.unsqueeze(-1)), said.log_prob(y.unsqueeze(-1)))
+    back = predictions_from_plain(predictions_to_plain(predicted), torch.device("cpu"))
+    assert torch.equal(back.log_prob(y.unsqueeze(-1)), predicted.log_prob(y.unsqueeze(-1)))

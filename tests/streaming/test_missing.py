@@ -21,7 +21,7 @@ from gp_ensembles.ensembles.presets import light, oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.gaps import Gaps, Imputation
-from gp_ensembles.streaming.sleeping import FAR, SETTLED, Sleepers
+from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumns
 
 NAN = math.nan
 WARMUP = 120
@@ -52,11 +52,11 @@ def model(spec: object = SMALL, **changes: object) -> OnlineModel:
 
 
 def observe(one: OnlineModel, X: Tensor, y: Tensor, steps: Tensor | None, size: int) -> Tensor:
-    said = []
+    predicted = []
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
-        said.append(one.observe(X[rows], y[rows], None if steps is None else steps[rows]).log_prob)
-    return torch.cat(said)
+        predicted.append(one.observe(X[rows], y[rows], None if steps is None else steps[rows]).log_prob)
+    return torch.cat(predicted)
 
 
 @pytest.mark.parametrize("spec", [SMALL, light], ids=["small", "light"])
@@ -69,8 +69,8 @@ def test_blocks_give_the_same_answers_and_a_loaded_model_goes_on_to_the_bit(spec
     wanted = observe(whole, X, y, steps, len(y))
     torch.testing.assert_close(observe(rows, X, y, steps, 1), wanted, rtol=1e-8, atol=1e-8, equal_nan=True)
     assert whole.columns == rows.columns
-    assert whole.notable == rows.notable
-    assert {c.name: c.woke for c in whole.columns if c.slept} == {
+    assert whole.anomaly_counts == rows.anomaly_counts
+    assert {c.name: c.activated_at for c in whole.columns if c.slept} == {
         "switch": 1 + min(t for t in range(210, 400) if not X[t, 1].isnan()),
         "late": 1 + [t for t in range(400) if not X[t, 3].isnan()][1],
     }
@@ -98,8 +98,8 @@ def test_a_row_by_itself_is_predicted_as_it_is_learned() -> None:
     one = model()
     one.observe(X[:205], y[:205])
     for t in range(205, 320):
-        said = one.predict(X[t : t + 1], steps[t : t + 1])
-        mean, spread = said.mean.clone(), said.stddev.clone()
+        predicted = one.predict(X[t : t + 1], steps[t : t + 1])
+        mean, spread = predicted.mean.clone(), predicted.stddev.clone()
         learned = one.observe(X[t : t + 1], y[t : t + 1], steps[t : t + 1]).distribution
         torch.testing.assert_close(mean, learned.mean, rtol=1e-8, atol=1e-8)
         torch.testing.assert_close(spread, learned.stddev, rtol=1e-8, atol=1e-8)
@@ -128,9 +128,9 @@ def test_a_column_that_wakes_up_is_learned_by_every_basis(basis: object) -> None
     y = X[:, 0] + 4 * (X[:, 1] - 7) + 0.1 * torch.randn(500, generator=generator, dtype=torch.float64)
     config = StreamConfig(replace(oebe, bases=(basis,)), warmup=100)
     awake = OnlineModel(config).observe(X, y).log_prob
-    asleep = OnlineModel(config).observe(torch.stack([X[:, 0], torch.full_like(y, 7.0)], 1), y)
-    torch.testing.assert_close(awake[:100], asleep.log_prob[:100], rtol=0, atol=1e-9)
-    assert float(awake[-100:].mean()) > float(asleep.log_prob[-100:].mean()) + 0.7
+    inactive = OnlineModel(config).observe(torch.stack([X[:, 0], torch.full_like(y, 7.0)], 1), y)
+    torch.testing.assert_close(awake[:100], inactive.log_prob[:100], rtol=0, atol=1e-9)
+    assert float(awake[-100:].mean()) > float(inactive.log_prob[-100:].mean()) + 0.7
 
 
 def test_classes_wake_up_and_miss_inputs_too() -> None:
@@ -138,15 +138,15 @@ def test_classes_wake_up_and_miss_inputs_too() -> None:
     labels = (y > 11).double()
     one = OnlineModel(StreamConfig(replace(SMALL, target=BinaryTarget()), warmup=WARMUP))
     assert bool(one.observe(X, labels).log_prob.isfinite().all())
-    assert one.notable.inputs_imputed == int(X.isnan().sum())
+    assert one.anomaly_counts.inputs_imputed == int(X.isnan().sum())
 
 
 def by_hand(values: list[float]) -> list[float]:
-    base, logs, floor, said = values[0], [], 0.0, []
+    base, logs, floor, predicted = values[0], [], 0.0, []
     for value in values:
         size = abs(value - base)
         if size == 0:
-            said.append(0.0)
+            predicted.append(0.0)
             continue
         settled = len(logs) == SETTLED
         if not settled:
@@ -154,8 +154,8 @@ def by_hand(values: list[float]) -> list[float]:
         scale = max(math.exp(sum(logs) / len(logs)), floor)
         if len(logs) == SETTLED and size > FAR * scale:
             floor = min(2 * scale, size / FAR)
-        said.append(max(-FAR, min(FAR, (value - base) / max(scale, floor))))
-    return said
+        predicted.append(max(-FAR, min(FAR, (value - base) / max(scale, floor))))
+    return predicted
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def by_hand(values: list[float]) -> list[float]:
 )
 def test_the_scale_of_a_column_that_wakes_up(values: list[float]) -> None:
     X = torch.tensor(values, dtype=torch.float64).unsqueeze(-1)
-    after, said = Sleepers.of(X[0]).follow(X, 1)
-    torch.testing.assert_close(said[:, 0], X.new_tensor(by_hand(values)), rtol=1e-9, atol=1e-12)
-    assert float(after.woke) == 1 + next(k for k, value in enumerate(values) if value != values[0])
-    parts, state = [], Sleepers.of(X[0])
+    after, predicted = InactiveColumns.of(X[0]).follow(X, 1)
+    torch.testing.assert_close(predicted[:, 0], X.new_tensor(by_hand(values)), rtol=1e-9, atol=1e-12)
+    assert float(after.activated_at) == 1 + next(k for k, value in enumerate(values) if value != values[0])
+    parts, state = [], InactiveColumns.of(X[0])
     for t, row in enumerate(X.split(7)):
         state, part = state.follow(row, 1 + 7 * t)
         parts.append(part)
-    assert torch.equal(torch.cat(parts), said)
+    assert torch.equal(torch.cat(parts), predicted)
     assert all(map(torch.equal, state, after))
 
 
@@ -227,9 +227,9 @@ def test_an_indicator_where_gaps_tell_of_the_target() -> None:
     X[holes, 1] = NAN
     config = StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=400)
     one = OnlineModel(config)
-    said = one.observe(X, y)
+    predicted = one.observe(X, y)
     assert [column.has_indicator for column in one.columns] == [False, True]
-    assert float((said.mean - y[400:]).square().mean()) < 0.05
+    assert float((predicted.mean - y[400:]).square().mean()) < 0.05
     blind = OnlineModel(config)
     blind.observe(X, X[:, 0] + 0.1 * torch.randn(800, generator=generator, dtype=torch.float64))
     assert not any(column.has_indicator for column in blind.columns)

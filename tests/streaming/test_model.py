@@ -147,7 +147,7 @@ def test_a_missing_input_is_its_warm_up_mean_on_request():
     filled = holes[:40].clone()
     filled[[0, 5], 1] = seen.mean()
     torch.testing.assert_close(again.inputs(holes[:40]), again.inputs(filled), rtol=1e-12, atol=1e-12)
-    assert again.notable.inputs_imputed == 2
+    assert again.anomaly_counts.inputs_imputed == 2
 
 
 def test_some_outputs_of_a_row_may_be_missing():
@@ -280,9 +280,9 @@ def test_a_warm_up_of_one_class_ends_when_it_should_and_another_class_is_learned
     found = [m.observe(X[40:], y[40:]) for m in (model, other, again)]
     for one in found[1:]:
         assert torch.equal(found[0].log_prob, one.log_prob)
-    said = found[0].distribution.class_probabilities[:, 1]
-    assert float(said[:20].max()) < 0.2
-    late = torch.where(y[-20:] == 1, said[-20:], 1 - said[-20:])
+    predicted = found[0].distribution.class_probabilities[:, 1]
+    assert float(predicted[:20].max()) < 0.2
+    late = torch.where(y[-20:] == 1, predicted[-20:], 1 - predicted[-20:])
     assert float(late.mean()) > 0.5
 
 

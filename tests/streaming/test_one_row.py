@@ -13,7 +13,7 @@ from gp_ensembles.distributions import Recalibrated
 from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.guests import Boosting
+from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light
 from gp_ensembles.ensembles.refitted import Refitted
@@ -30,14 +30,14 @@ SMALL = replace(
     light,
     bases=(_FOURIER,),
     lags=TargetLags(bases=(_FOURIER,)),
-    further=(WideFeatures(num_features=40),),
+    extra_experts=(WideFeatures(num_features=40),),
     fit_settings=FitSettings(method=None, num_samples=1),
 )
 # Everything that a row may meet: a window that overflows and is refitted, trees that are trained, maps that are called.
 WHOLE = replace(
     SMALL,
     bases=(HilbertBasis(num_frequencies=6), RadialBasis(num_centers=12)),
-    further=(
+    extra_experts=(
         WindowGP(num_rows=100, lags=True, refit_every=150),
         WindowGP(num_rows=60, nu=2.5, starts=(0.5, 1.0), name="windows"),
         WideFeatures(num_features=40),
@@ -85,21 +85,25 @@ def assert_same_state(model: OnlineModel, other: OnlineModel, tolerance: float) 
         for part, same in zip(old or (), new or (), strict=True):
             torch.testing.assert_close(part, same, rtol=tolerance, atol=tolerance)
     one, two = model.parts().inputs, other.parts().inputs
-    for old, new in ((one.within or (), two.within or ()), (one.gaps, two.gaps), (one.sleepers, two.sleepers)):
+    for old, new in (
+        (one.within or (), two.within or ()),
+        (one.gaps, two.gaps),
+        (one.inactive_columns, two.inactive_columns),
+    ):
         for part, same in zip(old, new, strict=True):
             torch.testing.assert_close(part, same, rtol=tolerance, atol=tolerance)
-    assert (model.num_rows, model.notable) == (other.num_rows, other.notable)
+    assert (model.num_rows, model.anomaly_counts) == (other.num_rows, other.anomaly_counts)
 
 
 def assert_same_predictions(rows: list[OnlinePredictions], block: OnlinePredictions) -> None:
     close = {"rtol": 1e-8, "atol": 1e-8, "equal_nan": True}
-    said = [row.distribution for row in rows], block.distribution
+    predicted = [row.distribution for row in rows], block.distribution
     if isinstance(block.distribution, Recalibrated):
-        maps = torch.cat([part.map_log_weights for part in said[0]], 1)
+        maps = torch.cat([part.map_log_weights for part in predicted[0]], 1)
         torch.testing.assert_close(maps.exp(), block.distribution.map_log_weights.exp(), **close)
-        said = [part.base for part in said[0]], block.distribution.base
-    for number, whole in enumerate(said[1]):
-        torch.testing.assert_close(torch.cat([part[number] for part in said[0]], 1), whole, **close)
+        predicted = [part.base for part in predicted[0]], block.distribution.base
+    for number, whole in enumerate(predicted[1]):
+        torch.testing.assert_close(torch.cat([part[number] for part in predicted[0]], 1), whole, **close)
     torch.testing.assert_close(torch.cat([row.log_prob for row in rows]), block.log_prob, **close)
     weights = torch.cat([row.log_weights for row in rows], 1).exp()
     torch.testing.assert_close(weights, block.log_weights.exp(), **close)
@@ -129,7 +133,7 @@ def test_rows_one_by_one_are_the_blocks(spec: str, changes: dict[str, object]) -
     block = other.observe(X[WARMUP:end], y[WARMUP:end])
     assert_same_predictions(rows, block)
     assert_same_state(model, other, 1e-8)
-    assert (model.notable.targets_discounted > 0) == (spec != "no threshold")
+    assert (model.anomaly_counts.targets_discounted > 0) == (spec != "no threshold")
 
 
 def test_rows_with_a_column_that_wakes_up_are_the_blocks() -> None:
@@ -145,7 +149,7 @@ def test_rows_with_a_column_that_wakes_up_are_the_blocks() -> None:
     assert model.online.one_row is not None
     assert_same_predictions(rows, other.observe(X[WARMUP:], y[WARMUP:]))
     assert_same_state(model, other, 1e-8)
-    assert float(model.parts().inputs.sleepers.scale) > 1
+    assert float(model.parts().inputs.inactive_columns.scale) > 1
 
 
 def test_a_seasonal_stream_has_experts_of_every_kind() -> None:
@@ -179,10 +183,10 @@ def test_what_is_predicted_of_a_row_is_what_is_said_when_it_is_learned(spec: str
         row = X[t : t + 1]
         before = model.predict(row)
         levels = torch.tensor(model.interval_levels(), dtype=torch.float64)
-        said = model.observe(row, y[t : t + 1])
+        predicted = model.observe(row, y[t : t + 1])
         at = y[t : t + 1] if not y[t].isnan() else torch.full((1,), 50.0, dtype=torch.float64)
-        torch.testing.assert_close(before.log_prob(at), said.distribution.log_prob(at), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(levels, said.intervals.levels[:, 0, 0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(before.log_prob(at), predicted.distribution.log_prob(at), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(levels, predicted.intervals.levels[:, 0, 0], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("spec", ["seasonal", "whole"])
@@ -273,7 +277,7 @@ def test_a_changed_hyperparameter_is_seen_by_the_next_row() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        replace(SMALL, further=(Refitted(),)),
+        replace(SMALL, extra_experts=(Refitted(),)),
         replace(SMALL, innovations=()),
         replace(SMALL, rule=BayesianModelAveraging()),
     ],
@@ -331,7 +335,7 @@ def test_asking_what_runs_a_row_reads_hyperparameters_without_derivatives(monkey
 
 def test_rows_that_want_derivatives_are_plain_rows() -> None:
     X, y = (part[WARMUP : WARMUP + 1] for part in stream())
-    said = fitted().observe(X, y)
+    predicted = fitted().observe(X, y)
     wanting = fitted().observe(X.clone().requires_grad_(), y.clone().requires_grad_())
     assert not wanting.log_prob.requires_grad
-    assert torch.equal(wanting.log_prob, said.log_prob)
+    assert torch.equal(wanting.log_prob, predicted.log_prob)

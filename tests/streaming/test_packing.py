@@ -12,7 +12,7 @@ from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.packing import packed, unpacked
 
 WINDOWS = (WindowGP(num_rows=40), WindowGP(num_rows=30, refit_every=50, name="refitted"))
-SPEC = replace(oebe, bases=(LinearBasis(),), further=WINDOWS)
+SPEC = replace(oebe, bases=(LinearBasis(),), extra_experts=WINDOWS)
 
 
 def rows(num_rows=200):

@@ -15,7 +15,7 @@ from gp_ensembles.streaming.warm_up_outliers import far_from_others, wild_in_war
 SPEC = replace(auto, bases=(LinearBasis(), PolynomialBasis((2,))), random_walk_variances=(1e-3,))
 CONFIG = StreamConfig(replace(SPEC, lags=TargetLags(bases=(LinearBasis(),))), warmup=100)
 NUM_ROWS = 500
-UNLIMITED_BASES = replace(CONFIG, ensemble=replace(CONFIG.ensemble, further=()), limit_inputs=False)
+UNLIMITED_BASES = replace(CONFIG, ensemble=replace(CONFIG.ensemble, extra_experts=()), limit_inputs=False)
 
 
 def rows(seed=0):
@@ -54,7 +54,7 @@ def test_one_wild_input_hardly_matters(value):
     clean = error(X, y)[0]
     spoiled, model = error(X, y, wild=value, column=0)
     assert spoiled < 1.1 * clean
-    assert model.notable.inputs_moved == 1
+    assert model.anomaly_counts.inputs_moved == 1
     if abs(value) > 1e3:  # trees and windows bear it, bases do not
         unlimited = error(X, y, UNLIMITED_BASES, wild=value, column=0)[0]
         assert unlimited > 1.5 * error(X, y, UNLIMITED_BASES)[0]
@@ -67,10 +67,10 @@ def test_one_wild_input_of_the_warm_up_hardly_matters(value):
     X[30, 1] = value
     spoiled, model = error(X, y)
     assert spoiled < 1.1 * clean
-    assert model.notable.inputs_moved == 1
+    assert model.anomaly_counts.inputs_moved == 1
     unlimited, model = error(X, y, UNLIMITED_BASES)
     assert unlimited > 1.5 * clean_bases
-    assert model.notable.inputs_moved == 0
+    assert model.anomaly_counts.inputs_moved == 0
 
 
 def test_limits_are_saved_and_serve_what_comes_next(tmp_path):
@@ -78,12 +78,12 @@ def test_limits_are_saved_and_serve_what_comes_next(tmp_path):
     _, model = error(X, y, wild=1e4, column=1)
     model.save(tmp_path / "model.pt")
     other = OnlineModel.load(tmp_path / "model.pt")
-    assert other.notable.inputs_moved == 1
+    assert other.anomaly_counts.inputs_moved == 1
     more = rows(1)[0][:5].clone()
     more[2, 0] = 1e3
     assert torch.equal(other.predict(more).mean, model.predict(more).mean)
     assert torch.equal(other.observe(more, y[:5]).mean, model.observe(more, y[:5]).mean)
-    assert other.notable.inputs_moved == 2
+    assert other.anomaly_counts.inputs_moved == 2
 
 
 def test_predict_is_what_the_next_row_meets():
@@ -129,10 +129,10 @@ def test_a_wild_target_of_the_warm_up_counts_as_missing(value, tmp_path):
     with pytest.warns(UserWarning, match=r"1 target\(s\) of the warm-up are out of all proportion"):
         found = model.observe(X, y)
     assert torch.equal(found.log_prob, missing.log_prob)
-    assert model.notable.targets_left_out == 1
+    assert model.anomaly_counts.targets_left_out == 1
     model.save(tmp_path / "model.pt")
     loaded = OnlineModel.load(tmp_path / "model.pt")
-    assert loaded.notable.targets_left_out == 1
+    assert loaded.anomaly_counts.targets_left_out == 1
     assert torch.equal(loaded.predict(X[:3]).mean, model.predict(X[:3]).mean)
 
 
@@ -178,10 +178,10 @@ def test_ten_wild_numbers_of_a_warm_up_hardly_matter():
     with pytest.warns(UserWarning, match=r"10 target\(s\) of the warm-up"):
         spoiled, model = error(X, targets, config)
     assert spoiled < 1.15 * clean
-    assert model.notable.targets_left_out == 10
+    assert model.anomaly_counts.targets_left_out == 10
     spoiled, model = error(inputs, y, config)
     assert spoiled < 1.15 * clean
-    assert model.notable.inputs_moved == 10
+    assert model.anomaly_counts.inputs_moved == 10
 
 
 def test_too_many_wild_targets_of_a_warm_up_are_learned_and_said():
@@ -189,7 +189,7 @@ def test_too_many_wild_targets_of_a_warm_up_are_learned_and_said():
     y[50:80] = 1e6
     with pytest.warns(UserWarning, match="30 targets of the warm-up are out of all proportion .*, too many"):
         model = OnlineModel(replace(CONFIG, warmup=400)).fit(X[:400], y[:400])
-    assert (model.notable.targets_left_out, model.num_far_in_warmup) == (0, 30)
+    assert (model.anomaly_counts.targets_left_out, model.num_far_in_warmup) == (0, 30)
 
 
 def test_targets_that_count_less_are_counted():
@@ -197,7 +197,7 @@ def test_targets_that_count_less_are_counted():
     y[250:253] = torch.tensor([500.0, torch.nan, -800.0])
     model = OnlineModel(CONFIG)
     model.observe(X, y)
-    assert model.notable.targets_discounted == 2
+    assert model.anomaly_counts.targets_discounted == 2
     plain = OnlineModel(replace(CONFIG, ensemble=replace(CONFIG.ensemble, outlier_threshold=None)))
     plain.observe(X, y)
-    assert plain.notable.targets_discounted == 0
+    assert plain.anomaly_counts.targets_discounted == 0

@@ -72,9 +72,9 @@ def test_a_second_thread_that_learns_is_refused_and_changes_nothing(model):
     X, y = rows()
     before = copy.deepcopy(model)
     for one in (model, model.online):
-        with one.turns.learning, pytest.raises(RuntimeError, match="learns from one thread at a time"):
+        with one.access.writing, pytest.raises(RuntimeError, match="learns from one thread at a time"):
             run(lambda one=one: one.observe(X[-1:], y[-1:]))
-    with model.turns.learning, pytest.raises(RuntimeError, match=r"OnlineModel\.fit"):
+    with model.access.writing, pytest.raises(RuntimeError, match=r"OnlineModel\.fit"):
         run(lambda: model.fit(X, y))
     want, got = (one.observe(X[WARMUP:], y[WARMUP:]) for one in (before, model))
     assert torch.equal(want.log_prob, got.log_prob)
@@ -82,7 +82,7 @@ def test_a_second_thread_that_learns_is_refused_and_changes_nothing(model):
 
 def test_who_learns_may_read_and_learn_within(model):
     X, y = rows()
-    with model.turns.learning, model.turns.reading:
+    with model.access.writing, model.access.reading:
         model.observe(X[WARMUP : WARMUP + 1], y[WARMUP : WARMUP + 1])
         model.predict(X[-1:])
     assert model.num_rows == WARMUP + 1
@@ -145,11 +145,11 @@ def test_readers_beside_one_writer_see_the_model_between_two_rows(model):
 
 def test_a_copy_is_of_one_moment_and_has_turns_of_its_own(model, tmp_path):
     X, y = rows()
-    with model.turns.reading:
+    with model.access.reading:
         copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
     model.save(tmp_path / "model.pt")
     copies.append(OnlineModel.load(tmp_path / "model.pt"))
-    with model.turns.learning, model.online.turns.learning:
+    with model.access.writing, model.online.access.writing:
         for other in copies:
             run(lambda other=other: other.observe(X[WARMUP:], y[WARMUP:]))
     want = model.observe(X[WARMUP:], y[WARMUP:])

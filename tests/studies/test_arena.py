@@ -100,12 +100,12 @@ def test_crps_of_our_distributions_is_that_of_its_definition():
         grid = torch.linspace(-150, 150, 60_001, dtype=torch.float64).unsqueeze(-1)
         cdf = found.cdf(grid.expand(-1, 6))
         exact = torch.trapezoid((cdf - (grid >= y).to(cdf)).square(), grid.squeeze(-1), dim=0)
-        said = Predicted(OnlinePredictions(found, y, log_weights, 0))
+        predicted = Predicted(OnlinePredictions(found, y, log_weights, 0))
         # The step at the target costs this grid half of its spacing; a table of 2 000 mixtures of 20 normals was right
         # to 2e-3 in every row and to 2e-5 on average.
-        assert said.crps(y.numpy()) == pytest.approx(exact.numpy(), rel=4e-3, abs=2.6e-3)
+        assert predicted.crps(y.numpy()) == pytest.approx(exact.numpy(), rel=4e-3, abs=2.6e-3)
         means = grid[-1] - torch.trapezoid(cdf, grid.squeeze(-1), dim=0)
-        assert said.mean == pytest.approx(means.numpy(), abs=6e-3)  # 2e-3 of deviations of about 3
+        assert predicted.mean == pytest.approx(means.numpy(), abs=6e-3)  # 2e-3 of deviations of about 3
 
 
 def test_summary_counts_windows_and_leaves_missing_targets_out():
@@ -161,7 +161,7 @@ def test_conformal_intervals_cover_exchangeable_errors():
 def predictions(model: Learner | Distributional | OurClasses, task: Task) -> list[np.ndarray]:
     """All that a method says of every row."""
     if isinstance(model, Learner):
-        return [run_learner(model, task).said]
+        return [run_learner(model, task).predicted]
     model.warm_up(task.warm_X, task.warm_y)
     parts = [model.step(task.X[rows], task.y[rows]) for rows in (slice(0, 25), slice(25, NUM_ROWS))]
     if isinstance(parts[0], np.ndarray):
@@ -242,8 +242,8 @@ def test_no_band_depends_on_its_own_error_or_later_ones(band, is_warm):
     mean, y = generator.standard_normal((2, NUM_ROWS))
     points = Points(np.zeros((NUM_WARM, 1)), warm, np.zeros((NUM_ROWS, 1)), y, mean)
     other = points._replace(y=np.where(np.arange(NUM_ROWS) < row, y, 5 * y + 3))
-    said = [(*band.around(given).interval(), band.around(given).scale) for given in (points, other)]
-    for one, two in zip(*said, strict=True):
+    predicted = [(*band.around(given).interval(), band.around(given).scale) for given in (points, other)]
+    for one, two in zip(*predicted, strict=True):
         np.testing.assert_array_equal(one[: row + 1], two[: row + 1])
         assert not np.array_equal(one, two)
 
@@ -275,8 +275,8 @@ def test_a_learner_is_shown_targets_after_it_has_predicted_them_only():
 def test_missing_targets_are_survived(name):
     task = drawn()
     task.warm_y[[5, 40]], task.y[[0, 10, 11]] = np.nan, np.nan
-    (said, *_) = predictions(MODELS[name][1](), task)
-    assert np.isfinite(said).all()
+    (predicted, *_) = predictions(MODELS[name][1](), task)
+    assert np.isfinite(predicted).all()
 
 
 # Rivals by their definitions.
@@ -286,8 +286,8 @@ def test_seasonal_naive_and_its_season():
     y = np.tile([1.0, 2.0, 5.0, 3.0], 35)
     task = drawn()._replace(warm_y=y[:NUM_WARM], y=y[NUM_WARM:])
     assert found_season(task.warm_y) == 4
-    np.testing.assert_array_equal(run_learner(SeasonalNaive(), task).said, task.y)
-    np.testing.assert_array_equal(run_learner(SeasonalNaive(1), task).said[1:], task.y[:-1])
+    np.testing.assert_array_equal(run_learner(SeasonalNaive(), task).predicted, task.y)
+    np.testing.assert_array_equal(run_learner(SeasonalNaive(1), task).predicted[1:], task.y[:-1])
 
 
 def test_recursive_linear_regression_is_ridge_regression_of_all_rows_before():
@@ -296,11 +296,11 @@ def test_recursive_linear_regression_is_ridge_regression_of_all_rows_before():
     y = np.concatenate([task.warm_y, task.y])
     lags = np.stack([np.concatenate([np.zeros(k), y[:-k]]) for k in (2, 1)], -1)
     phi = np.concatenate([np.ones((len(y), 1)), X, lags], 1)
-    said = run_learner(Lagged(RecursiveLinear(), 2), task).said
+    predicted = run_learner(Lagged(RecursiveLinear(), 2), task).predicted
     for row in (0, 30, NUM_ROWS - 1):
         past = phi[: NUM_WARM + row]
         weights = np.linalg.solve(past.T @ past + 0.1 * np.eye(5), past.T @ y[: NUM_WARM + row])
-        assert said[row] == pytest.approx(phi[NUM_WARM + row] @ weights, rel=1e-8)
+        assert predicted[row] == pytest.approx(phi[NUM_WARM + row] @ weights, rel=1e-8)
 
 
 def test_the_window_process_predicts_as_one_row_at_a_time():
@@ -326,7 +326,7 @@ def test_the_window_process_predicts_as_one_row_at_a_time():
 def test_previous_label_counts_changes():
     task = drawn("classes")._replace(warm_y=np.array([0.0, 0, 1] * 20), y=np.array([1.0, 0]), X=np.zeros((2, 1)))
     # After a one came a zero 19 times; after a zero came a zero 20 times and a one 20 times.
-    assert run_learner(PreviousLabel(2), task).said == pytest.approx(
+    assert run_learner(PreviousLabel(2), task).predicted == pytest.approx(
         np.array([[19.5, 0.5], [19.5, 1.5]]) / [[20], [21]]
     )
 

@@ -26,7 +26,7 @@ from studies.doebe.published import (
 )
 from studies.doebe.recording import Recording, load_recording, record, save_recording
 from studies.doebe.sets import BANANA_SETS, DRIFT, SourceSet, load_stream, source_sets, static_then_drifting
-from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, PUBLISHED_TWINS, TWINS, summary, twins, weigh
+from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, PUBLISHED_TWINS, TWINS, shared_bases, summary, weigh
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 
@@ -50,7 +50,7 @@ def test_pruning_is_what_loses_the_dynamic_expert():
     """Table 2: pruned, the average is the static expert for good; not pruned, the dynamic one comes back."""
     for seed in range(2):
         stream = load_stream(SourceSet(DRIFT, None), 3000, seed)
-        recording = twins(stream, TWINS)
+        recording = shared_bases(stream, TWINS)
         found = {name: summary(run, stream.y) for name, run in weigh(recording).items()}
         pruned, kept, exchanged = (found[rule.name] for rule in (PRUNED, KEPT, EXCHANGED))
         assert pruned["last"] == 0.0

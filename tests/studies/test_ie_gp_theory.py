@@ -42,10 +42,10 @@ def test_the_mixture_is_a_sum_over_all_segmentations():
     for cuts in itertools.product([False, True], repeat=4):
         edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), 5]
         part = stay ** (4 - sum(cuts)) * (1 - stay) ** sum(cuts)
-        for begin, end in itertools.pairwise(edges):
-            designs = [design[begin:end].numpy() for design in Phi]
-            covariances = [design @ design.T + 0.5 * np.eye(end - begin) for design in designs]
-            part *= sum(multivariate_normal(cov=cov).pdf(y[begin:end].numpy()) for cov in covariances) / 2
+        for prepare, end in itertools.pairwise(edges):
+            designs = [design[prepare:end].numpy() for design in Phi]
+            covariances = [design @ design.T + 0.5 * np.eye(end - prepare) for design in designs]
+            part *= sum(multivariate_normal(cov=cov).pdf(y[prepare:end].numpy()) for cov in covariances) / 2
         total += part
     found = restart_mixture(restarted_log_prob(Phi, y, 0.5), stay).sum()
     assert float(found) == pytest.approx(math.log(total), rel=1e-10)

@@ -36,15 +36,15 @@ def test_a_short_logarithmic_axis_has_plain_numbers_and_a_long_one_powers_of_ten
         heights = [0.04, top]
         panels.append(Panel(name, [Curve("a", [1.0, 2.0], heights, heights, heights)]))
     save_panels(panels, tmp_path / "panels.png", "rows", "loss", linear_within=0)
-    said = []
+    predicted = []
     for axis in figures[0].axes:
         low, high = axis.get_ylim()
         places = [*axis.yaxis.get_majorticklocs(), *axis.yaxis.get_minorticklocs()]
         labels = axis.yaxis.get_majorticklabels() + axis.yaxis.get_minorticklabels()
-        said.append({label.get_text() for place, label in zip(places, labels, strict=True) if low < place < high})
-    assert {"0.05", "0.1", "0.2"} <= said[0]
-    assert {"0.1", "1000"} <= said[1]
-    assert not {"0.2", "0.5"} & said[1]
+        predicted.append({label.get_text() for place, label in zip(places, labels, strict=True) if low < place < high})
+    assert {"0.05", "0.1", "0.2"} <= predicted[0]
+    assert {"0.1", "1000"} <= predicted[1]
+    assert not {"0.2", "0.5"} & predicted[1]
 
 
 @pytest.mark.parametrize(("num_curves", "names"), [(3, [1, 1, 1]), (4, [2, 2]), (7, [3, 2, 2])])

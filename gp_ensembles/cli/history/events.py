@@ -5,7 +5,7 @@ import torch
 from gp_ensembles.cli.history.families import families_of
 from gp_ensembles.cli.history.record import EventCounts, RunHistory
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.engine.guest_tally import GuestTally
+from gp_ensembles.engine.external_counts import ExternalCounts
 from gp_ensembles.filters.states import ExternalState, RefittedState, WindowState
 from gp_ensembles.streaming.failures import failures
 
@@ -15,7 +15,7 @@ _TITLES = {
     "targets_discounted": "targets far outside all predictions, down-weighted",
     "targets_left_out": "outliers among the warm-up targets, treated as missing",
     "inputs_imputed": "imputed inputs",
-    "inputs_woken": "inputs constant during warm-up that have varied since",
+    "inputs_activated": "inputs constant during warm-up that have varied since",
     "experts_failed": "experts quarantined after a failure",
     "bad_rows": "rows with an infinite or implausibly large number",
 }
@@ -32,17 +32,17 @@ def new_history(scored: ScoredStream) -> RunHistory:
 
 @torch.no_grad()
 def count_events(scored: ScoredStream) -> EventCounts:
-    """Events since the stream began: every field of ``Notable``, bad rows, failures, and what external models did."""
-    counts = {name: int(number) for name, number in scored.notable._asdict().items()}
+    """Events since the stream began: every field of ``AnomalyCounts``, bad rows, failures, external models."""
+    counts = {name: int(number) for name, number in scored.anomaly_counts._asdict().items()}
     counts["bad_rows"] = scored.bad_rows.num_rows
     counts["experts_failed"] = sum(failure.times for failure in failures(scored.newest))
-    counts["inputs_woken"] = sum(column.woke > 0 for column in scored.newest.columns)
+    counts["inputs_activated"] = sum(column.activated_at > 0 for column in scored.newest.columns)
     online = scored.newest.online
     assert online is not None
     ensemble, state = online.ensemble, online.state
-    if state.guests is not None:
-        absent = GuestTally(*state.guests).num_absent.tolist()
-        for place, number in zip(ensemble.layers.guests, absent, strict=True):
+    if state.external_models is not None:
+        absent = ExternalCounts(*state.external_models).num_absent.tolist()
+        for place, number in zip(ensemble.layers.external_models, absent, strict=True):
             counts[f"absent {_base(ensemble.expert_names[place])}"] = int(number)
     due, start = {}, 0
     for expert, part in zip(ensemble.experts, state.experts, strict=True):

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gp_ensembles.ensembles.further import FurtherExpert
-from gp_ensembles.ensembles.guests import Boosting, ForecastColumns, GuestModel
+from gp_ensembles.ensembles.expert_records import ExpertRecord
+from gp_ensembles.ensembles.external_models import Boosting, ExternalModel, ForecastColumns
 from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.wide import WideFeatures
@@ -31,10 +31,10 @@ _WHOLE = {
     "fast changing trend": ("level, fast changing trend and season", _LEVEL),
 }
 # By the type of a record: its kind if it has the default name, and how it adapts.
-_RECORDS: dict[type[FurtherExpert], tuple[str, str]] = {
+_RECORDS: dict[type[ExpertRecord], tuple[str, str]] = {
     WindowGP: ("window of {rows} rows", "last rows only"),
     Boosting: ("boosted trees", "refitted"),
-    GuestModel: ("guest", "refitted"),
+    ExternalModel: ("external", "refitted"),
     ForecastColumns: ("forecasts of the table", "external"),
     Refitted: ("refitted features", "refitted"),
     WideFeatures: ("wide Fourier features", _FIXED),
@@ -61,7 +61,7 @@ def families_of(names: Sequence[str], spec: EnsembleSpec | None = None) -> list[
         window of 1 250 rows, last rows only
         my own, fixed weights
     """
-    records = {} if spec is None else {record.name: _family_of_record(record) for record in spec.further}
+    records = {} if spec is None else {record.name: _family_of_record(record) for record in spec.extra_experts}
     return [_family(name, records) for name in names]
 
 
@@ -73,8 +73,8 @@ def _family(name: str, records: Mapping[str, Family]) -> Family:
         return records[base]
     kind, speed = _WHOLE.get(base) or (_kind(base), _FIXED)
     if variance:
-        pace = "slow" if float(variance) < 3e-4 else "medium" if float(variance) < 3e-3 else "fast"
-        speed = f"{pace} random walk"
+        timing = "slow" if float(variance) < 3e-4 else "medium" if float(variance) < 3e-3 else "fast"
+        speed = f"{timing} random walk"
     return Family(kind, speed)
 
 
@@ -87,7 +87,7 @@ def _kind(base: str) -> str:
     return kind + (" with past values" if base.endswith(" with lags") else "")
 
 
-def _family_of_record(record: FurtherExpert) -> Family:
+def _family_of_record(record: ExpertRecord) -> Family:
     """The family of an expert that is no basis with a transition; one that was given a name keeps it."""
     kind, speed = _RECORDS.get(type(record), (record.name, _FIXED))
     if record.name != type(record).name:

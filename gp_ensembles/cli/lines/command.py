@@ -66,7 +66,7 @@ def answer_lines(session: LineSession, given: LineInput, output: LineOutput) -> 
         raise ValueError("the standard input ends by itself; leave --follow out")
     if given.data != "-" and not given.follow and (path.is_dir() or not path.exists()):
         raise FileNotFoundError(f"{path} is {'a folder' if path.is_dir() else 'not there; --follow waits for it'}")
-    output = replace(output, has_beginning=path.is_file() or given.follow)
+    output = replace(output, from_start=path.is_file() or given.follow)
     with Stop().listening() as stop:
         lines = _lines(given, path, stop)
         if given.form == "csv":

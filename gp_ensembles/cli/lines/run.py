@@ -25,13 +25,13 @@ class LineOutput:
         out: Its folder.
         identity: Name of the id in lines.
         checkpoint_seconds: Seconds between checkpoints.
-        has_beginning: Whether lines are those of a file, which may have been read before.
+        from_start: Whether lines are those of a file, which may have been read before.
     """
 
     out: Path
     identity: str = "id"
     checkpoint_seconds: float = 30.0
-    has_beginning: bool = False
+    from_start: bool = False
 
 
 def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], output: LineOutput) -> dict[str, object]:
@@ -47,7 +47,7 @@ def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], outp
         The summary, which ``summary.json`` holds, too.
     """
     make_writable(output.out)
-    saved, told_of, is_heard = time.monotonic(), None, True
+    saved, reported, is_heard = time.monotonic(), None, True
     names = session.options.features
     if names is not None and session.options.time is not None:
         names = tuple(dict.fromkeys((*names, session.options.time)))
@@ -60,16 +60,16 @@ def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], outp
                 session.refuse()
                 _report(session.tally.num_malformed, number, str(error))
                 continue
-            if session.problem not in (None, told_of):
+            if session.problem not in (None, reported):
                 print(f"gp-ensembles: line {number}: the warm-up goes on: {session.problem}", file=sys.stderr)
-            told_of = session.problem
+            reported = session.problem
             if answer is not None:
                 if "refused" in answer:
                     _report(session.tally.num_malformed, number, answer["refused"])
                 answers.write(json.dumps(answer, allow_nan=False) + "\n")
                 answers.flush()
-            if session.has_just_begun or time.monotonic() - saved >= output.checkpoint_seconds:
-                session.has_just_begun = False
+            if session.has_just_started or time.monotonic() - saved >= output.checkpoint_seconds:
+                session.has_just_started = False
                 session.save(output.out / CHECKPOINT)
                 saved = time.monotonic()
     except BrokenPipeError:
@@ -85,8 +85,8 @@ def _unread(session: LineSession, lines: Iterable[str], output: LineOutput) -> I
     """Lines with their numbers; where a file is read again, those behind the last one that was read."""
     num_seen = 0
     for number, text in enumerate(lines, start=1):
-        if number == 1 and output.has_beginning:
-            num_seen = session.begin_source(text)
+        if number == 1 and output.from_start:
+            num_seen = session.open_source(text)
             if num_seen:
                 print(
                     f"gp-ensembles: the first {num_seen} lines were read before, and are passed over", file=sys.stderr

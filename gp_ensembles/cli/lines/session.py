@@ -109,7 +109,7 @@ class LineSession:
 
     window: int
     tally: Tally
-    has_just_begun: bool
+    has_just_started: bool
 
     def __init__(
         self, config: StreamConfig, target: str, options: TableOptions | None = None, window: int = WINDOW
@@ -125,7 +125,7 @@ class LineSession:
         self._warm: dict[str, _WarmRow] = {}
         self._late: LateTargets | None = None
         self.problem: str | None = None  # what keeps the warm-up from ending
-        self.has_just_begun = False  # to be set back by who reads it
+        self.has_just_started = False  # to be set back by who reads it
         self._next_fit = config.warmup  # rows with targets at which a fit is tried
         self._intervals: dict[str, tuple[float, float]] = {}
         self._known: dict[str, None] = {}  # keys of the last rows, in their order
@@ -201,7 +201,7 @@ class LineSession:
         self.tally = self.tally._replace(seconds=self.tally.seconds + time.perf_counter() - began)
         return answer
 
-    def begin_source(self, first_line: str) -> int:
+    def open_source(self, first_line: str) -> int:
         """Read lines from here on, of which this is the first; how many of them were read before."""
         checksum = hashlib.sha256(first_line.strip().encode()).hexdigest()
         seen = self.tally.num_lines if checksum == self.tally.first_line else 0
@@ -299,12 +299,12 @@ class LineSession:
             self._end_warm_up()
             return answer
         encoder, X, steps = self._encoded(self.encoder, line.record)
-        said = self._late.predict(key, X, steps=steps)
+        predicted = self._late.predict(key, X, steps=steps)
         self._remember(key)
         self.encoder = encoder
         if encoder.clock is not None:
             answer["time"] = encoder.clock.format([encoder.clock.last])[0]
-        answer |= self._told(said)
+        answer |= self._told(predicted)
         if "q05" in answer:
             self._intervals[key] = (answer["q05"], answer["q95"])
         self._forget_given_up()
@@ -381,14 +381,14 @@ class LineSession:
             self.problem = " ".join(str(error).split())
         else:
             self.problem = None
-            self.has_just_begun = True
+            self.has_just_started = True
 
     def _num_hopeless(self) -> int:
         """Rows of the warm-up up to the last behind which enough others have their targets."""
-        settled, num_told = [row.is_settled for row in self._warm.values()], 0
+        settled, num_reported = [row.is_settled for row in self._warm.values()], 0
         for place in range(len(settled) - 1, -1, -1):
-            num_told += settled[place]
-            if num_told >= PATIENCE:
+            num_reported += settled[place]
+            if num_reported >= PATIENCE:
                 return place
         return 0
 
@@ -436,10 +436,10 @@ class LineSession:
             return {}
         return {"mean": float(np.mean(told)), "std": float(np.std(told, ddof=1))}
 
-    def _told(self, said: StreamDistribution) -> dict[str, Any]:
+    def _told(self, predicted: StreamDistribution) -> dict[str, Any]:
         """What is said of a row, as numbers."""
-        if isinstance(said, LatentMixture) and self._has_classes:
-            probabilities = said.class_probabilities[0].tolist()
+        if isinstance(predicted, LatentMixture) and self._has_classes:
+            probabilities = predicted.class_probabilities[0].tolist()
             assert self.encoder is not None
             names: Sequence[str] = self.encoder.target.classes or [str(place) for place in range(len(probabilities))]
             best = max(range(len(names)), key=probabilities.__getitem__)
@@ -448,8 +448,8 @@ class LineSession:
         model = self.model
         if model is not None and 0.9 in model.config.coverages:
             levels = model.interval_levels(0.9)
-        mean, variance = said.moments()
-        lower, upper = said.quantile(mean.new_tensor([[level] for level in levels])).flatten().tolist()
+        mean, variance = predicted.moments()
+        lower, upper = predicted.quantile(mean.new_tensor([[level] for level in levels])).flatten().tolist()
         return {"mean": float(mean[0]), "std": math.sqrt(float(variance[0])), "q05": lower, "q95": upper}
 
     def _forget_given_up(self) -> None:

@@ -231,15 +231,17 @@ def _causes(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Secti
         body += f"<h3>By adaptation</h3>{_places('speeds')}"
         heading = f"Largest weights on average: {', '.join(shares[:2])}"
         yield Section("weights", "Weights of the experts", heading, body, plots)
-    if guests := summary.get("guests"):
-        ahead = sum(guest["regret"] is not None and guest["regret"] <= 0 for guest in guests.values())
-        rows = [[name, *(guest.get(key) for key in _GUESTS)] for name, guest in guests.items()]
+    if external_models := summary.get("external_models"):
+        ahead = sum(adapter["regret"] is not None and adapter["regret"] <= 0 for adapter in external_models.values())
+        rows = [[name, *(adapter.get(key) for key in _GUESTS)] for name, adapter in external_models.items()]
         body = table("External models, on the rows they answered after the warm-up", ["model", *_GUESTS.values()], rows)
         body += "".join(
-            _note(f"{name} was absent the last time because {guest['reason']}: {guest['mend']}")
-            for name, guest in guests.items() if guest.get("reason")
+            _note(f"{name} was absent the last time because {adapter['reason']}: {adapter['mend']}")
+            for name, adapter in external_models.items() if adapter.get("reason")
         )  # fmt: skip
-        yield Section("guests", "External models", f"The ensemble was ahead of {ahead} of {len(guests)}", body)
+        yield Section(
+            "external_models", "External models", f"The ensemble was ahead of {ahead} of {len(external_models)}", body
+        )
     if events := {title_of(kind): found for kind, found in history.events.items()}:
         totals = {title: sum(int(event[2]) for event in found) for title, found in events.items()}
         rows = [
@@ -288,7 +290,9 @@ def _inputs(inputs: Sequence[Summary]) -> str:
             report["name"], report["num_imputed"],
             f"{100 * report['persistence']:.0f} % of the last value, the mean for the rest"
             if report["num_imputed"] else "–", report["has_indicator"],
-            f"yes, until row {escaped(report['woke'])}" if report["woke"] else "yes" if report["slept"] else "no",
+            f"yes, until row {escaped(report['activated_at'])}"
+            if report["activated_at"]
+            else ("yes" if report["slept"] else "no"),
         ]
         for report in inputs if report["num_imputed"] or report["slept"]
     ]  # fmt: skip

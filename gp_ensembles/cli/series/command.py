@@ -5,7 +5,7 @@ from pathlib import Path
 from gp_ensembles.cli.run_ids import pass_over, starts_with
 from gp_ensembles.cli.series.run import FLEET, SERIES, Reading, SeriesOutput, SeriesRun
 from gp_ensembles.cli.tables import TableRequest
-from gp_ensembles.files.together import complete
+from gp_ensembles.files.transaction import complete
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.checkpoint import HEAD
 from gp_ensembles.fleet.settings import SMALL
@@ -45,7 +45,7 @@ def is_of_series(checkpoint: Path) -> bool:
     return (_folder(checkpoint) / FLEET / HEAD).exists()
 
 
-def check_begun(checkpoint: Path) -> None:
+def check_started(checkpoint: Path) -> None:
     """Raise if a folder holds a run over a table of many series in which no series has begun.
 
     Raises:

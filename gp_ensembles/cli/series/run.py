@@ -21,7 +21,7 @@ from gp_ensembles.cli.summary import device_name
 from gp_ensembles.cli.text_tables import not_a_formula
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import copy_file, write_json, write_text
-from gp_ensembles.files.together import staged
+from gp_ensembles.files.transaction import staged
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.predictions import FleetPredictions
 from gp_ensembles.tables import Rows, RowStream
@@ -196,10 +196,10 @@ class SeriesRun:
     def _learn(self, rows: Rows) -> str:
         """Predict and learn rows; what was said of them, as text."""
         assert rows.series is not None
-        said = self.fleet.observe(rows.series, rows.X, rows.y)
-        covered = said.covered[0] if len(said.covered) else torch.full_like(said.mean, torch.nan)
-        self.scores.add(rows.series, said.log_prob, rows.y.to(said.mean) - said.mean, covered)
-        return _lines(rows, said, self._coverage, self.num_read + 1)
+        predicted = self.fleet.observe(rows.series, rows.X, rows.y)
+        covered = predicted.covered[0] if len(predicted.covered) else torch.full_like(predicted.mean, torch.nan)
+        self.scores.add(rows.series, predicted.log_prob, rows.y.to(predicted.mean) - predicted.mean, covered)
+        return _lines(rows, predicted, self._coverage, self.num_read + 1)
 
     def _save(self, rows: RowStream, table: GrowingTable, out: Path) -> None:
         """Save the fleet with where it stands; the rows of the table are on the disk before."""
@@ -257,12 +257,12 @@ def quoted(name: str) -> str:
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
 
 
-def _lines(rows: Rows, said: FleetPredictions, coverage: float | None, first_row: int) -> str:
+def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, first_row: int) -> str:
     assert rows.series is not None
-    columns = [said.mean, said.variance.sqrt()]
+    columns = [predicted.mean, predicted.variance.sqrt()]
     if coverage is not None:
-        columns += said.interval(coverage)
-    lists = [column.tolist() for column in (*columns, said.log_prob, rows.y)]
+        columns += predicted.interval(coverage)
+    lists = [column.tolist() for column in (*columns, predicted.log_prob, rows.y)]
     return "".join(
         f"{row},{quoted(name)}," + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"
         for row, name, *values in zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)

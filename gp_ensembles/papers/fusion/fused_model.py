@@ -13,7 +13,7 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
-from gp_ensembles.bo import imagined
+from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import Observations, TrainingData, data_arguments, normal_likelihood, refuse_settings
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform, as_mixture
@@ -160,8 +160,8 @@ class FusedModel(MixtureModel):
             if not isinstance(self.fusion, BHS):
                 return self._conditioned(both, rows, noise)
             known = None if rows.noise is None else rows.noise.squeeze(-1)
-            found, said = learn(self._jointly(both), rows.Y.squeeze(-1), known)
-            draws = self._weighed(ExpertPredictions(*said, torch.zeros_like(said.mean)))
+            found, predicted = learn(self._jointly(both), rows.Y.squeeze(-1), known)
+            draws = self._weighed(ExpertPredictions(*predicted, torch.zeros_like(predicted.mean)))
             places = torch.broadcast_shapes(found.mean.shape[:-2], found.covariance.shape[:-3])
         if noise is not True:
             found = self._silent(found)
@@ -171,7 +171,7 @@ class FusedModel(MixtureModel):
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
         """The fusion after further rows, (n, D) and (n, 1): draws weighed, experts conditioned."""
         refuse_settings(settings)
-        other = self.imagined(rows)
+        other = self.fantasies(rows)
         other.data, other._is_imaginary = data, False
         return other
 
@@ -235,7 +235,7 @@ class FusedModel(MixtureModel):
         shown = shown._replace(noise=torch.cat([own, shown.noise[..., q:]], dim=-1))
         pooled = as_mixture(self._pooled(both, shown, self.draw_log_weights))
         added = rows.Y.new_zeros(1, 1, 1) if rows.noise is None else rows.noise.mT.unsqueeze(-3)
-        posterior = imagined.condition_mixture(pooled, rows.Y, added)
+        posterior = fantasies.condition_mixture(pooled, rows.Y, added)
         return posterior if isinstance(noise, bool) else _with_noise(posterior, noise.squeeze(-1))
 
     def _parts(self, X: Tensor, predictions: ExpertPredictions | None) -> tuple[Tensor, PredictiveComponents]:
@@ -253,19 +253,19 @@ class FusedModel(MixtureModel):
             mean, variance = (torch.cat(parts) for parts in ([p.mean for p in found], [p.variance for p in found]))
         return torch.cat(weights), PredictiveComponents(torch.cat([p.log_weights for p in found]), mean, variance)
 
-    def _weighed(self, said: ExpertPredictions | None) -> Tensor:
+    def _weighed(self, predicted: ExpertPredictions | None) -> Tensor:
         """Log weights of the draws (*batch, S) after the imagined rows, given what the experts said of each before."""
         rows = self._rows_imagined
         if rows is None or not rows.X.shape[-2]:
             return self.draw_log_weights
         shape = torch.broadcast_shapes(rows.X.shape[:-1], rows.Y.shape[:-1])
-        if said is not None:
-            shape = torch.broadcast_shapes(shape, (*said.mean.shape[:-2], shape[-1]))
+        if predicted is not None:
+            shape = torch.broadcast_shapes(shape, (*predicted.mean.shape[:-2], shape[-1]))
         X = rows.X.expand(*shape, rows.X.shape[-1]).reshape(-1, rows.X.shape[-1])
         predictions = None
-        if said is not None:
+        if predicted is not None:
             predictions = ExpertPredictions(*(
-                part.expand(*shape[:-1], part.shape[-2], shape[-1]).movedim(-2, 0).flatten(1) for part in said
+                part.expand(*shape[:-1], part.shape[-2], shape[-1]).movedim(-2, 0).flatten(1) for part in predicted
             ))  # fmt: skip
         _, components = self._parts(X, predictions)
         y = rows.Y.squeeze(-1).expand(shape).reshape(-1)
@@ -373,7 +373,7 @@ def _with_noise(posterior: Posterior, noise: Tensor) -> Posterior:
             posterior.draw_log_weights, posterior.log_weights, posterior.component_mean, covariance
         )
     mixture = as_mixture(posterior)
-    return imagined.add_noise(mixture, noise, noise.unsqueeze(-1))
+    return fantasies.add_noise(mixture, noise, noise.unsqueeze(-1))
 
 
 def _moved(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:

@@ -69,9 +69,9 @@ def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
 def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> Gathered:
     """Predictions of rows with known targets, from which weights are learned; regressors get scales of their errors.
 
-    Warns of experts that seem to have been trained on these rows: :func:`~gp_ensembles.papers.fusion.known_rows.known_rows`
-    sees it, or their errors are far below the deviations that they state. Regressors state none of their own, and ones
-    that keep no rows pass unseen.
+    Warns of experts that seem to have been trained on these rows:
+    :func:`~gp_ensembles.papers.fusion.known_rows.known_rows` sees it, or their errors are far below the deviations
+    that they state. Regressors state none of their own, and ones that keep no rows pass unseen.
 
     Args:
         experts: As for :func:`gather_predictions`, or fitted regressors in scikit-learn's manner, which get a scale by

@@ -131,9 +131,9 @@ def learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[Jo
     white = torch.linalg.solve_triangular(wide, residual.expand(*wide.shape[:-1], 1), upper=False)
     mean = before.mean[..., q:] + (gain.mT @ white).squeeze(-1)
     spread = wide.diagonal(dim1=-2, dim2=-1)
-    said = OneStepPredictions(targets - spread * white.squeeze(-1), spread.square())
+    predicted = OneStepPredictions(targets - spread * white.squeeze(-1), spread.square())
     after = JointPredictions(mean, before.covariance[..., q:, q:] - gain.mT @ gain, before.noise[..., q:])
-    return after, said
+    return after, predicted
 
 
 def pool_covariance(shares: Tensor, covariance: Tensor, variance: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from gp_ensembles.papers.fusion.inference import (
     without_parameters,
 )
 from gp_ensembles.papers.fusion.leapfrog import LogDensity, Points, evaluate
-from gp_ensembles.papers.fusion.modes import climb, find_modes
+from gp_ensembles.papers.fusion.modes import find_modes, gradient_ascent
 
 # Copies of the parameters whose second derivatives are in memory at once, most Newton steps and their halvings.
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
@@ -241,8 +241,8 @@ def hessian(log_density: LogDensity, theta: Tensor) -> Tensor:
 def covariance_factor(log_density: LogDensity, theta: Tensor, scale: Tensor) -> Tensor:
     r"""A matrix F for which :math:`F F^\top` is the covariance of a Laplace approximation, shape (P, P).
 
-    For the metric of :func:`~gp_ensembles.papers.fusion.chees.sample_hmc`: negative curvatures count by their absolute values,
-    and no direction is given more than the prior's variance.
+    For the metric of :func:`~gp_ensembles.papers.fusion.chees.sample_hmc`: negative curvatures count by their absolute
+    values, and no direction is given more than the prior's variance.
 
     Args:
         log_density: From positions, shape (R, P), to log densities, shape (R,).
@@ -348,7 +348,7 @@ def maximize_evidence(
         raise NumericalError(
             "the evidence cannot be computed at the mode of the model; fix the hyperparameters instead"
         )
-    found = climb(evidence, eta, max_iterations=max_iterations, loss_tolerance=1e-6, progress=progress)
+    found = gradient_ascent(evidence, eta, max_iterations=max_iterations, loss_tolerance=1e-6, progress=progress)
     best = found.points.theta
     evidence(best)
     theta = split.join(evidence.mode, best[0])

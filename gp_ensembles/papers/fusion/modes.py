@@ -38,7 +38,7 @@ class ModeSearch(NamedTuple):
     num_gradients: int
 
 
-def climb(
+def gradient_ascent(
     log_density: LogDensity,
     start: Tensor,
     *,
@@ -180,7 +180,9 @@ def find_modes(
         return fixed + free * (theta - fixed)
 
     start = finite_starts(model, held(model.draw_prior(num_restarts, generator=generator)))
-    return climb(lambda theta: model.log_joint(held(theta)), start, max_iterations=max_iterations, progress=progress)
+    return gradient_ascent(
+        lambda theta: model.log_joint(held(theta)), start, max_iterations=max_iterations, progress=progress
+    )
 
 
 def _sampled(model: FusionModel) -> set[str]:

@@ -11,7 +11,7 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.bo import imagined
+from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import (
     Observations,
     TrainingData,
@@ -143,11 +143,11 @@ class KernelMixtureModel(MixtureModel):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
         r"""The mixture at transformed points (\*t, q, D), noise added as asked for."""
-        return imagined.predict(self.joint, self.noise, self._rows_imagined, X, noise)
+        return fantasies.predict(self.joint, self.noise, self._rows_imagined, X, noise)
 
     def log_weights_at(self, X: Tensor) -> Tensor:
         r"""Log weights of the kernels, the same for all inputs, shape (\*batch, R)."""
-        return imagined.log_weights_after(self.joint, self.noise, self._rows_imagined, self.log_weights)
+        return fantasies.log_weights_after(self.joint, self.noise, self._rows_imagined, self.log_weights)
 
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
         """The processes of all rows; their weights by Bayes' rule, their products of roots those of the weights."""
@@ -156,9 +156,9 @@ class KernelMixtureModel(MixtureModel):
         other = self._sibling()
         other.data = data
         if not isinstance(self._likelihood, DenseLikelihood):  # another arithmetic might not take these rows
-            other._rows_imagined = imagined.extend(self._rows_imagined, rows)
+            other._rows_imagined = fantasies.extend(self._rows_imagined, rows)
             return other
-        other.log_weights = imagined.log_weights_after(self.joint, self.noise, rows, self.log_weights).detach()
+        other.log_weights = fantasies.log_weights_after(self.joint, self.noise, rows, self.log_weights).detach()
         other.root_weights = other.log_weights.exp().diag_embed()
         other.total_root_weight = other.root_weights.sum()
         other._X = torch.cat([self._X, rows.X.detach()])

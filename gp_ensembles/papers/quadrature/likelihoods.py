@@ -80,7 +80,7 @@ class DenseLikelihood:
 
     def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> "DenseLikelihoods":
         """The likelihoods of data X (N, D) and y (N,), if they fit into memory."""
-        check_memory(X)
+        check_matrix_memory(X)
         return DenseLikelihoods(X, y, reflection)
 
 
@@ -259,7 +259,7 @@ def check_data(X: Tensor, y: Tensor) -> None:
             )
 
 
-def check_memory(X: Tensor, available: int | None = None) -> int:
+def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
     """Bytes that a likelihood with gradients takes, if that much memory is available.
 
     Args:
@@ -274,7 +274,7 @@ def check_memory(X: Tensor, available: int | None = None) -> int:
 
     Example:
         >>> import torch
-        >>> check_memory(torch.zeros(1000, 1, dtype=torch.float64), available=10**9)
+        >>> check_matrix_memory(torch.zeros(1000, 1, dtype=torch.float64), available=10**9)
         96000000
     """
     needed = _MATRICES * X.shape[0] ** 2 * X.element_size()

@@ -4,7 +4,7 @@
     :func:`select_knots` (the first call to try) returns a :class:`Selection`: knots, model, history, stop reason and
     ``predict``. Targets are normal; for counts and labels BoTorch has ``SingleTaskVariationalGP``.
 ``strategies``, ``enough``, ``greedy``, ``one_at_a_time``
-    How knots are chosen, each a :class:`Strategy`: :class:`EnoughKnots` (the default: all rows where that can be had,
+    How knots are chosen, each a :class:`Strategy`: :class:`AdaptiveKnots` (the default: all rows where that can be had,
     else knots until the bounds meet or the budget ends), :class:`GreedyBlocks` (blocks of the largest exact gains, see
     :func:`greedy_elbo_rows`), :class:`OneAtATime` (Garton, Niemi and Carriquiry, 2020; each knot from a
     :class:`KnotProposal`, :class:`RandomSubset` or :class:`BayesianOptimization`) and :class:`Simultaneous`.
@@ -27,8 +27,8 @@
     :func:`weights_posterior` are its parts.
 """
 
+from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
 from gp_ensembles.papers.sparse.collapsed import DIC, DTC, FIC, FITC, VFE, PowerEP, TightVFE
-from gp_ensembles.papers.sparse.enough import EnoughKnots
 from gp_ensembles.papers.sparse.exact import ExactGP
 from gp_ensembles.papers.sparse.fitting import fit_sparse
 from gp_ensembles.papers.sparse.greedy import GreedyBlocks
@@ -47,8 +47,8 @@ __all__ = [
     "FITC",
     "VFE",
     "Adadelta",
+    "AdaptiveKnots",
     "BayesianOptimization",
-    "EnoughKnots",
     "ExactGP",
     "GreedyBlocks",
     "OneAtATime",

@@ -14,7 +14,7 @@ from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor, nn
 
-from gp_ensembles.bo import imagined
+from gp_ensembles.bo import fantasies
 from gp_ensembles.bo.data import (
     Observations,
     TrainingData,
@@ -362,7 +362,7 @@ class SparseModel(MixtureModel, ABC):
 
     def predict(self, X: Tensor, noise: bool | Tensor) -> Posterior:
         r"""A ``GPyTorchPosterior`` at points (\*t, q, D) as the process has them, noise added as asked for."""
-        return imagined.predict(self.joint, self._noise(), self._rows_imagined, X, noise).alone()
+        return fantasies.predict(self.joint, self._noise(), self._rows_imagined, X, noise).alone()
 
     def log_weights_at(self, X: Tensor) -> Tensor:
         """Zero: there is one component."""

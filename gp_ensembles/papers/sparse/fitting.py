@@ -227,7 +227,8 @@ def fit_sparse(
     them, knots within the inputs' range and a tenth of it.
 
     Args:
-        model: The model, a :class:`~gp_ensembles.papers.sparse.SparseGP` or an :class:`~gp_ensembles.papers.sparse.ExactGP`.
+        model: The model, a :class:`~gp_ensembles.papers.sparse.SparseGP` or an
+            :class:`~gp_ensembles.papers.sparse.ExactGP`.
         knots: Whether the knots move, or which.
         hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
         max_iterations: Iterations of L-BFGS.

@@ -12,9 +12,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
+from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
 from gp_ensembles.papers.sparse.base import SparseModel, check_rows
 from gp_ensembles.papers.sparse.collapsed import Approximation
-from gp_ensembles.papers.sparse.enough import EnoughKnots
 from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters
 from gp_ensembles.papers.sparse.regression import SparseGP, constant_mean
 from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strategy
@@ -32,7 +32,7 @@ def select_knots(
     likelihood: GaussianLikelihood | None = None,
     mean: Mean | None = None,
     *,
-    strategy: Strategy = EnoughKnots(),  # noqa: B008 (immutable)
+    strategy: Strategy = AdaptiveKnots(),  # noqa: B008 (immutable)
     approximation: Approximation | None = None,
     nugget: float | None = None,
     progress: bool = False,
@@ -40,7 +40,7 @@ def select_knots(
 ) -> Selection:
     """Choose knots and fit hyperparameters; ``predict`` of the result predicts targets.
 
-    The model is a :class:`SparseGP`; an :class:`ExactGP` where :class:`EnoughKnots` finds that all rows can be knots.
+    The model is a :class:`SparseGP`; an :class:`ExactGP` where :class:`AdaptiveKnots` finds that all rows can be knots.
 
     Args:
         X: Inputs, shape (N, D).
@@ -48,10 +48,10 @@ def select_knots(
         kernel: Any GPyTorch kernel, of which the model has a copy; its hyperparameters are the start. A Matern-5/2
             kernel with a lengthscale for each column if ``None``.
         likelihood: Gaussian likelihood; its noise is the start. If ``None``, GPyTorch's default, and for
-            :class:`EnoughKnots` one with a least noise of a millionth of the targets' variance.
+            :class:`AdaptiveKnots` one with a least noise of a millionth of the targets' variance.
         mean: Prior mean, learned. If ``None``, a constant that starts at the targets' average, and for
-            :class:`EnoughKnots` one that is linear in the inputs where there are ten rows for each coefficient.
-        strategy: How knots are chosen: :class:`EnoughKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
+            :class:`AdaptiveKnots` one that is linear in the inputs where there are ten rows for each coefficient.
+        strategy: How knots are chosen: :class:`AdaptiveKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
             :class:`Simultaneous`.
         approximation: What is maximized and predicted; :class:`VFE` if ``None``.
         nugget: As in :class:`SparseGP`.
@@ -61,7 +61,7 @@ def select_knots(
     Returns:
         Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of the errors of rows left
         out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
-        :class:`EnoughKnots` leaves the bounds of the log evidence more than a tenth of a nat a row apart.
+        :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat a row apart.
 
     Raises:
         ValueError: If shapes do not fit, a value is not finite, or targets are constant.
@@ -87,7 +87,7 @@ def select_knots(
     """
     y = _check(X, y)
     kernel = default_kernel(X, y) if kernel is None else kernel
-    if isinstance(strategy, EnoughKnots):  # the others are the literature's, and begin as it does
+    if isinstance(strategy, AdaptiveKnots):  # the others are the literature's, and begin as it does
         likelihood = default_likelihood(y) if likelihood is None else likelihood
         mean = default_mean(X, y) if mean is None else mean
     start = strategy.initial_knots(X, generator=generator)
@@ -130,7 +130,7 @@ def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: t
         run = SelectionRun(model, bar, generator)
         try:
             stop_reason = strategy.search(run)
-            if isinstance(strategy, EnoughKnots):  # in the others the number of knots is what was asked for
+            if isinstance(strategy, AdaptiveKnots):  # in the others the number of knots is what was asked for
                 _warn_of_gap(run.model)
         except KeyboardInterrupt:
             run.record(run.model, "interrupted")  # what was being fitted has its best parameters so far

@@ -7,7 +7,7 @@ from gp_ensembles.distributions import LatentMixture, Recalibrated
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming.forecasting.forecast import Forecast
-from gp_ensembles.streaming.forecasting.paths import RowsToCome, sample_paths
+from gp_ensembles.streaming.forecasting.paths import FutureRows, sample_paths
 from gp_ensembles.streaming.forecasting.recalibrating import recalibrated_paths
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.streaming.scales import Standardizer
@@ -60,7 +60,7 @@ def check_forecast(target: Target, num_steps: int, num_rows: int, num_paths: int
 @torch.no_grad()
 def forecast_rows(
     online: OnlineEnsemble,
-    to_come: RowsToCome,
+    to_come: FutureRows,
     scales: Standardizer,
     first: StreamDistribution,
     num_paths: int,

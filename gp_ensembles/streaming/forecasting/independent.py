@@ -15,11 +15,11 @@ from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
 class IndependentSimulator(Simulator):
     """Paths of any expert object from its one-step predictions, the state as it is now.
 
-    Trees and models from outside say nothing of two rows together. What an expert is unsure of thus counts anew at each
+    Trees and external models say nothing of two rows together. What an expert is unsure of thus counts anew at each
     step. One that says nothing of a row predicts as at the last row of which it said something.
 
     Args:
-        lanes: Places of the paths, shape (L,).
+        batches: Places of the paths, shape (L,).
         expert: The expert object.
         state: Its state.
         members: Which of its experts each path has, shape (L,).
@@ -27,21 +27,21 @@ class IndependentSimulator(Simulator):
     """
 
     def __init__(
-        self, lanes: Tensor, expert: BoundExpert, state: FilterState, members: Tensor, features: BoundFeatures
+        self, batches: Tensor, expert: BoundExpert, state: FilterState, members: Tensor, features: BoundFeatures
     ) -> None:
-        super().__init__(lanes, sees_targets=True)
+        super().__init__(batches, sees_targets=True)
         self._expert, self._state, self._members, self._features = expert, state, members, features
         self._last: Ahead | None = None
 
     def predict(self, step: int, X: Tensor | None) -> Ahead:
         """See :meth:`Simulator.predict`."""
         assert X is not None
-        said = self._expert.predict(self._state, self._features(X))
+        predicted = self._expert.predict(self._state, self._features(X))
         place = self._members, torch.arange(X.shape[0], device=X.device)
-        mean, variance = (part.double().reshape(-1, X.shape[0])[place] for part in (said.mean, said.variance))
+        mean, variance = (part.double().reshape(-1, X.shape[0])[place] for part in (predicted.mean, predicted.variance))
         df = None
-        if isinstance(said, StudentTPredictions):
-            df = said.degrees_of_freedom.double().reshape(-1, X.shape[0])[place]
+        if isinstance(predicted, StudentTPredictions):
+            df = predicted.degrees_of_freedom.double().reshape(-1, X.shape[0])[place]
         if self._last is not None:
             silent = torch.isnan(mean)
             mean = torch.where(silent, self._last.mean, mean)

@@ -95,7 +95,7 @@ class LinearSimulator(Simulator):
     """Paths of linear experts on features that see past targets.
 
     Args:
-        lanes: Places of the paths, those of one expert side by side, shape (L,).
+        batches: Places of the paths, those of one expert side by side, shape (L,).
         models: The experts that have paths.
         counts: How many paths each of them has; their sum is L.
         features: Rows (L, D + P) to the features of each path's own expert, (L, F), double precision.
@@ -105,20 +105,20 @@ class LinearSimulator(Simulator):
 
     def __init__(
         self,
-        lanes: Tensor,
+        batches: Tensor,
         models: list[LinearModel],
         counts: list[int],
         features: Callable[[Tensor], Tensor],
         num_steps: int,
         remember: Callable[[Tensor], None] | None = None,
     ) -> None:
-        super().__init__(lanes, sees_targets=True)
+        super().__init__(batches, sees_targets=True)
         self._remember = remember
         self._models, self._counts, self._features = models, counts, features
         first = models[0].moments
         self._noise = torch.cat([m.noise.expand(n) for m, n in zip(models, counts, strict=True)])
-        self._gains = first.new_empty(lanes.shape[0], num_steps, first.shape[0])
-        self._standard = first.new_empty(lanes.shape[0], num_steps)
+        self._gains = first.new_empty(batches.shape[0], num_steps, first.shape[0])
+        self._standard = first.new_empty(batches.shape[0], num_steps)
         self._deviation = self._noise
         self._rows = self._each([m.row_scale for m in models])
         self._targets = self._each([m.target_scale for m in models])

@@ -15,7 +15,7 @@ from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
 from gp_ensembles.streaming.forecasting.simulators import make_simulators
 
 
-class RowsToCome(NamedTuple):
+class FutureRows(NamedTuple):
     """Rows to come as an ensemble takes them.
 
     Attributes:
@@ -31,7 +31,7 @@ class RowsToCome(NamedTuple):
 @torch.no_grad()
 def sample_paths(
     online: OnlineEnsemble,
-    to_come: RowsToCome,
+    to_come: FutureRows,
     log_weights: Tensor,
     num_paths: int,
     *,
@@ -77,7 +77,7 @@ def sample_paths(
         if extra is not None:  # a target with more noise teaches less
             errors = errors * (known.variance / ahead.variance)
         for one in simulators:
-            one.learn(step, y[one.lanes], errors[one.lanes])
+            one.learn(step, y[one.batches], errors[one.batches])
     order = permutation(num_paths, generator).to(paths.device)
     return paths.mT[order]
 
@@ -95,9 +95,9 @@ def _together(simulators: Sequence[Simulator], step: int, rows: PathRows) -> Ahe
     mean, variance = rows.new_column(), rows.new_column()
     df: Tensor | None = None
     for one in simulators:
-        part = one.predict(step, rows.at(step, one.lanes) if one.sees_targets else None)
-        mean[one.lanes], variance[one.lanes] = part.mean, part.variance
+        part = one.predict(step, rows.at(step, one.batches) if one.sees_targets else None)
+        mean[one.batches], variance[one.batches] = part.mean, part.variance
         if part.degrees_of_freedom is not None:
             df = torch.full_like(mean, torch.inf) if df is None else df
-            df[one.lanes] = part.degrees_of_freedom
+            df[one.batches] = part.degrees_of_freedom
     return Ahead(mean, variance, df)

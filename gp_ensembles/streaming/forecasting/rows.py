@@ -34,14 +34,14 @@ class PathRows:
         """Room for a number of each path."""
         return self._inputs.new_empty(self._num_paths, dtype=torch.float64)
 
-    def at(self, step: int, lanes: Tensor) -> Tensor:
+    def at(self, step: int, batches: Tensor) -> Tensor:
         """Rows of some paths at a step, shape (L, D + P)."""
         if self._latest is None or self._latest[0] != step:
             rows = self._inputs[step].expand(self._num_paths, -1)
             if self._known is not None:
                 rows = torch.cat([rows, self._known[self._lagged + step].mT], dim=-1)
             self._latest = step, rows
-        return self._latest[1][lanes]
+        return self._latest[1][batches]
 
     def learn(self, step: int, y: Tensor) -> None:
         """Targets (S,) of a step."""

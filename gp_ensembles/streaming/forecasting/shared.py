@@ -21,14 +21,14 @@ class SharedSimulator(Simulator):
     r"""Paths by factors of joint covariances.
 
     Args:
-        lanes: Places of the paths, shape (L,).
+        batches: Places of the paths, shape (L,).
         mean: Mean of the targets before any is drawn, shape (L, H).
         factor: Lower Cholesky factor of their covariance, shape (L, H, H).
         target_scale: That of a :class:`~gp_ensembles.filters.schedule.Schedule`, shape (L, H); ``None`` for one.
     """
 
-    def __init__(self, lanes: Tensor, mean: Tensor, factor: Tensor, target_scale: Tensor | None = None) -> None:
-        super().__init__(lanes, sees_targets=False)
+    def __init__(self, batches: Tensor, mean: Tensor, factor: Tensor, target_scale: Tensor | None = None) -> None:
+        super().__init__(batches, sees_targets=False)
         self._mean = mean.mT.clone()  # (H, L): a step is a row
         self._factor = factor.permute(1, 2, 0).contiguous()
         self._scale = None if target_scale is None else target_scale.mT

@@ -24,12 +24,12 @@ class Simulator(ABC):
     """Some experts along L sample paths: predict a target, learn the one that was drawn, and so on for H steps.
 
     Args:
-        lanes: Places of the L paths among all S, integers, shape (L,).
+        batches: Places of the L paths among all S, integers, shape (L,).
         sees_targets: Whether what it predicts depends on the past targets of a path by more than their errors.
     """
 
-    def __init__(self, lanes: Tensor, sees_targets: bool) -> None:
-        self.lanes = lanes
+    def __init__(self, batches: Tensor, sees_targets: bool) -> None:
+        self.batches = batches
         self.sees_targets = sees_targets
 
     @abstractmethod

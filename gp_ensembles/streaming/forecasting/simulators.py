@@ -46,28 +46,28 @@ class _Part(NamedTuple):
     state: FilterState
     features: BoundFeatures
     members: list[int]  # of the flattened batch
-    lanes: list[Tensor]  # paths of each of them
+    batches: list[Tensor]  # paths of each of them
     sees_targets: bool
 
     @property
-    def all_lanes(self) -> Tensor:
-        return torch.cat(self.lanes)
+    def all_batches(self) -> Tensor:
+        return torch.cat(self.batches)
 
     @property
     def counts(self) -> list[int]:
-        return [lane.shape[0] for lane in self.lanes]
+        return [lane.shape[0] for lane in self.batches]
 
     @property
     def all_members(self) -> Tensor:
         """Which expert of the object each path has, shape (L,)."""
-        device = self.lanes[0].device
+        device = self.batches[0].device
         return _whole(self.members, device).repeat_interleave(_whole(self.counts, device))
 
 
 class _Law(NamedTuple):
     """Paths (L,) of one expert that have the same rows: means (H,), factor (H, H) and target scale (H,)."""
 
-    lanes: Tensor
+    batches: Tensor
     mean: Tensor
     factor: Tensor
     target_scale: Tensor | None = None
@@ -100,22 +100,22 @@ def make_simulators(ensemble: Ensemble, state: EnsembleState, inputs: Tensor, ex
             means, found = _window(part, part.expert, along)
             if part.sees_targets:
                 factor = torch.cat([law[1].expand(n, -1, -1) for law, n in zip(found, part.counts, strict=True)])
-                simulators.append(WindowSimulator(part.all_lanes, means, part.all_members, factor))
+                simulators.append(WindowSimulator(part.all_batches, means, part.all_members, factor))
             else:
-                laws += [_Law(lanes, *law) for lanes, law in zip(part.lanes, found, strict=True)]
+                laws += [_Law(batches, *law) for batches, law in zip(part.batches, found, strict=True)]
         elif isinstance(part.expert, BoundRefitted):
             assert models is not None
             simulators.append(_with_own_lags(part, part.expert, models, num_steps))
         elif models is None:
-            own = part.all_lanes, part.expert, part.state, part.all_members, part.features
+            own = part.all_batches, part.expert, part.state, part.all_members, part.features
             simulators.append(IndependentSimulator(*own))
         elif part.sees_targets:
             linear.setdefault(id(part.expert.features), []).append((part, models))
         else:
             Phi = _design(part, rows)
-            for member, lanes in zip(part.members, part.lanes, strict=True):
+            for member, batches in zip(part.members, part.batches, strict=True):
                 model = models[member]
-                laws.append(_Law(lanes, *joint_law(model, Phi[member]), model.target_scale))
+                laws.append(_Law(batches, *joint_law(model, Phi[member]), model.target_scale))
     if laws:
         simulators.append(_shared(laws))
     simulators += [_dependent(parts, num_steps) for parts in linear.values()]
@@ -133,10 +133,10 @@ def _parts(ensemble: Ensemble, state: EnsembleState, experts: Tensor, num_shared
         start += expert.num_experts
         if not members:
             continue
-        lanes = [places[ends[m] : ends[m + 1]] for m in members]
+        batches = [places[ends[m] : ends[m + 1]] for m in members]
         own = list(bound.columns) if isinstance(bound, BoundExternal) else []
         features = _of_columns(bound.features, own, forecasts)
-        parts.append(_Part(bound, one, features, members, lanes, not own and _sees(expert.features, num_shared)))
+        parts.append(_Part(bound, one, features, members, batches, not own and _sees(expert.features, num_shared)))
     return parts
 
 
@@ -172,9 +172,9 @@ def _linear(part: _Part, num_steps: int) -> list[LinearModel] | None:
 def _with_own_lags(part: _Part, expert: BoundRefitted, models: list[LinearModel], num_steps: int) -> Simulator:
     """A refitted expert, which remembers targets itself."""
     assert isinstance(part.state, RefittedState)
-    own = OwnLags(expert, part.state, part.features, part.all_lanes.shape[0])
+    own = OwnLags(expert, part.state, part.features, part.all_batches.shape[0])
     chosen = [models[member] for member in part.members]
-    return LinearSimulator(part.all_lanes, chosen, part.counts, own, num_steps, own.remember)
+    return LinearSimulator(part.all_batches, chosen, part.counts, own, num_steps, own.remember)
 
 
 def _with_slope(part: _Part, expert: BoundStructural, num_steps: int) -> list[_Law]:
@@ -182,7 +182,9 @@ def _with_slope(part: _Part, expert: BoundStructural, num_steps: int) -> list[_L
     assert isinstance(part.state, StructuralState)
     mean, covariance = expert.ahead(part.state, num_steps)
     mean, factor = mean.reshape(-1, num_steps), cholesky(covariance, _WHAT).reshape(-1, num_steps, num_steps)
-    return [_Law(lanes, mean[member], factor[member]) for member, lanes in zip(part.members, part.lanes, strict=True)]
+    return [
+        _Law(batches, mean[member], factor[member]) for member, batches in zip(part.members, part.batches, strict=True)
+    ]
 
 
 def _moments(state: GaussianState | SquareRootState) -> Tensor:
@@ -203,32 +205,32 @@ def _design(part: _Part, rows: Tensor) -> Tensor:
 
 def _shared(laws: list[_Law]) -> Simulator:
     """All experts that have the same rows on all paths together."""
-    lanes = torch.cat([one.lanes for one in laws])
-    counts = _whole([one.lanes.shape[0] for one in laws], lanes.device)
-    law = torch.arange(len(laws), device=lanes.device).repeat_interleave(counts)
+    batches = torch.cat([one.batches for one in laws])
+    counts = _whole([one.batches.shape[0] for one in laws], batches.device)
+    law = torch.arange(len(laws), device=batches.device).repeat_interleave(counts)
     mean, factor = torch.stack([one.mean for one in laws]), torch.stack([one.factor for one in laws])
     scale = None
     if any(one.target_scale is not None for one in laws):
         ones = torch.ones_like(mean[0])
         scale = torch.stack([ones if one.target_scale is None else one.target_scale for one in laws])[law]
-    return SharedSimulator(lanes, mean[law], factor[law], scale)
+    return SharedSimulator(batches, mean[law], factor[law], scale)
 
 
 def _dependent(parts: list[tuple[_Part, list[LinearModel]]], num_steps: int) -> Simulator:
     """Experts on one feature map that sees past targets: static ones and their twins."""
     first = parts[0][0]
-    lanes = torch.cat([part.all_lanes for part, _ in parts])
+    batches = torch.cat([part.all_batches for part, _ in parts])
     members = torch.cat([part.all_members for part, _ in parts])
     models = [models[member] for part, models in parts for member in part.members]
     counts = [count for part, _ in parts for count in part.counts]
-    places = torch.arange(lanes.shape[0], device=lanes.device)
+    places = torch.arange(batches.shape[0], device=batches.device)
     own: Callable[[Tensor], Tensor] = first.features
 
     def features(X: Tensor) -> Tensor:
         Phi = own(X).double()
         return Phi.reshape(-1, *Phi.shape[-2:])[members, places]
 
-    return LinearSimulator(lanes, models, counts, features, num_steps)
+    return LinearSimulator(batches, models, counts, features, num_steps)
 
 
 def _window(part: _Part, expert: BoundWindow, along: AlongMeans) -> tuple[WindowMeans, list[tuple[Tensor, Tensor]]]:

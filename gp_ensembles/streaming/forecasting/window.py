@@ -60,16 +60,16 @@ class WindowSimulator(Simulator):
     """Paths of windows that see past targets.
 
     Args:
-        lanes: Places of the paths, shape (L,).
+        batches: Places of the paths, shape (L,).
         means: Means of the object.
         members: Which of its experts each path has, shape (L,).
         factor: Factor of the covariance along the path of means, shape (L, H, H).
     """
 
-    def __init__(self, lanes: Tensor, means: WindowMeans, members: Tensor, factor: Tensor) -> None:
-        super().__init__(lanes, sees_targets=True)
+    def __init__(self, batches: Tensor, means: WindowMeans, members: Tensor, factor: Tensor) -> None:
+        super().__init__(batches, sees_targets=True)
         self._means, self._members = means, members
-        self._moved = SharedSimulator(lanes, factor.new_zeros(factor.shape[:2]), factor)
+        self._moved = SharedSimulator(batches, factor.new_zeros(factor.shape[:2]), factor)
 
     def predict(self, step: int, X: Tensor | None) -> Ahead:
         """See :meth:`Simulator.predict`."""

@@ -65,10 +65,10 @@ def test_answers_are_those_of_the_model(tmp_path):
     assert "warm_up" not in answers[30]
     log_prob = []
     for answer, row, target in zip(answers[30:], X[30:], y[30:], strict=True):
-        said = model.predict(row.unsqueeze(0))
-        assert answer["mean"] == pytest.approx(float(said.mean), rel=1e-12)
-        assert answer["q05"] == pytest.approx(float(said.quantile(model.interval_levels()[0])), rel=1e-9)
-        log_prob.append(float(said.log_prob(target.reshape(1))))
+        predicted = model.predict(row.unsqueeze(0))
+        assert answer["mean"] == pytest.approx(float(predicted.mean), rel=1e-12)
+        assert answer["q05"] == pytest.approx(float(predicted.quantile(model.interval_levels()[0])), rel=1e-9)
+        log_prob.append(float(predicted.log_prob(target.reshape(1))))
         model.observe(row.unsqueeze(0), target.reshape(1))
     assert (summary["rows"], summary["rows_scored"], summary["rows_waiting"]) == (80, 50, 0)
     assert summary["log_score"] == pytest.approx(sum(log_prob) / 50, rel=1e-9)
@@ -94,11 +94,11 @@ def test_bad_lines_are_counted_told_and_change_nothing(tmp_path, capsys):
     assert second == []
     assert [*first, *third] == plain
     assert summary["lines_malformed"] == 8
-    said = capsys.readouterr().err
-    assert "line 1: not JSON: Expecting value at character 1" in said
-    assert "line 2: not a JSON object" in said
-    assert "line 4: no row 'r99' waits for a target" in said
-    assert said.count("further ones are only counted") == 1
+    predicted = capsys.readouterr().err
+    assert "line 1: not JSON: Expecting value at character 1" in predicted
+    assert "line 2: not a JSON object" in predicted
+    assert "line 4: no row 'r99' waits for a target" in predicted
+    assert predicted.count("further ones are only counted") == 1
 
 
 def test_a_row_whose_target_is_no_good_is_answered_and_may_still_get_one(tmp_path):
@@ -296,8 +296,8 @@ def test_a_warm_up_that_tells_nothing_goes_on_until_it_does(tmp_path, capsys):
     session = LineSession(CONFIG, "load")
     answers, summary = run(session, found, tmp_path)
     assert len(answers) == 100
-    said = capsys.readouterr().err
-    assert said.count("the warm-up goes on: the target is constant (7)") == 1  # tried again thirty targets later
+    predicted = capsys.readouterr().err
+    assert predicted.count("the warm-up goes on: the target is constant (7)") == 1  # tried again thirty targets later
     assert (summary["lines_malformed"], summary["problem"]) == (0, None)
     assert session.model is not None
     assert session.model.num_rows == 100
@@ -365,7 +365,7 @@ def test_the_command_reads_a_pipe_and_a_csv_file(tmp_path, monkeypatch, capsys):
     assert means[0] == means[1]
     checkpoint = str(tmp_path / "csv" / "checkpoint.pt")
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"wind": 1.0, "site": "b"}\n'))
-    out = ["--out", str(tmp_path / "more")]
+    out = ["--out", str(tmp_path / "add_experts")]
     assert main(["resume", "-", "--format", "jsonl", "--checkpoint", checkpoint, *out]) == 0
     assert json.loads(capsys.readouterr().out)["mean"] == pytest.approx(8, abs=0.5)
     for wrong, words in [

@@ -52,8 +52,8 @@ def test_predictions_come_back_from_the_broker(tmp_path):
     stream = f"{stream} --out {tmp_path / 'run'}"
     pipe = f"mosquitto_sub {where} -t plant/rows | {stream} | mosquitto_pub {where} -t plant/said -l"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
-    said = tmp_path / "said.jsonl"
-    with said.open("w") as kept:
+    predicted = tmp_path / "said.jsonl"
+    with predicted.open("w") as kept:
         running = [subprocess.Popen([shutil.which("mosquitto", path=path), "-p", str(port)], **quiet)]
         try:
             wait_for(lambda: answers_to(port))
@@ -74,7 +74,7 @@ def test_predictions_come_back_from_the_broker(tmp_path):
             wait_for(listening, 120)
             time.sleep(1.0)
             subprocess.run(publish, input="\n".join(rows) + "\n", text=True, env=environment, check=True)
-            wait_for(lambda: len(said.read_text().splitlines()) >= 60, 120)
+            wait_for(lambda: len(predicted.read_text().splitlines()) >= 60, 120)
         finally:
             for process in reversed(running):
                 if process.poll() is None:
@@ -83,7 +83,7 @@ def test_predictions_come_back_from_the_broker(tmp_path):
                     else:
                         process.terminate()
                 process.wait(30)
-    answers = [json.loads(line) for line in said.read_text().splitlines()]
+    answers = [json.loads(line) for line in predicted.read_text().splitlines()]
     assert [answer["id"] for answer in answers] == list(range(60))
     for answer, w in zip(answers[31:], wind[31:], strict=True):
         assert answer["mean"] == pytest.approx(3 * w + 1, abs=0.2)

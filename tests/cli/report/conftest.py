@@ -46,7 +46,7 @@ def make_summary(**more: object) -> dict[str, object]:
     entry = {"coverage": 0.904, "bound": 0.01, "windows": 7.0, "windows_kept": 6.0, "mean_width": 3.29, "infinite": 0.0}
     return {
         "model": "model", "data": "wave", "target": "load", "features": ["a", "b"], "warmup": 100, "rows": 4000,
-        "rows_this_run": 4000, "rows_scored": 3920, "num_experts": 4, "guests": {}, **scores,
+        "rows_this_run": 4000, "rows_scored": 3920, "num_experts": 4, "external_models": {}, **scores,
         "intervals": {"0.9": entry}, "baselines": {"previous value": worse, "mean": {**worse, "nmse": None}},
         "microseconds_per_row": 120.5, "fit_seconds": 1.5, "stream_seconds": 0.5, "device": "cpu", "num_threads": 1,
         "dtype": "float64", "seed": 0, "block_size": 32, "config": {"ensemble": {"like": "auto"}, "warmup": 100},

@@ -77,9 +77,16 @@ def figures_of(text):
 
 
 def test_numbers_are_those_of_the_summary(run, history):
-    guest = {"num_answered": 3900, "num_absent": 100, "num_targets": 3800, "log_score": -1.7, "regret": -1064.0}
-    guest |= {"ensemble_log_score": -1.42, "bound": 9.5, "weight": 0.25, "mean_weight": 0.31, "reason": "", "mend": ""}
-    summary = run.summary(guests={"trees/0": guest})
+    adapter = {"num_answered": 3900, "num_absent": 100, "num_targets": 3800, "log_score": -1.7, "regret": -1064.0}
+    adapter |= {
+        "ensemble_log_score": -1.42,
+        "bound": 9.5,
+        "weight": 0.25,
+        "mean_weight": 0.31,
+        "reason": "",
+        "mend": "",
+    }
+    summary = run.summary(external_models={"trees/0": adapter})
     text = report_html(summary, history)
     tables = checked(text).tables
     scores = tables["Scores of 3920 targets; ★ marks the best"]
@@ -224,11 +231,11 @@ def test_columns_are_shown_as_the_summary_has_them(run, history):
 
 
 def test_inputs_that_were_imputed_or_constant_are_told(run, history):
-    calm = {"num_imputed": 0, "persistence": 1.0, "slept": False, "woke": 0, "has_indicator": False}
+    calm = {"num_imputed": 0, "persistence": 1.0, "slept": False, "activated_at": 0, "has_indicator": False}
     inputs = [
         {**calm, "name": "calm"},
         {**calm, "name": "holes", "num_imputed": 1234, "persistence": 0.875, "has_indicator": True},
-        {**calm, "name": "later", "slept": True, "woke": 1808},
+        {**calm, "name": "later", "slept": True, "activated_at": 1808},
         {**calm, "name": "constant", "slept": True},
     ]
     tables = checked(report_html(run.summary(inputs=inputs), history)).tables

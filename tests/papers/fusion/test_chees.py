@@ -283,10 +283,10 @@ def test_all_chains_divergent_gives_a_usable_result_and_a_warning(num_warmup):
 
     with pytest.warns(UserWarning, match="did not move|diverged") as caught:
         draws = sample_hmc(nowhere_else, start, HMCSettings(10, num_warmup), generator=seeded(20))
-    said = " ".join(str(one.message) for one in caught)
-    assert "chains [0, 1, 2, 3] did not move" in said
+    predicted = " ".join(str(one.message) for one in caught)
+    assert "chains [0, 1, 2, 3] did not move" in predicted
     # A warm-up shrinks the step until positions do not change in their last digit.
-    assert num_warmup or "100% of the transitions, in 4 of 4 chains, diverged" in said
+    assert num_warmup or "100% of the transitions, in 4 of 4 chains, diverged" in predicted
     assert num_warmup or draws.divergent.all()
     assert (draws.theta == start.unsqueeze(1)).all()
     assert draws.energy_bfmi().shape == (4,)

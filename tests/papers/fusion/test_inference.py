@@ -26,7 +26,7 @@ from gp_ensembles.papers.fusion.laplace import (
 from gp_ensembles.papers.fusion.leapfrog import leapfrog
 from gp_ensembles.papers.fusion.mcmc import HMC, NUTS, EqualChains, StackedChains, combine_chains
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
-from gp_ensembles.papers.fusion.modes import MAP, climb, find_modes
+from gp_ensembles.papers.fusion.modes import MAP, find_modes, gradient_ascent
 from tests.papers.fusion.standard_errors import mcse_mean
 
 SHORT = HMCSettings(num_draws=150, num_warmup=150)
@@ -167,7 +167,7 @@ def test_ascent_of_a_quadratic():
     scale = torch.logspace(0, 4, 12, dtype=torch.float64)
     center = torch.randn(12, dtype=torch.float64, generator=seeded())
     start = torch.randn(5, 12, dtype=torch.float64, generator=seeded(1)) * torch.logspace(-3, 3, 5).double()[:, None]
-    found = climb(
+    found = gradient_ascent(
         lambda theta: -0.5 * (scale * (theta - center).square()).sum(-1),
         start,
         gradient_tolerance=1e-9,
@@ -177,7 +177,7 @@ def test_ascent_of_a_quadratic():
 
 
 def test_ascent_avoids_what_is_not_finite():
-    found = climb(
+    found = gradient_ascent(
         lambda theta: (theta.log() - theta).sum(-1), torch.tensor([[1e-3], [0.5], [40.0]], dtype=torch.float64)
     )
     assert found.converged.all()
@@ -187,8 +187,8 @@ def test_ascent_avoids_what_is_not_finite():
 def test_ascents_do_not_see_each_other():
     model = small("mogpe")
     start = model.draw_prior(4, generator=seeded())
-    together = climb(model.log_joint, start, max_iterations=20)
-    alone = climb(model.log_joint, start[2:3], max_iterations=20)
+    together = gradient_ascent(model.log_joint, start, max_iterations=20)
+    alone = gradient_ascent(model.log_joint, start[2:3], max_iterations=20)
     torch.testing.assert_close(together.points.theta[2:3], alone.points.theta, rtol=1e-6, atol=1e-6)
 
 
@@ -351,10 +351,10 @@ def test_more_equals_one_run():
     """Draws in two goes are those of one run, bit for bit."""
     model = small("het")
     short = HMC(4, HMCSettings(num_draws=20, num_warmup=30))
-    begun = quiet(short, model)
+    prepared = quiet(short, model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        joined = short.sample_more(model, begun, 15)
+        joined = short.sample_more(model, prepared, 15)
     whole = quiet(HMC(4, HMCSettings(num_draws=35, num_warmup=30)), model)
     assert torch.equal(joined.chains.theta, whole.chains.theta)
     torch.testing.assert_close(joined.report.diagnostics.weights, whole.report.diagnostics.weights)

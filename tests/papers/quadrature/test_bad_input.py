@@ -17,7 +17,7 @@ from gp_ensembles.papers.quadrature import (
 )
 from gp_ensembles.papers.quadrature.default_priors import default_prior
 from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
-from gp_ensembles.papers.quadrature.likelihoods import check_memory
+from gp_ensembles.papers.quadrature.likelihoods import check_matrix_memory
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
@@ -56,29 +56,29 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
     with pytest.raises(
         MemoryError, match=r"a likelihood of 100000 rows takes about 894.1 GiB and 14.9 GiB are available"
     ) as told:
-        check_memory(X, available=16 * 10**9)
+        check_matrix_memory(X, available=16 * 10**9)
     most = int(str(told.value).split("use at most ")[1].split()[0])
-    assert check_memory(X[:most], available=16 * 10**9) <= 0.8 * 16 * 10**9
+    assert check_matrix_memory(X[:most], available=16 * 10**9) <= 0.8 * 16 * 10**9
     with pytest.raises(MemoryError):
-        check_memory(X[: most + 2], available=16 * 10**9)
+        check_matrix_memory(X[: most + 2], available=16 * 10**9)
     step = int(str(told.value).split("every ")[1].removesuffix("th"))
-    check_memory(X[::step], available=16 * 10**9)  # what it advises is enough
+    check_matrix_memory(X[::step], available=16 * 10**9)  # what it advises is enough
 
 
 def test_memory_is_told_before_a_likelihood(monkeypatch):
     X, y = line()
-    monkeypatch.setattr(likelihoods, "check_memory", lambda X: check_memory(X, available=1000))
+    monkeypatch.setattr(likelihoods, "check_matrix_memory", lambda X: check_matrix_memory(X, available=1000))
     with pytest.raises(MemoryError, match=r"a likelihood of 10 rows takes about .* use at most"):
         RegressionProblem(X, y)
 
 
 def test_single_precision_takes_half_the_memory():
     X = torch.zeros(1000, 1, dtype=torch.float64)
-    assert 2 * check_memory(X.float(), available=10**9) == check_memory(X, available=10**9)
+    assert 2 * check_matrix_memory(X.float(), available=10**9) == check_matrix_memory(X, available=10**9)
 
 
 def test_a_problem_of_ordinary_size_asks_the_machine():
-    assert check_memory(line()[0]) == 12 * 100 * 8
+    assert check_matrix_memory(line()[0]) == 12 * 100 * 8
 
 
 @pytest.mark.parametrize(

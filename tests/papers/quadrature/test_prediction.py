@@ -395,15 +395,15 @@ def test_predictions_come_from_products_of_roots_where_those_are_sound(found):
 
 def test_predictions_fall_back_on_positive_weights(found, monkeypatch):
     X = points(6)
-    unsound = found_of()
+    invalid_rows = found_of()
 
     def lost(surrogate, nodes, distances):
         return 1e-6 * root_weights(surrogate, nodes, distances)
 
     monkeypatch.setattr("gp_ensembles.papers.quadrature.prediction.root_weights", lost)
-    predicted = unsound.predict(X)
+    predicted = invalid_rows.predict(X)
     assert not bool(predicted.from_roots.any())
-    expected = unsound.model(0.0).posterior(X.unsqueeze(-2), observation_noise=True)
+    expected = invalid_rows.model(0.0).posterior(X.unsqueeze(-2), observation_noise=True)
     torch.testing.assert_close(predicted.mean, expected.mean.flatten(), rtol=0, atol=1e-2)
     torch.testing.assert_close(predicted.variance, expected.variance.flatten(), rtol=2e-2, atol=1e-3)
     assert bool((predicted.mean_sd > 0).all())

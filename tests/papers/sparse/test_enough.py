@@ -17,14 +17,14 @@ from gpytorch.priors import NormalPrior
 from torch import Tensor
 
 from gp_ensembles.papers.sparse import (
-    EnoughKnots,
+    AdaptiveKnots,
     ExactGP,
     GreedyBlocks,
     SparseGP,
     fit_sparse,
     select_knots,
 )
-from gp_ensembles.papers.sparse import enough as enough_module
+from gp_ensembles.papers.sparse import adaptive as enough_module
 from gp_ensembles.papers.sparse import fitting as fitting_module
 from gp_ensembles.papers.sparse.fitting import Coordinates
 from gp_ensembles.papers.sparse.trend import LinearTrend
@@ -173,7 +173,7 @@ def test_it_is_no_worse_than_one_start_on_all_rows() -> None:
 
 def test_the_generator_decides() -> None:
     X, y = make_data(700)
-    one, other = (select_knots(X, y, strategy=EnoughKnots(fit_rows=400), generator=seeded()) for _ in range(2))
+    one, other = (select_knots(X, y, strategy=AdaptiveKnots(fit_rows=400), generator=seeded()) for _ in range(2))
     assert one.history[-1]._replace(seconds=0.0) == other.history[-1]._replace(seconds=0.0)
 
 
@@ -214,7 +214,7 @@ def test_single_precision() -> None:
     assert found.model.likelihood.noise.item() == pytest.approx(0.01, rel=0.5)
 
 
-MANY = EnoughKnots(max_knots=400, exact_rows=100, fit_rows=200, gap_tolerance=5.0)
+MANY = AdaptiveKnots(max_knots=400, exact_rows=100, fit_rows=200, gap_tolerance=5.0)
 
 
 def test_many_rows_have_knots_until_the_bounds_meet() -> None:
@@ -230,7 +230,7 @@ def test_many_rows_have_knots_until_the_bounds_meet() -> None:
 
 def test_the_result_says_how_far_the_bounds_are() -> None:
     X, y = make_data(900)
-    few = EnoughKnots(max_knots=12, exact_rows=100, fit_rows=200)
+    few = AdaptiveKnots(max_knots=12, exact_rows=100, fit_rows=200)
     with pytest.warns(UserWarning, match=r"with 12 knots the bounds .* nats apart, .* a row: more knots may predict"):
         found = select_knots(X, y, strategy=few, generator=seeded())
     assert found.stop_reason.startswith("there are 12 knots, the most allowed; the bounds are ")
@@ -247,7 +247,7 @@ def test_rows_that_explain_everything_end_the_growth() -> None:
     kernel = ScaleKernel(RBFKernel(), outputscale_constraint=None).double()
     kernel.base_kernel.lengthscale = 50.0
     kernel.requires_grad_(False)
-    strategy = EnoughKnots(exact_rows=0, fit_rows=200, gap_tolerance=-1.0)
+    strategy = AdaptiveKnots(exact_rows=0, fit_rows=200, gap_tolerance=-1.0)
     found = select_knots(X, y, kernel, strategy=strategy, generator=seeded())
     assert "rows explain the whole prior" in found.stop_reason
     assert len(found.knots) < 100
@@ -256,14 +256,14 @@ def test_rows_that_explain_everything_end_the_growth() -> None:
 @pytest.mark.parametrize("exact_rows", [0, 10_000])
 def test_a_budget_that_ends_leaves_a_model(exact_rows: int) -> None:
     X, y = make_data(600)
-    begin = time.perf_counter()
-    strategy = EnoughKnots(exact_rows=exact_rows, max_seconds=1e-3)
+    prepare = time.perf_counter()
+    strategy = AdaptiveKnots(exact_rows=exact_rows, max_seconds=1e-3)
     with pytest.warns(UserWarning, match="with 100 knots the bounds") if not exact_rows else nullcontext():
         found = select_knots(X, y, strategy=strategy, generator=seeded())
     assert "the budget of 0.001 s" in found.stop_reason
     assert len(found.history) == 1
     assert bool(found.model.posterior(X[:3]).mean.isfinite().all())
-    assert time.perf_counter() - begin < 60.0
+    assert time.perf_counter() - prepare < 60.0
 
 
 @pytest.mark.parametrize("call", [1, 4, 5])
@@ -287,10 +287,10 @@ def test_an_interruption_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch, 
 def test_impossible_settings_are_refused() -> None:
     for settings in ({"max_knots": 0}, {"fit_rows": 0}):
         with pytest.raises(ValueError, match="at least 1"):
-            EnoughKnots(**settings)
+            AdaptiveKnots(**settings)
     for settings in ({"exact_rows": -1}, {"gap_tolerance": math.nan}, {"max_seconds": 0.0}, {"max_seconds": math.nan}):
         with pytest.raises(ValueError, match=r"exact_rows must be at least 0, .* and max_seconds above 0"):
-            EnoughKnots(**settings)
+            AdaptiveKnots(**settings)
 
 
 @pytest.mark.parametrize("kind", [ExactGP, SparseGP])

@@ -26,30 +26,32 @@ def model() -> OnlineModel:
 def test_scores_by_hand() -> None:
     quantiles = torch.tensor([[[1.0, 2.0, 4.0]], [[0.0, 0.0, 0.0]], [[0.0, 1.0, 2.0]]], dtype=torch.float64)
     targets = torch.tensor([[3.0], [1.0], [torch.nan]], dtype=torch.float64)
-    said = Backtest(torch.tensor([1, 2, 3]), (0.25, 0.5, 0.75), quantiles, targets)
+    predicted = Backtest(torch.tensor([1, 2, 3]), (0.25, 0.5, 0.75), quantiles, targets)
     by_hand = [[0.25 * 2 + 0.25 * 1], [0.5 * 1 + 0.5 * 1], [0.25 * 1 + 0.75 * 1]]  # of the two targets that are there
-    torch.testing.assert_close(said.pinball, torch.tensor(by_hand, dtype=torch.float64) / 2)
-    torch.testing.assert_close(said.crps, 0.5 * said.pinball.sum(0))  # twice a quarter of a unit for each level
-    assert said.coverage(0.5).tolist() == [0.5]
-    assert said.crps_by_origin.isnan().tolist() == [[False], [False], [True]]
+    torch.testing.assert_close(predicted.pinball, torch.tensor(by_hand, dtype=torch.float64) / 2)
+    torch.testing.assert_close(
+        predicted.crps, 0.5 * predicted.pinball.sum(0)
+    )  # twice a quarter of a unit for each level
+    assert predicted.coverage(0.5).tolist() == [0.5]
+    assert predicted.crps_by_origin.isnan().tolist() == [[False], [False], [True]]
     with pytest.raises(ValueError, match=r"intervals of coverage 0\.9 end at levels"):
-        said.coverage(0.9)
+        predicted.coverage(0.9)
 
 
 def test_crps_is_that_of_a_normal_distribution() -> None:
     # Gneiting and Raftery (2007): at the mean of N(0, 1) it is 2 phi(0) - 1 / sqrt(pi) = (sqrt(2) - 1) / sqrt(pi).
     quantiles = torch.special.ndtri(torch.tensor(LEVELS, dtype=torch.float64)).reshape(1, 1, -1)
-    said = Backtest(torch.tensor([1]), LEVELS, quantiles, torch.zeros(1, 1, dtype=torch.float64))
-    assert float(said.crps) == pytest.approx((2**0.5 - 1) / torch.pi**0.5, rel=0.02)
+    predicted = Backtest(torch.tensor([1]), LEVELS, quantiles, torch.zeros(1, 1, dtype=torch.float64))
+    assert float(predicted.crps) == pytest.approx((2**0.5 - 1) / torch.pi**0.5, rel=0.02)
 
 
 def test_seasonal_naive_by_hand() -> None:
     y = torch.tensor([1.0, 5.0, 2.0, 7.0, 3.0, 8.0, 4.0, 9.0, 6.0], dtype=torch.float64)
-    said = seasonal_naive(y, horizon=3, season=2, origins=[6])
-    middle = said.quantiles[0, :, LEVELS.index(0.5)]
+    predicted = seasonal_naive(y, horizon=3, season=2, origins=[6])
+    middle = predicted.quantiles[0, :, LEVELS.index(0.5)]
     # Two rows back the errors are 1, 2, 1, 1; four rows back 2 and 3.
     torch.testing.assert_close(middle, torch.tensor([3.0 + 1, 8.0 + 1, 3.0 + 2.5], dtype=torch.float64))
-    assert said.targets.tolist() == [[4.0, 9.0, 6.0]]
+    assert predicted.targets.tolist() == [[4.0, 9.0, 6.0]]
 
 
 def test_forecasts_know_nothing_of_what_comes() -> None:
@@ -69,9 +71,9 @@ def test_forecasts_know_nothing_of_what_comes() -> None:
 
 def test_origins_by_default_and_wrong_ones() -> None:
     X, y = table()
-    said = backtest(model(), X[:26], y[:26], 4)
-    assert said.origins.tolist() == [20, 21, 22]
-    assert torch.equal(said.targets[1], y[21:25])
+    predicted = backtest(model(), X[:26], y[:26], 4)
+    assert predicted.origins.tolist() == [20, 21, 22]
+    assert torch.equal(predicted.targets[1], y[21:25])
     with pytest.raises(ValueError, match="origins must lie between 20"):
         backtest(model(), X, y, 4, origins=[10, 30])
     with pytest.raises(ValueError, match="needs 20 rows for the warm-up and 4 behind"):

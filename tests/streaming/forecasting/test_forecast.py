@@ -39,17 +39,20 @@ def test_the_first_row_is_predict_to_the_bit_and_nothing_changes(spec: EnsembleS
     model, X = fitted(spec), series()[0]
     assert model.online is not None
     before = copy.deepcopy(model.content())
-    forecast, said = model.forecast(X[180:192], generator=torch.Generator().manual_seed(0)), model.predict(X[180:181])
-    assert torch.equal(forecast.mean[:1], said.mean)
-    assert torch.equal(forecast.variance[:1], said.variance)
+    forecast, predicted = (
+        model.forecast(X[180:192], generator=torch.Generator().manual_seed(0)),
+        model.predict(X[180:181]),
+    )
+    assert torch.equal(forecast.mean[:1], predicted.mean)
+    assert torch.equal(forecast.variance[:1], predicted.variance)
     for place, level in enumerate(LEVELS):
-        assert torch.equal(forecast.quantile(LEVELS)[place, :1], said.quantile(level))
+        assert torch.equal(forecast.quantile(LEVELS)[place, :1], predicted.quantile(level))
     after = model.content()
     assert _flat(before).keys() == _flat(after).keys()
     assert all(_equal(value, _flat(after)[name]) for name, value in _flat(before).items())
     # The paths' own margin is a sample of it: 500 of them, to four deviations of a sample mean.
-    error = forecast.paths[:, 0].mean() - said.mean
-    assert float(error.abs()) < 4 * float(said.stddev) / 500**0.5
+    error = forecast.paths[:, 0].mean() - predicted.mean
+    assert float(error.abs()) < 4 * float(predicted.stddev) / 500**0.5
 
 
 def test_a_season_with_a_trend_is_carried_on() -> None:

@@ -50,9 +50,9 @@ def along(online: OnlineEnsemble, inputs: Tensor, path: Tensor) -> tuple[Tensor,
     mean, variance = torch.full((H, num), torch.nan).double(), torch.full((H, num), torch.nan).double()
     for step in range(H):
         for one in simulators:
-            ahead = one.predict(step, rows.at(step, one.lanes) if one.sees_targets else None)
-            mean[step, one.lanes], variance[step, one.lanes] = ahead.mean, ahead.variance
-            one.learn(step, path[step].expand(len(one.lanes)), path[step] - ahead.mean)
+            ahead = one.predict(step, rows.at(step, one.batches) if one.sees_targets else None)
+            mean[step, one.batches], variance[step, one.batches] = ahead.mean, ahead.variance
+            one.learn(step, path[step].expand(len(one.batches)), path[step] - ahead.mean)
         rows.learn(step, path[step].expand(num))
     return mean, variance
 
@@ -109,7 +109,7 @@ def test_all_kinds_of_experts_on_past_targets() -> None:
         auto,
         bases=(HilbertBasis(starts=(0.7,)), FourierBasis(num_features=20)),
         lags=TargetLags(bases=(LinearBasis(), FourierBasis(num_features=20))),
-        further=(
+        extra_experts=(
             WideFeatures(num_features=40, lags=True),
             WindowGP(num_rows=300, name="inputs alone"),
             Refitted(num_features=20),
@@ -127,7 +127,9 @@ def test_all_kinds_of_experts_on_past_targets() -> None:
 def test_a_window_of_past_targets_is_exact_on_its_path_of_means() -> None:
     X, y = series()
     settings = replace(auto.fit_settings, method=None)
-    spec = replace(auto, bases=(LinearBasis(),), further=(WindowGP(num_rows=300, lags=True),), fit_settings=settings)
+    spec = replace(
+        auto, bases=(LinearBasis(),), extra_experts=(WindowGP(num_rows=300, lags=True),), fit_settings=settings
+    )
     online = spec.fit(X[:120], y[:120] - y[:120].mean(), generator=torch.Generator().manual_seed(0))
     place = online.ensemble.expert_names.index("window/0")
     inputs, copies = X[120 : 120 + H], online.ensemble.layers.num_copies

@@ -37,7 +37,7 @@ class LinearObjects(NamedTuple):
     starts: Sequence[int]
 
 
-class _Lane(NamedTuple):
+class _RowBatch(NamedTuple):
     """Expert objects that share features, T of them with E experts each; see :func:`predict_row` for the shapes."""
 
     design: Numbers
@@ -69,13 +69,13 @@ class _Slope(NamedTuple):
 
 
 @final
-class RowLanes:
+class RowBatches:
     """Linear experts at one row.
 
     Args:
         objects: What is run together.
         bound: All bound experts of the ensemble.
-        states: Their states, changed in place by :meth:`learn`, and whole after :meth:`settle`.
+        states: Their states, changed in place by :meth:`learn`, and whole after :meth:`flush`.
 
     Attributes:
         experts: Places of the linear experts among all, in the order of :attr:`mean`.
@@ -91,7 +91,7 @@ class RowLanes:
     ) -> None:
         self._features = RowFeatures([one.features for one in objects])
         self._seasons: list[_Season] = []
-        self._lanes: list[_Lane] = []
+        self._batches: list[_RowBatch] = []
         sizes = [len(one.places) * len(design) for one, design in zip(objects, self._features.designs, strict=True)]
         self.mean, self.variance = np.empty(sum(sizes)), np.empty(sum(sizes))
         experts, at = [], 0
@@ -107,8 +107,8 @@ class RowLanes:
             end = at + shape[0] * shape[1]
             walk = [_walk(bound[place], (len(design), width)) for place in own]
             noise = [_noise(bound[place]) for place in own]
-            self._lanes.append(
-                _Lane(
+            self._batches.append(
+                _RowBatch(
                     design,
                     moments.numpy().reshape(*shape, width, width + 1),
                     np.stack(walk),
@@ -131,13 +131,13 @@ class RowLanes:
             design[0, 2:] = waves[num_rows % len(waves)]
             if slope is not None:
                 _go_on(*slope)
-        for design, moments, walk, noise, joint, mean, variance in self._lanes:
+        for design, moments, walk, noise, joint, mean, variance in self._batches:
             predict_row(moments, walk, noise, design, joint, mean, variance)
 
     def learn(self, y: float) -> None:
         """Learn the target of the row that was looked at last."""
         self._is_whole = False
-        for _, moments, walk, _, joint, mean, variance in self._lanes:
+        for _, moments, walk, _, joint, mean, variance in self._batches:
             learn_row(moments, walk, joint, mean, variance, y)
         for season in self._seasons:
             season.num_rows[...] += 1
@@ -145,16 +145,16 @@ class RowLanes:
                 mirror(season.slope.ahead[None, None])
                 season.slope.moments[...] = season.slope.ahead
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Make the states whole, for all that reads them elsewhere."""
         if not self._is_whole:
-            for lane in self._lanes:
+            for lane in self._batches:
                 mirror(lane.moments)
             self._is_whole = True
 
 
 def is_linear(bound: BoundExpert, state: FilterState) -> bool:
-    """Whether :class:`RowLanes` takes an expert: in covariance form, its weights at rest or walking at random."""
+    """Whether :class:`RowBatches` takes an expert: in covariance form, its weights at rest or walking at random."""
     if isinstance(bound, BoundStructural):
         return isinstance(state, StructuralState) and bound.noise.numel() == 1
     walks = bound.transition is None or isinstance(bound.transition, RandomWalk)

@@ -1,4 +1,4 @@
-"""What is counted of models from outside as rows come: a few sums, of which reports are made."""
+"""What is counted of external models as rows come: a few sums, of which reports are made."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,8 +13,8 @@ from gp_ensembles.engine.predictions import EnsemblePredictions
 Numbers = NDArray[np.float64]
 
 
-class GuestTally(NamedTuple):
-    """Sums for each of G models from outside, double precision, shape (G,); in a state they are one tensor.
+class ExternalCounts(NamedTuple):
+    """Sums for each of G external models, double precision, shape (G,); in a state they are one tensor.
 
     Attributes:
         before: Nats by which it was ahead of the mixture on the warm-up rows, where these count for the weights.
@@ -47,10 +47,10 @@ def init_tally(awake: Sequence[bool], device: torch.device) -> Tensor:
         device: Where the state lives.
 
     Example:
-        >>> GuestTally(*init_tally([True, False], torch.device("cpu"))).is_awake
+        >>> ExternalCounts(*init_tally([True, False], torch.device("cpu"))).is_awake
         tensor([1., 0.], dtype=torch.float64)
     """
-    zeros = torch.zeros(len(GuestTally._fields), len(awake), dtype=torch.float64, device=device)
+    zeros = torch.zeros(len(ExternalCounts._fields), len(awake), dtype=torch.float64, device=device)
     zeros[-1] = torch.tensor(awake, dtype=torch.float64, device=device)
     return zeros
 
@@ -63,7 +63,7 @@ def after_warm_up(tally: Tensor, *, keep_weights: bool) -> Tensor:
         >>> after_warm_up(seen, keep_weights=True).flatten()
         tensor([1., 0., 0., 0., 0., 0., 0., 0., 8.])
     """
-    counted = GuestTally(*tally)
+    counted = ExternalCounts(*tally)
     start = torch.zeros_like(tally)
     start[-1] = counted.is_awake
     if keep_weights:
@@ -72,18 +72,22 @@ def after_warm_up(tally: Tensor, *, keep_weights: bool) -> Tensor:
 
 
 def count_block(
-    tally: Tensor, guests: Sequence[int], num_copies: int, predictions: EnsemblePredictions, share: Tensor | None
+    tally: Tensor,
+    external_models: Sequence[int],
+    num_copies: int,
+    predictions: EnsemblePredictions,
+    share: Tensor | None,
 ) -> Tensor:
     """After a block of B rows.
 
     Args:
         tally: Before it, shape (9, G).
-        guests: Places of the models among the experts.
+        external_models: Places of the models among the experts.
         num_copies: Predictions that the rule weighs for each expert, its own first.
         predictions: What was predicted, NaN for the absent.
         share: What counts of each target, shape (B,); ``None`` for all of it.
     """
-    places = [place * num_copies for place in guests]
+    places = [place * num_copies for place in external_models]
     own = torch.stack([predictions.experts.log_prob[place] for place in places]).double()
     weights = torch.stack([predictions.log_weights[place : place + num_copies].exp().sum(0) for place in places])
     is_absent = torch.isnan(torch.stack([predictions.experts.mean[place] for place in places]))
@@ -91,7 +95,7 @@ def count_block(
     ahead = own - mixed if share is None else (own - mixed) * share
     scored = torch.stack([ahead, own, mixed, one]).masked_fill(torch.isnan(own), 0.0).sum(-1)
     answered = torch.stack([one, weights.double()]).masked_fill(is_absent, 0.0).sum(-1)
-    return torch.cat(  # in the order of GuestTally
+    return torch.cat(  # in the order of ExternalCounts
         [
             tally[:1],
             tally[1:5] + scored,
@@ -123,7 +127,7 @@ def count_row(tally: Numbers, own: Numbers, weights: Numbers, mixed: float) -> N
     return after
 
 
-def next_weights(log_weights: Tensor, tally: Tensor, guests: Sequence[int], num_copies: int) -> Tensor:
+def next_weights(log_weights: Tensor, tally: Tensor, external_models: Sequence[int], num_copies: int) -> Tensor:
     """Log weights (M K,) of the next row if those who were absent from the last one are absent from it, too.
 
     The others share the weight of the absent, as in :func:`~gp_ensembles.engine.absence.awake_weights`; where nobody
@@ -134,8 +138,8 @@ def next_weights(log_weights: Tensor, tally: Tensor, guests: Sequence[int], num_
         >>> next_weights(weights, init_tally([False], torch.device("cpu")), [2], 1).exp()
         tensor([0.6667, 0.3333, 0.0000], dtype=torch.float64)
     """
-    asleep = torch.zeros_like(log_weights, dtype=torch.bool).unflatten(0, (-1, num_copies))
-    asleep[list(guests)] = (GuestTally(*tally).is_awake == 0).unsqueeze(-1)
-    left = log_weights.masked_fill(asleep.flatten(), -torch.inf)
+    inactive = torch.zeros_like(log_weights, dtype=torch.bool).unflatten(0, (-1, num_copies))
+    inactive[list(external_models)] = (ExternalCounts(*tally).is_awake == 0).unsqueeze(-1)
+    left = log_weights.masked_fill(inactive.flatten(), -torch.inf)
     total = left.logsumexp(0)
     return log_weights if bool(torch.isneginf(total)) else left - total

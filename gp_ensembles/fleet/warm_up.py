@@ -57,14 +57,14 @@ def joined(waiting: Mapping[Hashable, Rows], names: Sequence[Hashable], X: Tenso
 
 
 def rows_of_warm_ups(
-    names: Sequence[Hashable], came: Mapping[Hashable, int], begun: Mapping[Hashable, int]
+    names: Sequence[Hashable], came: Mapping[Hashable, int], prepared: Mapping[Hashable, int]
 ) -> list[bool]:
     """Which rows of a call belong to the warm-up of their series.
 
     Args:
         names: The series of each row.
         came: How many rows of some series came before the call.
-        begun: The lengths of the warm-ups that are over now; those of others go on.
+        prepared: The lengths of the warm-ups that are over now; those of others go on.
 
     Example:
         >>> rows_of_warm_ups(["a", "b", "a"], {"a": 1}, {"a": 2})
@@ -74,7 +74,7 @@ def rows_of_warm_ups(
     for name in names:
         place = num.get(name, 0)
         num[name] = place + 1
-        found.append(name not in begun or place < begun[name])
+        found.append(name not in prepared or place < prepared[name])
     return found
 
 

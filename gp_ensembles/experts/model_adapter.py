@@ -1,4 +1,4 @@
-"""What a model from outside has to offer: trained on rows, it predicts the mean and the deviation of targets."""
+"""What an external model has to offer: trained on rows, it predicts the mean and the deviation of targets."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ _SMALLEST = 1e-3  # error, in root mean squares of all: its logarithm tells no m
 _LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarithm of a standard normal number's size
 
 
-class GuestRows(NamedTuple):
+class TrainingRows(NamedTuple):
     """What a model is trained on: N observed rows in the order of time, on the CPU, in double precision.
 
     Rows whose target counts less than half, as an outlier, are left out.
@@ -35,8 +35,8 @@ class GuestRows(NamedTuple):
     errors: Tensor
 
 
-class Guest(ABC):
-    """A model from outside, trained now and then on rows that were stored.
+class ModelAdapter(ABC):
+    """An external model, trained now and then on rows that were stored.
 
     Attributes:
         initial: What it forecasts before it is trained; ``None`` for one that has to be.
@@ -45,7 +45,7 @@ class Guest(ABC):
     initial: Forecast | None = None
 
     @abstractmethod
-    def fit(self, rows: GuestRows) -> Forecast:
+    def fit(self, rows: TrainingRows) -> Forecast:
         """Train on rows from scratch.
 
         It must depend on the rows only: the same rows give the same forecasts, for a model that was saved is trained
@@ -57,12 +57,12 @@ class Guest(ABC):
         """
 
 
-def error_size(rows: GuestRows) -> float:
+def error_size(rows: TrainingRows) -> float:
     """Root mean square of the last 500 errors; while there are fewer than ten, the targets' standard deviation.
 
     Example:
         >>> one = torch.ones(20, dtype=torch.float64)
-        >>> error_size(GuestRows(one.unsqueeze(-1), one, 3 * one))
+        >>> error_size(TrainingRows(one.unsqueeze(-1), one, 3 * one))
         3.0
     """
     values = rows.errors[~torch.isnan(rows.errors)][-LAST_ERRORS:]
@@ -83,7 +83,7 @@ class ScaleRows(NamedTuple):
     logarithms: Tensor
 
 
-def scale_rows(rows: GuestRows) -> ScaleRows | None:
+def scale_rows(rows: TrainingRows) -> ScaleRows | None:
     """The last 4000 errors as logarithms of their size; ``None`` while there are fewer than 100."""
     known = (~torch.isnan(rows.errors)).nonzero().flatten()[-_SCALE_ERRORS:]
     if known.shape[0] < _LEAST_SCALE_ERRORS:
@@ -129,11 +129,11 @@ def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tens
     return quantiles.mean(-1) - deviation * scores.mean(), deviation
 
 
-def moments_of(said: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor, Tensor | None]:
+def moments_of(predicted: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor, Tensor | None]:
     """Means and deviations from what a model says of N rows.
 
     Args:
-        said: Means (N,) or (N, 1); quantiles (N, K) at ``levels``; or draws (N, S).
+        predicted: Means (N,) or (N, 1); quantiles (N, K) at ``levels``; or draws (N, S).
         levels: Probabilities of the quantiles, if they are.
 
     Returns:
@@ -143,12 +143,12 @@ def moments_of(said: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor, Tens
         ValueError: If there are not as many columns as levels.
     """
     if levels:
-        if said.ndim != 2 or said.shape[-1] != len(levels):
-            raise ValueError(f"{len(levels)} quantiles a row were expected, got shape {tuple(said.shape)}")
-        return normal_of_quantiles(said, said.new_tensor(list(levels)))
-    if said.ndim == 2 and said.shape[-1] > 1:
-        return said.mean(-1), said.std(-1)
-    return (said.squeeze(-1) if said.ndim == 2 else said), None
+        if predicted.ndim != 2 or predicted.shape[-1] != len(levels):
+            raise ValueError(f"{len(levels)} quantiles a row were expected, got shape {tuple(predicted.shape)}")
+        return normal_of_quantiles(predicted, predicted.new_tensor(list(levels)))
+    if predicted.ndim == 2 and predicted.shape[-1] > 1:
+        return predicted.mean(-1), predicted.std(-1)
+    return (predicted.squeeze(-1) if predicted.ndim == 2 else predicted), None
 
 
 def check_levels(levels: Sequence[float]) -> None:

@@ -1,4 +1,4 @@
-"""Models from outside as further experts, as frozen records."""
+"""External models as further experts, as frozen records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import final
 from torch import Tensor
 
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.further import FurtherExpert, WarmUp
-from gp_ensembles.ensembles.guest_checks import check_guest
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp
+from gp_ensembles.ensembles.external_checks import check_adapter
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_positive
+from gp_ensembles.experts.adapters import ColumnsAdapter
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.guest import LAST_ERRORS, Guest, check_levels
-from gp_ensembles.experts.guest_models import ColumnsGuest
+from gp_ensembles.experts.model_adapter import LAST_ERRORS, ModelAdapter, check_levels
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.inputs import InputFeatures
 
@@ -23,7 +23,7 @@ _TRAININGS = 8  # the first one is after an eighth of the warm-up rows: at their
 
 @final
 @dataclass(frozen=True)
-class Boosting(FurtherExpert):
+class Boosting(ExpertRecord):
     """Gradient-boosted trees of histograms, trained anew now and then: best where the function has steps.
 
     A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.boosting.HistogramBoosting`. It is
@@ -51,7 +51,7 @@ class Boosting(FurtherExpert):
         ...     300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         ... )
         >>> y = (X > 0.5).double().sum(-1) - 1
-        >>> online = replace(oebe, bases=(LinearBasis(),), further=(Boosting(),)).fit(X, y)
+        >>> online = replace(oebe, bases=(LinearBasis(),), extra_experts=(Boosting(),)).fit(X, y)
         >>> predictions = online.observe(X, y)
         >>> online.names[int(online.log_weights.argmax())]
         'boosting/0'
@@ -72,27 +72,27 @@ class Boosting(FurtherExpert):
         check_name(self, self.name)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`FurtherExpert.build`."""
-        guest = HistogramBoosting(self.num_trees, self.learning_rate)
-        return [(self.name, _external(guest, warm_up, self))]
+        """See :meth:`ExpertRecord.build`."""
+        adapter = HistogramBoosting(self.num_trees, self.learning_rate)
+        return [(self.name, _external(adapter, warm_up, self))]
 
 
 @final
 @dataclass(frozen=True)
-class GuestModel(FurtherExpert):
+class ExternalModel(ExpertRecord):
     """A model of your own as one more expert, trained anew now and then as :class:`Boosting` is.
 
     The record has no name in files: a model with it is kept by pickling, and trained again where it is loaded.
 
     Attributes:
-        guest: The model, such as a :class:`~gp_ensembles.experts.guest_models.RegressorGuest`.
+        adapter: The model, such as a :class:`~gp_ensembles.experts.adapters.RegressorAdapter`.
         every: Most rows between two trainings.
         num_rows: Most rows that it is trained on, the last ones.
         lags: Whether it sees past targets behind the inputs, where the ensemble has any.
         name: What the expert is called.
 
     Raises:
-        TypeError: If ``guest`` is no guest, or a number is none.
+        TypeError: If ``external model`` is no external model, or a number is none.
         ValueError: If a number is out of range.
 
     Example:
@@ -101,41 +101,41 @@ class GuestModel(FurtherExpert):
         >>> from sklearn.neighbors import KNeighborsRegressor
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
-        >>> from gp_ensembles.experts.guest_models import RegressorGuest
-        >>> neighbors = GuestModel(
-        ...     RegressorGuest(KNeighborsRegressor()), every=100, name="neighbors"
+        >>> from gp_ensembles.experts.adapters import RegressorAdapter
+        >>> neighbors = ExternalModel(
+        ...     RegressorAdapter(KNeighborsRegressor()), every=100, name="neighbors"
         ... )
         >>> X = torch.rand(
         ...     300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         ... )
-        >>> online = replace(oebe, bases=(LinearBasis(),), further=(neighbors,)).fit(
+        >>> online = replace(oebe, bases=(LinearBasis(),), extra_experts=(neighbors,)).fit(
         ...     X, (9 * X[:, 0]).sin()
         ... )
         >>> online.ensemble.expert_names[-1]
         'neighbors/0'
     """
 
-    guest: Guest
+    adapter: ModelAdapter
     every: int = 1000
     num_rows: int = 20_000
     lags: bool = True
-    name: str = "guest"
+    name: str = "external"
 
     def __post_init__(self) -> None:
-        check_guest(self.guest)
+        check_adapter(self.adapter)
         for field in ("every", "num_rows"):
             check_count(self, field, getattr(self, field))
         check_flag(self, "lags", self.lags)
         check_name(self, self.name)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`FurtherExpert.build`."""
-        return [(self.name, _external(self.guest, warm_up, self))]
+        """See :meth:`ExpertRecord.build`."""
+        return [(self.name, _external(self.adapter, warm_up, self))]
 
 
 @final
 @dataclass(frozen=True)
-class ForecastColumns(FurtherExpert):
+class ForecastColumns(ExpertRecord):
     """Forecasts that stand in the table, as one more expert: a weather model, a model run elsewhere, a person.
 
     The columns are in the target's units. They are no inputs: no other expert sees them. A NaN means that there is no
@@ -159,7 +159,7 @@ class ForecastColumns(FurtherExpert):
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.streaming import OnlineModel, StreamConfig
-        >>> spec = replace(oebe, bases=(LinearBasis(),), further=(ForecastColumns("nwp"),))
+        >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(ForecastColumns("nwp"),))
         >>> table = torch.rand(
         ...     100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         ... )
@@ -167,7 +167,7 @@ class ForecastColumns(FurtherExpert):
         ...     StreamConfig(spec, warmup=40), feature_names=["humidity", "nwp"]
         ... )
         >>> predictions = model.observe(table, table[:, 1] ** 2)
-        >>> model.used_features, model.guests[0].name
+        >>> model.used_features, model.external_models[0].name
         (('humidity',), 'forecast/0')
     """
 
@@ -199,19 +199,19 @@ class ForecastColumns(FurtherExpert):
         return self.columns if self.deviation is None else (*self.columns, self.deviation)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
-        """See :meth:`FurtherExpert.build`."""
+        """See :meth:`ExpertRecord.build`."""
         places = [warm_up.forecasts[name] for name in self.all_columns]
         features = InputFeatures(len(places), warm_up.X.new_ones(()))
-        guest = ColumnsGuest(self.levels, self.deviation is not None)
-        return [(self.name, ExternalExpert(guest, features, _FIRST, _RENEWED, LAST_ERRORS, places))]
+        adapter = ColumnsAdapter(self.levels, self.deviation is not None)
+        return [(self.name, ExternalExpert(adapter, features, _FIRST, _RENEWED, LAST_ERRORS, places))]
 
 
-def _external(guest: Guest, warm_up: WarmUp, record: Boosting | GuestModel) -> ExternalExpert:
+def _external(adapter: ModelAdapter, warm_up: WarmUp, record: Boosting | ExternalModel) -> ExternalExpert:
     """An expert on the inputs, and on past targets if its record says so."""
     X, num_columns = warm_up.inputs if record.lags else warm_up.X, warm_up.inputs.shape[1]
     inputs = InputFeatures(X.shape[1], X.new_ones(()))
     features = inputs if X.shape[1] == num_columns else SelectColumns(inputs, range(X.shape[1]), num_columns)
-    return ExternalExpert(guest, features, -(-X.shape[0] // _TRAININGS), record.every, record.num_rows)
+    return ExternalExpert(adapter, features, -(-X.shape[0] // _TRAININGS), record.every, record.num_rows)
 
 
 def without_forecasts(X: Tensor, forecasts: Sequence[str]) -> Tensor:

@@ -43,27 +43,27 @@ def smoothed_draws(draws: Tensor) -> Mixture:
     return Mixture(log_weights, centers.unsqueeze(-1), bandwidth.square().expand_as(draws).unsqueeze(-1))
 
 
-def said_to_plain(said: StreamDistribution) -> dict[str, Any]:
-    """A distribution as plain containers and tensors, which :func:`said_from_plain` reads back.
+def predictions_to_plain(predicted: StreamDistribution) -> dict[str, Any]:
+    """A distribution as plain containers and tensors, which :func:`predictions_from_plain` reads back.
 
     Raises:
         TypeError: If it is one of counts.
 
     Example:
-        >>> said_to_plain(smoothed_draws(torch.arange(5.0)))["kind"]
+        >>> predictions_to_plain(smoothed_draws(torch.arange(5.0)))["kind"]
         'mixture'
     """
-    if isinstance(said, LatentMixture):
-        return {"kind": "classes", "probabilities": said.class_probabilities.clone().cpu()}
-    kind = next(name for name, known in _KINDS.items() if isinstance(said, known))
+    if isinstance(predicted, LatentMixture):
+        return {"kind": "classes", "probabilities": predicted.class_probabilities.clone().cpu()}
+    kind = next(name for name, known in _KINDS.items() if isinstance(predicted, known))
     plain: dict[str, Any] = {"kind": kind}
-    for name, value in said._asdict().items():
-        plain[name] = value.clone().cpu() if isinstance(value, Tensor) else said_to_plain(value)
+    for name, value in predicted._asdict().items():
+        plain[name] = value.clone().cpu() if isinstance(value, Tensor) else predictions_to_plain(value)
     return plain
 
 
-def said_from_plain(plain: dict[str, Any], device: torch.device) -> StreamDistribution:
-    """The distribution that :func:`said_to_plain` wrote.
+def predictions_from_plain(plain: dict[str, Any], device: torch.device) -> StreamDistribution:
+    """The distribution that :func:`predictions_to_plain` wrote.
 
     Args:
         plain: What was written.
@@ -71,7 +71,7 @@ def said_from_plain(plain: dict[str, Any], device: torch.device) -> StreamDistri
 
     Example:
         >>> said = smoothed_draws(torch.arange(5.0))
-        >>> torch.equal(said_from_plain(said_to_plain(said), torch.device("cpu")).mean, said.mean)
+        >>> torch.equal(predictions_from_plain(predictions_to_plain(said), torch.device("cpu")).mean, said.mean)
         True
     """
     if plain["kind"] == "classes":
@@ -81,6 +81,6 @@ def said_from_plain(plain: dict[str, Any], device: torch.device) -> StreamDistri
         if isinstance(value, Tensor):
             fields[name] = value.to(device)
         elif name == "base":
-            fields[name] = said_from_plain(value, device)
-    said: StreamDistribution = _KINDS[plain["kind"]](**fields)
-    return said
+            fields[name] = predictions_from_plain(value, device)
+    predicted: StreamDistribution = _KINDS[plain["kind"]](**fields)
+    return predicted

@@ -3,7 +3,7 @@ r"""Rows whose targets have further noise, for instance because an input was mis
 A row with further noise variance e is predicted by every expert with variance :math:`v + e`. An expert with noise
 variance :math:`\sigma^2` learns it with noise :math:`\sigma^2 + e`, which is what a row :math:`r \phi` and a target
 :math:`r y` with :math:`r^2 = \sigma^2 / (\sigma^2 + e)` teach. Experts that are run together have one r, by the mean
-of their noise variances. Those whose noise is itself learned (Student-t, refitted) and models from outside learn such
+of their noise variances. Those whose noise is itself learned (Student-t, refitted) and external models learn such
 a row as any other.
 """
 

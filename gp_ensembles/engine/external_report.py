@@ -1,11 +1,11 @@
-"""What became of the models from outside in a running ensemble: how often they answered, and who was ahead."""
+"""What became of the external models in a running ensemble: how often they answered, and who was ahead."""
 
 import math
 from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.engine.guest_tally import GuestTally
+from gp_ensembles.engine.external_counts import ExternalCounts
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.regret import Regret, StreamSize, path_bound
 from gp_ensembles.experts.external import ExternalExpert
@@ -13,8 +13,8 @@ from gp_ensembles.experts.failing import Failure, described
 from gp_ensembles.filters.states import ExternalState
 
 
-class GuestReport(NamedTuple):
-    """One model from outside, on the rows after the warm-up.
+class ExternalReport(NamedTuple):
+    """One external model, on the rows after the warm-up.
 
     Attributes:
         name: What the expert is called.
@@ -32,7 +32,7 @@ class GuestReport(NamedTuple):
 
     Example:
         >>> regret = Regret(-0.35, 9.5)
-        >>> print(GuestReport("trees/0", 7, 2, 7, -1.25, -1.2, regret, 0.3, 0.2, "it said nothing", "ask it"))
+        >>> print(ExternalReport("trees/0", 7, 2, 7, -1.25, -1.2, regret, 0.3, 0.2, "it said nothing", "ask it"))
         trees/0: log score -1.2500, the ensemble's on the same 7 targets -1.2000: it is 0.3 nats ahead (at most 9.5
         behind, whatever the targets); weight 0.300 now, 0.200 on average
         trees/0: answered 7 of 9 rows; absent the last time because it said nothing: ask it
@@ -67,7 +67,7 @@ class GuestReport(NamedTuple):
             lines.append(answered + why)
         return "\n".join(lines)
 
-    def in_units(self, scale: float) -> "GuestReport":
+    def in_units(self, scale: float) -> "ExternalReport":
         """With densities per unit of the target, of which the ensemble's own unit is ``scale``."""
         if self.log_score is None or self.ensemble_log_score is None:
             return self
@@ -76,8 +76,8 @@ class GuestReport(NamedTuple):
 
 
 @torch.no_grad()
-def guest_reports(online: OnlineEnsemble) -> tuple[GuestReport, ...]:
-    r"""A report on each model from outside.
+def external_reports(online: OnlineEnsemble) -> tuple[ExternalReport, ...]:
+    r"""A report on each external model.
 
     An expert that sleeps is to the rule one that predicts like the mixture, so bounds for experts hold, too. Where the
     rows of the warm-up count for the weights, the most that is lost after them is :math:`B - R_0`, with the bound B for
@@ -87,21 +87,21 @@ def guest_reports(online: OnlineEnsemble) -> tuple[GuestReport, ...]:
     Example:
         >>> from gp_ensembles.engine.ensemble import Ensemble
         >>> from gp_ensembles.experts.gaussian import GaussianExpert
-        >>> from gp_ensembles.experts.guest_models import ColumnsGuest
+        >>> from gp_ensembles.experts.adapters import ColumnsAdapter
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.features.inputs import InputFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
         >>> one = torch.ones((), dtype=torch.float64)
-        >>> told = ExternalExpert(ColumnsGuest(), InputFeatures(1, one), columns=[1])
+        >>> told = ExternalExpert(ColumnsAdapter(), InputFeatures(1, one), columns=[1])
         >>> experts = [GaussianExpert(LinearFeatures(1, one)), told]
         >>> online = OnlineEnsemble(Ensemble(experts, BayesianModelAveraging(), ["line", "told"]))
         >>> _ = online.observe(torch.ones(9, 2, dtype=torch.float64), torch.ones(9, dtype=torch.float64))
-        >>> report = guest_reports(online)[0]
+        >>> report = external_reports(online)[0]
         >>> report.num_answered, round(report.log_score, 4), report.regret.regret < report.regret.bound
         (9, -0.9189, True)
     """
     ensemble, state = online.ensemble, online.state
-    if state.guests is None:
+    if state.external_models is None:
         return ()
     parts = [
         part
@@ -111,14 +111,16 @@ def guest_reports(online: OnlineEnsemble) -> tuple[GuestReport, ...]:
     ]
     weights = ensemble.layers.by_expert(online.log_weights).exp().tolist()
     return tuple(
-        _report(online, place, part, GuestTally(*column), weights[place])
-        for place, part, column in zip(ensemble.layers.guests, parts, state.guests.unbind(1), strict=True)
+        _report(online, place, part, ExternalCounts(*column), weights[place])
+        for place, part, column in zip(
+            ensemble.layers.external_models, parts, state.external_models.unbind(1), strict=True
+        )
     )
 
 
 def _report(
-    online: OnlineEnsemble, place: int, state: ExternalState, counted: GuestTally, weight: float
-) -> GuestReport:
+    online: OnlineEnsemble, place: int, state: ExternalState, counted: ExternalCounts, weight: float
+) -> ExternalReport:
     """A report from the sums of one model, scalars."""
     ensemble, steps = online.ensemble, max(int(online.state.meta.num_seen), 1)
     size = StreamSize(ensemble.num_experts, steps, math.inf)
@@ -129,7 +131,7 @@ def _report(
     )
     was_absent = int(state.reason) and (num_absent or not int(counted.is_awake))
     failure = described(int(state.reason), state.words) if was_absent else Failure("", "")
-    return GuestReport(
+    return ExternalReport(
         ensemble.expert_names[place],
         num_answered,
         num_absent,

@@ -15,14 +15,14 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from gp_ensembles.engine.causality import check_causal
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.guests import Boosting, ForecastColumns, GuestModel
+from gp_ensembles.ensembles.external_models import Boosting, ExternalModel, ForecastColumns
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.records import spec_to_plain
 from gp_ensembles.ensembles.targets import RealTarget
+from gp_ensembles.experts.adapters import FunctionAdapter, RegressorAdapter, RiverAdapter
 from gp_ensembles.experts.external import ExternalExpert
-from gp_ensembles.experts.guest import Guest, GuestRows, error_size, moments_of
-from gp_ensembles.experts.guest_models import FunctionGuest, RegressorGuest, RiverGuest
+from gp_ensembles.experts.model_adapter import ModelAdapter, TrainingRows, error_size, moments_of
 from gp_ensembles.features.inputs import InputFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
@@ -36,19 +36,19 @@ def rows(num_rows=160):
     return X, y
 
 
-def expert(guest, **settings):
+def expert(adapter, **settings):
     features = InputFeatures(D, torch.ones((), dtype=torch.float64))
-    return ExternalExpert(guest, features, **{"first": 40, "every": 40, **settings})
+    return ExternalExpert(adapter, features, **{"first": 40, "every": 40, **settings})
 
 
-def said(guest, X, y, **settings):
-    one = expert(guest, **settings)
+def predicted(adapter, X, y, **settings):
+    one = expert(adapter, **settings)
     return one.update(one.init(), X, y)[1]
 
 
 def test_a_regressor_without_deviations_has_the_size_of_its_errors():
     X, y = rows()
-    steps = said(RegressorGuest(LinearRegression()), X, y)
+    steps = predicted(RegressorAdapter(LinearRegression()), X, y)
     model = LinearRegression().fit(X[:120].numpy(), y[:120].numpy())
     torch.testing.assert_close(steps.mean[120:], torch.from_numpy(model.predict(X[120:].numpy())))
     errors = (y - steps.mean)[40:120]
@@ -60,7 +60,7 @@ def test_a_regressor_may_state_its_deviations():
     X, y = rows()
     kernel = RBF() + WhiteKernel()
     for regressor in (BayesianRidge(), GaussianProcessRegressor(kernel, random_state=0)):
-        steps = said(RegressorGuest(regressor), X, y)
+        steps = predicted(RegressorAdapter(regressor), X, y)
         mean, deviation = (
             copy.deepcopy(regressor).fit(X[:120].numpy(), y[:120].numpy()).predict(X[120:].numpy(), return_std=True)
         )
@@ -74,7 +74,7 @@ def test_quantiles_become_a_normal_distribution():
     several = [
         GradientBoostingRegressor(loss="quantile", alpha=level, n_estimators=20, random_state=0) for level in levels
     ]
-    steps = said(RegressorGuest(several, levels=levels), X, y)
+    steps = predicted(RegressorAdapter(several, levels=levels), X, y)
     q = torch.stack(
         [torch.from_numpy(m.fit(X[:120].numpy(), y[:120].numpy()).predict(X[120:].numpy())) for m in several], 1
     )
@@ -87,7 +87,7 @@ def test_a_second_regressor_learns_the_scale():
     X, y = rows(400)
     y = X[:, 0] + torch.where(X[:, 1] > 0, 1.0, 0.05) * torch.randn(400, generator=torch.Generator().manual_seed(1))
     forest = RandomForestRegressor(30, min_samples_leaf=20, random_state=0)
-    steps = said(RegressorGuest(LinearRegression(), scale=forest), X, y.double(), every=100)
+    steps = predicted(RegressorAdapter(LinearRegression(), scale=forest), X, y.double(), every=100)
     loud, quiet = (
         steps.variance[300:][X[300:, 1] > 0].sqrt().mean(),
         steps.variance[300:][X[300:, 1] <= 0].sqrt().mean(),
@@ -98,20 +98,22 @@ def test_a_second_regressor_learns_the_scale():
 
 def test_functions_say_moments_draws_or_quantiles():
     X, y = rows()
-    steps = said(FunctionGuest(lambda X, rows: (rows.targets[-1].expand(len(X)), torch.full((len(X),), 0.7))), X, y)
+    steps = predicted(
+        FunctionAdapter(lambda X, rows: (rows.targets[-1].expand(len(X)), torch.full((len(X),), 0.7))), X, y
+    )
     torch.testing.assert_close(steps.mean[80:], torch.stack([y[79], y[119]]).repeat_interleave(40))
     torch.testing.assert_close(steps.variance[80:], torch.full_like(y[80:], 0.49))
-    draws = said(FunctionGuest(lambda X, rows: rows.targets[-20:].expand(len(X), -1)), X, y)
+    draws = predicted(FunctionAdapter(lambda X, rows: rows.targets[-20:].expand(len(X), -1)), X, y)
     torch.testing.assert_close(draws.mean[120:], y[100:120].mean().expand(40))
     torch.testing.assert_close(draws.variance[120:], y[100:120].var().expand(40))
-    plain = said(FunctionGuest(lambda X, rows: X[:, 0].sin().numpy()), X, y)
+    plain = predicted(FunctionAdapter(lambda X, rows: X[:, 0].sin().numpy()), X, y)
     torch.testing.assert_close(plain.mean[40:], X[40:, 0].sin())
     torch.testing.assert_close(plain.variance[80:120], (y - plain.mean)[40:80].square().mean().expand(40))
-    newest = said(FunctionGuest(lambda X, rows: (rows.targets[-1:], X.new_ones(1))), X, y, every=1, first=10)
+    newest = predicted(FunctionAdapter(lambda X, rows: (rows.targets[-1:], X.new_ones(1))), X, y, every=1, first=10)
     torch.testing.assert_close(newest.mean[20:], y[19:-1])  # trained after every row, it knows the last one
 
 
-class Careless(Guest):
+class Careless(ModelAdapter):
     """Arrays instead of tensors, and now and then nothing at all."""
 
     def fit(self, rows):
@@ -121,7 +123,7 @@ class Careless(Guest):
 
 def test_arrays_will_do_and_nonsense_is_no_failure_of_others():
     X, y = rows()
-    steps = said(Careless(), X, y)
+    steps = predicted(Careless(), X, y)
     torch.testing.assert_close(steps.mean[120:], y[:120].mean().expand(40), rtol=1e-6, atol=1e-6)
     one = expert(Careless())
     state, _ = one.update(one.init(), X[:100], y[:100])
@@ -132,28 +134,30 @@ def test_arrays_will_do_and_nonsense_is_no_failure_of_others():
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(TypeError, match="the class LinearRegression: call it"):
-        RegressorGuest(LinearRegression)
+        RegressorAdapter(LinearRegression)
     with pytest.raises(ValueError, match="as many levels"):
-        RegressorGuest([LinearRegression(), LinearRegression()])
+        RegressorAdapter([LinearRegression(), LinearRegression()])
     for levels in ((0.5,), (0.1, 0.1), (0.0, 0.5)):
         with pytest.raises(ValueError, match="levels"):
-            FunctionGuest(print, levels)
+            FunctionAdapter(print, levels)
     with pytest.raises(ValueError, match="3 quantiles a row"):
         moments_of(torch.zeros(4, 2), (0.1, 0.5, 0.9))
-    with pytest.raises(TypeError, match="guest of GuestModel"):
-        GuestModel(LinearRegression())
-    with pytest.raises(ValueError, match="every of GuestModel"):
-        GuestModel(RegressorGuest(LinearRegression()), every=0)
+    with pytest.raises(TypeError, match="external model of ExternalModel"):
+        ExternalModel(LinearRegression())
+    with pytest.raises(ValueError, match="every of ExternalModel"):
+        ExternalModel(RegressorAdapter(LinearRegression()), every=0)
     with pytest.raises(ValueError, match="2 inputs, but 1 columns"):
-        expert(RegressorGuest(LinearRegression()), columns=(0,))
+        expert(RegressorAdapter(LinearRegression()), columns=(0,))
     one = torch.ones(3, dtype=torch.float64)
-    assert error_size(GuestRows(one.unsqueeze(-1), one, one * torch.nan)) == 1e-3
+    assert error_size(TrainingRows(one.unsqueeze(-1), one, one * torch.nan)) == 1e-3
 
 
 def test_lightgbm_is_one_of_them():
     lightgbm = pytest.importorskip("lightgbm")
     X, y = rows()
-    steps = said(RegressorGuest(lightgbm.LGBMRegressor(n_estimators=10, n_jobs=1, verbose=-1, random_state=0)), X, y)
+    steps = predicted(
+        RegressorAdapter(lightgbm.LGBMRegressor(n_estimators=10, n_jobs=1, verbose=-1, random_state=0)), X, y
+    )
     assert float((steps.mean[120:] - y[120:]).square().mean()) < float(y.var())
 
 
@@ -161,7 +165,7 @@ def test_regressors_of_river_learn_the_stored_rows_one_by_one():
     river = pytest.importorskip("river.linear_model")
     preprocessing = pytest.importorskip("river.preprocessing")
     X, y = rows()
-    steps = said(RiverGuest(preprocessing.StandardScaler() | river.LinearRegression()), X, y, num_rows=60)
+    steps = predicted(RiverAdapter(preprocessing.StandardScaler() | river.LinearRegression()), X, y, num_rows=60)
     model = preprocessing.StandardScaler() | river.LinearRegression()
     names = ("x0", "x1")
     for row, target in zip(X[60:120].tolist(), y[60:120].tolist(), strict=True):
@@ -169,15 +173,15 @@ def test_regressors_of_river_learn_the_stored_rows_one_by_one():
     want = [model.predict_one(dict(zip(names, row, strict=True))) for row in X[120:].tolist()]
     torch.testing.assert_close(steps.mean[120:], torch.tensor(want, dtype=torch.float64))
     with pytest.raises(TypeError, match="the class LinearRegression: call it"):
-        RiverGuest(river.LinearRegression)
+        RiverAdapter(river.LinearRegression)
 
 
-NEIGHBORS = GuestModel(RegressorGuest(KNeighborsRegressor()), every=50, lags=False, name="neighbors")
+NEIGHBORS = ExternalModel(RegressorAdapter(KNeighborsRegressor()), every=50, lags=False, name="neighbors")
 SPEC = replace(
     auto_for(RealTarget(), one_step=False),
     bases=(LinearBasis(),),
     random_walk_variances=(1e-3,),
-    further=(Boosting(10, every=50), NEIGHBORS),
+    extra_experts=(Boosting(10, every=50), NEIGHBORS),
     lags=TargetLags(lags=(1, 3), bases=()),
 )
 
@@ -186,16 +190,16 @@ def test_a_model_with_guests_of_its_own_is_kept_by_pickling(tmp_path):
     X, y = rows()
     model = OnlineModel(StreamConfig(SPEC, warmup=60))
     model.observe(X[:100], y[:100])
-    assert [guest.name for guest in model.guests] == ["boosting/0", "neighbors/0"]
+    assert [adapter.name for adapter in model.external_models] == ["boosting/0", "neighbors/0"]
     loaded = pickle.loads(pickle.dumps(model))
     assert torch.equal(loaded.observe(X[100:], y[100:]).log_prob, model.observe(X[100:], y[100:]).log_prob)
-    with pytest.raises(TypeError, match="GuestModel has no name in files"):
+    with pytest.raises(TypeError, match="ExternalModel has no name in files"):
         model.save(tmp_path / "model.pt")
-    with pytest.raises(TypeError, match="GuestModel has no name in files"):
+    with pytest.raises(TypeError, match="ExternalModel has no name in files"):
         spec_to_plain(SPEC)
 
 
-class Peeking(Guest):
+class Peeking(ModelAdapter):
     """Knows the targets of all rows by their memory."""
 
     def __init__(self, X, y, ahead):
@@ -212,25 +216,25 @@ class Peeking(Guest):
 def test_guests_that_peek_are_found_and_others_are_not():
     X, y = rows(120)
     before = X.clone(), y.clone()
-    for guest in (
-        RegressorGuest(LinearRegression()),
-        FunctionGuest(lambda X, rows: rows.errors[-5:].nan_to_num().mean() + X[:, 0]),
+    for adapter in (
+        RegressorAdapter(LinearRegression()),
+        FunctionAdapter(lambda X, rows: rows.errors[-5:].nan_to_num().mean() + X[:, 0]),
     ):
-        check_causal(guest, X, y)
+        check_causal(adapter, X, y)
     for ahead in (0, 1):
         with pytest.raises(
             ValueError, match=r"Peeking peeks: what it says of row .* the row's target or on later rows"
         ):
             check_causal(Peeking(X, y, ahead), X, y)
     with pytest.raises(ValueError, match="depends on the rows that are predicted with it"):
-        check_causal(FunctionGuest(lambda X, rows: (X[:, 0] - X[:, 0].mean()) * 2), X, y)
-    with pytest.raises(ValueError, match="RegressorGuest is not reproducible"):
-        check_causal(RegressorGuest(RandomForestRegressor(3)), X, y)
-    for said in (lambda X, rows: X[:, 0].cumsum(0), lambda X, rows: 0.01 * torch.arange(len(X), dtype=X.dtype)):
+        check_causal(FunctionAdapter(lambda X, rows: (X[:, 0] - X[:, 0].mean()) * 2), X, y)
+    with pytest.raises(ValueError, match="RegressorAdapter is not reproducible"):
+        check_causal(RegressorAdapter(RandomForestRegressor(3)), X, y)
+    for predicted in (lambda X, rows: X[:, 0].cumsum(0), lambda X, rows: 0.01 * torch.arange(len(X), dtype=X.dtype)):
         with pytest.raises(ValueError, match="the rows that are predicted with it"):
-            check_causal(FunctionGuest(said), X, y)
+            check_causal(FunctionAdapter(predicted), X, y)
     with pytest.raises(ValueError, match="answered no row"):
-        check_causal(FunctionGuest(lambda X, rows: X[:, 0] * torch.nan), X, y)
+        check_causal(FunctionAdapter(lambda X, rows: X[:, 0] * torch.nan), X, y)
     assert torch.equal(X, before[0])
     assert torch.equal(y, before[1])
 
@@ -245,8 +249,8 @@ def test_guests_of_an_ensemble_are_named():
         for a, b in zip(good.state.experts[-1], state.experts[-1], strict=True)
     )
     X, y = X[60:].clone(), y[60:].clone()
-    bad = replace(SPEC, further=(NEIGHBORS, GuestModel(Peeking(X, y, 0), lags=False, name="oracle")))
-    with pytest.raises(ValueError, match="guest 'oracle/0' peeks"):
+    bad = replace(SPEC, extra_experts=(NEIGHBORS, ExternalModel(Peeking(X, y, 0), lags=False, name="oracle")))
+    with pytest.raises(ValueError, match="external model 'oracle/0' peeks"):
         check_causal(bad.fit(*rows(60)), X, y)
 
 
@@ -259,29 +263,31 @@ class Rewriting(LinearRegression):
         return self
 
     def predict(self, X):
-        said = super().predict(X)
+        predicted = super().predict(X)
         X[:] = 0.0
-        return said
+        return predicted
 
 
 def test_a_regressor_that_writes_into_its_arrays_changes_nothing():
     X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = X[:, 0] - X[:, 1]
-    rows, before = GuestRows(X.clone(), y.clone(), torch.full_like(y, torch.nan)), X.clone()
-    forecast = RegressorGuest(Rewriting()).fit(rows)
-    said = forecast(X)
+    rows, before = TrainingRows(X.clone(), y.clone(), torch.full_like(y, torch.nan)), X.clone()
+    forecast = RegressorAdapter(Rewriting()).fit(rows)
+    predicted = forecast(X)
     assert torch.equal(X, before)
     assert torch.equal(rows.inputs, before)
     assert torch.equal(rows.targets, y)
-    plain = RegressorGuest(LinearRegression()).fit(rows)(X)
+    plain = RegressorAdapter(LinearRegression()).fit(rows)(X)
     assert all(
-        torch.equal(ours, theirs) for ours, theirs in zip(said, plain, strict=True) if isinstance(ours, torch.Tensor)
+        torch.equal(ours, theirs)
+        for ours, theirs in zip(predicted, plain, strict=True)
+        if isinstance(ours, torch.Tensor)
     )
 
 
 def test_what_is_no_guest_is_told_what_to_give():
     X = torch.zeros(9, 1, dtype=torch.float64)
-    with pytest.raises(TypeError, match="check_causal takes a guest such as RegressorGuest"):
-        check_causal(GuestModel(RegressorGuest(LinearRegression())), X, X[:, 0])
+    with pytest.raises(TypeError, match="check_causal takes an external model such as RegressorAdapter"):
+        check_causal(ExternalModel(RegressorAdapter(LinearRegression())), X, X[:, 0])
     with pytest.raises(TypeError, match="columns of ForecastColumns must be names such as 'nwp', got 2"):
         ForecastColumns(2)

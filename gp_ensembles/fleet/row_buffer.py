@@ -6,7 +6,7 @@ from torch import Tensor
 from gp_ensembles.engine.predictions import EnsemblePredictions
 
 
-class Said:
+class RowBuffer:
     """Predictions of the N rows of a call; NaN where nothing was said.
 
     Args:

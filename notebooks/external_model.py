@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # A guest: a model of your own
+# # An external model: a model of your own
 #
 # A random forest that knows nothing of probabilities joins the ensemble as one more expert, and gets as much weight
 # as its predictions earn. The law has steps, which forests see and smooth bases do not.
@@ -28,8 +28,8 @@ from sklearn.ensemble import RandomForestRegressor
 
 import gp_ensembles as gpe
 from gp_ensembles import plots
-from gp_ensembles.ensembles.guests import GuestModel
-from gp_ensembles.experts.guest_models import RegressorGuest
+from gp_ensembles.ensembles.external_models import ExternalModel
+from gp_ensembles.experts.adapters import RegressorAdapter
 
 generator = torch.Generator().manual_seed(0)
 X = torch.rand(700, 2, generator=generator, dtype=torch.float64)
@@ -39,29 +39,31 @@ y = (
     + torch.randn(700, generator=generator, dtype=torch.float64)
 )
 
-forest = RegressorGuest(
+forest = RegressorAdapter(
     RandomForestRegressor(20, min_samples_leaf=5, random_state=0)
 )
 spec = replace(gpe.e_doebe, bases=(gpe.bases.LinearBasis(),), rule=gpe.light.rule)
 alone = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=200)).observe(X, y)
 model = gpe.OnlineModel(
     gpe.StreamConfig(
-        replace(spec, further=(GuestModel(forest, every=200, name="forest"),)),
+        replace(
+            spec, extra_experts=(ExternalModel(forest, every=200, name="forest"),)
+        ),
         warmup=200,
     )
 )
 both = model.observe(X, y)
 print(
     f"alone {alone.log_prob.mean():.2f},",
-    f"with the guest {both.log_prob.mean():.2f} nats per row",
+    f"with the external model {both.log_prob.mean():.2f} nats per row",
 )
 
 # %%
-guest = torch.tensor([name.startswith("forest") for name in model.names])
+adapter = torch.tensor([name.startswith("forest") for name in model.names])
 weights = both.log_weights.exp()
-shares = torch.stack([weights[guest].sum(0), weights[~guest].sum(0)])
+shares = torch.stack([weights[adapter].sum(0), weights[~adapter].sum(0)])
 plots.plot_weights(
     shares.clamp_min(1e-300).log(),
-    ["random forest (guest)", "linear experts"],
+    ["random forest (external model)", "linear experts"],
     first_row=200,
 )

@@ -1,8 +1,8 @@
 """How the expert objects of an ensemble predict and learn rows of many series at once.
 
-What a batch teaches is staged first; the states of all series change only by :meth:`Lane.commit`, for those series that
-are to learn. One row of each series of Gaussian experts is learned in place, at the pace of memory; everything else on
-copies of the states, a few series at a time.
+What a batch teaches is staged first; the states of all series change only by :meth:`SeriesBatch.commit`, for those
+series that are to learn. One row of each series of Gaussian experts is learned in place, at the pace of memory;
+everything else on copies of the states, a few series at a time.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ from gp_ensembles.numerics import normal
 _STATE_BYTES, _ROW_BYTES = 64_000_000, 256_000_000
 
 
-class Lane(ABC):
+class SeriesBatch(ABC):
     r"""One expert object on the states of T series.
 
     Args:
@@ -73,7 +73,7 @@ class Lane(ABC):
 
 
 @final
-class RowLane(Lane):
+class RowSeriesBatch(SeriesBatch):
     """One row of each series, of Gaussian experts that are static or walk at random, learned in place."""
 
     def __init__(self, bound: BoundGaussian, state: GaussianState) -> None:
@@ -90,11 +90,11 @@ class RowLane(Lane):
 
     @property
     def most_series(self) -> int:
-        """See :meth:`Lane.most_series`."""
+        """See :meth:`SeriesBatch.most_series`."""
         return max(1, _ROW_BYTES // (4 * self._moments[0, :, 0].numel() * self._moments.element_size()))
 
     def stage(self, places: Tensor, Phi: Tensor, y: Tensor, own: Variances | None) -> Predictions:
-        """See :meth:`Lane.stage`."""
+        """See :meth:`SeriesBatch.stage`."""
         rows = predict_rows(self._moments, places, self._rows(Phi), self._walk, self._noise_of(own))
         targets = y.squeeze(-1)
         self._staged = places, rows, targets
@@ -102,7 +102,7 @@ class RowLane(Lane):
         return self._predictions(rows, log_prob, Phi)
 
     def commit(self, keep: Tensor) -> None:
-        """See :meth:`Lane.commit`."""
+        """See :meth:`SeriesBatch.commit`."""
         assert self._staged is not None
         places, rows, targets = self._staged
         self._staged = None
@@ -111,7 +111,7 @@ class RowLane(Lane):
         learn_rows(self._moments, places, rows, targets, self._walk)
 
     def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
-        """See :meth:`Lane.predict`."""
+        """See :meth:`SeriesBatch.predict`."""
         rows = predict_rows(self._moments, places, self._rows(Phi), self._walk, self._noise_of(own))
         return self._predictions(rows, torch.full_like(rows.variance, torch.nan), Phi)
 
@@ -127,7 +127,7 @@ class RowLane(Lane):
 
 
 @final
-class BlockLane(Lane):
+class BlockSeriesBatch(SeriesBatch):
     """Any block of any expert whose state has a fixed size, on copies of the states."""
 
     def __init__(self, bound: BoundExpert, state: FilterState) -> None:
@@ -136,12 +136,12 @@ class BlockLane(Lane):
 
     @property
     def most_series(self) -> int:
-        """See :meth:`Lane.most_series`."""
+        """See :meth:`SeriesBatch.most_series`."""
         size = sum(part[0].numel() * part.element_size() for part in self.state)
         return max(1, _STATE_BYTES // max(1, size))
 
     def stage(self, places: Tensor, Phi: Tensor, y: Tensor, own: Variances | None) -> Predictions:
-        """See :meth:`Lane.stage`."""
+        """See :meth:`SeriesBatch.stage`."""
         after, steps = self._update(self._at(places), Phi, y, own)
         self._staged = places, after
         return steps
@@ -157,7 +157,7 @@ class BlockLane(Lane):
         return bound.update_block(state, Phi, targets)
 
     def commit(self, keep: Tensor) -> None:
-        """See :meth:`Lane.commit`."""
+        """See :meth:`SeriesBatch.commit`."""
         assert self._staged is not None
         places, after = self._staged
         self._staged = None
@@ -165,7 +165,7 @@ class BlockLane(Lane):
             old.index_copy_(0, places[keep], new[keep])
 
     def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
-        """See :meth:`Lane.predict`."""
+        """See :meth:`SeriesBatch.predict`."""
         state, bound = self._at(places), self._bound_to(own)
         if isinstance(bound, BoundGaussian | BoundLaplace):
             return bound.predict(state, Phi)
@@ -182,14 +182,14 @@ class BlockLane(Lane):
         return type(self.state)(*(part.index_select(0, places) for part in self.state))
 
 
-def row_lane(bound: BoundExpert, state: FilterState) -> Lane:
+def row_series_batch(bound: BoundExpert, state: FilterState) -> SeriesBatch:
     """What runs one row of each series."""
     is_plain = isinstance(bound, BoundGaussian) and isinstance(state, GaussianState)
     if is_plain and (bound.transition is None or type(bound.transition) is RandomWalk):
         assert isinstance(bound, BoundGaussian)
         assert isinstance(state, GaussianState)
-        return RowLane(bound, state)
-    return BlockLane(bound, state)
+        return RowSeriesBatch(bound, state)
+    return BlockSeriesBatch(bound, state)
 
 
 def side_by_side(parts: Sequence[Predictions]) -> Predictions:

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from gp_ensembles.engine import OnlineEnsemble
-from gp_ensembles.engine.guest_report import guest_reports
+from gp_ensembles.engine.external_report import external_reports
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel
+from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.experts.guest import Guest
-from gp_ensembles.experts.guest_models import FunctionGuest
+from gp_ensembles.experts.adapters import FunctionAdapter
+from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.metrics.regret_bounds import fixed_share_bound
@@ -29,9 +29,16 @@ def rows(num_rows=160):
     return X, y
 
 
-def spec(*guests, **settings):
+def spec(*external_models, **settings):
     models = (InnovationModel(rate=0.05),)
-    return replace(oebe, bases=(LinearBasis(),), rule=FixedShare(SHARE), further=guests, innovations=models, **settings)
+    return replace(
+        oebe,
+        bases=(LinearBasis(),),
+        rule=FixedShare(SHARE),
+        extra_experts=external_models,
+        innovations=models,
+        **settings,
+    )
 
 
 def recent(X, past):
@@ -41,10 +48,10 @@ def recent(X, past):
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_bound_after_a_warm_up_that_counts_is_what_it_left(kept):
     X, y = rows()
-    online = spec(GuestModel(FunctionGuest(recent), every=30), rank_on_warm_up=kept).fit(X[:WARM], y[:WARM])
-    assert guest_reports(online)[0].num_targets == 0  # those of the warm-up are not counted
+    online = spec(ExternalModel(FunctionAdapter(recent), every=30), rank_on_warm_up=kept).fit(X[:WARM], y[:WARM])
+    assert external_reports(online)[0].num_targets == 0  # those of the warm-up are not counted
     after = online.observe(X[WARM:], y[WARM:])
-    report = guest_reports(online)[0]
+    report = external_reports(online)[0]
     place = 2 * (len(online.ensemble.expert_names) - 1)
     whole = OnlineEnsemble(online.ensemble).observe(X, y)  # from the rule's first weights on
     ahead = whole.experts.log_prob[place] - whole.log_prob
@@ -66,18 +73,18 @@ def test_scores_of_a_model_are_in_the_units_of_the_target():
     X, y = rows()
     scores = []
     for unit in (1.0, 1000.0):
-        config = StreamConfig(spec(GuestModel(FunctionGuest(recent), every=30)), warmup=WARM, recalibrate=False)
+        config = StreamConfig(spec(ExternalModel(FunctionAdapter(recent), every=30)), warmup=WARM, recalibrate=False)
         model = OnlineModel(config)
         predictions = model.observe(X, unit * y)
-        (report,) = model.guests
+        (report,) = model.external_models
         assert report.ensemble_log_score == pytest.approx(float(predictions.log_prob.nanmean()))
         scores.append(report.log_score)
         assert sum(model.weights.values()) == pytest.approx(1.0)
-        assert model.weights["guest/0"] == pytest.approx(report.weight)
+        assert model.weights["external model/0"] == pytest.approx(report.weight)
     assert scores[1] == pytest.approx(scores[0] - math.log(1000.0))
 
 
-class Failing(Guest):
+class Failing(ModelAdapter):
     """Does what it is told to where the first input is positive."""
 
     def __init__(self, answer, train=None):
@@ -99,7 +106,7 @@ def fail(mean, deviation):
 
 
 @pytest.mark.parametrize(
-    ("guest", "reason", "mend"),
+    ("adapter", "reason", "mend"),
     [
         (Failing(lambda m, s: (m * torch.nan, s)), "it said nothing (NaN)", "fill the gaps"),
         (Failing(lambda m, s: (m * math.inf, s)), "its mean was infinite or beyond 1e30 (mean ", "of mean 0"),
@@ -113,18 +120,18 @@ def fail(mean, deviation):
         (Failing(None, "no license"), "it failed to train (ValueError: no license)", "guest.fit(rows) by itself"),
     ],
 )
-def test_reasons_say_how_they_are_mended_and_survive_a_file(guest, reason, mend):
+def test_reasons_say_how_they_are_mended_and_survive_a_file(adapter, reason, mend):
     X, y = rows()
-    settings = spec(GuestModel(guest, every=30))
+    settings = spec(ExternalModel(adapter, every=30))
     online = settings.fit(X[:WARM], y[:WARM])
     online.observe(X[WARM:], y[WARM:])
-    (report,) = guest_reports(online)
+    (report,) = external_reports(online)
     assert reason in report.reason
     assert mend in report.mend
     assert f"because {report.reason}: {report.mend}" in str(report)
     loaded = settings.unfitted(X[:WARM], y[:WARM])
     loaded.load_state_dict(online.state_dict())
-    assert guest_reports(loaded) == (report,)
+    assert external_reports(loaded) == (report,)
 
 
 def test_one_that_never_answered_has_no_weight_and_says_why():
@@ -132,7 +139,7 @@ def test_one_that_never_answered_has_no_weight_and_says_why():
     table = torch.cat([X, torch.full_like(y, torch.nan).unsqueeze(-1)], dim=-1)
     model = OnlineModel(StreamConfig(spec(ForecastColumns("nwp")), warmup=WARM), ["a", "b", "nwp"])
     model.observe(table, y)
-    (report,) = model.guests
+    (report,) = model.external_models
     assert (report.num_answered, report.num_absent, report.weight) == (0, 160 - WARM, 0.0)
     assert model.weights["forecast/0"] == 0.0
     assert sum(model.weights.values()) == pytest.approx(1.0)

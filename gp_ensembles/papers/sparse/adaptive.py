@@ -51,7 +51,7 @@ class _Clock:
 
 @final
 @dataclass(frozen=True)
-class EnoughKnots(Strategy):
+class AdaptiveKnots(Strategy):
     """All rows as knots where that can be had, else knots until the bounds meet or the budget ends: the default.
 
     Hyperparameters are fitted by the exact log evidence of nested random rows, cheap to dear: from several starts on

@@ -9,45 +9,45 @@ C = TypeVar("C")
 
 
 @final
-class Turns:
+class AccessLock:
     """Who may use an object that learns in place; held for the length of a call.
 
     Attributes:
-        learning: Held by the thread that learns. Nobody waits for it.
+        writing: Held by the thread that learns. Nobody waits for it.
         reading: Held by the threads that learn or read, one at a time; hold it around several reads that shall be of
-            the same moment, or around a copy: ``with model.turns.reading: copy.deepcopy(model)``.
+            the same moment, or around a copy: ``with model.access.reading: copy.deepcopy(model)``.
 
     Example:
-        >>> turns = Turns()
-        >>> with turns.reading:
-        ...     turns.learning.acquire(blocking=False)
+        >>> access = AccessLock()
+        >>> with access.reading:
+        ...     access.writing.acquire(blocking=False)
         True
     """
 
     def __init__(self) -> None:
-        self.learning: threading.RLock = threading.RLock()
+        self.writing: threading.RLock = threading.RLock()
         self.reading: threading.RLock = threading.RLock()
 
-    def __reduce__(self) -> tuple[type["Turns"], tuple[()]]:
+    def __reduce__(self) -> tuple[type["AccessLock"], tuple[()]]:
         """A copy is nobody's."""
-        return Turns, ()
+        return AccessLock, ()
 
 
-def in_turns(*, learning: Sequence[str], reading: Sequence[str]) -> Callable[[type[C]], type[C]]:
-    """Make methods and properties of a class keep to its ``turns``, an attribute of its objects.
+def guarded(*, writes: Sequence[str], reads: Sequence[str]) -> Callable[[type[C]], type[C]]:
+    """Make methods and properties of a class keep to its ``access``, an attribute of its objects.
 
     Args:
-        learning: Names of those that learn: while another thread is in one of them, they raise.
-        reading: Names of those that read: while another thread learns or reads, they wait.
+        writes: Names of those that learn: while another thread is in one of them, they raise.
+        reads: Names of those that read: while another thread learns or reads, they wait.
 
     Returns:
         A decorator of the class.
 
     Example:
-        >>> @in_turns(learning=["add"], reading=["total"])
+        >>> @guarded(writes=["add"], reads=["total"])
         ... class Sum:
         ...     def __init__(self):
-        ...         self.turns, self.parts = Turns(), []
+        ...         self.access, self.parts = AccessLock(), []
         ...     def add(self, part):
         ...         self.parts.append(part)
         ...     @property
@@ -60,7 +60,7 @@ def in_turns(*, learning: Sequence[str], reading: Sequence[str]) -> Callable[[ty
     """
 
     def decorate(cls: type[C]) -> type[C]:
-        for names, wrap in ((learning, _learns), (reading, _reads)):
+        for names, wrap in ((writes, _learns), (reads, _reads)):
             for name in names:
                 member: Any = vars(cls)[name]
                 is_property = isinstance(member, property)
@@ -73,17 +73,17 @@ def in_turns(*, learning: Sequence[str], reading: Sequence[str]) -> Callable[[ty
 def _learns(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def guarded(self: Any, *given: Any, **named: Any) -> Any:
-        turns = self.turns
-        if not turns.learning.acquire(blocking=False):
+        access = self.access
+        if not access.writing.acquire(blocking=False):
             raise RuntimeError(
                 f"{type(self).__name__}.{method.__name__} was called while another thread teaches this object, which "
                 f"learns from one thread at a time; take turns with a lock, or give each thread a copy of its own"
             )
         try:
-            with turns.reading:
+            with access.reading:
                 return method(self, *given, **named)
         finally:
-            turns.learning.release()
+            access.writing.release()
 
     return guarded
 
@@ -91,7 +91,7 @@ def _learns(method: Callable[..., Any]) -> Callable[..., Any]:
 def _reads(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def guarded(self: Any, *given: Any, **named: Any) -> Any:
-        with self.turns.reading:
+        with self.access.reading:
             return method(self, *given, **named)
 
     return guarded

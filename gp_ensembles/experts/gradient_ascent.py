@@ -11,7 +11,7 @@ from gp_ensembles.experts.parameters import get_vectors, gradient_vectors, set_v
 from gp_ensembles.numerics.minimize import minimize
 
 
-def climb(
+def gradient_ascent(
     expert: Expert, evidence: Callable[[], Tensor], method: LBFGS, start_precision: float, num_rows: int
 ) -> Tensor:
     """Maximize the log posterior of every expert in a batch from where its hyperparameters are.

@@ -28,7 +28,7 @@ def memory_of(device: torch.device) -> int:
     return min(limits, default=1 << 62)
 
 
-def check_room(num_bytes: float, device: torch.device, what: str, mend: str) -> None:
+def check_memory(num_bytes: float, device: torch.device, what: str, mend: str) -> None:
     """Raise if something cannot fit into memory.
 
     Args:
@@ -41,7 +41,7 @@ def check_room(num_bytes: float, device: torch.device, what: str, mend: str) -> 
         ValueError: Saying both sizes, and by how much.
 
     Example:
-        >>> check_room(1e18, torch.device("cpu"), "a table of the world", "take a smaller world")
+        >>> check_memory(1e18, torch.device("cpu"), "a table of the world", "take a smaller world")
         Traceback (most recent call last):
         ValueError: a table of the world would take 1e+09 GB of memory, and there are ... GB, 1e+09 GB too few; take ...
     """

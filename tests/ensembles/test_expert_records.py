@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.guests import Boosting, ForecastColumns
+from gp_ensembles.ensembles.external_models import Boosting, ForecastColumns
 from gp_ensembles.ensembles.presets import auto, light
 from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.targets import CountTarget
@@ -20,23 +20,23 @@ def test_a_table_of_more_columns_than_an_exact_process_has_rows_does_without_it(
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(60, 760, generator=generator, dtype=torch.float64)
     y = X[:, 0] + 0.1 * torch.randn(60, generator=generator, dtype=torch.float64)
-    bare = replace(auto, bases=(LinearBasis(),), random_walk_variances=(), lags=None, further=())
+    bare = replace(auto, bases=(LinearBasis(),), random_walk_variances=(), lags=None, extra_experts=())
     with pytest.warns(UserWarning, match=f"{record.name!r} is left out.*fewer than its 760 columns"):
-        model = OnlineModel(StreamConfig(replace(bare, further=(record,)), warmup=40)).fit(X[:40], y[:40])
+        model = OnlineModel(StreamConfig(replace(bare, extra_experts=(record,)), warmup=40)).fit(X[:40], y[:40])
     assert model.names == ("linear/static/0",)
     assert bool(model.observe(X[40:], y[40:]).log_prob.isfinite().all())
 
 
 def test_more_experts_stand_beside_those_of_a_preset_in_a_file():
-    plain = {"like": "auto", "more": [{"ForecastColumns": {"columns": ["nwp"]}}]}
-    assert spec_from_plain(plain).further == (*auto.further, ForecastColumns(("nwp",)))
-    assert spec_from_plain({"like": "light", "further": ["Boosting"]}).further == (Boosting(),)
+    plain = {"like": "auto", "add_experts": [{"ForecastColumns": {"columns": ["nwp"]}}]}
+    assert spec_from_plain(plain).extra_experts == (*auto.extra_experts, ForecastColumns(("nwp",)))
+    assert spec_from_plain({"like": "light", "extra_experts": ["Boosting"]}).extra_experts == (Boosting(),)
     assert spec_from_plain({"like": "light"}) == light
-    with pytest.raises(ValueError, match=r"ensemble.more\[0\]"):
-        spec_from_plain({"like": "auto", "more": ["LinearBasis"]})
+    with pytest.raises(ValueError, match=r"ensemble.add_experts\[0\]"):
+        spec_from_plain({"like": "auto", "add_experts": ["LinearBasis"]})
 
 
 def test_forecasts_of_counts_are_refused():
     with pytest.raises(ValueError, match="CountTarget"):
-        replace(auto, target=CountTarget(), further=(ForecastColumns("nwp"),))
-    assert replace(auto, target=CountTarget()).further == auto.further  # left out there, as lags are
+        replace(auto, target=CountTarget(), extra_experts=(ForecastColumns("nwp"),))
+    assert replace(auto, target=CountTarget()).extra_experts == auto.extra_experts  # left out there, as lags are

@@ -21,7 +21,7 @@ FAR = 10.0  # scales
 _ROUND_OFF = 10 * torch.finfo(torch.float64).eps
 
 
-class Sleepers(NamedTuple):
+class InactiveColumns(NamedTuple):
     """What is known of S columns that slept in the warm-up.
 
     Attributes:
@@ -29,22 +29,22 @@ class Sleepers(NamedTuple):
         log_sum: Sum of the logarithms of the deviations that set the scale, (S,).
         num: How many these are, (S,).
         floor: What the scale has grown to since, (S,).
-        woke: Number of the row in which a column first moved, counting the rows of the stream from 1; zero while it
-            sleeps, (S,).
+        activated_at: Number of the row in which a column first moved, counting the rows of the stream from 1; zero
+            while it sleeps, (S,).
     """
 
     base: Tensor
     log_sum: Tensor
     num: Tensor
     floor: Tensor
-    woke: Tensor
+    activated_at: Tensor
 
     @classmethod
-    def of(cls, base: Tensor) -> "Sleepers":
+    def of(cls, base: Tensor) -> "InactiveColumns":
         """Sleeping columns that deviate from some values (S,), NaN where there is none.
 
         Example:
-            >>> Sleepers.of(torch.tensor([3.0])).woke
+            >>> InactiveColumns.of(torch.tensor([3.0])).woke
             tensor([0.], dtype=torch.float64)
         """
         zero = torch.zeros_like(base, dtype=torch.float64)
@@ -56,7 +56,7 @@ class Sleepers(NamedTuple):
         own = torch.where(self.num > 0, (self.log_sum / self.num.clamp_min(1)).exp(), 1.0)
         return torch.maximum(own, self.floor)
 
-    def follow(self, X: Tensor, first_row: int) -> tuple["Sleepers", Tensor]:
+    def follow(self, X: Tensor, first_row: int) -> tuple["InactiveColumns", Tensor]:
         """Standardize rows that follow one another.
 
         Args:
@@ -68,7 +68,7 @@ class Sleepers(NamedTuple):
 
         Example:
             >>> X = torch.tensor([[3.0], [3.0], [5.0], [3.0], [1.0]], dtype=torch.float64)
-            >>> after, values = Sleepers.of(X[0]).follow(X, first_row=11)
+            >>> after, values = InactiveColumns.of(X[0]).follow(X, first_row=11)
             >>> values.T, after.woke
             (tensor([[ 0.,  0.,  1.,  0., -1.]], dtype=torch.float64), tensor([13.], dtype=torch.float64))
         """
@@ -82,7 +82,7 @@ class Sleepers(NamedTuple):
             columns.append([number.take(value, first_row + row) for row, value in enumerate(values.tolist())])
             found.append(number.numbers)
         known = X.new_tensor(found).reshape(-1, len(self)).T
-        return Sleepers(*known.unbind(0)), X.new_tensor(columns).reshape(-1, X.shape[0]).T
+        return InactiveColumns(*known.unbind(0)), X.new_tensor(columns).reshape(-1, X.shape[0]).T
 
     def each(self, X: Tensor) -> Tensor:
         """Standardize rows (N, S) that all come next, each on its own."""
@@ -96,12 +96,12 @@ class Sleepers(NamedTuple):
 class _Column:
     """One column, a value at a time."""
 
-    def __init__(self, base: float, log_sum: float, count: float, floor: float, woke: float) -> None:
-        self.numbers = [base, log_sum, count, floor, woke]
+    def __init__(self, base: float, log_sum: float, count: float, floor: float, activated_at: float) -> None:
+        self.numbers = [base, log_sum, count, floor, activated_at]
 
     def take(self, value: float, row: int) -> float:
         """The standardized value of a row."""
-        base, log_sum, count, floor, woke = self.numbers
+        base, log_sum, count, floor, activated_at = self.numbers
         if math.isnan(value):
             return 0.0
         if math.isnan(base):
@@ -117,5 +117,5 @@ class _Column:
         if size > FAR * scale and count >= SETTLED:
             floor = min(2 * scale, size / FAR)
         scale = max(scale, floor)
-        self.numbers = [base, log_sum, count, floor, woke or float(row)]
+        self.numbers = [base, log_sum, count, floor, activated_at or float(row)]
         return max(-FAR, min(FAR, deviation / scale))

@@ -34,7 +34,7 @@ class WarmUp(NamedTuple):
     forecasts: Mapping[str, int] = MappingProxyType({})
 
 
-class FurtherExpert(ABC):
+class ExpertRecord(ABC):
     """A record: given warm-up rows, expert objects with the names that they are called by.
 
     Such experts are for targets of one real number. They stand in an ensemble once each, without dynamic twins.

@@ -1,4 +1,4 @@
-"""Guests on the command line: columns of forecasts with gaps, the lines of the summary, and resumption."""
+"""External models on the command line: columns of forecasts with gaps, the lines of the summary, and resumption."""
 
 import json
 import re
@@ -18,10 +18,10 @@ from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.guests import ForecastColumns, GuestModel
+from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
-from gp_ensembles.experts.guest_models import RegressorGuest
+from gp_ensembles.experts.adapters import RegressorAdapter
 from gp_ensembles.streaming import StreamConfig
 
 QUICK = ["--pictures", "false", "--progress", "false"]
@@ -31,14 +31,14 @@ ensemble:
   bases: [LinearBasis]
   random_walk_variances: [0.001]
   lags: null
-  further: [{Boosting: {num_trees: 5, every: 100}}, {ForecastColumns: {columns: [nwp], deviation: spread}}]
+  extra_experts: [{Boosting: {num_trees: 5, every: 100}}, {ForecastColumns: {columns: [nwp], deviation: spread}}]
 """
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, small):
     """A folder with a table, its first and last rows, and a config."""
-    folder = tmp_path_factory.mktemp("guests")
+    folder = tmp_path_factory.mktemp("external_models")
     (folder / "guests.yaml").write_text(CONFIG, encoding="utf-8")
     rows = [
         [a, "" if number % 7 == 2 else f"{float(y) + 0.1 * float(b):.6f}", 1.5, y]
@@ -63,7 +63,7 @@ def test_summaries_tell_of_guests_and_a_resumed_run_tells_the_same(place, capsys
     assert "boosting/0: log score -" in told
     assert "boosting/0: answered" not in told
     summary = json.loads((place / "whole" / "summary.json").read_text("utf-8"))
-    whole = summary["guests"]
+    whole = summary["external_models"]
     forecast, boosting = whole["forecast/0"], whole["boosting/0"]
     assert (forecast["num_targets"], forecast["num_absent"]) == (300 - gaps, gaps)
     assert forecast["regret"] < forecast["bound"]
@@ -75,11 +75,11 @@ def test_summaries_tell_of_guests_and_a_resumed_run_tells_the_same(place, capsys
     options = ["--target", "y", "--warmup", "100", "--config", str(place / "guests.yaml"), *QUICK, *plain]
     assert main(["stream", str(place / "data.csv"), "--out", str(place / "plain"), *options]) == 0
     scores = json.loads((place / "plain" / "summary.json").read_text("utf-8"))
-    assert scores["guests"]["boosting/0"]["ensemble_log_score"] == pytest.approx(scores["log_score"], abs=1e-9)
+    assert scores["external_models"]["boosting/0"]["ensemble_log_score"] == pytest.approx(scores["log_score"], abs=1e-9)
     run(place, "first.csv", "part")
     resume = ["resume", "--checkpoint", str(place / "part" / "checkpoint.pt"), str(place / "data.csv"), "--skip-seen"]
     assert main([*resume, "--out", str(place / "rest"), *QUICK]) == 0
-    rest = json.loads((place / "rest" / "summary.json").read_text("utf-8"))["guests"]
+    rest = json.loads((place / "rest" / "summary.json").read_text("utf-8"))["external_models"]
     assert rest == whole
     predicted = {row["row"]: row["mean"] for row in small.read(place / "whole" / "predictions.csv")}
     assert all(predicted[row["row"]] == row["mean"] for row in small.read(place / "rest" / "predictions.csv"))
@@ -125,14 +125,14 @@ def test_configs_are_compared_on_the_same_inputs_each_with_its_own_forecasts(pla
         compare = ["compare", str(place / "data.csv"), "--target", "y", "--progress", "false", *configs, *features]
         assert main([*compare, "--out", str(place / "both")]) == 0
         found = json.loads((place / "both" / "compare.json").read_text("utf-8"))
-        assert found["guests"]["features"] == ["a"]
+        assert found["external_models"]["features"] == ["a"]
         assert found["plain"]["features"] == inputs
 
 
 def test_one_column_may_be_a_word_and_settings_of_the_ensemble_stand_under_it(tmp_path):
     config = tmp_path / "one.yaml"
     config.write_text("ensemble: {like: oebe, further: [{ForecastColumns: {columns: nwp}}]}", encoding="utf-8")
-    assert load_config(config).ensemble.further == (ForecastColumns("nwp"),)
+    assert load_config(config).ensemble.extra_experts == (ForecastColumns("nwp"),)
     for key, value in (("target", "BinaryTarget"), ("bases", "[LinearBasis]"), ("like", "oebe")):
         config.write_text(f"warmup: 50\n{key}: {value}\n", encoding="utf-8")
         with pytest.raises(ValueError, match=f"{key} is a setting of the ensemble and stands under it, as in {{ens"):
@@ -143,15 +143,15 @@ def test_what_has_no_name_in_files_is_refused_before_anything_is_fitted(tmp_path
     """No run of hours is lost to a checkpoint that cannot be written."""
     monkeypatch.setattr("gp_ensembles.streaming.model.OnlineModel.fit", None)
     X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    own = GuestModel(RegressorGuest(LinearRegression()))
-    config = StreamConfig(replace(oebe, bases=(LinearBasis(),), further=(own,)), warmup=30)
+    own = ExternalModel(RegressorAdapter(LinearRegression()))
+    config = StreamConfig(replace(oebe, bases=(LinearBasis(),), extra_experts=(own,)), warmup=30)
     rows = open_table(Table(X, X[:, 0], ("a", "b"), "y", "rows"), 30)
-    with pytest.raises(TypeError, match=r"GuestModel has no name in files.*pickle.dump\(model, file\)"):
+    with pytest.raises(TypeError, match=r"ExternalModel has no name in files.*pickle.dump\(model, file\)"):
         stream(rows, config, Output(tmp_path / "out", pictures=False))
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("page", ["command_line", "guests"])
+@pytest.mark.parametrize("page", ["command_line", "external_models"])
 def test_configs_in_the_documents_can_be_read(page, tmp_path):
     text = (Path(__file__).resolve().parents[2] / "docs" / "how_to" / f"{page}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
@@ -159,9 +159,9 @@ def test_configs_in_the_documents_can_be_read(page, tmp_path):
     for block in blocks:
         (tmp_path / "config.yaml").write_text(block, encoding="utf-8")
         specs.append(load_config(tmp_path / "config.yaml").ensemble)
-    assert len(specs) == {"command_line": 2, "guests": 1}[page]
+    assert len(specs) == {"command_line": 2, "external_models": 1}[page]
     assert specs[-1].forecast_columns[0] == "nwp"
-    assert page == "guests" or isinstance(specs[0].target, BinaryTarget)
+    assert page == "external_models" or isinstance(specs[0].target, BinaryTarget)
 
 
 @pytest.mark.usefixtures("ctrl_c")

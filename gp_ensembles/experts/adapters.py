@@ -1,4 +1,4 @@
-"""Guests made of what others have built: regressors with ``fit`` and ``predict``, functions, columns of forecasts."""
+"""Adapters of external models: regressors with ``fit`` and ``predict``, functions, columns of forecasts."""
 
 import copy
 import inspect
@@ -8,20 +8,20 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.guest import (
+from gp_ensembles.experts.model_adapter import (
     Forecast,
-    Guest,
-    GuestRows,
+    ModelAdapter,
+    TrainingRows,
     check_levels,
     moments_of,
     scale_deviation,
     scale_rows,
 )
-from gp_ensembles.experts.wrapping import as_guest, check_methods, spelled
+from gp_ensembles.experts.wrapping import as_adapter, check_methods, spelled
 
 
 @final
-class RegressorGuest(Guest):
+class RegressorAdapter(ModelAdapter):
     """A regressor with ``fit(X, y)`` and ``predict(X)`` on NumPy arrays, as in scikit-learn, LightGBM and others.
 
     Where its ``predict`` takes ``return_std`` it states its deviations itself. Several columns of predictions
@@ -40,7 +40,8 @@ class RegressorGuest(Guest):
     Example:
         >>> from sklearn.linear_model import BayesianRidge
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> forecast = RegressorGuest(BayesianRidge()).fit(GuestRows(X, 2 * X.squeeze(-1), torch.nan * X.squeeze(-1)))
+        >>> x = X.squeeze(-1)
+        >>> forecast = RegressorAdapter(BayesianRidge()).fit(TrainingRows(X, 2 * x, torch.nan * x))
         >>> forecast(X[-1:])[0].round(decimals=3)
         tensor([2.], dtype=torch.float64)
     """
@@ -53,23 +54,23 @@ class RegressorGuest(Guest):
         self.regressors: tuple[Any, ...] = tuple(regressor) if several else (regressor,)
         self.scale, self.levels = scale, tuple(float(level) for level in levels)
         for given in self.regressors if scale is None else (*self.regressors, scale):
-            check_methods(given, "RegressorGuest", "fit", "predict")
+            check_methods(given, "RegressorAdapter", "fit", "predict")
         check_levels(self.levels)
         if several and len(self.regressors) != len(self.levels):
             raise ValueError(f"{len(self.regressors)} regressors need as many levels, got {len(self.levels)}")
 
-    def fit(self, rows: GuestRows) -> Forecast:
-        """Train copies of the regressors; see :meth:`Guest.fit`."""
+    def fit(self, rows: TrainingRows) -> Forecast:
+        """Train copies of the regressors; see :meth:`ModelAdapter.fit`."""
         models = [_fitted(regressor, rows.inputs, rows.targets) for regressor in self.regressors]
         known = None if self.scale is None else scale_rows(rows)
         scale = None if known is None else _fitted(self.scale, *known)
 
         def forecast(X: Tensor) -> tuple[Tensor, Tensor | None]:
             if len(models) > 1:
-                said, deviation = torch.stack([_predicted(model, X)[0] for model in models], dim=-1), None
+                predicted, deviation = torch.stack([_predicted(model, X)[0] for model in models], dim=-1), None
             else:
-                said, deviation = _predicted(models[0], X)
-            mean, spread = moments_of(said, self.levels)
+                predicted, deviation = _predicted(models[0], X)
+            mean, spread = moments_of(predicted, self.levels)
             if scale is not None:
                 return mean, scale_deviation(_predicted(scale, X)[0])
             return mean, spread if deviation is None else deviation
@@ -78,12 +79,12 @@ class RegressorGuest(Guest):
 
 
 @final
-class RiverGuest(Guest):
+class RiverAdapter(ModelAdapter):
     """A regressor of river, with ``learn_one`` and ``predict_one``; the inputs are called ``x0``, ``x1`` and so on.
 
     At each training a copy of it learns the stored rows one by one, and it stays as it is until the next one: what it
     is follows from stored rows, so that it can be saved. A training costs as much as it takes to learn ``num_rows``
-    rows, see :class:`~gp_ensembles.ensembles.guests.GuestModel`.
+    rows, see :class:`~gp_ensembles.ensembles.external_models.ExternalModel`.
 
     Args:
         regressor: The regressor before it has learned anything; set its seed.
@@ -94,17 +95,17 @@ class RiverGuest(Guest):
     Example:
         >>> from river.linear_model import LinearRegression
         >>> X = torch.linspace(0, 1, 500, dtype=torch.float64).unsqueeze(-1)
-        >>> rows = GuestRows(X, 2 * X.squeeze(-1), torch.nan * X.squeeze(-1))
-        >>> RiverGuest(LinearRegression()).fit(rows)(X[-1:])[0].round()
+        >>> rows = TrainingRows(X, 2 * X.squeeze(-1), torch.nan * X.squeeze(-1))
+        >>> RiverAdapter(LinearRegression()).fit(rows)(X[-1:])[0].round()
         tensor([2.], dtype=torch.float64)
     """
 
     def __init__(self, regressor: Any) -> None:
-        check_methods(regressor, "RiverGuest", "learn_one", "predict_one")
+        check_methods(regressor, "RiverAdapter", "learn_one", "predict_one")
         self.regressor = regressor
 
-    def fit(self, rows: GuestRows) -> Forecast:
-        """Learn the rows one by one; see :meth:`Guest.fit`."""
+    def fit(self, rows: TrainingRows) -> Forecast:
+        """Learn the rows one by one; see :meth:`ModelAdapter.fit`."""
         model = copy.deepcopy(self.regressor)
         for row, target in zip(_dictionaries(rows.inputs), rows.targets.tolist(), strict=True):
             model.learn_one(row, target)
@@ -112,11 +113,12 @@ class RiverGuest(Guest):
 
 
 @final
-class FunctionGuest(Guest):
+class FunctionAdapter(ModelAdapter):
     """A function of the rows to predict and the rows so far.
 
     Args:
-        function: Called with inputs (N, D) and :class:`~gp_ensembles.experts.guest.GuestRows`, those of the last
+        function: Called with inputs (N, D) and :class:`~gp_ensembles.experts.model_adapter.TrainingRows`, those of
+            the last
             training; returns means (N,) and deviations (N,), or one of means (N,), draws (N, S) and quantiles (N, K).
             It must use the rows that it is given and nothing that it remembers.
         levels: Probabilities of the quantiles, if it returns such.
@@ -125,36 +127,36 @@ class FunctionGuest(Guest):
         TypeError: If it cannot be called.
 
     Example:
-        >>> guest = FunctionGuest(lambda X, rows: (rows.targets[-1].expand(len(X)), X.new_ones(len(X))))
+        >>> guest = FunctionAdapter(lambda X, rows: (rows.targets[-1].expand(len(X)), X.new_ones(len(X))))
         >>> one = torch.ones(3, dtype=torch.float64)
-        >>> guest.fit(GuestRows(one.unsqueeze(-1), 7 * one, one))(torch.zeros(2, 1, dtype=torch.float64))[0]
+        >>> guest.fit(TrainingRows(one.unsqueeze(-1), 7 * one, one))(torch.zeros(2, 1, dtype=torch.float64))[0]
         tensor([7., 7.], dtype=torch.float64)
     """
 
-    def __init__(self, function: Callable[[Tensor, GuestRows], Any], levels: Sequence[float] = ()) -> None:
+    def __init__(self, function: Callable[[Tensor, TrainingRows], Any], levels: Sequence[float] = ()) -> None:
         if not callable(function) or isinstance(function, type):
-            other = as_guest(function)
+            other = as_adapter(function)
             hint = "" if other is None else f"; use {other}"
-            raise TypeError(f"FunctionGuest takes a function of X and rows, got {spelled(function)}{hint}")
+            raise TypeError(f"FunctionAdapter takes a function of X and rows, got {spelled(function)}{hint}")
         self.function = function
         self.levels: tuple[float, ...] = tuple(float(level) for level in levels)
         check_levels(self.levels)
 
-    def fit(self, rows: GuestRows) -> Forecast:
-        """Keep the rows; see :meth:`Guest.fit`."""
+    def fit(self, rows: TrainingRows) -> Forecast:
+        """Keep the rows; see :meth:`ModelAdapter.fit`."""
 
         def forecast(X: Tensor) -> tuple[Tensor, Tensor | None]:
-            said = self.function(X, rows)
-            if isinstance(said, tuple):
-                mean, deviation = said
+            predicted = self.function(X, rows)
+            if isinstance(predicted, tuple):
+                mean, deviation = predicted
                 return _as_tensor(mean), None if deviation is None else _as_tensor(deviation)
-            return moments_of(_as_tensor(said), self.levels)
+            return moments_of(_as_tensor(predicted), self.levels)
 
         return forecast
 
 
 @final
-class ColumnsGuest(Guest):
+class ColumnsAdapter(ModelAdapter):
     """Forecasts that stand in the inputs: nothing is trained, but the size of their errors is learned.
 
     Args:
@@ -163,7 +165,7 @@ class ColumnsGuest(Guest):
         has_deviation: Whether there are two columns, a mean and a deviation.
 
     Example:
-        >>> guest = ColumnsGuest(has_deviation=True)
+        >>> guest = ColumnsAdapter(has_deviation=True)
         >>> guest.initial(torch.tensor([[3.0, 0.5]], dtype=torch.float64))
         (tensor([3.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64))
     """
@@ -174,8 +176,8 @@ class ColumnsGuest(Guest):
         check_levels(self.levels)
         self.initial: Forecast | None = self._read
 
-    def fit(self, rows: GuestRows) -> Forecast:
-        """Read the columns; see :meth:`Guest.fit`."""
+    def fit(self, rows: TrainingRows) -> Forecast:
+        """Read the columns; see :meth:`ModelAdapter.fit`."""
         return self._read
 
     def _read(self, X: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -8,7 +8,7 @@ from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.engine.predictions import AnyMixture
 
 
-class Notable(NamedTuple):
+class AnomalyCounts(NamedTuple):
     """Counts so far.
 
     Attributes:
@@ -24,10 +24,10 @@ class Notable(NamedTuple):
     targets_left_out: int = 0
     inputs_imputed: int = 0
 
-    def after(self, num_moved: int, num_discounted: int, inputs_imputed: int) -> "Notable":
+    def after(self, num_moved: int, num_discounted: int, inputs_imputed: int) -> "AnomalyCounts":
         """With those of a block, and how many inputs were imputed in all."""
         inputs, targets, left_out, _ = self
-        return Notable(inputs + num_moved, targets + num_discounted, left_out, inputs_imputed)
+        return AnomalyCounts(inputs + num_moved, targets + num_discounted, left_out, inputs_imputed)
 
 
 def num_discounted(mixture: AnyMixture, y: Tensor, threshold: float | None) -> int:

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 
 
-class Pace(NamedTuple):
+class RowTiming(NamedTuple):
     """Time between rows, and their further noise.
 
     Attributes:
         steps: Steps since the row before, at least zero, shape (N,); ``None`` for one each. Weights walk, and old rows
             are forgotten, in proportion.
         extra: Noise variance that targets have beyond that of all rows, at least zero, shape (N,), for single real
-            targets; ``None`` for none. See :mod:`~gp_ensembles.engine.noisier`.
+            targets; ``None`` for none. See :mod:`~gp_ensembles.engine.row_noise`.
 
     Example:
-        >>> Pace(torch.tensor([1.0, 3.0])).rows(slice(1, 2)).steps
+        >>> RowTiming(torch.tensor([1.0, 3.0])).rows(slice(1, 2)).steps
         tensor([3.])
     """
 
@@ -29,7 +29,7 @@ class Pace(NamedTuple):
         """Whether rows bring nothing but inputs and targets."""
         return self.steps is None and self.extra is None
 
-    def checked(self, X: Tensor, is_real: bool) -> "Pace":
+    def checked(self, X: Tensor, is_real: bool) -> "RowTiming":
         """The same in the precision of rows X (N, D); steps of one each, or no noise at all, are left out.
 
         Raises:
@@ -43,28 +43,28 @@ class Pace(NamedTuple):
             extra = None
         if extra is not None and not is_real:
             raise ValueError("only single real targets can have further noise; leave extra out")
-        return Pace(steps, None if extra is None else extra.to(X.dtype))
+        return RowTiming(steps, None if extra is None else extra.to(X.dtype))
 
-    def rows(self, rows: slice) -> "Pace":
+    def rows(self, rows: slice) -> "RowTiming":
         """Some of the rows."""
         steps, extra = (None if part is None else part[rows] for part in self)
         if steps is not None and bool((steps == 1).all()):
             steps = None
         if extra is not None and not bool((extra > 0).any()):
             extra = None
-        return Pace(steps, extra)
+        return RowTiming(steps, extra)
 
     def unusual(self) -> list[int]:
         """Numbers of the rows that bring something, ascending.
 
         Example:
-            >>> Pace(torch.tensor([1.0, 3.0, 1.0]), torch.tensor([0.0, 0.0, 0.1])).unusual()
+            >>> RowTiming(torch.tensor([1.0, 3.0, 1.0]), torch.tensor([0.0, 0.0, 0.1])).unusual()
             [1, 2]
         """
         flags = [part != usual for part, usual in ((self.steps, 1), (self.extra, 0)) if part is not None]
         return torch.stack(flags).any(0).nonzero().flatten().tolist() if flags else []
 
-    def alike(self, num_rows: int, most: int) -> Iterator[tuple[slice, "Pace"]]:
+    def alike(self, num_rows: int, most: int) -> Iterator[tuple[slice, "RowTiming"]]:
         """Pieces of all rows, of at most so many that follow one another and have the same number of steps."""
         start = 0
         changes = [] if self.steps is None else (1 + self.steps.diff().nonzero().flatten()).tolist()

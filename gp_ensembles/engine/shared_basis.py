@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.latent_runner import LatentGroup, LatentRunner, stage_latent
-from gp_ensembles.engine.noisier import noise_of, row_counts, unscaled, widened
 from gp_ensembles.engine.predictions import flatten
+from gp_ensembles.engine.row_noise import noise_of, row_counts, unscaled, widened
 from gp_ensembles.engine.runner import Runner
 from gp_ensembles.engine.runners import make_runner
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -26,7 +26,7 @@ from gp_ensembles.filters.transitions import RandomWalk
 _KEPT = 4  # block lengths whose scratch memory is kept: streams have few, odd ones must not pile up
 
 
-class Twins(NamedTuple):
+class SharedBasisBatch(NamedTuple):
     r"""Some expert objects on one basis.
 
     Attributes:
@@ -38,7 +38,7 @@ class Twins(NamedTuple):
     moments: Tensor
 
 
-class Lane(NamedTuple):
+class RunnerBatch(NamedTuple):
     """What runs some expert objects together.
 
     Attributes:
@@ -50,7 +50,7 @@ class Lane(NamedTuple):
     runner: Runner
 
 
-def find_twins(experts: Sequence[Expert], kinds: Sequence[type[FilterState]]) -> list[tuple[int, ...]]:
+def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterState]]) -> list[tuple[int, ...]]:
     """Numbers of the expert objects that can be run together, two or more each.
 
     Args:
@@ -98,7 +98,7 @@ def _present(buffers: Mapping[str, Tensor | None], names: Sequence[str]) -> list
 
 
 @final
-class TwinRunner(Runner):
+class SharedBasisRunner(Runner):
     r"""Gaussian experts in covariance form on one basis, static or with weights that walk at random.
 
     Args:
@@ -126,7 +126,7 @@ class TwinRunner(Runner):
         self._staged = stream
         return predictions
 
-    def uneven(self, steps: Tensor) -> "TwinRunner":
+    def uneven(self, steps: Tensor) -> "SharedBasisRunner":
         """See :meth:`Runner.uneven`."""
         other = copy.copy(self)
         ages = steps.cumsum(0).to(self._moments)
@@ -155,54 +155,58 @@ def _walks(bound: Sequence[BoundGaussian], num_features: int) -> Tensor | None:
 
 
 @final
-class Lanes:
+class RunnerBatches:
     """What runs the expert objects of an ensemble over a stream.
 
     Args:
         bound: The bound experts.
         states: Their states, changed in place.
-        lanes: What runs which of them; each object stands in one.
+        batches: What runs which of them; each object stands in one.
     """
 
-    def __init__(self, bound: Sequence[BoundExpert], states: Sequence[FilterState], lanes: Sequence[Lane]) -> None:
+    def __init__(
+        self, bound: Sequence[BoundExpert], states: Sequence[FilterState], batches: Sequence[RunnerBatch]
+    ) -> None:
         self._bound, self._states = bound, states
-        self.lanes: tuple[Lane, ...] = tuple(lanes)
-        self._order = _order(lanes, bound)
+        self.batches: tuple[RunnerBatch, ...] = tuple(batches)
+        self._order = _order(batches, bound)
 
     @classmethod
-    def of(cls, bound: Sequence[BoundExpert], states: Sequence[FilterState], twins: Sequence[Twins]) -> "Lanes":
-        """Twins together, the others each by itself."""
-        joined = {places[0]: (places, moments) for places, moments in twins}
-        taken = {place for places, _ in twins for place in places}
-        lanes = []
+    def of(
+        cls, bound: Sequence[BoundExpert], states: Sequence[FilterState], shared_bases: Sequence[SharedBasisBatch]
+    ) -> "RunnerBatches":
+        """SharedBasisBatch together, the others each by itself."""
+        joined = {places[0]: (places, moments) for places, moments in shared_bases}
+        taken = {place for places, _ in shared_bases for place in places}
+        batches = []
         for number, (expert, state) in enumerate(zip(bound, states, strict=True)):
             if number in joined:
                 places, moments = joined[number]
                 gaussian = [b for b in (bound[place] for place in places) if isinstance(b, BoundGaussian)]
-                lanes.append(Lane(places, TwinRunner(gaussian, moments)))
+                batches.append(RunnerBatch(places, SharedBasisRunner(gaussian, moments)))
             elif number not in taken:
-                lanes.append(Lane((number,), make_runner(expert, state)))
-        return cls(bound, states, lanes)
+                batches.append(RunnerBatch((number,), make_runner(expert, state)))
+        return cls(bound, states, batches)
 
     def single(self, number: int) -> Runner:
         """What runs one expert object alone."""
-        alone = (runner for places, runner in self.lanes if places == (number,))
+        alone = (runner for places, runner in self.batches if places == (number,))
         return next(alone, None) or make_runner(self._bound[number], self._states[number])
 
-    def uneven(self, steps: Tensor) -> "Lanes":
+    def uneven(self, steps: Tensor) -> "RunnerBatches":
         """The same for one block whose rows are so many steps after the row before each, (B,)."""
-        lanes = [Lane(places, runner.uneven(steps)) for places, runner in self.lanes]
-        return Lanes(self._bound, self._states, lanes)
+        batches = [RunnerBatch(places, runner.uneven(steps)) for places, runner in self.batches]
+        return RunnerBatches(self._bound, self._states, batches)
 
-    def replaced(self, runners: Mapping[int, Runner]) -> "Lanes":
+    def replaced(self, runners: Mapping[int, Runner]) -> "RunnerBatches":
         """The same with other runners for some expert objects; their twins are then run alone too."""
-        lanes: list[Lane] = []
-        for lane in self.lanes:
+        batches: list[RunnerBatch] = []
+        for lane in self.batches:
             if runners.keys().isdisjoint(lane.places):
-                lanes.append(lane)
+                batches.append(lane)
             else:
-                lanes += [Lane((place,), runners.get(place) or self.single(place)) for place in lane.places]
-        return Lanes(self._bound, self._states, lanes)
+                batches += [RunnerBatch((place,), runners.get(place) or self.single(place)) for place in lane.places]
+        return RunnerBatches(self._bound, self._states, batches)
 
     def stage(
         self,
@@ -219,23 +223,23 @@ class Lanes:
             features: The features of each object, (\*batch, B, F).
             y: Targets, shape (B,) or (B, O); NaN where missing.
             has_gaps: Whether a target is missing.
-            extra: Further noise variance of each row, (B,), see :mod:`~gp_ensembles.engine.noisier`; ``None`` for
+            extra: Further noise variance of each row, (B,), see :mod:`~gp_ensembles.engine.row_noise`; ``None`` for
                 none.
 
         Returns:
             Predictions of all experts, each (M, B).
         """
-        latent = [runner for _, runner in self.lanes if isinstance(runner, LatentRunner)]
-        if group is not None and len(latent) == len(self.lanes):
+        latent = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)]
+        if group is not None and len(latent) == len(self.batches):
             return stage_latent(group, latent, features, y)
         if extra is None:
-            parts = [runner.stage(features[places[0]], y, has_gaps) for places, runner in self.lanes]
+            parts = [runner.stage(features[places[0]], y, has_gaps) for places, runner in self.batches]
         else:
-            parts = [self._noisier(lane, features[lane.places[0]], y, has_gaps, extra) for lane in self.lanes]
+            parts = [self._noisier(lane, features[lane.places[0]], y, has_gaps, extra) for lane in self.batches]
         steps = flatten(parts)
         return steps if self._order is None else type(steps)(*(field[self._order] for field in steps))
 
-    def _noisier(self, lane: Lane, Phi: Tensor, y: Tensor, has_gaps: bool, extra: Tensor) -> Predictions:
+    def _noisier(self, lane: RunnerBatch, Phi: Tensor, y: Tensor, has_gaps: bool, extra: Tensor) -> Predictions:
         noise = noise_of([self._bound[place] for place in lane.places])
         counts = None if noise is None else row_counts(noise, extra)
         if noise is None or counts is None:
@@ -245,13 +249,13 @@ class Lanes:
 
     def commit(self) -> None:
         """Learn the staged block."""
-        for _, runner in self.lanes:
+        for _, runner in self.batches:
             runner.commit()
 
 
-def _order(lanes: Sequence[Lane], bound: Sequence[BoundExpert]) -> Tensor | None:
+def _order(batches: Sequence[RunnerBatch], bound: Sequence[BoundExpert]) -> Tensor | None:
     """Where each expert stands among the predictions of all lanes, (M,); ``None`` where they are in order."""
-    places = [place for lane in lanes for place in lane.places]
+    places = [place for lane in batches for place in lane.places]
     if places == sorted(places):
         return None
     sizes = [b.prior_variance.numel() for b in bound]
