@@ -49,6 +49,7 @@ TABLES = (
         {
             "`hmc`, 16 of 150": "fusion/figure-3a.csv",
             "`nuts`, 4 of 500": "fusion/figure-3a_nuts.csv",
+            "`--as-published`, 4 of 500": "fusion/figure-3a_as-published.csv",
         },
     ),
     PageTable("fusion", "| difference | K = 2 |", _paired, ("2", "3", "4", "5")),

@@ -64,7 +64,12 @@ class ChainState(NamedTuple):
 
     def to_content(self) -> dict[str, Any]:
         """Tensors and plain containers, for a file."""
-        return {name: part._asdict() if isinstance(part, tuple) else part for name, part in self._asdict().items()}
+        return self._asdict() | {
+            "points": self.points._asdict(),
+            "moments": self.moments._asdict(),
+            "averaging": self.averaging._asdict(),
+            "length": self.length._asdict(),
+        }
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> "ChainState":
