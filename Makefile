@@ -13,7 +13,6 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 
 # The models are made of small matrices: two busy threads are often slower than one.
 export OMP_NUM_THREADS ?= 1
@@ -91,8 +90,8 @@ else
 	$(BIN)/jupyter-execute --timeout=300 $(NOTEBOOKS)
 endif
 
-benchmarks: $(STAMP)  ## Measure speed on this machine, one thread (minutes)
-	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script; done
+benchmarks: $(STAMP)  ## Measure what everything costs on this machine, one thread (minutes)
+	$(BIN)/python -m benchmarks.prices
 
 ci:  ## What continuous integration runs
 	.ci/run

@@ -57,8 +57,6 @@ def make_jobs(place: Path) -> dict[str, Job]:
     rows = [[f"{3 * math.sin(k):.5f}", f"{5 + 0.01 * k + math.cos(k):.5f}"] for k in range(ROWS)]
     _write_table(whole, ["a", "y"], rows)
     _write_table(first, ["a", "y"], rows[:FIRST_ROWS])
-    wide = [[f"{math.sin(k / (3 + j)):.6f}" if k < 50 or (k + j) % 7 else "" for j in range(4)] for k in range(70)]
-    _write_table(place / "wide.csv", list("abcd"), wide)
     (place / "config.yaml").write_text(_CONFIG)
     (place / "other.yaml").write_text(_OTHER)
     stopped = place / "stopped"
@@ -82,11 +80,6 @@ def make_jobs(place: Path) -> dict[str, Job]:
     def forecast(out: Path) -> int:
         given = ["forecast", "--checkpoint", str(stopped), "--horizon", "3", "--num_paths", "20", "--paths", "true"]
         return main([*given, "--out", str(out), "--pictures", "false", *_QUICK])
-
-    def embed(*options: str) -> Callable[[Path], int]:
-        given = ["embed", str(place / "wide.csv"), "--warmup", "50", "--num_frequencies", "5", *_OFTEN, *_QUICK]
-        given += ["--batch_iterations", "5", "--block_size", "8", "--pictures", "false", *options]
-        return lambda out: main([*given, "--out", str(out)])
 
     def answered(name: str, first_line: int, out: Path, *options: str) -> int:
         told = place / f"{name}.jsonl"
@@ -121,9 +114,6 @@ def make_jobs(place: Path) -> dict[str, Job]:
         Job("resume elsewhere", elsewhere, resumed(), streamed, mark="checkpoint.pt"),
         Job("compare", compare, compare, ("compare.csv",), compare),
         Job("forecast", forecast, forecast, ("forecast.csv", "paths.csv", "summary.json"), forecast),
-        Job(
-            "embed", embed(), embed("--resume"), ("embeddings.csv", "weights.csv", "imputed.csv"), mark="checkpoint.pt"
-        ),
         Job("lines", lines, later_lines, ("summary.json",), mark="checkpoint.pt"),
         Job("study", study, study, ("table.csv", "table.txt", "rows.npz"), study),
     ]

@@ -2,9 +2,11 @@
 
 ``python -m attacks mutants`` draws places in each package by a stated seed, changes one operator, number or decision
 there as cosmic-ray does, and runs the tests that reach the line, the quickest first, until one fails. What nobody
-notices is printed. It needs the packages cosmic-ray and coverage, and a first run takes the time of the tests, traced.
+notices is printed. ``--packages`` names others, such as ``fusion`` or ``cli/lines``, whose tests are in the folder of
+the same name. It needs the packages cosmic-ray and coverage, and a first run takes the time of the tests, traced.
 """
 
+import argparse
 import importlib
 import json
 import os
@@ -30,7 +32,7 @@ from attacks.reach import ROOT, Reach, read
 from attacks.telling import Table, Telling
 
 _EXPLAINED = Path(__file__).with_name("explained.json")  # why no test can notice a mutant, by file and change
-PACKAGES = ("filters", "meta_learners", "experts", "ensembles", "streaming", "bo")
+PACKAGES = ("filters", "meta_learners", "experts", "ensembles", "streaming", "bo")  # drawn from by default, all traced
 # Imported before the forks, so that a mutant does not wait for them.
 _SLOW_IMPORTS: tuple[str, ...] = ("torch", "gpytorch", "botorch.models", "botorch.acquisition", "pandas", "scipy.stats")
 _SLOW_IMPORTS += ("sklearn.ensemble", "sklearn.pipeline", "scipy.optimize", "torch.func", "river.base", "narwhals")
@@ -137,11 +139,28 @@ def draw(package: str, number: int, seed: int) -> tuple[list[Place], int]:
 def _reach(folder: Path, packages: Sequence[str]) -> Reach:
     """What is known of the tests; those of packages of which nothing is known are traced."""
     for package in packages:
-        if not (file := folder / f"{package}.json").exists():
+        if not (file := _reach_file(folder, package)).exists():
             print(f"tracing tests/{package}", flush=True)
             command = [sys.executable, "-m", "attacks.reach", str(file), f"tests/{package}"]
             subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return read([folder / f"{package}.json" for package in packages])
+    return read([_reach_file(folder, package) for package in packages])
+
+
+def _reach_file(folder: Path, package: str) -> Path:
+    return folder / f"{package.replace('/', '.')}.json"
+
+
+def package_named(name: str) -> str:
+    """A package of the library and the folder of its tests, as both are called.
+
+    Raises:
+        argparse.ArgumentTypeError: If one of the two does not exist.
+    """
+    package = name.strip("/")
+    for place in ("gp_ensembles", "tests"):
+        if not package or not (ROOT / place / package).is_dir():
+            raise argparse.ArgumentTypeError(f"there is no folder {place}/{package}")
+    return package
 
 
 def main(argv: Sequence[str]) -> int:
@@ -151,7 +170,7 @@ def main(argv: Sequence[str]) -> int:
     options.add_argument("--number", type=int, default=40, help="mutants of each package")
     options.add_argument("--seed", type=int, default=0, help="of the places")
     options.add_argument("--seconds", type=float, default=60, help="of tests that a mutant must survive")
-    options.add_argument("--packages", nargs="+", choices=PACKAGES, default=list(PACKAGES))
+    options.add_argument("--packages", nargs="+", type=package_named, default=list(PACKAGES), metavar="PACKAGE")
     options.add_argument("--reach", type=Path, default=Path("out/reach"), help="a folder for which test reaches what")
     options.add_argument("--known", type=Path, default=None, help="a file of fates: those noticed are not tried again")
     values = telling.read(argv)
@@ -159,7 +178,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"attacks mutants: {missing[0]} is missing: pip install cosmic-ray coverage", file=sys.stderr)
         return 2
     os.chdir(ROOT)
-    reach = _reach(values.reach, PACKAGES)
+    reach = _reach(values.reach, list(dict.fromkeys([*PACKAGES, *values.packages])))
     known = _known(values.known)
     for name in _SLOW_IMPORTS:
         importlib.import_module(name)

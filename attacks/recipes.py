@@ -21,9 +21,6 @@ from gp_ensembles.bayesian_quadrature import (
 from gp_ensembles.bayesian_quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.bayesian_quadrature.result import Marginalization
 from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
-from gp_ensembles.cli.embed.options import EmbedOptions, Prepared, prepare
-from gp_ensembles.cli.embed.rows import Rows
-from gp_ensembles.cli.embed.run import EmbedRun, load_run, save_run
 from gp_ensembles.cli.lines.protocol import read_line
 from gp_ensembles.cli.lines.session import LineSession
 from gp_ensembles.cli.scored_stream import ScoredStream
@@ -96,25 +93,6 @@ def _of_lines(path: Path) -> list[float]:
     return [answer[name] for name in ("row", "mean", "std", "q05", "q95")]
 
 
-def _prepared() -> Prepared:
-    angle = torch.arange(14, dtype=torch.float64) / 5
-    Y = torch.stack([angle.sin(), angle.cos(), angle], -1)
-    options = EmbedOptions(warmup=10, num_latent=1, num_frequencies=2, batch_iterations=3, block_size=2)
-    return prepare(Rows(Y, ("a", "b", "c"), None, "pump", False), options)
-
-
-def _write_embed(path: Path) -> None:
-    run = EmbedRun.start(_prepared())
-    run.advance()
-    save_run(run, path)
-
-
-def _of_embed(path: Path) -> list[float]:
-    run = load_run(path, _prepared())
-    run.advance()
-    return [run.progress.num_done, *run.found.embedding.flatten().tolist()]
-
-
 def _marginalized(path: Path) -> Marginalization:
     X = torch.linspace(0.0, 6.0, 12, dtype=torch.float64).unsqueeze(-1)
     one = torch.ones(1, dtype=torch.float64)
@@ -169,7 +147,6 @@ RECIPES = {
     "model": Recipe(_write_model, lambda path: _of_model(OnlineModel.load(path))),
     "stream": Recipe(_write_stream, _of_stream),
     "lines": Recipe(_write_lines, _of_lines),
-    "embed": Recipe(_write_embed, _of_embed),
     "marginalization": Recipe(_marginalized, _of_marginalization),
     "fusion": Recipe(_write_fusion, _of_fusion),
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.bench_row import load
+from benchmarks.presets import load
 from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.further import FurtherExpert
 from gp_ensembles.ensembles.guests import Boosting

@@ -20,7 +20,6 @@ from torch import Tensor
 from benchmarks import measured
 from benchmarks.price_of_row import stream
 from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles.graphed import GraphedEnsemble
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures
@@ -113,9 +112,9 @@ def rows(num: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Te
 def large(sizes: Sizes, dtype: torch.dtype, device: torch.device, roof: float) -> list[Line]:
     """A large ensemble: blocks of 64 rows, of 4 F^2 operations a row and expert."""
     num_experts, num_features = sizes.large
-    graphed = GraphedEnsemble(ensemble(sizes.large, dtype, device), block_size=64)
+    online = OnlineEnsemble(ensemble(sizes.large, dtype, device), block_size=64)
     X, y = rows(sizes.num_rows, dtype, device)
-    took = seconds(lambda: graphed.observe(X, y), device, runs=3)
+    took = seconds(lambda: online.observe(X, y), device, runs=3)
     rate = 4 * num_features**2 * num_experts * len(y) / took
     name = f"{num_experts} experts x F={num_features}, {str(dtype)[6:]}, blocks of 64 from a graph"
     return [
@@ -128,9 +127,9 @@ def small_experts(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> lis
     """An ensemble with innovation models, from a graph and eagerly."""
     made = ensemble(sizes.many, dtype, device, layered=True)
     X, y = rows(sizes.num_rows, dtype, device)
-    graphed, online = GraphedEnsemble(made), OnlineEnsemble(made)
+    recorded, online = OnlineEnsemble(made, block_size=64), OnlineEnsemble(made)
     online.records = False  # operation by operation
-    replayed = seconds(lambda: graphed.observe(X, y), device, runs=3)
+    replayed = seconds(lambda: recorded.observe(X, y), device, runs=3)
     eager = seconds(lambda: online.observe(X, y), device, runs=3)
     name = f"{sizes.many[0]} experts x F={sizes.many[1]} with innovation models, {str(dtype)[6:]}"
     return [

@@ -1,9 +1,10 @@
-"""What a row by itself costs: beside a row in a block, and beside the two matrix products that it cannot do without.
+"""What a model costs: a row by itself beside a row in a block and beside bare matrix products, and the start.
 
     python -m benchmarks.price_of_row
 
 Times are CPU times of one thread, medians and 99th percentiles over rows; models take turns on the same made stream.
-With numba installed (extra ``fast``) loops are compiled.
+With numba installed (extra ``fast``) loops are compiled. The start is a fit beside streaming as many rows, and
+empirical Bayes beside the papers' 500 steps of Adam, of which 25 are timed, for each costs the same.
 """
 
 import copy
@@ -12,16 +13,21 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from benchmarks.bench_stream import ensemble, table
-from benchmarks.price_of_block import Ratio
-from gp_ensembles.ensembles.presets import PRESETS
+from benchmarks.price_of_block import Ratio, ensemble, table
+from gp_ensembles.ensembles.presets import PRESETS, auto
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.filters import gaussian_state
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 WARMUP, BEFORE, TURN, NUM_TURNS = 1000, 500, 50, 8
+NUM_EXPERTS, NUM_FEATURES, NUM_STEPS, NUM_TIMED = 15, 100, 500, 25  # of empirical Bayes
 
 
 def stream(num_rows: int) -> tuple[Tensor, Tensor]:
@@ -64,7 +70,7 @@ def of_preset(name: str) -> dict[str, np.ndarray]:
 
 def of_linear(num_experts: int = 12, num_features: int = 100, num_rows: int = 2000) -> tuple[np.ndarray, float]:
     """Seconds of each row of an ensemble by itself, and of the two products with its states."""
-    online = ensemble(num_experts, num_features, 8, switching=False, dynamic=False)
+    online = ensemble(num_experts, num_features, 8)
     X, y = table(num_rows, 8)
     moments = gaussian_state(torch.ones(num_experts, dtype=torch.float64), num_features).moments.clone()
     Phi = torch.randn(num_experts, 1, num_features, dtype=torch.float64) / num_features
@@ -83,7 +89,7 @@ def of_linear(num_experts: int = 12, num_features: int = 100, num_rows: int = 20
 
 
 def ratios() -> list[Ratio]:
-    """The table's rows."""
+    """What rows by themselves cost."""
     torch.set_num_threads(1)
     found: list[Ratio] = []
     extra = "with numba" if IS_COMPILED else "without numba"
@@ -108,6 +114,49 @@ def ratios() -> list[Ratio]:
     return [(what, float(ratio), most) for what, ratio, most in found]
 
 
+def start_of(name: str) -> float:
+    """The fit of a preset to a thousand rows over streaming the next thousand in one call."""
+    X, y = stream(2 * WARMUP)
+    model = OnlineModel(StreamConfig(PRESETS[name], warmup=WARMUP))
+    fitting = min(seconds(lambda: model.fit(X[:WARMUP], y[:WARMUP])) for _ in range(2))
+    return fitting / seconds(lambda: model.observe(X[WARMUP:], y[WARMUP:]))
+
+
+def experts() -> GaussianExpert:
+    """Experts on random features of ten inputs, each with a length scale for each input."""
+    kernels = [ScaleKernel(RBFKernel(ard_num_dims=10)).double() for _ in range(NUM_EXPERTS)]
+    for number, kernel in enumerate(kernels):
+        kernel.base_kernel.lengthscale = 2.0 + 0.3 * number
+    generator = torch.Generator().manual_seed(0)
+    return GaussianExpert(
+        RandomFourierFeatures.from_kernel(stack_kernels(kernels), 10, NUM_FEATURES, generator=generator)
+    )
+
+
+def empirical_bayes() -> tuple[float, float]:
+    """Ours over the papers' in time, and the nats that ours is ahead by on average."""
+    X, y = stream(WARMUP)
+    X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+    ours, theirs, steps = experts(), experts(), Adam(num_steps=NUM_TIMED)
+    method = auto.fit_settings.method
+    assert isinstance(method, LBFGS)
+    took = seconds(lambda: fit_empirical_bayes(ours, X, y, method))
+    a_step = seconds(lambda: fit_empirical_bayes(theirs, X, y, steps)) / NUM_TIMED
+    ahead = ours.log_evidence(X, y) - theirs.log_evidence(X, y)
+    return took / (NUM_STEPS * a_step), float(ahead.detach().mean())
+
+
+def start_ratios() -> list[Ratio]:
+    """What the start costs."""
+    torch.set_num_threads(1)
+    ours, _ = empirical_bayes()
+    return [
+        ("auto: the fit to 1 000 rows over streaming 1 000", start_of("auto"), 5.0),
+        ("light: the fit to 1 000 rows over streaming 1 000", start_of("light"), None),
+        (f"M={NUM_EXPERTS}, F={NUM_FEATURES}: empirical Bayes over {NUM_STEPS} steps of Adam", ours, 0.1),
+    ]
+
+
 if __name__ == "__main__":
-    for what, ratio, most in ratios():
-        print(f"{ratio:8.2f} {'' if most is None else f'(at most {most:.2f})':16s} {what}")
+    for what, ratio, most in [*ratios(), *start_ratios()]:
+        print(f"{ratio:8.3f} {'' if most is None else f'(at most {most:.2f})':16s} {what}")

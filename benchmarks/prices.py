@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import price_of_block, price_of_fit, price_of_laplace, price_of_row, price_of_rules
+from benchmarks import price_of_block, price_of_likelihoods, price_of_row
 from benchmarks.measured import Cell, Table, processor, write
 from benchmarks.price_of_block import Ratio, product_rate, read_rate
 from gp_ensembles import __version__
@@ -28,9 +28,9 @@ COLUMNS = ("", "goal, at most", "without numba", "with numba")
 PARTS: dict[str, Callable[[], list[Ratio]]] = {
     "blocks": price_of_block.ratios,
     "single rows": price_of_row.ratios,
-    "weight rules": price_of_rules.ratios,
-    "other likelihoods": price_of_laplace.ratios,
-    "the start": price_of_fit.ratios,
+    "weight rules": price_of_block.rule_ratios,
+    "other likelihoods": price_of_likelihoods.ratios,
+    "the start": price_of_row.start_ratios,
 }
 
 

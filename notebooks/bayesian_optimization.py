@@ -28,12 +28,13 @@ from botorch.acquisition import LogExpectedImprovement
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
+from botorch.test_functions import Branin
 from botorch.utils.sampling import draw_sobol_samples
+from botorch.utils.transforms import unnormalize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from gp_ensembles import plots
 from gp_ensembles.bo import ExactEnsembleModel, WeightedAcquisition
-from gp_ensembles.cli.optimize.problems import make_problem
 
 torch.set_num_threads(1)  # the models are made of small matrices: two threads are often slower than one
 torch.manual_seed(0)
@@ -46,9 +47,15 @@ bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 # fitted to the same twelve points and asked about two hundred others.
 
 # %%
-branin = make_problem("branin")
+function = Branin(negate=True)
+
+
+def branin(places):
+    return function(unnormalize(places, function.bounds)).unsqueeze(-1)
+
+
 X = draw_sobol_samples(bounds, 12, 1, seed=0).squeeze(-2)
-Y = branin.evaluate(X, 0)
+Y = branin(X)
 
 process = SingleTaskGP(X, Y)
 fit_gpytorch_mll(ExactMarginalLogLikelihood(process.likelihood, process))
@@ -57,7 +64,7 @@ ensemble = ExactEnsembleModel(X, Y)
 fit_gpytorch_mll(ExactMarginalLogLikelihood(ensemble.likelihood, ensemble))  # or: ensemble.fit()
 
 places = draw_sobol_samples(bounds, 200, 1, seed=1).squeeze(-2)
-truth = branin.evaluate(places, 0)
+truth = branin(places)
 with torch.no_grad():
     for name, model in {"SingleTaskGP": process, "ExactEnsembleModel": ensemble}.items():
         print(f"{name:18} error {(model.posterior(places).mean - truth).square().mean().sqrt().item():.1f}")
@@ -78,8 +85,8 @@ for _ in range(12):
     weights.append(model.log_weights)
     improvement = WeightedAcquisition(model, partial(LogExpectedImprovement, best_f=Y.max()))
     x, _ = optimize_acqf(improvement, bounds, q=1, num_restarts=4, raw_samples=64, options={"maxiter": 50})
-    X, Y = torch.cat([X, x]), torch.cat([Y, branin.evaluate(x, 0)])
-print(f"best of {len(Y)}: {Y.max().item():.3f}, the optimum {branin.optimum(0):.3f}")
+    X, Y = torch.cat([X, x]), torch.cat([Y, branin(x)])
+print(f"best of {len(Y)}: {Y.max().item():.3f}, the optimum {function.optimal_value:.3f}")
 plots.plot_weights(torch.stack(weights, dim=-1), names, first_row=12)
 
 # %% [markdown]
@@ -93,5 +100,4 @@ model.log_weights.exp(), more.log_weights.exp()
 
 # %% [markdown]
 # [An optimum that moves](moving_optimum.ipynb) needs experts that forget. Many runs, other problems and single
-# Gaussian processes beside them, in one table with intervals: `gp-ensembles optimize --problems branin drifting
-# --seeds 5 --out out/optimize`.
+# Gaussian processes beside them, in one table with intervals: `python -m studies optimization regret --trials 5`.

@@ -81,7 +81,3 @@ plot_embedding(flat, names, title=f"principal components of all rows, 1-NN error
 # %%
 places = torch.cat([first.by_expert, seen.by_expert], dim=1)[model.best_expert]
 plot_embedding(places, names, title=f"digits, 1-NN error {neighbor_error(places, label):.1%}")
-
-# %% [markdown]
-# For a file: `gp-ensembles embed ROWS.csv --label kind --out out/map` writes places, weights, scores and a picture,
-# goes on after an interruption (`--resume`), and says what is wrong with a row by its name.

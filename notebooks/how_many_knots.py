@@ -26,6 +26,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles import data, plots
+from gp_ensembles.plots.canvas import SERIES, label, new_figure
 from gp_ensembles.sparse import GreedyBlocks, select_knots
 from gp_ensembles.streaming import Standardizer
 
@@ -53,12 +54,11 @@ for step in found.history:
 # step is the gap between the two lines, which closes from about 100 nats to 60.
 
 # %%
-growth = tuple(
-    torch.tensor([getattr(step, column) for step in found.history], dtype=torch.float64)
-    for column in ("num_knots", "objective", "upper_bound")
-)
-figure = plots.plot_growth({"greedy blocks": growth}, title="bananas")
-figure.axes[0].autoscale()  # all of the dashes; the picture is cut above without
+figure, (axis,) = new_figure(1, 1, 9.0, 4.2)
+knots = [step.num_knots for step in found.history]
+axis.plot(knots, [step.objective for step in found.history], "o-", color=SERIES[0])
+axis.plot(knots, [step.upper_bound for step in found.history], "--", color=SERIES[0])
+label(axis, "objective and upper bound", "knots", "nats")
 figure
 
 # %%

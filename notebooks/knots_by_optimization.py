@@ -17,7 +17,7 @@
 # # Knots by optimization
 #
 # Where knots are scarce, moving them pays. One knot at a time is proposed and moved with the hyperparameters, or all
-# of a given number move at once. A rule that does not see the targets stands beside.
+# of a given number move at once. Rows that are added for the largest gains, and stay rows, stand beside.
 
 # %%
 # %matplotlib inline
@@ -25,14 +25,14 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles import data, metrics, plots
+from gp_ensembles.plots.canvas import ALARM
 from gp_ensembles.sparse import (
+    GreedyBlocks,
     OneAtATime,
     RandomSubset,
-    Reinitialization,
     Simultaneous,
     SparseGP,
     fit_sparse,
-    greedy_variance_knots,
     kmeans_knots,
     select_knots,
 )
@@ -73,7 +73,12 @@ def described(model, X):
 
 
 grid = torch.linspace(0.0, 10.0, 201, dtype=torch.float64).unsqueeze(-1)
-plots.plot_refinement(grid, described(grown, grid), described(refined, grid), seen=(X, y))
+figure = plots.plot_knots(grid, described(refined, grid), seen=(X, y), title="after")
+place, moved = grown.knots[-1].item(), refined.knots[-1].item()
+figure.axes[0].axvline(place, color=ALARM, linestyle=":", label="new knot, proposed")
+figure.axes[0].axvline(moved, color=ALARM, label="new knot, moved")
+figure.axes[0].legend(frameon=False, fontsize=8)
+figure
 
 # %% [markdown]
 # ## Twelve knots, three ways
@@ -88,7 +93,7 @@ plane, labels = Standardizer.fit(table.X[train], table.y[train]).transform(table
 ways = {
     "one at a time": OneAtATime(RandomSubset(), start=8, max_knots=12),
     "simultaneous": Simultaneous(12),
-    "greedy variance": Reinitialization(12, greedy_variance_knots),
+    "greedy rows": GreedyBlocks(max_knots=12, polish_iterations=0),
 }
 results = {}
 for name, way in ways.items():
@@ -113,6 +118,5 @@ plots.plot_knots(
 # %% [markdown]
 # The paper's algorithm adds one knot at a time (`OneAtATime`, with `RandomSubset` or `BayesianOptimization` as its
 # proposal) and ends at the first that brings nothing; `stop_reason` tells. Knots chosen in blocks, and
-# how many of them: [how many knots](how_many_knots.ipynb). Counts, streams and BoTorch: [knots for
-# counts](knots_for_counts.ipynb), [experts from knots](experts_from_knots.ipynb), [knots in
-# BoTorch](knots_in_botorch.ipynb).
+# how many of them: [how many knots](how_many_knots.ipynb). Streams and BoTorch: [experts from
+# knots](experts_from_knots.ipynb), [knots in BoTorch](knots_in_botorch.ipynb).

@@ -32,6 +32,7 @@ from gp_ensembles import plots
 from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
 from gp_ensembles.data import airline_passengers
+from gp_ensembles.plots.canvas import ALARM, FAINT, draw_band, label, new_figure
 
 torch.set_num_threads(1)  # matrices this small are fastest with one
 
@@ -63,15 +64,13 @@ with torch.no_grad():
     posterior = found.model().posterior(grid.unsqueeze(-2), observation_noise=True)  # a batch of single points
     levels = posterior.quantile(torch.tensor([0.05, 0.95], dtype=torch.float64)).flatten(1)
 middle, low, high = ((mean + unit * values).exp() for values in (posterior.mean.flatten(), *levels))
-plots.plot_fit(
-    grid.squeeze(-1),
-    middle,
-    low,
-    high,
-    seen=(years[seen], y[seen].exp()),
-    unseen=(years[hidden], y[hidden].exp()),
-    names=("year", "passengers, thousands a month"),
-)
+figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
+draw_band(axis, grid.flatten().numpy(), middle.numpy(), low.numpy(), high.numpy())
+axis.plot(years[seen], y[seen].exp(), "o", markersize=3, color=FAINT, label="seen")
+axis.plot(years[hidden], y[hidden].exp(), "o", markersize=3, color=ALARM, label="not seen")
+label(axis, "predictions and rows", "year", "passengers, thousands a month")
+axis.legend(frameon=False, fontsize=9, ncols=4)
+figure
 
 # %% [markdown]
 # One RBF kernel, fitted to the same rows, does not know of seasons. Below, errors of the hidden quarters.

@@ -11,8 +11,11 @@ from studies.harness.sources import PaperSet, Sources
 from studies.ie_gp.experiments import PAPER as IE_GP
 from studies.knots.experiments import PAPER as KNOTS
 from studies.maskerade.experiments import PAPER as MASKERADE
+from studies.optimization.experiments import PAPER as OPTIMIZATION
 
-PAPERS: dict[str, Paper] = {paper.name: paper for paper in (IE_GP, DOEBE, KNOTS, FUSION, MASKERADE, FOLLOW_UPS)}
+PAPERS: dict[str, Paper] = {
+    paper.name: paper for paper in (IE_GP, DOEBE, KNOTS, FUSION, MASKERADE, FOLLOW_UPS, OPTIMIZATION)
+}
 
 
 def listing(names: list[str], folder: Path | None) -> str:

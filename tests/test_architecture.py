@@ -95,15 +95,9 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         | frozenset({"calibration", "distributions"}),
         frozenset({"tqdm"}),
     ),
-    # Experts over several processes: the parts of an ensemble, put together anew.
+    # Series over several machines: a divided fleet hands on what its shards say. streaming: sweeps of configs.
     "distributed": (
-        # distributions, fleet: a divided fleet hands on what its shards say. streaming: sweeps of configs.
-        frozenset(
-            {
-                *("numerics", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"),
-                *("distributions", "fleet", "streaming"),
-            }
-        ),
+        frozenset({"ensembles", "files", "distributions", "fleet", "streaming"}),
         frozenset({"ray", "pyarrow"}),
     ),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
@@ -149,18 +143,15 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     # numpy: the language of scikit-learn. pandas: tables of river and others. data: scales of the warm-up rows.
     "estimators": (
-        frozenset(
-            {"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm", "tables", "fleet"}
-        ),
-        frozenset({"numpy", "pandas", "narwhals", "sklearn", "river", "skpro", "sktime"}),
+        frozenset({"distributions", "ensembles", "streaming", "metrics", "numerics", "data", "gplvm", "tables"}),
+        frozenset({"numpy", "pandas", "sklearn", "river", "skpro", "sktime"}),
     ),
     # numpy: the language of matplotlib.
     "plots": (frozenset({"ensembles", "files", "metrics", "numerics"}), frozenset({"numpy", "matplotlib"})),
     # The command line. extras: its door.
     "cli": (
         EVERYTHING | {"extras"},
-        frozenset({"gpytorch", "botorch", "numpy", "scipy", "sklearn", "tqdm", "jsonargparse", "yaml"})
-        | frozenset({"botorch_community"}),
+        frozenset({"numpy", "sklearn", "tqdm", "jsonargparse", "yaml"}),
     ),
     # gp_ensembles/__init__.py and __main__.py
     # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used. extras: the door of the extra ``cli``.
@@ -179,7 +170,7 @@ DOORS: dict[str, frozenset[str]] = {
     "fusion": frozenset({"arviz", "jax", "numpyro"}),
     "gplvm": frozenset({"faiss"}),
     "estimators": frozenset({"pandas", "river", "sklearn", "skpro", "sktime"}),
-    "cli": frozenset({"gp_ensembles.plots", "botorch_community"}),
+    "cli": frozenset({"gp_ensembles.plots"}),
 }
 
 

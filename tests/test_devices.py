@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gp_ensembles.distributed import DistributedEnsemble
 from gp_ensembles.ensembles import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
@@ -99,21 +98,6 @@ def test_ensembles(kind, generator, same_on_both):
         again = copy.deepcopy(online).observe(there[:5], targets[:5])
         numbers = [part for one in said for part in (one.mean, one.variance, one.log_prob, one.log_weights)]
         return [*numbers, ahead.mean, again.mean]
-
-    same_on_both(run)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in ENSEMBLES if kind != "classes"])
-def test_experts_on_one_process_of_a_group(kind, generator, tmp_path, same_on_both):
-    _, X, y = rows(60, generator)
-
-    def run(device: str) -> list[Tensor]:
-        online = DistributedEnsemble(ENSEMBLES[kind]().to(device), block_size=16)
-        said = online.observe(X.to(device), y.to(device))
-        online.save(tmp_path / device)
-        other = DistributedEnsemble(ENSEMBLES[kind]().to(device), block_size=16)
-        other.load(tmp_path / device)
-        return [said.mean, said.log_prob, online.log_weights, other.predict(X[:4].to(device)).mean]
 
     same_on_both(run)
 

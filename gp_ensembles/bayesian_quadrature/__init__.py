@@ -6,15 +6,14 @@ the number of spectral mixture components, predictions, and the heaviest kernels
 ================  ======================================================================================================
 marginalization   ``marginalize``: the loop within a ``Budget``
 result            ``Marginalization``, its result; ``Quadrature``, the paper's numbers by their own name
-problem           ``RegressionProblem``: data, prior and a ``likelihood`` of the next four modules
+problem           ``RegressionProblem``: data, prior and a ``likelihood`` of the next three modules
 likelihoods       log marginal likelihoods of many kernels at once; ``DenseLikelihood``, exact for any inputs
 toeplitz          ``ToeplitzLikelihood``: exact and fast for series on an equally spaced grid, with gaps or without
 low_rank          ``SparseLikelihood``, a lower bound by fixed knots, and ``FourierLikelihood``, random features
-iterative         ``ConjugateGradientLikelihood`` of linear_operator, its log determinant by random probes
 conditioning      processes conditioned on the data
 search            ``Search``: the order in which kernels are evaluated; the state of a search and its checkpoints
 policies          selection of the next kernels: ``InformationPolicy`` (MASKERADE-I), ``UncertaintyPolicy`` (-U),
-                  ``PriorPolicy`` (-R), ``RecombinationPolicy`` for large batches; ``AcquisitionOptimizer``
+                  ``PriorPolicy`` (-R); ``AcquisitionOptimizer``
 acquisition       acquisition functions of the policies, as BoTorch's
 ascent            gradient ascents of the posterior density, and their starts at peaks of the periodogram
 prior             ``Hyperprior``: the prior over kernels as a map from the unit cube; its marginals ``HalfNormal``,
@@ -44,12 +43,7 @@ GPyTorch kernel, for Gaussian processes of one's own over spectral mixtures.
 from gp_ensembles.bayesian_quadrature.default_priors import paper_prior
 from gp_ensembles.bayesian_quadrature.kernel_mixture import KernelMixtureModel
 from gp_ensembles.bayesian_quadrature.marginalization import Budget, marginalize
-from gp_ensembles.bayesian_quadrature.policies import (
-    InformationPolicy,
-    PriorPolicy,
-    RecombinationPolicy,
-    UncertaintyPolicy,
-)
+from gp_ensembles.bayesian_quadrature.policies import InformationPolicy, PriorPolicy, UncertaintyPolicy
 from gp_ensembles.bayesian_quadrature.prior import Hyperprior, fixed, inferred
 from gp_ensembles.bayesian_quadrature.problem import RegressionProblem
 from gp_ensembles.bayesian_quadrature.search import Search
@@ -60,7 +54,6 @@ __all__ = [
     "InformationPolicy",
     "KernelMixtureModel",
     "PriorPolicy",
-    "RecombinationPolicy",
     "RegressionProblem",
     "Search",
     "UncertaintyPolicy",

@@ -52,7 +52,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     data: TrainingData
     selected: Callable[[list[int]], Self]  # the model of some of its outputs: models of several have it
     _rows_imagined: Observations | None = None
-    _targets_are_values = True  # whether a target is the function plus normal noise
     _is_imaginary = False  # whether rows were imagined, or the model has no data of its own for another reason
     _is_shared = False  # whether another model has the same parameters and modules
 
@@ -197,11 +196,6 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
             return self.learned(rows, self.data.extended_by(X, Y, rows, self._outcome_transform), settings)
         if settings:
             raise UnsupportedError(f"a batch of observations takes no {sorted(settings)}")
-        if not self._targets_are_values:
-            raise UnsupportedError(
-                f"{type(self).__name__} learns targets that are no values of its function, one data set at a time; "
-                f"fantasize() imagines values of the function"
-            )
         return self.imagined(rows)
 
     def fantasize(self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **options: Any) -> Self:

@@ -6,6 +6,5 @@
 - ``tables``: where rows come from, what is checked before they are streamed.
 - ``scored_stream``, ``predictions``, ``discrete``, ``baselines``: the pipeline on a table, its predictions and scores.
 - ``out_folder``, ``writing``, ``checkpoint``: the folder of results and who owns it, what a run writes, checkpoints.
-- ``summary``, ``text_tables``, ``pictures``, ``drawing``: what a run came to, for the eye.
-- ``embed``, ``optimize``: the commands of these names.
+- ``summary``, ``text_tables``, ``pictures``: what a run came to, for the eye.
 """

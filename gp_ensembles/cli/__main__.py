@@ -1,6 +1,5 @@
 """The command line: ``gp-ensembles`` and ``python -m gp_ensembles``."""
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -24,9 +23,6 @@ _HELP = {
     "compare": "Run several configs on one stream and print one table.",
     "demo": "The whole job on a messy hourly table, in under two minutes.",
     "configs": "List the configs that --config and --configs know by name.",
-    "optimize": "Bayesian optimization with ensembles and with single Gaussian processes, in one table of regrets.",
-    "distributed": "As stream, with the experts over all processes that torchrun started.",
-    "embed": "A few coordinates for each row of many entries, as the rows come, and a picture of them.",
 }
 # The module of a command has its add_options and run_command, and is imported when the command is called.
 _MODULES = {
@@ -34,10 +30,7 @@ _MODULES = {
     "resume": _STREAM,
     "compare": _STREAM,
     "demo": _STREAM,
-    "distributed": "gp_ensembles.cli.distributed_command",
     "forecast": "gp_ensembles.cli.forecast_command",
-    "optimize": "gp_ensembles.cli.optimize.command",
-    "embed": "gp_ensembles.cli.embed.command",
 }
 
 
@@ -52,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         library, 130 after an interruption, 143 when asked to end (SIGTERM).
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    learned = given[:1] and given[0] in ("stream", "resume", "distributed")
+    learned = given[:1] and given[0] in ("stream", "resume")
     kept = "what was learned is in the checkpoint, see resume" if learned else "what was finished is kept"
     return exit_code("gp-ensembles", given, _run, kept)
 
@@ -63,7 +56,7 @@ def _run(given: Sequence[str]) -> int:
         return 0
     arguments = read_arguments(given)
     for place, (option, file) in enumerate(pairwise(arguments), start=1):
-        if option == "--config" and arguments[0] in ("stream", "distributed"):
+        if option == "--config" and arguments[0] == "stream":
             arguments[place] = str(find_config(file))
             import_module("gp_ensembles.cli.config").load_config(arguments[place])  # its complaints name the file
     parser = _parser(arguments[0] if arguments else "")
@@ -77,8 +70,7 @@ def _run(given: Sequence[str]) -> int:
         return 0
     chosen = values[command]
     explains = "explain" in chosen and chosen.explain  # which writes nothing
-    follows = command == "distributed" and int(os.environ.get("RANK", "0")) > 0  # the folder is the first process's
-    with threads(chosen.num_threads), nullcontext() if explains or follows else run_folder(chosen.out):
+    with threads(chosen.num_threads), nullcontext() if explains else run_folder(chosen.out):
         code: int = import_module(_MODULES[command]).run_command(command, chosen)
         return code
 

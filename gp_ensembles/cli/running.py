@@ -28,7 +28,6 @@ _FLAGS = (
     "limit_inputs",
     "quick",
     "recalibrate",
-    "resume",
     "skip_seen",
     "standardize",
     "strict",

@@ -114,8 +114,6 @@ def _add_columns(command: ArgumentParser) -> None:
     _add_missing(command)
     add("--time", type=str | None, default=None, help="column that orders the rows; the first of dates by default")
     add("--series", type=str | None, default=None, help="column of the series of a row; each has a model of its own")
-    group = "column of the group of a series; series of a group share hyperparameters"
-    add("--series_group", type=str | None, default=None, help=group)
     add("--classes", type=str | None, default=None, help="values of a target that tells classes, comma-separated")
     add("--explain", type=bool, default=False, help="say what is made of each column and of time, and run nothing")
 
@@ -134,9 +132,8 @@ def request(values: Namespace) -> TableRequest:
     if "target" not in values:
         return TableRequest(values.data, None, values.data_folder, dialect)
     features, classes = split_names(values.features), split_names(values.classes)
-    owners = {"series": values.series, "series_group": values.series_group}
-    kinds = split_kinds(values.kinds)
-    columns = replace(dialect, features=features, kinds=kinds, time=values.time, classes=classes, **owners)
+    kinds, series = split_kinds(values.kinds), values.series
+    columns = replace(dialect, features=features, kinds=kinds, time=values.time, classes=classes, series=series)
     return TableRequest(values.data, values.target, values.data_folder, columns)
 
 

@@ -2,15 +2,14 @@
 
 ``spec`` (an ensemble as one record), ``bases`` and ``targets`` (what it is made of), ``presets`` (the papers' ones
 and the default), ``build`` (from records to experts), ``records`` (in files); ``ensemble`` (state in, state out) and
-``online`` (owns a state), ``graphed`` (the same on a GPU, from CUDA graphs); ``membership`` (experts added and
-revived), ``regret``; ``guests`` (boosted trees, models of one's own and forecasts in the table, as records),
+``online`` (owns a state; on a GPU ``recorded``, from CUDA graphs); ``membership`` (experts added and revived),
+``regret``; ``guests`` (boosted trees, models of one's own and forecasts in the table, as records),
 ``guest_report`` (what became of them), ``causality`` (whether they peek).
 """
 
 from gp_ensembles.ensembles import bases, presets, targets
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.ensemble import Ensemble
-from gp_ensembles.ensembles.graphed import GraphedEnsemble
 from gp_ensembles.ensembles.membership import add_experts, revive_experts
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.ensembles.predictions import EnsemblePredictions
@@ -24,7 +23,6 @@ __all__ = [
     "EnsembleSpec",
     "EnsembleState",
     "FitSettings",
-    "GraphedEnsemble",
     "OnlineEnsemble",
     "RegretReport",
     "StickySwitching",

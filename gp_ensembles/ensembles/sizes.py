@@ -62,7 +62,7 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -
         f"an ensemble of {sum(expert.num_experts for expert in experts)} experts (states of {states / 1e9:.3g} GB, "
         f"which are there twice, and blocks of {block_size} rows)"
     )
-    mend = "take fewer experts or features, float32, several GPUs (DistributedEnsemble), or the device cpu"
+    mend = "take fewer experts or features, float32, or the device cpu"
     check_room(_COPIES * states + block, like.device, what, mend)
 
 

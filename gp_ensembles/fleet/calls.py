@@ -1,6 +1,6 @@
 """The rows of a call: what is legal, and how they are divided over several fleets."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -24,20 +24,6 @@ class CallRows(NamedTuple):
     names: Sequence[Hashable]
     X: Tensor
     y: Tensor
-
-
-class Begun(NamedTuple):
-    """A call in which series have begun that had to; nothing is said or learned of others yet.
-
-    Attributes:
-        call: Its rows.
-        rows: Numbers of the rows that are still to be learned, shape (R,).
-        undo: Makes those series wait again.
-    """
-
-    call: CallRows
-    rows: Tensor
-    undo: Callable[[], None]
 
 
 def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None) -> CallRows:

@@ -30,7 +30,7 @@ from gp_ensembles.fleet.beginning import (
     template_of,
     with_own_length_scales,
 )
-from gp_ensembles.fleet.calls import Begun, CallRows, checked_rows
+from gp_ensembles.fleet.calls import CallRows, checked_rows
 from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings_in
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
@@ -125,11 +125,6 @@ class Fleet:
     def waiting(self) -> dict[Hashable, int]:
         """Series whose warm-up is not over, and how many rows each has had."""
         return {name: len(rows.y) for name, rows in self._waiting.items()}
-
-    @property
-    def warm_ups(self) -> Mapping[Hashable, Rows]:
-        """The rows of those series."""
-        return self._waiting
 
     @property
     def failures(self) -> dict[Hashable, int]:
@@ -230,16 +225,6 @@ class Fleet:
         Raises:
             ValueError: If rows are malformed.
         """
-        begun = self.begin(names, X, y)
-        try:
-            return self.learn(begun)
-        except BaseException:
-            begun.undo()
-            raise
-
-    @torch.no_grad()
-    def begin(self, names: Names, X: Tensor, y: Tensor) -> Begun:
-        """The first half of :meth:`observe`, all that may be refused or fail, and what takes it back."""
         given, X, y = self.checked(names, X, y)
         waiting, series, template = dict(self._waiting), self.series, self._template
         new = {*waiting, *(name for name in given if series is None or name not in series)}
@@ -253,23 +238,11 @@ class Fleet:
 
         try:
             kept = self._keep(given, X, y)
+            rows = torch.ones_like(y, dtype=torch.bool).index_fill(0, kept, False).nonzero().flatten()
+            return self._learn(CallRows(given, X, y), rows)
         except BaseException:
             undo()
             raise
-        rows = torch.ones_like(y, dtype=torch.bool).index_fill(0, kept, False).nonzero().flatten()
-        return Begun(CallRows(given, X, y), rows, undo)
-
-    @torch.no_grad()
-    def learn(self, begun: Begun) -> FleetPredictions:
-        """The second half of :meth:`observe`: predict and learn the rows of series that have begun."""
-        (given, X, y), rows, coverages = begun.call, begun.rows, self.intervals.coverages
-        if self.series is None or not len(rows):
-            return nothing(y, rows, coverages)
-        names = [given[row] for row in rows.tolist()]
-        try:
-            return self._observe(self.series, names, X[rows], y[rows], nothing(y, rows, coverages))
-        except AllSetAsideError:
-            return nothing(y, rows[:0], coverages)
 
     @torch.no_grad()
     def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
@@ -410,6 +383,17 @@ class Fleet:
 
     def __repr__(self) -> str:
         return f"Fleet({self.spec.name}, {len(self.names)} series, {len(self._waiting)} waiting)"
+
+    def _learn(self, call: CallRows, rows: Tensor) -> FleetPredictions:
+        """Predict and learn those rows (R,) of a call that are of series which have begun."""
+        (given, X, y), coverages = call, self.intervals.coverages
+        if self.series is None or not len(rows):
+            return nothing(y, rows, coverages)
+        names = [given[row] for row in rows.tolist()]
+        try:
+            return self._observe(self.series, names, X[rows], y[rows], nothing(y, rows, coverages))
+        except AllSetAsideError:
+            return nothing(y, rows[:0], coverages)
 
     def _observe(
         self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, said: FleetPredictions

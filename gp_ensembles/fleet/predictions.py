@@ -101,27 +101,16 @@ def together(parts: Sequence[Mixture | StudentTMixture], order: Tensor) -> Mixtu
     """Distributions of rows that were divided, in one.
 
     Args:
-        parts: Distributions with weights of each row; those of fewer components get further ones of no weight.
+        parts: Distributions of equally many components, with weights of each row.
         order: For each row (N,) where it stands in the parts, one after the other.
 
     Example:
-        >>> one = torch.ones(2, 1, dtype=torch.float64)
-        >>> parts = [Mixture((one / 2).log(), -one, one), Mixture(one[:1].log(), one[:1], one[:1])]
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> parts = [Mixture(0 * one, -one, one), Mixture(0 * one, one, one)]
         >>> together(parts, torch.tensor([1, 0])).mean
         tensor([ 1., -1.], dtype=torch.float64)
     """
-    most = max(len(part.component_mean) for part in parts)
-    fields = []
-    for name in parts[0]._fields:
-        values = []
-        for part in parts:
-            value: Tensor = getattr(part, name)
-            further = value[-1:].expand(most - len(value), -1)
-            values.append(
-                torch.cat([value, torch.full_like(further, -torch.inf) if name == "log_weights" else further])
-            )
-        fields.append(torch.cat(values, dim=1)[:, order])
-    return type(parts[0])(*fields)
+    return type(parts[0])(*(torch.cat(field, dim=1)[:, order] for field in zip(*parts, strict=True)))
 
 
 def place_of(coverage: float, coverages: tuple[float, ...]) -> int:

@@ -3,9 +3,9 @@
 The models of the paper (Lu et al. 2022, section 6) are :func:`ie_gplvm`, :func:`sie_gplvm` (switching),
 :func:`die_gplvm` (dynamic) and :func:`dsie_gplvm` (both), over RBF kernels of the squared length scales
 ``RBF_VARIANCES``. Each returns an :class:`IEGPLVM`, whose methods ``start``, ``update`` and ``transform`` return
-:class:`Embeddings` and ``inverse_transform`` a :class:`Reconstruction`. Another ensemble is ``IEGPLVM`` with features
-of your own, such as those of :func:`rbf_features`, :class:`LatentSettings`, and
-neighbors found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
+:class:`~gp_ensembles.gplvm.records.Embeddings` and ``inverse_transform`` a :class:`Reconstruction`. Another ensemble is
+``IEGPLVM`` with features of your own, such as those of :func:`rbf_features`, :class:`LatentSettings`, and neighbors
+found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
 
 ===============  =======================================================================================================
 ``presets``      the paper's models
@@ -23,12 +23,11 @@ neighbors found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
 from gp_ensembles.gplvm.model import IEGPLVM
 from gp_ensembles.gplvm.neighbors import FaissSearch
 from gp_ensembles.gplvm.presets import RBF_VARIANCES, die_gplvm, dsie_gplvm, ie_gplvm, rbf_features, sie_gplvm
-from gp_ensembles.gplvm.records import Embeddings, LatentSettings
+from gp_ensembles.gplvm.records import LatentSettings
 
 __all__ = [
     "IEGPLVM",
     "RBF_VARIANCES",
-    "Embeddings",
     "FaissSearch",
     "LatentSettings",
     "die_gplvm",

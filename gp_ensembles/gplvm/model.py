@@ -13,11 +13,12 @@ from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.gplvm.first_rows import learn_first_rows
 from gp_ensembles.gplvm.neighbors import (
-    NeighborSearch,
+    FaissSearch,
     Replaced,
     RowStore,
     default_search,
     keep_rows,
+    nearest_rows,
     restore_rows,
     row_store,
 )
@@ -106,14 +107,14 @@ class IEGPLVM(nn.Module):
         num_outputs: int,
         meta_learner: MetaLearner | None = None,
         settings: LatentSettings | None = None,
-        search: NeighborSearch | None = None,
+        search: FaissSearch | None = None,
     ) -> None:
         super().__init__()
         settings = LatentSettings() if settings is None else settings
         check_settings(settings)
         check_features(features, num_outputs)
         # A copy, because it remembers what this model keeps.
-        self.search: NeighborSearch = default_search(settings.capacity) if search is None else deepcopy(search)
+        self.search: FaissSearch | None = default_search(settings.capacity) if search is None else deepcopy(search)
         self.settings, self.num_outputs = settings, num_outputs
         self.num_experts, self.num_latent = features.batch_shape[0], features.num_inputs
         self.meta_learner: MetaLearner = BayesianModelAveraging() if meta_learner is None else meta_learner
@@ -192,7 +193,8 @@ class IEGPLVM(nn.Module):
             self.store.num_kept.zero_()
             self.store.num_seen.zero_()
             keep_rows(self.store, rows, fit.embedding.movedim(0, 1), seed=self.settings.seed)
-            self.search.reset()
+            if self.search is not None:
+                self.search.reset()
             self._commit(LatentState(posterior, meta, fit.objective))
         return reported(found, rows, log_weights.unsqueeze(-1).expand(-1, len(Y)), best, scale)
 
@@ -228,7 +230,7 @@ class IEGPLVM(nn.Module):
                 with uninterrupted():
                     places = step.found.point.movedim(0, 1)
                     undo.append(keep_rows(self.store, step.rows, places, seed=self.settings.seed))
-                    self.search.written(undo[-1].slots)
+                    self._remember(undo[-1])
             with uninterrupted():
                 self._commit(state)
                 undo.clear()
@@ -236,7 +238,7 @@ class IEGPLVM(nn.Module):
             with uninterrupted():
                 for replaced in reversed(undo):
                     restore_rows(self.store, replaced)
-                    self.search.written(replaced.slots)
+                    self._remember(replaced)
             raise
         return joined([*whole, *parts]) if parts else self.transform(Y)
 
@@ -298,7 +300,12 @@ class IEGPLVM(nn.Module):
 
     def _near(self, rows: Tensor) -> Tensor:
         """Where the searches for rows (B, D) start, shape (M, B, K, d): at their nearest neighbors."""
-        return self.store.embedding[self.search.nearest(self.store, rows, self.settings.num_starts)].movedim(2, 0)
+        nearest = nearest_rows if self.search is None else self.search.nearest
+        return self.store.embedding[nearest(self.store, rows, self.settings.num_starts)].movedim(2, 0)
+
+    def _remember(self, replaced: Replaced) -> None:
+        if self.search is not None:
+            self.search.written(replaced.slots)
 
     @property
     def _experts(self) -> LatentExperts:
@@ -318,4 +325,5 @@ class IEGPLVM(nn.Module):
 
 def _before_loading(model: IEGPLVM, state_dict: Mapping[str, Tensor], prefix: str, *_: object) -> None:
     check_shapes(model, state_dict, prefix, "model")
-    model.search.reset()
+    if model.search is not None:
+        model.search.reset()

@@ -1,6 +1,5 @@
 """Rows seen, in bounded memory, and which of them is nearest to a new one: exactly, or by an index."""
 
-from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Self, final
 
 import torch
@@ -42,39 +41,19 @@ class Replaced(NamedTuple):
 
 
 def row_store(like: Tensor, capacity: int, num_outputs: int, latent_shape: tuple[int, int]) -> RowStore:
-    """An empty store for ``capacity`` rows of D entries, with embeddings of shape (M, d).
-
-    Example:
-        >>> import torch
-        >>> row_store(torch.zeros(1), 10, 3, (2, 1)).embedding.shape
-        torch.Size([10, 2, 1])
-    """
+    """An empty store for ``capacity`` rows of D entries, with embeddings of shape (M, d)."""
     zero = torch.zeros((), dtype=torch.int64, device=like.device)
     rows, embedding = like.new_zeros(capacity, num_outputs), like.new_zeros(capacity, *latent_shape)
     return RowStore(rows, embedding, like.new_zeros(capacity), zero, zero.clone())
 
 
 def nearest_rows(store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
-    """Numbers of the kept rows nearest to each row, exactly, by matrix products.
+    """Positions (B, K) of the kept rows nearest to rows Y (B, D), NaN left out, the nearest first, all compared.
 
-    Args:
-        store: The rows seen; at least one.
-        Y: Rows, shape (B, D); entries that are NaN are left out of the distance.
-        num_nearest: How many K of them are wanted; fewer come back if fewer are kept.
-
-    Returns:
-        Positions in the store, shape (B, K), the nearest first.
+    K is ``num_nearest``, or how many rows are kept if they are fewer.
 
     Raises:
         ValueError: If the store is empty.
-
-    Example:
-        >>> import torch
-        >>> store = row_store(torch.zeros(1), 4, 2, (1, 1))
-        >>> _ = keep_rows(store, torch.tensor([[0.0, 0.0], [5.0, 5.0]]), torch.zeros(2, 1, 1), seed=0)
-        >>> nearest_rows(store, torch.tensor([[4.0, torch.nan], [1.0, -1.0]]), 2)
-        tensor([[1, 0],
-                [0, 1]])
     """
     count = int(store.num_kept)
     if count == 0:
@@ -110,23 +89,8 @@ def keep_rows(store: RowStore, rows: Tensor, embedding: Tensor, *, seed: int) ->
     """Offer rows to the store, which is changed in place: all are kept while there is room.
 
     Beyond that the store is a uniform sample of all rows offered (reservoir sampling; Vitter, 1985). Whether row number
-    t is kept depends on ``seed`` and t only, so blocks of any length give the same store.
-
-    Args:
-        store: The store.
-        rows: Complete rows, shape (B, D).
-        embedding: Their embeddings, shape (B, M, d).
-        seed: Chooses the sample.
-
-    Returns:
-        What was overwritten.
-
-    Example:
-        >>> import torch
-        >>> store = row_store(torch.zeros(1), 3, 1, (1, 1))
-        >>> _ = keep_rows(store, torch.arange(100.0).unsqueeze(-1), torch.zeros(100, 1, 1), seed=0)
-        >>> store.num_kept.item(), store.num_seen.item()
-        (3, 100)
+    t is kept depends on ``seed`` and t only, so blocks of any length give the same store. Rows (B, D) are complete,
+    with embeddings (B, M, d).
     """
     capacity, num_seen = len(store.rows), int(store.num_seen)
     chosen: dict[int, int] = {}  # slot -> row that ends there
@@ -163,54 +127,8 @@ def _write(store: RowStore, slots: Tensor, rows: Tensor, embedding: Tensor) -> N
     store.size[slots] = store.rows[slots].square().sum(-1)
 
 
-class NeighborSearch(ABC):
-    """Finds the nearest kept row; told of what is written, because some searches remember."""
-
-    @abstractmethod
-    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
-        """Positions in the store of the rows nearest to each of Y (B, D), NaN where not observed.
-
-        Returns:
-            Shape (B, K), the nearest first; K is ``num_nearest``, or how many rows are kept if they are fewer.
-
-        Raises:
-            ValueError: If the store is empty.
-        """
-
-    @abstractmethod
-    def written(self, slots: Tensor) -> None:
-        """Rows were written to these positions, shape (S,)."""
-
-    @abstractmethod
-    def reset(self) -> None:
-        """Anything in the store may have changed."""
-
-
 @final
-class ExactSearch(NeighborSearch):
-    """Compares with every kept row, by matrix products: the choice up to about 1e5 rows.
-
-    Example:
-        >>> import torch
-        >>> store = row_store(torch.zeros(1), 4, 1, (1, 1))
-        >>> _ = keep_rows(store, torch.tensor([[0.0], [5.0]]), torch.zeros(2, 1, 1), seed=0)
-        >>> ExactSearch().nearest(store, torch.tensor([[4.0]]))
-        tensor([[1]])
-    """
-
-    def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
-        """See :meth:`NeighborSearch.nearest`."""
-        return nearest_rows(store, Y, num_nearest)
-
-    def written(self, slots: Tensor) -> None:
-        """Nothing is remembered."""
-
-    def reset(self) -> None:
-        """Nothing is remembered."""
-
-
-@final
-class FaissSearch(NeighborSearch):
+class FaissSearch:
     """An inverted file of faiss (extra ``faiss``): approximate, on the processor, for more than about 1e5 rows.
 
     Rows are parted into about the square root of their number of cells, of which the nearest few are searched. Rows
@@ -246,7 +164,7 @@ class FaissSearch(NeighborSearch):
         self.reset()
 
     def nearest(self, store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
-        """See :meth:`NeighborSearch.nearest`."""
+        """As :func:`nearest_rows`, nearly always."""
         num_kept = int(store.num_kept)
         if num_kept < max(self.least, num_nearest) or bool(torch.isnan(Y).any()):
             return nearest_rows(store, Y, num_nearest)
@@ -279,10 +197,6 @@ class FaissSearch(NeighborSearch):
         self._num_trained = 0
         self._fresh: set[int] = set()
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        """The same settings without an index."""
-        return type(self)(self.num_probes, self.least)
-
     def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
         """The same settings without an index."""
         return type(self), (self.num_probes, self.least)
@@ -311,17 +225,9 @@ class FaissSearch(NeighborSearch):
         self._fresh.clear()
 
 
-def default_search(capacity: int) -> NeighborSearch:
-    """Exact up to 100 000 rows, by faiss beyond.
-
-    Raises:
-        ImportError: If faiss is needed and not installed.
-
-    Example:
-        >>> type(default_search(20_000)).__name__
-        'ExactSearch'
-    """
-    return ExactSearch() if capacity <= _MOST_COMPARED else FaissSearch()
+def default_search(capacity: int) -> FaissSearch | None:
+    """None up to 100 000 rows, all of which are compared; faiss beyond."""
+    return None if capacity <= _MOST_COMPARED else FaissSearch()
 
 
 def _plain(rows: Tensor) -> Any:
@@ -334,6 +240,6 @@ def _faiss() -> Any:
         import faiss
     except ImportError as error:
         raise ImportError(
-            "FaissSearch needs faiss; pip install 'gp_ensembles[faiss]', or use ExactSearch up to about 1e5 rows"
+            "FaissSearch needs faiss; pip install 'gp_ensembles[faiss]', or keep 100000 rows at most"
         ) from error
     return faiss

@@ -3,10 +3,9 @@
 - :mod:`~gp_ensembles.plots.stream`: targets with the predictions made before them, running log scores, weights.
 - :mod:`~gp_ensembles.plots.calibration`: PIT and intervals of predictive distributions, class probabilities.
 - :mod:`~gp_ensembles.plots.embedding`: rows in a latent space.
-- :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input; box plots of scores.
-- :mod:`~gp_ensembles.plots.knots`: knots over the data, the objective against a new knot, objectives against numbers,
-  and where knots start and end (:func:`~gp_ensembles.plots.knots.plot_knot_moves`).
-- :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels, the fit.
+- :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input.
+- :mod:`~gp_ensembles.plots.knots`: knots over the data.
+- :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels.
 - :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for pictures of your own.
 
 Every ``plot_`` function returns a :class:`matplotlib.figure.Figure`; ``draw_`` functions draw on given axes. None
@@ -24,8 +23,8 @@ from gp_ensembles.plots.calibration import plot_calibration
 from gp_ensembles.plots.canvas import save_figure
 from gp_ensembles.plots.embedding import plot_embedding
 from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
-from gp_ensembles.plots.knots import KnotFit, plot_growth, plot_knots, plot_new_knot, plot_refinement
-from gp_ensembles.plots.spectra import plot_fit, plot_spectra
+from gp_ensembles.plots.knots import KnotFit, plot_knots
+from gp_ensembles.plots.spectra import plot_spectra
 from gp_ensembles.plots.stream import plot_bands, plot_score, plot_weights
 
 __all__ = [
@@ -36,12 +35,8 @@ __all__ = [
     "plot_bands",
     "plot_calibration",
     "plot_embedding",
-    "plot_fit",
     "plot_fusion",
-    "plot_growth",
     "plot_knots",
-    "plot_new_knot",
-    "plot_refinement",
     "plot_score",
     "plot_spectra",
     "plot_weights",

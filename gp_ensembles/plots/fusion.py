@@ -1,6 +1,6 @@
-"""Fusion over one input: experts, their weights and the fused prediction; and scores of models over splits as boxes."""
+"""Fusion over one input: experts, their weights and the fused prediction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ def plot_fusion(
     expert_names: Sequence[str] = (),
     names: tuple[str, str] = ("x", "y"),
 ) -> Figure:
-    """Experts with their bands, weights over the input with theirs, and the fused prediction (the paper's Figure 2).
+    """Experts with their bands, weights over the input with theirs, and the fused prediction.
 
     Weights of a log-linear pool need not sum to one; the axis follows them.
 
@@ -125,56 +125,6 @@ def plot_fusion(
         axis.set_xlim(places[0], places[-1])
     figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=9, labelcolor=INK)
     return figure
-
-
-def draw_score_boxes(axis: Axes, scores: Mapping[str, Sequence[_Values]], groups: Sequence[str]) -> None:
-    """Boxes of scores over splits, by group and model, with a dot for each split (the paper's Figure 3).
-
-    Args:
-        axis: Axes to draw on; group g stands at g.
-        scores: Name of a model -> its scores, a sequence over groups with one value a split; NaN is a score missing.
-        groups: Name of each group.
-
-    Raises:
-        ValueError: If there is no model or more than nine, no group, or a model has not as many groups as are named.
-
-    Example:
-        >>> figure, (axis,) = new_figure(1, 1, 6.0, 4.0)
-        >>> draw_score_boxes(axis, {"MoGPE": [[0.3, 0.5], [0.1, 0.2]], "BHS": [[1.5, 1.4], []]}, ["K = 2", "K = 3"])
-        >>> axis.get_legend_handles_labels()[1]
-        ['MoGPE', 'BHS']
-    """
-    if not 1 <= len(scores) <= len(SERIES):
-        raise ValueError(f"from 1 to {len(SERIES)} models can be told apart, got {len(scores)}")
-    if not groups:
-        raise ValueError("there must be a group at least")
-    wrong = [name for name, values in scores.items() if len(values) != len(groups)]
-    if wrong:
-        raise ValueError(f"{len(groups)} groups are named, but {wrong[0]} has scores of {len(scores[wrong[0]])}")
-    width = 0.8 / len(scores)
-    for number, ((name, by_group), color) in enumerate(zip(scores.items(), SERIES, strict=False)):
-        offset = width * (number - (len(scores) - 1) / 2)
-        for place, values in enumerate(by_group):
-            found = np.asarray(values, dtype=np.float64).ravel()
-            found = found[np.isfinite(found)]
-            if found.size:
-                _draw_box(axis, place + offset, 0.8 * width, found, color)
-        axis.plot([], [], "s", color=color, label=name)
-    for edge in range(1, len(groups)):
-        axis.axvline(edge - 0.5, color=FAINT, linewidth=0.6, alpha=0.5)
-    axis.set_xlim(-0.5, len(groups) - 0.5)
-
-
-def _draw_box(axis: Axes, place: float, width: float, values: Array, color: str) -> None:
-    parts = axis.boxplot(
-        values, positions=[place], widths=width, patch_artist=True, showfliers=False, manage_ticks=False
-    )
-    for box in parts["boxes"]:
-        box.set(facecolor=color, alpha=0.35, edgecolor=color)
-    for kind in ("whiskers", "caps", "medians"):
-        for line in parts[kind]:
-            line.set(color=color, linewidth=1.2)
-    axis.plot(np.full(values.size, place), values, "o", color=color, markersize=2.5, alpha=0.8)
 
 
 def _draw_fused(axis: Axes, places: Array, band: Sequence[Array], filled: bool) -> None:

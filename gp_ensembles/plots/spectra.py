@@ -1,22 +1,11 @@
-"""Kernels that were marginalized over: spectra of the heaviest, the fit."""
+"""Spectra of kernels that were marginalized over."""
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gp_ensembles.plots.canvas import (
-    ALARM,
-    FAINT,
-    MEAN,
-    Array,
-    as_array,
-    as_columns,
-    draw_band,
-    label,
-    new_figure,
-)
+from gp_ensembles.plots.canvas import MEAN, Array, as_array, label, new_figure
 
 _POINTS = 600
 _REACH = 5.0  # deviations of a component that are drawn
@@ -92,58 +81,6 @@ def plot_spectra(
     axis.set_ylim(_FLOOR * highest, 2.0 * highest)
     axis.set_xlim(0.0, float(places[-1]))
     return figure
-
-
-def plot_fit(
-    x: Tensor | ArrayLike,
-    mean: Tensor | ArrayLike,
-    lower: Tensor | ArrayLike,
-    upper: Tensor | ArrayLike,
-    *,
-    seen: tuple[Tensor | ArrayLike, Tensor | ArrayLike],
-    unseen: tuple[Tensor | ArrayLike, Tensor | ArrayLike] | None = None,
-    names: tuple[str, str] = ("x", "y"),
-) -> Figure:
-    """A function of one input: predictive mean and 90 % band, the rows it was learned from, and those it was not.
-
-    Args:
-        x: Where it is predicted, shape (N,), in any order.
-        mean: Predictive means, shape (N,).
-        lower: Predictive 5 % quantiles, shape (N,).
-        upper: Predictive 95 % quantiles, shape (N,).
-        seen: Inputs and targets of the training rows.
-        unseen: Inputs and targets of the test rows.
-        names: Names of the input and the target, with their units if they have any.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: If lengths do not fit, or there are no rows.
-
-    Example:
-        >>> figure = plot_fit([0.0, 1.0], [0.0, 0.1], [-1.0, -1.0], [1.0, 1.2], seen=([0.5], [0.3]))
-        >>> [line.get_label() for line in figure.axes[0].lines]
-        ['predictive mean', 'seen']
-    """
-    arrays = as_columns({"x": x, "mean": mean, "lower": lower, "upper": upper})
-    order = np.argsort(arrays["x"], kind="stable")
-    places, middle, low, high = (values[order] for values in arrays.values())
-    figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
-    draw_band(axis, places, middle, low, high)
-    _draw_rows(axis, seen, "seen", FAINT)
-    if unseen is not None:
-        _draw_rows(axis, unseen, "not seen", ALARM)
-    label(axis, f"{names[1]}: predictions and rows", *names)
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    return figure
-
-
-def _draw_rows(axis: Axes, rows: tuple[Tensor | ArrayLike, Tensor | ArrayLike], name: str, color: str) -> None:
-    x, y = (as_array(values, 1, f"{what} of the rows {name}") for what, values in zip(("x", "y"), rows, strict=True))
-    if len(x) != len(y):
-        raise ValueError(f"the rows {name} have {len(x)} inputs and {len(y)} targets")
-    axis.plot(x, y, linestyle="none", marker="o", markersize=3.0, color=color, alpha=0.9, label=name)
 
 
 def _frequencies(means: Array, scales: Array) -> Array:

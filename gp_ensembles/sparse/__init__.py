@@ -1,23 +1,19 @@
 """Sparse Gaussian processes with K knots (inducing points), and how many knots to choose, and where.
 
 ``selection``
-    :func:`select_knots` for normal targets (the first call to try), :func:`select_variational_knots` for any targets by
-    the evidence lower bound, :func:`select_laplace_knots` for counts and labels by Laplace's evidence. Each returns a
-    :class:`Selection`: knots, model, history, stop reason; ``predict`` of normal targets.
+    :func:`select_knots` (the first call to try) returns a :class:`Selection`: knots, model, history, stop reason and
+    ``predict``. Targets are normal; for counts and labels BoTorch has ``SingleTaskVariationalGP``.
 ``strategies``, ``enough``, ``greedy``, ``one_at_a_time``
     How knots are chosen, each a :class:`Strategy`: :class:`EnoughKnots` (the default: all rows where that can be had,
     else knots until the bounds meet or the budget ends), :class:`GreedyBlocks` (blocks of the largest exact gains, see
     :func:`greedy_elbo_rows`), :class:`OneAtATime` (Garton, Niemi and Carriquiry, 2020; each knot from a
-    :class:`KnotProposal`, :class:`RandomSubset` or :class:`BayesianOptimization`), :class:`Simultaneous` and
-    :class:`Reinitialization` (Burt et al., 2020).
+    :class:`KnotProposal`, :class:`RandomSubset` or :class:`BayesianOptimization`) and :class:`Simultaneous`.
 ``initialization``
-    Rules for knots from inputs and kernel, each a :class:`KnotInitializer`: :func:`kmeans_knots`,
-    :func:`random_knots`, :func:`greedy_variance_knots` (and :func:`greedy_variance_rows`), :func:`dpp_knots` and
-    :func:`leverage_knots` by :func:`ridge_leverage_scores`; any of them for BoTorch as a :class:`KnotAllocator`.
-``regression``, ``variational``, ``laplace``
-    The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP` (normal targets),
-    :class:`SparseVariationalGP` and :class:`SparseLaplaceGP`; in ``exact`` :class:`ExactGP`, whose knots are all rows.
-    What they share is in ``base``; ``trend`` has a linear prior mean in the data's units.
+    Knots from inputs and kernel: :func:`kmeans_knots`, :func:`greedy_variance_knots` (and
+    :func:`greedy_variance_rows`).
+``regression``, ``exact``
+    The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP`, and :class:`ExactGP`, whose
+    knots are all rows. What they share is in ``base``; ``trend`` has a linear prior mean in the data's units.
 ``collapsed``
     What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation` of the power EP family:
     :class:`VFE`, :class:`TightVFE`, :class:`FITC`, :class:`FIC`, :class:`DTC`, :class:`DIC` and :class:`PowerEP`.
@@ -36,19 +32,13 @@ from gp_ensembles.sparse.enough import EnoughKnots
 from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.fitting import fit_sparse
 from gp_ensembles.sparse.greedy import GreedyBlocks
-from gp_ensembles.sparse.initialization import (
-    KnotAllocator,
-    dpp_knots,
-    greedy_variance_knots,
-    kmeans_knots,
-    leverage_knots,
-)
+from gp_ensembles.sparse.initialization import greedy_variance_knots, kmeans_knots
 from gp_ensembles.sparse.one_at_a_time import BayesianOptimization, OneAtATime, RandomSubset
 from gp_ensembles.sparse.online import start_online
 from gp_ensembles.sparse.optimizers import Adadelta
 from gp_ensembles.sparse.regression import SparseGP
-from gp_ensembles.sparse.selection import select_knots, select_laplace_knots, select_variational_knots
-from gp_ensembles.sparse.strategies import Reinitialization, Simultaneous
+from gp_ensembles.sparse.selection import select_knots
+from gp_ensembles.sparse.strategies import Simultaneous
 
 __all__ = [
     "DIC",
@@ -61,21 +51,15 @@ __all__ = [
     "EnoughKnots",
     "ExactGP",
     "GreedyBlocks",
-    "KnotAllocator",
     "OneAtATime",
     "PowerEP",
     "RandomSubset",
-    "Reinitialization",
     "Simultaneous",
     "SparseGP",
     "TightVFE",
-    "dpp_knots",
     "fit_sparse",
     "greedy_variance_knots",
     "kmeans_knots",
-    "leverage_knots",
     "select_knots",
-    "select_laplace_knots",
-    "select_variational_knots",
     "start_online",
 ]

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -29,8 +29,6 @@ from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
 from gp_ensembles.sparse.collapsed import KnotsPosterior, RowsPosterior
-
-ModelT = TypeVar("ModelT", bound="SparseModel")
 
 
 def check_rows(X: Tensor, Y: Tensor) -> Tensor:
@@ -255,7 +253,7 @@ class SparseModel(MixtureModel, ABC):
 
     @abstractmethod
     def upper_bound(self) -> Tensor:
-        """Upper bound of the exact log evidence at the present hyperparameters, shape (); infinite if there is none."""
+        """Upper bound of the exact log evidence at the present hyperparameters, shape ()."""
 
     @abstractmethod
     def bound_gap(self) -> float:
@@ -267,11 +265,11 @@ class SparseModel(MixtureModel, ABC):
 
     @abstractmethod
     def training_prior(self) -> MultivariateNormal:
-        """The distribution of the training rows that GPyTorch's objectives take, if there is one."""
+        """The distribution of the training rows that GPyTorch's objectives take."""
 
     @abstractmethod
-    def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
-        """A copy with further rows (n, D) and (n, 1), as the process has them; it takes out the settings it knows."""
+    def with_rows(self, rows: Observations) -> Self:
+        """A copy with further rows (n, D) and (n, 1), as the process has them."""
 
     @property
     def num_experts(self) -> int:
@@ -372,9 +370,8 @@ class SparseModel(MixtureModel, ABC):
 
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
         """A model of more rows, hyperparameters as they are; knots too, unless every row is one."""
-        rest = dict(settings)
-        other = self.with_rows(rows, rest)
-        refuse_settings(rest)
+        refuse_settings(settings)
+        other = self.with_rows(rows)
         other.data = data
         return other
 

@@ -44,30 +44,6 @@ class Projection(NamedTuple):
         return (self.prior - self.explained).clamp_min(0.0)
 
 
-class LatentPrior(NamedTuple):
-    r"""Prior of the latent values at the data given K knots, :math:`N(m, V^\top V + D)`, D diagonal.
-
-    Args:
-        mean: m, shape (N,).
-        projected: V, shape (K, N).
-        unexplained: Diagonal of D, prior variances that the knots leave unexplained, not negative, shape (N,).
-
-    Example:
-        >>> import torch
-        >>> ones = torch.ones(2)
-        >>> LatentPrior(0 * ones, ones.unsqueeze(0), 3 * ones).covary(torch.tensor([1.0, 0.0]))
-        tensor([4., 1.])
-    """
-
-    mean: Tensor
-    projected: Tensor
-    unexplained: Tensor
-
-    def covary(self, weights: Tensor) -> Tensor:
-        """The covariance times a vector (N,)."""
-        return self.projected.mT @ (self.projected @ weights) + self.unexplained * weights
-
-
 class KnotsPosterior(NamedTuple):
     r"""The knots' posterior, whitened by their prior: with L the prior's factor, u = L w for whitened knots w.
 

@@ -3,7 +3,7 @@
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from gpytorch.constraints import Positive
@@ -99,11 +99,9 @@ class EnoughKnots(Strategy):
         """Some rows, for a model to begin with."""
         return X[distinct_rows(X)[: min(_FIRST, self.max_knots)]]
 
-    def search(self, run: SelectionRun[Any]) -> str:
+    def search(self, run: SelectionRun) -> str:
         """Hyperparameters on nested rows, then all rows, or knots until there are enough."""
         clock, model = _Clock(self.max_seconds), run.model
-        if not isinstance(model, SparseGP):
-            raise ValueError(f"a {type(model).__name__} has no exact evidence; choose its knots by GreedyBlocks")
         X, y = model.train_X, model.train_y
         if len(distinct_rows(X)) <= self.exact_rows:
             exact = ExactGP(X, y, model.covar_module, model.likelihood, model.mean_module)
@@ -156,7 +154,7 @@ class EnoughKnots(Strategy):
         fit_sparse(exact, max_iterations=iterations, tolerance=_TOLERANCE, max_seconds=clock.left)
         copy_hyperparameters(exact, model)
 
-    def _grow(self, run: SelectionRun[Any], clock: _Clock) -> str:
+    def _grow(self, run: SelectionRun, clock: _Clock) -> str:
         model = run.model
         X = model.train_X
         rows = distinct_rows(X)
@@ -179,7 +177,7 @@ class EnoughKnots(Strategy):
                 return f"the budget of {self.max_seconds:g} s has ended; the bounds are {gap:.3g} nats apart"
             count = min(2 * count, most)
 
-    def _few(self, run: SelectionRun[Any], clock: _Clock) -> str:
+    def _few(self, run: SelectionRun, clock: _Clock) -> str:
         """Greedy blocks by the bound of some rows, then all knots and hyperparameters by the bound of all."""
         model = run.model
         size = max(_ROWS_PER_KNOT * self.max_knots, self.fit_rows)

@@ -178,7 +178,7 @@ class ExactGP(SparseModel):
         mean = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False).squeeze(-1)
         return RowsPosterior(lower, mean)
 
-    def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
+    def with_rows(self, rows: Observations) -> Self:
         """A copy with further rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
         known = None if rows.noise is None else rows.noise.detach().squeeze(-1)
         return self.extended_by(rows)._settled(None if known is None else torch.cat([self.likelihood.noise, known]))

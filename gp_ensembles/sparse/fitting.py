@@ -15,8 +15,9 @@ from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.draws import permutation
-from gp_ensembles.sparse.base import ModelT, SparseModel
+from gp_ensembles.sparse.base import SparseModel
 from gp_ensembles.sparse.initialization import distinct_rows
+from gp_ensembles.sparse.regression import SparseGP
 
 _FACTOR = 1e4  # positive hyperparameters stay within this factor of where the first fit found them
 _MARGIN = 0.1  # knots stay within the inputs' range and a tenth of it
@@ -226,8 +227,7 @@ def fit_sparse(
     them, knots within the inputs' range and a tenth of it.
 
     Args:
-        model: The model, a :class:`~gp_ensembles.sparse.SparseGP` or a
-            :class:`~gp_ensembles.sparse.laplace.SparseLaplaceGP`.
+        model: The model, a :class:`~gp_ensembles.sparse.SparseGP` or an :class:`~gp_ensembles.sparse.ExactGP`.
         knots: Whether the knots move, or which.
         hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
         max_iterations: Iterations of L-BFGS.
@@ -356,7 +356,7 @@ class _LBFGSB:
             parameter.copy_(self.start[name])
 
 
-def initialize_from_subset(model: ModelT, num_rows: int, generator: torch.Generator | None = None) -> ModelT:
+def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Generator | None = None) -> SparseGP:
     """The model with hyperparameters of an exact fit to random rows, from its own and from scales of the data.
 
     With few knots a lower bound explains by noise what they cannot follow, which is a local optimum that fits do not

@@ -1,7 +1,6 @@
 """Greedy selection of knots: exact gains of the evidence lower bound for many candidates, in blocks that double.
 
-Gains take O(M N K) for M candidates, and O(M N) for each knot more. For other likelihoods than the normal one they are
-those under the normal sites of the optimal posterior.
+Gains take O(M N K) for M candidates, and O(M N) for each knot more.
 """
 
 import math
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.draws import permutation
-from gp_ensembles.sparse.base import ModelT, SparseModel, check_positive
+from gp_ensembles.sparse.base import check_positive
 from gp_ensembles.sparse.collapsed import Projection, condition
 from gp_ensembles.sparse.fitting import (
     fit_hyperparameters,
@@ -24,7 +23,6 @@ from gp_ensembles.sparse.fitting import (
 from gp_ensembles.sparse.initialization import distinct_rows, kmeans_knots
 from gp_ensembles.sparse.regression import SparseGP
 from gp_ensembles.sparse.strategies import SelectionRun, Strategy
-from gp_ensembles.sparse.variational import Sites, SparseVariationalGP
 
 NEARLY_EXPLAINED = 1e-9  # share of the prior variance below which a candidate is a knot already
 _MEMORY = 2**28  # bytes of each of the two tables of candidates and data
@@ -48,7 +46,6 @@ class Candidates(NamedTuple):
         residual: Targets less their prior mean, shape (N,).
         noise: Noise variance, shape ().
         floor: Variance below which a candidate adds nothing, shape ().
-        scale: What the data's covariances were multiplied with, row by row, shape (N,); nothing if ``None``.
 
     Example:
         >>> import torch
@@ -65,7 +62,6 @@ class Candidates(NamedTuple):
     residual: Tensor
     noise: Tensor
     floor: Tensor
-    scale: Tensor | None = None
 
     def gains(self) -> Tensor:
         """Gain of the bound by each candidate, shape (M,); zero for one that is a knot already."""
@@ -86,9 +82,7 @@ class Candidates(NamedTuple):
         deviation = self.variance[index].sqrt()
         v = self.covariance[index] / deviation
         g = self.weighted[index] / deviation
-        # Covariances with the knot itself are not scaled.
-        unit = deviation if self.scale is None else deviation * self.scale[rows[index]]
-        with_knot = self.covariance[:, rows[index]] / unit
+        with_knot = self.covariance[:, rows[index]] / deviation
         self.weighted.addr_(self.weighted @ v + with_knot, g / (1.0 + v @ g), alpha=-1.0)
         self.covariance.addr_(with_knot, v, alpha=-1.0)
         self.variance.sub_(with_knot.square()).clamp_min_(0.0)[index] = 0.0
@@ -126,46 +120,6 @@ def init_candidates(
     )
 
 
-def init_candidates_with_sites(
-    projection: Projection, sites: Sites, knots_with_candidates: Tensor, candidates_with_data: Tensor, prior: Tensor
-) -> Candidates:
-    r"""Candidates given the knots of a projection and the normal sites of the rows, in O(M N K).
-
-    A candidate adds to :math:`\log N(z;\, 0,\, Q + W^{-1}) - \frac12 \sum_i W_i (k_{ii} - q_{ii})`. Where the sites
-    are those of the optimal posterior of the knots so far, that is what it adds to the bound of the likelihood itself,
-    to second order in the means and to first order in the variances that it changes. Rows whose covariances are scaled
-    by :math:`\sqrt{W_i}` have unit noise.
-
-    Args:
-        projection: The data's covariances given the knots so far; its residual and noise do not matter.
-        sites: The sites; precisions that are not positive count as next to nothing.
-        knots_with_candidates: Covariances, shape (K, M).
-        candidates_with_data: Covariances, shape (M, N).
-        prior: Prior variances of the candidates, any nugget included, shape (M,).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.sparse.collapsed import project
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], one[0], one[0, 0])
-        >>> sites = Sites(4 * one[0], 4 * one[0])
-        >>> bool(init_candidates_with_sites(projection, sites, 0.0 * one, one, one[0]).gains() > 1.0)
-        True
-    """
-    least = torch.finfo(prior.dtype).eps * sites.precision.max().clamp_min(torch.finfo(prior.dtype).tiny ** 0.5)
-    root = sites.precision.clamp_min(least).sqrt()
-    scaled = Projection(
-        projection.lower,
-        projection.projected * root,
-        projection.explained * root.square(),
-        projection.prior * root.square(),
-        sites.shift / root,
-        torch.ones_like(projection.noise),
-    )
-    candidates = init_candidates(scaled, knots_with_candidates, candidates_with_data * root, prior)
-    return candidates._replace(scale=root)
-
-
 class GreedyRows(NamedTuple):
     """Rows chosen as knots, in order, and what each added to the bound.
 
@@ -180,10 +134,9 @@ class GreedyRows(NamedTuple):
 
 @torch.no_grad()
 def greedy_elbo_rows(
-    model: SparseModel,
+    model: SparseGP,
     num_rows: int,
     *,
-    site_model: SparseModel | None = None,
     num_candidates: int | None = None,
     tolerance: float = 0.0,
     generator: torch.Generator | None = None,
@@ -191,10 +144,8 @@ def greedy_elbo_rows(
     """The rows that, one after the other, add most to the model's evidence lower bound at fixed hyperparameters.
 
     Args:
-        model: A :class:`SparseGP` or a :class:`SparseVariationalGP`, which stays as it is.
+        model: The model, which stays as it is.
         num_rows: Most rows.
-        site_model: The variational model of the same rows whose normal sites stand for the likelihood; the model itself
-            if ``None``.
         num_candidates: Random rows to choose among, as far as they fit into memory; as many as fit if ``None``.
         tolerance: Stop when the best row adds no more than this, in nats.
         generator: Source of randomness.
@@ -202,26 +153,21 @@ def greedy_elbo_rows(
     Returns:
         The rows and their gains; fewer if no further one adds anything.
 
-    Raises:
-        ValueError: If the model is of another kind.
-
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from gp_ensembles.likelihoods import LogisticLikelihood
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
         >>> found = greedy_elbo_rows(model, 3)
         >>> found.rows.shape, bool((found.gains > 0).all())
         (torch.Size([3]), True)
-        >>> labels = (X > 0.4).double()
-        >>> model = SparseVariationalGP(X, labels, X[:1], ScaleKernel(RBFKernel()), LogisticLikelihood())
-        >>> bool((greedy_elbo_rows(model, 2).gains > 0).all())
-        True
     """
     X = model.train_X
     rows = _draw_candidates(X, num_candidates, generator)
-    candidates = _init_from_model(model, model if site_model is None else site_model, X[rows])
+    C = X[rows]
+    prior = model.kernel_diagonal(C) + model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
+    with_knots, with_data = model.kernel_matrix(model.knots, C), model.kernel_matrix(C, X)
+    candidates = init_candidates(model.projection(), with_knots, with_data, prior)
     chosen: list[int] = []
     gains: list[Tensor] = []
     for _ in range(min(num_rows, len(rows))):
@@ -234,19 +180,6 @@ def greedy_elbo_rows(
         candidates.add_knot(best, rows)
     taken = rows[torch.tensor(chosen, dtype=torch.long, device=rows.device)]
     return GreedyRows(taken, torch.stack(gains) if gains else candidates.variance.new_zeros(0))
-
-
-def _init_from_model(model: SparseModel, site_model: SparseModel, C: Tensor) -> Candidates:
-    """Candidates at points C (M, D)."""
-    with_knots, with_data = model.kernel_matrix(model.knots, C), model.kernel_matrix(C, model.train_X)
-    prior = model.kernel_diagonal(C)
-    if isinstance(model, SparseGP):
-        prior = prior + model.nugget_variance(model.kernel_matrix(model.knots, model.knots))
-        return init_candidates(model.projection(), with_knots, with_data, prior)
-    if isinstance(model, SparseVariationalGP) and isinstance(site_model, SparseVariationalGP):
-        sites, prior = site_model.optimize_posterior().sites, prior + model.jitter
-        return init_candidates_with_sites(model.projection(), sites, with_knots, with_data, prior)
-    raise ValueError(f"a {type(model).__name__} has no exact gains of knots; choose them by OneAtATime")
 
 
 def _draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | None) -> Tensor:
@@ -317,7 +250,7 @@ class GreedyBlocks(Strategy):
         distinct = len(distinct_rows(X))
         return kmeans_knots(X, min(self.num_initial, self.max_knots, distinct), generator=generator)
 
-    def search(self, run: SelectionRun[ModelT]) -> str:
+    def search(self, run: SelectionRun) -> str:
         """Blocks, again from the start's hyperparameters if they end early, then reselection and polish."""
         start = run.model
         if self.subset_size and has_free_hyperparameters(run.model):
@@ -336,7 +269,7 @@ class GreedyBlocks(Strategy):
             run.record(run.model, "polish")
         return stop_reason
 
-    def _grow(self, run: SelectionRun[ModelT], most: int) -> str:
+    def _grow(self, run: SelectionRun, most: int) -> str:
         """Blocks until one adds nothing."""
         while run.model.num_knots < most:
             model, before = run.model, run.history[-1].objective
@@ -355,22 +288,18 @@ class GreedyBlocks(Strategy):
             return f"all {most} distinct rows are knots"
         return f"there are {most} knots, the most allowed"
 
-    def _extend(
-        self, run: SelectionRun[ModelT], model: ModelT, num_rows: int, *, site_model: ModelT | None = None
-    ) -> tuple[ModelT, tuple[int, ...]]:
+    def _extend(self, run: SelectionRun, model: SparseGP, num_rows: int) -> tuple[SparseGP, tuple[int, ...]]:
         """A model with at most ``num_rows`` further knots of the largest gains, and their rows."""
-        rows = greedy_elbo_rows(
-            model, num_rows, site_model=site_model, num_candidates=self.num_candidates, generator=run.generator
-        ).rows
+        rows = greedy_elbo_rows(model, num_rows, num_candidates=self.num_candidates, generator=run.generator).rows
         return model.with_knots(torch.cat([model.knots.detach(), model.train_X[rows]])), tuple(rows.tolist())
 
-    def _fit(self, model: SparseModel) -> float:
+    def _fit(self, model: SparseGP) -> float:
         try:
             return fit_hyperparameters(model, max_iterations=self.fit_iterations, tolerance=0.1 * self.tolerance)
         except NumericalError:
             return -torch.inf
 
-    def _escape(self, run: SelectionRun[ModelT], start: ModelT, most: int) -> bool:
+    def _escape(self, run: SelectionRun, start: SparseGP, most: int) -> bool:
         """More knots, chosen at the start's hyperparameters; kept if the objective is larger."""
         count = min(most, max(2 * run.model.num_knots, 4 * self.num_initial))
         other, rows = self._extend(run, start, count - start.num_knots)
@@ -379,10 +308,10 @@ class GreedyBlocks(Strategy):
         run.record(other, "restart", rows)
         return True
 
-    def _reselect(self, run: SelectionRun[ModelT]) -> None:
+    def _reselect(self, run: SelectionRun) -> None:
         """All knots once more, at the hyperparameters learned with them; kept if the objective is larger."""
         model = run.model
         first = model.with_knots(model.knots[:1])
-        other, rows = self._extend(run, first, model.num_knots - 1, site_model=model)
+        other, rows = self._extend(run, first, model.num_knots - 1)
         if self._fit(other) > run.history[-1].objective:
             run.record(other, "reselect", rows)

@@ -6,17 +6,15 @@ Bayesian optimization.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 from gp_ensembles.numerics.draws import permutation
-from gp_ensembles.sparse.base import SparseModel, check_shape
+from gp_ensembles.sparse.base import check_shape
 from gp_ensembles.sparse.collapsed import VFE, Projection, condition
 from gp_ensembles.sparse.greedy import NEARLY_EXPLAINED, Candidates
 from gp_ensembles.sparse.initialization import distinct_rows, kmeans_knots
@@ -32,7 +30,7 @@ _FAR = -1e3  # standardized distance below which the ratio of tails is its first
 _DIAGONAL, _LEAST = 1e-6, 1e-9  # shares of the surrogate's variance: on the diagonal, and the least of a prediction
 
 
-def candidate_rows(model: SparseModel) -> Tensor:
+def candidate_rows(model: SparseGP) -> Tensor:
     """Training rows that are no knots, each distinct input once, shape (M,).
 
     Example:
@@ -47,44 +45,6 @@ def candidate_rows(model: SparseModel) -> Tensor:
     among = torch.cat([model.knots.detach(), X[rows]])
     _, label = torch.unique(among, dim=0, return_inverse=True)
     return rows[~torch.isin(label[model.num_knots :], label[: model.num_knots])]
-
-
-def candidate_objectives(model: SparseModel) -> Callable[[Tensor], Tensor]:
-    """A function from rows (M,) to the model's objectives in nats with each alone as a further knot, shape (M,).
-
-    Under a normal likelihood see :class:`CandidateObjectives`; under others each is a whole evaluation.
-
-    Args:
-        model: The model; it must not change while the function is used.
-
-    Raises:
-        NumericalError: If the model's own objective cannot be evaluated.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.likelihoods import LogisticLikelihood
-        >>> from gp_ensembles.sparse.laplace import SparseLaplaceGP
-        >>> X = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseLaplaceGP(X, (X > 0.4).double(), X[::10], RBFKernel(), LogisticLikelihood())
-        >>> candidate_objectives(model)(torch.tensor([3, 7])).shape
-        torch.Size([2])
-    """
-    if isinstance(model, SparseGP):
-        return CandidateObjectives(model).at
-    return partial(_evaluate, model)
-
-
-@torch.no_grad()
-def _evaluate(model: SparseModel, rows: Tensor) -> Tensor:
-    values = model.train_y.new_full((len(rows),), -torch.inf)
-    for index, row in enumerate(rows.tolist()):
-        other = model.with_knots(torch.cat([model.knots, model.train_X[row : row + 1]]))
-        try:
-            value = other.objective()
-        except NumericalError:
-            continue
-        values[index] = torch.where(value.isfinite(), value, -torch.inf)
-    return values
 
 
 class CandidateObjectives:
@@ -184,7 +144,7 @@ class KnotProposal(ABC):
     """A way to find the row at which the next knot starts, at fixed hyperparameters."""
 
     @abstractmethod
-    def propose(self, model: SparseModel, *, generator: torch.Generator | None = None) -> ProposedRow | None:
+    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
         """The row that was found best, or ``None`` if every row is a knot already.
 
         Args:
@@ -219,10 +179,10 @@ class RandomSubset(KnotProposal):
             raise ValueError(f"the subset must have a row at least, got {num_rows}")
         self.num_rows = num_rows
 
-    def propose(self, model: SparseModel, *, generator: torch.Generator | None = None) -> ProposedRow | None:
+    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
         """The best of the subset."""
         rows = _shuffle(candidate_rows(model), generator)[: self.num_rows]
-        return _best(rows, candidate_objectives(model)(rows)) if len(rows) else None
+        return _best(rows, CandidateObjectives(model).at(rows)) if len(rows) else None
 
 
 @final
@@ -269,12 +229,12 @@ class BayesianOptimization(KnotProposal):
             )
         self.num_initial, self.num_evaluations, self.all_if_cheap = num_initial, num_evaluations, all_if_cheap
 
-    def propose(self, model: SparseModel, *, generator: torch.Generator | None = None) -> ProposedRow | None:
+    def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
         """The best row evaluated."""
         left = _shuffle(candidate_rows(model), generator)
         if not len(left):
             return None
-        objective = candidate_objectives(model)
+        objective = CandidateObjectives(model).at
         if self.all_if_cheap and _all_are_cheap(model, left):
             return _best(left, objective(left))
         rows, left = left[: self.num_initial], left[self.num_initial :]
@@ -288,8 +248,8 @@ class BayesianOptimization(KnotProposal):
         return _best(rows, values)
 
 
-def _all_are_cheap(model: SparseModel, rows: Tensor) -> bool:
-    if not isinstance(model, SparseGP) or not isinstance(model.approximation, VFE):
+def _all_are_cheap(model: SparseGP, rows: Tensor) -> bool:
+    if not isinstance(model.approximation, VFE):
         return False
     return len(rows) * model.train_X.shape[0] * model.train_X.element_size() <= _MEMORY
 
@@ -432,7 +392,7 @@ class OneAtATime(Strategy):
         check_shape(X, self.start)
         return self.start
 
-    def search(self, run: SelectionRun[Any]) -> str:
+    def search(self, run: SelectionRun) -> str:
         """One knot after the other; the run's model changes only when a knot has been accepted."""
         held = [parameter for parameter in run.model.mean_module.parameters() if self.hold_mean]
         moving = [parameter.requires_grad for parameter in held]
@@ -444,7 +404,7 @@ class OneAtATime(Strategy):
             for parameter, moves in zip(run.model.mean_module.parameters(), moving, strict=False):
                 parameter.requires_grad_(moves)
 
-    def _search(self, run: SelectionRun[Any]) -> str:
+    def _search(self, run: SelectionRun) -> str:
         fitted = run.model.with_knots(run.model.knots)
         self.optimizer.optimize(fitted)
         run.record(fitted, "start")
@@ -457,7 +417,7 @@ class OneAtATime(Strategy):
         all_rows = f"all {most} distinct rows have a knot"
         return f"there are {most} knots, the most allowed" if most == self.max_knots else all_rows
 
-    def _add(self, run: SelectionRun[Any]) -> str | None:
+    def _add(self, run: SelectionRun) -> str | None:
         """A further knot, or why there is none."""
         model = run.model
         try:

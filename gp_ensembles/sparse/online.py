@@ -2,24 +2,19 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
-from torch.nn.functional import pad
 
 from gp_ensembles.ensembles.ensemble import Ensemble
 from gp_ensembles.ensembles.online import OnlineEnsemble
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.window import WindowExpert
-from gp_ensembles.features.compose import Concatenate
-from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.inducing import InducingPointFeatures
-from gp_ensembles.filters.states import FilterState, GaussianState, SquareRootState
+from gp_ensembles.filters.states import FilterState, SquareRootState
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.sparse.base import SparseModel
 from gp_ensembles.sparse.collapsed import RowsPosterior
@@ -29,7 +24,7 @@ from gp_ensembles.sparse.initialization import greedy_variance_rows
 from gp_ensembles.sparse.regression import SparseGP
 from gp_ensembles.sparse.strategies import Selection
 
-Fitted = SparseModel | Selection[Any]
+Fitted = SparseModel | Selection
 WINDOW, LEAST_WINDOW = 2000, 200  # rows that a window keeps: most, and least
 KNOTS = 1000  # knots of an exact model that has more rows than a window
 
@@ -85,10 +80,10 @@ def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPo
         torch.Size([2, 50, 5])
     """
     if isinstance(models, SparseModel):
-        return InducingPointFeatures(deepcopy(models.covar_module), models.knots.detach(), _nugget(models))
+        return InducingPointFeatures(deepcopy(models.covar_module), models.knots.detach(), models.nugget)
     _check_equal_size(models)
     knots = torch.stack([model.knots.detach() for model in models])
-    nuggets = knots.new_tensor([_nugget(model) for model in models])
+    nuggets = knots.new_tensor([model.nugget for model in models])
     return InducingPointFeatures.from_kernels([model.covar_module for model in models], knots, nuggets)
 
 
@@ -136,13 +131,11 @@ def start_online(
     those of the model (of its ``VFE`` or ``FITC`` form, with the full conditional variance). An :class:`ExactGP` of up
     to 2000 rows goes on exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again,
     which forgets the older half when it is full; a larger one goes on by a thousand of its rows as knots.
-    Prior means of every kind stay as they were learned. Models of counts and labels go on as
-    :class:`~gp_ensembles.experts.LaplaceExpert` of their likelihood, with a constant prior mean, and without the latent
-    noise that ``SparseLaplaceGP`` has and the variance off the knots. Online experts have no transforms and one noise
-    variance for all rows: models with others are refused.
+    Prior means of every kind stay as they were learned. Online experts have no transforms and one noise variance for
+    all rows: models with others are refused.
 
     Args:
-        models: Fitted models of one kind of target, or what a selection of knots returned, on the same columns; of any
+        models: Fitted models, or what a selection of knots returned, on the same columns; of any
             kernels, means and numbers of knots. They are copied. The tails of a selection stay behind: experts are
             normal.
         rule: How the experts are weighed, one of ``gp_ensembles.meta_learners``.
@@ -152,8 +145,8 @@ def start_online(
         The ensemble, with M experts in the order of the models.
 
     Raises:
-        ValueError: If there is no model, they do not fit together, one has an input or outcome transform or was given
-            the noise of its rows (``train_Yvar``), or the prior mean of a model of counts or labels is not constant.
+        ValueError: If there is no model, they do not fit together, or one has an input or outcome transform or was
+            given the noise of its rows (``train_Yvar``).
 
     Example:
         >>> import torch
@@ -205,10 +198,8 @@ def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
         if model.num_knots <= WINDOW:
             return _window_expert(model)
         model = _thinned(model)
-    if isinstance(model, SparseGP):
-        inner = GaussianExpert(inducing_features(model), deepcopy(model.likelihood))
-        return FittedExpert(inner, deepcopy(model.mean_module)), SquareRootState(*_weights_posterior(model))
-    return _laplace_expert(model)
+    inner = GaussianExpert(inducing_features(model), deepcopy(model.likelihood))
+    return FittedExpert(inner, deepcopy(model.mean_module)), SquareRootState(*_weights_posterior(model))
 
 
 def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
@@ -227,28 +218,6 @@ def _thinned(model: ExactGP) -> SparseGP:
     return SparseGP(model.train_X, model.train_y, model.knots[rows], *parts)
 
 
-def _laplace_expert(model: SparseModel) -> tuple[Expert, FilterState]:
-    """The prior mean becomes a feature of its own, a constant, whose weight has no variance."""
-    inducing, learned = inducing_features(model), weights_posterior(model)
-    constant = ConstantFeatures(inducing.num_inputs, inducing.prior_variance.detach())
-    features = Concatenate([inducing, constant])
-    # Concatenate gives all weights one prior variance, and scales the features.
-    ratios = [(features.prior_variance / part.prior_variance).detach().sqrt() for part in (inducing, constant)]
-    mean = torch.cat([ratios[0] * learned.mean, (ratios[1] * _constant_mean(model)).unsqueeze(-1)])
-    factor = pad(ratios[0] * learned.factor, (0, 1, 0, 1))
-    moments = WeightsPosterior(mean, factor).moments
-    return LaplaceExpert(features, deepcopy(model.likelihood)), GaussianState(moments)
-
-
-def _nugget(model: SparseModel) -> float:
-    """What is added to the diagonal of the kernel's covariance of the knots, as a share of its average there."""
-    if isinstance(model, SparseGP):
-        return model.nugget
-    with torch.no_grad():  # a jitter, or a latent noise: each model has its own
-        seen, factor = model.kernel_diagonal(model.knots), model.knots_posterior().lower
-        return max(0.0, float((factor.square().sum(-1) - seen).mean() / seen.mean()))
-
-
 def _weights_posterior(model: SparseModel) -> WeightsPosterior:
     with torch.no_grad():
         knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
@@ -258,19 +227,6 @@ def _weights_posterior(model: SparseModel) -> WeightsPosterior:
         factor = torch.linalg.solve_triangular(knots.factor, identity, upper=False).mT
         scale = seen.mean(-1).sqrt()
         return WeightsPosterior(scale * (factor @ knots.mean), scale * factor)
-
-
-def _constant_mean(model: SparseModel) -> Tensor:
-    mean = model.mean_module
-    if isinstance(mean, ZeroMean):
-        return model.train_y.new_zeros(())
-    if not isinstance(mean, ConstantMean):
-        raise ValueError(
-            f"the prior mean is a {type(mean).__name__}; online experts of counts and labels start from a "
-            f"constant: fit the model with a ConstantMean"
-        )
-    constant: Tensor = mean.constant.detach().reshape(())
-    return constant
 
 
 def _check_equal_size(models: Sequence[SparseModel]) -> None:

@@ -1,6 +1,6 @@
 """A sparse Gaussian process of normal targets, as a model of GPyTorch and BoTorch."""
 
-from typing import Any, Self, final
+from typing import Self, final
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -75,7 +75,7 @@ def check_gaussian(likelihood: object) -> None:
     if likelihood is not None and not isinstance(likelihood, GaussianLikelihood):
         raise ValueError(
             f"the likelihood must be a GaussianLikelihood, one noise for all, not {type(likelihood).__name__}; "
-            f"for counts, labels and the like see SparseVariationalGP and SparseLaplaceGP"
+            f"for counts, labels and the like see BoTorch's SingleTaskVariationalGP"
         )
 
 
@@ -220,7 +220,7 @@ class SparseGP(SparseModel):
         projection = self.projection()
         return condition(projection, self.approximation.diagonal(projection))
 
-    def with_rows(self, rows: Observations, settings: dict[str, Any]) -> Self:
+    def with_rows(self, rows: Observations) -> Self:
         """A copy with further rows (n, D) and (n, 1), the knots and hyperparameters as they are."""
         other = self.extended_by(rows)
         if rows.noise is not None:

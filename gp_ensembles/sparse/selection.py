@@ -1,9 +1,8 @@
-"""Selection of knots: for normal targets, for any targets, and by Laplace's evidence."""
+"""Selection of knots for normal targets."""
 
 import math
 import warnings
 from copy import deepcopy
-from typing import Any
 
 import torch
 from gpytorch.constraints import GreaterThan
@@ -12,18 +11,14 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.numerics.gpytorch_types import Kernel, Likelihood, Mean
-from gp_ensembles.sparse.base import ModelT, SparseModel, check_rows
+from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
+from gp_ensembles.sparse.base import SparseModel, check_rows
 from gp_ensembles.sparse.collapsed import Approximation
 from gp_ensembles.sparse.enough import EnoughKnots
 from gp_ensembles.sparse.fitting import Coordinates, has_free_hyperparameters
-from gp_ensembles.sparse.greedy import GreedyBlocks
-from gp_ensembles.sparse.laplace import SparseLaplaceGP
-from gp_ensembles.sparse.one_at_a_time import OneAtATime, RandomSubset
 from gp_ensembles.sparse.regression import SparseGP, constant_mean
 from gp_ensembles.sparse.strategies import Selection, SelectionRun, Strategy
 from gp_ensembles.sparse.trend import LinearTrend
-from gp_ensembles.sparse.variational import SparseVariationalGP
 
 _LEAST_NOISE = 1e-6  # share of the targets' variance
 _ROWS_PER_WEIGHT = 10  # of a linear mean
@@ -42,7 +37,7 @@ def select_knots(
     nugget: float | None = None,
     progress: bool = False,
     generator: torch.Generator | None = None,
-) -> Selection[Any]:
+) -> Selection:
     """Choose knots and fit hyperparameters; ``predict`` of the result predicts targets.
 
     The model is a :class:`SparseGP`; an :class:`ExactGP` where :class:`EnoughKnots` finds that all rows can be knots.
@@ -56,8 +51,8 @@ def select_knots(
             :class:`EnoughKnots` one with a least noise of a millionth of the targets' variance.
         mean: Prior mean, learned. If ``None``, a constant that starts at the targets' average, and for
             :class:`EnoughKnots` one that is linear in the inputs where there are ten rows for each coefficient.
-        strategy: How knots are chosen: :class:`EnoughKnots`, :class:`GreedyBlocks`, :class:`OneAtATime`,
-            :class:`Simultaneous` or :class:`Reinitialization`.
+        strategy: How knots are chosen: :class:`EnoughKnots`, :class:`GreedyBlocks`, :class:`OneAtATime` or
+            :class:`Simultaneous`.
         approximation: What is maximized and predicted; :class:`VFE` if ``None``.
         nugget: As in :class:`SparseGP`.
         progress: Whether to show a progress bar.
@@ -75,6 +70,7 @@ def select_knots(
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from gp_ensembles.sparse import GreedyBlocks
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(6.0 * X.squeeze(-1))
         >>> found = select_knots(X, y)
@@ -125,125 +121,7 @@ def default_mean(X: Tensor, y: Tensor) -> Mean:
     return LinearTrend(X, y) if len(y) >= _ROWS_PER_WEIGHT * (X.shape[1] + 1) else constant_mean(X, y)
 
 
-def select_variational_knots(
-    X: Tensor,
-    y: Tensor,
-    kernel: Kernel,
-    likelihood: Likelihood,
-    mean: Mean | None = None,
-    *,
-    strategy: Strategy = GreedyBlocks(subset_size=100, fit_iterations=30),  # noqa: B008 (immutable)
-    batch_size: int = 10_000,
-    progress: bool = False,
-    generator: torch.Generator | None = None,
-) -> Selection[SparseVariationalGP]:
-    """Choose knots and fit hyperparameters by the evidence lower bound of a variational GP, for any targets.
-
-    :class:`GreedyBlocks` replaces the likelihood by the normal sites of the optimal posterior, under which the gain of
-    each candidate is exact; the bound itself decides whether the chosen ones stay. The model's
-    :meth:`~gp_ensembles.sparse.variational.SparseVariationalGP.export` is BoTorch's stochastic variational GP.
-
-    Args:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,) or (N, 1), floating point.
-        kernel: As for :func:`select_knots`.
-        likelihood: GPyTorch's Gaussian likelihood, or any of one latent value; its parameters are learned, too.
-        mean: Prior mean; a trainable constant that starts where it alone explains the targets best if ``None``.
-        strategy: As for :func:`select_knots`.
-        batch_size: Rows handled at a time, which bounds the memory that gradients take.
-        progress: Whether to show a progress bar.
-        generator: Source of randomness.
-
-    Returns:
-        As :func:`select_knots`.
-
-    Raises:
-        ValueError: If shapes do not fit, a value is not finite, targets are constant or not possible under the
-            likelihood, or the likelihood has latent vectors or a noise for each row.
-        NumericalError: If the bound cannot be evaluated with the first knots.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from gp_ensembles.likelihoods import LogPoissonLikelihood
-        >>> X = torch.linspace(0, 1, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> counts = (5.0 + 5.0 * torch.sin(12.0 * X)).round()
-        >>> likelihood, strategy = LogPoissonLikelihood(), GreedyBlocks(max_knots=10, subset_size=0)
-        >>> found = select_variational_knots(
-        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, strategy=strategy
-        ... )
-        >>> found.model.export().posterior(X[:2]).mean.shape
-        torch.Size([2, 1])
-    """
-    y = _check(X, y)
-    start = strategy.initial_knots(X, generator=generator)
-    model = SparseVariationalGP(X, y, start, *deepcopy((kernel, likelihood, mean)), batch_size=batch_size)
-    return _search(model, strategy, progress=progress, generator=generator)
-
-
-def select_laplace_knots(
-    X: Tensor,
-    y: Tensor,
-    kernel: Kernel,
-    likelihood: Likelihood,
-    mean: Mean | None = None,
-    *,
-    offset: Tensor | None = None,
-    noise: float = 1e-2,
-    strategy: Strategy = OneAtATime(RandomSubset(32), max_knots=40, tolerance=0.01, hold_mean=False),  # noqa: B008
-    progress: bool = False,
-    generator: torch.Generator | None = None,
-) -> Selection[SparseLaplaceGP]:
-    """Choose knots and fit hyperparameters by Laplace's log evidence of counts, labels and the like.
-
-    A knot changes the unexplained variance of every row, so that its gain has no shortcut: a candidate costs an
-    objective, O(N K^2), by Newton's method from the last mode. :class:`GreedyBlocks` needs gains; use it elsewhere.
-
-    Args:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,) or (N, 1), floating point.
-        kernel: As for :func:`select_knots`.
-        likelihood: As for :class:`~gp_ensembles.sparse.laplace.SparseLaplaceGP`.
-        mean: Prior mean; a trainable constant that starts at zero if ``None``.
-        offset: Known addends of the latent values, shape (N,): log exposures of counts; none if ``None``.
-        noise: Start of the latent noise.
-        strategy: :class:`OneAtATime`, :class:`Simultaneous` or :class:`Reinitialization`.
-        progress: Whether to show a progress bar.
-        generator: Source of randomness.
-
-    Returns:
-        As :func:`select_knots`.
-
-    Raises:
-        ValueError: As :class:`~gp_ensembles.sparse.laplace.SparseLaplaceGP`, or if targets are constant.
-        NumericalError: If the objective cannot be evaluated with the first knots.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from gp_ensembles.likelihoods import LogPoissonLikelihood
-        >>> X = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
-        >>> counts = (5.0 + 5.0 * torch.sin(12.0 * X)).round()
-        >>> from gp_ensembles.sparse.optimizers import LBFGSB
-        >>> strategy = OneAtATime(RandomSubset(5), LBFGSB(5), start=3, max_knots=5)
-        >>> likelihood = LogPoissonLikelihood()
-        >>> found = select_laplace_knots(
-        ...     X, counts, ScaleKernel(RBFKernel()), likelihood, strategy=strategy
-        ... )
-        >>> found.knots.shape[0] <= 5, found.history[-1].objective >= found.history[0].objective
-        (True, True)
-    """
-    y = _check(X, y)
-    if isinstance(strategy, GreedyBlocks):
-        raise ValueError("Laplace's evidence has no exact gains of knots; choose them by OneAtATime")
-    start = strategy.initial_knots(X, generator=generator)
-    model = SparseLaplaceGP(X, y, start, *deepcopy((kernel, likelihood, mean)), offset=offset, noise=noise)
-    return _search(model, strategy, progress=progress, generator=generator)
-
-
-def _search(
-    model: ModelT, strategy: Strategy, *, progress: bool, generator: torch.Generator | None
-) -> Selection[ModelT]:
+def _search(model: SparseGP, strategy: Strategy, *, progress: bool, generator: torch.Generator | None) -> Selection:
     """Choose knots for a model by a strategy, from the model's own."""
     with tqdm(total=strategy.max_knots, disable=not progress, desc="knots") as bar:
         run = SelectionRun(model, bar, generator)

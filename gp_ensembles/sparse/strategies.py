@@ -1,19 +1,18 @@
-"""The abstract strategy of choosing knots, and two simple ones: all at once, and by rules from inputs and kernel."""
+"""Strategies of choosing knots: the abstract base, its run and result, and simultaneous optimization."""
 
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.distributions import StudentTMixture
-from gp_ensembles.sparse.base import ModelT, check_knots, check_positive
+from gp_ensembles.sparse.base import check_knots
 from gp_ensembles.sparse.exact import ExactGP
-from gp_ensembles.sparse.fitting import fit_hyperparameters, fit_sparse
-from gp_ensembles.sparse.initialization import KnotInitializer, kmeans_knots
+from gp_ensembles.sparse.initialization import kmeans_knots
 from gp_ensembles.sparse.optimizers import LBFGSB, KnotOptimizer
 from gp_ensembles.sparse.regression import SparseGP
 from gp_ensembles.sparse.tails import Tails, fit_tails
@@ -26,7 +25,7 @@ class SelectionStep(NamedTuple):
         action: What was done.
         num_knots: Knots after it.
         objective: Objective after it, log densities of priors included, in nats.
-        upper_bound: Upper bound of the log evidence at the same hyperparameters; infinite where there is none.
+        upper_bound: Upper bound of the log evidence at the same hyperparameters.
         seconds: Seconds since the beginning.
         rows: Training rows added as knots (none by a refit).
     """
@@ -39,7 +38,7 @@ class SelectionStep(NamedTuple):
     rows: tuple[int, ...] = ()
 
 
-class Selection(NamedTuple, Generic[ModelT]):
+class Selection(NamedTuple):
     """The result of a selection.
 
     Args:
@@ -47,22 +46,19 @@ class Selection(NamedTuple, Generic[ModelT]):
         model: The model with them, a copy of what was given.
         history: The steps.
         stop_reason: Why no further knot was added.
-        tails: Student's t of the model's errors on rows left out; ``None`` for counts and labels.
+        tails: Student's t of the model's errors on rows left out.
     """
 
     knots: Tensor
-    model: ModelT
+    model: Any
     history: tuple[SelectionStep, ...]
     stop_reason: str
-    tails: Tails | None
+    tails: Tails
 
     def predict(self, X: Tensor) -> StudentTMixture:
-        """Predictive distributions of normal targets at rows X (N, D), with the tails of errors of rows left out.
+        """Predictive distributions of targets at rows X (N, D), with the tails of errors of rows left out.
 
         They are :meth:`~gp_ensembles.sparse.tails.Tails.predict`; ``model.posterior`` is the normal posterior.
-
-        Raises:
-            ValueError: If the targets are counts or labels.
 
         Example:
             >>> import torch
@@ -73,14 +69,10 @@ class Selection(NamedTuple, Generic[ModelT]):
             >>> predictions.mean.shape, predictions.quantile(0.95).shape
             (torch.Size([3]), torch.Size([3]))
         """
-        if self.tails is None:
-            raise ValueError(
-                f"a {type(self.model).__name__} predicts the latent function: take its posterior, and the likelihood"
-            )
         return self.tails.predict(self.model, X)
 
 
-class SelectionRun(Generic[ModelT]):
+class SelectionRun:
     """A selection in progress: the model so far, and the steps that led to it.
 
     Args:
@@ -89,9 +81,9 @@ class SelectionRun(Generic[ModelT]):
         generator: Source of randomness.
     """
 
-    model: ModelT
+    model: Any
 
-    def __init__(self, model: ModelT, bar: "tqdm[Any]", generator: torch.Generator | None) -> None:
+    def __init__(self, model: SparseGP | ExactGP, bar: "tqdm[Any]", generator: torch.Generator | None) -> None:
         self.model = model
         self.generator = generator
         self.history: list[SelectionStep] = []
@@ -99,7 +91,7 @@ class SelectionRun(Generic[ModelT]):
         self._clock = time.perf_counter()
 
     @torch.no_grad()
-    def record(self, model: ModelT, action: str, rows: tuple[int, ...] = ()) -> SelectionStep:
+    def record(self, model: SparseGP | ExactGP, action: str, rows: tuple[int, ...] = ()) -> SelectionStep:
         """Make a model that of the run, and add the step to the history."""
         objective, upper = float(model.objective()), float(model.upper_bound())
         step = SelectionStep(action, model.num_knots, objective, upper, time.perf_counter() - self._clock, rows)
@@ -109,10 +101,9 @@ class SelectionRun(Generic[ModelT]):
         self._bar.set_postfix_str(f"objective {objective:.2f}, at most {upper:.2f}")
         return step
 
-    def result(self, stop_reason: str) -> Selection[ModelT]:
+    def result(self, stop_reason: str) -> Selection:
         """The selection so far."""
-        model: Any = self.model
-        tails = fit_tails(model, generator=self.generator) if isinstance(model, ExactGP | SparseGP) else None
+        tails = fit_tails(self.model, generator=self.generator)
         return Selection(self.model.knots.detach(), self.model, tuple(self.history), stop_reason, tails)
 
 
@@ -129,7 +120,7 @@ class Strategy(ABC):
         """The first knots for inputs (N, D), shape (K, D)."""
 
     @abstractmethod
-    def search(self, run: SelectionRun[Any]) -> str:
+    def search(self, run: SelectionRun) -> str:
         """Choose knots, record each step in the run, and return why no further knot was added."""
 
 
@@ -178,77 +169,9 @@ class Simultaneous(Strategy):
         check_knots(X, self.start)
         return self.start
 
-    def search(self, run: SelectionRun[Any]) -> str:
+    def search(self, run: SelectionRun) -> str:
         """One fit of everything."""
         run.record(run.model, "start")
         fit = self.optimizer.optimize(run.model, slice(None))
         run.record(run.model, "simultaneous")
         return f"the number of knots was given; the optimizer stopped with: {fit.message}"
-
-
-@final
-@dataclass(frozen=True)
-class Reinitialization(Strategy):
-    """Knots by a rule from inputs and kernel, alternating with fits of the hyperparameters (Burt et al., 2020).
-
-    It ends when knots for the fitted hyperparameters are no better than the last ones, which are kept.
-
-    Args:
-        num_knots: Number of knots.
-        initializer: The rule, such as :func:`greedy_variance_knots`, :func:`dpp_knots` or :func:`kmeans_knots`.
-        num_rounds: Most times that knots are initialized.
-        fit_iterations: Iterations of each fit.
-        polish_iterations: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
-
-    Raises:
-        ValueError: If a number is too small.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from gp_ensembles.sparse import greedy_variance_knots, select_knots
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> y = torch.sin(6.0 * X.squeeze(-1))
-        >>> strategy = Reinitialization(5, greedy_variance_knots, num_rounds=2)
-        >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=strategy)
-        >>> found.knots.shape
-        torch.Size([5, 1])
-    """
-
-    num_knots: int
-    initializer: KnotInitializer
-    num_rounds: int = 4
-    fit_iterations: int = 60
-    polish_iterations: int = 0
-
-    def __post_init__(self) -> None:
-        check_positive(num_knots=self.num_knots, num_rounds=self.num_rounds, fit_iterations=self.fit_iterations)
-        if self.polish_iterations < 0:
-            raise ValueError(f"polish_iterations must be at least 0, got {self.polish_iterations}")
-
-    @property
-    def max_knots(self) -> int:
-        """The number of knots."""
-        return self.num_knots
-
-    def initial_knots(self, X: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Centers of k-means, which the first round replaces."""
-        return kmeans_knots(X, self.num_knots, generator=generator)
-
-    def search(self, run: SelectionRun[Any]) -> str:
-        """Initialize and fit in turn."""
-        stop_reason = f"knots were initialized {self.num_rounds} times"
-        for turn in range(self.num_rounds):
-            model = run.model
-            with torch.no_grad():
-                knots = self.initializer(model.train_X, self.num_knots, model.covar_module, generator=run.generator)
-            other = model.with_knots(knots)
-            value = fit_hyperparameters(other, max_iterations=self.fit_iterations)
-            if turn and not value > run.history[-1].objective:
-                stop_reason = "knots initialized again were no better"
-                break
-            run.record(other, "reinitialize")
-        if self.polish_iterations:
-            fit_sparse(run.model, knots=True, max_iterations=self.polish_iterations)
-            run.record(run.model, "polish")
-        return stop_reason

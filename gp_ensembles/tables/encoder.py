@@ -59,7 +59,6 @@ class TableEncoder:
         notes: What a reader of the table should know.
         words: Cells that mean that there is no value.
         series: The column that tells the series of each row; ``None`` where there is one.
-        series_group: The column that tells the group of that series; ``None`` where there are no groups.
     """
 
     columns: tuple[ColumnEncoder, ...]
@@ -69,7 +68,6 @@ class TableEncoder:
     notes: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     series: str | None = None
-    series_group: str | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -80,7 +78,7 @@ class TableEncoder:
     def input_columns(self) -> tuple[str, ...]:
         """Columns of the table that are read for the inputs and the time."""
         names = [column.name for column in self.columns if not isinstance(column, DroppedColumn)]
-        owners = [name for name in (self.series, self.series_group) if name is not None]
+        owners = () if self.series is None else (self.series,)
         return tuple(dict.fromkeys((*names, *(() if self.clock is None else self.clock.names), *owners)))
 
     @classmethod
@@ -124,8 +122,7 @@ class TableEncoder:
                     f"{path}: rows of several series have no common order; leave out the time {options.time}"
                 )
             told = notes_of(columns, raw.columns, decimal)
-            owners = options.series, options.series_group
-            return cls(tuple(columns), target_column, None, missing, told, options.missing, *owners)
+            return cls(tuple(columns), target_column, None, missing, told, options.missing, options.series)
         clock, notes = find_clock(columns, raw.columns, decimal)
         if options.time == target:
             raise TableError(f"{path}: the column {target} is the target, and cannot order the rows as well")
@@ -183,8 +180,7 @@ class TableEncoder:
             None if steps is None else torch.from_numpy(steps),
             first_row,
             None if raw.lines is None else torch.from_numpy(raw.lines),
-            _owners(self.series, raw, path, first_row, "the row belongs to no series; name it"),
-            _owners(self.series_group, raw, path, first_row, "the series of the row is in no group; name it"),
+            _series_of(self.series, raw, path, first_row),
         )
         return replace(self, clock=clock), rows
 
@@ -231,7 +227,6 @@ class TableEncoder:
             "notes": list(self.notes),
             "words": list(self.words),
             "series": self.series,
-            "series_group": self.series_group,
         }
 
     @classmethod
@@ -246,7 +241,6 @@ class TableEncoder:
             tuple(plain["notes"]),
             tuple(plain["words"]),
             plain.get("series"),
-            plain.get("series_group"),
         )
 
     def _column_of(self, place: int) -> str:
@@ -288,11 +282,12 @@ def _share_missing(column: ColumnEncoder, raw: RawRows, decimal: str) -> float:
     return float(np.isnan(column.encode(raw.columns[column.name], decimal)[:, 0]).mean())
 
 
-def _owners(column: str | None, raw: RawRows, path: str, first_row: int, problem: str) -> tuple[str, ...] | None:
-    """The name of the series or group of each row, if there is a column of them."""
+def _series_of(column: str | None, raw: RawRows, path: str, first_row: int) -> tuple[str, ...] | None:
+    """The name of the series of each row, if there is a column of them."""
     if column is None:
         return None
     names = tuple(texts_of(raw.columns[column]))
     if "" in names:
-        raise _Named(path, column, raw, first_row).error(names.index(""), f"{problem}, or leave the row out")
+        problem = "the row belongs to no series; name it, or leave the row out"
+        raise _Named(path, column, raw, first_row).error(names.index(""), problem)
     return names

@@ -23,7 +23,6 @@ class TableOptions:
         classes: Values of a target that tells classes, in the order of their labels 0, 1, ...
         series: The column that tells which series each row belongs to: no input, and rows of several series are in no
             common order of time.
-        series_group: The column that tells the group of a row's series; no input.
         missing: Cells that mean that there is no value, besides empty ones, NA and the like: ``-999``.
         gaps: Columns that are read besides the features, whatever ``features`` says: forecasts of others.
 
@@ -46,7 +45,6 @@ class TableOptions:
     gaps: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     series: str | None = None
-    series_group: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("features", "classes", "gaps", "missing"):
@@ -63,7 +61,5 @@ class TableOptions:
             raise ValueError(f"the decimal mark must be a point or a comma, got {self.decimal!r}")
         if self.decimal is not None and self.decimal == self.delimiter:
             raise ValueError(f"{self.decimal!r} cannot be both the delimiter and the decimal mark")
-        if self.series_group is not None and self.series is None:
-            raise ValueError(f"the column {self.series_group} tells groups of series; name the column of series, too")
         if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
             raise ValueError(f"classes must be at least two different values, got {', '.join(self.classes)}")

@@ -19,7 +19,6 @@ class Rows(NamedTuple):
         first_row: Number of the first row, counted from 1.
         lines: Line of the file of each row, shape (B,); ``None`` where there are none.
         series: The series that each row belongs to, B names; ``None`` where a table is one series.
-        groups: The groups of these series, B names; ``None`` where there are none.
 
     Example:
         >>> zero = torch.zeros(3, 1, dtype=torch.float64)
@@ -34,7 +33,6 @@ class Rows(NamedTuple):
     first_row: int
     lines: Tensor | None
     series: tuple[str, ...] | None = None
-    groups: tuple[str, ...] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -52,7 +50,6 @@ class Rows(NamedTuple):
             self.first_row + start,
             None if self.lines is None else self.lines[rows],
             None if self.series is None else self.series[rows],
-            None if self.groups is None else self.groups[rows],
         )
 
     @classmethod
@@ -68,7 +65,6 @@ class Rows(NamedTuple):
             parts[0].first_row,
             _joined([part.lines for part in parts]),
             None if parts[0].series is None else tuple(name for part in parts for name in part.series or ()),
-            None if parts[0].groups is None else tuple(name for part in parts for name in part.groups or ()),
         )
 
 

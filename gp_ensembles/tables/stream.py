@@ -281,10 +281,10 @@ def open_rows(
     known = raw_source.header
     features = options.features
     if features is None:
-        features = tuple(name for name in known if name not in (target, options.series, options.series_group))
+        features = tuple(name for name in known if name not in (target, options.series))
     else:
         features = tuple(dict.fromkeys((*features, *options.gaps)))
-    further = [name for name in (options.time, options.series, options.series_group) if name is not None]
+    further = [name for name in (options.time, options.series) if name is not None]
     named = (target, *features, *options.kinds, *further)
     _check_names(raw_source, named)
     if target in features:
@@ -292,11 +292,10 @@ def open_rows(
     kept = [name for name in features if options.kinds.get(name) != "drop"]
     if not kept:
         raise ValueError(f"{raw_source.path} has no input column besides the target {target}")
-    for owner, what in ((options.series, "series of a row"), (options.series_group, "group of a series")):
-        if owner is not None and owner in (target, *features):
-            raise ValueError(f"the column {owner} tells the {what}; it is neither the target nor an input")
-    if options.series is not None and options.series_group == options.series:
-        raise ValueError(f"the column {options.series} tells the series of a row, and cannot tell its group as well")
+    if options.series is not None and options.series in (target, *features):
+        raise ValueError(
+            f"the column {options.series} tells the series of a row; it is neither the target nor an input"
+        )
     wanted = list(dict.fromkeys((*features, target, *further)))
     rest = raw_source.rows(wanted)
     least = 3 * USUAL_WARM_UP if num_warm_up is None else num_warm_up + 1

@@ -1,15 +1,20 @@
 """The fusion paper's pictures: the generating model, and box plots of scores over splits."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from gp_ensembles.distributions import Mixture
 from studies.fusion.methods import METHODS
 from studies.fusion.tables import FusionScores, Setting
 from studies.harness.parts import mean_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MOST = 9  # models that a picture can tell apart
 _WIDEST = 60.0  # area of a dot of weight one
@@ -82,7 +87,6 @@ def draw_boxes(scores: FusionScores, path: Path) -> None:
     """
     from gp_ensembles.plots import save_figure
     from gp_ensembles.plots.canvas import INK, label, new_figure
-    from gp_ensembles.plots.fusion import draw_score_boxes
 
     plan = scores.plan
     learned = [name for name in plan.methods if "frequencies" in METHODS[name].uses or name == "stacking"]
@@ -95,7 +99,7 @@ def draw_boxes(scores: FusionScores, path: Path) -> None:
     for axis, (width, settings) in zip(axes, by_width.items(), strict=True):
         boxes = {name: [scores.results.values("nlpd", name, setting) for setting in settings] for name in methods}
         groups = [_group(setting, settings) for setting in settings]
-        draw_score_boxes(axis, boxes, groups)
+        draw_score_boxes(axis, boxes, len(groups))
         truth = mean_of([scores.truth[width, split] for split in range(plan.splits)])
         if not math.isnan(truth):
             axis.axhline(truth, color=INK, linestyle="--", linewidth=1.0, label="true mixture")
@@ -104,6 +108,32 @@ def draw_boxes(scores: FusionScores, path: Path) -> None:
     handles = axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9, labelcolor=INK)
     save_figure(figure, path)
+
+
+def draw_score_boxes(axis: "Axes", scores: Mapping[str, Sequence[Sequence[float]]], num_groups: int) -> None:
+    """Boxes of scores over splits by model and group, group g at g, with a dot for each split; NaN is missing."""
+    from gp_ensembles.plots.canvas import FAINT, SERIES
+
+    width = 0.8 / len(scores)
+    for number, ((name, by_group), color) in enumerate(zip(scores.items(), SERIES, strict=False)):
+        offset = width * (number - (len(scores) - 1) / 2)
+        for group, values in enumerate(by_group):
+            found, place = [value for value in values if math.isfinite(value)], group + offset
+            if not found:
+                continue
+            parts = axis.boxplot(
+                found, positions=[place], widths=0.8 * width, patch_artist=True, showfliers=False, manage_ticks=False
+            )
+            for box in parts["boxes"]:
+                box.set(facecolor=color, alpha=0.35, edgecolor=color)
+            for kind in ("whiskers", "caps", "medians"):
+                for line in parts[kind]:
+                    line.set(color=color, linewidth=1.2)
+            axis.plot(np.full(len(found), place), found, "o", color=color, markersize=2.5, alpha=0.8)
+        axis.plot([], [], "s", color=color, label=name)
+    for edge in range(1, num_groups):
+        axis.axvline(edge - 0.5, color=FAINT, linewidth=0.6, alpha=0.5)
+    axis.set_xlim(-0.5, num_groups - 0.5)
 
 
 def _group(setting: Setting, settings: list[Setting]) -> str:

@@ -14,7 +14,6 @@ import torch
 from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.cli.drawing import Curve, Panel, panels_table, save_panels
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data import switching_gps
 from gp_ensembles.ensembles.bases import KernelDictionary
@@ -27,6 +26,7 @@ from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition
 from gp_ensembles.metrics import static_regret, switching_regret
 from gp_ensembles.metrics.regret_bounds import batch_estimate, static_bound, switching_bound
+from studies.harness.panels import Curve, Panel, panels_table, save_panels
 from studies.harness.parts import Parts, Record, Results, running
 from studies.harness.report import write_report
 

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import torch
 
-from gp_ensembles.cli.drawing import Curve, Panel, panels_table, save_panels
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data import Table
 from gp_ensembles.files.checkpoint import fingerprint
 from studies.harness.comparison import Estimate, beside_printed, estimate, paired, read_printed
 from studies.harness.experiment import Choices, found_sets
+from studies.harness.panels import Curve, Panel, panels_table, save_panels
 from studies.harness.parts import Record, Results, numbers, running
 from studies.harness.plan import check_range, chosen
 from studies.harness.protocol import Stream

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.cli.error_messages import one_sentence
 from gp_ensembles.cli.out_folder import make_folder
 from gp_ensembles.files.checkpoint import fingerprint
@@ -21,6 +20,7 @@ from studies.harness.plan import check_range, chosen
 from studies.harness.report import write_report
 from studies.ie_gplvm.gpytorch_model import LEARNING_RATE, MINIBATCH, NUM_INDUCING
 from studies.ie_gplvm.methods import CONSTANTS, METHODS, RUNS, Effort, LatentTask, without_umap
+from studies.ie_gplvm.neighbors import neighbor_error
 from studies.ie_gplvm.pictures import draw_embeddings
 from studies.ie_gplvm.sets import START_SHARES, LatentRows, latent_sets, shuffled_rows
 from studies.ie_gplvm.tables import LatentPlan, long_rows, sizes, summary_rows, table_text

@@ -88,15 +88,12 @@ def new_knot(choices: Choices) -> str:
     text = f"{_title(1, 'a fit with five knots and its bound with a sixth', choices)}\n\n{aligned(['', 'nats'], lines)}"
 
     def draw(path: Path) -> None:
-        from gp_ensembles.plots import KnotFit, plot_new_knot, save_figure
+        from gp_ensembles.plots import KnotFit, save_figure
+        from studies.knots.drawing import plot_new_knot
 
         points = _points(X)
         fit = points, KnotFit(model.knots, *_predicted(model, points))
-        figure = plot_new_knot(
-            places, {"bound": bound}, knots=model.knots, seen=(X, y), chosen={"bound": chosen},
-            without={"bound": without}, fit=fit,
-        )  # fmt: skip
-        save_figure(figure, path)
+        save_figure(plot_new_knot(places, bound, without=without, chosen=chosen, fit=fit, seen=(X, y)), path)
 
     header = ["place", "bound with a knot there", "bound without it"]
     rows = [[place, value, without] for place, value in zip(places.tolist(), bound.tolist(), strict=True)]
@@ -127,7 +124,7 @@ def moves(choices: Choices) -> str:
 
     def draw(path: Path) -> None:
         from gp_ensembles.plots import KnotFit, save_figure
-        from gp_ensembles.plots.knots import plot_knot_moves
+        from studies.knots.drawing import plot_knot_moves
 
         fits = {name: KnotFit(model.knots, *curves[name]) for name, (_, model) in models.items()}
         starts = {name: start for name, (start, _) in models.items()}

@@ -20,7 +20,6 @@ from gp_ensembles.sparse import (
     OneAtATime,
     RandomSubset,
     Simultaneous,
-    SparseGP,
     select_knots,
 )
 from gp_ensembles.sparse.base import SparseModel
@@ -210,12 +209,12 @@ def _selected(task: KnotTask, strategy: Strategy, approximation: Approximation) 
     return answered(found, task.split.test_X)
 
 
-def _refuse_interrupted(found: Selection[SparseModel]) -> None:
+def _refuse_interrupted(found: Selection) -> None:
     if found.stop_reason == "interrupted":
         raise KeyboardInterrupt
 
 
-def answered(found: Selection[SparseGP], test_X: Tensor) -> KnotAnswer:
+def answered(found: Selection, test_X: Tensor) -> KnotAnswer:
     """A selection's predictions, point by point."""
     history = {
         "history_knots": [float(step.num_knots) for step in found.history],

@@ -67,7 +67,8 @@ def draw_growth(results: Results[Plan], methods: Sequence[str], dataset: str, pa
     Raises:
         ImportError: If matplotlib is not installed.
     """
-    from gp_ensembles.plots import plot_growth, save_figure
+    from gp_ensembles.plots import save_figure
+    from studies.knots.drawing import plot_growth
 
     histories = {}
     for method in methods:

@@ -49,18 +49,24 @@ def draw_curve(curve: Curve) -> Callable[[Path], None]:
     """What draws the fit into a file."""
 
     def draw(path: Path) -> None:
-        from gp_ensembles.plots import plot_fit, save_figure
+        from gp_ensembles.plots import save_figure
+        from gp_ensembles.plots.canvas import ALARM, FAINT, as_array, draw_band, label, new_figure
 
         columns = {name: torch.tensor(curve.curves[name], dtype=torch.float64, device="cpu") for name in _COLUMNS}
         x = columns.pop("x")
         split, lowest = curve.split, float(x.min())
-        band = [_own_unit(values, curve) for values in columns.values()]
-        rows = [
-            (X[X[:, 0] >= lowest, 0], _own_unit(y[X[:, 0] >= lowest], curve))
-            for X, y in ((split.X, split.y), (split.test_X, split.test_y))
-        ]
-        figure = plot_fit(x, *band, seen=rows[0], unseen=rows[1], names=curve.names)
-        figure.axes[0].set_title(f"{curve.title}: predictions and rows", loc="left", fontsize=10)
+        mean, lower, upper = (as_array(_own_unit(values, curve), 1, name) for name, values in columns.items())
+        figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
+        draw_band(axis, as_array(x, 1, "x"), mean, lower, upper)
+        for X, y, name, color in (
+            (split.X, split.y, "seen", FAINT),
+            (split.test_X, split.test_y, "not seen", ALARM),
+        ):
+            shown = X[:, 0] >= lowest
+            height = _own_unit(y[shown], curve).cpu()
+            axis.plot(X[shown, 0].cpu(), height, "o", markersize=3.0, color=color, alpha=0.9, label=name)
+        label(axis, f"{curve.title}: predictions and rows", *curve.names)
+        figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
         save_figure(figure, path)
 
     return draw

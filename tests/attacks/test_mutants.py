@@ -1,11 +1,13 @@
 """Small faults in the code: where they are put, which tests are asked, and that a fork really has the fault."""
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from attacks.mutants import PACKAGES, package_named
 from attacks.places import unseen
 from attacks.reach import Reach, read
 
@@ -47,6 +49,17 @@ def test_what_several_runs_reached_is_put_together(tmp_path):
         "b.py": {1: frozenset("y")},
     }
     assert reach.seconds == {"x": 1.5, "y": 0.5}
+
+
+@pytest.mark.parametrize("name", [*PACKAGES, "fusion", "cli/lines/"])
+def test_faults_can_be_drawn_from_any_package_that_has_tests(name):
+    assert package_named(name) == name.strip("/")
+
+
+@pytest.mark.parametrize("name", ["nothing", "", "golden"])
+def test_packages_that_do_not_exist_are_refused(name):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"no folder gp_ensembles/{name}"):
+        package_named(name)
 
 
 SCRIPT = """

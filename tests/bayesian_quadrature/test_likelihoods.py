@@ -9,7 +9,6 @@ import torch
 from scipy.linalg import toeplitz
 
 from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
-from gp_ensembles.bayesian_quadrature.iterative import ConjugateGradientLikelihood
 from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.bayesian_quadrature.low_rank import FourierLikelihood, SparseLikelihood
 from gp_ensembles.bayesian_quadrature.prior import Hyperparameters
@@ -152,12 +151,7 @@ def test_single_precision_stays_single():
     exact = DenseLikelihood().bind(X, targets(X), AT_ORIGIN)(*kernels(1))
     mixtures, outputscale, noise = kernels(1)
     single = SpectralMixtures(*(part.float() for part in tuple(mixtures)))
-    for likelihood in (
-        ToeplitzLikelihood(),
-        SparseLikelihood(X.float(), 1e-4),
-        FourierLikelihood(30),
-        ConjugateGradientLikelihood(),
-    ):
+    for likelihood in (ToeplitzLikelihood(), SparseLikelihood(X.float(), 1e-4), FourierLikelihood(30)):
         bound = likelihood.bind(X.float(), targets(X).float(), AT_ORIGIN)
         value = bound(single, outputscale.float(), noise.float())
         assert value.dtype == torch.float32
@@ -234,44 +228,10 @@ def test_random_features_are_a_process_of_their_own():
         np.testing.assert_allclose(variance[b], np.diag(reduced), atol=1e-9)
 
 
-@pytest.mark.parametrize("num_inputs", [1, 2])
-def test_conjugate_gradients_are_dense_within_their_noise(num_inputs):
-    X = 3.0 * rows(120, num_inputs)
-    kernel = kernels(num_inputs)
-    dense = DenseLikelihood().bind(X, targets(X), AT_ORIGIN)(*kernel)
-    errors = {
-        probes: torch.stack(
-            [
-                ConjugateGradientLikelihood(probes, 1e-5, 0, seed).bind(X, targets(X), AT_ORIGIN)(*kernel) - dense
-                for seed in range(4)
-            ]
-        )
-        for probes in (4, 64)
-    }
-    # the deviations of 24 values, a standard error of 14 %, should fall by four
-    few, many = (errors[probes].square().mean().sqrt() for probes in (4, 64))
-    assert float(many) < 0.5 * float(few)
-    assert float(many) < 2.0
-    exact = ConjugateGradientLikelihood(10, 1e-5, 120)
-    torch.testing.assert_close(exact.bind(X, targets(X), AT_ORIGIN)(*kernel), dense, rtol=0, atol=0.5)
-    assert_same_predictions(exact, X, targets(X), kernel, tolerance=1e-3)
-
-
-@pytest.mark.processor
-def test_conjugate_gradients_leave_the_global_generator_alone():
-    X = rows(30, 1)
-    bound = ConjugateGradientLikelihood(seed=3).bind(X, targets(X), AT_ORIGIN)
-    before = torch.get_rng_state()
-    first, second = bound(*kernels(1)), bound(*kernels(1))
-    assert bool((torch.get_rng_state() == before).all())
-    assert bool((first == second).all())
-
-
 WAYS = {
     "toeplitz": ToeplitzLikelihood(),
     "knots": SparseLikelihood(grid(range(0, 24, 3))),
     "features": FourierLikelihood(10),
-    "conjugate gradients": ConjugateGradientLikelihood(4),
 }
 
 
@@ -327,8 +287,6 @@ BAD_SETTINGS = {
     "a missing knot": (SparseLikelihood(torch.full((2, 1), torch.nan).double()), "knots must be finite"),
     "no nugget": (SparseLikelihood(rows(3, 1), 0.0), "nugget"),
     "no frequencies": (FourierLikelihood(0), "at least one frequency"),
-    "no probes": (ConjugateGradientLikelihood(0), "at least one probe"),
-    "no tolerance": (ConjugateGradientLikelihood(tolerance=0.0), "tolerance in (0, 1)"),
 }
 
 

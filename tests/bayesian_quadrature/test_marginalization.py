@@ -11,7 +11,6 @@ from gp_ensembles.bayesian_quadrature import (
     Hyperprior,
     InformationPolicy,
     PriorPolicy,
-    RecombinationPolicy,
     RegressionProblem,
     Search,
     UncertaintyPolicy,
@@ -73,7 +72,6 @@ def assert_same(first, second):
 SEARCHES = {
     "information": INFORMATION,
     "uncertainty": Search(UncertaintyPolicy(QUICK), ascent_evaluations=4, batch_size=3, coverage_threshold=1.1),
-    "recombination": Search(RecombinationPolicy(20), batch_size=12, use_periodogram=False),
     "prior": DRAWS,
     "prior with ascents": Search(PriorPolicy(), coverage_threshold=1.1, num_ascents=2, ascent_evaluations=3),
     "one at a time": Search(PriorPolicy(), batch_size=1, initial_share=0.8),
@@ -350,7 +348,7 @@ def other_problems():
         "reflection": (RegressionProblem(X, y, prior_of(), reflection=IN_EACH_INPUT), DRAWS),
         "prior mean": (RegressionProblem(X, y, prior_of(), mean=0.0), DRAWS),
         "search": (problem_of(), DRAWS._replace(batch_size=4)),
-        "policy": (problem_of(), DRAWS._replace(policy=RecombinationPolicy())),
+        "policy": (problem_of(), DRAWS._replace(policy=InformationPolicy())),
     }
 
 

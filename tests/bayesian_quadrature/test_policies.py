@@ -1,4 +1,4 @@
-"""Where to look next: policies, recombination, draws, peaks of the spectrum, ascents."""
+"""Where to look next: policies, draws, peaks of the spectrum, ascents."""
 
 import math
 
@@ -12,7 +12,6 @@ from gp_ensembles.bayesian_quadrature import (
     Hyperprior,
     InformationPolicy,
     PriorPolicy,
-    RecombinationPolicy,
     RegressionProblem,
     UncertaintyPolicy,
     inferred,
@@ -20,9 +19,8 @@ from gp_ensembles.bayesian_quadrature import (
 from gp_ensembles.bayesian_quadrature.acquisition import ExplainedVariance, InformationGain
 from gp_ensembles.bayesian_quadrature.ascent import gradient_ascent, periodogram_starts
 from gp_ensembles.bayesian_quadrature.default_priors import default_prior
-from gp_ensembles.bayesian_quadrature.hyperkernel import KernelDistance
 from gp_ensembles.bayesian_quadrature.likelihoods import DenseLikelihoods
-from gp_ensembles.bayesian_quadrature.policies import AcquisitionOptimizer, recombine
+from gp_ensembles.bayesian_quadrature.policies import AcquisitionOptimizer
 from gp_ensembles.bayesian_quadrature.prior import EDGE, HalfNormal, LogNormal, draw_stratified
 from gp_ensembles.bayesian_quadrature.problem import Evaluations
 from gp_ensembles.bayesian_quadrature.quadrature import draw_nodes
@@ -51,7 +49,6 @@ def surrogate_for(prior, num_rows=12, each=5):
 POLICIES = {
     "information": InformationPolicy(AcquisitionOptimizer(raw_samples=8, max_iterations=3), num_nodes=16),
     "uncertainty": UncertaintyPolicy(AcquisitionOptimizer(raw_samples=8, max_iterations=3)),
-    "recombination": RecombinationPolicy(num_candidates=20),
     "prior": PriorPolicy(),
 }
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
@@ -141,50 +138,6 @@ def test_draws_share_out_the_numbers_of_components(count, odds):
     assert int(found.sum()) == count
     wanted = prior.log_prob_components.exp() * count
     assert bool(((found - wanted).abs() < 1.0 + 1e-9).all())
-
-
-# --- recombination -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 2, 6, 15])
-def test_recombination_integrates_the_leading_eigenvectors(count):
-    surrogate, _ = surrogate_for(prior_of())
-    prior = surrogate.kernel_distance.prior
-    cube, weights = recombine(surrogate, count, 20, generator=torch.Generator().manual_seed(4))
-    assert cube.shape == (count, prior.num_columns)
-    assert bool((weights >= 0).all())
-    assert weights.sum().item() == pytest.approx(1.0, abs=1e-9)
-    # the candidates again, and the measure that the batch stands for
-    nodes = draw_nodes(prior, 20, generator=torch.Generator().manual_seed(4))
-    latent = surrogate.latent(nodes.cube)
-    measure = nodes.weights * latent.mean.abs() * latent.covariance.diagonal().sqrt()
-    measure = measure / measure.sum()
-    rows = (nodes.cube.unsqueeze(0) == cube.unsqueeze(1)).all(-1).long().argmax(-1)
-    assert torch.equal(nodes.cube[rows], cube)
-    assert len(rows.unique()) == count
-    vectors = torch.linalg.eigh(latent.covariance).eigenvectors[:, len(measure) - count + 1 :]
-    torch.testing.assert_close(vectors[rows].mT @ weights, vectors.mT @ measure, rtol=0, atol=1e-7)
-
-
-def test_recombination_fills_up_where_fewer_points_suffice():
-    """A spike leaves one candidate with all the measure; the rest of the batch are other candidates."""
-    prior = prior_of(2)
-    cube = prior.draw(6, 2, generator=torch.Generator().manual_seed(0))
-    values = torch.full((6,), -5000.0, dtype=torch.float64)
-    values[2] = 0.0
-    surrogate = fit_surrogate(Evaluations(cube, values), KernelDistance(prior))
-    cube, weights = recombine(surrogate, 8, 10, generator=torch.Generator().manual_seed(1))
-    assert cube.shape[0] == 8
-    assert len(cube.unique(dim=0)) == 8
-    assert weights.sum().item() == pytest.approx(1.0, abs=1e-9)
-    everything, _ = recombine(surrogate, 20, 10, generator=torch.Generator().manual_seed(1))
-    assert len(everything.unique(dim=0)) == 20
-
-
-def test_recombination_needs_candidates():
-    surrogate, _ = surrogate_for(prior_of(2))
-    with pytest.raises(ValueError, match="20 candidates are too few for a batch of 21"):
-        recombine(surrogate, 21, 10)
 
 
 # --- peaks of the spectrum -----------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from gp_ensembles.fusion import BHS, PBHS, FourierPrior, FusedModel, LaplaceAppr
 from gp_ensembles.fusion.fitted import FittedFusion
 from gp_ensembles.sparse import SparseGP
 from gp_ensembles.sparse.exact import ExactGP
-from gp_ensembles.sparse.variational import SparseVariationalGP
 
 NUM_INPUTS, NUM_ROWS, NUM_DRAWS = 2, 15, 6
 NOISE = 0.05
@@ -155,7 +154,6 @@ CASES = {
     "kernel mixture": Case(KernelMixtureModel, _kernels),
     "exact": Case(ExactGP, _exact),
     "knots": Case(SparseGP, _knots, more_knots=True),
-    "variational": Case(SparseVariationalGP, _knots, known_noise=False, more_knots=True),
     "linear fusion": Case(FusedModel, _fusion(BHS), known_noise=False),
     "log-linear fusion": Case(FusedModel, _fusion(PBHS), known_noise=False),
 }

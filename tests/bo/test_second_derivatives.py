@@ -3,13 +3,12 @@
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
-from gpytorch.likelihoods import BernoulliLikelihood
 from torch.autograd.functional import hessian, jacobian
 
 from gp_ensembles.bayesian_quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
 from gp_ensembles.fusion import BHS, FusedModel, GPPrior, fit_fusion, predict_experts
-from gp_ensembles.sparse import GreedyBlocks, select_knots, select_variational_knots
+from gp_ensembles.sparse import GreedyBlocks, select_knots
 
 pytestmark = pytest.mark.processor
 
@@ -40,12 +39,6 @@ def knots_of(base):
     return build
 
 
-def variational(X, y):
-    X, labels, strategy = X[:14], (y[:14] > 0).double(), GreedyBlocks(max_knots=3, polish_iterations=0)
-    likelihood = BernoulliLikelihood()
-    return select_variational_knots(X, labels, kernel(RBFKernel()), likelihood, strategy=strategy).model
-
-
 def quadrature(X, y):
     generator = torch.Generator().manual_seed(0)
     return marginalize(RegressionProblem(X, y), Budget(12, draws=0), generator=generator).model()
@@ -67,7 +60,6 @@ MODELS = {
     "exact processes": exact_processes,
     "knots, RBF": knots_of(RBFKernel),
     "knots, Matern": knots_of(lambda: MaternKernel(2.5)),
-    "variational": variational,
     "kernel quadrature": quadrature,
     "fused": fused,
 }

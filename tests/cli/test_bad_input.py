@@ -319,7 +319,6 @@ def test_defects_are_told_apart(place, capsys, monkeypatch):
 def test_an_empty_out_is_refused(place, capsys, out):
     data = str(place / "data.csv")
     assert "--out is empty" in complaint(["stream", data, "--target", "y", "--warmup", "100", *out, *QUICK], capsys)
-    assert "--out is empty" in complaint(["embed", data, *out, *QUICK], capsys)
 
 
 def test_columns_without_a_name_and_names_twice_are_told_apart(place, small, capsys):
@@ -339,7 +338,6 @@ def test_a_key_that_stands_twice_is_refused_wherever_a_config_is_read(place, sma
     for arguments in (
         stream(place, "data.csv", "never", "--config", config),
         ["compare", str(place / "data.csv"), "--target", "y", "--configs", config, "--out", str(place / "never")],
-        ["embed", str(place / "data.csv"), "--config", config, "--out", str(place / "never")],
     ):
         said = complaint(arguments, capsys)
         assert "twice.yaml, line 2: the key warmup stands here and in line 1; leave one out" in said

@@ -4,19 +4,14 @@ import contextlib
 import json
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.named_configs import config_titles
-from gp_ensembles.cli.optimize.methods import METHODS
-from gp_ensembles.cli.optimize.problems import make_problem
-from gp_ensembles.cli.optimize.runner import run_one
 from gp_ensembles.fleet import Fleet
 from tests.cli.conftest import CONFIG, make_rows, write_table
-from tests.pretend_graphs import pretend_gpu
 
 SERIES = "ensemble: {like: oebe, bases: [LinearBasis], fit_settings: {num_samples: 1}}\nwarmup: 30\n"
 PLAIN = ["--progress", "false"]
@@ -33,8 +28,6 @@ OPTIONS = {
     "resume": {"device"},
     "compare": {"device", "dtype"},
     "forecast": {"device"},
-    "embed": {"device", "dtype"},
-    "optimize": {"device"},
     "demo": set(),
 }
 
@@ -61,8 +54,6 @@ def folder(tmp_path, monkeypatch):
     frame["load"] += 0.1 * torch.randn(300, generator=generator, dtype=torch.float64).numpy()
     frame[:240].to_csv("meters.csv", index=False)
     frame[240:].to_csv("later.csv", index=False)
-    table = np.random.default_rng(0).normal(size=(60, 4))
-    np.savez("table.npz", X=table)
     return tmp_path
 
 
@@ -80,11 +71,10 @@ COMMANDS = {
     "compare": [
         ["compare", "rows.csv", "--target", "y", "--configs", "small.yaml", "--warmup", "100", "--out", "OUT/c", *PLAIN]
     ],
-    "embed": [["embed", "table.npz", "--warmup", "40", "--num_frequencies", "8", "--out", "OUT/e", *QUIET[:4]]],
 }
 
 
-@pytest.mark.parametrize("name", [*list(COMMANDS)[:3], pytest.param("embed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_files_are_those_of_the_host(name, folder, capsys, gpu):
     for device, where in (("cpu", contextlib.nullcontext()), ("cuda", gpu.here())):
         with where as graphs:
@@ -101,7 +91,7 @@ def test_files_are_those_of_the_host(name, folder, capsys, gpu):
     summaries = [json.loads(path.read_text()) for path in Path("cuda").rglob("summary.json")]
     assert {told["device"] for told in summaries if "device" in told} <= {gpu.name}
     assert any("device" in told for told in summaries) or name == "compare"
-    assert name in ("series", "embed") or sum(graph.num_replays for graph in graphs) > 3
+    assert name == "series" or sum(graph.num_replays for graph in graphs) > 3
     assert {told["not_recorded"] for told in summaries if "not_recorded" in told} <= {None}
 
 
@@ -139,31 +129,6 @@ def test_a_gpu_that_is_not_there_is_one_sentence(name, folder, capsys):
     assert code == 2
     assert said.count("\n") == 1
     assert "torch sees no such GPU; use cpu (--device cpu)" in said
-
-
-# Draw on the device itself: a GPU has random numbers of its own.
-DRAWN = ("random", "gp-ts", "egp-ts", "egp-ts-dynamic")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.runs_anywhere])
-def test_points_are_suggested_as_on_the_host(method, gpu):
-    expected, draws = run_one(make_problem("branin"), method, seed=0, num_iterations=1), method in DRAWN and gpu.draws
-    with gpu.here():
-        found = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda")
-        again = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda") if draws else found
-    if draws:
-        torch.testing.assert_close(again.X, found.X)
-        found, expected = (part._replace(X=part.X[:-1]) for part in (found, expected))
-    torch.testing.assert_close(found.X, expected.X, **gpu.close(rtol=0, atol=1e-8))
-
-
-def test_methods_that_stay_on_the_host_are_named(folder, capsys, monkeypatch):
-    monkeypatch.setitem(METHODS, "sobol", METHODS["sobol"]._replace(runs_anywhere=False))
-    words = ["optimize", "--problems", "branin", "--methods", "sobol", "random", "--seeds", "1", "--iterations", "1"]
-    with pretend_gpu():
-        assert main([*words, "--device", "cuda", *PLAIN]) == 2
-    assert "sobol: not on cuda" in capsys.readouterr().err
 
 
 LABELS = {"counts": 5, "die_gp_classes": 2, "e_doebe_classes": 2, "ie_gp_classes": 2, "sie_gp_classes": 2}

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.distributed import DistributedEnsemble
-from gp_ensembles.ensembles import Ensemble, GraphedEnsemble, OnlineEnsemble, presets
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble, presets
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import auto
@@ -140,7 +139,7 @@ def test_one_row_without_its_axis():
         single.observe(X, y)
 
 
-@pytest.mark.parametrize("kind", [OnlineEnsemble, GraphedEnsemble, DistributedEnsemble, EnsembleFleet])
+@pytest.mark.parametrize("kind", [OnlineEnsemble, EnsembleFleet])
 def test_a_recipe_in_the_place_of_an_ensemble_is_refused(kind):
     with pytest.raises(
         TypeError, match=r"ensemble must be an object such as Ensemble\(\[expert\], .*, got EnsembleSpec"

@@ -13,8 +13,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from gp_ensembles.distributed import DistributedEnsemble
-from gp_ensembles.ensembles import Ensemble, GraphedEnsemble, OnlineEnsemble
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.pace import Pace
@@ -228,20 +227,19 @@ def test_a_checkpoint_is_the_same_whoever_writes_and_reads_it(generator, tmp_pat
         torch.testing.assert_close(other, after[-1], **gpu.close(**CLOSE))
 
 
-@pytest.mark.parametrize("kind", [OnlineEnsemble, GraphedEnsemble, DistributedEnsemble])
-def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_little(kind):
+def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_little():
     """Twice the states, F (F + 1) numbers for each expert, and of a block of B rows B (3 F + B) numbers for each."""
     experts, block_size = 2, 16
     features = LinearFeatures(INPUTS, torch.ones(experts, dtype=torch.float64), bias=False)
     ensemble = Ensemble([GaussianExpert(features)], FixedShare())
     needed = 8 * experts * (2 * INPUTS * (INPUTS + 1) + block_size * (3 * INPUTS + block_size))
     with pretend_gpu(needed):
-        kind(ensemble.to("cuda"), block_size=block_size)
+        OnlineEnsemble(ensemble.to("cuda"), block_size=block_size)
     message = (
         rf"an ensemble of 2 experts .* would take {needed / 1e9:.3g} GB of memory of cuda:0, and there are .* GB, "
     )
     with pretend_gpu(needed - 1000), pytest.raises(ValueError, match=message + "1e-06 GB too few; take fewer experts"):
-        kind(ensemble, block_size=block_size)
+        OnlineEnsemble(ensemble, block_size=block_size)
 
 
 def test_states_of_an_ensemble_take_what_is_said():

@@ -55,7 +55,7 @@ def test_streams_survive_a_sample_of_faults(tmp_path):
 
 
 EVERYTHING = {"stream", "stream over results", "stream with a report", "resume in place", "resume elsewhere"} | {
-    *("compare", "forecast", "embed", "lines", "study")
+    *("compare", "forecast", "lines", "study")
 }
 
 

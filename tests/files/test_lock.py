@@ -153,8 +153,6 @@ def test_commands_refuse_a_folder_that_another_run_writes_into(holder, capsys):
         ["resume", table, *checkpoint],
         ["compare", table, "--target", "y", "--configs", str(place / "c.yaml")],
         ["forecast", *checkpoint, "--horizon", "2"],
-        ["embed", table],
-        ["optimize", "--problems", "branin"],
         ["demo"],
         ["stream", "-", "--target", "y", "--format", "jsonl"],
     ):

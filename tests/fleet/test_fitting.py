@@ -1,10 +1,11 @@
 """Hyperparameters that series share: the sum of the evidences of each, by the evidence of one."""
 
+import math
+
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from benchmarks.fleet_variances import two_kinds
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.experts.empirical_bayes import LBFGS
@@ -25,6 +26,16 @@ def series(generator):
     y = torch.randn(NUM_SERIES, 1, **draw) * X[..., 0].sin() + NOISE * torch.randn(NUM_SERIES, NUM_ROWS, **draw)
     y[2, 50:], y[:, 5] = torch.nan, torch.nan
     return X, y
+
+
+def two_kinds(seed):
+    """Functions with noise of a fifth of their size; every second one changes ten times as fast as the others."""
+    draw = {"generator": torch.Generator().manual_seed(seed), "dtype": torch.float64}
+    num_series, num_rows = 40, 500
+    rate = torch.tensor([0.6, 6.0], dtype=torch.float64).repeat(num_series // 2)
+    X = torch.randn(num_rows, num_series, 1, **draw)
+    phase = 2 * math.pi * torch.rand(num_series, **draw)
+    return X, torch.sin(rate * X[..., 0] + phase) + 0.2 * torch.randn(num_rows, num_series, **draw)
 
 
 def test_evidence_of_each_is_that_of_one_series(generator):
@@ -68,8 +79,8 @@ def test_an_expert_whose_evidence_cannot_be_computed_is_named(generator):
 
 def test_a_fit_goes_around_places_where_the_evidence_cannot_be_computed():
     """A line search on these rows tries such places: length scales at which features of quick functions are alike."""
-    made = two_kinds(1)
-    X, y = made.X[:150, 1:20:2].reshape(-1, 1), made.y[:150, 1:20:2].flatten()
+    X, y = two_kinds(1)
+    X, y = X[:150, 1:20:2].reshape(-1, 1), y[:150, 1:20:2].flatten()
     fleet = Fleet(warmup=150)
     fleet.fit(list(range(10)) * 150, X, y)
     assert len(fleet.names) == 10

@@ -5,9 +5,9 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA, KernelPCA
 
-from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.data import load_folder
 from gp_ensembles.gplvm import ie_gplvm
+from studies.ie_gplvm.neighbors import neighbor_error
 
 
 def shuffled(X, label, num_rows):

@@ -10,7 +10,13 @@ from gpytorch.kernels import RBFKernel
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.gplvm import IEGPLVM, FaissSearch, LatentSettings
 from gp_ensembles.gplvm import neighbors as search_module
-from gp_ensembles.gplvm.neighbors import ExactSearch, default_search, keep_rows, nearest_rows, restore_rows, row_store
+from gp_ensembles.gplvm.neighbors import (
+    default_search,
+    keep_rows,
+    nearest_rows,
+    restore_rows,
+    row_store,
+)
 from gp_ensembles.numerics.cholesky import NumericalError
 
 pytest.importorskip("faiss", reason="the extra faiss is not installed")
@@ -118,8 +124,8 @@ def test_numbers_out_of_range_are_named(numbers):
 
 
 def test_more_rows_than_can_be_compared_are_searched_by_faiss():
-    assert isinstance(embedded(None, 150).search, ExactSearch)
-    assert isinstance(default_search(100_000), ExactSearch)
+    assert embedded(None, 150).search is None
+    assert default_search(100_000) is None
     assert isinstance(default_search(100_001), FaissSearch)
 
 
@@ -141,7 +147,7 @@ def embedded(search, capacity):
 
 def test_a_model_embeds_the_same_with_an_exhaustive_index():
     Y = clustered(260)
-    models = [embedded(search, 150) for search in (ExactSearch(), FaissSearch(num_probes=1000, least=60))]
+    models = [embedded(search, 150) for search in (None, FaissSearch(num_probes=1000, least=60))]
     for model in models:
         model.start(Y[:50])
     exact, indexed = (model.update(Y[50:250], block_size=20) for model in models)

@@ -1,14 +1,12 @@
 """Pictures of fusions: what is drawn equals the numbers, by the order of the inputs; what does not fit is refused."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from gp_ensembles.plots import save_figure
-from gp_ensembles.plots.canvas import SERIES, new_figure
-from gp_ensembles.plots.fusion import Band, Density, FusionView, draw_score_boxes, plot_fusion
+from gp_ensembles.plots.canvas import SERIES
+from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
 
 X = torch.tensor([2.0, 0.0, 1.0], dtype=torch.float64)
 MEAN = torch.stack([X**2, -X])
@@ -65,19 +63,6 @@ def test_colors_tell_the_experts_apart_in_both_panels():
     assert [line.get_color() for line in experts.lines] == list(SERIES[:2])
 
 
-def test_boxes_are_the_quartiles_of_the_splits():
-    scores = {"MoGPE": [[3.0, 1.0, 2.0, 5.0, 4.0], [7.0, math.nan]], "BHS": [[1.5, 1.4], []]}
-    figure, (axis,) = new_figure(1, 1, 6.0, 4.0)
-    draw_score_boxes(axis, scores, ["K = 2", "K = 3"])
-    figure.canvas.draw()
-    boxes = [patch.get_path().vertices[:, 1] for patch in axis.patches]
-    assert [(box.min(), box.max()) for box in boxes] == [(2, 4), (7, 7), (pytest.approx(1.425), pytest.approx(1.475))]
-    dots = [line.get_ydata() for line in axis.lines if line.get_marker() == "o"]
-    np.testing.assert_array_equal(np.concatenate(dots), [3, 1, 2, 5, 4, 7, 1.5, 1.4])
-    places = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
-    np.testing.assert_allclose(places, [-0.2, 0.8, 0.2])
-
-
 def test_the_picture_is_written(tmp_path):
     assert save_figure(plot_fusion(VIEW), tmp_path / "fusion.png").stat().st_size > 1000
 
@@ -108,17 +93,3 @@ def test_a_single_input_and_too_many_experts_are_refused():
     many = torch.zeros(10, 3)
     with pytest.raises(ValueError, match="up to 9 experts"):
         plot_fusion(FusionView(X, Band(many, many, many), Band(many, many, many), FUSED))
-
-
-@pytest.mark.parametrize(
-    ("scores", "groups", "words"),
-    [
-        ({}, ["a"], "from 1 to 9 models"),
-        ({str(k): [[1.0]] for k in range(10)}, ["a"], "from 1 to 9 models"),
-        ({"m": [[1.0]]}, ["a", "b"], "2 groups are named, but m has scores of 1"),
-        ({"m": []}, [], "a group at least"),
-    ],
-)
-def test_boxes_that_cannot_be_told_apart_are_refused(scores, groups, words):
-    with pytest.raises(ValueError, match=words):
-        draw_score_boxes(new_figure(1, 1, 6.0, 4.0)[1][0], scores, groups)

@@ -1,4 +1,4 @@
-"""Pictures of kernels: densities that integrate to their weights, opacity by weight, and the fit with its rows."""
+"""Pictures of kernels: densities that integrate to their weights, and opacity by weight."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from gp_ensembles.plots import plot_fit, plot_spectra
+from gp_ensembles.plots import plot_spectra
 
 WEIGHTS = torch.tensor([[0.7, 0.3], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
 MEANS = torch.tensor([[0.0, 3.0], [1.0, 0.0], [2.0, 0.1]], dtype=torch.float64)
@@ -70,25 +70,3 @@ def test_what_is_no_spectrum_is_refused(change, words):
     positional = [given.pop(name) for name in ("weights", "means", "scales", "log_weights")]
     with pytest.raises(ValueError, match=words):
         plot_spectra(*positional, **given)
-
-
-def test_a_fit_is_drawn_in_order_with_its_rows():
-    x = torch.tensor([2.0, 0.0, 1.0])
-    unseen = (torch.tensor([1.5]), torch.tensor([0.5]))
-    figure = plot_fit(x, x, x - 1, x + 1, seen=(x[:2], x[:2]), unseen=unseen, names=("year", "flow"))
-    axis = drawn(figure)
-    lines = {line.get_label(): line for line in axis.lines}
-    np.testing.assert_array_equal(lines["predictive mean"].get_xdata(), [0, 1, 2])
-    np.testing.assert_array_equal(lines["predictive mean"].get_ydata(), [0, 1, 2])
-    np.testing.assert_array_equal(lines["seen"].get_xdata(), [2, 0])
-    np.testing.assert_array_equal(lines["not seen"].get_ydata(), [0.5])
-    assert (axis.get_xlabel(), axis.get_ylabel()) == ("year", "flow")
-    assert "not seen" not in [line.get_label() for line in drawn(plot_fit(x, x, x, x, seen=(x, x))).lines]
-
-
-def test_a_fit_whose_rows_do_not_fit_is_refused():
-    one, two = torch.zeros(1), torch.zeros(2)
-    with pytest.raises(ValueError, match="same length"):
-        plot_fit(one, two, two, two, seen=(one, one))
-    with pytest.raises(ValueError, match="seen have 1 inputs and 2 targets"):
-        plot_fit(two, two, two, two, seen=(one, two))

@@ -16,7 +16,6 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import NormalPrior
 from torch import Tensor
 
-from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.sparse import (
     EnoughKnots,
     ExactGP,
@@ -24,7 +23,6 @@ from gp_ensembles.sparse import (
     SparseGP,
     fit_sparse,
     select_knots,
-    select_variational_knots,
 )
 from gp_ensembles.sparse import enough as enough_module
 from gp_ensembles.sparse import fitting as fitting_module
@@ -293,9 +291,6 @@ def test_impossible_settings_are_refused() -> None:
     for settings in ({"exact_rows": -1}, {"gap_tolerance": math.nan}, {"max_seconds": 0.0}, {"max_seconds": math.nan}):
         with pytest.raises(ValueError, match=r"exact_rows must be at least 0, .* and max_seconds above 0"):
             EnoughKnots(**settings)
-    X, y = make_data(30)
-    with pytest.raises(ValueError, match=r"has no exact evidence; choose its knots by GreedyBlocks"):
-        select_variational_knots(X, (y > 1).double(), RBFKernel(), LogisticLikelihood(), strategy=EnoughKnots())
 
 
 @pytest.mark.parametrize("kind", [ExactGP, SparseGP])

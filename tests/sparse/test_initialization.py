@@ -1,24 +1,15 @@
-"""Knots from inputs and kernel: pivoted Cholesky, brute force, dense algebra, duplicates, memory, BoTorch."""
+"""Knots from inputs and kernel: pivoted Cholesky, brute force, duplicates, memory."""
 
-import itertools
-import math
-from collections import Counter
-from functools import partial
-
-import numpy as np
 import pytest
 import torch
-from botorch.models import SingleTaskVariationalGP
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from hypothesis import given
 from hypothesis import strategies as st
 from linear_operator import to_linear_operator
 from sklearn.cluster import KMeans
 
-from gp_ensembles.sparse import KnotAllocator, dpp_knots, greedy_variance_knots, kmeans_knots, leverage_knots
-from gp_ensembles.sparse.initialization import distinct_rows, greedy_variance_rows, random_knots, ridge_leverage_scores
-
-TARGET_FREE = {"kmeans": kmeans_knots, "random": random_knots}
+from gp_ensembles.sparse import greedy_variance_knots, kmeans_knots
+from gp_ensembles.sparse.initialization import distinct_rows, greedy_variance_rows
 
 
 def rows(generator, count, num_inputs=2):
@@ -121,39 +112,27 @@ def test_kmeans_is_near_the_best_of_many_starts(generator):
         assert torch.allclose(found[k], X[nearest == k].mean(0))
 
 
-@pytest.mark.parametrize("place", TARGET_FREE.values(), ids=TARGET_FREE)
-def test_knots_are_distinct_and_within_the_data(generator, place):
+def test_knots_are_distinct_and_within_the_data(generator):
     X = rows(generator, 40).repeat(3, 1)
     for count in (1, 7, 40):
-        knots = place(X, count, generator=generator)
+        knots = kmeans_knots(X, count, generator=generator)
         assert knots.shape == (count, 2)
         assert knots.dtype == X.dtype
         assert len(torch.unique(knots, dim=0)) == count
         assert bool(((knots >= X.amin(0) - 1e-12) & (knots <= X.amax(0) + 1e-12)).all())
 
 
-@pytest.mark.parametrize("place", TARGET_FREE.values(), ids=TARGET_FREE)
-def test_knots_follow_the_generator(place):
+def test_knots_follow_the_generator():
     X = rows(torch.Generator().manual_seed(0), 50)
-    first, second, third = (place(X, 6, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    first, second, third = (kmeans_knots(X, 6, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
 
 
-@pytest.mark.parametrize("place", TARGET_FREE.values(), ids=TARGET_FREE)
-def test_more_knots_than_distinct_rows_are_refused(generator, place):
+def test_more_knots_than_distinct_rows_are_refused(generator):
     X = rows(generator, 5).repeat(4, 1)
     with pytest.raises(ValueError, match=r"6 knots are more than the 5 distinct row\(s\)"):
-        place(X, 6, generator=generator)
-
-
-def test_random_knots_are_uniform(generator):
-    X = torch.arange(6.0, dtype=torch.float64).unsqueeze(-1)
-    counts = np.zeros(6)
-    for _ in range(600):
-        counts[random_knots(X, 2, generator=generator).long().squeeze(-1).numpy()] += 1
-    deviation = math.sqrt(600 * (1 / 3) * (2 / 3))
-    assert abs(counts - 200.0).max() < 4.5 * deviation
+        kmeans_knots(X, 6, generator=generator)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
@@ -163,76 +142,6 @@ def test_distinct_rows_are_the_first_of_each(values):
     assert sorted(found) == [row for row, value in enumerate(values) if value not in values[:row]]
 
 
-# --- leverage scores, determinants, allocators ---------------------------------------------------------------------
-
-RULES = {
-    "k-means": kmeans_knots,
-    "random": random_knots,
-    "greedy variance": greedy_variance_knots,
-    "k-DPP": dpp_knots,
-    "leverage": partial(leverage_knots, noise=0.1),
-}
-
-
-def seeded_rows(count, columns=2, seed=0):
-    return torch.rand(count, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def targets(count, columns=1):
-    y = seeded_rows(count, columns, seed=1)
-    return (y - y.mean(0)) / y.std(0)
-
-
-def dense(kernel, X):
-    with torch.no_grad():
-        return kernel(X).to_dense()
-
-
-def test_leverage_scores_are_those_of_dense_algebra():
-    X, kernel = seeded_rows(40), ScaleKernel(MaternKernel(nu=1.5)).double()
-    K = dense(kernel, X)
-    exact = torch.linalg.solve(K + 0.05 * torch.eye(40, dtype=torch.float64), K).diagonal()
-    assert torch.allclose(ridge_leverage_scores(X, kernel, 0.05), exact, atol=1e-8)
-    rough = ridge_leverage_scores(X.float(), ScaleKernel(MaternKernel(nu=1.5)), 0.05)
-    assert torch.allclose(rough.double(), exact, atol=1e-3)
-
-
-def test_determinants_decide_which_rows_a_process_draws():
-    X = torch.tensor([[0.0], [0.2], [0.5], [1.5]], dtype=torch.float64)
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 0.5
-    K = dense(kernel, X)
-    pairs = list(itertools.combinations(range(4), 2))
-    weights = torch.stack([torch.linalg.det(K[list(pair)][:, list(pair)]) for pair in pairs])
-    expected = weights / weights.sum()
-    generator, counts, draws = torch.Generator().manual_seed(0), Counter(), 600
-    for _ in range(draws):
-        knots = dpp_knots(X, 2, kernel, generator=generator)
-        counts[tuple(sorted((knot == X).nonzero()[0, 0].item() for knot in knots))] += 1
-    found = torch.tensor([counts[pair] for pair in pairs], dtype=torch.float64)
-    statistic = float(((found - draws * expected).square() / (draws * expected)).sum())
-    assert statistic < 25.0  # the 99.98 % quantile of chi-squared with five degrees of freedom is 24.5
-
-
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_rules_are_allocators(rule):
-    X = seeded_rows(50)
-    allocator = KnotAllocator(rule)
-    settings = {"inducing_point_allocator": allocator, "learn_inducing_points": False}
-    model = SingleTaskVariationalGP(X, targets(50), inducing_points=7, **settings)
-    knots = model.model.variational_strategy.inducing_points
-    assert knots.shape == (7, 2)
-    batch = allocator.allocate_inducing_points(
-        X.expand(3, 50, 2), ScaleKernel(RBFKernel(batch_shape=torch.Size([3]))).double(), 5, torch.Size([3])
-    )
-    assert batch.shape == (3, 5, 2)
-    several = SingleTaskVariationalGP(X, targets(50, 2), num_outputs=2, inducing_points=6, **settings)
-    assert several.posterior(X[:3]).mean.shape == (3, 2)
-
-
 def test_fewer_knots_where_the_kernel_is_explained():
     X = torch.linspace(0, 1, 60, dtype=torch.float64).unsqueeze(-1)
-    knots = KnotAllocator(greedy_variance_knots).allocate_inducing_points(
-        X, ScaleKernel(RBFKernel()).double(), 40, torch.Size()
-    )
-    assert 3 < len(knots) < 40
+    assert 3 < len(greedy_variance_knots(X, 40, ScaleKernel(RBFKernel()).double())) < 40

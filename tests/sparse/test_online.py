@@ -6,21 +6,18 @@ import torch
 from botorch.models.transforms import Normalize, Standardize
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.means import LinearMean, ZeroMean
+from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.filters import SquareRootState
 from gp_ensembles.filters.states import GaussianState
-from gp_ensembles.likelihoods import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
 from gp_ensembles.sparse import online as online_module
 from gp_ensembles.sparse.base import SparseModel
-from gp_ensembles.sparse.laplace import SparseLaplaceGP
 from gp_ensembles.sparse.online import WeightsPosterior, inducing_features, weights_posterior
 from gp_ensembles.sparse.trend import LinearTrend
-from gp_ensembles.sparse.variational import SparseVariationalGP
 
 KERNELS = {
     "rbf": lambda: ScaleKernel(RBFKernel()),
@@ -322,31 +319,6 @@ def test_evidence_is_that_of_the_predictions() -> None:
     torch.testing.assert_close(expert.log_evidence(X, y), expected, rtol=1e-6, atol=1e-5)
 
 
-def labeled(kind: type = SparseLaplaceGP) -> SparseModel:
-    X, y = rows(40)
-    model = kind(X, (y > 3.5).double(), X[:8] + 0.01, KERNELS["matern ard"]().double(), LogisticLikelihood())
-    model.mean_module.constant.data.fill_(0.4)
-    return model
-
-
-@pytest.mark.parametrize("kind", [SparseLaplaceGP, SparseVariationalGP])
-def test_labels_go_on_by_laplace(kind: type) -> None:
-    """The latent moments are the model's, less what the knots miss, and further labels are learned."""
-    model = labeled(kind)
-    online = start_online(model, BayesianModelAveraging())
-    X, y = rows(30, seed=8)
-    posterior = model.posterior(X)
-    with torch.no_grad():
-        expert, state = online.ensemble.experts[0], online.state.experts[0]
-        Phi, unexplained = expert.features(X), inducing_features(model).unexplained(X)
-        covariance, mean = state.moments[:, :-1], state.moments[:, -1]
-        latent = Phi @ mean, ((Phi @ covariance) * Phi).sum(-1) + unexplained
-    agree(latent, (posterior.mean.squeeze(-1).detach(), posterior.variance.squeeze(-1).detach()))
-    labels = (y > 3.5).double()
-    before, after = (float(online.observe(X, labels).log_prob.mean()) for _ in range(2))
-    assert np.log(0.5) < before < after
-
-
 def test_from_chosen_knots_to_a_stream() -> None:
     """Chosen on the first rows, online on the next: the mixture is about as good as its best expert."""
     X, y = rows(120, seed=7)
@@ -374,16 +346,10 @@ def test_models_that_do_not_fit_together() -> None:
     rule = BayesianModelAveraging()
     with pytest.raises(ValueError, match="no model; give at least one"):
         start_online([], rule)
-    with pytest.raises(ValueError, match="cannot weigh one another"):
-        start_online([labeled(), sparse(KERNELS["rbf"]())], rule)
     with pytest.raises(ValueError, match="different numbers of inputs"):
         start_online([sparse(KERNELS["rbf"]()), ExactGP(rows(9)[0][:, :1], rows(9)[1], RBFKernel().double())], rule)
     with pytest.raises(ValueError, match="start_online continues from its rows"):
         weights_posterior(ExactGP(*rows(9), RBFKernel().double()))
-    bent = labeled()
-    bent.mean_module = LinearMean(2).double()
-    with pytest.raises(ValueError, match="LinearMean; online experts of counts and labels start from a constant"):
-        start_online(bent, rule)
 
 
 def test_forms_of_a_posterior() -> None:

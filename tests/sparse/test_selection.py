@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -23,22 +22,16 @@ from gp_ensembles.sparse import (
     GreedyBlocks,
     OneAtATime,
     RandomSubset,
-    Reinitialization,
     Simultaneous,
     SparseGP,
     TightVFE,
-    dpp_knots,
     fit_sparse,
-    greedy_variance_knots,
-    kmeans_knots,
-    leverage_knots,
     select_knots,
 )
 from gp_ensembles.sparse import fitting as fitting_module
 from gp_ensembles.sparse import greedy as greedy_module
 from gp_ensembles.sparse.collapsed import upper_bound
 from gp_ensembles.sparse.fitting import Coordinates, initialize_from_subset
-from gp_ensembles.sparse.initialization import greedy_variance_rows, random_knots
 
 
 def name_of(approximation):
@@ -330,8 +323,6 @@ def test_bad_input_is_refused(arguments, message):
         lambda: GreedyBlocks(num_initial=0),
         lambda: GreedyBlocks(num_candidates=0),
         lambda: GreedyBlocks(fit_iterations=0),
-        lambda: Reinitialization(0, greedy_variance_knots),
-        lambda: Reinitialization(3, greedy_variance_knots, num_rounds=0),
         lambda: Simultaneous(0),
     ],
 )
@@ -385,39 +376,6 @@ def test_simultaneous_optimization_moves_all_knots():
     few = select(X, y, Simultaneous(6, Adadelta(max_iterations=40)))
     assert few.knots.shape == (6, 2)
     assert few.history[-1].objective > few.history[0].objective
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "rule",
-    [
-        greedy_variance_knots,
-        dpp_knots,
-        partial(leverage_knots, noise=0.1),
-        kmeans_knots,
-        random_knots,
-    ],
-    ids=["greedy variance", "k-DPP", "leverage", "k-means", "random"],
-)
-def test_any_rule_initializes_knots(rule):
-    X, y = make_data()
-    strategy = Reinitialization(9, rule, num_rounds=3, polish_iterations=10)
-    found = select(X, y, strategy)
-    check(found, X, 9)
-    assert found.knots.shape == (9, 2)
-    assert found.history[0].action == "reinitialize"
-    assert found.history[-1].action == "polish"
-    assert torch.equal(found.knots, select(X, y, strategy).knots)  # the generator decides
-
-
-def test_initializing_again_follows_the_hyperparameters():
-    X, y = make_data()
-    found = select(X, y, Reinitialization(9, greedy_variance_knots, num_rounds=2))
-    once = select(X, y, Reinitialization(9, greedy_variance_knots, num_rounds=1))
-    rows = greedy_variance_rows(X, 9, once.model.covar_module)
-    if len(found.history) == 2:
-        assert torch.equal(found.knots, X[rows])
-    assert found.history[-1].objective >= once.history[-1].objective
 
 
 @pytest.mark.parametrize("objective", [FITC(), DTC()], ids=["FITC", "DTC"])
@@ -480,9 +438,7 @@ def test_what_cannot_be_learned_is_said():
         select_knots(X, 1e6 * y, kernel, likelihood, strategy=GreedyBlocks(max_knots=6, subset_size=0))
 
 
-@pytest.mark.parametrize(
-    "strategy", [GreedyBlocks(max_knots=8), OneAtATime(max_knots=7), Reinitialization(6, dpp_knots)]
-)
+@pytest.mark.parametrize("strategy", [GreedyBlocks(max_knots=8), OneAtATime(max_knots=7)])
 def test_hyperparameters_may_be_held(strategy):
     X, y = make_data()
     kernel, likelihood = start(0.3, 1.0, 0.05)

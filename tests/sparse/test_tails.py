@@ -8,8 +8,7 @@ import scipy.stats
 import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
 
-from gp_ensembles.likelihoods import LogPoissonLikelihood
-from gp_ensembles.sparse import DTC, FIC, VFE, GreedyBlocks, SparseGP, select_knots, select_variational_knots
+from gp_ensembles.sparse import DTC, FIC, VFE, GreedyBlocks, SparseGP, select_knots
 from gp_ensembles.sparse.exact import ExactGP
 from gp_ensembles.sparse.tails import Tails, fit_tails, leave_one_out
 
@@ -142,16 +141,6 @@ def test_single_precision():
     assert got.mean.dtype == torch.float32
     torch.testing.assert_close(got.mean.double(), want.mean, rtol=0, atol=0.02)
     torch.testing.assert_close(got.stddev.double(), want.stddev, rtol=0.1, atol=0)
-
-
-def test_counts_have_no_such_predictions():
-    X, _ = rows()
-    counts = (4 * X[:, 0]).round()
-    found = select_variational_knots(X, counts, ScaleKernel(MaternKernel()), LogPoissonLikelihood(),
-                                     strategy=GreedyBlocks(max_knots=4, fit_iterations=3))  # fmt: skip
-    assert found.tails is None
-    with pytest.raises(ValueError, match="SparseVariationalGP predicts the latent function"):
-        found.predict(X)
 
 
 def test_no_rows_is_an_error():

@@ -17,7 +17,6 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import KNeighborsClassifier
 
-from gp_ensembles.cli.embed.summary import neighbor_error
 from gp_ensembles.data import Table
 from gp_ensembles.gplvm import IEGPLVM, LatentSettings, rbf_features
 from studies.__main__ import main
@@ -37,6 +36,7 @@ from studies.ie_gplvm.methods import (
     median_gamma,
     without_umap,
 )
+from studies.ie_gplvm.neighbors import neighbor_error
 from studies.ie_gplvm.sets import START_SHARES, latent_sets, shuffled_rows
 from studies.ie_gplvm.tables import LatentPlan, table_text
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from gp_ensembles.cli.run_ids import pass_over, starts_with
-from gp_ensembles.cli.series.fleets import FLEET, is_there, notes_in
-from gp_ensembles.cli.series.run import SERIES, Reading, SeriesOutput, SeriesRun
+from gp_ensembles.cli.series.run import FLEET, SERIES, Reading, SeriesOutput, SeriesRun
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.files.together import complete
-from gp_ensembles.fleet import Fleet, GroupedFleet
+from gp_ensembles.fleet import Fleet
+from gp_ensembles.fleet.checkpoint import HEAD
 from gp_ensembles.fleet.settings import SMALL
 from gp_ensembles.streaming import StreamConfig
 
@@ -20,7 +20,7 @@ def stream_series(
     """Stream a table of many series, and say what came of it.
 
     Args:
-        table: The table; its options name the column of series, and that of their groups.
+        table: The table; its options name the column of series.
         config: The config that was named; ``None`` for the default ensemble of fleets.
         settings: Seed, precision, device and coverages.
         warmup: Rows of each series from which its scales come.
@@ -37,15 +37,12 @@ def stream_series(
         dtype=settings.torch_dtype,
         device=settings.device,
     )
-    rows = table.open()
-    groups: dict[str, str] = {}
-    run = SeriesRun(fleet if table.options.series_group is None else GroupedFleet(fleet, groups))
-    return told(run.run(rows, output), output.out)
+    return told(SeriesRun(fleet).run(table.open(), output), output.out)
 
 
 def is_of_series(checkpoint: Path) -> bool:
     """Whether a folder, or the folder of a file, holds a fleet."""
-    return is_there(_folder(checkpoint))
+    return (_folder(checkpoint) / FLEET / HEAD).exists()
 
 
 def check_begun(checkpoint: Path) -> None:
@@ -87,7 +84,7 @@ def resume_series(
     folder = _folder(checkpoint)
     complete(folder)
     stopped = SeriesRun.load(folder, device)
-    rows = table.reopen_plain(notes_in(folder)["columns"])
+    rows = table.reopen_plain(Fleet.notes_in(folder / FLEET)["columns"])
     in_place = output.out.resolve() == folder.resolve()
     is_unfinished, reading = stopped.is_unfinished(folder), stopped.reading
     if is_unfinished or skip_seen:
@@ -113,9 +110,8 @@ def told(summary: dict[str, object], out: Path) -> str:
         for name, value in summary.items()
         if name.startswith(shown) and isinstance(value, int | float)
     )
-    groups = f" in {summary['groups']} groups" if "groups" in summary else ""
     predicted = f"{summary['rows']} of {summary['rows_read']} rows predicted"
-    parts = [f"{summary['series']} series{groups} of {summary['data']}: {predicted}"]
+    parts = [f"{summary['series']} series of {summary['data']}: {predicted}"]
     if summary["waiting"]:
         parts.append(f"{summary['waiting']} series have not had their warm-up")
     aside = summary["set_aside"]

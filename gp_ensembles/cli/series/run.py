@@ -16,18 +16,17 @@ from gp_ensembles.cli.batches import in_batches, num_to_come
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.run_ids import NUM_FIRST, as_cells, drop_other_partials, is_of_run, new_id, partial_table
 from gp_ensembles.cli.running import progress_bar
-from gp_ensembles.cli.series.fleets import PREDICTIONS, AnyFleet, load_fleet, notes_in, save_fleet, settings_of
 from gp_ensembles.cli.series.scores import Score, Scores
 from gp_ensembles.cli.summary import device_name
 from gp_ensembles.cli.text_tables import not_a_formula
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import copy_file, write_json, write_text
 from gp_ensembles.files.together import staged
-from gp_ensembles.fleet import GroupedFleet
+from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.predictions import FleetPredictions
 from gp_ensembles.tables import Rows, RowStream
 
-SERIES, SUMMARY = "series.csv", "summary.json"
+FLEET, PREDICTIONS, SERIES, SUMMARY = "fleet", "predictions.csv", "series.csv", "summary.json"
 BATCH_ROWS = 10_000  # that are learned together
 
 
@@ -63,7 +62,7 @@ class SeriesRun:
     """A fleet on a table, and where it stands.
 
     Args:
-        fleet: The fleet; of a grouped one the groups are a dictionary, which learns the groups of a table.
+        fleet: The fleet.
         scores: Scores so far.
         num_read: Rows read so far.
         run_id: Id of the run, see :mod:`gp_ensembles.cli.run_ids`; a new one by default.
@@ -76,14 +75,13 @@ class SeriesRun:
 
     def __init__(
         self,
-        fleet: AnyFleet,
+        fleet: Fleet,
         scores: Scores | None = None,
         num_read: int = 0,
         run_id: str | None = None,
         reading: Reading | None = None,
     ) -> None:
-        self.fleet: AnyFleet = fleet
-        self._settings = settings_of(fleet)
+        self.fleet: Fleet = fleet
         self.scores: Scores = Scores() if scores is None else scores
         self.num_read = num_read
         self.run_id = new_id() if run_id is None else run_id
@@ -101,9 +99,9 @@ class SeriesRun:
             FileNotFoundError: If there is none.
             ValueError: If a file is damaged, or the device is not there.
         """
-        notes = notes_in(folder)
+        notes = Fleet.notes_in(folder / FLEET)
         where = notes.get("device", "cpu") if device is None else device  # files of earlier versions are of the cpu
-        fleet, scores = load_fleet(folder, where), Scores(notes["scores"])
+        fleet, scores = Fleet.load(folder / FLEET, device=where), Scores(notes["scores"])
         reading = Reading(**notes.get("reading", {}))
         return cls(fleet, scores, notes["num_read"], notes.get("run_id", ""), reading)
 
@@ -133,7 +131,7 @@ class SeriesRun:
         Returns:
             ``None`` for a new table.
         """
-        size: int = notes_in(folder)["size"]
+        size: int = Fleet.notes_in(folder / FLEET)["size"]
         if with_new_table:
             self.run_id = new_id()
             if in_place:
@@ -165,7 +163,7 @@ class SeriesRun:
         try:
             with progress_bar("stream", num_to_come(rows), output.progress) as bar:
                 for part, is_due in in_batches(rows, BATCH_ROWS, output.checkpoint_seconds):
-                    table.append(self._learn(part, rows))
+                    table.append(self._learn(part))
                     self.num_read += part.num_rows
                     self._note(part)
                     bar.update(part.num_rows)
@@ -188,46 +186,20 @@ class SeriesRun:
 
     @property
     def _coverage(self) -> float | None:
-        coverages = self._settings.intervals.coverages
+        coverages = self.fleet.intervals.coverages
         return coverages[0] if coverages else None
 
     def _header(self) -> str:
         ends = [] if self._coverage is None else ["lower", "upper"]
         return ",".join(["row", "series", "mean", "std", *ends, "log_prob", "y"]) + "\n"
 
-    def _learn(self, rows: Rows, table: RowStream) -> str:
+    def _learn(self, rows: Rows) -> str:
         """Predict and learn rows; what was said of them, as text."""
         assert rows.series is not None
-        if rows.groups is not None:
-            self._learn_groups(rows, table)
         said = self.fleet.observe(rows.series, rows.X, rows.y)
         covered = said.covered[0] if len(said.covered) else torch.full_like(said.mean, torch.nan)
         self.scores.add(rows.series, said.log_prob, rows.y.to(said.mean) - said.mean, covered)
         return _lines(rows, said, self._coverage, self.num_read + 1)
-
-    def _learn_groups(self, rows: Rows, table: RowStream) -> None:
-        """The groups of series that rows tell.
-
-        Raises:
-            ValueError: If a series is in another group than it was; then none is learned.
-        """
-        known = self._groups
-        told: dict[str, str] = {}
-        for place, (name, group) in enumerate(zip(rows.series or (), rows.groups or (), strict=True)):
-            before = known.get(name) or told.setdefault(name, group)
-            if before != group:
-                where = table.where(rows, place, table.encoder.series_group or "")
-                raise ValueError(
-                    f"{where}: series {name!r} is in group {group!r} here and was in {before!r}; a series stays in its "
-                    f"group: mend the row, or name the series otherwise"
-                )
-        known |= told
-
-    @property
-    def _groups(self) -> dict[str, str]:
-        groups = self.fleet.groups if isinstance(self.fleet, GroupedFleet) else {}
-        assert isinstance(groups, dict)
-        return groups
 
     def _save(self, rows: RowStream, table: GrowingTable, out: Path) -> None:
         """Save the fleet with where it stands; the rows of the table are on the disk before."""
@@ -241,22 +213,21 @@ class SeriesRun:
             "size": table.path.stat().st_size,
             "scores": self.scores.to_plain(),
             "columns": rows.to_plain(),
-            "device": str(self._settings.device),
+            "device": str(self.fleet.device),
         }
-        save_fleet(self.fleet, out, notes)
+        self.fleet.save(out / FLEET, notes=notes)
         drop_other_partials(out / PREDICTIONS, self.run_id)
 
     def _summary(self, rows: RowStream) -> dict[str, object]:
-        fleet, settings, whole = self.fleet, self._settings, self.scores.whole.told(self._coverage)
+        fleet, whole = self.fleet, self.scores.whole.told(self._coverage)
         del whole["rmse"]  # series have units of their own
         return {
             "run_id": self.run_id,
             "data": rows.name,
-            "model": settings.spec.name,
-            "device": device_name(settings.device),
-            "dtype": str(settings.dtype).removeprefix("torch."),
+            "model": fleet.spec.name,
+            "device": device_name(fleet.device),
+            "dtype": str(fleet.dtype).removeprefix("torch."),
             "series": len(fleet.names),
-            **({"groups": len(fleet.fleets)} if isinstance(fleet, GroupedFleet) else {}),
             "waiting": len(fleet.waiting),
             "set_aside": {str(name): number for name, number in fleet.failures.items()},
             "rows_read": self.num_read,
@@ -266,14 +237,12 @@ class SeriesRun:
     def _series_table(self) -> str:
         """A line for each series: whether it learns, its rows and scores."""
         failures, waiting = self.fleet.failures, self.fleet.waiting
-        groups = self._groups
-        lines = [",".join(["series", *(["group"] if groups else []), "state", *Score().told(self._coverage)])]
+        lines = [",".join(["series", "state", *Score().told(self._coverage)])]
         for name in (*self.fleet.names, *waiting):
             score = self.scores.of_each.get(str(name), Score())
             state = "set aside" if name in failures else "warm-up" if name in waiting else "learning"
             values = ["" if value is None else repr(value) for value in score.told(self._coverage).values()]
-            group = [quoted(groups[str(name)])] if groups else []
-            lines.append(",".join([quoted(str(name)), *group, state, *values]))
+            lines.append(",".join([quoted(str(name)), state, *values]))
         return "\n".join(lines) + "\n"
 
 

@@ -1,1 +1,0 @@
-"""Bayesian optimization with ensembles beside single Gaussian processes, on test functions, drift and tuning."""

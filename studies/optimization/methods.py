@@ -1,0 +1,192 @@
+"""Who optimizes: each method suggests the next point from all observations so far."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import NamedTuple, final
+
+import torch
+from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.models.fully_bayesian import FullyBayesianSingleTaskGP, SaasFullyBayesianSingleTaskGP
+from botorch.utils.sampling import draw_sobol_samples
+from torch import Tensor
+
+from gp_ensembles.bo import (
+    EnsembleModel,
+    ExactEnsembleModel,
+    ThompsonLoop,
+    ThompsonSettings,
+    WeightedAcquisition,
+    kernel_ensemble,
+)
+from gp_ensembles.bo.exact_kernels import Hyperparameters
+from gp_ensembles.ensembles.ensemble import Ensemble
+from studies.optimization.optimizer import Optimizer, maximizer
+from studies.optimization.rivals import (
+    LastLayerImprovement,
+    ProcessImprovement,
+    ProcessThompson,
+    SampledImprovement,
+    SparseMapImprovement,
+)
+
+NUM_FEATURES = 256
+MOST_EXACT, REFIT_SHARE = 1000, 50  # rows of exact processes; the share by which rows grow between two fits
+_FORGETTING = (0.99, 0.95, 0.8)
+
+
+class Method(NamedTuple):
+    """A method.
+
+    Attributes:
+        start: Starts a run from the bounds of the unit cube, shape (2, D), and the seed of the run.
+        needs: Packages that have to be installed.
+        runs_anywhere: Whether it runs on other devices than the host.
+    """
+
+    start: Callable[[Tensor, int], Optimizer]
+    needs: tuple[str, ...] = ()
+    runs_anywhere: bool = False
+
+
+def make_method(name: str) -> Method:
+    """A method by its name.
+
+    Raises:
+        ValueError: If there is none of that name.
+        ImportError: If a package that it needs is not installed.
+
+    Example:
+        >>> make_method("annealing")
+        Traceback (most recent call last):
+        ValueError: there is no method 'annealing'; choose from ensemble-logei, egp-ts, ..., random, sobol
+    """
+    if name not in METHODS:
+        raise ValueError(f"there is no method {name!r}; choose from {', '.join(METHODS)}")
+    missing = [package for package in METHODS[name].needs if find_spec(package) is None]
+    if missing:
+        raise ImportError(f"{name} needs {' and '.join(missing)}: pip install {' '.join(missing)}, or leave it out")
+    return METHODS[name]
+
+
+def initial_design(bounds: Tensor, num_points: int, seed: int) -> Tensor:
+    """The first points of a scrambled Sobol sequence, shape (n, D): the start of every method of a seed.
+
+    Example:
+        >>> import torch
+        >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        >>> torch.equal(initial_design(bounds, 9, seed=3)[:5], initial_design(bounds, 5, seed=3))
+        True
+    """
+    return draw_sobol_samples(bounds, num_points, 1, seed=seed).squeeze(-2)
+
+
+@final
+class EnsembleImprovement(Optimizer):
+    """Kernels weighed by their evidence, and their expected improvement, exact under the weights.
+
+    Exact processes up to a number of rows, random features beyond. Hyperparameters are fitted anew as soon as the rows
+    have grown by a fiftieth: with every row at first.
+    """
+
+    num_fitted: int
+
+    def __init__(self, bounds: Tensor, seed: int) -> None:
+        self.bounds = bounds
+        self.start: Hyperparameters | None = None
+        self.ensemble: Ensemble | None = None
+        self.num_fitted = 0
+
+    def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
+        """See :meth:`Optimizer.suggest`."""
+        model = self._exact(X, Y) if X.shape[0] <= MOST_EXACT else self._features(X, Y)
+        best = Y.max()
+        return maximizer(
+            WeightedAcquisition(model, lambda experts: LogExpectedImprovement(experts, best_f=best)), self.bounds
+        )
+
+    def _exact(self, X: Tensor, Y: Tensor) -> ExactEnsembleModel:
+        model = ExactEnsembleModel(X, Y)
+        if bool((Y[:1] == Y).all()):  # a plateau tells nothing about length scales
+            return model
+        if self.start is not None and not self._is_due(X):
+            return model.with_hyperparameters_(self.start)
+        self.start, self.num_fitted = model.fit(self.start).hyperparameters, X.shape[0]
+        return model
+
+    def _features(self, X: Tensor, Y: Tensor) -> EnsembleModel:
+        ensemble = kernel_ensemble(X, num_features=NUM_FEATURES) if self.ensemble is None else self.ensemble
+        model = EnsembleModel(X, Y, ensemble=ensemble)
+        if self.ensemble is None or self._is_due(X):
+            self.ensemble, self.num_fitted = model.fit().ensemble, X.shape[0]
+        return model
+
+    def _is_due(self, X: Tensor) -> bool:
+        return X.shape[0] - self.num_fitted >= max(1, self.num_fitted // REFIT_SHARE)
+
+
+@final
+class EnsembleThompson(Optimizer):
+    """The library's own Thompson loop."""
+
+    def __init__(self, bounds: Tensor, seed: int, forgetting: tuple[float, ...] = ()) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        settings = ThompsonSettings(NUM_FEATURES, forgetting=forgetting, num_initial=0)
+        self.loop: ThompsonLoop = ThompsonLoop(bounds, settings, generator=generator)
+
+    def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
+        """See :meth:`Optimizer.suggest`."""
+        seen = self.loop.Y.shape[0]
+        self.loop.observe(X[seen:], Y[seen:])
+        return self.loop.suggest()
+
+
+@final
+class RandomSearch(Optimizer):
+    """Points drawn uniformly."""
+
+    def __init__(self, bounds: Tensor, seed: int) -> None:
+        self.bounds = bounds
+
+    def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
+        """See :meth:`Optimizer.suggest`."""
+        return self.bounds[:1] + torch.rand_like(self.bounds[:1]) * (self.bounds[1:] - self.bounds[:1])
+
+
+@final
+class SobolSearch(Optimizer):
+    """The Sobol sequence of the initial design, continued."""
+
+    def __init__(self, bounds: Tensor, seed: int) -> None:
+        self.bounds = bounds
+        self.seed = seed
+
+    def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
+        """See :meth:`Optimizer.suggest`."""
+        return initial_design(self.bounds, X.shape[0] + 1, self.seed)[-1:]
+
+
+def _forgetful(bounds: Tensor, seed: int) -> Optimizer:
+    return EnsembleThompson(bounds, seed, _FORGETTING)
+
+
+def _fully_bayesian(bounds: Tensor, seed: int) -> Optimizer:
+    return SampledImprovement(bounds, seed, FullyBayesianSingleTaskGP)
+
+
+def _sparse(bounds: Tensor, seed: int) -> Optimizer:
+    return SampledImprovement(bounds, seed, SaasFullyBayesianSingleTaskGP)
+
+
+METHODS: dict[str, Method] = {
+    "ensemble-logei": Method(EnsembleImprovement, runs_anywhere=True),
+    "egp-ts": Method(EnsembleThompson, runs_anywhere=True),
+    "egp-ts-dynamic": Method(_forgetful, runs_anywhere=True),
+    "gp-logei": Method(ProcessImprovement, runs_anywhere=True),
+    "gp-ts": Method(ProcessThompson, runs_anywhere=True),
+    "bayesian-logei": Method(_fully_bayesian, ("jax", "numpyro")),
+    "saas-logei": Method(_sparse, ("jax", "numpyro")),
+    "map-saas-logei": Method(SparseMapImprovement, runs_anywhere=True),
+    "vbll-logei": Method(LastLayerImprovement, ("botorch_community",)),
+    "random": Method(RandomSearch, runs_anywhere=True),
+    "sobol": Method(SobolSearch, runs_anywhere=True),
+}

@@ -1,0 +1,116 @@
+"""BoTorch's own models: what an ensemble is compared with."""
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.fit import fit_fully_bayesian_model_nuts, fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.fully_bayesian import FullyBayesianSingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from botorch.models.transforms import Standardize
+from botorch.sampling.pathwise import get_matheron_path_model
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from gp_ensembles.bo.draws import maximize_draws
+from studies.optimization.optimizer import Optimizer, maximizer
+
+_DRAW_RESTARTS, _DRAW_RAW_SAMPLES = 5, 1024  # of optimizing a draw, as the Thompson loop's
+_WARM_UP, _SAMPLES, _THINNING, _SAMPLE_AGAIN = 64, 32, 8, 5  # of the no-U-turn sampler
+_NUM_SPARSITIES = 4
+EPOCHS, PATIENCE = 1000, 100  # of a network whose last layer is Bayesian
+
+
+@final
+class ProcessImprovement(Optimizer):
+    """One Gaussian process, fitted to all rows, and its expected improvement."""
+
+    def __init__(self, bounds: Tensor, seed: int) -> None:
+        self.bounds = bounds
+
+    def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
+        """See :meth:`Optimizer.suggest`."""
+        return maximizer(LogExpectedImprovement(_fitted_process(X, Y), best_f=Y.max()), self.bounds)
+
+
+@final
+class ProcessThompson(Optimizer):
+    """One Gaussian process, fitted to all rows, and the maximum of one draw from it (decoupled sampling)."""
+
+    def __init__(self, bounds: Tensor, seed: int) -> None:
+        self.bounds = bounds
+
+    def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
+        """See :meth:`Optimizer.suggest`."""
+        paths = get_matheron_path_model(_fitted_process(X, Y), torch.Size([1]))
+        return maximize_draws(paths, self.bounds, _DRAW_RAW_SAMPLES, _DRAW_RESTARTS)
+
+
+@final
+class SampledImprovement(Optimizer):
+    """A fully Bayesian process: an ensemble of samples of its hyperparameters; sampled every fifth time, being slow."""
+
+    bounds: Tensor
+    seed: int
+    num_sampled: int
+
+    def __init__(self, bounds: Tensor, seed: int, make: Callable[..., FullyBayesianSingleTaskGP]) -> None:
+        self.bounds, self.seed = bounds, seed
+        self.make: Callable[..., FullyBayesianSingleTaskGP] = make
+        self.samples: dict[str, Tensor] = {}
+        self.num_sampled = 0
+
+    def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
+        """See :meth:`Optimizer.suggest`."""
+        model = self.make(X, Y, outcome_transform=Standardize(1))
+        if not self.samples or X.shape[0] - self.num_sampled >= _SAMPLE_AGAIN:
+            fit_fully_bayesian_model_nuts(
+                model, warmup_steps=_WARM_UP, num_samples=_SAMPLES, thinning=_THINNING, disable_progbar=True,
+                seed=self.seed,
+            )  # fmt: skip
+            state = model.state_dict()
+            self.samples = {name: value for name, value in state.items() if not name.startswith("outcome_transform")}
+            self.num_sampled = X.shape[0]
+        else:  # the same samples with all rows; the transform is that of these rows
+            own = {name: value for name, value in model.state_dict().items() if name.startswith("outcome_transform")}
+            model.load_state_dict({**self.samples, **own})
+        return maximizer(LogExpectedImprovement(model, best_f=Y.max()), self.bounds)
+
+
+@final
+class SparseMapImprovement(Optimizer):
+    """Processes with sparse priors over length scales, each of another strength, fitted and averaged."""
+
+    def __init__(self, bounds: Tensor, seed: int) -> None:
+        self.bounds = bounds
+
+    def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
+        """See :meth:`Optimizer.suggest`."""
+        model = EnsembleMapSaasSingleTaskGP(X, Y, num_taus=_NUM_SPARSITIES)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        return maximizer(LogExpectedImprovement(model, best_f=Y.max()), self.bounds)
+
+
+@final
+class LastLayerImprovement(Optimizer):
+    """A network whose last layer is Bayesian by variational inference (VBLL); trained again at every step."""
+
+    def __init__(self, bounds: Tensor, seed: int) -> None:
+        self.bounds = bounds
+
+    def suggest(self, X: Tensor, Y: Tensor) -> Tensor:
+        """See :meth:`Optimizer.suggest`."""
+        from botorch_community.models.vblls import VBLLModel
+
+        standard = (Y - Y.mean()) / Y.std()
+        model = VBLLModel(in_features=X.shape[-1], device=X.device)
+        model.fit(X, standard, optimization_settings={"num_epochs": EPOCHS, "patience": PATIENCE})
+        return maximizer(LogExpectedImprovement(model, best_f=standard.max()), self.bounds)
+
+
+def _fitted_process(X: Tensor, Y: Tensor) -> SingleTaskGP:
+    model = SingleTaskGP(X, Y)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    return model

@@ -1,0 +1,246 @@
+"""Blocks in fixed memory beside an ensemble that reads what it likes; on the CPU, where no graph is recorded.
+
+There ``records`` runs the code of a GPU without a graph.
+"""
+
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gp_ensembles.ensembles import Ensemble, OnlineEnsemble
+from gp_ensembles.ensembles.fixed_block import FixedBlock, Progress
+from gp_ensembles.ensembles.recorded import check_recordable
+from gp_ensembles.ensembles.state import named_tensors
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
+from gp_ensembles.features import RandomFourierFeatures
+from gp_ensembles.features.stacking import stack_kernels
+from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state
+from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare, OnlineNewton
+from gp_ensembles.meta_learners.base import MetaLearner
+from tests.fleet.instances import ENSEMBLES, INPUTS, linear, rows
+from tests.pretend_device import pretend_device
+from tests.pretend_graphs import pretend_graphs
+
+KINDS = [kind for kind in ENSEMBLES if kind not in ("forgetting", "classes")]
+CLOSE = {"rtol": 1e-8, "atol": 1e-9, "equal_nan": True}
+
+
+def recorded(ensemble: Ensemble, block_size: int = 64) -> OnlineEnsemble:
+    online = OnlineEnsemble(ensemble, block_size=block_size)
+    online.records = True
+    return online
+
+
+def stream(kind: str, num_rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return rows(num_rows, generator, classes=kind == "classes")[1:]
+
+
+@pytest.mark.parametrize("block_size", [1, 5, 16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_are_those_of_the_ensemble_alone(kind, block_size, generator):
+    ensemble = ENSEMBLES[kind]()
+    fixed, online = recorded(ensemble, block_size=block_size), OnlineEnsemble(ensemble, block_size=1)
+    X, y = stream(kind, 150, generator)
+    for part in (slice(0, 71), slice(71, 72), slice(72, 150)):
+        found, expected = fixed.observe(X[part], y[part]), online.observe(X[part], y[part])
+        for field in ("mean", "variance", "log_prob"):
+            torch.testing.assert_close(getattr(found, field), getattr(expected, field), **CLOSE)
+        torch.testing.assert_close(found.log_weights.exp(), expected.log_weights.exp(), **CLOSE)
+        for one, other in zip(found.experts, expected.experts, strict=True):
+            torch.testing.assert_close(one, other, **CLOSE)
+    assert int(fixed.state.meta.num_seen) == int(online.state.meta.num_seen)
+    torch.testing.assert_close(fixed.predict(X[:3]).variance, online.predict(X[:3]).variance, **CLOSE)
+    back = OnlineEnsemble(ensemble, fixed.state)
+    torch.testing.assert_close(back.observe(X, y).log_prob, online.observe(X, y).log_prob, **CLOSE)
+
+
+def test_rows_without_targets_and_targets_without_gaps(generator):
+    ensemble = ENSEMBLES["all layers"]()
+    fixed, online = recorded(ensemble, block_size=7), OnlineEnsemble(ensemble)
+    X, y = stream("all layers", 60, generator)
+    y = y.clamp(-3, 3)
+    for targets in (y.nan_to_num(0.5), torch.full_like(y, torch.nan), y):
+        found, expected = fixed.observe(X, targets), online.observe(X, targets)
+        torch.testing.assert_close(found.mean, expected.mean, **CLOSE)
+        torch.testing.assert_close(found.log_prob, expected.log_prob, **CLOSE)
+
+
+@pytest.mark.parametrize("place", [0, 9, 33, 59])
+def test_a_block_that_asks_for_the_host_stops_those_behind_it(place, generator):
+    """A gross error: blocks queued behind it must not learn before it is dealt with."""
+    ensemble = ENSEMBLES["outliers"]()
+    fixed, online = recorded(ensemble, block_size=4), OnlineEnsemble(ensemble)
+    X = torch.randn(60, INPUTS, generator=generator, dtype=torch.float64)
+    y = X[:, 0].sin()
+    fixed.observe(X, y)
+    online.observe(X, y)
+    y[place] = 50.0
+    found, expected = fixed.observe(X, y), online.observe(X, y)
+    torch.testing.assert_close(found.log_prob, expected.log_prob, **CLOSE)
+    torch.testing.assert_close(fixed.predict(X).mean, online.predict(X).mean, **CLOSE)
+
+
+def failing() -> Ensemble:
+    """An expert whose numbers overflow at huge inputs beside one that is bounded."""
+    kernel = RBFKernel().double()
+    bounded = RandomFourierFeatures.from_kernel(kernel, INPUTS, 6, generator=torch.Generator().manual_seed(0))
+    return Ensemble([GaussianExpert(linear()), GaussianExpert(bounded)], FixedShare())
+
+
+def test_an_expert_that_fails_is_kept_out_as_ever(generator):
+    ensemble = failing()
+    fixed, online = recorded(ensemble, block_size=8), OnlineEnsemble(ensemble)
+    X = torch.randn(1500, INPUTS, generator=generator, dtype=torch.float64)
+    X[40] = 1e200
+    y = X[:, 0].clamp(-3, 3)
+    found, expected = fixed.observe(X, y), online.observe(X, y)
+    torch.testing.assert_close(found.mean, expected.mean, **CLOSE)
+    assert fixed.state.quarantine is not None
+    assert online.state.quarantine is not None
+    assert int(fixed.state.quarantine.times[0]) == 1 == int(online.state.quarantine.times[0])
+    torch.testing.assert_close(fixed.predict(X[-3:]).mean, online.predict(X[-3:]).mean, **CLOSE)
+
+
+def test_a_call_that_is_rejected_changes_nothing(generator):
+    fixed = recorded(failing(), block_size=4)
+    X, y = stream("averaging", 30, generator)
+    fixed.observe(X, y)
+    before = [value.clone() for _, value in named_tensors(fixed.state)]
+    wild = X.clone()
+    wild[20] = torch.inf
+    for inputs, targets, message in ((wild, y, "inputs must be finite"), (X[:5], y, "y must have shape")):
+        with pytest.raises(ValueError, match=message):
+            fixed.observe(inputs, targets)
+    for old, (_, new) in zip(before, named_tensors(fixed.state), strict=True):
+        assert torch.equal(old, new)
+
+
+@pytest.mark.parametrize(
+    ("experts", "rule", "message"),
+    [
+        (lambda: [GaussianExpert(linear())], OnlineNewton(), "OnlineNewton cannot be the rule of a graph"),
+        (
+            lambda: [WindowExpert(RBFKernel().double(), INPUTS, num_rows=10)],
+            FixedShare(),
+            "WindowExpert cannot be an expert of a graph",
+        ),
+        (
+            lambda: [LaplaceExpert(linear(), LogisticLikelihood())],
+            FixedShare(),
+            "reads numbers while it learns",
+        ),
+        (
+            lambda: [GaussianExpert(linear(), transition=ExponentialForgetting(0.9))],
+            FixedShare(),
+            "reads numbers while it learns",
+        ),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(experts, rule, message):
+    online = OnlineEnsemble(Ensemble(experts(), rule))
+    with pytest.raises(TypeError, match=message):
+        check_recordable(online.ensemble, online.state)
+
+
+VIEWS = {
+    "view",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "permute",
+    "transpose",
+    "select",
+    "slice",
+    "unbind",
+    "detach",
+    "split",
+}
+
+
+class Operators(TorchDispatchMode):
+    """Names of all operators that a GPU would have to launch."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if name not in VIEWS | {"_unsafe_view", "diagonal", "alias", "unsafe_split", "split_with_sizes"}:
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def launches(ensemble: Ensemble, num_rows: int, has_gaps: bool) -> list[str]:
+    """Operators of a block on the meta device, where reading a number is an error."""
+    ensemble = ensemble.to("meta")
+    none = torch.zeros((), dtype=torch.int64, device="meta")
+    progress = Progress(none.bool(), none)
+    block = FixedBlock(ensemble, ensemble.init()._replace(quarantine=None), num_rows, has_gaps, progress)
+    with Operators() as counted:
+        block.run()
+    return counted.names
+
+
+def of_size(num_experts: int, num_features: int, rule: MetaLearner) -> Ensemble:
+    kernels = [RBFKernel().double() for _ in range(num_experts)]
+    generator = torch.Generator().manual_seed(0)
+    features = RandomFourierFeatures.from_kernel(stack_kernels(kernels), 2, num_features, generator=generator)
+    static = GaussianExpert(features, initial_state=gaussian_state)
+    moving = GaussianExpert(features, transition=RandomWalk(1e-3), initial_state=gaussian_state)
+    return Ensemble([static, moving], rule)
+
+
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_launches_depend_neither_on_experts_nor_on_features_nor_on_rows(has_gaps):
+    few = launches(of_size(3, 10, BayesianModelAveraging()), 8, has_gaps)
+    assert few == launches(of_size(300, 40, BayesianModelAveraging()), 64, has_gaps)
+    assert len(few) < 200
+
+
+def test_rules_that_go_row_by_row_launch_little_for_each():
+    few, many = (launches(of_size(3, 10, FixedShare()), num_rows, False) for num_rows in (8, 64))
+    assert len(many) - len(few) <= 10 * (64 - 8)
+
+
+@pytest.mark.parametrize("kind", ["averaging", "switching", "one expert"])
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_nothing_waits_or_copies_from_the_host(kind, has_gaps):
+    """What a CUDA graph cannot record: numbers read, shapes that depend on numbers, tensors made of plain numbers."""
+    ensemble = ENSEMBLES[kind]()
+    for expert in ensemble.experts:
+        expert.initial_state = gaussian_state  # which form is safe is asked of numbers
+    forbidden = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "lift_fresh"}
+    assert not forbidden & set(launches(ensemble, 8, has_gaps))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_blocks_on_a_gpu(kind, generator, gpu):
+    """Graphs that are recorded and replayed, with the numbers of the ensemble alone on the host."""
+    ensemble = ENSEMBLES[kind]()
+    X, y = stream(kind, 150, generator)
+    expected = OnlineEnsemble(ensemble).observe(X, y)
+    with gpu.here() as graphs:
+        online = OnlineEnsemble(ensemble.to("cuda"), block_size=16)
+        parts = [online.observe(X[part].to("cuda"), y[part].to("cuda")) for part in (slice(0, 70), slice(70, 150))]
+        assert all(part.mean.is_cuda for part in parts)
+        for field in ("mean", "variance", "log_prob"):
+            found = torch.cat([getattr(part, field) for part in parts]).cpu()
+            torch.testing.assert_close(found, getattr(expected, field), **gpu.close(**CLOSE))
+    assert sum(graph.num_replays for graph in graphs) > 3
+
+
+def test_a_graph_refuses_what_waits():
+    with pretend_device(), pretend_graphs():
+        numbers = torch.ones(3, device="cuda")
+        for waits in (
+            lambda: numbers.sum().item(),
+            lambda: numbers.cpu(),
+            lambda: torch.tensor([1.0]).to("cuda"),
+            lambda: numbers[numbers > 0],
+        ):
+            with pytest.raises(RuntimeError, match="not permitted"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+                waits()

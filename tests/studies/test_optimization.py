@@ -1,0 +1,411 @@
+"""Bayesian optimization of the study: regrets by hand, drift, runs that last, mistakes in one sentence."""
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from studies.__main__ import main
+from studies.optimization import methods, rivals, study
+from studies.optimization.drawn import draw
+from studies.optimization.methods import METHODS, initial_design, make_method
+from studies.optimization.problems import (
+    PROBLEMS,
+    Problem,
+    cross_validated,
+    drifting,
+    height_at,
+    make_problem,
+    peak_at,
+)
+from studies.optimization.runs import Runs, Trace, as_record, as_trace, run_one
+from studies.optimization.tables import (
+    FLOOR,
+    differences,
+    differences_markdown,
+    interval,
+    regrets,
+    summarize,
+    table_lines,
+    table_markdown,
+)
+from tests.pretend_graphs import pretend_gpu
+
+OPTIONS = ["--trials", "2", "--iterations", "3", "--progress", "false"]
+
+
+def numbers(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def parabola(moves=False, optimum=0.0):
+    """A cheap problem on the line."""
+    known = None if optimum is None else lambda _: optimum
+    return Problem("parabola", 1, lambda X, _: -(X - 0.3).square(), known, moves)
+
+
+def trace_of(value, optimum, seconds=None):
+    seconds = [math.nan] + [1.0] * (len(value) - 1) if seconds is None else seconds
+    return Trace(torch.zeros(len(value), 1, dtype=torch.float64), numbers(*value), numbers(*optimum), numbers(*seconds))
+
+
+def rows_of(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_regrets_by_hand():
+    simple, cumulative = regrets(numbers(1, 3, 2, 3.5), numbers(4, 4, 4, 4))
+    assert simple.tolist() == [3, 1, 1, 0.5]
+    assert cumulative.tolist() == [3, 4, 6, 6.5]
+
+
+def test_dynamic_regret_counts_from_each_moments_optimum():
+    _, cumulative = regrets(numbers(1, 2, 0), numbers(2, 2, 1))
+    assert cumulative.tolist() == [1, 1, 2]
+
+
+def test_intervals_are_students():
+    samples = numbers(0.3, 1.9, -0.7, 2.2)
+    low, high = stats.t.interval(0.95, 3, loc=samples.mean().item(), scale=stats.sem(samples.numpy()))
+    found = interval(samples)
+    torch.testing.assert_close(torch.stack(found), numbers(samples.mean(), low, high))
+    alone = interval(samples[:1])
+    assert alone.mean.item() == 0.3
+    assert alone.low.isnan()
+    assert alone.high.isnan()
+
+
+def test_a_table_by_hand():
+    traces = {
+        ("parabola", "a", 0): trace_of([1, 3], [4, 4], [math.nan, 0.5]),
+        ("parabola", "a", 1): trace_of([2, 2], [4, 4], [math.nan, 1.5]),
+        ("parabola", "b", 0): trace_of([4, 0], [4, 4]),
+    }
+    runs = Runs({"parabola": parabola(optimum=4.0)}, traces)
+    a, b = summarize(runs)
+    assert (a.simple.mean, a.cumulative.mean, a.seconds.mean) == (1.5, 4.0, 1.0)
+    assert (b.simple.mean, b.cumulative.mean, b.num_seeds) == (0.0, 4.0, 1)
+    torch.testing.assert_close(a.simple_curve.mean, (numbers(3, 1).log10() + numbers(2, 2).log10()) / 2)
+    assert b.simple_curve.mean.tolist() == [math.log10(FLOOR)] * 2
+    text = table_markdown([a, b], runs)
+    assert "| parabola | a | 2 | 1.5 (-4.853 to 7.853) |" in text
+    assert "| parabola | b | 1 | **0** | **4** | 1 |" in text
+
+
+def test_differences_are_paired_by_seeds():
+    values = {"gp-logei": [[1, 3], [2, 2], [0, 1]], "a": [[1, 3.5], [3, 2], [0, 2.5]]}
+    traces = {("parabola", m, s): trace_of(v, [4, 4]) for m, runs in values.items() for s, v in enumerate(runs)}
+    traces["parabola", "a", 3] = trace_of([0, 0], [4, 4])  # a seed that the other has not run
+    runs = Runs({"parabola": parabola(optimum=4.0)}, traces)
+    (found,) = differences(runs, "gp-logei")
+    assert found.num_seeds == 3
+    simple = numbers(-0.5, -1.0, -1.5)
+    torch.testing.assert_close(torch.stack(found.simple), torch.stack(interval(simple)))
+    torch.testing.assert_close(torch.stack(found.cumulative), torch.stack(interval(numbers(-0.5, -1, -1.5))))
+    text = differences_markdown([found], "gp-logei")
+    assert "| parabola | a | 3 | -1 (-2.242 to 0.2421) | -1 (-2.242 to 0.2421) |" in text
+    assert differences_markdown([], "gp-logei") == ""
+
+
+def test_an_unknown_optimum_is_the_best_of_all_runs_and_said_so():
+    nan = math.nan
+    traces = {
+        ("parabola", "a", 0): trace_of([1, 3], [nan, nan]),
+        ("parabola", "b", 0): trace_of([5, 0], [nan, nan]),
+    }
+    runs = Runs({"parabola": parabola(optimum=None)}, traces)
+    a, b = summarize(runs)
+    assert (a.simple.mean, b.simple.mean) == (2, 0)
+    assert (a.cumulative.mean, b.cumulative.mean) == (6, 5)
+    assert "counted from 5, the best value that any run" in table_markdown([a, b], runs)
+
+
+def test_simple_regret_means_nothing_where_the_objective_moves():
+    runs = Runs({"parabola": parabola(moves=True)}, {("parabola", "a", 0): trace_of([1, 3], [4, 5])})
+    (found,) = summarize(runs)
+    assert found.simple.mean.isnan()
+    assert found.cumulative.mean == 5
+    assert "| parabola | a | 1 | - | 5 |" in table_markdown([found], runs)
+    (row,) = table_lines([found])[1]
+    assert row[:3] == ["parabola", "a", 1]
+    assert row[6] == 5.0
+
+
+@pytest.mark.parametrize("evaluation", [0, 13, 50, 99, 1234])
+def test_nothing_is_higher_than_the_peak_that_drifts(evaluation, generator):
+    peak = peak_at(evaluation, numbers(0))
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 201, dtype=torch.float64)] * 2)
+    values = torch.cat([drifting(row.unsqueeze(0), evaluation) for row in grid[:: grid.shape[0] // 400]])
+    near = peak + 1e-3 * torch.randn(50, 2, generator=generator, dtype=torch.float64)
+    values = torch.cat([values, *(drifting(row.unsqueeze(0), evaluation) for row in near)])
+    assert bool(((peak > 0) & (peak < 1)).all())
+    assert drifting(peak.unsqueeze(0), evaluation).item() == height_at(evaluation)
+    assert values.max() < height_at(evaluation)
+
+
+def test_a_batch_of_drifting_evaluations_is_one_after_another(generator):
+    X = torch.rand(4, 2, generator=generator, dtype=torch.float64)
+    one_by_one = torch.cat([drifting(x.unsqueeze(0), 7 + t) for t, x in enumerate(X)])
+    torch.testing.assert_close(drifting(X, 7), one_by_one)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("branin", [(math.pi + 5) / 15, 2.275 / 15]), ("ackley6", [0.5] * 6)]
+    + [("hartmann6", [0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573])],
+)
+def test_test_functions_reach_their_optimum_in_the_unit_cube(name, place):
+    problem = make_problem(name)
+    value = problem.evaluate(numbers(place), 0).item()
+    assert value == pytest.approx(problem.optimum(0), abs=1e-4)
+
+
+def test_every_problem_gives_finite_values_in_every_corner():
+    for name in PROBLEMS:
+        problem = make_problem(name)
+        corners = torch.stack([torch.zeros(problem.dimension), torch.ones(problem.dimension)]).double()
+        values = problem.evaluate(corners, 3)
+        assert values.shape == (2, 1)
+        assert bool(values.isfinite().all())
+
+
+@pytest.mark.parametrize("smoothness", [0.5, 1.5, 2.5, math.inf])
+def test_drawn_functions_have_the_covariance_of_their_kernel(smoothness):
+    functions = [f for f in map(draw, range(3000)) if f.smoothness == smoothness]
+    X = torch.full((2, 3), 0.4, dtype=torch.float64)
+    X[1, 0] += 0.1
+    values = torch.stack([function.at(X).squeeze(-1) for function in functions])
+    r = 0.1 / torch.logspace(-1, 0, 2001, dtype=torch.float64)  # length scales are log-uniform from 0.1 to 1
+    kernel = {
+        0.5: lambda: (-r).exp(),
+        1.5: lambda: (1 + 3**0.5 * r) * (-(3**0.5) * r).exp(),
+        2.5: lambda: (1 + 5**0.5 * r + 5 / 3 * r**2) * (-(5**0.5) * r).exp(),
+        math.inf: lambda: (-(r**2) / 2).exp(),
+    }[smoothness]()
+    for products, expected in ((values[:, 0].square(), 1.0), (values.prod(-1), float(kernel.mean()))):
+        error = products.std().item() / math.sqrt(len(functions))
+        assert abs(products.mean().item() - expected) < 4 * error
+
+
+def test_the_optimum_of_a_drawn_function_is_its_highest_value(generator):
+    for seed in range(3):
+        problem = make_problem("drawn", seed)
+        values = problem.evaluate(torch.rand(20_000, 3, generator=generator, dtype=torch.float64), 0)
+        assert float(values.max()) <= problem.optimum(0)
+        assert float(values.max()) > problem.optimum(0) - 1  # in units of the prior deviation
+    assert make_problem("drawn", 1).optimum(0) != make_problem("drawn", 2).optimum(0)
+
+
+def test_tuning_is_the_score_of_that_machine():
+    from sklearn.datasets import load_diabetes
+    from sklearn.model_selection import KFold
+    from sklearn.svm import SVR
+
+    from gp_ensembles.data.datasets import diabetes
+
+    table = diabetes()
+    found = cross_validated(table, numbers(0.6, 0.4, 2 / 3))
+    X, y = load_diabetes(return_X_y=True, scaled=False)
+    y = (y - y.mean()) / y.std(ddof=1)
+    scores = []
+    for train, test in KFold(5, shuffle=True, random_state=0).split(X):
+        mean, scale = X[train].mean(0), X[train].std(0)
+        machine = SVR(C=1.0, gamma=0.01, epsilon=0.1).fit((X[train] - mean) / scale, y[train])
+        error = y[test] - machine.predict((X[test] - mean) / scale)
+        scores.append(1 - (error**2).sum() / ((y[test] - y[test].mean()) ** 2).sum())
+    assert found == pytest.approx(sum(scores) / 5, rel=1e-4)  # as far as the machine's own tolerance goes
+    assert found == cross_validated(table, numbers(0.6, 0.4, 2 / 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "jax" not in method.needs])
+def test_every_method_starts_alike_and_can_be_repeated(name, monkeypatch):
+    monkeypatch.setattr(rivals, "EPOCHS", 20)
+    problem = make_problem("drifting")
+    state = torch.random.get_rng_state()
+    trace = run_one(problem, name, seed=5, num_iterations=2, num_initial=4)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    again = run_one(problem, name, seed=5, num_iterations=1, num_initial=4)  # a shorter run is a longer one's beginning
+    assert torch.equal(trace.X[:-1], again.X)
+    assert torch.equal(trace.value[:-1], again.value)
+    assert trace.X.shape == (6, 2)
+    assert bool(((trace.X >= 0) & (trace.X <= 1)).all())
+    one = torch.ones(2, dtype=torch.float64)
+    assert torch.equal(trace.X[:4], initial_design(torch.stack([0 * one, one]), 4, seed=5))
+    assert trace.num_initial == 4
+    by_hand = torch.cat([drifting(x.unsqueeze(0), t) for t, x in enumerate(trace.X)]).squeeze(-1)
+    torch.testing.assert_close(trace.value, by_hand)
+    assert trace.optimum.tolist() == [height_at(t) for t in range(6)]
+
+
+def test_a_plateau_is_left_by_the_priors():
+    plateau = Problem("plateau", 2, lambda X, _: (X[:, :1] > 0.99).double(), lambda _: 1.0)
+    for method in ("ensemble-logei", "gp-logei"):
+        trace = run_one(plateau, method, seed=0, num_iterations=2)
+        assert bool(trace.X.isfinite().all())
+
+
+def test_features_take_over_where_exact_processes_are_dear(monkeypatch):
+    monkeypatch.setattr(methods, "MOST_EXACT", 7)
+    monkeypatch.setattr(methods, "NUM_FEATURES", 16)
+    monkeypatch.setattr(methods, "REFIT_SHARE", 4)
+    fits = []
+
+    def counted(kind):
+        fit = kind.fit
+
+        def counting(model, *given):
+            fits.append((kind, len(model.data.Y)))
+            return fit(model, *given)
+
+        monkeypatch.setattr(kind, "fit", counting)
+
+    counted(methods.ExactEnsembleModel)
+    counted(methods.EnsembleModel)
+    trace = run_one(make_problem("branin"), "ensemble-logei", seed=0, num_iterations=6)
+    assert trace.X.shape == (12, 2)
+    exact, features = methods.ExactEnsembleModel, methods.EnsembleModel
+    assert fits == [(exact, 6), (exact, 7), (features, 8), (features, 10)]  # every row; then after 2 and 2 of 8 and 10
+
+
+def test_sobol_goes_on_with_the_design(generator):
+    trace = run_one(parabola(), "sobol", seed=1, num_iterations=4)
+    one = torch.ones(1, dtype=torch.float64)
+    assert torch.equal(trace.X, initial_design(torch.stack([0 * one, one]), 8, seed=1))
+
+
+def test_a_run_comes_back_from_its_part():
+    trace = run_one(make_problem("tuning"), "random", seed=0, num_iterations=2, num_initial=2)
+    for one, other in zip(trace, as_trace(as_record(trace, {})), strict=True):
+        assert torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
+
+
+def regret(out, *words, problems="branin", methods=("random", "sobol")):
+    return main(
+        [
+            "optimization",
+            "regret",
+            f"--problems=[{problems}]",
+            "--methods",
+            *methods,
+            *OPTIONS,
+            *words,
+            "--out",
+            str(out),
+        ]
+    )
+
+
+def test_an_interrupted_command_goes_on_with_the_runs_that_are_there(tmp_path, monkeypatch, capsys):
+    original, calls = study.run_one, []
+
+    def interrupted(*given):
+        calls.append(given[1:3])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*given)
+
+    monkeypatch.setattr(study, "run_one", interrupted)
+    assert regret(tmp_path) == 130
+    assert "goes on" in capsys.readouterr().err
+    first = {path: path.read_text() for path in (tmp_path / "runs").iterdir()}
+    assert len(first) == 2
+    assert regret(tmp_path) == 0
+    assert calls[3:] == [("random", 1), ("sobol", 1)]
+    assert {path: path.read_text() for path in first} == first
+    calls[:] = [None] * 3
+    (tmp_path / "runs" / "branin-random-1.json").write_text("half a fi")
+    assert regret(tmp_path) == 0
+    assert calls[3:] == [("random", 1)]
+    assert regret(tmp_path, "--seed", "1", "--trials", "1") == 0  # seeds, not places in the plan, say which run it is
+    assert len(calls) == 4
+
+
+def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    def broken(bounds, seed):
+        raise ValueError(f"seed {seed} is unlucky")
+
+    monkeypatch.setitem(methods.METHODS, "sobol", make_method("sobol")._replace(start=broken))
+    assert regret(tmp_path) == 0
+    assert "branin, sobol, trial 2 failed: seed 1 is unlucky" in capsys.readouterr().out
+    assert [row["method"] for row in rows_of(tmp_path / "regret.csv")] == ["random"]
+    assert regret(tmp_path, methods=["sobol"]) == 2
+    assert "nothing could be run" in capsys.readouterr().err
+
+
+def test_the_command_leaves_everything_it_should(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "out"
+    wanted = ["branin", "drifting", "tuning"]
+    assert regret(out, "--num-initial", "4", problems=",".join(wanted), methods=["egp-ts", "random"]) == 0
+    ends = ("csv", "json", "txt")
+    names = {"runs", *(f"regret.{end}" for end in ends), "regret_simple.png", "regret_cumulative.png"}
+    assert {path.name for path in out.iterdir()} == names
+    assert len(list((out / "runs").iterdir())) == 12
+    rows = rows_of(out / "regret.csv")
+    assert [(row["problem"], row["seeds"]) for row in rows] == [(name, "2") for name in wanted for _ in range(2)]
+    for row in rows:
+        low, mean, high = (float(row[f"cumulative_regret{end}"]) for end in ("_low", "", "_high"))
+        assert low < mean < high
+        assert float(row["seconds_per_iteration"]) > 0
+        assert (row["simple_regret"] == "") == (row["problem"] == "drifting")
+    curves = json.loads((out / "regret.json").read_text())["curves"]
+    assert [len(curve["cumulative_regret"]["mean"]) for curve in curves] == [7] * 6
+    assert min(float(row["simple_regret"]) for row in rows if row["problem"] == "tuning") >= 0
+    assert (out / "regret.txt").read_text().startswith("| problem | method |")
+    assert "optimum of tuning is not known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--problems=[parabola]"], "there is no problem parabola; choose from branin"),
+        (["--methods", "annealing"], "there is no method annealing; choose from ensemble-logei"),
+        (["--methods", "random", "random"], "a method is named twice"),
+        (["--trials", "0"], "--trials=0 is out of range"),
+        (["--iterations", "0"], "--iterations=0 is out of range"),
+        (["--num-initial", "1"], "models need two observations"),
+        (["--device", "gpu"], "device 'gpu'"),
+    ],
+)
+def test_mistakes_are_said_in_one_sentence(tmp_path, capsys, options, sentence):
+    out = tmp_path / "out"
+    assert main(["optimization", "regret", *options, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_method_without_its_packages_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(methods.METHODS, "sobol", make_method("sobol")._replace(needs=("no_such_package",)))
+    with pytest.raises(ImportError, match="sobol needs no_such_package: pip install no_such_package, or leave it out"):
+        make_method("sobol")
+
+
+def test_methods_that_stay_on_the_host_are_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(METHODS, "sobol", METHODS["sobol"]._replace(runs_anywhere=False))
+    with pretend_gpu():
+        assert regret(tmp_path, "--device", "cuda") == 2
+    assert "sobol: not on cuda" in capsys.readouterr().err
+
+
+# Draw on the device itself: a GPU has random numbers of its own.
+DRAWN = ("random", "gp-ts", "egp-ts", "egp-ts-dynamic")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.runs_anywhere])
+def test_points_are_suggested_on_a_gpu_as_on_the_host(method, gpu):
+    expected, draws = run_one(make_problem("branin"), method, seed=0, num_iterations=1), method in DRAWN and gpu.draws
+    with gpu.here():
+        found = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda")
+        again = run_one(make_problem("branin"), method, seed=0, num_iterations=1, device="cuda") if draws else found
+    if draws:
+        torch.testing.assert_close(again.X, found.X)
+        found, expected = (part._replace(X=part.X[:-1]) for part in (found, expected))
+    torch.testing.assert_close(found.X, expected.X, **gpu.close(rtol=0, atol=1e-8))

@@ -1,0 +1,60 @@
+"""Panels of curves: one legend, and one color for each name."""
+
+from collections import Counter
+
+import pytest
+
+from studies.harness.panels import Curve, Panel, save_panels
+
+
+def curve(name):
+    return Curve(name, [1.0, 2.0], [3.0, 4.0], [3.0, 4.0], [3.0, 4.0])
+
+
+def test_a_curve_has_one_color_where_another_is_missing_and_one_legend_names_all(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    figures = []
+    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: figures.append(figure))
+    whole, part = Panel("whole", [curve("a"), curve("b"), curve("bound")]), Panel("part", [curve("b"), curve("c")])
+    save_panels([whole, part], tmp_path / "panels.png", "rows", "loss")
+    (figure,) = figures
+    (a, b, bound), (b_again, c) = (axis.lines for axis in figure.axes)
+    assert b.get_color() == b_again.get_color()
+    assert len({line.get_color() for line in (a, b, bound, c)}) == 4
+    assert bound.get_linestyle() == "--"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "bound", "c"]
+    assert all(axis.get_legend() is None for axis in figure.axes)
+
+
+def test_a_short_logarithmic_axis_has_plain_numbers_and_a_long_one_powers_of_ten_alone(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    figures = []
+    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: figures.append(figure))
+    panels = []
+    for name, top in (("short", 0.4), ("long", 4e3)):
+        heights = [0.04, top]
+        panels.append(Panel(name, [Curve("a", [1.0, 2.0], heights, heights, heights)]))
+    save_panels(panels, tmp_path / "panels.png", "rows", "loss", linear_within=0)
+    said = []
+    for axis in figures[0].axes:
+        low, high = axis.get_ylim()
+        places = [*axis.yaxis.get_majorticklocs(), *axis.yaxis.get_minorticklocs()]
+        labels = axis.yaxis.get_majorticklabels() + axis.yaxis.get_minorticklabels()
+        said.append({label.get_text() for place, label in zip(places, labels, strict=True) if low < place < high})
+    assert {"0.05", "0.1", "0.2"} <= said[0]
+    assert {"0.1", "1000"} <= said[1]
+    assert not {"0.2", "0.5"} & said[1]
+
+
+@pytest.mark.parametrize(("num_curves", "names"), [(3, [1, 1, 1]), (4, [2, 2]), (7, [3, 2, 2])])
+def test_the_columns_of_a_legend_are_even_and_three_at_most_below_a_panel(num_curves, names, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figures = []
+    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: figures.append(figure))
+    save_panels([Panel("one", [curve(f"c{i}") for i in range(num_curves)])], tmp_path / "panels.png", "rows", "loss")
+    FigureCanvasAgg(figures[0]).draw()
+    columns = Counter(round(text.get_window_extent().x0) for text in figures[0].legends[0].get_texts())
+    assert list(columns.values()) == names
