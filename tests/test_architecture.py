@@ -126,7 +126,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy: the language of scikit-learn. pandas: tables of river and others. data: scales of the warm-up rows.
     "estimators": (
         frozenset({"distributions", "engine", "ensembles", "streaming", "tables"}),
-        frozenset({"numpy", "pandas", "narwhals", "sklearn", "river", "skpro", "sktime"}),
+        frozenset({"numpy", "pandas", "sklearn", "river", "skpro", "sktime"}),
     ),
     # numpy: the language of matplotlib.
     "plots": (frozenset({"files"}), frozenset({"numpy", "matplotlib"})),
