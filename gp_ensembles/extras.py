@@ -14,17 +14,8 @@ class MissingExtraError(ImportError):
 def needs_cli(what: str) -> Iterator[None]:
     """Inside, what the extra ``cli`` installs is imported.
 
-    Args:
-        what: What it is imported for, the subject of the sentence.
-
     Raises:
         MissingExtraError: If a module of the extra is not installed.
-
-    Example:
-        >>> with needs_cli("the command line"):
-        ...     raise ModuleNotFoundError(name="yaml.nodes")
-        Traceback (most recent call last):
-        gp_ensembles.extras.MissingExtraError: the command line needs yaml; add it with: pip install "gp_ensembles[cli]"
     """
     try:
         yield

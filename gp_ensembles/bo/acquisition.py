@@ -213,15 +213,7 @@ class ExpertInformation(AcquisitionFunction):
 
 
 def _mixture_entropy(mixture: MixturePosterior) -> Tensor:
-    r"""Entropy of a mixture of one point and one output, in nats, shape (\*batch).
-
-    Example:
-        >>> import torch
-        >>> mean = torch.zeros(1, 1, 1, dtype=torch.float64)
-        >>> one = MixturePosterior(mean.new_zeros(1), mean, mean.unsqueeze(0).exp())
-        >>> round(_mixture_entropy(one).item(), 4)
-        1.4189
-    """
+    r"""Entropy of a mixture of one point and one output, in nats, shape (\*batch)."""
     mean, variance = mixture.component_mean[..., 0, 0], mixture.component_variance[..., 0, 0]
     nodes, weights = gauss_hermite(_NUM_NODES, mean)
     points = mean + variance.sqrt() * nodes.reshape(-1, *[1] * mean.ndim)  # (K, *batch, M), each expert's own nodes

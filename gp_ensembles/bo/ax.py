@@ -15,10 +15,6 @@ from gp_ensembles.bo.model import EnsembleModel
 def register() -> None:
     """Tell Ax how ``ExactEnsembleModel`` and ``EnsembleModel`` are fitted, and their names in files of experiments.
 
-    Call it once, before the first trial; calling it again changes nothing. After that either may stand as
-    ``botorch_model_class`` in a ``ModelConfig``, the second with an ``ensemble`` or a preset in its ``model_options``
-    if wanted.
-
     Raises:
         ImportError: If Ax is not installed.
     """
@@ -40,25 +36,8 @@ def fit_surrogate(
 ) -> None:
     """Fit a surrogate in place, as Ax asks for it.
 
-    Where all outcomes are equal there is nothing to fit to; since Ax goes on with other metrics and later trials, the
-    model then keeps the hyperparameters it has, with a warning.
-
-    Args:
-        model: The surrogate.
-        mll_class: Ax's default; each expert is fitted by its own evidence, and by nothing else.
-        mll_options: Must be empty.
-
     Raises:
         UnsupportedError: If another likelihood, or an option of it, is asked for.
-
-    Example:
-        >>> import torch
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> model = ExactEnsembleModel(X, X.sin())
-        >>> before = model.noise
-        >>> fit_surrogate(model)
-        >>> bool((model.noise < before).all())
-        True
     """
     if mll_class is not ExactMarginalLogLikelihood or mll_options:
         raise UnsupportedError("experts are fitted by their own evidence; leave mll_class and mll_options as they are")

@@ -123,15 +123,7 @@ def _few(values: Tensor, rows: list[int]) -> Tensor:
 
 
 def selected(log_weights: Tensor, normals: Tensor) -> Tensor:
-    r"""The place along the last axis (..., M) that each standard normal (..., n) selects, by cumulative weights.
-
-    A low-discrepancy sequence so hits each component in proportion.
-
-    Example:
-        >>> import torch
-        >>> selected(torch.tensor([0.5, 0.5, 0.0]).log(), torch.tensor([-1.0, 1.0, 9.0]))
-        tensor([0, 1, 1])
-    """
+    """The place along the last axis (..., M) that each standard normal (..., n) selects, by cumulative weights."""
     cumulative = log_weights.detach().exp().cumsum(-1)
     uniform = torch.special.ndtr(normals)
     shape = torch.broadcast_shapes(cumulative.shape[:-1], uniform.shape[:-1])
@@ -141,13 +133,7 @@ def selected(log_weights: Tensor, normals: Tensor) -> Tensor:
 
 
 def covariance_factors(covariance: Tensor) -> Tensor:
-    """Lower triangular factors of covariances (..., q, q), with jitter relative to them where there has to be some.
-
-    Example:
-        >>> import torch
-        >>> covariance_factors(torch.tensor([[4.0]]))
-        tensor([[2.]])
-    """
+    """Lower triangular factors of covariances (..., q, q), with jitter relative to them where there has to be some."""
     scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     scale = torch.where(scale > 0, scale, 1.0)
     factors: Tensor = psd_safe_cholesky(covariance / scale)

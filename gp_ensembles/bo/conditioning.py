@@ -110,13 +110,7 @@ def learn_more_rows(ensemble: Ensemble, before: CachedPosterior, rows: Observati
 
 
 def condition_fantasies(ensemble: Ensemble, before: CachedPosterior, rows: Observations) -> CachedPosterior:
-    r"""Learn q rows in every fantasy of a batch, weights included, by the ensemble's own rules.
-
-    Args:
-        ensemble: The ensemble.
-        before: What was learned before them, with batch shape (\*batch).
-        rows: Inputs (\*t, q, D), targets (\*y, q, O), known noise (..., q, 1); all dimensions before q broadcast.
-    """
+    """Learn q rows in every fantasy of a batch, weights included, by the ensemble's own rules."""
     X, Y, noise = rows
     old = before.predictive
     if X.shape[-2] == 0:
@@ -152,10 +146,7 @@ def select_outputs(before: CachedPosterior, outputs: Sequence[int]) -> CachedPos
 def predict(cached: CachedPosterior, X: Tensor, noise: bool | Tensor = False) -> MixturePosterior:
     r"""Joint prediction of q points at the next step.
 
-    Args:
-        cached: What was learned, with batch shape (\*batch).
-        X: Inputs, shape (\*t, q, D).
-        noise: Whether to add the experts' own observation noise, or the variance to add, shape (..., q or 1, O).
+    Shapes: ``X`` (\*t, q, D).
     """
     means, covariances = [], []
     for posterior, Phi in zip(cached.predictive.experts, _features_at(cached.bound, X), strict=True):
@@ -243,16 +234,7 @@ def _condition_expert(
 ) -> tuple[WeightPosterior, Tensor]:
     r"""Learn q rows, one after another, in every fantasy.
 
-    Args:
-        posterior: The weights before them, with batch shape (\*batch).
-        Phi: Features, shape (\*t, E, q, F).
-        Y: Targets, shape (\*y, q, O); \*y broadcasts with \*t and \*batch.
-        known_noise: Noise variance of each row in squared units of the targets, shape (\*n, q, 1); the experts' own if
-            ``None``.
-
-    Returns:
-        The weights before the next row, and the log density of each row (all outputs jointly) under each expert before
-        it was seen, shape (\*b, E, q).
+    Shapes: ``Phi`` (\*t, E, q, F), ``Y`` (\*y, q, O), ``known_noise`` (\*n, q, 1); returns (\*b, E, q).
     """
     densities = []
     for row in range(Phi.shape[-2]):

@@ -48,9 +48,6 @@ class Observations(NamedTuple):
 class TrainingData(nn.Module):
     """Rows as they were given, which move with the model's device and dtype.
 
-    They are not in the ``state_dict``: whoever loads the hyperparameters into a model of other data, as
-    cross-validation does, must not get these.
-
     Args:
         X: Inputs, shape (n, D).
         Y: Observations, shape (n, O).
@@ -97,25 +94,13 @@ def data_arguments(training_data: SupervisedDataset, options: Mapping[str, Any])
 
     Raises:
         TypeError: If the data are no ``SupervisedDataset``.
-
-    Example:
-        >>> import torch
-        >>> data = SupervisedDataset(torch.rand(3, 1), torch.rand(3, 1), feature_names=["x"], outcome_names=["y"])
-        >>> sorted(data_arguments(data, {"input_transform": None}))
-        ['train_X', 'train_Y']
     """
     arguments: dict[str, Any] = dict(Model.construct_inputs(training_data))
     return {**arguments, **{name: value for name, value in options.items() if value is not None}}
 
 
 def normal_likelihood(noise: Tensor, known_noise: Tensor | None) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
-    r"""GPyTorch's likelihood with this noise variance, shape (\*b), or with those known of all rows, (\*b, n, 1).
-
-    Example:
-        >>> import torch
-        >>> round(float(normal_likelihood(torch.tensor(0.5), None).noise.detach()), 4)
-        0.5
-    """
+    r"""GPyTorch's likelihood with this noise variance, shape (\*b), or with those known of all rows, (\*b, n, 1)."""
     if known_noise is not None:
         return FixedNoiseGaussianLikelihood(known_noise.squeeze(-1))
     likelihood = GaussianLikelihood(batch_shape=noise.shape).to(noise)
@@ -128,9 +113,6 @@ def refuse_settings(settings: Mapping[str, Any]) -> None:
 
     Raises:
         ValueError: Naming them.
-
-    Example:
-        >>> refuse_settings({})
     """
     if settings:
         raise ValueError(f"unknown settings {sorted(settings)}; known noise variances are given as noise=")
@@ -141,11 +123,6 @@ def refuse_noise(rows: Observations, data: TrainingData) -> None:
 
     Raises:
         InputDataError: Saying so; it would be lost where the rows are learned anew.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1)
-        >>> refuse_noise(Observations(one, one, one), TrainingData(one, one, one))
     """
     if rows.noise is not None and data.Yvar is None:
         raise InputDataError(
@@ -161,11 +138,6 @@ def check_transformed(
 
     Raises:
         InputDataError: Naming the transform and the row.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1)
-        >>> check_transformed(None, None, Observations(one, one, None))
     """
     for name, transform, values in (("X", input_transform, rows.X), ("Y", outcome_transform, rows.Y)):
         if transform is not None:

@@ -114,12 +114,6 @@ def make_kernels(smoothnesses: Sequence[float], X: Tensor, cat_dims: Sequence[in
 
     Raises:
         ValueError: If a smoothness is not 1.5, 2.5 or infinity.
-
-    Example:
-        >>> import torch
-        >>> make_kernels([math.inf], torch.zeros(4, 2), [-1])
-        Kernels(shapes=tensor([[0.0000, 0.5000, 0.0000, 0.0000, 0.5000, 0.0000]],
-               dtype=torch.float64), categorical=tensor([False,  True]))
     """
     for nu in smoothnesses:
         if nu not in _SHAPES:
@@ -142,9 +136,6 @@ def initial_hyperparameters(kernels: Kernels, num_inputs: int) -> Hyperparameter
 
 def fit(kernels: Kernels, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
     """Maximize log evidence plus log priors of every process, from each of the starts; the best end counts.
-
-    Priors are those of BoTorch's ``SingleTaskGP`` (Hvarfner et al. 2024); that of the output scale is log-normal
-    around one. All processes and starts are searched as one batch.
 
     Raises:
         NumericalError: If no start of a process has a covariance that can be factorized.
@@ -211,13 +202,7 @@ def predict(
 ) -> tuple[Tensor, Tensor]:
     r"""The function at q points jointly: means (\*t, M, q) and covariances (\*t, M, q, q); \*t ends in \*b.
 
-    Args:
-        kernels: The kernels.
-        hyperparameters: Their hyperparameters.
-        rows: The rows.
-        learned: What :func:`condition` returned for these.
-        X: Inputs, shape (\*t, q, D) or what broadcasts to it, in double precision; the result is differentiable in
-            them.
+    Shapes: ``X`` (\*t, q, D).
     """
     batch, q = rows.X.shape[:-2], X.shape[-2]
     shape: torch.Size = torch.broadcast_shapes(X.shape[:-2], batch)
@@ -243,12 +228,7 @@ def predict(
 def covariance_between(
     kernels: Kernels, hyperparameters: Hyperparameters, X: Tensor, Z: Tensor, *, to_the_last_digit: bool = False
 ) -> Tensor:
-    r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D), shape (\*t, M, q, n).
-
-    The distance is :math:`\sqrt{r^2 + \varepsilon}` with the machine's :math:`\varepsilon`: kernels of the family are
-    smooth functions of its square, and so have derivatives where two points coincide. Of many pairs squared distances
-    are some hundred round-offs off, unless all digits are asked for: what is factorized needs them where noise is tiny.
-    """
+    r"""Covariance of the functions at X (\*t, q, D) and Z (\*t, n, D), shape (\*t, M, q, n)."""
     many = X.shape[-2] * Z[..., 0].numel() * X.shape[-1] > FEW
     distances = _by_products if many and not to_the_last_digit else _by_differences
     square = distances(kernels, hyperparameters.lengthscale.unsqueeze(-2), X, Z)

@@ -19,16 +19,10 @@ from gp_ensembles.bo.posterior import MixturePosterior
 
 
 def extend(before: Observations | None, rows: Observations) -> Observations:
-    r"""Imagined rows followed by further ones, which may have more batch dimensions.
+    """Imagined rows followed by further ones, which may have more batch dimensions.
 
     Raises:
         UnsupportedError: If the noise of one part only is known.
-
-    Example:
-        >>> import torch
-        >>> one = Observations(torch.zeros(2, 1), torch.zeros(5, 2, 1), None)
-        >>> extend(one, Observations(torch.zeros(3, 1, 1, 1), torch.zeros(3, 5, 1, 1), None)).Y.shape
-        torch.Size([3, 5, 3, 1])
     """
     if before is None or not before.X.shape[-2]:
         if before is None:
@@ -57,22 +51,7 @@ def predict(
 ) -> MixturePosterior:
     r"""Joint prediction of q points after the imagined rows, weights included.
 
-    Args:
-        joint: The model's joint prediction of the function at points (\*t, n, D), before them.
-        own_noise: Noise variance of each component, shape (M,) or (\*b, M).
-        rows: The imagined rows, if any.
-        X: Inputs, shape (\*t, q, D).
-        noise: As in :meth:`~gp_ensembles.bo.mixture_model.MixtureModel.predict`.
-
-    Example:
-        >>> import torch
-        >>> def joint(X):  # a standard normal level that all points share
-        ...     one = torch.ones(1, X.shape[-2], 1, dtype=X.dtype)
-        ...     return MixturePosterior(torch.zeros(1).double(), 0 * one, one.unsqueeze(1) @ one.unsqueeze(1).mT)
-        >>> point = torch.zeros(1, 1).double()
-        >>> after = predict(joint, torch.ones(1).double(), Observations(point, point + 3, None), point, False)
-        >>> round(after.mean.item(), 6), round(after.variance.item(), 6)
-        (1.5, 0.5)
+    Shapes: ``own_noise`` (M,) or (\*b, M), ``X`` (\*t, q, D).
     """
     if rows is None or not rows.X.shape[-2]:
         return _widened(add_noise(joint(X), own_noise, noise), batch_shape(rows))
@@ -85,17 +64,7 @@ def predict(
 def condition_mixture(mixture: MixturePosterior, Y: Tensor, noise: Tensor) -> MixturePosterior:
     r"""The mixture at the last points, given noisy values at the first q: components and weights by Bayes' rule.
 
-    Args:
-        mixture: The function at q + n points.
-        Y: Values at the first of them, shape (\*y, q, O).
-        noise: Their noise variances, shape (..., M or 1, O or 1, q or 1).
-
-    Example:
-        >>> import torch
-        >>> mean = torch.zeros(1, 2, 1)
-        >>> mixture = MixturePosterior(torch.zeros(1), mean, torch.tensor([[[[1.0, 0.5], [0.5, 1.0]]]]))
-        >>> round(float(condition_mixture(mixture, torch.ones(1, 1), torch.ones(1, 1, 1)).mean), 4)
-        0.25
+    Shapes: ``Y`` (\*y, q, O), ``noise`` (..., M or 1, O or 1, q or 1).
     """
     q = Y.shape[-2]
     mean, covariance = mixture.component_mean.mT, mixture.component_covariance  # (*b, M, O, q + n), (.., M, O, ., .)

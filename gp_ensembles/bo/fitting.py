@@ -28,16 +28,7 @@ _INPUT_ITERATIONS = 25
 
 
 def fit_ensemble(ensemble: Ensemble, rows: Observations, progress: bool = False) -> list[EvidenceFit]:
-    """Maximize evidence plus log priors, in place; experts that share a feature map are fitted through the first.
-
-    Args:
-        ensemble: The ensemble; all trainable hyperparameters change.
-        rows: Inputs (n, D), targets (n, O) and known noise.
-        progress: Show a progress bar.
-
-    Returns:
-        The record of each fit, one for each feature map.
-    """
+    """Maximize evidence plus log priors, in place; experts that share a feature map are fitted through the first."""
     first = {id(expert.features): expert for expert in reversed(ensemble.experts)}
     targets = rows.Y.squeeze(-1) if rows.Y.shape[-1] == 1 else rows.Y
     return [
@@ -47,13 +38,7 @@ def fit_ensemble(ensemble: Ensemble, rows: Observations, progress: bool = False)
 
 
 def fit_inputs(ensemble: Ensemble, transform: InputTransform, rows: Callable[[], Observations]) -> None:
-    """:func:`maximize_in_transform` with the evidence of the experts of an ensemble, which stays as it is.
-
-    Args:
-        ensemble: The ensemble.
-        transform: The transform.
-        rows: The rows at the transform's present parameters, differentiable in them.
-    """
+    """:func:`maximize_in_transform` with the evidence of the experts of an ensemble, which stays as it is."""
 
     def log_evidences() -> Tensor:
         X, Y, noise = rows()
@@ -80,11 +65,6 @@ def maximize_in_transform(transform: InputTransform, log_evidences: Callable[[],
     r"""Maximize the evidence of a mixture plus log priors in an input transform's parameters, in place.
 
     .. math:: \log \sum_m p(Y \mid g_\phi(X), m) + \log p(\phi)
-
-    Args:
-        transform: The transform g.
-        log_evidences: Log evidence of every component, shape (\*b, M), at the transform's present parameters; data sets
-            of a batch add up.
     """
     parameters, _ = get_parameters_and_bounds(transform, requires_grad=True)
     parts = list(_gpytorch_parts(transform))
@@ -128,10 +108,7 @@ def _gpytorch_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, 
 
 
 class _SequentialEvidence(Expert):
-    """An expert whose evidence is that of rows in their order, with weights that change and known noise of each row.
-
-    Shares features and likelihood with the expert that it wraps.
-    """
+    """An expert whose evidence is that of rows in their order, with weights that change and known noise of each row."""
 
     def __init__(self, expert: Expert, known_noise: Tensor | None) -> None:
         super().__init__(expert.features, None)

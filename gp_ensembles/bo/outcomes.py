@@ -15,21 +15,7 @@ from gp_ensembles.bo.posterior import MixturePosterior
 
 @final
 class MixtureOutcomeTransform(OutcomeTransform):
-    r"""An outcome transform of a model whose posterior is a mixture.
-
-    BoTorch asks whether a transform is linear to learn whether a posterior has one normal distribution. The answer
-    here is no, so that a ``ModelListGP`` of such models lists their mixtures as a ``ModelList`` does.
-
-    Args:
-        transform: BoTorch's transform; ``None`` leaves outcomes as they are.
-
-    Example:
-        >>> import torch
-        >>> from botorch.models.transforms.outcome import Standardize
-        >>> outcomes = MixtureOutcomeTransform(Standardize(1))
-        >>> outcomes(torch.tensor([[1.0], [3.0]]))[0].flatten()
-        tensor([-0.7071,  0.7071])
-    """
+    """An outcome transform of a model whose posterior is a mixture."""
 
     def __init__(self, transform: OutcomeTransform | None) -> None:
         super().__init__()
@@ -69,12 +55,7 @@ def apply_transforms(
 ) -> Posterior:
     r"""A model's posterior from the one of its transformed outcomes.
 
-    Args:
-        posterior: A mixture, or any posterior of one output.
-        X: The inputs as they were given, shape (\*t, q, D).
-        outcome_transform: Undone, for every component of a mixture.
-        output_indices: Outputs wanted; all if ``None``.
-        posterior_transform: Applied to every component of a mixture.
+    Shapes: ``X`` (\*t, q, D).
 
     Raises:
         UnsupportedError: If a posterior is to be transformed that is not normal.
@@ -101,12 +82,6 @@ def as_mixture(posterior: Any) -> MixturePosterior:
 
     Raises:
         UnsupportedError: If it is neither.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1, 1)
-        >>> as_mixture(MixturePosterior(torch.zeros(1), one, one.unsqueeze(0))).num_experts
-        1
     """
     if isinstance(posterior, MixturePosterior):
         return posterior
@@ -124,12 +99,6 @@ def normal_like(posterior: Any) -> GPyTorchPosterior:
 
     Raises:
         UnsupportedError: If it is no mixture.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1, 1)
-        >>> float(normal_like(MixturePosterior(torch.zeros(1), one, one.unsqueeze(0))).variance)
-        1.0
     """
     if isinstance(posterior, GPyTorchPosterior):
         return posterior

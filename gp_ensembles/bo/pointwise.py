@@ -15,24 +15,8 @@ class PointwisePosterior(ComponentsPosterior):
     .. math:: s \sim v, \qquad z_i \sim w_s(x_i) \text{ independently}, \qquad f(x_i) = f_{s, z_i}(x_i), \qquad
               f_{s,k} \sim N(\mu_{s,k}, K_{s,k})
 
-    with draws s of the pool's parameters. At one point it is the pool itself; points that choose the same expert are as
-    correlated as this expert has them, others independent given the draw.
-
-    Args:
-        draw_log_weights: Log weights of the draws, log v, shape (S,) or (\*batch, S).
-        log_weights: Log weights of the experts at every point, shape (\*batch, S, K, q).
-        mean: The experts' means, shape (\*batch, S or 1, K, q).
-        covariance: Their covariances, shape (\*batch, S or 1, K, q, q).
-
-    Example:
-        >>> import torch
-        >>> mean = torch.tensor([[[[-1.0, -1.0], [1.0, 1.0]]]])
-        >>> even = torch.full((1, 1, 2, 2), 0.5).log()
-        >>> posterior = PointwisePosterior(torch.zeros(1), even, mean, torch.diag_embed(torch.ones(1, 1, 2, 2)))
-        >>> posterior.mean.flatten(), posterior.variance.flatten()
-        (tensor([0., 0.]), tensor([2., 2.]))
-        >>> posterior.rsample(torch.Size([8])).shape
-        torch.Size([8, 1, 2, 1])
+    Shapes: ``draw_log_weights`` (S,) or (\*batch, S), ``log_weights`` (\*batch, S, K, q), ``mean`` (\*batch, S or
+    1, K, q), ``covariance`` (\*batch, S or 1, K, q, q).
     """
 
     def __init__(self, draw_log_weights: Tensor, log_weights: Tensor, mean: Tensor, covariance: Tensor) -> None:

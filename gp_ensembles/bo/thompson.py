@@ -47,24 +47,7 @@ class _Draws(NamedTuple):
 
 @final
 class EnsemblePath(SamplePath):
-    r"""Functions drawn from an ensemble's posterior at the next step.
-
-    With \*s the sample shape, followed by (O,) if there are several outputs, it maps X (\*t, n, D) to (\*b, n), where
-    \*b broadcasts \*t and \*s: BoTorch's contract for paths.
-
-    Args:
-        model: The ensemble that the transforms are taken from.
-        shape: \*s.
-        draws: The draws, by expert.
-
-    Example:
-        >>> import torch
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
-        >>> path = draw_paths(model, torch.Size([2]))
-        >>> isinstance(path, EnsemblePath), path(X[:3]).shape
-        (True, torch.Size([2, 3]))
-    """
+    """Functions drawn from an ensemble's posterior at the next step."""
 
     def __init__(self, model: EnsembleModel, shape: torch.Size, draws: list[_Draws]) -> None:
         super().__init__()

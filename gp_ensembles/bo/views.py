@@ -161,19 +161,7 @@ class EquallyWeightedView(Model):
 
 @final
 class ExpertsView(Model):
-    r"""The experts' own normal posteriors as one model of batch shape (\*batch, M): what `WeightedAcquisition` weighs.
-
-    Args:
-        model: The ensemble.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.bo.model import EnsembleModel
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> model = EnsembleModel(X, X.sin(), generator=torch.Generator().manual_seed(0))
-        >>> ExpertsView(model).posterior(X).mean.shape
-        torch.Size([3, 6, 1])
-    """
+    r"""The experts' own normal posteriors as one model of batch shape (\*batch, M)."""
 
     def __init__(self, model: MixtureModel) -> None:
         super().__init__()
@@ -198,11 +186,7 @@ class ExpertsView(Model):
     ) -> GPyTorchPosterior:
         r"""The experts' posteriors at points that are the same for all of them.
 
-        Args:
-            X: Inputs, shape (\*t, M or 1, q, D), equal along the experts' dimension; or (q, D).
-            output_indices: Outputs wanted.
-            observation_noise: As in :meth:`MixtureModel.posterior`.
-            posterior_transform: Applied to every expert.
+        Shapes: ``X`` (\*t, M or 1, q, D).
         """
         points = X if X.ndim == 2 else X[..., 0, :, :]
         mixture = as_mixture(self.model.posterior(points, output_indices, observation_noise, posterior_transform))

@@ -49,18 +49,7 @@ class ClassState(NamedTuple):
 
 
 def init_classes(num_classes: int, num_others: int, like: Tensor) -> ClassState:
-    """The state before any label.
-
-    Args:
-        num_classes: Number of classes C.
-        num_others: Number J of other forecasts.
-        like: Any tensor with the dtype and device of the numbers.
-
-    Example:
-        >>> import torch
-        >>> init_classes(3, 1, torch.zeros(())).log_shares.exp()
-        tensor([0.2000, 0.2000, 0.2000, 0.2000, 0.2000])
-    """
+    """The state before any label."""
     moves = like.new_tensor(_CANDIDATES)
     size = moves.shape[-1] + num_classes
     variances = torch.cat([like.new_tensor(_VARIANCES), like.new_full((num_classes,), _SHIFT_VARIANCE)])
@@ -87,10 +76,7 @@ def remember_labels(state: ClassState, y: Tensor) -> ClassState:
 def predict_classes(state: ClassState, log_prob: Tensor, others: Tensor) -> Tensor:
     """Recalibrated log probabilities of rows that all come next, shape (N, C).
 
-    Args:
-        state: The state.
-        log_prob: Log probabilities that the ensemble gives, shape (N, C).
-        others: Those of other forecasts, shape (J, N, C).
+    Shapes: ``others`` (J, N, C).
     """
     num_rows = log_prob.shape[0]
     past = [part.expand(num_rows, -1) for part in (state.labels[0], state.labels[1], state.error, state.last)]
@@ -104,22 +90,7 @@ def predict_classes(state: ClassState, log_prob: Tensor, others: Tensor) -> Tens
 def update_classes(state: ClassState, log_prob: Tensor, others: Tensor, y: Tensor) -> tuple[ClassState, Tensor]:
     """Learn a block of labels, and say what the recalibrated log probabilities were before each.
 
-    Args:
-        state: The state before the block.
-        log_prob: Log probabilities that the ensemble gave, each before its label, shape (B, C).
-        others: Those of other forecasts, shape (J, B, C).
-        y: Labels 0 to C - 1, shape (B,); NaN where missing.
-
-    Returns:
-        The state after the block, and log probabilities, shape (B, C).
-
-    Example:
-        >>> import torch
-        >>> y = torch.ones(50, dtype=torch.float64)
-        >>> said = torch.full((50, 2), 0.5, dtype=torch.float64).log()
-        >>> state, log_prob = update_classes(init_classes(2, 0, y), said, said.new_zeros(0, 50, 2), y)
-        >>> bool(log_prob[-1, 1].exp() > 0.9)
-        True
+    Shapes: ``log_prob`` (B, C), ``others`` (J, B, C), ``y`` (B,); returns (B, C).
     """
     num_classes = log_prob.shape[-1]
     num_features = state.moments.shape[-2]
@@ -154,11 +125,7 @@ def update_classes(state: ClassState, log_prob: Tensor, others: Tensor, y: Tenso
 def _learned(ahead: Tensor, joint: Tensor, row: Tensor, label: Tensor) -> Tensor:
     """Moments after a label: one Newton step in its latent vector, in coordinates in which that of class 0 is zero.
 
-    Args:
-        ahead: Moments before it, shape (K, F, F + 1).
-        joint: Their product with the next, shape (K, C - 1, F + 1).
-        row: What the coefficients multiply, shape (C - 1, F).
-        label: The label as a vector without class 0, shape (C - 1,).
+    Shapes: ``ahead`` (K, F, F + 1), ``joint`` (K, C - 1, F + 1), ``row`` (C - 1, F), ``label`` (C - 1,).
     """
     cross, latent = joint[..., :-1], joint[..., -1]
     spread = cross @ row.mT

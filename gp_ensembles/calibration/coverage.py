@@ -33,13 +33,7 @@ class CoverageState(NamedTuple):
 
 
 def init_coverage(like: Tensor) -> CoverageState:
-    """Nothing counted yet, on the device of ``like``.
-
-    Example:
-        >>> import torch
-        >>> init_coverage(torch.zeros(1)).num_targets
-        tensor(0., dtype=torch.float64)
-    """
+    """Nothing counted yet, on the device of ``like``."""
     zero = like.new_zeros((), dtype=torch.float64)
     return CoverageState(*[zero] * len(CoverageState._fields))
 
@@ -47,23 +41,7 @@ def init_coverage(like: Tensor) -> CoverageState:
 def count_coverage(state: CoverageState, covered: Tensor, width: Tensor, coverage: float) -> CoverageState:
     """Count a block of intervals.
 
-    A window is ``WINDOW`` targets that follow one another, and begins where the last has ended.
-
-    Args:
-        state: The state before the block.
-        covered: Whether each target was covered, 0 or 1, shape (B,); NaN where it is missing.
-        width: Widths of the intervals, shape (B,).
-        coverage: What the intervals are to cover.
-
-    Returns:
-        The state after the block.
-
-    Example:
-        >>> import torch
-        >>> hits = torch.tensor([1.0, 1.0, 0.0, torch.nan]).repeat(400)
-        >>> state = count_coverage(init_coverage(hits), hits, torch.ones(1600), 0.6)
-        >>> [int(state.num_targets), int(state.num_covered), int(state.num_windows), int(state.num_kept)]
-        [1200, 800, 2, 2]
+    Shapes: ``covered`` (B,), ``width`` (B,).
     """
     seen = ~covered.isnan()
     hits, width = covered[seen].double(), width.double()

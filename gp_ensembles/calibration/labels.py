@@ -34,17 +34,7 @@ class LabelState(NamedTuple):
 
 
 def init_labels(num_classes: int, like: Tensor) -> LabelState:
-    """The state before any label.
-
-    Args:
-        num_classes: Number of classes C.
-        like: Any tensor with the dtype and device of the numbers.
-
-    Example:
-        >>> import torch
-        >>> init_labels(2, torch.zeros(())).last
-        tensor([0.5000, 0.5000])
-    """
+    """The state before any label."""
     counts = like.new_full((num_classes, num_classes), _PRIOR)
     return LabelState(counts, counts[0] / counts[0].sum(), like.new_zeros(()))
 
@@ -58,19 +48,7 @@ def predict_labels(state: LabelState) -> Tensor:
 def update_labels(state: LabelState, y: Tensor) -> tuple[LabelState, Tensor]:
     """Learn a block of labels, and say what the log probabilities were before each.
 
-    Args:
-        state: The state before the block.
-        y: Labels 0 to C - 1, shape (B,); NaN where missing.
-
-    Returns:
-        The state after the block, and log probabilities, shape (B, C).
-
-    Example:
-        >>> import torch
-        >>> y = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
-        >>> _, log_prob = update_labels(init_labels(2, y), y)
-        >>> log_prob[-1].exp()
-        tensor([0.7500, 0.2500], dtype=torch.float64)
+    Shapes: ``y`` (B,); returns (B, C).
     """
     counts, last, previous = state.counts.clone(), state.last, None
     if bool(state.is_seen):

@@ -191,11 +191,6 @@ def check_coverages(coverages: object) -> None:
     Raises:
         TypeError: If they are no sequence of numbers.
         ValueError: If one is not, or stands twice.
-
-    Example:
-        >>> check_coverages((0.9, 1.5))
-        Traceback (most recent call last):
-        ValueError: a coverage must be above 0 and below 1, got 1.5; 0.9 is 90 %
     """
     if not isinstance(coverages, Sequence) or not all(isinstance(share, Real) for share in coverages):
         raise TypeError(f"coverages must be a tuple of numbers such as (0.9,), got {coverages!r}")
@@ -230,9 +225,8 @@ def _track_row(
 ) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
     """:func:`_track` and what is said of one target, for C intervals.
 
-    Returns:
-        Both ends after it, (C,) each; those before it as they are shown, and the probabilities there, (2, C, 1) each;
-        and whether it lies inside.
+    Returns: both ends after it, (C,) each; those before it as they are shown, and the probabilities there, (2, C,
+    1) each; and whether it lies inside.
     """
     number = len(lower)
     down, up, covered = lower.copy(), upper.copy(), np.empty((number, 1))

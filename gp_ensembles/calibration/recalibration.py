@@ -102,60 +102,29 @@ class RecalibratedBlock(NamedTuple):
 
 
 def map_components(like: Tensor) -> MapComponents:
-    """The components of all maps, in float64 on the device of ``like``.
-
-    Example:
-        >>> import torch
-        >>> shift, scale = map_components(torch.zeros(1))
-        >>> shift.shape, float(shift[0]), float(scale[0])
-        (torch.Size([63]), 0.0, 1.0)
-    """
+    """The components of all maps, in float64 on the device of ``like``."""
     return MapComponents(_SHIFT.to(like.device), _SCALE.to(like.device))
 
 
 def init_recalibration(like: Tensor) -> RecalibrationState:
-    """The state before any target, on the device of ``like``.
-
-    Example:
-        >>> import torch
-        >>> state = init_recalibration(torch.zeros(1))
-        >>> state.shares
-        tensor([0.8000, 0.1000, 0.1000], dtype=torch.float64)
-    """
+    """The state before any target, on the device of ``like``."""
     num_rules, num = len(_RULES), len(_CANDIDATES)
     candidates = like.new_full((num_rules, num), 1 / num, dtype=torch.float64)
     return RecalibrationState(candidates, like.new_tensor(_PRIOR, dtype=torch.float64))
 
 
 def map_log_weights(state: RecalibrationState) -> Tensor:
-    """Log weights (K,) of the components of the map in force for the next target.
-
-    Example:
-        >>> import torch
-        >>> map_log_weights(init_recalibration(torch.zeros(1))).exp()[:2]
-        tensor([0.8000, 0.0032], dtype=torch.float64)
-    """
+    """Log weights (K,) of the components of the map in force for the next target."""
     return _log_weights(state.candidates.unsqueeze(0), state.shares.unsqueeze(0)).squeeze(-1)
 
 
 def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, RecalibratedBlock]:
     """Predict a block of targets by the maps in force before each, and learn them.
 
-    Args:
-        state: The state before the block, on the CPU.
-        pit: Probability integral transforms of the targets, shape (B,), float64; NaN where a target is missing.
-
-    Returns:
-        The state after the block, and what became of the targets, on the device of ``pit``.
+    Shapes: ``pit`` (B,).
 
     Raises:
         ValueError: If pit has another shape.
-
-    Example:
-        >>> import torch
-        >>> start, half = init_recalibration(torch.zeros(1)), torch.full((2,), 0.5, dtype=torch.float64)
-        >>> recalibrate_block(start, half)[1].pit
-        tensor([0.5000, 0.5000], dtype=torch.float64)
     """
     if pit.shape == (1,) and pit.device.type == "cpu" and pit.dtype == torch.float64:
         u = float(pit)
@@ -171,13 +140,7 @@ def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[Recalibra
 def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, Numbers, float, float]:
     """:func:`recalibrate_block` of one target that is there: plain arrays are quicker than torch at numbers this few.
 
-    Args:
-        state: The state before the target, on the CPU.
-        u: Probability integral transform of the target.
-
-    Returns:
-        The state after it, the log weights of the components of the map before it, (K,), what the map adds to its log
-        density, and its transform after the map.
+    Returns shape (K,).
     """
     if IS_COMPILED and TAIL <= u <= 1 - TAIL:
         densities, values = _maps_inside(normal_score_of(u), *_SHIFTS_AND_SCALES)
@@ -190,13 +153,7 @@ def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationS
 
 
 def next_log_weights(state: RecalibrationState) -> Numbers:
-    """:func:`map_log_weights` as an array, for one row.
-
-    Example:
-        >>> import torch
-        >>> np.exp(next_log_weights(init_recalibration(torch.zeros(1))))[:2].round(4).tolist()
-        [0.8, 0.0032]
-    """
+    """:func:`map_log_weights` as an array, for one row."""
     shares = state.shares.numpy()
     log_weights: Numbers = np.log(np.concatenate([shares[:1], shares[1:].dot(state.candidates.numpy())]))
     return log_weights
@@ -219,16 +176,7 @@ def _learn_row(
 ) -> tuple[Numbers, Numbers, Numbers, float, float]:
     """Learn one target, from arrays.
 
-    Args:
-        rules: What each rule keeps of a weight, gives for its density, and gives to each candidate, shape (R, 3).
-        given_out: What the rule over them gives to the identity and to each of them, shape (1 + R,).
-        candidates: As in the state, like ``shares``.
-        shares: Likewise.
-        densities: Of all maps at the transform of the target, shape (K,).
-        values: The maps there, shape (K,).
-
-    Returns:
-        The fields of the state after it, and those of the block.
+    Shapes: ``rules`` (R, 3), ``given_out`` (1 + R,), ``densities`` (K,), ``values`` (K,).
     """
     after, weights = np.empty_like(candidates), np.empty(len(densities))
     weights[0], weights[1:] = shares[0], 0.0
@@ -245,21 +193,7 @@ def _learn_row(
 def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Tensor]:
     """Learn a block of targets in order.
 
-    The recursion over rows is sequential and small: a device other than the CPU only makes it slower.
-
-    Args:
-        state: The state before the block.
-        pit: Probability integral transforms of the targets, shape (B,); NaN where a target is missing.
-
-    Returns:
-        The state after the block, and the log weights of the map in force before each target, shape (K, B).
-
-    Example:
-        >>> import torch
-        >>> narrow = torch.linspace(0.45, 0.55, 300, dtype=torch.float64)
-        >>> state, log_weights = update_recalibration(init_recalibration(narrow), narrow)
-        >>> log_weights.shape, bool(state.shares[0] < 0.1)
-        (torch.Size([63, 300]), True)
+    Shapes: ``pit`` (B,); returns (K, B).
     """
     if pit.ndim != 1:
         raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")

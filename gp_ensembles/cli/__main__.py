@@ -37,12 +37,7 @@ _MODULES = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
-    Args:
-        argv: Arguments; those of the process by default.
-
-    Returns:
-        Exit code, 0 for success, 2 for bad input (one sentence on the standard error), 1 for a defect of this
-        library, 130 after an interruption, 143 when asked to end (SIGTERM).
+    Returns shape (SIGTERM).
     """
     given = list(sys.argv[1:] if argv is None else argv)
     learned = given[:1] and given[0] in ("stream", "resume")

@@ -28,23 +28,7 @@ class BadRows(NamedTuple):
     first: str = ""
 
     def mend_warm_up(self, rows: Rows, names: tuple[str, ...], target: Target) -> tuple["BadRows", Rows]:
-        """The count with the warm-up rows, and these without numbers that cannot be squared.
-
-        Other wild numbers of a warm-up are dealt with by the model: there is no scale before it.
-
-        Args:
-            rows: The rows.
-            names: Names of the inputs.
-            target: The kind of target.
-
-        Example:
-            >>> from gp_ensembles.ensembles.targets import RealTarget
-            >>> y = torch.tensor([1.0, 1e300, 2.0], dtype=torch.float64)
-            >>> rows = Rows(torch.zeros(3, 1, dtype=torch.float64), y, None, None, 1, None)
-            >>> bad, mended = BadRows().mend_warm_up(rows, ("time",), RealTarget())
-            >>> bad.num_rows, mended.y
-            (1, tensor([1., nan, 2.], dtype=torch.float64))
-        """
+        """The count with the warm-up rows, and these without numbers that cannot be squared."""
         bad, last, X, y = self, -1, rows.X, rows.y
         while bad.policy != "stop" and target.is_real:
             wrong = too_large(X, y)
@@ -58,14 +42,7 @@ class BadRows(NamedTuple):
     def mend(self, model: OnlineModel, X: Tensor, y: Tensor, first_row: int) -> tuple["BadRows", Tensor, Tensor]:
         """Rows that the model can learn.
 
-        Args:
-            model: The model.
-            X: Inputs, shape (N, D).
-            y: Targets, shape (N,).
-            first_row: Number of the first row.
-
-        Returns:
-            The count with these rows, their inputs and their targets; as they were where the policy is to stop.
+        Shapes: ``X`` (N, D), ``y`` (N,).
         """
         bad, last = self, -1
         while bad.policy != "stop":

@@ -25,24 +25,10 @@ _BAND = InnovationBank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoreg
 class Baselines(nn.Module):
     """Three simple predictors, learning as the stream goes; all in standardized units, float64, on the host.
 
-    *Previous value*: the last target seen; missing ones are skipped. *Warm-up mean*: that of the warm-up targets.
-    *Recursive linear regression*: Bayesian, prior and noise by empirical Bayes on the warm-up rows, conditioned on
-    them, never forgetting. Each predicts a Student-t distribution of four degrees of freedom. Its squared scale starts
-    at the mean squared difference of successive warm-up targets, at their variance, or at that of the regression, and
-    follows the errors from there (:class:`~gp_ensembles.innovations.InnovationModel` at a rate of 0.05).
-
     Args:
         X: Warm-up inputs, shape (N, D), float64.
         y: Warm-up targets, shape (N,), float64; NaN where missing.
         structure_only: Skip the fit; the numbers come from a ``state_dict``.
-
-    Example:
-        >>> import torch
-        >>> y = torch.tensor([0.0, 1.0, torch.nan, 0.0, 1.0], dtype=torch.float64)
-        >>> baselines = Baselines(torch.arange(5.0, dtype=torch.float64).unsqueeze(-1), y)
-        >>> predictions = baselines.observe(y.new_zeros(2, 1), y.new_tensor([5.0, 6.0]))
-        >>> predictions["previous value"].mean, predictions["previous value"].variance
-        (tensor([1., 5.], dtype=torch.float64), tensor([2.0000, 2.3000], dtype=torch.float64))
     """
 
     names = NAMES
@@ -74,12 +60,7 @@ class Baselines(nn.Module):
     def observe(self, X: Tensor, y: Tensor) -> dict[str, StudentTMixture]:
         """Predict each target, then learn it.
 
-        Args:
-            X: Inputs in the order of time, shape (B, D).
-            y: Targets, shape (B,); NaN where missing.
-
-        Returns:
-            The predictions of each baseline, by name.
+        Shapes: ``X`` (B, D), ``y`` (B,).
         """
         linear = self.linear.observe(X, y)
         previous = fill_forward(torch.cat([self.last.unsqueeze(0), y]))
@@ -105,11 +86,6 @@ DISCRETE_NAMES = ("previous value", "warm-up frequencies", "recursive linear reg
 
 class DiscreteBaselines(nn.Module):
     """Three simple predictors of classes, levels or counts, learning as the stream goes; float64, on the host.
-
-    *Previous value*: classes follow the transition frequencies of successive warm-up targets; a count is Poisson with
-    the last count plus a half as its rate. *Warm-up frequencies*: of the classes, with one added to each; for counts a
-    Poisson with the warm-up mean. *Recursive linear regression*: logistic, ordinal, softmax or Poisson regression with
-    a Gaussian prior, conditioned on the warm-up rows, never forgetting.
 
     Args:
         X: Warm-up inputs, shape (N, D), float64.

@@ -7,15 +7,7 @@ from gp_ensembles.tables import Rows, RowStream
 
 
 def in_batches(rows: RowStream, num_rows: int, seconds: float) -> Iterator[tuple[Rows, bool]]:
-    """Batches of so many rows, the last one shorter, and whether a save is due after one.
-
-    It is after whole batches only: a run that goes on then meets the same batches, and the same bits.
-
-    Args:
-        rows: The rows to come.
-        num_rows: Rows of a batch.
-        seconds: Least time between two saves.
-    """
+    """Batches of so many rows, the last one shorter, and whether a save is due after one."""
     saved = time.monotonic()
     while (part := rows.take(num_rows)).num_rows:
         is_due = part.num_rows == num_rows and time.monotonic() - saved >= seconds

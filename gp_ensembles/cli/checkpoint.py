@@ -35,28 +35,8 @@ _KIND = Kind(
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
     """Write a stream to a file in one step: a reader finds the old file or the new one, never half of one.
 
-    The file loads with ``torch.load(path, weights_only=True)``.
-
-    Args:
-        stream: The stream; it may be in its middle.
-        path: Where; its folder must exist.
-
     Raises:
         OSError: If the file cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.streaming import StreamConfig
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.ensembles.presets import oebe
-        >>> from gp_ensembles.tables import open_rows
-        >>> rows = open_rows([{"time": k, "height": (k / 7) ** 2} for k in range(60)], "height", num_warm_up=20)
-        >>> stream = ScoredStream.start(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), rows)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_checkpoint(stream, Path(folder) / "checkpoint.pt")
-        ...     load_checkpoint(Path(folder) / "checkpoint.pt").num_read
-        20
     """
     progress = stream.progress
     content = {
@@ -81,21 +61,9 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
 def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> ScoredStream:
     """Read a stream that goes on where it was saved.
 
-    Args:
-        path: The file.
-        device: Where to go on; where the stream was by default.
-
-    Returns:
-        The stream.
-
     Raises:
         OSError: If the file cannot be read.
         ValueError: If it is not a checkpoint of a stream, is damaged, or is of another version.
-
-    Example:
-        >>> load_checkpoint("nowhere.pt")
-        Traceback (most recent call last):
-        FileNotFoundError: ...
     """
     content = read_checkpoint(Path(path), _KIND)
     try:

@@ -45,16 +45,7 @@ class Output:
 
 
 def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, object]:
-    """Fit a model to the start of a table, predict and learn the rest, and write everything down.
-
-    Args:
-        rows: The table at its beginning.
-        config: The run.
-        output: What to leave behind.
-
-    Returns:
-        The summary.
-    """
+    """Fit a model to the start of a table, predict and learn the rest, and write everything down."""
     warm, bad_rows = take_warm_up(config, rows, output.on_bad_row)  # what is refused early leaves no folder behind
     config = config.resolved(warm.X)
     folder = OutputFolder(output.out)
@@ -64,18 +55,7 @@ def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, o
 
 
 def resume(stopped: ScoredStream, rows: RowStream, checkpoint: Path, output: Output) -> dict[str, object]:
-    """Go on where a checkpoint stands.
-
-    Args:
-        stopped: What the checkpoint holds.
-        rows: The rows to come.
-        checkpoint: Where it is. In its own folder the tables of the stream are continued, elsewhere they hold
-            the rows of this run only.
-        output: What to leave behind.
-
-    Returns:
-        The summary, whose scores cover the whole stream.
-    """
+    """Go on where a checkpoint stands."""
     folder = OutputFolder(output.out)
     in_place = output.out.resolve() == checkpoint.resolve().parent
     in_place = in_place and folder.go_on(stopped)
@@ -87,10 +67,7 @@ def resume(stopped: ScoredStream, rows: RowStream, checkpoint: Path, output: Out
 def run(
     scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: Output, *, repeat_pending: bool = False
 ) -> dict[str, object]:
-    """Feed rows to a stream and write down what it predicts; what was learned survives any failure.
-
-    Tables are begun, unless rows since the last boundary are repeated: then those of the folder are gone on with.
-    """
+    """Feed rows to a stream and write down what it predicts; what was learned survives any failure."""
     rows_before = scored.num_read
     if scored.history is None or not repeat_pending:
         scored.history = new_history(scored)

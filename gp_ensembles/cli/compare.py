@@ -68,10 +68,6 @@ def with_seeds(configs: Mapping[str, StreamConfig], seeds: Sequence[int]) -> dic
 
     Raises:
         ValueError: If a seed is named twice.
-
-    Example:
-        >>> list(with_seeds({"light": StreamConfig()}, [0, 7]))
-        ['light, seed 0', 'light, seed 7']
     """
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"--seeds names a seed twice: {list(seeds)}")
@@ -81,12 +77,7 @@ def with_seeds(configs: Mapping[str, StreamConfig], seeds: Sequence[int]) -> dic
 
 
 def over_seeds(name: str, results: Mapping[str, Mapping[str, object]], seeds: Sequence[int]) -> str:
-    """What is said of a config with all seeds: the mean of its log scores, and their standard deviation.
-
-    Example:
-        >>> over_seeds("light", {"light, seed 0": {"log_score": 1.0}, "light, seed 1": {"log_score": 2.0}}, [0, 1])
-        'light: log_score 1.5 on average over 2 seeds, with a standard deviation of 0.7071'
-    """
+    """What is said of a config with all seeds: the mean of its log scores, and their standard deviation."""
     scores = [_log_score(results[_seeded(name, seed)]) for seed in seeds]
     done = [score for score in scores if math.isfinite(score)]
     if len(done) < 2:
@@ -104,21 +95,7 @@ def compare(
     *,
     progress: bool = False,
 ) -> dict[str, dict[str, object]]:
-    """Run each config on the same rows; ``compare.json`` and ``compare.csv`` are replaced when all are done.
-
-    Until then what is there stays, and the new results stand beside it under ``.partial``.
-
-    A config that fails is noted with its reason under ``error``, and the others go on.
-
-    Args:
-        opened: Gives the table at its beginning, with the inputs of a config.
-        configs: Configs by name, with the same warm-up.
-        out: Folder of the results.
-        progress: Show progress bars.
-
-    Returns:
-        Summaries by name, those of the baselines last.
-    """
+    """Run each config on the same rows; ``compare.json`` and ``compare.csv`` are replaced when all are done."""
     first = next(iter(configs.values()))
     take_warm_up(first, opened(first))  # what no config can run on leaves no folder behind
     make_writable(out)

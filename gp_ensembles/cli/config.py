@@ -48,26 +48,11 @@ def add_config(parser: ArgumentParser) -> None:
 
 
 def load_config(path: str | Path) -> StreamConfig:
-    r"""Read a config from a YAML file; an unknown key is an error.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The config.
+    """Read a config from a YAML file; an unknown key is an error.
 
     Raises:
         ValueError: If a key is unknown, a key stands twice, a value has the wrong type, or the file is empty.
         OSError: If the file cannot be read.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder) / "small.yaml"
-        ...     _ = file.write_text("warmup: 50\nensemble: {like: oebe, bases: [LinearBasis]}")
-        ...     config = load_config(file)
-        >>> config.warmup, config.ensemble.name
-        (50, 'oebe')
     """
     return _parsed(path)[0]
 

@@ -12,14 +12,7 @@ FILE = "load.csv"
 
 
 def run_demo(output: Output) -> dict[str, object]:
-    """Write an hourly load into the folder of the results, and predict it: what ``stream load.csv --target load`` does.
-
-    Args:
-        output: What to leave behind.
-
-    Returns:
-        The summary.
-    """
+    """Write an hourly load into the folder of the results, and predict it."""
     make_writable(output.out)
     path = output.out / FILE
     write_messy_load(path)

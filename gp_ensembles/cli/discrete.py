@@ -58,11 +58,7 @@ def rows_of_classes(probabilities: Tensor, log_prob: Tensor, y: Tensor, *, is_or
 
 
 def rows_of_mixture(mixture: LatentMixture, y: Tensor, block_size: int | None = None) -> DiscreteRows:
-    """Rows from an ensemble's mixture; y (B,) has its dtype and device.
-
-    With a block size, so many rows are computed at once: the last bits of a row's numbers, which depend on the rows
-    beside it in vector registers, are then those of its block, whatever the number of rows given.
-    """
+    """Rows from an ensemble's mixture; y (B,) has its dtype and device."""
     if block_size is not None:
         parts = torch.arange(y.shape[0], device=y.device).split(block_size)
         blocks = [rows_of_mixture(mixture.take(part), y[part]) for part in parts]

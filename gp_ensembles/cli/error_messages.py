@@ -19,12 +19,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def one_sentence(error: BaseException) -> str:
-    """An error's message on one line.
-
-    Example:
-        >>> one_sentence(FileNotFoundError(2, "No such file or directory", "a.csv"))
-        'a.csv: No such file or directory'
-    """
+    """An error's message on one line."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, argparse.ArgumentError):
@@ -38,15 +33,7 @@ def one_sentence(error: BaseException) -> str:
 
 
 def drawn_if_possible(what: str, draw: Callable[[], object]) -> None:
-    """Draw; where that fails it is told on the standard error, for numbers must not be lost with their picture.
-
-    Args:
-        what: What is drawn, for the message.
-        draw: Draws it.
-
-    Example:
-        >>> drawn_if_possible("pictures", lambda: None)
-    """
+    """Draw; where that fails it is told on the standard error, for numbers must not be lost with their picture."""
     try:
         with needs_cli(what):
             draw()

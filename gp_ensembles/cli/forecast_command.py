@@ -89,13 +89,6 @@ def _rows_to_come(stream: ScoredStream, values: Namespace) -> Rows:
 def with_rows_between(rows: Rows, table: TableName) -> Rows:
     """Rows to come with those that lie between them in time: forecasts go from row to row at the usual step.
 
-    Args:
-        rows: The rows, whose first comes so many steps after the last one learned.
-        table: The table that they go on.
-
-    Returns:
-        The rows as they are where none is lacking; else with further ones, of which time and calendar are known.
-
     Raises:
         ValueError: If they reach further ahead than any forecast.
     """

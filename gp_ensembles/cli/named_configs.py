@@ -14,10 +14,6 @@ def configs_folder() -> Path:
 
     Raises:
         FileNotFoundError: If it is in neither.
-
-    Example:
-        >>> (configs_folder() / "auto.yaml").is_file()
-        True
     """
     package = Path(__file__).parents[1]
     for folder in (package / "configs", package.parent / "configs"):
@@ -27,12 +23,7 @@ def configs_folder() -> Path:
 
 
 def config_titles() -> dict[str, str]:
-    """Names of the configs, each with the first line of its file without the comment mark.
-
-    Example:
-        >>> sorted(config_titles())[0]
-        'auto'
-    """
+    """Names of the configs, each with the first line of its file without the comment mark."""
     files = sorted(configs_folder().glob("*.yaml"))
     return {file.stem: file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for file in files}
 
@@ -40,18 +31,8 @@ def config_titles() -> dict[str, str]:
 def find_config(given: str | Path) -> Path:
     """The file of a config that is given by name or by path; a name that is known comes before a file called so.
 
-    Args:
-        given: For instance ``auto``, or ``configs/auto.yaml``.
-
     Raises:
         ValueError: If it is neither a name that is known nor a file.
-
-    Example:
-        >>> find_config("e_doebe").name
-        'e_doebe.yaml'
-        >>> find_config("e_dobe")
-        Traceback (most recent call last):
-        ValueError: no config and no file is called e_dobe; did you mean e_doebe? gp-ensembles configs lists them
     """
     path, names = Path(given), config_titles()
     if str(given) in names:
@@ -64,25 +45,10 @@ def find_config(given: str | Path) -> Path:
 
 
 def refuse_odd_yaml(path: str | Path) -> None:
-    r"""Raise if a mapping in a YAML file has the same key twice, of which a parser would drop one without a word.
-
-    Or if the file is no config by its size, written out or with what its aliases stand for.
-
-    Args:
-        path: The file. What is no readable YAML is left to its reader.
+    """Raise if a mapping in a YAML file has the same key twice, of which a parser would drop one without a word.
 
     Raises:
         ValueError: Naming the key and the line of its repetition, or the size.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "twice.yaml"
-        >>> _ = path.write_text("warmup: 50\nseed: 1\nwarmup: 60\n")
-        >>> try:
-        ...     refuse_odd_yaml(path)
-        ... except ValueError as error:
-        ...     print(str(error).partition("twice.yaml")[2])
-        , line 3: the key warmup stands here and in line 1; leave one out
     """
     try:
         if Path(path).is_file() and Path(path).stat().st_size > _MOST_BYTES:

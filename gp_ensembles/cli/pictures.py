@@ -15,15 +15,6 @@ def save_pictures(
 ) -> list[Path]:
     """Draw and save the pictures of a run.
 
-    Args:
-        history: What was kept of it.
-        folder: Where to write.
-        time_name: Name of the time of rows, if they have one.
-        is_date: Whether it is a date.
-
-    Returns:
-        Their paths; none if there is no row.
-
     Raises:
         ImportError: If matplotlib is not installed.
     """

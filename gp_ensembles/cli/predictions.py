@@ -105,16 +105,7 @@ def score_discrete_block(
 ) -> tuple[Scores, Chunk]:
     """Score a block of predicted classes, levels or counts.
 
-    Args:
-        scores: Scores before the block.
-        first_row: Number of its first row.
-        y: Targets, shape (B,), float64; NaN where missing.
-        predictions: The model's predictions.
-        baselines: The baselines'.
-        block_size: Rows computed at once.
-
-    Returns:
-        Scores after the block, and its predictions.
+    Shapes: ``y`` (B,).
     """
     mixture = predictions.distribution
     assert isinstance(mixture, LatentMixture)
@@ -144,16 +135,7 @@ def score_block(
 ) -> tuple[Scores, Chunk]:
     """Score a block of predicted numbers.
 
-    Args:
-        scores: Scores before the block.
-        first_row: Number of its first row.
-        y: Targets in the user's units, shape (B,), float64; NaN where missing.
-        predictions: The model's predictions, in the same units.
-        baselines: The baselines', standardized.
-        scales: From standardized to the user's units.
-
-    Returns:
-        Scores after the block, and its predictions.
+    Shapes: ``y`` (B,).
     """
     distribution = _on_host(predictions.distribution)
     state = scores[MODEL]
@@ -192,12 +174,7 @@ def score_block(
 
 
 def interval_columns(coverage: float) -> tuple[str, str]:
-    """Names of the columns of an interval's ends.
-
-    Example:
-        >>> interval_columns(0.9), interval_columns(0.95)
-        (('q05', 'q95'), ('q025', 'q975'))
-    """
+    """Names of the columns of an interval's ends."""
     tails = (f"{(1 - coverage) / 2:.6f}", f"{(1 + coverage) / 2:.6f}")
     lower, upper = (text.removeprefix("0.").rstrip("0").ljust(2, "0") for text in tails)
     return f"q{lower}", f"q{upper}"

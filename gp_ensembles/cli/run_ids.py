@@ -22,12 +22,7 @@ def new_id() -> str:
 
 
 def partial_table(table: Path, run_id: str) -> Path:
-    """Where the rows of a run stand until it is complete; runs of earlier versions have an empty id.
-
-    Example:
-        >>> partial_table(Path("out") / "predictions.csv", "5e1a").name
-        'predictions.5e1a.csv.partial'
-    """
+    """Where the rows of a run stand until it is complete; runs of earlier versions have an empty id."""
     mark = f".{run_id}" if run_id else ""
     return table.with_name(f"{table.stem}{mark}{table.suffix}{PARTIAL}")
 
@@ -67,11 +62,6 @@ def starts_with(rows: RowStream, first: list[list[str]]) -> bool:
 
 def pass_over(rows: RowStream, num_rows: int, last: list[str]) -> None:
     """Pass over rows that were read before.
-
-    Args:
-        rows: The table, at its first row.
-        num_rows: How many.
-        last: The last of them, as it was read; empty if that is not known.
 
     Raises:
         ValueError: If there are fewer, or another row stands in the place of the last one.

@@ -36,22 +36,7 @@ _FLAGS = (
 
 
 def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]], int], kept: str) -> int:
-    """Run a command line; errors become one sentence on the standard error.
-
-    Args:
-        program: Name of the program, which stands before the sentence.
-        given: Its words.
-        run: Does the work and returns an exit code.
-        kept: What an interruption leaves, for the message.
-
-    Returns:
-        What ``run`` returned, or 2 for bad input, 1 for a defect of this library, 130 after an interruption, 143 when
-        the system asked the process to end.
-
-    Example:
-        >>> exit_code("program", ["--fast"], len, "nothing is lost")
-        1
-    """
+    """Run a command line; errors become one sentence on the standard error."""
     try:
         with _ends_on_request(), needs_cli("this command"):
             return run(given)
@@ -100,16 +85,8 @@ def _ends_on_request() -> Iterator[None]:
 def threads(number: int) -> Iterator[None]:
     """Compute with so many threads of the processor inside.
 
-    Args:
-        number: How many.
-
     Raises:
         ValueError: If there are fewer processors than that.
-
-    Example:
-        >>> with threads(1):
-        ...     torch.get_num_threads()
-        1
     """
     most = os.cpu_count() or 1
     if number > most:
@@ -131,16 +108,8 @@ def progress_bar(name: str, num_rows: int | None, progress: bool, num_done: int 
 def read_arguments(given: Sequence[str]) -> list[str]:
     """The words of a command line, :func:`normalized` and looked through for slips that a parser would let pass.
 
-    Args:
-        given: The words.
-
     Raises:
         ValueError: If an option has an empty value, or a key stands twice in a config.
-
-    Example:
-        >>> read_arguments(["demo", "--out", ""])
-        Traceback (most recent call last):
-        ValueError: --out is empty; is a variable of the shell not set?
     """
     arguments = normalized(given)
     for option, value in pairwise([*arguments, "--"]):
@@ -152,12 +121,7 @@ def read_arguments(given: Sequence[str]) -> list[str]:
 
 
 def normalized(arguments: Sequence[str]) -> list[str]:
-    """Options with underscores, flags with a value, and the config file first, so that other options override it.
-
-    Example:
-        >>> normalized(["stream", "a.csv", "--drop-constant", "--warmup", "50", "--config", "b.yaml"])
-        ['stream', '--config', 'b.yaml', 'a.csv', '--drop_constant=true', '--warmup', '50']
-    """
+    """Options with underscores, flags with a value, and the config file first, so that other options override it."""
     plain, first = [], []
     rest = list(arguments)
     while rest:

@@ -57,12 +57,7 @@ class Clock(NamedTuple):
     last_rows: int = 0
 
     def after(self, seconds: float, num_rows: int) -> "Clock":
-        """With rows that took so long.
-
-        Example:
-            >>> Clock(1.0, 0.0).after(2.0, 4).first_rows
-            4
-        """
+        """With rows that took so long."""
         is_early = self.first_rows < _FIRST_ROWS
         return Clock(
             self.fit,
@@ -76,10 +71,6 @@ class Clock(NamedTuple):
 
 class Progress(NamedTuple):
     """Where a stream stands: the last boundary that every run of it passes, and the rows read since.
-
-    Rows are learned in chunks that are counted from the first row after the warm-up, so that a stream that was
-    cut anywhere meets the same blocks as one that was not, and predicts with the same bits. The length of a chunk does
-    not matter to them, as long as it is a number of whole blocks; sums of scores know it in their last digits.
 
     Attributes:
         num_rows: Rows learned for good, warm-up included.
@@ -105,20 +96,6 @@ class ScoredStream:
         baselines: The baselines there.
         progress: Where the stream stands.
         clock: Seconds spent so far.
-
-    Example:
-        >>> import torch
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.cli.tables import open_table
-        >>> from gp_ensembles.data import Table
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
-        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> rows = open_table(Table(X, X.squeeze(-1).sin(), ("time",), "height", "wave"), 20)
-        >>> stream = ScoredStream.start(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), rows)
-        >>> chunks = list(stream.chunks(rows))
-        >>> chunks[0].first_row, chunks[0].mean.shape, stream.num_read
-        (21, torch.Size([40]), 60)
     """
 
     progress: Progress
@@ -159,12 +136,6 @@ class ScoredStream:
         cls, config: StreamConfig, rows: RowStream, *, on_bad_row: Policy = "missing", progress: bool = False
     ) -> "ScoredStream":
         """Fit a model to the first ``config.warmup`` rows of a table, which are taken from it.
-
-        Args:
-            config: The run.
-            rows: The table, from its first row.
-            on_bad_row: What is done about rows that cannot be learned.
-            progress: Show a progress bar while hyperparameters are fitted.
 
         Raises:
             ValueError: If rows are too few, the target or all inputs are constant in the warm-up, too few targets are
@@ -218,14 +189,6 @@ class ScoredStream:
 
     def chunks(self, rows: RowReader, *, repeat_pending: bool = False) -> Iterator[Chunk]:
         """Predict each row, then learn it, a chunk at a time; a caller that stops early has learned what it was given.
-
-        Args:
-            rows: Rows in the order of time, in the user's units; they are taken as they are needed.
-            repeat_pending: Begin with the rows since the last boundary, which have been predicted before: now
-                they come with the bits of a stream that was never cut.
-
-        Yields:
-            Predictions of consecutive rows.
 
         Raises:
             ValueError: If a row is malformed, or its target of another kind, or it holds a number out of all proportion

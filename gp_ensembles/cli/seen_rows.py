@@ -11,14 +11,6 @@ _PEEKED = 20  # rows that tell whether a table starts as the stream did
 def pass_over_seen(stream: ScoredStream, rows: RowStream, skip: bool | None) -> None:
     """Pass over the rows that a stream has read, or refuse a table that starts with them.
 
-    A table that starts as the stream did is passed over up to the number of rows read. Another that has a column of
-    time, the last month of a sensor, say, is passed over up to the time of the last row read.
-
-    Args:
-        stream: The stream.
-        rows: The table, at its first row.
-        skip: Whether to pass over them; ``None`` to refuse tables that hold any, as far as that can be seen.
-
     Raises:
         ValueError: If the table holds rows that were read and ``skip`` does not say what to do about them, or has other
             rows in their place.

@@ -26,18 +26,7 @@ _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
 def summarize_run(
     stream: ScoredStream, columns: Sequence[ColumnReport] = (), rows_before: int = 0
 ) -> dict[str, object]:
-    """Everything a reader of a run wants to know.
-
-    Scores cover the whole stream after the warm-up, those of earlier runs that a checkpoint carried included.
-
-    Args:
-        stream: The stream.
-        columns: What was made of the columns of its table.
-        rows_before: Rows read before this run; the warm-up where the run started the stream.
-
-    Returns:
-        Plain containers, fit for JSON.
-    """
+    """Everything a reader of a run wants to know."""
     model, config = stream.model, stream.model.config
     assert model.online is not None
     assert model.warm_y is not None
@@ -98,17 +87,7 @@ def device_name(device: torch.device) -> str:
 
 
 def format_table(rows: Mapping[str, Mapping[str, object]], columns: Sequence[str] = _SCORES) -> str:
-    """Scores by predictor as an aligned table; numbers that are missing show as a dash.
-
-    Example:
-        >>> print(format_table({"model": {"nmse": 0.25, "crps": None}}, ["nmse", "crps"]))
-                  nmse     crps
-        model   0.2500        -
-        >>> print(format_table({"model": {"log_score": -98765.4321}, "mean": {"log_score": -1.5e7}}, ["log_score"]))
-                   log_score
-        model    -98765.4321
-        mean      -1.500e+07
-    """
+    """Scores by predictor as an aligned table; numbers that are missing show as a dash."""
     cells = {name: [_cell(values.get(column)) for column in columns] for name, values in rows.items()}
     width = max(len(name) for name in rows)
     longest = (max(map(len, column)) for column in zip(columns, *cells.values(), strict=True))
@@ -143,37 +122,20 @@ def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tupl
 
 
 def health_lines(summary: Mapping[str, object]) -> list[str]:
-    """A line on everything that is a reason to look.
-
-    Example:
-        >>> found = {"name": "inputs moved", "value": 0.02, "limit": 0.01, "is_well": False}
-        >>> health_lines({"health": [{**found, "meaning": "2 % of the inputs lay far beyond all that had been seen"}]})
-        ['look: 2 % of the inputs lay far beyond all that had been seen (limit 0.01)']
-    """
+    """A line on everything that is a reason to look."""
     found = summary.get("health") or []
     assert isinstance(found, list)
     return [f"look: {one['meaning']} (limit {one['limit']:.3g})" for one in found if not one["is_well"]]
 
 
 def graph_lines(summary: Mapping[str, object]) -> list[str]:
-    """A line on why a GPU was asked for each operation by itself, if it was.
-
-    Example:
-        >>> graph_lines({"not_recorded": "WindowExpert cannot be an expert of a graph"})
-        ['no CUDA graph was recorded: WindowExpert cannot be an expert of a graph']
-    """
+    """A line on why a GPU was asked for each operation by itself, if it was."""
     reason = summary.get("not_recorded")
     return [] if reason is None else [f"no CUDA graph was recorded: {reason}"]
 
 
 def failure_lines(summary: Mapping[str, object]) -> list[str]:
-    """A line on each expert that has failed.
-
-    Example:
-        >>> failed = {"name": "rbf/0", "times": 1, "row": 7, "reason": "no variance is left", "returns": None}
-        >>> failure_lines({"failures": [failed]})
-        ['rbf/0 failed at row 7 (no variance is left); it has returned from its prior']
-    """
+    """A line on each expert that has failed."""
     failures = summary.get("failures") or []
     assert isinstance(failures, list)
     return [str(QuarantineReport(**failure)) for failure in failures]
@@ -187,15 +149,7 @@ def external_entry(report: ExternalReport) -> dict[str, object]:
 
 
 def external_lines(summary: Mapping[str, object]) -> list[str]:
-    """What is said of each external model, from what :func:`external_entry` made of it.
-
-    Example:
-        >>> entry = {"num_answered": 0, "num_absent": 2, "num_targets": 0, "log_score": None, "regret": 0.0}
-        >>> entry |= {"ensemble_log_score": None, "bound": None, "weight": 0.0, "mean_weight": None}
-        >>> entry |= {"reason": "it predicted nothing", "mend": "ask it"}
-        >>> print(*external_lines({"external_models": {"trees/0": entry}}))
-        trees/0: answered 0 of 2 rows; absent the last time because it predicted nothing: ask it
-    """
+    """What is said of each external model, from what :func:`external_entry` made of it."""
     external_models = summary.get("external_models")
     assert external_models is None or isinstance(external_models, dict)
     lines = []
@@ -207,13 +161,7 @@ def external_lines(summary: Mapping[str, object]) -> list[str]:
 
 
 def bad_row_lines(summary: Mapping[str, object]) -> list[str]:
-    """What became of numbers out of all proportion, and of inputs far beyond all that had been seen.
-
-    Example:
-        >>> bad = {"policy": "missing", "num_rows": 2, "first": "the target of row 7 is 1e+09"}
-        >>> print(bad_row_lines({"bad_rows": bad, "inputs_moved": 0})[0])
-        2 rows had a number out of all proportion, taken for missing; the first: the target of row 7 is 1e+09
-    """
+    """What became of numbers out of all proportion, and of inputs far beyond all that had been seen."""
     bad, lines = summary.get("bad_rows"), []
     if isinstance(bad, dict) and bad["num_rows"]:
         rows = "1 row" if bad["num_rows"] == 1 else f"{bad['num_rows']} rows"
@@ -227,14 +175,7 @@ def bad_row_lines(summary: Mapping[str, object]) -> list[str]:
 
 
 def interval_lines(summary: Mapping[str, object]) -> list[str]:
-    """A line for each coverage of adaptive intervals: what they kept beside what is certain.
-
-    Example:
-        >>> kept = {"coverage": 0.9013, "bound": 0.0138, "windows": 10.0, "windows_kept": 9.0, "mean_width": 2.5}
-        >>> print(interval_lines({"intervals": {"0.9": kept}})[0])
-        intervals of 90 %: covered 90.13 % (at most 1.38 % off, whatever the targets), mean width 2.5, 9 of 10 windows
-        of 500 targets within 85 to 95 %
-    """
+    """A line for each coverage of adaptive intervals: what they kept beside what is certain."""
     intervals = summary.get("intervals")
     assert intervals is None or isinstance(intervals, dict)
     lines = []

@@ -66,10 +66,6 @@ class TableRequest:
     def open(self, num_warm_up: int | None = None, forecasts: Sequence[str] = ()) -> RowStream:
         """Its rows, from the first.
 
-        Args:
-            num_warm_up: Rows that tell what columns are; chosen from the length of the table by default.
-            forecasts: Columns of forecasts, which are read whatever the options say.
-
         Raises:
             ValueError: If a column is unknown, a cell of the warm-up is malformed, or the target is not given.
             OSError: If a file cannot be read.
@@ -134,14 +130,7 @@ def source_of(table: Table) -> ArraySource:
 
 
 def open_table(table: Table, num_warm_up: int | None = None) -> RowStream:
-    """Rows of a table of numbers, from the first.
-
-    Example:
-        >>> X = torch.zeros(30, 1, dtype=torch.float64)
-        >>> rows = open_table(Table(X, X.squeeze(-1), ("time",), "height", "wave"))
-        >>> rows.num_warm_up, rows.take(30).y.shape
-        (10, torch.Size([30]))
-    """
+    """Rows of a table of numbers, from the first."""
     return open_rows(source_of(table), table.target_name, num_warm_up=num_warm_up)
 
 
@@ -151,12 +140,7 @@ def reopen_table(data: str, table: TableName, options: TableOptions) -> RowStrea
 
 
 def split_names(names: str | None) -> tuple[str, ...] | None:
-    """Names that are separated by commas.
-
-    Example:
-        >>> split_names("flow, heat")
-        ('flow', 'heat')
-    """
+    """Names that are separated by commas."""
     return None if names is None else tuple(name for part in names.split(",") if (name := part.strip()))
 
 
@@ -165,10 +149,6 @@ def split_kinds(kinds: str | None) -> dict[str, str]:
 
     Raises:
         ValueError: If a part has no kind.
-
-    Example:
-        >>> split_kinds("hour=category, note=drop")
-        {'hour': 'category', 'note': 'drop'}
     """
     found = {}
     for part in split_names(kinds) or ():

@@ -11,22 +11,12 @@ _FORMULA = (*"=+-@\uff1d\uff0b\uff0d\uff20", *_BLANK)  # also as wide characters
 
 
 def as_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    r"""A table as CSV; NaN is an empty cell.
-
-    Example:
-        >>> as_csv(["a", "b"], [[1, math.nan]])
-        'a,b\n1,\n'
-    """
+    """A table as CSV; NaN is an empty cell."""
     return csv_lines([header, *rows])
 
 
 def csv_lines(rows: Iterable[Sequence[object]]) -> str:
-    r"""Rows of a table as CSV, to be written after others; NaN is an empty cell.
-
-    Example:
-        >>> csv_lines([[1, math.nan, "a,b"]])
-        '1,,"a,b"\n'
-    """
+    """Rows of a table as CSV, to be written after others; NaN is an empty cell."""
     lines = []
     for row in rows:
         line = io.StringIO(newline="")
@@ -36,14 +26,7 @@ def csv_lines(rows: Iterable[Sequence[object]]) -> str:
 
 
 def not_a_formula(text: str) -> str:
-    """Text that a spreadsheet shows as it is: an apostrophe before what it would take for a formula.
-
-    Numbers stay as they are.
-
-    Example:
-        >>> [not_a_formula(text) for text in ("=1+1", "@x", "-0.5", "-wind", "wind")]
-        ["'=1+1", "'@x", '-0.5', "'-wind", 'wind']
-    """
+    """Text that a spreadsheet shows as it is: an apostrophe before what it would take for a formula."""
     if not text.startswith(_FORMULA):
         return text
     try:
@@ -60,14 +43,7 @@ def _told(cell: object) -> object:
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table for the eye: text on the left, numbers with four digits on the right.
-
-    Example:
-        >>> print(aligned(["name", "score"], [["a", 0.25], ["b", math.nan]]))
-        name  score
-        a      0.25
-        b         -
-    """
+    """A table for the eye: text on the left, numbers with four digits on the right."""
     cells = [list(header), *([_cell(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     is_text = [all(isinstance(row[column], str) for row in rows) for column in range(len(header))]

@@ -25,13 +25,6 @@ _COLUMNS = ("mean", "std", "q05", "q95", "log_prob", "y")
 class OutputFolder:
     """Writes the results of one run; results of an earlier run stay until all of this one's replace them together.
 
-    While the run goes on, rows stand in ``predictions.csv.partial`` and ``weights.csv.partial``, and
-    ``checkpoint.pt`` is replaced from time to time (the earlier run's is kept as ``checkpoint.previous.pt``). A
-    checkpoint never knows more rows than the tables beside it have on the disk.
-
-    Args:
-        path: The folder; it is made if need be.
-
     Raises:
         OSError: If it cannot be made or written.
     """
@@ -57,9 +50,6 @@ class OutputFolder:
 
     def go_on(self, stream: ScoredStream) -> bool:
         """Go on with the tables that the run of a checkpoint left in this folder, cut after the last row learned.
-
-        Returns:
-            Whether there were any.
 
         Raises:
             ValueError: If they do not reach that row.
@@ -91,10 +81,6 @@ class OutputFolder:
 
     def append(self, chunk: Chunk, clock: Clock | None) -> None:
         """Write the predictions and weights of a chunk, and hand them to the operating system.
-
-        Args:
-            chunk: The chunk.
-            clock: What rows are ordered by.
 
         Raises:
             OSError: If they cannot be written. A part of them may stand there then, and no checkpoint follows.
@@ -134,13 +120,7 @@ class OutputFolder:
         save_checkpoint(stream, self.path / CHECKPOINT)
 
     def finish(self, summary: dict[str, object], pictures: Sequence[str], draw: Callable[[Path], object]) -> None:
-        """Put the tables, the summary and what is drawn in the place of earlier results.
-
-        Args:
-            summary: The summary.
-            pictures: Files that show the results; those of an earlier run are removed.
-            draw: Writes them into a folder, or as many as it can.
-        """
+        """Put the tables, the summary and what is drawn in the place of earlier results."""
         for table in self._tables:
             table.sync()
         self.close()

@@ -39,21 +39,9 @@ def folder_names(folder: str | Path) -> list[str]:
 def folder_file(folder: str | Path, name: str) -> tuple[Path, str, tuple[str, ...]] | None:
     """Where the text table of a set is, its target and its inputs; ``None`` where it is a file of arrays.
 
-    Args:
-        folder: The folder, as for :func:`folder_names`.
-        name: Name of the set.
-
     Raises:
         FileNotFoundError: If the folder or its manifest is not there.
         ValueError: If the name is unknown, or the set has no inputs.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> entry = '{"name": "pump", "file": "pump.csv", "features": ["hour"], "target": "flow"}'
-        >>> _ = (folder / "manifest.json").write_text('{"datasets": [' + entry + "]}")
-        >>> folder_file(folder, "pump")[1:]
-        ('flow', ('hour',))
     """
     folder = Path(folder)
     entry = _entry(folder, name)

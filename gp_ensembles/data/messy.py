@@ -15,24 +15,7 @@ _START = datetime(2024, 1, 1)
 
 
 def messy_load(num_rows: int = 2500, *, seed: int = 0) -> str:
-    r"""An hourly load as text, as spreadsheets of half of Europe write it: semicolons, decimal commas, days first.
-
-    The load follows hours, working days, temperature and sunshine; its level walks and jumps once, after two thirds of
-    the rows. Temperatures are missing now and then and for two days; some loads are missing; after a quarter of the
-    rows eight hours are not there at all; the solar meter reads zero for the first half, when there are no panels.
-
-    Args:
-        num_rows: Rows N.
-        seed: Seed of all randomness.
-
-    Returns:
-        The table, a line for each hour below one of names.
-
-    Example:
-        >>> text = messy_load(200).splitlines()
-        >>> text[0], text[1].partition(";")[0], len(text)
-        ('time;weather;temperature;solar;holiday;load', '01.01.2024 00:00', 201)
-    """
+    """An hourly load as text, as spreadsheets of half of Europe write it: semicolons, decimal commas, days first."""
     generator = np.random.default_rng(seed)
     hours = np.arange(num_rows) + 8 * (np.arange(num_rows) >= num_rows // 4)
     times = [_START + timedelta(hours=int(hour)) for hour in hours]

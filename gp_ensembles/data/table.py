@@ -137,22 +137,11 @@ class CsvLines(NamedTuple):
 
 
 def read_lines(path: Path, max_rows: int | None = None) -> CsvLines:
-    r"""Read a text table of any dialect as it is written.
-
-    Args:
-        path: The file.
-        max_rows: Read so many data rows only.
+    """Read a text table of any dialect as it is written.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no text table, has no data row, or a row has another number of cells than there are names.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "small.csv"
-        >>> _ = path.write_text("time;load\n\n0;1,5\n")
-        >>> read_lines(path).column("load"), read_lines(path).where(0, "load").partition(", ")[2]
-        (['1,5'], 'data row 1 (line 3), column load')
     """
     source = TextSource(str(path), TableOptions())
     header = list(source.header)

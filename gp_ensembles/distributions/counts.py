@@ -39,12 +39,7 @@ class CountDistributions(ABC):
     def cdf(self, counts: Tensor, rows: Tensor) -> Tensor:
         """Probability of a target up to a count.
 
-        Args:
-            counts: Counts from zero, float64, shape (..., R).
-            rows: Which rows they are about, shape (R,).
-
-        Returns:
-            Probabilities, shape (..., R).
+        Shapes: ``counts`` (..., R), ``rows`` (R,); returns (..., R).
         """
 
     @abstractmethod
@@ -53,10 +48,7 @@ class CountDistributions(ABC):
 
     @torch.no_grad()
     def quantile(self, level: Tensor) -> Tensor:
-        """Smallest counts whose probability of not being exceeded is at least ``level`` (..., N), of its shape.
-
-        By bisection, for all rows at once; 1 gives infinity, and levels closer to it than 1e-12 count as 1 - 1e-12.
-        """
+        """Smallest counts whose probability of not being exceeded is at least ``level`` (..., N), of its shape."""
         wanted = level.double().clamp_max(1 - EXACT).flatten()
         rows = torch.arange(self.lower.shape[0], device=level.device).expand(level.shape).flatten()
         # The answer lies above low, which starts at -1, and not above high.
@@ -81,26 +73,12 @@ class CountDistributions(ABC):
 class PoissonCounts(CountDistributions):
     r"""Mixtures over experts of Poisson distributions whose log rates are normal.
 
-    With G a gamma variable of shape k + 1, a Poisson count of rate :math:`e^z` is at most k with the probability that
-    G exceeds the rate, so that for :math:`z \sim N(m, s)`
-
     .. math:: P(y \le k) = E_z\, Q(k + 1, e^z) = E_G\, \Phi\big((\log G - m) / \sqrt{s}\big)
-
-    with Q the regularized upper incomplete gamma function. Both integrands are steps, and each expectation is taken
-    where it smooths: Gauss-Hermite over z where z is the narrower of the two, equidistant nodes for log G otherwise.
-    Errors stay below 1e-9, and no cost depends on how large counts are.
 
     Args:
         log_weights: Log weights of the experts, shape (M,), or (M, N).
         mean: Means of the log rates, shape (M, N).
         variance: Their variances, shape (M, N).
-
-    Example:
-        >>> import torch
-        >>> zero = torch.zeros(1, 2, dtype=torch.float64)
-        >>> counts = PoissonCounts(zero[:, 0], zero + 8, zero + 1e-4)
-        >>> counts.quantile(zero + 0.5)
-        tensor([[2981., 2981.]], dtype=torch.float64)
     """
 
     ends: Tensor
@@ -162,9 +140,6 @@ class PoissonCounts(CountDistributions):
 class TabulatedCounts(CountDistributions):
     """Distributions of counts that are only known by their probabilities, which are summed from zero.
 
-    Each row has a table of its own that ends where nothing is left to sum (1.6e-10 for float64 probabilities, 5e-5 for
-    float32); from there on the distribution function is one.
-
     Args:
         log_prob: Log probabilities of counts (P,) in rows (P,), shape (P,).
         mean: Mean of the target, shape (N,).
@@ -172,14 +147,6 @@ class TabulatedCounts(CountDistributions):
 
     Raises:
         ValueError: If a row spreads over more than a million counts.
-
-    Example:
-        >>> import torch
-        >>> rate = torch.ones(2, dtype=torch.float64)
-        >>> poisson = torch.distributions.Poisson(rate)
-        >>> counts = TabulatedCounts(lambda k, rows: poisson.log_prob(k.reshape(-1, 2)).flatten(), rate, rate)
-        >>> counts.quantile(0.9 * rate)
-        tensor([2., 2.], dtype=torch.float64)
     """
 
     sizes: Tensor

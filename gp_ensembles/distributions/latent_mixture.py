@@ -269,14 +269,7 @@ class LatentMixture(NamedTuple):
 def certain_classes(log_prob: Tensor, *, is_binary: bool) -> LatentMixture:
     """One expert that is certain of these log probabilities.
 
-    Args:
-        log_prob: Log probabilities of the classes, shape (N, C).
-        is_binary: Whether they are two classes whose number is a target: a mean (N,) and not (N, C).
-
-    Example:
-        >>> import torch
-        >>> certain_classes(torch.tensor([[0.25, 0.75]], dtype=torch.float64).log(), is_binary=True).mean
-        tensor([0.7500], dtype=torch.float64)
+    Shapes: ``log_prob`` (N, C).
     """
     latent = (log_prob[:, 1] - log_prob[:, 0] if is_binary else log_prob).unsqueeze(0)
     variance = torch.full_like(latent, _CERTAIN)
@@ -302,10 +295,7 @@ def _stack(parts: Sequence[Tensor], num_axes: int) -> Tensor:
 
 @contextmanager
 def _borrowed(generator: torch.Generator | None, device: torch.device) -> Iterator[None]:
-    """Inside, what draws from a device's global generator draws from this one; afterwards both have their own state.
-
-    A generator of another device gives a seed.
-    """
+    """Inside, what draws from a device's global generator draws from this one; afterwards both have their own state."""
     if generator is None:
         yield
         return

@@ -28,14 +28,7 @@ _Mixture = Mixture | StudentTMixture
 
 
 def nodes(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes (J, N) around means (N,), and the length that each stands for, (J, N).
-
-    Example:
-        >>> zero = torch.zeros(1, dtype=torch.float64)
-        >>> y, length = nodes(zero, zero + 1)
-        >>> (torch.exp(-0.5 * y**2) * length).sum(0) / math.sqrt(2 * math.pi)
-        tensor([1.0000], dtype=torch.float64)
-    """
+    """Nodes (J, N) around means (N,), and the length that each stands for, (J, N)."""
     num = round(2 * _REACH / _STEP) + 1
     t = torch.linspace(-_REACH, _REACH, num, dtype=mean.dtype, device=mean.device).unsqueeze(-1)
     bent, bend = t + _BEND * t**3, 1 + 3 * _BEND * t.square()
@@ -44,10 +37,7 @@ def nodes(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def integral_from(y: Tensor, terms: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Integrals of N smooth functions from y (N,) on, from their values times the lengths at all nodes (J, N).
-
-    Between nodes the integral is a cubic; the functions vanish at both ends.
-    """
+    """Integrals of N smooth functions from y (N,) on, from their values times the lengths at all nodes (J, N)."""
     height = terms / _STEP  # by t
     slope = torch.zeros_like(height)
     slope[1:-1] = (height[2:] - height[:-2]) / (2 * _STEP)
@@ -84,28 +74,14 @@ class AtNodes(NamedTuple):
 
 
 def at_nodes(mixture: Mixture | StudentTMixture) -> AtNodes:
-    """The distribution functions of mixtures at their nodes; of many components the lightest count as one or two.
-
-    Example:
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> found = at_nodes(Mixture(0 * one[0], 0 * one, one))
-        >>> float(found.cdf[found.cdf.shape[0] // 2])
-        0.5
-    """
+    """The distribution functions of mixtures at their nodes; of many components the lightest count as one or two."""
     mean, variance = mixture.moments()
     y, length = nodes(mean, variance)
     return AtNodes(mean, variance, y, length, _cdf(mixture, y, _ROWS, simplified))
 
 
 def simplified(mixture: _Mixture) -> _Mixture:
-    """Mixtures whose components beyond the 64 heaviest of each row are one normal and one Student-t of their moments.
-
-    Example:
-        >>> many = torch.ones(100, 2, dtype=torch.float64)
-        >>> few = simplified(Mixture(many.log_softmax(0), many.cumsum(0), many))
-        >>> few.component_mean.shape, bool((few.variance - 834.25).abs().max() < 1e-9)
-        (torch.Size([65, 2]), True)
-    """
+    """Mixtures whose components beyond the 64 heaviest of each row become one normal and one Student-t."""
     mean = mixture.component_mean
     if mean.shape[0] <= _FEW + 2:
         return mixture
@@ -144,22 +120,7 @@ def crps_at_nodes(y: Tensor, found: AtNodes, cdf: Tensor, mean: Tensor) -> Tenso
 
     .. math:: \int (F - 1[z \ge y])^2\, dz = |y - \mu| - \int F (1 - F)\, dz + 2 \int_y^\infty 1 - F\, dz
 
-    for y above the mean, and mirrored below it.
-
-    Args:
-        y: Targets, shape (N,).
-        found: The nodes.
-        cdf: Distribution functions there, shape (J, N).
-        mean: Their means, shape (N,).
-
-    Returns:
-        Scores, shape (N,), units of the target; NaN where y is.
-
-    Example:
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> found = at_nodes(Mixture(0 * one[0], 0 * one, one))
-        >>> crps_at_nodes(one[0], found, found.cdf, found.mean)
-        tensor([0.6024], dtype=torch.float64)
+    Shapes: ``y`` (N,), ``mean`` (N,); returns (N,).
     """
     spread = sum_over_experts(cdf * (1 - cdf) * found.length)
     # The nodes are symmetric around the mean of the base: mirrored there, F up to y is 1 - F from y on.

@@ -197,15 +197,7 @@ def _standard_quantiles(p: Tensor, df: Tensor) -> Tensor:
 
 
 def cdf_by_itself(mixture: StudentTMixture, y: Tensor) -> Tensor:
-    """Probability up to y (1,) of a mixture of one row on the CPU in float64, by numpy, which is quicker for so little.
-
-    It is :meth:`StudentTMixture.cdf` to round-off, where a row has the same bits among others and by itself.
-
-    Example:
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> cdf_by_itself(StudentTMixture(0 * one, one, one, 4 * one), one[0])
-        tensor([0.5000], dtype=torch.float64)
-    """
+    """Probability up to y (1,) of a mixture of one row on the CPU in float64, by numpy, quicker for one row."""
     weights = mixture._column_weights().exp().expand(mixture.component_mean.shape)
     parts = (part.detach()[:, 0].numpy() for part in (weights, *mixture[1:]))
     return y.new_tensor([student_t.mixture_cdf(float(y), *parts)])
@@ -226,10 +218,7 @@ def _below(mixture: StudentTMixture, y: Tensor) -> Tensor:
 
 
 class _Rows(NamedTuple):
-    """Mixtures as rows of components (K, M), those of one number of degrees of freedom apart; of these df is (K, 1).
-
-    ``places`` says where each component stands in what is put together from them, (M,).
-    """
+    """Mixtures as rows of components (K, M), those of one number of degrees of freedom apart; of these df is (K, 1)."""
 
     weights: tuple[Tensor, ...]
     location: tuple[Tensor, ...]

@@ -13,22 +13,7 @@ _ENDS = (0.05, 0.95)
 
 
 def distribution_text(head: str, distribution: Distribution, numbers: Sequence[int] | None = None) -> str:
-    """A head, and below it the first and the last rows of a distribution.
-
-    Args:
-        head: The first line.
-        distribution: Distributions of N rows.
-        numbers: What the rows are numbered by; from 0 by default.
-
-    Example:
-        >>> from gp_ensembles.distributions import Mixture
-        >>> one = torch.ones(1, 2, dtype=torch.float64)
-        >>> print(distribution_text("Standard normal", Mixture(one[0, :1] - 1, one - 1, one)))
-        Standard normal
-          row  mean  stddev     90% interval
-            0     0       1  -1.645 to 1.645
-            1     0       1  -1.645 to 1.645
-    """
+    """A head, and below it the first and the last rows of a distribution."""
     places = ends(num_rows(distribution))
     if not places:
         return rows_text(head, [], {})

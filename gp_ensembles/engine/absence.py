@@ -24,19 +24,7 @@ P = TypeVar("P", bound=Predictions)
 
 
 def find_absent(steps: Predictions, external_models: Sequence[int]) -> Tensor | None:
-    """Which experts say nothing of which rows, (M, B): a mean that is not a number; ``None`` if all speak.
-
-    Args:
-        steps: Predictions (M, B).
-        external_models: Places of the experts that may be absent.
-
-    Example:
-        >>> from gp_ensembles.filters.states import StepPredictions
-        >>> mean = torch.tensor([[0.0, 0.0], [torch.nan, 0.0]])
-        >>> find_absent(StepPredictions(mean, mean, mean), guests=[1])
-        tensor([[False, False],
-                [ True, False]])
-    """
+    """Which experts say nothing of which rows, (M, B): a mean that is not a number; ``None`` if all speak."""
     if not external_models:
         return None
     places = list(external_models)
@@ -54,12 +42,6 @@ def awake_weights(log_weights: Tensor, absent: Tensor, first_row: int | None = N
 
     Raises:
         NumericalError: If no expert that has weight speaks of a row; counts rows from ``first_row``, if it is given.
-
-    Example:
-        >>> awake_weights(torch.tensor([0.5, 0.25, 0.25]).log(), torch.tensor([[True], [False], [False]])).exp()
-        tensor([[0.0000],
-                [0.5000],
-                [0.5000]])
     """
     weights = log_weights if log_weights.ndim == 2 else log_weights.unsqueeze(-1)
     weights = weights.masked_fill(absent, -torch.inf)
@@ -79,16 +61,7 @@ def weigh_awake(
 ) -> tuple[MetaState, MetaOutput]:
     """Weigh a row of which some experts say nothing.
 
-    Args:
-        rule: The rule.
-        state: The state before it.
-        log_prob: Log densities of the target, shape (M, 1); any number for the absent.
-        absent: Who is absent, shape (M, 1).
-        missing: Whether there is no target, shape (1,); ``None`` if there is one.
-        share: What counts of the target, shape (1,): the power of the densities that the rule sees; ``None`` for all.
-
-    Returns:
-        The state after it, and weights, zero for the absent, and mixture density before it.
+    Shapes: ``log_prob`` (M, 1), ``absent`` (M, 1), ``missing`` (1,), ``share`` (1,).
     """
     weights = awake_weights(rule.log_weights(state), absent)
     if missing is not None and bool(missing):
@@ -102,12 +75,7 @@ def weigh_awake(
 
 
 def segments(absent: Tensor) -> Iterator[tuple[slice, bool]]:
-    """Rows of a block of which the same experts (M, B) are absent one after the other, and whether any is.
-
-    Example:
-        >>> list(stretches(torch.tensor([[False, True, True, False]])))
-        [(slice(0, 1, None), False), (slice(1, 3, None), True), (slice(3, 4, None), False)]
-    """
+    """Rows of a block of which the same experts (M, B) are absent one after the other, and whether any is."""
     changes = (absent[:, 1:] != absent[:, :-1]).any(0).nonzero().flatten() + 1
     ends = [0, *changes.tolist(), absent.shape[1]]
     anyone = absent.any(0).tolist()

@@ -16,12 +16,6 @@ class AccessLock:
         writing: Held by the thread that learns. Nobody waits for it.
         reading: Held by the threads that learn or read, one at a time; hold it around several reads that shall be of
             the same moment, or around a copy: ``with model.access.reading: copy.deepcopy(model)``.
-
-    Example:
-        >>> access = AccessLock()
-        >>> with access.reading:
-        ...     access.writing.acquire(blocking=False)
-        True
     """
 
     def __init__(self) -> None:
@@ -34,30 +28,7 @@ class AccessLock:
 
 
 def guarded(*, writes: Sequence[str], reads: Sequence[str]) -> Callable[[type[C]], type[C]]:
-    """Make methods and properties of a class keep to its ``access``, an attribute of its objects.
-
-    Args:
-        writes: Names of those that learn: while another thread is in one of them, they raise.
-        reads: Names of those that read: while another thread learns or reads, they wait.
-
-    Returns:
-        A decorator of the class.
-
-    Example:
-        >>> @guarded(writes=["add"], reads=["total"])
-        ... class Sum:
-        ...     def __init__(self):
-        ...         self.access, self.parts = AccessLock(), []
-        ...     def add(self, part):
-        ...         self.parts.append(part)
-        ...     @property
-        ...     def total(self):
-        ...         return sum(self.parts)
-        >>> one = Sum()
-        >>> one.add(2)
-        >>> one.total
-        2
-    """
+    """Make methods and properties of a class keep to its ``access``, an attribute of its objects."""
 
     def decorate(cls: type[C]) -> type[C]:
         for names, wrap in ((writes, _learns), (reads, _reads)):

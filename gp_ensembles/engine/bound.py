@@ -23,11 +23,7 @@ _VERSION = attrgetter("_version")
 
 
 class BoundEnsemble:
-    """What is read from the hyperparameters once, and how to tell that it is stale.
-
-    It is stale when a hyperparameter changed (GPyTorch writes through ``.data``, so values are compared, not
-    version counters), or when ``.to`` or loading with ``assign`` put other tensors where the state was.
-    """
+    """What is read from the hyperparameters once, and how to tell that it is stale."""
 
     def __init__(self, ensemble: Ensemble, state: EnsembleState, shared_bases: Sequence[SharedBasisBatch]) -> None:
         self._parameters = list(ensemble.parameters())

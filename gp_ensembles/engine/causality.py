@@ -23,27 +23,11 @@ _Run = Callable[[Tensor, Tensor, int], Tensor]
 def check_causal(external_models: ModelAdapter | OnlineEnsemble, X: Tensor, y: Tensor) -> None:
     """Raise if an external model peeks: if what it says of a row depends on that row's target or on later rows.
 
-    The rows are predicted and learned in one block, then one by one, and again with all that comes after some row
-    changed. X and y are changed in place meanwhile and put back, so that a model that holds on to the same memory is
-    found, too. A model that has seen the targets elsewhere cannot be found.
-
-    Args:
-        external_models: A model, or an ensemble with several; neither is changed.
-        X: Rows that come next, shape (N, D), as the model or the ensemble takes them; a hundred or more.
-        y: Their targets, shape (N,).
+    Shapes: ``X`` (N, D), ``y`` (N,).
 
     Raises:
         TypeError: If it is neither.
         ValueError: Naming the model, the row, and what its prediction must not depend on.
-
-    Example:
-        >>> from gp_ensembles.experts.adapters import FunctionAdapter
-        >>> X = torch.rand(100, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> y = X.squeeze(-1)
-        >>> check_causal(FunctionAdapter(lambda rows, past: past.targets.mean().expand(len(rows))), X, y)
-        >>> check_causal(FunctionAdapter(lambda rows, past: rows.mean().expand(len(rows))), X, y)
-        Traceback (most recent call last):
-        ValueError: FunctionAdapter peeks: what it says of row 12 depends on the rows that are predicted with it
     """
     if not isinstance(external_models, ModelAdapter | OnlineEnsemble):
         raise TypeError(

@@ -8,17 +8,7 @@ from gp_ensembles.innovations import InnovationModel
 
 
 def parts_in_words(ensemble: Ensemble) -> dict[str, str]:
-    """What an ensemble is made of besides numbers, by name: plain, for files.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.experts import GaussianExpert
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> from gp_ensembles.meta_learners import FixedShare
-        >>> ensemble = Ensemble([GaussianExpert(LinearFeatures(1, torch.tensor(1.0)))], FixedShare())
-        >>> parts_in_words(ensemble)["meta_learner"]
-        'FixedShare'
-    """
+    """What an ensemble is made of besides numbers, by name: plain, for files."""
     layers = ensemble.layers
     modules = ((name.removeprefix("_modules_of_"), module) for name, module in ensemble.named_modules())
     kinds = {name: type(module).__name__ for name, module in modules if name}
@@ -37,11 +27,6 @@ def _in_words(model: InnovationModel) -> str:
 
 def check_parts(ensemble: Ensemble, other: Mapping[str, str], where: object) -> None:
     """Raise unless words that :func:`parts_in_words` wrote into a file are those of an ensemble.
-
-    Args:
-        ensemble: The ensemble.
-        other: The words; none in files of earlier versions, which are taken for alike.
-        where: The file or folder.
 
     Raises:
         ValueError: Naming the first part that differs.

@@ -31,10 +31,6 @@ def count_outputs(experts: Sequence[Expert]) -> int | None:
 def check_compatible(experts: Sequence[Expert], names: Sequence[str]) -> None:
     """Raise unless all experts predict targets of one kind, so that their predictions have a mixture.
 
-    Args:
-        experts: Expert objects.
-        names: Names of the M experts that the objects hold together.
-
     Raises:
         ValueError: Naming two experts that do not fit, in what they differ, and the mend.
     """

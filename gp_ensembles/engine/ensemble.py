@@ -305,8 +305,6 @@ def predict_mixture(
 ) -> AnyMixture:
     """Predict one step ahead at each row of X (N, D) from bound experts and a state, without those that are out.
 
-    Nor, at a row, those whose numbers overflow there. Rows may have further noise.
-
     Raises:
         NumericalError: If no expert that has weight is left at a row; counts rows from ``first_row``.
     """

@@ -40,29 +40,14 @@ class ExternalCounts(NamedTuple):
 
 
 def init_tally(awake: Sequence[bool], device: torch.device) -> Tensor:
-    """Before any row, (9, G).
-
-    Args:
-        awake: Which models answer without having been trained.
-        device: Where the state lives.
-
-    Example:
-        >>> ExternalCounts(*init_tally([True, False], torch.device("cpu"))).is_awake
-        tensor([1., 0.], dtype=torch.float64)
-    """
+    """Before any row, (9, G)."""
     zeros = torch.zeros(len(ExternalCounts._fields), len(awake), dtype=torch.float64, device=device)
     zeros[-1] = torch.tensor(awake, dtype=torch.float64, device=device)
     return zeros
 
 
 def after_warm_up(tally: Tensor, *, keep_weights: bool) -> Tensor:
-    """Sums begin anew: who is awake is remembered, and how far each was ahead if the rule keeps its weights.
-
-    Example:
-        >>> seen = torch.arange(9.0).unsqueeze(1)
-        >>> after_warm_up(seen, keep_weights=True).flatten()
-        tensor([1., 0., 0., 0., 0., 0., 0., 0., 8.])
-    """
+    """Sums begin anew: who is awake is remembered, and how far each was ahead if the rule keeps its weights."""
     counted = ExternalCounts(*tally)
     start = torch.zeros_like(tally)
     start[-1] = counted.is_awake
@@ -80,12 +65,7 @@ def count_block(
 ) -> Tensor:
     """After a block of B rows.
 
-    Args:
-        tally: Before it, shape (9, G).
-        external_models: Places of the models among the experts.
-        num_copies: Predictions that the rule weighs for each expert, its own first.
-        predictions: What was predicted, NaN for the absent.
-        share: What counts of each target, shape (B,); ``None`` for all of it.
+    Shapes: ``tally`` (9, G), ``share`` (B,).
     """
     places = [place * num_copies for place in external_models]
     own = torch.stack([predictions.experts.log_prob[place] for place in places]).double()
@@ -110,16 +90,7 @@ def count_block(
 def count_row(tally: Numbers, own: Numbers, weights: Numbers, mixed: float) -> Numbers:
     """After one row that counts in full and that all have answered, on plain arrays.
 
-    Args:
-        tally: Before it, shape (9, G).
-        own: Log densities of the target under each model, shape (G,).
-        weights: Their weights, with those of their innovation models, shape (G,).
-        mixed: Log density of the target under the mixture.
-
-    Example:
-        >>> tally = count_row(np.zeros((9, 1)), np.array([-1.0]), np.array([0.25]), -3.0)
-        >>> tally[:, 0].tolist()
-        [0.0, 2.0, -1.0, -3.0, 1.0, 1.0, 0.0, 0.25, 1.0]
+    Shapes: ``tally`` (9, G), ``own`` (G,), ``weights`` (G,).
     """
     one, zero = np.ones_like(own), np.zeros_like(own)
     after: Numbers = tally + np.stack([zero, own - mixed, own, mixed * one, one, one, zero, weights, zero])
@@ -128,16 +99,7 @@ def count_row(tally: Numbers, own: Numbers, weights: Numbers, mixed: float) -> N
 
 
 def next_weights(log_weights: Tensor, tally: Tensor, external_models: Sequence[int], num_copies: int) -> Tensor:
-    """Log weights (M K,) of the next row if those who were absent from the last one are absent from it, too.
-
-    The others share the weight of the absent, as in :func:`~gp_ensembles.engine.absence.awake_weights`; where nobody
-    else has any weight all keep theirs.
-
-    Example:
-        >>> weights = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64).log()
-        >>> next_weights(weights, init_tally([False], torch.device("cpu")), [2], 1).exp()
-        tensor([0.6667, 0.3333, 0.0000], dtype=torch.float64)
-    """
+    """Log weights (M K,) of the next row if those who were absent from the last one are absent from it, too."""
     inactive = torch.zeros_like(log_weights, dtype=torch.bool).unflatten(0, (-1, num_copies))
     inactive[list(external_models)] = (ExternalCounts(*tally).is_awake == 0).unsqueeze(-1)
     left = log_weights.masked_fill(inactive.flatten(), -torch.inf)

@@ -29,13 +29,6 @@ class ExternalReport(NamedTuple):
         mean_weight: Mean of its weights in the rows that it answered; ``None`` without any.
         reason: Why it was absent, the last time; empty if it never was.
         mend: What can be done about it; likewise.
-
-    Example:
-        >>> regret = Regret(-0.35, 9.5)
-        >>> print(ExternalReport("trees/0", 7, 2, 7, -1.25, -1.2, regret, 0.3, 0.2, "it said nothing", "ask it"))
-        trees/0: log score -1.2500, the ensemble's on the same 7 targets -1.2000: it is 0.3 nats ahead (at most 9.5
-        behind, whatever the targets); weight 0.300 now, 0.200 on average
-        trees/0: answered 7 of 9 rows; absent the last time because it said nothing: ask it
     """
 
     name: str
@@ -77,29 +70,7 @@ class ExternalReport(NamedTuple):
 
 @torch.no_grad()
 def external_reports(online: OnlineEnsemble) -> tuple[ExternalReport, ...]:
-    r"""A report on each external model.
-
-    An expert that sleeps is to the rule one that predicts like the mixture, so bounds for experts hold, too. Where the
-    rows of the warm-up count for the weights, the most that is lost after them is :math:`B - R_0`, with the bound B for
-    all rows and the regret :math:`R_0` of those of the warm-up. Bounds are not those of an ensemble to which experts
-    were added meanwhile.
-
-    Example:
-        >>> from gp_ensembles.engine.ensemble import Ensemble
-        >>> from gp_ensembles.experts.gaussian import GaussianExpert
-        >>> from gp_ensembles.experts.adapters import ColumnsAdapter
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> from gp_ensembles.features.inputs import InputFeatures
-        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> told = ExternalExpert(ColumnsAdapter(), InputFeatures(1, one), columns=[1])
-        >>> experts = [GaussianExpert(LinearFeatures(1, one)), told]
-        >>> online = OnlineEnsemble(Ensemble(experts, BayesianModelAveraging(), ["line", "told"]))
-        >>> _ = online.observe(torch.ones(9, 2, dtype=torch.float64), torch.ones(9, dtype=torch.float64))
-        >>> report = external_reports(online)[0]
-        >>> report.num_answered, round(report.log_score, 4), report.regret.regret < report.regret.bound
-        (9, -0.9189, True)
-    """
+    """A report on each external model."""
     ensemble, state = online.ensemble, online.state
     if state.external_models is None:
         return ()

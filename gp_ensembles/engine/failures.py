@@ -80,18 +80,7 @@ class Block(NamedTuple):
 
 
 def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> NumericalError | ExpertFailureError:
-    """The same failure with its row and expert, found by running the block once more; states are not touched.
-
-    States that runners keep for themselves are brought back to where they came from, so that they can be read.
-
-    Args:
-        error: What a runner or the weight rule raised.
-        ensemble: The ensemble.
-        block: The block on which it did.
-
-    Returns:
-        The error to raise from ``error``.
-    """
+    """The same failure with its row and expert, found by running the block once more; states are not touched."""
     for runner in block.runners:
         if isinstance(runner, CompactRunner):
             runner.scatter()

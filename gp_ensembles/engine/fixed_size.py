@@ -11,11 +11,6 @@ from gp_ensembles.filters.states import GaussianState, SquareRootState, StudentT
 def check_fixed_size(ensemble: Ensemble, start: EnsembleState, what: str) -> None:
     """Raise unless many states of an ensemble could be learned at once, or one without a wait.
 
-    Args:
-        ensemble: The ensemble.
-        start: A state of it.
-        what: What it is for, for the message ("a fleet").
-
     Raises:
         TypeError: If an expert's state has no fixed size, or the rule reads numbers.
         ValueError: If there are several targets, or forecasts of others among the inputs.

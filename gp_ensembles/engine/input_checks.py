@@ -30,10 +30,7 @@ def check_rows(X: Tensor, num_inputs: int | None) -> None:
 def check_inputs(
     X: Tensor, num_inputs: int, like: Tensor, bounded: Sequence[FeatureMap], forecasts: Sequence[int] = ()
 ) -> None:
-    """Raise unless X is a finite (N, D) matrix with the dtype and device of ``like``, inside every domain.
-
-    Columns of forecasts may be NaN or infinite, and no domain knows them.
-    """
+    """Raise unless X is a finite (N, D) matrix with the dtype and device of ``like``, inside every domain."""
     if forecasts and isinstance(X, Tensor) and X.ndim == 2 and X.shape[1] == num_inputs:
         X, num_inputs = without_columns(X, forecasts), num_inputs - len(forecasts)
     check_rows(X, num_inputs)
@@ -46,12 +43,7 @@ def check_inputs(
 
 
 def without_columns(X: Tensor, columns: Sequence[int]) -> Tensor:
-    """The other columns of X (N, D).
-
-    Example:
-        >>> without_columns(torch.tensor([[1.0, 2.0, 3.0]]), [1])
-        tensor([[1., 3.]])
-    """
+    """The other columns of X (N, D)."""
     return X[:, [j for j in range(X.shape[1]) if j not in columns]] if columns else X
 
 
@@ -72,10 +64,7 @@ def check_real_numbers(X: Tensor, y: Tensor) -> None:
 def check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> bool:
     """Raise unless y belongs to the B >= 1 rows of X; tell whether any target is missing (NaN).
 
-    Args:
-        X: Legal inputs, shape (B, D).
-        y: Targets, shape (B, O); (B,) if ``num_outputs`` is ``None``.
-        num_outputs: Number of outputs O.
+    Shapes: ``X`` (B, D), ``y`` (B, O).
 
     Raises:
         ValueError: If the shape is wrong.
@@ -90,13 +79,7 @@ def check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> bool:
 
 
 def missing_rows(y: Tensor) -> Tensor:
-    """Which rows have no target, (B,), of targets (B,) or (B, O); a row of which one output was observed has one.
-
-    Example:
-        >>> import torch
-        >>> missing_rows(torch.tensor([[torch.nan, 1.0], [torch.nan, torch.nan]]))
-        tensor([False,  True])
-    """
+    """Which rows have no target, (B,), of targets (B,) or (B, O); a row of which one output was observed has one."""
     missing = torch.isnan(y)
     return missing if y.ndim == 1 else missing.all(-1)
 
@@ -114,17 +97,8 @@ def _hint(y: Tensor, X: Tensor) -> str:
 def check_made(argument: str, value: object, kind: type, example: str) -> None:
     """Raise unless an argument is an object of a kind, and say so if it is the class itself.
 
-    Args:
-        argument: What the argument is called.
-        value: What was given.
-        kind: The class that it must be of.
-        example: How such an object is made.
-
     Raises:
         TypeError: Naming the argument and the mend.
-
-    Example:
-        >>> check_made("target", 3.0, float, "3.0")
     """
     if not isinstance(value, kind):
         raise TypeError(f"{argument} must be an object such as {example}, got {describe_argument(value)}")

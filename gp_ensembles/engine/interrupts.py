@@ -9,17 +9,7 @@ from types import FrameType
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C until the end of the block; cheap enough for every row.
-
-    Python interrupts its main thread only, and only where a handler of SIGINT in Python is installed; anywhere else
-    there is nothing to put off.
-
-    Example:
-        >>> with uninterrupted():
-        ...     total = sum(range(3))
-        >>> total
-        3
-    """
+    """Put off Ctrl-C until the end of the block; cheap enough for every row."""
     handler = _signal.getsignal(_signal.SIGINT)
     if threading.get_ident() != threading.main_thread().ident or not callable(handler):
         yield

@@ -62,14 +62,7 @@ def stage_latent(
 ) -> LatentPredictions:
     r"""Predict a block with all objects of a group; states are not touched.
 
-    Args:
-        group: What they share.
-        runners: What runs each of them.
-        features: The features of each, (\*batch, B, F).
-        y: Targets, shape (B,); NaN where missing.
-
-    Returns:
-        Predictions of all M experts in order, each (M, B).
+    Shapes: ``features`` (\*batch, B, F), ``y`` (B,); returns (M, B).
     """
     blocks = [runner.look(Phi) for runner, Phi in zip(runners, features, strict=True)]
     mean, covariance = torch.cat([block.mean for block in blocks]), torch.cat([block.covariance for block in blocks])
@@ -120,13 +113,7 @@ class _Scratch:
 
 
 class LatentRunner(Runner):
-    """A batch of experts with a likelihood of one latent value, its state changed in place.
-
-    Args:
-        bound: The experts.
-        state: Their state.
-        alone: The group of these experts alone, as :func:`join_latent` makes it.
-    """
+    """A batch of experts with a likelihood of one latent value, its state changed in place."""
 
     def __init__(self, bound: BoundLaplace, state: GaussianState, alone: LatentGroup) -> None:
         self._bound = bound
@@ -167,11 +154,7 @@ class LatentRunner(Runner):
     def keep(self, block: LatentBlock, sites: BlockSites, lower: Tensor, rows: slice) -> None:
         """Keep what a block teaches these experts, which are ``rows`` of those of the sites, until :meth:`commit`.
 
-        Args:
-            block: What :meth:`look` returned.
-            sites: Sites of all experts.
-            lower: Their columns times curvatures below the diagonal, shape (M, B, B).
-            rows: Which of the M experts these are.
+        Shapes: ``lower`` (M, B, B).
         """
         num_rows = block.mean.shape[-1]
         scratch = self._prepared[num_rows]

@@ -8,20 +8,8 @@ from torch import Tensor, nn
 def check_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, kind: str = "ensemble") -> None:
     """Raise before anything is loaded if a tensor is missing or has another shape: something else was saved.
 
-    Args:
-        module: What is to be loaded.
-        state_dict: What was saved.
-        prefix: What the names of its tensors begin with.
-        kind: What the message calls it.
-
     Raises:
         RuntimeError: Naming the first tensor that does not fit.
-
-    Example:
-        >>> check_shapes(nn.Linear(2, 1), {"weight": nn.Linear(3, 1).weight}, "", "model")
-        Traceback (most recent call last):
-        RuntimeError: this state_dict is of another model: 2 of 2 tensors are missing or have another shape, the first
-        is 'weight'; build the model as it was when it was saved
     """
     own = module.state_dict()
     saved = {name: state_dict[prefix + name].shape for name in own if prefix + name in state_dict}

@@ -17,12 +17,7 @@ _RIDGE = 1e-6  # of the autoregression that bridges gaps, relative to the number
 
 @final
 class TargetMemory(nn.Module):
-    r"""Past targets as input columns: column j of row t is :math:`y_{t - l_j}`.
-
-    A missing target is replaced by what a linear autoregression on the lags predicts, gap after gap row by row, kept
-    inside the range of the targets that it was fitted to. One that is out of all proportion, further from that range
-    than a hundred times its width, is moved to there. Before the first target all are zero, the mean of standardized
-    ones.
+    """Past targets as input columns: column j of row t is :math:`y_{t - l_j}`.
 
     Args:
         lags: The lags :math:`l_j`, distinct positive whole numbers, ascending.
@@ -30,17 +25,6 @@ class TargetMemory(nn.Module):
 
     Raises:
         ValueError: If lags are not distinct, positive and ascending, or as long as the targets.
-
-    Example:
-        >>> import torch
-        >>> y = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
-        >>> memory = TargetMemory([1, 2], y)
-        >>> history, columns = memory.columns(memory.init(y), y)
-        >>> columns.T
-        tensor([[0., 1., 2., 3.],
-                [0., 0., 1., 2.]], dtype=torch.float64)
-        >>> history
-        tensor([3., 4.], dtype=torch.float64)
     """
 
     coefficients: Tensor
@@ -69,14 +53,7 @@ class TargetMemory(nn.Module):
     def columns(self, history: Tensor, y: Tensor, *, is_complete: bool = False) -> tuple[Tensor, Tensor]:
         """Lagged targets at each row of a block.
 
-        Args:
-            history: The last L targets before the block, gaps filled, the newest last; shape (L,), or (S, L) where
-                there are S series.
-            y: Targets of the block, shape (B,) or (S, B); NaN where missing.
-            is_complete: Whether it is known that none is missing.
-
-        Returns:
-            The last L targets after the block, and the columns (B, P) or (S, B, P); row t knows targets before t only.
+        Shapes: ``history`` (L,), ``y`` (B,) or (S, B); returns (B, P) or (S, B, P).
         """
         longest = self.lags[-1]
         y = y.clamp(*self.reach())
@@ -144,21 +121,9 @@ def _autoregression(lags: tuple[int, ...], y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_season(y: Tensor) -> int | None:
-    r"""The lag at which the autocorrelation has its highest peak, after a straight line is taken away.
+    """The lag at which the autocorrelation has its highest peak, after a straight line is taken away.
 
-    A peak is a lag whose autocorrelation is above those of the lags around it, above 0.2 and above four standard errors
-    of white noise, :math:`4 / \sqrt N`; lags of up to a third of the rows are looked at.
-
-    Args:
-        y: Targets, shape (N,), NaN where missing.
-
-    Returns:
-        The lag, at least 2; ``None`` if there is no peak.
-
-    Example:
-        >>> rows = torch.arange(200, dtype=torch.float64)
-        >>> find_season(torch.sin(2 * torch.pi * rows / 12)), find_season(rows)
-        (12, None)
+    Shapes: ``y`` (N,).
     """
     rows = torch.arange(y.shape[0], dtype=torch.float64, device=y.device)
     seen = ~torch.isnan(y)

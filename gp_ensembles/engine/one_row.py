@@ -62,15 +62,7 @@ class StagedRow(NamedTuple):
 
 @final
 class RowEnsemble:
-    """One row at a time, for an ensemble that :meth:`of` knows.
-
-    Args:
-        ensemble: The ensemble.
-        state: Its state, changed in place by :meth:`commit`, and whole after :meth:`flush`.
-        rule: What weighs the experts.
-        batches: Its linear experts.
-        others: Its other expert objects, each with the places of its experts.
-    """
+    """One row at a time, for an ensemble that :meth:`of` knows."""
 
     def __init__(
         self,
@@ -104,18 +96,7 @@ class RowEnsemble:
         state: EnsembleState,
         shared_bases: Sequence[tuple[tuple[int, ...], Tensor]],
     ) -> "RowEnsemble | None":
-        """The same for an ensemble; ``None`` for one that blocks are made for.
-
-        It takes experts in covariance form whose weights stay or walk at random, structural ones, windows, and models
-        from outside that are given no columns of their own; innovation models; the default rule; double precision on
-        the processor.
-
-        Args:
-            ensemble: The ensemble.
-            bound: Its bound experts.
-            state: Its state.
-            shared_bases: Expert objects that are run together, and their states in one tensor.
-        """
+        """The same for an ensemble; ``None`` for one that blocks are made for."""
         layers, like = ensemble.layers, state.meta.log_weights
         if like.dtype != torch.float64 or like.device.type != "cpu" or layers.bank is None or state.innovations is None:
             return None
@@ -156,12 +137,7 @@ class RowEnsemble:
         return RowMixture(self._rule.log_weights(), means, variances)
 
     def stage(self, x: Numbers, y: float) -> StagedRow | None:
-        """Predict a target from a row x (D,); the state is not touched.
-
-        Returns:
-            What :meth:`commit` learns; ``None`` where blocks know better, as for an outlier, where numbers give out, an
-            expert says nothing, or one is trained, refitted or without room after the row.
-        """
+        """Predict a target from a row x (D,); the state is not touched."""
         if not (all(other.is_ready() for _, other in self._others) and self._look(x)):
             return None
         mean, variance = self._mean, self._variance

@@ -477,10 +477,7 @@ class OnlineEnsemble(nn.Module):
 
 
 def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
-    """Before loading: take on the form (covariance or square root) of each expert's saved state.
-
-    The form follows from the hyperparameters, which a fresh object does not have yet.
-    """
+    """Before loading: take on the form (covariance or square root) of each expert's saved state."""
     assert isinstance(module, OnlineEnsemble)
     module._settle()
     kinds: list[type[FilterState]] = []

@@ -80,22 +80,7 @@ def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Res
 def invalid_rows(steps: Predictions, silent: Sequence[int] = (), alive: Tensor | None = None) -> Tensor | None:
     """Which predictions are none, (M, B): a mean that is not finite, or a variance that is no positive number.
 
-    Under a likelihood that is not Gaussian a variance may be infinite or zero: exponentials soon overflow.
-
-    Args:
-        steps: Predictions (M, B).
-        silent: Places of experts that may say nothing.
-        alive: Places of the experts that were run, (L,); ``None`` for all.
-
-    Returns:
-        ``None`` if all are sound.
-
-    Example:
-        >>> from gp_ensembles.filters.states import StepPredictions
-        >>> mean, one = torch.tensor([[0.0, torch.inf], [torch.nan, 0.0]]), torch.ones(2, 2)
-        >>> unsound(StepPredictions(mean, one, one), silent=[1])
-        tensor([[False,  True],
-                [False, False]])
+    Shapes: ``alive`` (L,).
     """
     is_latent = isinstance(steps, LatentPredictions)
     variance = steps.variance

@@ -53,12 +53,7 @@ class QuarantineReport(NamedTuple):
     returns: int | None
 
     def __str__(self) -> str:
-        """A line for the eye.
-
-        Example:
-            >>> print(QuarantineReport("rbf/0", 1, 7, "its variance has vanished", 1007))
-            rbf/0 failed at row 7 (its variance has vanished); it is out until row 1007, when it returns from its prior
-        """
+        """A line for the eye."""
         often = f", {self.times} times so far," if self.times > 1 else ""
         now = "it has returned from its prior"
         if self.returns is not None:
@@ -72,12 +67,7 @@ class QuarantineReport(NamedTuple):
 
 
 def init_quarantine(num_experts: int, device: torch.device) -> Quarantine:
-    """Nobody has failed.
-
-    Example:
-        >>> init_quarantine(2, torch.device("cpu")).times
-        tensor([0, 0])
-    """
+    """Nobody has failed."""
     none = torch.zeros(num_experts, dtype=torch.int64, device=device)
     words = torch.zeros(num_experts, _NUM_BYTES, dtype=torch.uint8, device=device)
     return Quarantine(none, none.clone(), none.clone(), words)
@@ -89,14 +79,7 @@ def places_out(quarantine: Quarantine | None) -> tuple[int, ...]:
 
 
 def shut_out_(quarantine: Quarantine, places: Sequence[int], num_seen: int, reason: str) -> None:
-    """Keep some experts out, in place.
-
-    Args:
-        quarantine: What is known of failures.
-        places: The experts.
-        num_seen: Rows that were learned before the one at which they failed.
-        reason: Why they failed.
-    """
+    """Keep some experts out, in place."""
     index = torch.tensor(list(places), dtype=torch.int64, device=quarantine.until.device)
     quarantine.times[index] += 1
     doubled = (quarantine.times[index] - 1).clamp_max(_MOST_DOUBLINGS)
@@ -141,14 +124,7 @@ def weights_without(log_weights: Tensor, quarantine: Quarantine | None, num_copi
 
 
 def quarantine_reports(quarantine: Quarantine, names: Sequence[str]) -> tuple[QuarantineReport, ...]:
-    """A report on each expert that has failed.
-
-    Example:
-        >>> quarantine = init_quarantine(2, torch.device("cpu"))
-        >>> shut_out_(quarantine, [1], 6, "its variance has vanished")
-        >>> quarantine_reports(quarantine, ["line", "rbf/0"])[0].returns
-        1007
-    """
+    """A report on each expert that has failed."""
     return tuple(
         QuarantineReport(
             names[place],

@@ -29,15 +29,6 @@ def check_recordable(ensemble: Ensemble, state: EnsembleState) -> None:
     Raises:
         CannotRecordError: If the state of an expert has no fixed size, a weight rule or an expert must read numbers on
             the host, or targets are not single numbers.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.experts import WindowExpert
-        >>> from gp_ensembles.meta_learners import FixedShare
-        >>> ensemble = Ensemble([WindowExpert(RBFKernel(), 1, num_rows=9)], FixedShare())
-        >>> check_recordable(ensemble, ensemble.init())
-        Traceback (most recent call last):
-        gp_ensembles.engine.recorded.CannotRecordError: WindowExpert cannot be an expert of a graph, whose ...
     """
     try:
         check_fixed_size(ensemble, state, "a graph")
@@ -58,15 +49,6 @@ def check_recordable(ensemble: Ensemble, state: EnsembleState) -> None:
 @final
 class Recording:
     """The blocks of an ensemble, on its state.
-
-    A block has one of a few lengths: the usual one, and eight rows or one for what is left of a call. What is left is
-    not padded with rows whose targets are missing, for such rows are not nothing: weights walk, rules share, errors age
-    and past targets move on.
-
-    Args:
-        ensemble: The ensemble.
-        state: Its state, changed in place.
-        block_size: Rows of a block.
 
     Raises:
         CannotRecordError: As :func:`check_recordable`.
@@ -140,14 +122,7 @@ def observe_recorded(
 ) -> EnsemblePredictions:
     """Learn rows from recorded blocks, and by the host where it must look or a row is not as usual.
 
-    Args:
-        recording: Gives the blocks, ``None`` while there are none.
-        by_host: Learns some rows.
-        X: Inputs, shape (N, D), N positive.
-        y: Targets, shape (N,).
-        timing: Time between the rows, and their further noise.
-        block_size: Rows that the host learns before the blocks go on.
-        has_gaps: Whether a target is missing.
+    Shapes: ``X`` (N, D), ``y`` (N,).
     """
     parts, row, unusual = list[EnsemblePredictions](), 0, timing.unusual()
     while row < len(y):
@@ -168,12 +143,7 @@ def observe_recorded(
 
 @final
 class _RecordedBlock:
-    """A block that is replayed from a CUDA graph, or run as it is on other devices.
-
-    Args:
-        fixed: The block.
-        progress: Where it tells whether it learned.
-    """
+    """A block that is replayed from a CUDA graph, or run as it is on other devices."""
 
     def __init__(self, fixed: FixedBlock, progress: Progress) -> None:
         self.fixed = fixed

@@ -124,13 +124,7 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
 
 @singledispatch
 def mixture_bound(rule: MetaLearner, stream: StreamSize) -> float:
-    """Most that a rule loses to any mixture of fixed weights, in nats; infinite where none is known.
-
-    Example:
-        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> mixture_bound(BayesianModelAveraging(), StreamSize(num_experts=3, num_steps=10, largest_ratio=2.0))
-        inf
-    """
+    """Most that a rule loses to any mixture of fixed weights, in nats; infinite where none is known."""
     return math.inf
 
 
@@ -163,17 +157,7 @@ def _(rule: ReferenceAveraging, stream: StreamSize) -> float:
 
 @singledispatch
 def path_bound(rule: MetaLearner, stream: StreamSize, path: Tensor) -> float:
-    """Most that a rule loses to one sequence of experts (T,), in nats; infinite where none is known.
-
-    A sequence that never switches is a mixture of fixed weights, too.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> stream = StreamSize(num_experts=3, num_steps=4, largest_ratio=2.0)
-        >>> round(path_bound(BayesianModelAveraging(), stream, torch.tensor([1, 1, 1, 1])), 4)  # log 3
-        1.0986
-    """
+    """Most that a rule loses to one sequence of experts (T,), in nats; infinite where none is known."""
     return math.inf if _num_switches(path) else mixture_bound(rule, stream)
 
 

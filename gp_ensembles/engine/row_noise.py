@@ -31,16 +31,7 @@ def noise_of(bound: Sequence[BoundExpert]) -> Tensor | None:
 
 
 def row_counts(noise: Tensor, extra: Tensor) -> Tensor:
-    """The root of what counts of each row, (B,), where noise variances have the mean of these.
-
-    Args:
-        noise: Noise variances, of any shape.
-        extra: Further noise variance of each row, shape (B,).
-
-    Example:
-        >>> row_counts(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 3.0]))
-        tensor([1.0000, 0.5000])
-    """
+    """The root of what counts of each row, (B,), where noise variances have the mean of these."""
     mean = noise.mean().to(extra)
     return (mean / (mean + extra)).sqrt()
 
@@ -48,12 +39,7 @@ def row_counts(noise: Tensor, extra: Tensor) -> Tensor:
 def unscaled(steps: Predictions, y: Tensor, counts: Tensor, noise: Tensor, extra: Tensor) -> Predictions:
     r"""Predictions of the targets from those of targets times ``counts``.
 
-    Args:
-        steps: Predictions of the scaled targets, each (\*batch, B).
-        y: Targets, shape (B,); NaN where missing.
-        counts: What :func:`row_counts` gave, shape (B,).
-        noise: Noise variances, shape (\*batch).
-        extra: Further noise variance of each row, shape (B,).
+    Shapes: ``y`` (B,), ``counts`` (B,), ``noise`` (\*batch), ``extra`` (B,).
     """
     assert not isinstance(steps, LatentPredictions)
     noise = noise.to(extra).unsqueeze(-1)
@@ -64,19 +50,7 @@ def unscaled(steps: Predictions, y: Tensor, counts: Tensor, noise: Tensor, extra
 
 
 def widened(steps: Predictions, y: Tensor, extra: Tensor) -> Predictions:
-    """Predictions (..., B) whose rows have further noise variance, (B,); a Student-t has it added to its square scale.
-
-    Args:
-        steps: Predictions of real numbers.
-        y: Targets, shape (B,); NaN where missing.
-        extra: Further noise variance of each row, shape (B,).
-
-    Example:
-        >>> from gp_ensembles.filters.states import StepPredictions
-        >>> one = torch.ones(2)
-        >>> widened(StepPredictions(one, one, one), one, torch.tensor([0.0, 3.0])).variance
-        tensor([1., 4.])
-    """
+    """Predictions (..., B) whose rows have further noise variance, (B,)."""
     assert not isinstance(steps, LatentPredictions)
     return _rescored(steps, y, steps.mean, steps.variance + extra, extra)
 

@@ -15,10 +15,6 @@ class RowTiming(NamedTuple):
             are forgotten, in proportion.
         extra: Noise variance that targets have beyond that of all rows, at least zero, shape (N,), for single real
             targets; ``None`` for none. See :mod:`~gp_ensembles.engine.row_noise`.
-
-    Example:
-        >>> RowTiming(torch.tensor([1.0, 3.0])).rows(slice(1, 2)).steps
-        tensor([3.])
     """
 
     steps: Tensor | None = None
@@ -55,12 +51,7 @@ class RowTiming(NamedTuple):
         return RowTiming(steps, extra)
 
     def unusual(self) -> list[int]:
-        """Numbers of the rows that bring something, ascending.
-
-        Example:
-            >>> RowTiming(torch.tensor([1.0, 3.0, 1.0]), torch.tensor([0.0, 0.0, 0.1])).unusual()
-            [1, 2]
-        """
+        """Numbers of the rows that bring something, ascending."""
         flags = [part != usual for part, usual in ((self.steps, 1), (self.extra, 0)) if part is not None]
         return torch.stack(flags).any(0).nonzero().flatten().tolist() if flags else []
 

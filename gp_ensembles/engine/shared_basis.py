@@ -51,12 +51,7 @@ class RunnerBatch(NamedTuple):
 
 
 def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterState]]) -> list[tuple[int, ...]]:
-    """Numbers of the expert objects that can be run together, two or more each.
-
-    Args:
-        experts: The expert objects of an ensemble.
-        kinds: Types of their states.
-    """
+    """Numbers of the expert objects that can be run together, two or more each."""
     by_features: dict[int, list[int]] = {}
     for number, (expert, kind) in enumerate(zip(experts, kinds, strict=True)):
         walks = expert.transition is None or isinstance(expert.transition, RandomWalk)
@@ -66,19 +61,7 @@ def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterStat
 
 
 def lay_together(buffers: MutableMapping[str, Tensor | None], names: Sequence[str]) -> Tensor:
-    """Some tensors of one shape as one, with an axis for them in front; put side by side in memory if they are not.
-
-    Args:
-        buffers: Tensors by name. Those that are moved are replaced by parts of the whole.
-        names: Which of them.
-
-    Example:
-        >>> buffers = {"a": torch.zeros(2), "b": torch.ones(2)}
-        >>> both = lay_together(buffers, ["a", "b"])
-        >>> both[0] = 5.0
-        >>> buffers["a"], lay_together(buffers, ["a", "b"]).data_ptr() == both.data_ptr()
-        (tensor([5., 5.]), True)
-    """
+    """Some tensors of one shape as one, with an axis for them in front; put side by side in memory if they are not."""
     values = _present(buffers, names)
     first, size = values[0], values[0].numel()
     memory, start = first.untyped_storage().data_ptr(), first.storage_offset()
@@ -101,9 +84,7 @@ def _present(buffers: Mapping[str, Tensor | None], names: Sequence[str]) -> list
 class SharedBasisRunner(Runner):
     r"""Gaussian experts in covariance form on one basis, static or with weights that walk at random.
 
-    Args:
-        bound: K bound experts, of batch shape (\*batch) each.
-        moments: Their states, shape (K, \*batch, F, F + 1); changed by :meth:`commit`.
+    Shapes: ``moments`` (K, \*batch, F, F + 1).
     """
 
     def __init__(self, bound: Sequence[BoundGaussian], moments: Tensor) -> None:
@@ -156,13 +137,7 @@ def _walks(bound: Sequence[BoundGaussian], num_features: int) -> Tensor | None:
 
 @final
 class RunnerBatches:
-    """What runs the expert objects of an ensemble over a stream.
-
-    Args:
-        bound: The bound experts.
-        states: Their states, changed in place.
-        batches: What runs which of them; each object stands in one.
-    """
+    """What runs the expert objects of an ensemble over a stream."""
 
     def __init__(
         self, bound: Sequence[BoundExpert], states: Sequence[FilterState], batches: Sequence[RunnerBatch]
@@ -218,16 +193,7 @@ class RunnerBatches:
     ) -> Predictions:
         r"""Predict a block with all expert objects; states are not touched.
 
-        Args:
-            group: What all experts share if their sites are to be found together.
-            features: The features of each object, (\*batch, B, F).
-            y: Targets, shape (B,) or (B, O); NaN where missing.
-            has_gaps: Whether a target is missing.
-            extra: Further noise variance of each row, (B,), see :mod:`~gp_ensembles.engine.row_noise`; ``None`` for
-                none.
-
-        Returns:
-            Predictions of all experts, each (M, B).
+        Shapes: ``features`` (\*batch, B, F), ``y`` (B,) or (B, O), ``extra`` (B,); returns (M, B).
         """
         latent = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)]
         if group is not None and len(latent) == len(self.batches):

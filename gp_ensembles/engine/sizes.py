@@ -28,28 +28,12 @@ def usual_block_size(experts: Sequence[Expert]) -> int:
 
 
 def state_bytes(experts: Sequence[Expert], like: Tensor) -> int:
-    """What the states of experts take in numbers like those of a tensor; trees and external models are left out.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.experts import GaussianExpert
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> expert = GaussianExpert(LinearFeatures(2, torch.ones(5)))
-        >>> state_bytes([expert], torch.ones(1, dtype=torch.float32))  # 5 (F^2 + F) numbers of four bytes, F = 3
-        240
-    """
+    """What the states of experts take in numbers like those of a tensor; trees and external models are left out."""
     return sum(_state_bytes(expert, like.element_size()) for expert in experts)
 
 
 def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -> None:
     """Raise if experts cannot run on a GPU: a lower bound of their memory, twice their states and one block of rows.
-
-    On the host this was asked when features were made.
-
-    Args:
-        experts: The experts that are to run there.
-        block_size: Rows learned at once.
-        like: A tensor of the precision and on the device that they are to have.
 
     Raises:
         ValueError: Saying what is needed, what is free and by how much it is too little.

@@ -59,10 +59,7 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
 
 
 def snapshot(state: EnsembleState, num_rows: int) -> Callable[[], None]:
-    """What makes a state as it is now again, in place, after at most ``num_rows`` rows were learned.
-
-    All is copied but long windows that only append these rows: of them it is enough to know where they ended.
-    """
+    """What makes a state as it is now again, in place, after at most ``num_rows`` rows were learned."""
     ends: list[tuple[WindowState, Tensor]] = []
     copies = [(value, value.clone()) for _, value in named_layers(state)]
     for part in state.experts:

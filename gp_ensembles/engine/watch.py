@@ -21,14 +21,7 @@ Run = Callable[[Tensor, Tensor, bool, RowTiming], EnsemblePredictions]
 
 @final
 class Watch:
-    """Runs an ensemble of which an expert is out, or is about to be.
-
-    Args:
-        ensemble: The ensemble.
-        read: Its state, by reference.
-        run: Predicts and learns rows with those who are in; a failure leaves the state as it was.
-        renew: To be called when somebody went or returned.
-    """
+    """Runs an ensemble of which an expert is out, or is about to be."""
 
     def __init__(
         self, ensemble: Ensemble, read: Callable[[], EnsembleState], run: Run, renew: Callable[[], None]
@@ -44,12 +37,7 @@ class Watch:
     ) -> EnsemblePredictions:
         """Predict and learn rows that were checked; all or none.
 
-        Args:
-            X: Inputs, shape (N, D).
-            y: Targets, shape (N,) or (N, O).
-            has_gaps: Whether a target is missing.
-            timing: Time between the rows.
-            failure: What became of these rows when they were run as a whole, if they were.
+        Shapes: ``X`` (N, D), ``y`` (N,) or (N, O).
 
         Raises:
             NumericalError: If nobody who has weight would be left, or the weights fail.

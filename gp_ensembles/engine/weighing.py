@@ -77,26 +77,9 @@ def run_block(
     alive: Tensor | None = None,
     out: Sequence[int] = (),
 ) -> Weighed:
-    r"""Predict and weigh a block; what ``stage`` was called with last is to be learned.
+    """Predict and weigh a block; what ``stage`` was called with last is to be learned.
 
-    A target that lies further from the mixture's mean than c of its standard deviations, :math:`z > c`, counts as one
-    whose noise variance is :math:`z^4 / c^4` times as large, for every expert, so that its pull on them falls fast with
-    its distance (the weighted-observation-likelihood filter, Duran-Martin et al. 2024, with a weight that is one inside
-    c); to the weight rule its densities count to the power of :math:`c^4 / z^4`. The first of many like it thus teach
-    little, but innovation models widen the mixture until it holds them. One beyond 1e8, in single precision 1e6,
-    counts as one there. The rows before it do not know of it: the block is staged again from there on, once for each
-    outlier.
-
-    Args:
-        layers: What stands around the experts.
-        state: State before the block.
-        X: Inputs, shape (B, D).
-        y: Targets, shape (B,) or (B, O).
-        stage: Predicts the block with all experts, on states from before it.
-        missing: Which targets are missing, shape (B,); ``None`` if none is.
-        alive: Places of the experts that are run, (L,); ``None`` for all.
-        out: Places of the experts that are kept out, see :mod:`~gp_ensembles.engine.quarantine`; ``stage`` says NaN
-            for them.
+    Shapes: ``X`` (B, D), ``y`` (B,) or (B, O), ``missing`` (B,), ``alive`` (L,).
     """
     y = within_reach(layers, y)
     remembered, share, kept, start = y, None, None, 0

@@ -96,22 +96,11 @@ class FourierBasis(Basis):
 class OptimizedFourierBasis(Basis):
     """Sines and cosines whose frequencies are fitted: a sparse spectrum Gaussian process.
 
-    What Waxman and Djuric (2024, appendix H) call optimized Fourier features. The frequencies begin as draws for an ARD
-    Matern or RBF kernel and are hyperparameters from then on, one for every pair of features and column. That many
-    overfit a short warm-up, and they are too many for a Laplace approximation: draw further experts by
-    ``FitSettings(perturbation=GaussianPerturbation())``.
-
     Attributes:
         num_features: Features F, twice the number of frequencies.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
         starts: Length scales of the kernel that frequencies are drawn for, as shares of each column's range.
         name: What the experts are called; by default their kind and the settings that are not the default ones.
-
-    Example:
-        >>> X = torch.rand(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        >>> [(name, features)] = OptimizedFourierBasis(20).build(X, generator=torch.Generator().manual_seed(1))
-        >>> name, features.frequencies.shape, features.frequencies.requires_grad
-        ('off num_features=20', torch.Size([3, 10, 3]), True)
     """
 
     num_features: int = 100
@@ -365,20 +354,7 @@ def _plain(value: float | tuple[float, ...]) -> str:
 
 
 def most_per_column(number: int, num_columns: int, what: str) -> int:
-    """How many features of an additive basis each of more than 200 columns gets: one at least, and 2 000 in all.
-
-    A row costs the square of their number, 32 MB of covariance an expert at 2 000. On 300 made columns that all count,
-    six frequencies in place of ten were .2 nats a row ahead of no such basis.
-
-    Args:
-        number: How many it would have.
-        num_columns: Columns D.
-        what: What they are, for the warning.
-
-    Example:
-        >>> most_per_column(10, 200, "frequencies of 'hsgp'")
-        10
-    """
+    """How many features of an additive basis each of more than 200 columns gets: one at least, and 2 000 in all."""
     most = max(1, _MOST_ADDITIVE // num_columns) if num_columns > _MOST_COLUMNS else number
     if number > most:
         warnings.warn(
@@ -391,15 +367,7 @@ def most_per_column(number: int, num_columns: int, what: str) -> int:
 
 
 def with_spare_columns(X: Tensor) -> Tensor:
-    """Rows (N, D) in which columns that are constant vary about that, so that a basis has room for them.
-
-    A column that is constant in the warm-up may move later. What is fitted sees the rows as they are.
-
-    Example:
-        >>> X = torch.tensor([[5.0, 1.0], [5.0, 2.0], [5.0, 4.0]])
-        >>> with_spare_columns(X)[:, 0].amin() < 4, torch.equal(with_spare_columns(X)[:, 1], X[:, 1])
-        (tensor(True), True)
-    """
+    """Rows (N, D) in which columns that are constant vary about that, so that a basis has room for them."""
     still = X.amax(0) == X.amin(0)
     if not bool(still.any()):
         return X

@@ -95,8 +95,6 @@ def fitted_experts(
 ) -> list[NamedExpert]:
     """Static experts with fitted hyperparameters, sampled ones included, one object per feature map.
 
-    Labels that are all of one class do not tell how inputs matter: hyperparameters then keep their starting values.
-
     Raises:
         ValueError: If there is no map, two have the same name, or one has too many features for the memory.
     """
@@ -124,14 +122,7 @@ def _check_room(name: str, features: FeatureMap, X: Tensor) -> None:
 
 
 def only_label(target: Target, y: Tensor) -> int | None:
-    """The class of all observed labels (N,), if they are of one; ``None`` too where that is no kind of target.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.ensembles.targets import BinaryTarget
-        >>> only_label(BinaryTarget(), torch.tensor([1.0, torch.nan, 1.0])), only_label(RealTarget(), torch.ones(3))
-        (1, None)
-    """
+    """The class of all observed labels (N,), if they are of one; ``None`` too where that is no kind of target."""
     seen = y[~torch.isnan(y)]
     if not target.may_be_constant or seen.numel() == 0 or not bool((seen == seen[0]).all()):
         return None

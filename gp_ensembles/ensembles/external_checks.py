@@ -8,19 +8,8 @@ from gp_ensembles.experts.wrapping import as_adapter, spelled
 def check_records(where: str, value: object) -> None:
     """Raise unless a value is a record of a further expert.
 
-    Args:
-        where: What the value is called.
-        value: What was given.
-
     Raises:
         TypeError: Saying how what was given becomes one.
-
-    Example:
-        >>> from gp_ensembles.experts.boosting import HistogramBoosting
-        >>> check_records("extra_experts[0]", HistogramBoosting())
-        Traceback (most recent call last):
-        TypeError: extra_experts[0] must be a record such as WindowGP(), got HistogramBoosting(...); use
-        ExternalModel(HistogramBoosting(...))
     """
     if isinstance(value, ExpertRecord):
         return
@@ -39,12 +28,6 @@ def check_adapter(value: object) -> None:
 
     Raises:
         TypeError: Saying how what was given becomes one.
-
-    Example:
-        >>> check_adapter(len)
-        Traceback (most recent call last):
-        TypeError: adapter of ExternalModel must be such as RegressorAdapter(KNeighborsRegressor()), got len; use
-        ExternalModel(FunctionAdapter(len))
     """
     if isinstance(value, ModelAdapter):
         return

@@ -219,11 +219,6 @@ def without_forecasts(X: Tensor, forecasts: Sequence[str]) -> Tensor:
 
     Raises:
         ValueError: If there is no input before them.
-
-    Example:
-        >>> import torch
-        >>> without_forecasts(torch.tensor([[1.0, 2.0, 3.0]]), ["nwp"])
-        tensor([[1., 2.]])
     """
     if X.ndim != 2 or X.shape[1] <= len(forecasts):
         raise ValueError(f"X must have inputs and behind them the forecasts {list(forecasts)}, got {tuple(X.shape)}")

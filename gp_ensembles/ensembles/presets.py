@@ -78,14 +78,7 @@ dsie_gp: EnsembleSpec = replace(die_gp, name="dsie_gp", rule=StickySwitching())
 
 
 def default_rule() -> MetaLearner:
-    """Fixed share and Soft-Bayes, weighed by a fixed share: follows changes, mixes where no expert is right.
-
-    Built for no number of experts: experts may be added.
-
-    Example:
-        >>> type(default_rule()).__name__
-        'CombinedRules'
-    """
+    """Fixed share and Soft-Bayes, weighed by a fixed share: follows changes, mixes where no expert is right."""
     return CombinedRules([FixedShare(0.01), SoftBayes(0.05)], over=FixedShare(0.02))
 
 

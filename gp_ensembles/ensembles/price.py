@@ -75,10 +75,7 @@ def price_of_row(
 def price_of_features(num_features: int, num_experts: int, like: Tensor) -> float:
     """Microseconds a row of a batch of static experts with so many random Fourier features, in blocks.
 
-    Args:
-        num_features: Features F of each, even.
-        num_experts: Experts M.
-        like: Inputs with the columns, the dtype and the device that theirs have, shape (N, D).
+    Shapes: ``like`` (N, D).
     """
     one = like.new_ones(num_experts)
     kernel = ScaleKernel(RBFKernel(batch_shape=one.shape), batch_shape=one.shape).to(like)
@@ -109,18 +106,8 @@ def price_of_features(num_features: int, num_experts: int, like: Tensor) -> floa
 def largest_size(price: float, sizes: Sequence[int], price_of: Callable[[int], float], what: str) -> int:
     """The last of some ascending sizes that costs no more than a price; those behind the first too dear are not tried.
 
-    Args:
-        price: Microseconds a row.
-        sizes: What there is to choose from, ascending.
-        price_of: Measures one of them, in microseconds a row.
-        what: What they are sizes of, for the message.
-
     Raises:
         ValueError: If the first is too dear; names what it costs.
-
-    Example:
-        >>> largest_size(10.0, (100, 200, 400), lambda size: size / 30, what="features")
-        200
     """
     chosen = None
     for size in sizes:

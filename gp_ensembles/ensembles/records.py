@@ -56,11 +56,6 @@ def spec_to_plain(spec: EnsembleSpec) -> dict[str, Any]:
 
     Raises:
         TypeError: If a part is a record of the user's own, which no table names.
-
-    Example:
-        >>> from gp_ensembles.ensembles.presets import ie_gp
-        >>> spec_to_plain(ie_gp)["bases"]
-        [{'KernelDictionary': {'num_features': 100, 'name': 'rbf kernel'}}]
     """
     return {field.name: _to_plain(getattr(spec, field.name)) for field in fields(spec)}
 
@@ -68,20 +63,8 @@ def spec_to_plain(spec: EnsembleSpec) -> dict[str, Any]:
 def spec_from_plain(plain: object, where: str = "ensemble") -> EnsembleSpec:
     """An ensemble from what a file says: a preset's name, or settings that differ from those of ``like``, a preset.
 
-    Args:
-        plain: Strings, numbers, lists and mappings. ``like`` is ``auto`` where it is left out, and has fewer bases
-            where the target is not a real number, see :func:`~gp_ensembles.ensembles.presets.auto_for`.
-            ``extra_experts``
-            replaces the further experts of that preset, ``add_experts`` stands beside them.
-        where: What the containers are called in messages.
-
     Raises:
         ValueError: If a name or a key is unknown, or a value is not of its kind; the place is named.
-
-    Example:
-        >>> plain = {"like": "soebe", "bases": ["LinearBasis"], "rule": {"StickySwitching": {"stay": 0.9}}}
-        >>> spec_from_plain(plain).rule
-        StickySwitching(stay=0.9)
     """
     if isinstance(plain, str):
         plain = {"like": plain}

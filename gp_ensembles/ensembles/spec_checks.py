@@ -21,9 +21,6 @@ def check_count(
     Raises:
         TypeError: If it is not a whole number.
         ValueError: If it is too small, too large or odd.
-
-    Example:
-        >>> check_count(object(), "num_features", 20, even=True)
     """
     where = f"{field} of {type(record).__name__}"
     if not _is_whole(value):
@@ -41,9 +38,6 @@ def check_smoothness(record: object, nu: object) -> None:
     Raises:
         TypeError: If it is not a number.
         ValueError: If it is another number.
-
-    Example:
-        >>> check_smoothness(object(), 2.5)
     """
     where = f"nu of {type(record).__name__}"
     if not _is_number(nu):
@@ -58,9 +52,6 @@ def check_starts(record: object, starts: object) -> None:
     Raises:
         TypeError: If it is not a tuple of numbers.
         ValueError: If it is empty, or an entry is not positive and finite.
-
-    Example:
-        >>> check_starts(object(), (0.2, 0.7))
     """
     where = f"starts of {type(record).__name__}"
     if not isinstance(starts, tuple) or not all(_is_number(start) for start in starts):
@@ -75,9 +66,6 @@ def check_variances(record: object, field: str, variances: object) -> None:
     Raises:
         TypeError: If it is not a tuple of numbers.
         ValueError: If it is empty, or an entry is not positive and finite, or two are equal.
-
-    Example:
-        >>> check_variances(object(), "noises", (0.01, 0.1))
     """
     where = f"{field} of {type(record).__name__}"
     if not isinstance(variances, tuple) or not all(_is_number(variance) for variance in variances):
@@ -92,9 +80,6 @@ def check_orders(record: object, orders: object) -> None:
     Raises:
         TypeError: If it is not a tuple of whole numbers.
         ValueError: If it is empty, an order is below one, or two are equal.
-
-    Example:
-        >>> check_orders(object(), (2, 3))
     """
     where = f"orders of {type(record).__name__}"
     if not isinstance(orders, tuple) or not all(_is_whole(order) for order in orders):
@@ -109,9 +94,6 @@ def check_name(record: object, name: object) -> None:
     Raises:
         TypeError: If it is not a string.
         ValueError: If it is blank or holds a slash.
-
-    Example:
-        >>> check_name(object(), "rough")
     """
     where = f"name of {type(record).__name__}"
     if name is None:
@@ -127,9 +109,6 @@ def check_flag(record: object, field: str, value: object) -> None:
 
     Raises:
         TypeError: If it is anything else.
-
-    Example:
-        >>> check_flag(object(), "is_probit", True)
     """
     if not isinstance(value, bool):
         raise TypeError(f"{field} of {type(record).__name__} must be True or False, got {value!r}")
@@ -140,9 +119,6 @@ def check_latent_update(record: object, value: object) -> None:
 
     Raises:
         TypeError: If it is not, for instance a name or a class.
-
-    Example:
-        >>> check_latent_update(object(), None)
     """
     if value is not None and not isinstance(value, LatentUpdate):
         raise TypeError(
@@ -157,9 +133,6 @@ def check_positive(record: object, field: str, value: object, *, most: float = m
     Raises:
         TypeError: If it is not a number.
         ValueError: If it is out of range.
-
-    Example:
-        >>> check_positive(object(), "threshold", 4.0)
     """
     where = f"{field} of {type(record).__name__}"
     if not _is_number(value):

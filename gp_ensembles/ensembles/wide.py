@@ -145,10 +145,5 @@ class WideFeatures(ExpertRecord):
 
 
 def fitting_rows(y: Tensor) -> Tensor:
-    """Indices of the last 500 observed targets of y (N,), all where there are fewer.
-
-    Example:
-        >>> fitting_rows(torch.tensor([1.0, torch.nan, 2.0]))
-        tensor([0, 2])
-    """
+    """Indices of the last 500 observed targets of y (N,), all where there are fewer."""
     return (~torch.isnan(y)).nonzero().flatten()[-_MOST_ROWS:]

@@ -102,10 +102,7 @@ class WindowGP(ExpertRecord):
 
 
 def _stages(rows: Tensor, method: LBFGS | Adam) -> list[tuple[Tensor, LBFGS | Adam]]:
-    """Which rows to fit to, and how far: most steps are made on few of the last rows, the last steps on all.
-
-    Not on the first quarter: before there is a past, no past target explains anything, which leads astray.
-    """
+    """Which rows to fit to, and how far: most steps are made on few of the last rows, the last steps on all."""
     if isinstance(method, Adam):
         return [(rows, method)]
     fine = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))

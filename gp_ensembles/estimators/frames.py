@@ -17,19 +17,9 @@ Columns = tuple[ColumnEncoder, ...]
 def fit_frame(X: Any, num_rows: int) -> Columns | None:
     """What is to be made of the columns of a frame; ``None`` where X is none, or has numbers only.
 
-    Args:
-        X: A frame of pandas or polars, or anything else.
-        num_rows: Rows at its start from which kinds are found.
-
     Raises:
         ImportError: If X is a frame and the extra ``cli`` is not installed.
         ValueError: If a column is text that repeats too little.
-
-    Example:
-        >>> import pandas as pd
-        >>> X = pd.DataFrame({"site": ["a", "b"], "load": [1.0, 2.0]})
-        >>> [column.kind for column in fit_frame(X, 2)], fit_frame(X[["load"]], 2)
-        (['category', 'number'], None)
     """
     if not is_frame(X) or has_numbers_only(X):
         return None
@@ -51,12 +41,6 @@ def fit_frame(X: Any, num_rows: int) -> Columns | None:
 
 def checked_inputs(estimator: Any, X: Any, columns: Columns | None, *, reset: bool) -> Array:
     """Inputs as numbers, shape (N, D), with scikit-learn's checks of names and numbers; NaN where missing.
-
-    Args:
-        estimator: The estimator, which learns the names and number of columns if ``reset``.
-        X: Its inputs.
-        columns: What is made of them, from :func:`fit_frame`.
-        reset: Whether this is the first call.
 
     Raises:
         ValueError: If X is malformed.

@@ -449,10 +449,7 @@ def _num_outputs(y: Array) -> int | None:
 
 
 def _filled(y: Any) -> tuple[Any, NDArray[np.bool_] | None]:
-    """Targets with zeros in their gaps, as checks of scikit-learn know none, and where those are.
-
-    Targets without gaps, or that are no numbers, are as they were.
-    """
+    """Targets with zeros in their gaps, as checks of scikit-learn know none, and where those are."""
     found = np.asarray(y)
     if found.ndim == 0 or found.dtype.kind not in "fO":
         return y, None

@@ -33,27 +33,7 @@ class Predicted:
 
 
 class PredictiveDistribution(BaseDistribution):
-    """What an ensemble says of N rows, as a distribution of skpro with one column.
-
-    Densities, distribution functions, quantiles and moments are those of the ensemble, exactly; rows of it are
-    distributions of the same kind.
-
-    Args:
-        predicted: The ensemble's predictive distribution of K rows.
-        places: Which of the K rows these are, in order, shape (N,); all by default.
-        index: Labels of the rows.
-        columns: Label of the column.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.distributions import Mixture
-        >>> from gp_ensembles.estimators.skpro import Predicted, PredictiveDistribution
-        >>> zero = torch.zeros(1, 3, dtype=torch.float64)
-        >>> mixture = Mixture(zero[:, 0], zero, zero + 4)
-        >>> normal = PredictiveDistribution(Predicted(mixture), index=["a", "b", "c"], columns=["load"])
-        >>> normal.iloc[1:].cdf(0.0)["load"].to_dict()
-        {'b': 0.5, 'c': 0.5}
-    """
+    """What an ensemble says of N rows, as a distribution of skpro with one column."""
 
     _tags = {  # noqa: RUF012 (skpro reads them so)
         "capabilities:approx": ["energy", "pdfnorm"],

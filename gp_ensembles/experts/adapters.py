@@ -24,9 +24,6 @@ from gp_ensembles.experts.wrapping import as_adapter, check_methods, spelled
 class RegressorAdapter(ModelAdapter):
     """A regressor with ``fit(X, y)`` and ``predict(X)`` on NumPy arrays, as in scikit-learn, LightGBM and others.
 
-    Where its ``predict`` takes ``return_std`` it states its deviations itself. Several columns of predictions
-    are quantiles at ``levels``, or draws. Set its ``random_state``: it is trained again where a state is loaded.
-
     Args:
         regressor: The untrained regressor, copied for each training; or as many as ``levels``, one for each quantile.
         scale: A second regressor, for the logarithm of the size of the first one's past errors; once there are 100 of
@@ -36,14 +33,6 @@ class RegressorAdapter(ModelAdapter):
     Raises:
         TypeError: If a regressor is a class, or has no ``fit`` and ``predict``.
         ValueError: If levels are not distinct probabilities, or are not as many as regressors.
-
-    Example:
-        >>> from sklearn.linear_model import BayesianRidge
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> x = X.squeeze(-1)
-        >>> forecast = RegressorAdapter(BayesianRidge()).fit(TrainingRows(X, 2 * x, torch.nan * x))
-        >>> forecast(X[-1:])[0].round(decimals=3)
-        tensor([2.], dtype=torch.float64)
     """
 
     scale: Any
@@ -82,22 +71,8 @@ class RegressorAdapter(ModelAdapter):
 class RiverAdapter(ModelAdapter):
     """A regressor of river, with ``learn_one`` and ``predict_one``; the inputs are called ``x0``, ``x1`` and so on.
 
-    At each training a copy of it learns the stored rows one by one, and it stays as it is until the next one: what it
-    is follows from stored rows, so that it can be saved. A training costs as much as it takes to learn ``num_rows``
-    rows, see :class:`~gp_ensembles.ensembles.external_models.ExternalModel`.
-
-    Args:
-        regressor: The regressor before it has learned anything; set its seed.
-
     Raises:
         TypeError: If it is a class, or has no ``learn_one`` and ``predict_one``.
-
-    Example:
-        >>> from river.linear_model import LinearRegression
-        >>> X = torch.linspace(0, 1, 500, dtype=torch.float64).unsqueeze(-1)
-        >>> rows = TrainingRows(X, 2 * X.squeeze(-1), torch.nan * X.squeeze(-1))
-        >>> RiverAdapter(LinearRegression()).fit(rows)(X[-1:])[0].round()
-        tensor([2.], dtype=torch.float64)
     """
 
     def __init__(self, regressor: Any) -> None:
@@ -116,21 +91,8 @@ class RiverAdapter(ModelAdapter):
 class FunctionAdapter(ModelAdapter):
     """A function of the rows to predict and the rows so far.
 
-    Args:
-        function: Called with inputs (N, D) and :class:`~gp_ensembles.experts.model_adapter.TrainingRows`, those of
-            the last
-            training; returns means (N,) and deviations (N,), or one of means (N,), draws (N, S) and quantiles (N, K).
-            It must use the rows that it is given and nothing that it remembers.
-        levels: Probabilities of the quantiles, if it returns such.
-
     Raises:
         TypeError: If it cannot be called.
-
-    Example:
-        >>> guest = FunctionAdapter(lambda X, rows: (rows.targets[-1].expand(len(X)), X.new_ones(len(X))))
-        >>> one = torch.ones(3, dtype=torch.float64)
-        >>> guest.fit(TrainingRows(one.unsqueeze(-1), 7 * one, one))(torch.zeros(2, 1, dtype=torch.float64))[0]
-        tensor([7., 7.], dtype=torch.float64)
     """
 
     def __init__(self, function: Callable[[Tensor, TrainingRows], Any], levels: Sequence[float] = ()) -> None:
@@ -157,18 +119,7 @@ class FunctionAdapter(ModelAdapter):
 
 @final
 class ColumnsAdapter(ModelAdapter):
-    """Forecasts that stand in the inputs: nothing is trained, but the size of their errors is learned.
-
-    Args:
-        levels: Probabilities of the quantiles in the columns, if they are. Else one column is a mean, and several are
-            draws.
-        has_deviation: Whether there are two columns, a mean and a deviation.
-
-    Example:
-        >>> guest = ColumnsAdapter(has_deviation=True)
-        >>> guest.initial(torch.tensor([[3.0, 0.5]], dtype=torch.float64))
-        (tensor([3.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64))
-    """
+    """Forecasts that stand in the inputs: nothing is trained, but the size of their errors is learned."""
 
     def __init__(self, levels: Sequence[float] = (), has_deviation: bool = False) -> None:
         self.levels: tuple[float, ...] = tuple(float(level) for level in levels)

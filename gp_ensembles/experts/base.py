@@ -14,10 +14,7 @@ from gp_ensembles.filters.transitions import Transition, UnevenSteps
 class BoundExpert(ABC):
     r"""An expert's numbers, read from its hyperparameters once: what loops use.
 
-    Args:
-        features: The feature map as a plain function, X (..., N, D) to Phi (..., \*batch, N, F).
-        prior_variance: Prior variance of the weights, shape (\*batch).
-        transition: How the weights change before every row; ``None`` for static weights.
+    Shapes: ``prior_variance`` (\*batch).
     """
 
     def __init__(self, features: BoundFeatures, prior_variance: Tensor, transition: Transition | None) -> None:
@@ -30,10 +27,7 @@ class BoundExpert(ABC):
     def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
         r"""Predict and learn a block of targets from its features.
 
-        Args:
-            state: Posterior before the block.
-            Phi: Features in the order of time, shape (\*batch, B, F).
-            y: Targets, shape (B,) (or (B, O) for several outputs); NaN where missing.
+        Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,).
         """
 
     @abstractmethod

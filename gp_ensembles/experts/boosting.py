@@ -19,20 +19,6 @@ class HistogramBoosting(ModelAdapter):
     r"""Gradient-boosted trees for the mean, and others for the scale of the errors of predictions made before.
 
     .. math:: y \sim N(f(x), s(x)^2), \quad \log s(x) = \mathrm{E}[\log |e| \mid x] - \mathrm{E} \log |z|
-
-    with the last 4000 errors :math:`e` and a standard normal :math:`z`, :math:`\mathrm{E} \log |z| = -0.635`; with
-    fewer than 100 errors the deviation is one for all rows.
-
-    Args:
-        num_trees: Trees for the mean, of 31 leaves of at least five rows; the scale has 20, of eight leaves.
-        learning_rate: What each tree for the mean counts.
-
-    Example:
-        >>> X = torch.linspace(0, 1, 200, dtype=torch.float64).unsqueeze(-1)
-        >>> y = (X.squeeze(-1) > 0.5).double()
-        >>> forecast = HistogramBoosting().fit(TrainingRows(X, y, torch.full_like(y, torch.nan)))
-        >>> forecast(X[::100])[0].round()
-        tensor([0., 1.], dtype=torch.float64)
     """
 
     def __init__(self, num_trees: int = 80, learning_rate: float = 0.125) -> None:

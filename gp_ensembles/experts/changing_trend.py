@@ -72,14 +72,7 @@ class _Series(NamedTuple):
 def fit_trends(y: Tensor, season: int | None, num_inputs: int) -> list[tuple[str, StructuralExpert]]:
     """Structural experts by name, one whose slope and season walk as fast as the warm-up allows among them.
 
-    Args:
-        y: Targets of the warm-up, standardized, shape (N,); NaN where missing.
-        season: Rows of a season; ``None`` for none.
-        num_inputs: Number of input columns.
-
-    Returns:
-        Experts before any data, batch shape (1,) each; that of a straight trend where there is a season; the one whose
-        slope walks where the evidence says so; and the fast one, unless it is the same.
+    Shapes: ``y`` (N,); returns (1,).
 
     Raises:
         ValueError: If the season is shorter than two rows.

@@ -61,23 +61,13 @@ class EvidenceFit(NamedTuple):
 
 
 def log_posterior(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
-    r"""Log evidence plus the log priors registered on GPyTorch modules, per expert, shape (M,).
-
-    Rows with a missing target (NaN) are left out. An expert whose evidence cannot be computed gets NaN.
-    """
+    """Log evidence plus the log priors registered on GPyTorch modules, per expert, shape (M,)."""
     seen = _seen(y)
     return expert.log_evidence(X[seen], y[seen]).reshape(expert.num_experts) + log_priors(expert)
 
 
 def log_priors(expert: Expert) -> Tensor | float:
-    r"""Log densities of the priors registered on GPyTorch modules, per expert, shape (M,); zero if there is none.
-
-    Example:
-        >>> from gp_ensembles.experts.gaussian import GaussianExpert
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> log_priors(GaussianExpert(LinearFeatures(1, torch.ones(1))))
-        0.0
-    """
+    """Log densities of the priors registered on GPyTorch modules, per expert, shape (M,); zero if there is none."""
     value: Tensor | float = 0.0
     for module in expert.modules():
         for _, (prior, closure, _) in getattr(module, "_priors", {}).items():

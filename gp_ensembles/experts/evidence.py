@@ -12,32 +12,15 @@ from gp_ensembles.numerics.gram import gram
 def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
     r"""Log marginal likelihood of targets under :math:`N(0, \sigma_\theta^2 \Phi \Phi^\top + \sigma^2 I)`.
 
-    With fewer features than rows the determinant lemma and the Woodbury identity give it from the F by F
-    matrix :math:`A = I + (\sigma_\theta^2 / \sigma^2) \Phi^\top \Phi = L L^\top`:
-
     .. math::
         \log p(y) = -\tfrac12 \Big( \frac{y^\top y - (\sigma_\theta^2 / \sigma^2)
         \|L^{-1} \Phi^\top y\|^2}{\sigma^2} + N \log 2 \pi \sigma^2 \Big) - \sum_i \log L_{ii}
 
-    (Rasmussen and Williams 2006, section 2.2, with the full log determinant).
-
-    Args:
-        Phi: Features, shape (\*batch, N, F).
-        y: Targets, shape (N,); rows with NaN must be dropped by the caller.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-        noise: Observation noise variance, shape (\*batch).
-
-    Returns:
-        Log evidence in nats, shape (\*batch).
+    Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,), ``prior_variance`` (\*batch), ``noise`` (\*batch); returns
+    (\*batch).
 
     Raises:
         NumericalError: If a matrix is not positive definite to working precision.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> log_evidence(torch.ones(1, 1, dtype=torch.float64), one.expand(1), one, one)  # log N(1; 0, 2)
-        tensor(-1.5155, dtype=torch.float64)
     """
     quadratic, half_log_determinant = whitened_statistics(Phi, y, prior_variance / noise)
     normalizer = y.shape[0] * (math.log(2 * math.pi) + noise.log())
@@ -47,13 +30,7 @@ def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) 
 def whitened_statistics(Phi: Tensor, y: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
     r"""Terms of every Gaussian evidence, with :math:`K = I + r \Phi \Phi^\top`.
 
-    Args:
-        Phi: Features, shape (\*batch, N, F).
-        y: Targets, shape (N,), or (N, O) or (\*batch, N, O) for the sum over outputs.
-        ratio: r, prior variance of the weights in units of the noise, shape (\*batch).
-
-    Returns:
-        :math:`y^\top K^{-1} y` (the sum over outputs) and :math:`\tfrac12 \log |K|`, each (\*batch).
+    Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,), ``ratio`` (\*batch); returns (\*batch).
 
     Raises:
         NumericalError: If K is not positive definite to working precision.
@@ -74,14 +51,7 @@ def whitened_statistics(Phi: Tensor, y: Tensor, ratio: Tensor) -> tuple[Tensor, 
 
 
 def batched_log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
-    r"""As :func:`log_evidence`, with NaN for those experts of a batch for which it cannot be computed.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(2, dtype=torch.float64)
-        >>> batched_log_evidence(torch.ones(2, 1, 1, dtype=torch.float64), one[:1], one, one * torch.tensor([1, -9.0]))
-        tensor([-1.5155,     nan], dtype=torch.float64)
-    """
+    """As :func:`log_evidence`, with NaN for those experts of a batch for which it cannot be computed."""
     try:
         return log_evidence(Phi, y, prior_variance, noise)
     except NumericalError:

@@ -101,11 +101,7 @@ class TrainedModels:
 
 @final
 class BoundExternal(BoundExpert):
-    """What a loop uses of an external expert.
-
-    Args:
-        expert: The expert.
-    """
+    """What a loop uses of an external expert."""
 
     def __init__(self, expert: "ExternalExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -173,10 +169,7 @@ class BoundExternal(BoundExpert):
         return (mean, variance) if legal else None
 
     def _rows(self, Phi: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (N, D) in single precision, but as doubles, and the weight of each row (N,), on the CPU.
-
-        Dividing by the weight of an outlier leaves round-off, at which trees must not split.
-        """
+        """Inputs (N, D) in single precision, but as doubles, and the weight of each row (N,), on the CPU."""
         Phi = Phi.reshape(-1, *Phi.shape[-2:])[0].detach().double().cpu()
         return (Phi[:, :-1] / Phi[:, -1:]).float().double(), Phi[:, -1]
 
@@ -215,14 +208,6 @@ class BoundExternal(BoundExpert):
 class ExternalExpert(Expert):
     """An external model that is trained on the last rows now and then, and predicts every row in between.
 
-    It is trained after ``first`` rows, then after twice as many, and so on until that would take more than ``every``
-    rows; from there after every ``every`` rows. Until it is trained it is absent. Training depends on the stored rows
-    only: where a state is loaded the model is trained on them again, and nothing else is saved.
-
-    A row for which the model fails, or says nothing that is a finite mean and a finite positive deviation, has NaN
-    moments: the expert is absent, see :mod:`gp_ensembles.engine.absence`. One that fails to train is absent until
-    the next training. It does not run inside ``torch.func.vmap``, and predictions are not differentiable.
-
     Args:
         adapter: What is trained.
         features: :class:`~gp_ensembles.features.inputs.InputFeatures` of all columns, or of some of them. Experts of a
@@ -235,16 +220,6 @@ class ExternalExpert(Expert):
 
     Raises:
         ValueError: If a number is not positive, or there are not as many columns as inputs.
-
-    Example:
-        >>> from gp_ensembles.experts.boosting import HistogramBoosting
-        >>> from gp_ensembles.features.inputs import InputFeatures
-        >>> features = InputFeatures(1, torch.ones((), dtype=torch.float64))
-        >>> expert = ExternalExpert(HistogramBoosting(), features, first=50)
-        >>> X = torch.linspace(0, 1, 120, dtype=torch.float64).unsqueeze(-1)
-        >>> state, steps = expert.update(expert.init(), X, X.squeeze(-1))
-        >>> steps.mean.shape, int(state.trained_at), int(state.due)
-        (torch.Size([120]), 100, 200)
     """
 
     adapter: ModelAdapter

@@ -51,22 +51,12 @@ FAILURES = {
 
 
 def described(reason: int, words: Tensor) -> Failure:
-    """What the numbers in a state say.
-
-    Example:
-        >>> described(FAILED_TRAINING, encoded("ValueError: no rows")).reason
-        'it failed to train (ValueError: no rows)'
-    """
+    """What the numbers in a state say."""
     found, text = FAILURES[reason], bytes(words.tolist()).rstrip(b"\0").decode(errors="ignore")
     return found._replace(reason=f"{found.reason} ({text})") if text else found
 
 
 def encoded(text: str, num_bytes: int = _NUM_BYTES) -> Tensor:
-    """The first bytes of a text, zeros behind it.
-
-    Example:
-        >>> encoded("no").shape, encoded("no")[:3]
-        (torch.Size([200]), tensor([110, 111,   0], dtype=torch.uint8))
-    """
+    """The first bytes of a text, zeros behind it."""
     data = " ".join(text.split()).encode()[:num_bytes].ljust(num_bytes, b"\0")
     return torch.tensor(list(data), dtype=torch.uint8, device="cpu")

@@ -38,11 +38,7 @@ class FlatTrees(NamedTuple):
     def of(cls, model: Any, X: Numbers) -> "FlatTrees | None":
         """The trees of a trained model; ``None`` where they do not predict as it does.
 
-        scikit-learn has no public name for its trees, so they are believed only where they prove true.
-
-        Args:
-            model: A trained ``HistGradientBoostingRegressor``.
-            X: Rows on which both must agree, shape (N, D).
+        Shapes: ``X`` (N, D).
         """
         try:
             trees = _read(model)
@@ -53,15 +49,7 @@ class FlatTrees(NamedTuple):
 
 
 def predict_trees(trees: FlatTrees, X: Numbers) -> Numbers:
-    """What trees predict at rows X (N, D), shape (N,).
-
-    Example:
-        >>> one, none = np.array([0.0, -1.0, 1.0]), np.zeros(3, dtype=np.int64)
-        >>> left, right = np.array([1, 1, 2]), np.array([2, 1, 2])
-        >>> stump = FlatTrees(5.0, none[:1], none, np.zeros(3), left, right, np.ones(3, dtype=bool), one)
-        >>> predict_trees(stump, np.array([[-3.0], [3.0], [np.nan]]))
-        array([4., 6., 4.])
-    """
+    """What trees predict at rows X (N, D), shape (N,)."""
     out = np.empty(len(X))
     _predict(*trees, np.ascontiguousarray(X), out)
     return out

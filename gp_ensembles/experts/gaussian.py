@@ -35,11 +35,7 @@ _NOISE_FLOOR, _NOISE_START = 1e-6, 0.5
 class BoundGaussian(BoundExpert):
     r"""A Gaussian expert's numbers.
 
-    Args:
-        features: The feature map as a plain function.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-        transition: How the weights change.
-        noise: Observation noise variance, shape (\*batch).
+    Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch).
     """
 
     def __init__(
@@ -196,13 +192,7 @@ def check_real_targets(y: Tensor) -> None:
 
 
 def sound_variances(prior_variance: Tensor, noise: Tensor, walk: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Prior and noise variances (...) with which the covariance form keeps its digits, the nearest to those given.
-
-    Example:
-        >>> prior, noise = torch.tensor([1.0, 9.0]).double(), torch.tensor([1e-3, 1e-9]).double()
-        >>> sound_variances(prior, noise, None)[1]
-        tensor([1.0000e-03, 9.0000e-06], dtype=torch.float64)
-    """
+    """Prior and noise variances (...) with which the covariance form keeps its digits, the nearest to those given."""
     precision = torch.finfo(prior_variance.dtype).eps
     if precision <= _SAFE_PRECISION:
         return prior_variance, torch.maximum(noise, _SAFE_NOISE * prior_variance)

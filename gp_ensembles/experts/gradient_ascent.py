@@ -16,30 +16,7 @@ def gradient_ascent(
 ) -> Tensor:
     """Maximize the log posterior of every expert in a batch from where its hyperparameters are.
 
-    No error is raised where arithmetic gives out: an expert whose evidence cannot be computed, or gets no better, keeps
-    what it has. The modules of the expert hold any values afterwards.
-
-    Args:
-        expert: Batch of experts whose trainable parameters are tried out.
-        evidence: Log evidence at the parameters that the expert then has, in nats, shape (M,), NaN where there is none.
-        method: How far to go.
-        start_precision: Precision of a Gaussian prior around the start, in the unconstrained space.
-        num_rows: Rows of the evidence: tolerances are in nats a row.
-
-    Returns:
-        Unconstrained hyperparameters, shape (M, P).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.experts.gaussian import GaussianExpert
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> expert = GaussianExpert(LinearFeatures(1, torch.ones(1, dtype=torch.float64)))
-        >>> before = expert.log_evidence(X, X[:, 0])
-        >>> found = climb(expert, lambda: expert.log_evidence(X, X[:, 0]), LBFGS(max_iterations=5), 0.1, 20)
-        >>> set_vectors_(expert, found)
-        >>> bool(expert.log_evidence(X, X[:, 0]) > before)
-        True
+    Returns shape (M, P).
     """
     start = get_vectors(expert)
 

@@ -30,10 +30,7 @@ class LaplaceInformation(NamedTuple):
 
 
 def negative_hessian(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
-    """Negative Hessian of each expert's log posterior in its unconstrained hyperparameters, (M, P, P).
-
-    Experts do not share parameters, so one pass per parameter gives a row for all of them.
-    """
+    """Negative Hessian of each expert's log posterior in its unconstrained hyperparameters, (M, P, P)."""
     gradient = gradient_vectors(expert, log_posterior(expert, X, y).sum(), create_graph=True)
     rows = [gradient_vectors(expert, gradient[:, p].sum()) for p in range(gradient.shape[-1])]
     hessian = torch.stack(rows, dim=-2).detach()

@@ -26,30 +26,10 @@ def perturb_hyperparameters(
 ) -> Expert:
     r"""Experts with hyperparameters :math:`\hat\psi + N(0, v I)` around each expert's own.
 
-    What Waxman and Djuric (2024, section 4.1 and appendix H) do for centers and frequencies that are trained: their
-    Hessian is large, and this needs none. Draws are independent copies; features drawn at random stay those of their
-    mode.
-
-    Args:
-        expert: Fitted experts, batch shape () or (M,); not changed.
-        num_samples: Draws S per expert.
-        variance: Variance v, in squared units of the unconstrained space.
-        generator: Source of randomness.
-
-    Returns:
-        Experts with batch shape (M S,), the draws of the first expert first.
+    Returns shape (M S,).
 
     Raises:
         ValueError: If ``num_samples`` or ``variance`` is not positive.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.experts.gaussian import GaussianExpert
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
-        >>> near = perturb_hyperparameters(expert, 3, 1e-6, generator=torch.Generator().manual_seed(0))
-        >>> near.batch_shape, bool((near.features.prior_variance - 1).abs().max() < 0.01)
-        (torch.Size([3]), True)
     """
     if num_samples < 1 or not variance > 0:
         raise ValueError(f"num_samples and variance must be positive, got {num_samples} and {variance}")

@@ -33,13 +33,7 @@ from gp_ensembles.numerics.gpytorch_types import Likelihood
 class BoundLaplace(BoundExpert):
     r"""The numbers of an expert with a likelihood.
 
-    Args:
-        features: The feature map as a plain function.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-        transition: How the weights change.
-        likelihood: The likelihood, with the experts' batch shape or none.
-        latent_update: How the expert learns.
-        predictive: How predictions are computed.
+    Shapes: ``prior_variance`` (\*batch).
     """
 
     def __init__(
@@ -210,10 +204,7 @@ def latent_predictions(
 
 
 def join_likelihoods(likelihoods: Sequence[Likelihood], batch_shapes: Sequence[torch.Size]) -> Likelihood | None:
-    """One likelihood for the experts of several batches in order, batch shape (M,); a copy without gradients.
-
-    ``None`` unless all are of one class with the same settings and have no parameters or one set for each expert.
-    """
+    """One likelihood for the experts of several batches in order, batch shape (M,); a copy without gradients."""
     first = likelihoods[0]
     if any(_settings(likelihood) != _settings(first) for likelihood in likelihoods):
         return None

@@ -81,26 +81,10 @@ def laplace_log_evidence(
 ) -> Tensor:
     r"""Laplace's approximation of the log evidence.
 
-    Args:
-        Phi: Features, shape (\*batch, N, F).
-        y: Targets, shape (N,), all observed.
-        log_density: Takes latent values (\*batch, N), or (\*batch, N, L) for L > 1, and targets to log densities.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-        num_latent: Number L of latent functions, each with weights of its own.
-
-    Returns:
-        In nats, shape (\*batch).
+    Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,), ``prior_variance`` (\*batch); returns (\*batch).
 
     Raises:
         NumericalError: If the posterior has no proper mode.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> def log_density(z, y):
-        ...     return torch.nn.functional.logsigmoid((2 * y - 1) * z)
-        >>> laplace_log_evidence(torch.ones(1, 1, dtype=torch.float64), one.expand(1), log_density, one)
-        tensor(-0.7007, dtype=torch.float64)
     """
     problem = _Problem(Phi, y, log_density, prior_variance, num_latent)
     weights = _mode(_Problem(Phi.detach(), y, log_density, prior_variance.detach(), num_latent))

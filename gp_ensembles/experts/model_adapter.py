@@ -22,8 +22,6 @@ _LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarit
 class TrainingRows(NamedTuple):
     """What a model is trained on: N observed rows in the order of time, on the CPU, in double precision.
 
-    Rows whose target counts less than half, as an outlier, are left out.
-
     Attributes:
         inputs: Shape (N, D).
         targets: Shape (N,).
@@ -48,23 +46,13 @@ class ModelAdapter(ABC):
     def fit(self, rows: TrainingRows) -> Forecast:
         """Train on rows from scratch.
 
-        It must depend on the rows only: the same rows give the same forecasts, for a model that was saved is trained
-        again where it is loaded. What it returns must not change any more.
-
-        Returns:
-            A function of inputs (N, D), double precision on the CPU, that gives means (N,) and standard deviations
-            (N,). ``None`` instead of these means the size of the model's last errors.
+        Returns: a function of inputs (N, D), double precision on the CPU, that gives means (N,) and standard deviations
+        (N,). ``None`` instead of these means the size of the model's last errors.
         """
 
 
 def error_size(rows: TrainingRows) -> float:
-    """Root mean square of the last 500 errors; while there are fewer than ten, the targets' standard deviation.
-
-    Example:
-        >>> one = torch.ones(20, dtype=torch.float64)
-        >>> error_size(TrainingRows(one.unsqueeze(-1), one, 3 * one))
-        3.0
-    """
+    """Root mean square of the last 500 errors; while there are fewer than ten, the targets' standard deviation."""
     values = rows.errors[~torch.isnan(rows.errors)][-LAST_ERRORS:]
     if values.shape[0] < _LEAST_ERRORS:
         values = rows.targets - rows.targets.mean()
@@ -94,34 +82,14 @@ def scale_rows(rows: TrainingRows) -> ScaleRows | None:
 
 
 def scale_deviation(logarithms: Tensor) -> Tensor:
-    """Standard deviations from expected logarithms of the size of normal errors.
-
-    Example:
-        >>> sizes = torch.randn(100_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64).abs()
-        >>> round(float(scale_deviation(sizes.log().mean())), 1)
-        1.0
-    """
+    """Standard deviations from expected logarithms of the size of normal errors."""
     return (logarithms + _LOG_NORMAL).exp().clamp_min(LEAST_DEVIATION)
 
 
 def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Mean and deviation of the normal whose quantiles are closest, in squared distance, to given ones.
+    """Mean and deviation of the normal whose quantiles are closest, in squared distance, to given ones.
 
-    With normal scores :math:`z_k` of the levels, the line :math:`q_k = \mu + \sigma z_k` by least squares.
-
-    Args:
-        quantiles: Shape (N, K).
-        levels: Probabilities, distinct, shape (K,), K at least 2.
-
-    Returns:
-        Means and deviations, (N,) each; a deviation is negative where quantiles fall with their level.
-
-    Example:
-        >>> levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
-        >>> quantiles = 3 + 2 * torch.special.ndtri(levels).unsqueeze(0)
-        >>> mean, deviation = normal_of_quantiles(quantiles, levels)
-        >>> round(float(mean), 6), round(float(deviation), 6)
-        (3.0, 2.0)
+    Shapes: ``quantiles`` (N, K), ``levels`` (K,); returns (N,).
     """
     scores = torch.special.ndtri(levels)
     centered = scores - scores.mean()
@@ -132,12 +100,8 @@ def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tens
 def moments_of(predicted: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor, Tensor | None]:
     """Means and deviations from what a model says of N rows.
 
-    Args:
-        predicted: Means (N,) or (N, 1); quantiles (N, K) at ``levels``; or draws (N, S).
-        levels: Probabilities of the quantiles, if they are.
-
-    Returns:
-        Means (N,), and deviations (N,); ``None`` where only a mean was said.
+    Shapes: ``predicted`` (N,) or (N, 1). Returns: means (N,), and deviations (N,); ``None`` where only a mean was
+    said.
 
     Raises:
         ValueError: If there are not as many columns as levels.

@@ -21,12 +21,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 class BoundMultiOutput(BoundExpert):
     r"""A multi-output expert's numbers.
 
-    Args:
-        features: The feature map as a plain function.
-        prior_variance: Prior variance of the weights in squared units of the output scale, shape (\*batch).
-        transition: How the weights change, in the same units.
-        noise: Observation noise variance in the same units, shape (\*batch).
-        scale: Scale of each output, shape (\*batch, O).
+    Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch), ``scale`` (\*batch, O).
     """
 
     def __init__(

@@ -42,16 +42,7 @@ class RowExpert(ABC):
 
 
 def row_expert(bound: BoundExpert, state: FilterState, features: FeatureMap) -> RowExpert | None:
-    """What runs an expert at one row.
-
-    Args:
-        bound: The bound expert.
-        state: Its state on the processor, changed in place.
-        features: Its feature map.
-
-    Returns:
-        It; ``None`` for other kinds of experts, or of maps than those that take columns as they are.
-    """
+    """What runs an expert at one row."""
     columns = _columns(features)
     if columns is None:
         return None

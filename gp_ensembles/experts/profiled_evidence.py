@@ -72,17 +72,7 @@ class Variances(NamedTuple):
 def profile(Phi: Tensor, y: Tensor) -> Profile:
     r"""Decompose features once, in double precision.
 
-    Singular values keep the digits that eigenvalues of :math:`\Phi^\top \Phi` lose: those of smooth kernels fall over
-    twenty orders of magnitude, and their evidence is highest at ratios that reach far down.
-
-    Args:
-        Phi: Features, shape (\*batch, N, F).
-        y: Targets, shape (N,); NaN where missing.
-
-    Example:
-        >>> found = profile(torch.tensor([[3.0], [4.0], [7.0]]), torch.tensor([1.0, 2.0, torch.nan]))
-        >>> [round(float(part), 6) for part in found]
-        [25.0, 4.84, 0.16, 2.0]
+    Shapes: ``Phi`` (\*batch, N, F), ``y`` (N,).
     """
     seen = ~y.isnan()
     targets = y[seen].double()
@@ -93,14 +83,7 @@ def profile(Phi: Tensor, y: Tensor) -> Profile:
 
 
 def evidence_at(found: Profile, noise: Tensor, ratio: Tensor) -> EvidenceAt:
-    """The evidence at some noise and ratio, shapes that broadcast with the batch of the profile.
-
-    Example:
-        >>> found = profile(torch.ones(1, 1), torch.ones(1))
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> evidence_at(found, one, one).value  # log N(1; 0, 2)
-        tensor(-1.5155, dtype=torch.float64)
-    """
+    """The evidence at some noise and ratio, shapes that broadcast with the batch of the profile."""
     shrink = 1 / (1 + ratio.unsqueeze(-1) * found.eigenvalues)
     quadratic = found.left + (found.explained * shrink).sum(-1)
     value = -0.5 * (quadratic / noise + found.num_rows * (2 * math.pi * noise).log() - shrink.log().sum(-1))
@@ -111,20 +94,7 @@ def evidence_at(found: Profile, noise: Tensor, ratio: Tensor) -> EvidenceAt:
 
 
 def best_variances(found: Profile, least_noise: float) -> Variances:
-    """The variances with the highest evidence: a dense grid of ratios, then a golden section search, for each entry.
-
-    Ratios are those at which the function's prior variance is between a millionth and 1e10 times the noise.
-
-    Args:
-        found: Profile of batch shape () or (M,).
-        least_noise: Bound of the noise, without which targets that features explain exactly have no best one.
-
-    Example:
-        >>> X = torch.linspace(-1, 1, 200, dtype=torch.float64).unsqueeze(-1)
-        >>> best = best_variances(profile(X, 3 * X.squeeze(-1) + 0.1 * (40 * X.squeeze(-1)).sin()), 1e-6)
-        >>> round(float(best.noise), 3), round(float(best.prior))
-        (0.005, 9)
-    """
+    """The variances with the highest evidence: a dense grid of ratios, then a golden section search, for each entry."""
     size = (found.eigenvalues.sum(-1) / found.num_rows).clamp_min(torch.finfo(torch.float64).tiny)
     lowest, highest = (math.log(ratio) - size.log() for ratio in (_LEAST_RATIO, _MOST_RATIO))
     step = (highest - lowest) / (_GRID - 1)

@@ -83,11 +83,7 @@ class _Model(NamedTuple):
 
 @final
 class BoundRefitted(BoundExpert):
-    """A refitted expert's numbers: those that a state holds.
-
-    Args:
-        expert: The expert.
-    """
+    """A refitted expert's numbers: those that a state holds."""
 
     def __init__(self, expert: "RefittedExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -253,17 +249,7 @@ class BoundRefitted(BoundExpert):
 
 @final
 class RefittedExpert(Expert):
-    r"""A linear model in features of inputs and past targets, found anew every so many rows from what it remembers.
-
-    At a refit it looks for the lags that help to predict
-    (:func:`~gp_ensembles.numerics.lag_selection.find_lags`), climbs a few steps up the evidence of the last rows from
-    the hyperparameters in force, and learns the rows that it remembers anew: an expert is born in the place of an old
-    one and inherits its weight. What the state holds decides all of it, so a stream that is taken up again goes on with
-    the same bits. A search that fails leaves the expert as it was. A lag that stays keeps its column, and a new one
-    takes the length scale of one that goes.
-
-    The batch are walks of the weights at several speeds, which share hyperparameters; in double precision
-    whatever the dtype of the rows. The number of rows is read, so it does not run inside ``torch.func.vmap``.
+    """A linear model in features of inputs and past targets, found anew every so many rows from what it remembers.
 
     Args:
         model: A single expert without a transition, on D inputs and L lagged targets behind them, valid everywhere.
@@ -275,16 +261,6 @@ class RefittedExpert(Expert):
 
     Raises:
         ValueError: If the model is a batch, has a transition, is not valid everywhere, or lags do not fit.
-
-    Example:
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> model = GaussianExpert(LinearFeatures(3, torch.tensor(1.0, dtype=torch.float64)))
-        >>> expert = RefittedExpert(model, 1, InitialFit(lags=(0, 0)), torch.zeros(1), Refit(every=100, num_rows=200))
-        >>> X = torch.linspace(0, 1, 150, dtype=torch.float64).unsqueeze(-1)
-        >>> y = torch.sin(torch.arange(150, dtype=torch.float64))
-        >>> state, steps = expert.update(expert.init(), X, y)
-        >>> int(state.lags[0]), bool(steps.variance[0, -1] < 0.1 * steps.variance[0, 0])
-        (1, True)
     """
 
     model: GaussianExpert
@@ -385,14 +361,7 @@ class RefittedExpert(Expert):
 
 
 def rows_until_refit(state: RefittedState) -> int:
-    """Rows until the model is found anew.
-
-    Example:
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> model = GaussianExpert(LinearFeatures(1, torch.tensor(1.0)))
-        >>> rows_until_refit(RefittedExpert(model, 1, InitialFit(), torch.zeros(2), Refit(every=500)).init())
-        500
-    """
+    """Rows until the model is found anew."""
     return int(state.due - state.num_rows)
 
 
@@ -408,25 +377,13 @@ def store_(state: RefittedState, block: RefittedBlock) -> None:
 
 
 def lags_of(y: Tensor, room: int) -> tuple[int, ...]:
-    """At most so many lags that help to predict targets (N,), see :func:`find_lags`.
-
-    Example:
-        >>> lags_of(torch.sin(torch.arange(90, dtype=torch.float64)), 1)
-        (1,)
-    """
+    """At most so many lags that help to predict targets (N,), see :func:`find_lags`."""
     most = max(1, room - 1)  # with any lag goes the lag of one row
     return find_lags(y, most, LONGEST_LAG)[:room]
 
 
 def lagged_columns(y: Tensor, lags: Tensor) -> Tensor:
-    """Targets (N,) without gaps as columns (N, L): that many rows before each, zero before the first and for lag 0.
-
-    Example:
-        >>> lagged_columns(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2, 0, 1])).T
-        tensor([[0., 0., 1.],
-                [0., 0., 0.],
-                [0., 1., 2.]])
-    """
+    """Targets (N,) without gaps as columns (N, L): that many rows before each, zero before the first and for lag 0."""
     return _lagged(torch.cat([y.new_zeros(LONGEST_LAG), y]), lags, y.shape[0])
 
 

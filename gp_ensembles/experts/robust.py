@@ -28,12 +28,7 @@ _SETTLED = 1e-3  # change of every responsibility that ends the rounds
 class BoundRobust(BoundExpert):
     r"""A robust expert's numbers.
 
-    Args:
-        features: The feature map as a plain function.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-        transition: How the weights change.
-        noise: Observation noise variance, shape (\*batch).
-        threshold: Residual that counts half, in predictive standard deviations, shape (\*batch).
+    Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch), ``threshold`` (\*batch).
     """
 
     def __init__(
@@ -206,11 +201,7 @@ def _bounded_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Ten
 
 
 def _responsibilities(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor, outlier: Tensor) -> Tensor:
-    r"""Probabilities that a target is no outlier, (\*batch, N): coordinate ascent that starts at Huber's fit.
-
-    At first the scale of the residuals stands in for a smaller noise: with the hyperparameters of a start every
-    target may look like an outlier.
-    """
+    r"""Probabilities that a target is no outlier, (\*batch, N): coordinate ascent that starts at Huber's fit."""
     residual = (y - y.median()).expand(Phi.shape[:-1])
     width = torch.maximum(_squared_scale(residual), noise)
     for _ in range(_ROUGH):

@@ -70,11 +70,6 @@ class WalkingSlope:
     Args:
         variance: q, in squared units of the level's state, shape (\*batch).
         damping: :math:`\phi`, shape (\*batch).
-
-    Example:
-        >>> slope = WalkingSlope(torch.tensor(1.0), torch.tensor(0.5))
-        >>> slope.over(torch.tensor([1, 2, 3])).gain
-        tensor([1.0000, 1.5000, 1.7500])
     """
 
     variance: Tensor
@@ -87,11 +82,7 @@ class WalkingSlope:
     def over(self, counts: Tensor) -> Passage:
         r"""The passage over so many steps, by repeated squaring.
 
-        Args:
-            counts: Whole numbers from zero, of any shape (...).
-
-        Returns:
-            Values of shape (\*batch, ...).
+        Shapes: ``counts`` (...); returns (\*batch, ...).
         """
         shape = (*self.damping.shape, *[1] * counts.ndim)
         damping, variance = self.damping.reshape(shape), self.variance.reshape(shape)
@@ -111,16 +102,7 @@ class WalkingSlope:
     def joint(self, state: GaussianState, design: Tensor, walk: Tensor, steps: Tensor, counts: Tensor) -> JointBlock:
         r"""What is known of a block before any of its targets.
 
-        With :math:`c_n` and :math:`V_n` gain and noise of n steps, the values of rows s and t, n and :math:`m \ge n`
-        steps from the state, share :math:`l_s l_t (V_n^{\mu\mu} + c_{m-n} V_n^{\mu b})` by the slope's noise, where
-        :math:`l` is what the level adds.
-
-        Args:
-            state: Before the block.
-            design: What each state adds to the values, zero for the slope, shape (\*batch, B, F).
-            walk: Variance of a step of each state, zero for the slope, shape (\*batch, F).
-            steps: Steps of that walk from the state to each row, shape (B,).
-            counts: Steps of level and slope from the state to each row, whole numbers that do not decrease, (B,).
+        Shapes: ``design`` (\*batch, B, F), ``walk`` (\*batch, F), ``steps`` (B,), ``counts`` (B,).
         """
         to_rows, between = self._passages(counts)
         level = design[..., 0]

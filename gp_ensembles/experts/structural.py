@@ -87,12 +87,7 @@ class BoundStructural(BoundExpert):
     def ahead(self, state: StructuralState, num_rows: int) -> tuple[Tensor, Tensor]:
         r"""The joint law of the targets of the rows that come next, double precision.
 
-        Args:
-            state: Posterior before them.
-            num_rows: Their number H.
-
-        Returns:
-            Mean (\*batch, H) and covariance (\*batch, H, H), noise included.
+        Returns: mean (\*batch, H) and covariance (\*batch, H, H), noise included.
         """
         counts = torch.arange(1, num_rows + 1, device=state.num_rows.device)
         moments, design = GaussianState(state.moments.double()), self.design(state.num_rows - 1 + counts)
@@ -129,12 +124,6 @@ class StructuralExpert(Expert):
                (a_{kt} \cos(2 \pi k t / s) + b_{kt} \sin(2 \pi k t / s)) + \varepsilon_t \\
         \mu_{t+1} &= \mu_t + \nu_t + \eta_t, \qquad \nu_{t+1} = \phi \nu_t + \zeta_t, \qquad \nu_0 = 0
 
-    with random walks :math:`a_{kt}` and :math:`b_{kt}`: the basic structural model (Harvey 1989, section 2.3). The
-    slope of the trend is :math:`\beta + \nu_t`: it walks where :math:`\phi = 1`, and where :math:`\phi < 1` it is drawn
-    back to that of the straight trend. Where the variance of :math:`\zeta` is zero the trend is straight. The expert
-    looks at no input but the number of the row, rows with missing targets counted, and is a Kalman filter in double
-    precision, whatever the dtype of the rows.
-
     Args:
         variances: Of noise, of a step of the level and of a step of each :math:`a` and :math:`b`, shape (\*batch, 3),
             in squared units of the standardized target; the dtype and device are the expert's.
@@ -146,15 +135,6 @@ class StructuralExpert(Expert):
 
     Raises:
         ValueError: If a number is out of range.
-
-    Example:
-        >>> import torch
-        >>> rows = torch.arange(60, dtype=torch.float64)
-        >>> y = rows / 60 + (2 * torch.pi * rows / 12).sin()
-        >>> expert = fit_structural(y, season=12, num_inputs=1)
-        >>> _, steps = expert.update(expert.init(), torch.zeros(60, 1, dtype=torch.float64), y)
-        >>> bool((steps.mean[0, 30:] - y[30:]).abs().max() < 0.05)
-        True
     """
 
     season: int | None
@@ -228,13 +208,7 @@ class StructuralExpert(Expert):
 def fit_structural(y: Tensor, season: int, num_inputs: int) -> StructuralExpert:
     """The structural expert whose variances have the most evidence on a grid, eighths of decades around the best.
 
-    Args:
-        y: Targets of the warm-up, standardized, shape (N,); NaN where missing.
-        season: Rows of a season.
-        num_inputs: Number of input columns.
-
-    Returns:
-        The expert before any data, batch shape (1,).
+    Shapes: ``y`` (N,); returns (1,).
 
     Raises:
         ValueError: If the season is shorter than two rows.

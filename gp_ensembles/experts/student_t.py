@@ -28,12 +28,6 @@ class InverseGammaNoise(nn.Module):
 
     Raises:
         ValueError: If the concentration is not above one or the rate is not positive.
-
-    Example:
-        >>> import torch
-        >>> noise = InverseGammaNoise(torch.zeros(2), concentration=3.0, rate=1.0)
-        >>> (noise.rate / (noise.concentration - 1)).detach()
-        tensor([0.5000, 0.5000])
     """
 
     raw_concentration: Tensor
@@ -75,14 +69,7 @@ class InverseGammaNoise(nn.Module):
 
 
 class BoundStudentT(BoundExpert):
-    r"""A Student-t expert's numbers.
-
-    Args:
-        features: The feature map as a plain function.
-        prior: State before any data.
-        transition: How the weights change, in units of the noise variance.
-        discount: How fast the noise variance changes, (\*batch); ``None`` for a constant one.
-    """
+    """A Student-t expert's numbers."""
 
     def __init__(
         self, features: BoundFeatures, prior: StudentTState, transition: Transition | None, discount: Tensor | None

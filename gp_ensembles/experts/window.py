@@ -50,11 +50,6 @@ _REFIT_PRECISION = 0.5  # of a prior around the hyperparameters until then
 class Refit:
     """When a window's hyperparameters are fitted anew: three steps of the optimizer from where they were.
 
-    Rows are counted from the expert's first, missing ones included. After a refit at row n the next one comes
-    min(n, every) rows later: where a stream begins with few rows, at twice as many, until ``every`` rows are between.
-    Until then, before row 2 ``every``, up to thirty steps are taken on twice as many rows: what few rows said of
-    hyperparameters may be far off.
-
     Attributes:
         every: Rows between two refits.
         first: Rows at the first refit; ``every`` if ``None``.
@@ -62,10 +57,6 @@ class Refit:
 
     Raises:
         ValueError: If a number is not positive.
-
-    Example:
-        >>> Refit(every=1000, first=400).first
-        400
     """
 
     every: int
@@ -81,11 +72,7 @@ class Refit:
 
 @final
 class BoundWindow(BoundExpert):
-    """A window expert's numbers; where they are refitted, those that a state holds.
-
-    Args:
-        expert: The expert.
-    """
+    """A window expert's numbers; where they are refitted, those that a state holds."""
 
     def __init__(self, expert: "WindowExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -151,22 +138,12 @@ class BoundWindow(BoundExpert):
 
 
 def rows_until_refit(state: WindowState) -> int:
-    """Rows until the next refit; an expert that is not run any more may have seen fewer than the others of its batch.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> rows_until_refit(WindowExpert(RBFKernel().double(), 1, refit=Refit(every=500)).init())
-        500
-    """
+    """Rows until the next refit."""
     return int(state.due.max()) - int(state.num_rows.max())
 
 
 class _Refitted:
-    """The windows of hyperparameters that states hold, and how these are refitted.
-
-    New ones are taken where they raise the evidence of all rows of the window, which its factor knows, by more than one
-    nat for each of them (Akaike 1974): on the rows of the fit they are better almost always.
-    """
+    """The windows of hyperparameters that states hold, and how these are refitted."""
 
     def __init__(self, expert: "WindowExpert", refit: Refit) -> None:
         self._refit = refit

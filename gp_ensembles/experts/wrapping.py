@@ -4,12 +4,7 @@ from gp_ensembles.experts.model_adapter import ModelAdapter
 
 
 def spelled(value: object) -> str:
-    """A model as one would write it.
-
-    Example:
-        >>> spelled(dict), spelled({}), spelled(len), spelled(lambda X: X)
-        ('dict()', 'dict(...)', 'len', 'function')
-    """
+    """A model as one would write it."""
     if isinstance(value, type):
         return f"{value.__name__}()"
     name = getattr(value, "__name__", None)
@@ -19,13 +14,7 @@ def spelled(value: object) -> str:
 
 
 def as_adapter(value: object) -> str | None:
-    """How a model, a function or a class of models becomes an external model; ``None`` for what cannot be one.
-
-    Example:
-        >>> from sklearn.linear_model import LinearRegression
-        >>> as_adapter(LinearRegression()), as_adapter(len), as_adapter(3.0)
-        ('RegressorAdapter(LinearRegression(...))', 'FunctionAdapter(len)', None)
-    """
+    """How a model, a function or a class of models becomes an external model; ``None`` for what cannot be one."""
     if isinstance(value, ModelAdapter) or (isinstance(value, type) and issubclass(value, ModelAdapter)):
         return spelled(value)
     if _has(value, "learn_one", "predict_one"):
@@ -38,18 +27,8 @@ def as_adapter(value: object) -> str | None:
 def check_methods(value: object, kind: str, *methods: str) -> None:
     """Raise unless a model is an object that has some methods.
 
-    Args:
-        value: The model.
-        kind: What takes it.
-        methods: What it must have.
-
     Raises:
         TypeError: If it is a class, or lacks one; says what would take it.
-
-    Example:
-        >>> check_methods(len, "RegressorAdapter", "fit", "predict")
-        Traceback (most recent call last):
-        TypeError: RegressorAdapter takes an object with fit and predict, got len; use FunctionAdapter(len)
     """
     if isinstance(value, type):
         raise TypeError(f"{kind} takes an object, got the class {value.__name__}: call it")

@@ -123,11 +123,7 @@ def check_matrix(X: Tensor, num_columns: int | None = None) -> None:
 
 
 def log_scale() -> Positive:
-    """Positivity by the exponential: the unconstrained number is the logarithm.
-
-    Length scales and variances differ by factors, so optimizers and Laplace approximations do better on
-    logarithms than behind GPyTorch's default softplus.
-    """
+    """Positivity by the exponential: the unconstrained number is the logarithm."""
     return Positive(transform=torch.exp, inv_transform=torch.log)
 
 

@@ -17,12 +17,6 @@ class Box(NamedTuple):
     Args:
         center: Centers c, shape (\*batch, D), in units of the inputs.
         half_width: Half-widths L, shape (\*batch, D), in units of the inputs. Features vanish at c - L and c + L.
-
-    Example:
-        >>> import torch
-        >>> Box(torch.tensor([1.0]), torch.tensor([2.0])).domain()
-        tensor([[-1.],
-                [ 3.]])
     """
 
     center: Tensor
@@ -47,42 +41,11 @@ def box_from_data(
 
     .. math:: L_j = \max(a\,S_j,\; b\,\ell_j,\; S_j + c\,\ell_j)
 
-    where :math:`S_j` is half the range of column j, a the boundary factor, b the length-scale factor and c the edge
-    factor. Riutort-Mayol et al. (2023) recommend a = 1.2 and b = 3.2 for the RBF kernel, 4.1 for Matern-5/2 and 4.5
-    for Matern-3/2: with less, length scales of several ranges lose prior variance, up to all of it.
-
-    Features vanish at the walls. With enough of them, the prior variance of a unit kernel :math:`\kappa` at distance d
-    from the nearer wall lacks :math:`\kappa(2 d)`, which is :math:`e^{-2 (d / \ell)^2}` for the RBF kernel (and further
-    images in both walls, too small to matter; the losses of several columns of a product add up). The first two rules
-    alone leave the outermost warm-up row :math:`d = 0.2\,S` when the length scale is :math:`0.375\,S`, and 57 % is lost
-    there, whatever the number of features. The third, with c = 2, leaves :math:`\kappa(4 \ell)`: at the outermost row
-    at most 0.04 % is lost for RBF, 0.5 % for Matern-5/2, 0.8 % for Matern-3/2 and 1.9 % for Matern-1/2. With c = 0 the
-    box is that of the first two rules. Later rows between the outermost one and the wall lose more; a larger box takes
-    more basis functions, about 1.75 L / l per column for RBF. All this holds at the starting length scales: fitted ones
-    that are longer lose more again.
-
-    Args:
-        kernel: RBF or Matern kernel, scaled or not, at its starting length scales.
-        X: Warm-up rows, shape (N, D).
-        boundary_factor: Factor a, above 1; the room that later rows have.
-        lengthscale_factor: Factor b, positive; the recommended one for the kernel if ``None``.
-        edge_factor: Factor c, zero or positive: length scales between the outermost rows and the walls.
-
-    Returns:
-        Centers (middles of the ranges) and half-widths, each (\*batch, D), in the dtype of X, without gradients.
+    Shapes: ``X`` (N, D); returns (\*batch, D).
 
     Raises:
         TypeError: If X is not floating point, of another dtype than the kernel, or the kernel is not supported.
         ValueError: If X is not a finite matrix or a factor is out of range.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> kernel = RBFKernel().double()
-        >>> kernel.lengthscale = 0.1
-        >>> X = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
-        >>> box_from_data(kernel, X).half_width, box_from_data(kernel, 0.1 * X).half_width
-        (tensor([1.2000], dtype=torch.float64), tensor([0.3200], dtype=torch.float64))
     """
     check_matrix(X)
     if X.ndim != 2 or X.shape[0] == 0:

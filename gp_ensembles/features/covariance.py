@@ -52,25 +52,7 @@ class BoundCovariance(NamedTuple):
 
 
 def bind_covariance(kernel: Kernel, *, backward_only: bool = False) -> BoundCovariance:
-    """Read a kernel's hyperparameters once.
-
-    RBF, Matern, rational quadratic, periodic and linear kernels, scaled, added and multiplied, become plain tensor
-    algebra. Any other kernel is called as GPyTorch does it, with a copy of the hyperparameters that it had when bound
-    and with distances taken by differences (:mod:`gp_ensembles.features.distances`). All are twice differentiable in
-    the rows, also where two rows coincide, as far as the kernel itself is (Matern-1/2 has no derivative there).
-
-    Args:
-        kernel: Any GPyTorch kernel of one output.
-        backward_only: Whether derivatives are taken by ``torch.autograd.grad`` only, and not inside ``torch.func``.
-            Those of Matern kernels then cost less.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> covariance = bind_covariance(ScaleKernel(RBFKernel()))
-        >>> covariance.diagonal(torch.zeros(2, 1)).detach()
-        tensor([0.6931, 0.6931])
-    """
+    """Read a kernel's hyperparameters once."""
     bind = partial(bind_covariance, backward_only=backward_only)
     kind = type(kernel)  # a subclass may compute another kernel
     bound: BoundCovariance
@@ -99,14 +81,7 @@ def bind_covariance(kernel: Kernel, *, backward_only: bool = False) -> BoundCova
 
 
 def bind_mean(mean: Mean) -> Callable[[Tensor], Tensor]:
-    r"""Read a prior mean's parameters once: a function of rows (\*batch, N, D), differentiable in them.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.means import ConstantMean
-        >>> bind_mean(ConstantMean())(torch.zeros(3, 1)).detach()
-        tensor([0., 0., 0.])
-    """
+    r"""Read a prior mean's parameters once: a function of rows (\*batch, N, D), differentiable in them."""
     state = {name: value.clone() for name, value in mean.named_parameters()}
 
     def values(X: Tensor) -> Tensor:

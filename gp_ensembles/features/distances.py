@@ -17,26 +17,7 @@ from gp_ensembles.numerics.gpytorch_types import Kernel
 
 
 def with_differences(kernel: Kernel) -> Kernel:
-    r"""A copy of a kernel, on the same parameters, whose distances are taken by differences of the rows.
-
-    Squared distances, :math:`\sum_d (x_d - x'_d)^2`, then have exact derivatives everywhere. A distance itself has none
-    at zero; kernels of GPyTorch that are smooth functions of its square all the same (Matern-3/2 and -5/2, periodic,
-    cosine, piecewise polynomials of order one or more) are given :math:`\sqrt{r^2 + \varepsilon}` with the machine's
-    :math:`\varepsilon`, which moves their values by round-off. Other kernels get the distance as it is, with a
-    derivative of zero at zero.
-
-    Takes N N' D numbers of memory where a matrix product takes N N'.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from gpytorch.settings import trace_mode
-        >>> x = torch.full((1, 1), 0.3, dtype=torch.float64)
-        >>> kernel = with_differences(RBFKernel(ard_num_dims=1).double().initialize(lengthscale=1.0))
-        >>> with trace_mode():  # keeps GPyTorch from derivatives written for one order only
-        ...     torch.func.hessian(lambda z: kernel(x, z).to_dense().sum())(x).item()
-        -1.0
-    """
+    """A copy of a kernel, on the same parameters, whose distances are taken by differences of the rows."""
     shared = {id(tensor): tensor for tensor in (*kernel.parameters(), *kernel.buffers())}
     other = copy.deepcopy(kernel, shared)
     for part in other.modules():

@@ -183,24 +183,11 @@ def draw_for_kernel(
 ) -> BaseDraws:
     r"""Base draws for a kernel, in its dtype and on its device.
 
-    Args:
-        kernel: The kernel, of a registered class.
-        num_inputs: Number of input columns D.
-        num_features: Number of features F, even.
-        draws: How to draw; ``IIDDraws()`` if ``None``.
-        generator: Source of randomness; torch's global one if ``None``.
-
-    Returns:
-        Normals (\*batch, F/2, D), in unused columns zero, and uniforms (\*batch, F/2).
+    Returns: normals (\*batch, F/2, D), in unused columns zero, and uniforms (\*batch, F/2).
 
     Raises:
         TypeError: If the kernel's class is not registered.
         ValueError: If F is odd, or smaller than twice the number of summands.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> draw_for_kernel(RBFKernel(), 3, 10).normals.shape
-        torch.Size([5, 3])
     """
     if num_features < 2 or num_features % 2:
         raise ValueError(
@@ -233,9 +220,7 @@ def kernel_frequencies(components: Components, base: BaseDraws) -> Tensor:
 def bind_fourier(omega: Tensor, scale: float | Tensor) -> BoundFeatures:
     r"""Sines, then cosines, at fixed frequencies, as a plain function of X.
 
-    Args:
-        omega: Angular frequencies, shape (\*batch, R, D).
-        scale: Factor of the features: a number, or shape (\*batch, 1, 2 R).
+    Shapes: ``omega`` (\*batch, R, D), ``scale`` (\*batch, 1, 2 R).
     """
     batch_shape, (num_frequencies, num_inputs) = omega.shape[:-2], omega.shape[-2:]
     num_experts, num_features = batch_shape.numel(), 2 * num_frequencies
@@ -262,18 +247,7 @@ def fourier_features(omega: Tensor, X: Tensor) -> Tensor:
     .. math:: \phi(x) = R^{-1/2} \big[\sin(\omega_1^\top x), \dots, \sin(\omega_R^\top x),
               \cos(\omega_1^\top x), \dots, \cos(\omega_R^\top x)\big]
 
-    (Rahimi and Recht, 2007.) :class:`RandomFourierFeatures` of one kernel are these at inputs that all experts share.
-
-    Args:
-        omega: Angular frequencies in radians per unit of the inputs, shape (\*batch, R, D).
-        X: Inputs, shape (\*batch, N, D).
-
-    Returns:
-        Features, shape (\*batch, N, 2 R).
-
-    Example:
-        >>> fourier_features(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
-        tensor([[0., 1.]], dtype=torch.float64)
+    Shapes: ``omega`` (\*batch, R, D), ``X`` (\*batch, N, D); returns (\*batch, N, 2 R).
     """
     angles = X @ omega.mT
     return torch.cat([angles.sin(), angles.cos()], dim=-1) / math.sqrt(omega.shape[-2])

@@ -132,19 +132,10 @@ class HilbertTensorFeatures(FeatureMap):
 def full_grid(counts: Sequence[int], *, device: torch.device | None = None) -> Tensor:
     """All multi-indices with k_j = 1, ..., counts[j], the last column fastest.
 
-    Args:
-        counts: Number of basis functions of each of D columns.
-        device: Where to put them.
-
-    Returns:
-        Whole numbers, shape (F, D), F the product of the counts.
+    Returns shape (F, D).
 
     Raises:
         ValueError: If there is no column or a count is below 1.
-
-    Example:
-        >>> full_grid([2, 1]).tolist()
-        [[1, 1], [2, 1]]
     """
     if not counts or min(counts) < 1:
         raise ValueError(f"counts must name at least one column and be 1 or more, got {list(counts)}")

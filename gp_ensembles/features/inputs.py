@@ -15,17 +15,9 @@ class InputFeatures(FeatureMap):
 
     .. math:: \phi(x) = (x_1, \dots, x_D, 1)
 
-    What multiplies a row of features and its target by :math:`r` says that the target's noise variance is
-    :math:`1/r^2` times as large; :class:`~gp_ensembles.experts.window.WindowExpert` reads r from the last column.
-
     Args:
         num_inputs: Number of input columns D.
         like: A tensor whose shape is the batch shape of the map, and whose dtype and device are the map's.
-
-    Example:
-        >>> import torch
-        >>> InputFeatures(2, torch.ones(()))(torch.tensor([[3.0, 4.0]]))
-        tensor([[3., 4., 1.]])
     """
 
     scale: Tensor

@@ -56,20 +56,7 @@ class _Matern(torch.autograd.Function):
 
 
 def matern_covariance(first: Tensor, second: Tensor, nu: float) -> Tensor:
-    r"""Covariances (\*batch, K, N) of rows (\*batch, K, D) and (\*batch, N, D) in length scales, from one origin.
-
-    Twice differentiable by ``torch.autograd.grad``, not inside ``torch.func``.
-
-    Args:
-        first: Rows.
-        second: Other rows, with the same batch.
-        nu: 1.5 or 2.5.
-
-    Example:
-        >>> import torch
-        >>> matern_covariance(torch.zeros(1, 1), torch.zeros(2, 1), 1.5)
-        tensor([[1., 1.]])
-    """
+    r"""Covariances (\*batch, K, N) of rows (\*batch, K, D) and (\*batch, N, D) in length scales, from one origin."""
     values: Tensor = _Matern.apply(first, second, nu)  # type: ignore[no-untyped-call]
     return values
 

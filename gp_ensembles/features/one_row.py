@@ -42,21 +42,7 @@ class _Clip(NamedTuple):
 class RowFeatures:
     r"""Feature maps on all or some columns, within a box or anywhere, with their hyperparameters read.
 
-    Random Fourier, additive Hilbert-space, linear and constant features are written at once: each of them is one of
-
     .. math:: \sin(\omega_w^\top x + \beta_w), \cos(\omega_w^\top x + \beta_w), x_1, \dots, x_D, 1
-
-    times a factor. Other maps are called.
-
-    Args:
-        maps: The maps, each of D inputs and with batch shape () or (E,).
-
-    Example:
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> features = RowFeatures([LinearFeatures(2, one), ConstantFeatures(2, one)])
-        >>> features.fill(np.array([3.0, 4.0]))
-        >>> [values.tolist() for values in features.designs]
-        [[[3.0, 4.0, 1.0]], [[1.0]]]
     """
 
     def __init__(self, maps: Sequence[FeatureMap]) -> None:

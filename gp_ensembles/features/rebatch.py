@@ -15,25 +15,12 @@ M = TypeVar("M", bound=nn.Module | GPyTorchModule)
 
 
 def take_experts(module: M, batch_shape: torch.Size, index: Tensor) -> M:
-    r"""An independent copy of a batched module with the experts that ``index`` names, in its order.
+    """An independent copy of a batched module with the experts that ``index`` names, in its order.
 
-    Repeated entries give independent copies of an expert. The result has ``batch_shape`` (S,).
-
-    Args:
-        module: A feature map, a GPyTorch kernel, mean or likelihood, or a module made of them.
-        batch_shape: The batch shape that the module has, () or (M,).
-        index: Which experts to take, integers, shape (S,).
+    Shapes: ``index`` (S,).
 
     Raises:
         ValueError: If the batch has more than one axis or an index is out of range.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> kernel = RBFKernel(batch_shape=torch.Size([2]))
-        >>> kernel.lengthscale = torch.tensor([1.0, 2.0]).reshape(2, 1, 1)
-        >>> take_experts(kernel, kernel.batch_shape, torch.tensor([1, 1, 0])).lengthscale.detach().flatten()
-        tensor([2., 2., 1.])
     """
     if len(batch_shape) > 1:
         raise ValueError(f"experts can be taken from a batch with one axis only, this one has {tuple(batch_shape)}")

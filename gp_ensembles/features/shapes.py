@@ -5,22 +5,12 @@ from torch import Tensor
 
 
 def insert_batch(X: Tensor, batch_shape: torch.Size) -> Tensor:
-    r"""View X (..., N, D) with an axis of length one for every batch axis: (..., \*ones, N, D).
-
-    Example:
-        >>> insert_batch(torch.zeros(7, 5, 2), torch.Size([3])).shape
-        torch.Size([7, 1, 5, 2])
-    """
+    r"""View X (..., N, D) with an axis of length one for every batch axis: (..., \*ones, N, D)."""
     return X[(..., *([None] * len(batch_shape)), slice(None), slice(None))]
 
 
 def expand_batch(Phi: Tensor, batch_shape: torch.Size) -> Tensor:
-    r"""Repeat features (..., N, F) for every expert, without copying: (..., \*batch, N, F).
-
-    Example:
-        >>> expand_batch(torch.zeros(7, 5, 2), torch.Size([3])).shape
-        torch.Size([7, 3, 5, 2])
-    """
+    r"""Repeat features (..., N, F) for every expert, without copying: (..., \*batch, N, F)."""
     if not batch_shape:
         return Phi
     return insert_batch(Phi, batch_shape).expand(*Phi.shape[:-2], *batch_shape, *Phi.shape[-2:])
@@ -29,21 +19,9 @@ def expand_batch(Phi: Tensor, batch_shape: torch.Size) -> Tensor:
 def positive(value: float | Tensor, dtype: torch.dtype | None, name: str) -> Tensor:
     """A positive start value as a detached tensor: a tensor keeps its dtype, a number takes ``dtype``.
 
-    Args:
-        value: Number or tensor of any shape.
-        dtype: Dtype for a number, torch's default one if ``None``; a tensor's must be the same if given.
-        name: What the value is, for the message.
-
-    Returns:
-        The value, of its own shape.
-
     Raises:
         TypeError: If a tensor is not floating point, or of another dtype than the one asked for.
         ValueError: If an entry is not positive and finite.
-
-    Example:
-        >>> positive(2.0, torch.float64, "prior_variance")
-        tensor(2., dtype=torch.float64)
     """
     tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype)
     if dtype is not None and tensor.dtype != dtype:
@@ -55,20 +33,8 @@ def positive(value: float | Tensor, dtype: torch.dtype | None, name: str) -> Ten
 def positive_like(value: float | Tensor, like: Tensor, name: str) -> Tensor:
     """A positive start value as a detached tensor with the dtype and device of ``like``.
 
-    Args:
-        value: Number or tensor of any shape.
-        like: Tensor whose dtype and device are taken.
-        name: What the value is, for the message.
-
-    Returns:
-        The value, of its own shape.
-
     Raises:
         ValueError: If an entry is not positive and finite.
-
-    Example:
-        >>> positive_like(2.0, torch.zeros(1, dtype=torch.float64), "lengthscale")
-        tensor(2., dtype=torch.float64)
     """
     tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device).detach()
     check_positive(tensor, name)

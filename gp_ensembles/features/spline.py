@@ -139,22 +139,11 @@ class AdditiveSplineFeatures(FeatureMap):
 def uniform_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
     """Equally spaced breakpoints over the range of each column, widened on both sides.
 
-    Args:
-        X: Inputs, shape (N, D).
-        num_intervals: Number of intervals I.
-        margin: Room on each side, as a share of the range.
-
-    Returns:
-        Breakpoints, shape (D, I + 1).
+    Shapes: ``X`` (N, D); returns (D, I + 1).
 
     Raises:
         ValueError: If X is not a finite matrix, a column is constant, or an argument is out of range.
         TypeError: If X is not a floating point tensor.
-
-    Example:
-        >>> import torch
-        >>> uniform_breakpoints(torch.tensor([[0.0], [1.0]], dtype=torch.float64), 2, margin=0.5)
-        tensor([[-0.5000,  0.5000,  1.5000]], dtype=torch.float64)
     """
     ends = _widened_range(X, num_intervals, margin)
     shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)
@@ -164,24 +153,12 @@ def uniform_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
 def quantile_breakpoints(X: Tensor, num_intervals: int, margin: float) -> Tensor:
     """Breakpoints at the quantiles of each column, the outermost at its widened range.
 
-    Args:
-        X: Inputs, shape (N, D).
-        num_intervals: Number of intervals I, each with the same share of the rows.
-        margin: Room on each side, as a share of the range.
-
-    Returns:
-        Breakpoints, shape (D, I + 1).
+    Shapes: ``X`` (N, D); returns (D, I + 1).
 
     Raises:
         ValueError: If X is not a finite matrix, two quantiles of a column coincide (it is named), or an
             argument is out of range.
         TypeError: If X is not a floating point tensor.
-
-    Example:
-        >>> import torch
-        >>> X = torch.tensor([[0.0], [1.0], [2.0], [4.0], [16.0]], dtype=torch.float64)
-        >>> quantile_breakpoints(X, 2, margin=0.25)
-        tensor([[-4.,  2., 20.]], dtype=torch.float64)
     """
     ends = _widened_range(X, num_intervals, margin)
     shares = torch.linspace(0, 1, num_intervals + 1, dtype=X.dtype, device=X.device)[1:-1]

@@ -14,22 +14,8 @@ from gp_ensembles.numerics.gpytorch_types import Kernel
 def stack_kernels(kernels: Sequence[Kernel]) -> Kernel:
     """Stack kernels that differ in hyperparameters only into one kernel with ``batch_shape`` (S,).
 
-    The kernels are copied; constraints and priors are those of the first, and must be the same in all.
-
-    Args:
-        kernels: S kernels of the same classes, nested in the same way, each without a batch.
-
-    Returns:
-        One kernel whose parameters have the experts' axis in front.
-
     Raises:
         ValueError: If there is no kernel, a kernel has a batch shape, or the structures differ.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> kernel = stack_kernels([ScaleKernel(RBFKernel(ard_num_dims=2)) for _ in range(3)])
-        >>> kernel.base_kernel.lengthscale.shape
-        torch.Size([3, 1, 2])
     """
     if not kernels:
         raise ValueError("there is no kernel to stack; give at least one")

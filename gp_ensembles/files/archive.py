@@ -12,19 +12,9 @@ _CALLED = frozenset({"torch._utils _rebuild_tensor_v2", "collections OrderedDict
 def read_archive(file: BinaryIO) -> Any:
     """Tensors and plain containers from an archive that ``torch.save`` wrote, on the host.
 
-    Args:
-        file: The archive, at any place of it.
-
     Raises:
         ValueError: If it is no such archive, has wrong checksums, is compressed, says more than it holds, or names
             anything but tensors and plain containers.
-
-    Example:
-        >>> from io import BytesIO
-        >>> file = BytesIO()
-        >>> torch.save({"x": [torch.ones(2), "two"]}, file)
-        >>> read_archive(file)
-        {'x': [tensor([1., 1.]), 'two']}
     """
     size = file.seek(0, 2)
     try:

@@ -49,22 +49,9 @@ def unchanged(content: dict[str, Any]) -> dict[str, Any]:
 def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
     """Write a file in one step: a reader finds the old file or the new one, never half of one.
 
-    Args:
-        path: Where; its folder must exist.
-        kind: What it is of.
-        content: Tensors and plain containers.
-
     Raises:
         OSError: If it cannot be written.
         ValueError: If the content is neither tensors nor plain.
-
-    Example:
-        >>> import tempfile
-        >>> kind = Kind("example", 1, "an example", "give another")
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_checkpoint(Path(folder) / "one.pt", kind, {"x": torch.ones(2)})
-        ...     read_checkpoint(Path(folder) / "one.pt", kind)["x"]
-        tensor([1., 1.])
     """
     content = solid(content)
     head = {"format": kind.format, "format_version": kind.version, "manifest": manifest_of(content, kind.parts)}
@@ -74,8 +61,6 @@ def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
 
 def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
     """What :func:`write_checkpoint` has written, as content of the version that is written today.
-
-    Nothing in the file is imported or run, and nothing larger than the file is allocated.
 
     Raises:
         OSError: If there is no such file or it cannot be read.
@@ -120,12 +105,7 @@ def _check_digest(path: Path, content: dict[str, Any], manifest: Any) -> None:
 
 
 def fingerprint(*tensors: Tensor) -> str:
-    """A checksum of the values of tensors.
-
-    Example:
-        >>> fingerprint(torch.zeros(2)) == fingerprint(torch.zeros(3))
-        False
-    """
+    """A checksum of the values of tensors."""
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(tensor.detach().cpu().contiguous().numpy().tobytes())

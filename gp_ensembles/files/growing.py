@@ -10,26 +10,11 @@ from gp_ensembles.files.replacing import about
 
 @final
 class GrowingTable:
-    r"""A text file that is there, on the disk up to the last :meth:`sync`, and is appended to.
-
-    Args:
-        path: The file.
-        size: Bytes of it that stay; all by default.
+    """A text file that is there, on the disk up to the last :meth:`sync`, and is appended to.
 
     Raises:
         OSError: If it cannot be opened.
         ValueError: If it is shorter than the size; it stays as it is.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "rows.csv"
-        ...     _ = path.write_text("row\n1\n2")
-        ...     table = GrowingTable(path, size=6)
-        ...     table.append("3\n")
-        ...     table.close()
-        ...     path.read_text().split()
-        ['row', '1', '3']
     """
 
     def __init__(self, path: Path, size: int | None = None) -> None:

@@ -60,16 +60,6 @@ def owned(folder: Path) -> Iterator[None]:
     Raises:
         FolderInUseError: If another process writes into it, or one of another machine did and may still.
         OSError: If it cannot be made or written.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as name:
-        ...     folder = Path(name)
-        ...     with owned(folder):
-        ...         print(sorted(path.name for path in folder.iterdir()))
-        ...     print(sorted(path.name for path in folder.iterdir()))
-        ['run.lock']
-        []
     """
     make_folder(folder)
     path = folder / LOCK

@@ -20,21 +20,8 @@ _MOST = 1_000_000  # things in a checkpoint, however they are shared; a list of 
 def manifest_of(content: Mapping[str, Any], parts: Sequence[str] = ()) -> dict[str, Any]:
     """The manifest of a checkpoint.
 
-    Args:
-        content: Tensors and plain containers.
-        parts: Names of parts that get digests of their own, as in ``model/config``; those that are not there get none.
-
-    Returns:
-        ``digest`` of everything, ``digests`` of parts, ``tensors`` with shapes and dtypes by name, and ``libraries``
-        with their versions.
-
     Raises:
         ValueError: If something is neither a tensor nor plain, contains itself, or a view repeats what it holds.
-
-    Example:
-        >>> manifest = manifest_of({"model": {"config": {"warmup": 20}, "X": torch.ones(2, 3)}}, ["model/config"])
-        >>> manifest["tensors"], list(manifest["digests"])
-        ({'model/X': [[2, 3], 'float32']}, ['model/config'])
     """
     tensors = {
         name: [list(value.shape), str(value.dtype).removeprefix("torch.")]
@@ -55,10 +42,6 @@ def digest(content: Any) -> str:
 
     Raises:
         ValueError: If something is neither a tensor nor plain, contains itself, or a view repeats what it holds.
-
-    Example:
-        >>> digest({"x": 1.0}) == digest({"x": 1.0}), digest({"x": 1}) == digest({"x": 1.0})
-        (True, False)
     """
     found = hashlib.sha256()
     for name, value in _walk(content):
@@ -79,12 +62,7 @@ def digest(content: Any) -> str:
 
 
 def solid(content: Any) -> Any:
-    """The same with tensors that hold all that they say, where views repeat what they hold.
-
-    Example:
-        >>> solid([torch.ones(1).expand(3)])[0].stride()
-        (1,)
-    """
+    """The same with tensors that hold all that they say, where views repeat what they hold."""
     if isinstance(content, Tensor):
         return content if _is_whole(content) else content.clone(memory_format=torch.contiguous_format)
     if isinstance(content, Mapping):

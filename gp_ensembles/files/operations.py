@@ -36,16 +36,7 @@ _watchers: Final[list[Watcher]] = []
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Inside, every operation is told to ``watcher`` before it is done; what that raises takes its place.
-
-    Example:
-        >>> import tempfile
-        >>> seen = []
-        >>> with tempfile.TemporaryDirectory() as folder, watched(lambda operation: seen.append(operation.kind)):
-        ...     make_folder(Path(folder) / "a" / "b")
-        >>> seen
-        ['mkdir', 'fsync', 'mkdir', 'fsync']
-    """
+    """Inside, every operation is told to ``watcher`` before it is done; what that raises takes its place."""
     _watchers.append(watcher)
     try:
         yield
@@ -69,19 +60,8 @@ def _do(operation: Operation, act: Callable[[], T]) -> T:
 class OpenFile(io.RawIOBase):
     """A file that is written to without a buffer.
 
-    Args:
-        path: The file.
-        flags: As :func:`os.open` takes them; a new, empty file to write to by default.
-
     Raises:
         OSError: If it cannot be opened, here, or written, in its methods; the error names the file.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with OpenFile(Path(folder) / "one") as file:
-        ...         file.write(b"two")
-        3
     """
 
     def __init__(self, path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC) -> None:

@@ -19,19 +19,8 @@ _AT_ONCE = 1 << 20  # bytes that are handed over together
 def replace_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
     """Write a file beside its goal, have it on the disk, give it its name, and have that on the disk.
 
-    Args:
-        path: The goal; its folder must exist.
-        fill: Writes the content into a file that can be written and has places; it must not close it.
-
     Raises:
         OSError: If it cannot be written, naming the goal; what was there is as it was.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     replace_file(Path(folder) / "one.bin", lambda file: file.write(b"two"))
-        ...     (Path(folder) / "one.bin").read_bytes()
-        b'two'
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     raw: OpenFile | None = None
@@ -70,12 +59,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def finite(content: object) -> object:
-    """Plain containers with numbers that JSON does not know as strings.
-
-    Example:
-        >>> finite({"score": [1.0, math.nan]})
-        {'score': [1.0, 'nan']}
-    """
+    """Plain containers with numbers that JSON does not know as strings."""
     if isinstance(content, dict):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, list):

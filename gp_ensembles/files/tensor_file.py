@@ -22,24 +22,8 @@ _LENGTH_BYTES = 8  # in front of the header
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Any) -> str:
     """Write a file in one step: a reader finds the old file or the new one, never half of one.
 
-    Args:
-        path: Where; its folder must exist.
-        tensors: Tensors by name, each with memory of its own.
-        about: What JSON can hold; other programs find it as ``about`` in the file's metadata.
-
-    Returns:
-        SHA-256 of the whole file.
-
     Raises:
         OSError: If it cannot be written.
-
-    Example:
-        >>> import tempfile, torch
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "one.safetensors"
-        ...     digest = write_tensors(path, {"x": torch.ones(2)}, ["é", 7])
-        ...     read_tensors(path, digest)
-        ({'x': tensor([1., 1.])}, ['é', 7])
     """
     whole = safetensors.torch.save(dict(tensors), {"about": json.dumps(about)})
     replace_file(path, lambda file: file.write(whole))
@@ -48,8 +32,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Any) -> str:
 
 def read_tensors(path: Path, digest: str) -> tuple[dict[str, Tensor], Any]:
     """What :func:`write_tensors` has written: the tensors, on the host, and what was told about them.
-
-    Nothing in the file is run, and nothing larger than the file is allocated.
 
     Raises:
         OSError: If there is no such file or it cannot be read.

@@ -27,27 +27,8 @@ STAGE = ".new"
 def staged(folder: Path, moved: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> Iterator[Path]:
     """A place for new files, which replace those of the same names in a folder together at the end of the block.
 
-    Args:
-        folder: The folder; it exists, and nobody else writes into it.
-        moved: Further files of the folder that get new names with them, new by old.
-        removed: Files of the folder that are removed with them, unless they were written anew.
-
-    Yields:
-        The place; write files into it, each in one step.
-
     Raises:
         OSError: If a file cannot be written or moved. After an error in the block nothing is replaced.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as name:
-        ...     folder = Path(name)
-        ...     with staged(folder, removed=["c", "d"]) as place:
-        ...         for file in "abc":
-        ...             write_text(place / file, file)
-        ...         before = sorted(path.name for path in folder.iterdir())
-        ...     before, sorted(path.name for path in folder.iterdir())
-        (['.new'], ['a', 'b', 'c'])
     """
     complete(folder)
     place = folder / STAGE
@@ -64,11 +45,6 @@ def staged(folder: Path, moved: Mapping[str, str] | None = None, removed: Sequen
 def replace_together(folder: Path, moved: Mapping[str, str], removed: Sequence[str] = ()) -> None:
     """Give files of a folder new names, all or none of them.
 
-    Args:
-        folder: The folder.
-        moved: New names by old ones; the files are on the disk.
-        removed: Files that are removed with that, unless one of them is a new name.
-
     Raises:
         OSError: If the journal cannot be written: nothing is moved; or a file moved: :func:`complete` goes on then.
     """
@@ -79,12 +55,6 @@ def replace_together(folder: Path, moved: Mapping[str, str], removed: Sequence[s
 
 def complete(folder: Path) -> bool:
     """Do what the journal of a folder says, as far as it was not done.
-
-    Args:
-        folder: The folder; it need not exist.
-
-    Returns:
-        Whether there was a journal.
 
     Raises:
         ValueError: If its journal is none of ours.

@@ -92,11 +92,8 @@ def joint_moments(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     r"""Moments of the latent values :math:`z_t = \phi_t^\top \theta_t` of a block and of the weights after it.
 
-    Arguments as in :func:`update_covariance`.
-
-    Returns:
-        cov(z, θ_B), shape (\*batch, B, F); the mean of z, (\*batch, B); cov(z), (\*batch, B, B); and the drift as
-        in :class:`BlockGain`.
+    Returns: cov(z, θ_B), shape (\*batch, B, F); the mean of z, (\*batch, B); cov(z), (\*batch, B, B); and the drift
+    as in :class:`BlockGain`.
     """
     num_features = Phi.shape[-1]
     joint = Phi @ state.moments  # [Φ Σ | Φ μ]
@@ -159,30 +156,11 @@ def update_covariance(
 ) -> tuple[GaussianState, StepPredictions]:
     r"""Predict and learn a block of targets; equal to single steps to round-off.
 
-    Args:
-        state: Posterior before the block.
-        Phi: Features, shape (\*batch, B, F), in the order of time.
-        y: Targets, shape (B,) or (\*batch, B); NaN where a target was not observed.
-        noise: Observation noise variance, shape (\*batch).
-        random_walk_variance: Q per step: its diagonal, shape (\*batch, 1) or (\*batch, F), or the matrix
-            (\*batch, F, F); ``None`` for static.
-        steps: How many steps of the walk lie between the state and each row, increasing, (B,) or (\*batch, B); by
-            default 1, 2, ..., B.
-
-    Returns:
-        The posterior after the block, and the predictions made before each target.
+    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,) or (\*batch, B), ``noise`` (\*batch), ``random_walk_variance``
+    (\*batch, 1) or (\*batch, F), ``steps`` (B,) or (\*batch, B).
 
     Raises:
         NumericalError: If the predictive covariance of the block is not positive definite.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.filters.states import gaussian_state
-        >>> Phi = torch.ones(2, 1, dtype=torch.float64)
-        >>> y, one = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones((), dtype=torch.float64)
-        >>> state, steps = update_covariance(gaussian_state(one, 1), Phi, y, one)
-        >>> state.mean, steps.variance
-        (tensor([1.], dtype=torch.float64), tensor([2.0000, 1.5000], dtype=torch.float64))
     """
     gain, predictions = condition_block(state, Phi, y, noise, random_walk_variance, steps)
     return apply_gain(state, gain), predictions
@@ -193,21 +171,7 @@ def predict_covariance(
 ) -> tuple[Tensor, Tensor]:
     r"""Predict targets one step ahead, each on its own, learning nothing.
 
-    Args:
-        state: Posterior of the weights.
-        Phi: Features, shape (..., \*batch, N, F).
-        noise: Observation noise variance, shape (\*batch).
-        random_walk_variance: As in :func:`update_covariance`; one step of it precedes the prediction.
-
-    Returns:
-        Mean and variance (noise included), each (..., \*batch, N).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.filters.states import gaussian_state
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> predict_covariance(gaussian_state(one, 1), torch.full((1, 1), 2.0, dtype=torch.float64), one)
-        (tensor([0.], dtype=torch.float64), tensor([5.], dtype=torch.float64))
+    Shapes: ``Phi`` (..., \*batch, N, F), ``noise`` (\*batch).
     """
     joint = Phi @ state.moments
     variance = (joint[..., :-1] * Phi).sum(-1) + noise.unsqueeze(-1)
@@ -221,25 +185,8 @@ def update_linear(
 ) -> tuple[LinearState, StepPredictions]:
     r"""Predict and learn a block of targets with weights that change.
 
-    Args:
-        state: Posterior before the block.
-        Phi: Features, shape (\*batch, B, F), in the order of time.
-        y: Targets, shape (B,) or (\*batch, B); NaN where missing.
-        noise: Observation noise variance, shape (\*batch).
-        transition: How the weights change before every row; ``None`` for static weights.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-
-    Returns:
-        The posterior after the block, and the predictions made before each target, each (\*batch, B).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.filters import ExponentialForgetting, gaussian_state
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> Phi, y = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-        >>> _, steps = update_linear(gaussian_state(one, 1), Phi, y, one, ExponentialForgetting(0.5), one)
-        >>> steps.variance
-        tensor([3.0000], dtype=torch.float64)
+    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,) or (\*batch, B), ``noise`` (\*batch), ``prior_variance`` (\*batch);
+    returns (\*batch, B).
     """
     parts = []
     for rows, targets in split_rows(Phi, y, transition):
@@ -260,15 +207,7 @@ def predict_linear(
 ) -> tuple[Tensor, Tensor]:
     r"""Predict rows that all come next, each on its own, learning nothing; arguments as in :func:`update_linear`.
 
-    Args:
-        state: Posterior of the weights.
-        Phi: Features, shape (..., \*batch, N, F).
-        noise: Observation noise variance, shape (\*batch).
-        transition: One step of it precedes the prediction.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-
-    Returns:
-        Mean and variance (noise included), each (..., \*batch, N).
+    Shapes: ``Phi`` (..., \*batch, N, F), ``noise`` (\*batch), ``prior_variance`` (\*batch).
     """
     schedule = make_schedule(transition, 1, prior_variance)
     design, walk = scale_features(Phi, schedule), walk_ahead(schedule)
@@ -282,11 +221,7 @@ def predict_linear(
 def predict_joint_linear(
     state: LinearState, Phi: Tensor, noise: Tensor, transition: Transition | None, prior_variance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""Joint prediction of rows that all come next; arguments as in :func:`predict_linear`.
-
-    Returns:
-        Mean (..., \*batch, N) and covariance (..., \*batch, N, N), noise included.
-    """
+    """Joint prediction of rows that all come next; arguments as in :func:`predict_linear`."""
     schedule = make_schedule(transition, 1, prior_variance)
     design, walk = scale_features(Phi, schedule), walk_ahead(schedule)
     covariance = design @ state.covariance @ design.mT

@@ -66,27 +66,7 @@ def update_latent(
 ) -> tuple[GaussianState, LatentMoments]:
     r"""Learn a block of targets; equal to single steps to round-off.
 
-    Args:
-        state: Posterior before the block.
-        Phi: Features, shape (\*batch, B, F), in the order of time.
-        y: Targets, shape (B,); NaN where missing.
-        rule: How a target becomes a site.
-        transition: How the weights change before every row; ``None`` for static weights.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-
-    Returns:
-        The posterior after the block, and the latent values one step ahead.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.filters.sites import LaplaceRule
-        >>> from gp_ensembles.filters.states import gaussian_state
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> rule = LaplaceRule(lambda z, y: torch.nn.functional.logsigmoid((2 * y - 1) * z))
-        >>> Phi = torch.ones(2, 1, dtype=torch.float64)
-        >>> state, latent = update_latent(gaussian_state(one, 1), Phi, Phi.squeeze(-1), rule, None, one)
-        >>> latent.mean
-        tensor([0.0000, 0.4011], dtype=torch.float64)
+    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,), ``prior_variance`` (\*batch).
     """
     parts = []
     for rows, targets in split_rows(Phi, y, transition):
@@ -130,12 +110,7 @@ def latent_block(state: GaussianState, Phi: Tensor, schedule: Schedule) -> Laten
 def find_sites(mean: Tensor, covariance: Tensor, target_scale: Tensor | None, y: Tensor, rule: SiteRule) -> BlockSites:
     """One site after the other, on the latent values of a block.
 
-    Args:
-        mean: As in :class:`LatentBlock`, and so are the next two.
-        covariance: As there.
-        target_scale: As there.
-        y: Targets, shape (B,); NaN where missing.
-        rule: How a target becomes a site.
+    Shapes: ``y`` (B,).
     """
     num_rows = y.shape[-1]
     moments = torch.cat([covariance, mean.unsqueeze(-1)], dim=-1)
@@ -223,10 +198,7 @@ def _by_rows(moments: Tensor, target_scale: Tensor | None, y: Tensor, rule: Site
 
 
 def latent_gain(cross: Tensor, sites: BlockSites) -> tuple[Tensor, Tensor]:
-    r"""Rows (\*batch, B + 1, F) and (\*batch, B + 1, F + 1) whose product the moments of the weights lose.
-
-    ``left.mT @ right`` is what the sites take from the covariance, beside what they take from the mean.
-    """
+    r"""Rows (\*batch, B + 1, F) and (\*batch, B + 1, F + 1) whose product the moments of the weights lose."""
     cross = _one_after_another(cross, sites)
     size = sites.curvature.abs().sqrt().unsqueeze(-1) * cross
     signed = size * sites.curvature.sign().unsqueeze(-1)
@@ -245,8 +217,5 @@ def _one_after_another(cross: Tensor, sites: BlockSites) -> Tensor:
 
 
 def lower_factor(sites: BlockSites) -> Tensor:
-    r"""Below its unit diagonal, the triangle that makes covariances before the block of those before each target.
-
-    Shape (\*batch, B, B), zero on the diagonal and above.
-    """
+    """Below its unit diagonal, the triangle that makes covariances before the block of those before each target."""
     return torch.tril(sites.columns * sites.curvature.unsqueeze(-2), diagonal=-1)

@@ -53,17 +53,8 @@ def update_latent_vector(
 ) -> tuple[GaussianState, LatentMoments]:
     r"""Learn a block of targets; equal to single steps to round-off.
 
-    Args:
-        state: Posterior of all classes' weights, shape (\*batch, C F, C F + 1).
-        Phi: Features, shape (\*batch, B, F), in the order of time.
-        y: Targets, shape (B,); NaN where missing.
-        rule: What a target teaches about its latent vector.
-        transition: How the weights of each class change before every row; ``None`` for static weights.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-
-    Returns:
-        The posterior after the block, and the latent vectors one step ahead, with mean (\*batch, B, C) and covariance
-        (\*batch, B, C, C).
+    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,), ``prior_variance`` (\*batch). Returns: the posterior after the
+    block, and the latent vectors one step ahead, with mean (\*batch, B, C) and covariance (\*batch, B, C, C).
     """
     parts = []
     for rows, targets in split_rows(Phi, y, transition):

@@ -37,19 +37,9 @@ def logistic_sites(
 ) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers] | None:
     """Sites of the rows of a block, one after another.
 
-    Args:
-        moments: Covariance and mean of the latent values, [S | m], shape (M, B, B + 1); scratch memory afterwards.
-        y: Labels 0 and 1, NaN where missing, shape (B,).
-        quadrature: For sites that match moments; ``None`` for those of Laplace.
-
-    Returns:
-        Means and variances one step ahead, gradients and curvatures, each (M, B), and the columns (M, B, B), as in
-        :class:`~gp_ensembles.filters.latent.BlockSites`; ``None`` where Newton's method takes too long.
-
-    Example:
-        >>> mean, variance, gradient, *_ = logistic_sites(np.array([[[1.0, 0.0]]]), np.array([1.0]))
-        >>> gradient.round(4).tolist()
-        [[0.4011]]
+    Shapes: ``moments`` (M, B, B + 1), ``y`` (B,). Returns: means and variances one step ahead, gradients and
+    curvatures, each (M, B), and the columns (M, B, B), as in :class:`~gp_ensembles.filters.latent.BlockSites`;
+    ``None`` where Newton's method takes too long.
     """
     num_experts, num_rows = moments.shape[:2]
     means, variances, gradients, curvatures = np.zeros((4, num_rows, num_experts))

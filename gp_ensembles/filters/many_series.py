@@ -36,22 +36,8 @@ class RowPredictions(NamedTuple):
 def predict_rows(moments: Tensor, places: Tensor, Phi: Tensor, walk: Tensor | None, noise: Tensor) -> RowPredictions:
     """Predict one row of each of some series; the state is not touched.
 
-    Args:
-        moments: States [covariance | mean] of all series, shape (T, M, F, F + 1).
-        places: Which of them the rows belong to, integers, distinct, shape (S,).
-        Phi: Features, shape (S, M, F).
-        walk: Diagonal of Q, shape (M, 1) or (M, F), or with S in front; ``None`` for static weights.
-        noise: Noise variances, shape (M,) or (S, M).
-
-    Example:
-        >>> import torch
-        >>> moments, one = torch.tensor([[[[2.0, 3.0]]]]), torch.ones(1)
-        >>> rows = predict_rows(moments, torch.tensor([0]), torch.ones(1, 1, 1), None, one)
-        >>> rows.mean.item(), rows.variance.item()
-        (3.0, 3.0)
-        >>> learn_rows(moments, torch.tensor([0]), rows, torch.tensor([6.0]), None)
-        >>> moments
-        tensor([[[[0.6667, 5.0000]]]])
+    Shapes: ``moments`` (T, M, F, F + 1), ``places`` (S,), ``Phi`` (S, M, F), ``walk`` (M, 1) or (M, F), ``noise``
+    (M,) or (S, M).
     """
     num_series, num_experts, width = Phi.shape
     joint = Phi.new_empty(num_series, num_experts, width + 1)
@@ -66,12 +52,7 @@ def predict_rows(moments: Tensor, places: Tensor, Phi: Tensor, walk: Tensor | No
 def learn_rows(moments: Tensor, places: Tensor, rows: RowPredictions, y: Tensor, walk: Tensor | None) -> None:
     """Learn the targets that :func:`predict_rows` has predicted; states change in place.
 
-    Args:
-        moments: As there.
-        places: As there.
-        rows: What it returned; scratch memory afterwards.
-        y: Targets, shape (S,); NaN where missing.
-        walk: As there.
+    Shapes: ``y`` (S,).
     """
     width = moments.shape[-2]
     gain = rows.joint
@@ -89,12 +70,7 @@ def learn_rows(moments: Tensor, places: Tensor, rows: RowPredictions, y: Tensor,
 
 
 def as_range(places: Tensor) -> slice | None:
-    """Places as a range, ascending one by one; ``None`` where they are none.
-
-    Example:
-        >>> as_range(torch.tensor([3, 4, 5])), as_range(torch.tensor([3, 5]))
-        (slice(3, 6, None), None)
-    """
+    """Places as a range, ascending one by one; ``None`` where they are none."""
     if places.numel() == 0:
         return slice(0, 0)
     first = int(places[0])

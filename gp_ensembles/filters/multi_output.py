@@ -90,26 +90,9 @@ def update_multi_output(
 ) -> tuple[MultiOutputState, StepPredictions]:
     r"""Predict and learn a block of targets; equal to one filter for each output to round-off.
 
-    Args:
-        state: Posterior before the block.
-        Phi: Features, shape (\*batch, B, F), in the order of time.
-        y: Targets, shape (B, O); NaN where one is missing.
-        noise: Noise and scale of the outputs.
-        transition: How the weights change before every row; ``None`` for static weights.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-
-    Returns:
-        The posterior after the block, and the predictions made before each row, mean and variance (\*batch, B, O),
-        joint log density of what was observed (\*batch, B), NaN where nothing was.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> Phi, y = torch.ones(1, 1, dtype=torch.float64), torch.tensor([[1.0, -2.0]], dtype=torch.float64)
-        >>> noise = MultiOutputNoise(one, one.expand(2))
-        >>> state, steps = update_multi_output(multi_output_state(one, 1, 2), Phi, y, noise, None, one)
-        >>> state.mean.squeeze(-1), steps.variance
-        (tensor([ 0.5000, -1.0000], dtype=torch.float64), tensor([[2.0000, 2.0000]], dtype=torch.float64))
+    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B, O), ``prior_variance`` (\*batch). Returns: the posterior after the
+    block, and the predictions made before each row, mean and variance (\*batch, B, O), joint log density of what
+    was observed (\*batch, B), NaN where nothing was.
     """
     parts = []
     for rows, targets in split_rows(Phi, y.mT, transition):

@@ -25,24 +25,8 @@ def predict_row(
 ) -> None:
     """Predict one target; the state is not touched.
 
-    Args:
-        moments: The state, shape (T, E, F, F + 1).
-        walk: Diagonal of Q, zero for static weights, shape (T, E, F).
-        noise: Observation noise variances, shape (T, E).
-        design: Features, shape (E, F).
-        joint: Receives [c | m], shape (T, E, F + 1).
-        mean: Receives m, shape (T, E).
-        variance: Receives v, shape (T, E).
-
-    Example:
-        >>> moments, one, joint = np.array([[[[2.0, 3.0]]]]), np.ones((1, 1)), np.empty((1, 1, 2))
-        >>> mean, variance = np.empty((1, 1)), np.empty((1, 1))
-        >>> predict_row(moments, np.zeros((1, 1, 1)), one, one, joint, mean, variance)
-        >>> mean.item(), variance.item()
-        (3.0, 3.0)
-        >>> learn_row(moments, np.zeros((1, 1, 1)), joint, mean, variance, 6.0)
-        >>> moments.round(3).tolist()
-        [[[[0.667, 5.0]]]]
+    Shapes: ``moments`` (T, E, F, F + 1), ``walk`` (T, E, F), ``noise`` (T, E), ``design`` (E, F), ``joint`` (T, E,
+    F + 1), ``mean`` (T, E), ``variance`` (T, E).
     """
     _predict(moments, walk, noise, design, joint, mean, variance)
 
@@ -50,13 +34,7 @@ def predict_row(
 def learn_row(moments: Numbers, walk: Numbers, joint: Numbers, mean: Numbers, variance: Numbers, y: float) -> None:
     """Learn the target that :func:`predict_row` has predicted; the state changes in place, up to :func:`mirror`.
 
-    Args:
-        moments: The state, shape (T, E, F, F + 1).
-        walk: As there.
-        joint: What it left there; scratch memory afterwards.
-        mean: Likewise.
-        variance: Likewise, positive.
-        y: The target.
+    Shapes: ``moments`` (T, E, F, F + 1).
     """
     _learn(moments, walk, joint, mean, variance, y)
 

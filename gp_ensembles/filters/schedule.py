@@ -12,12 +12,6 @@ from gp_ensembles.numerics import normal
 class Schedule(NamedTuple):
     r"""A block of B rows in coordinates in which the weights only walk at random.
 
-    With :math:`\alpha` the row scale and :math:`\rho` the target scale, the rows :math:`\alpha_t \phi_t` and the
-    targets :math:`y_t / \rho_t` are filtered as if the weights walked by Q times ``steps``; a mean of the filter
-    times :math:`\rho_t` is the mean of the target, a variance is the variance of the target as it is. After the
-    block mean and covariance of the weights are multiplied by the two last scales. ``None`` stands for one
-    everywhere (and for no walk).
-
     Attributes:
         row_scale: :math:`\alpha`, shape (B,) or (\*batch, B).
         target_scale: :math:`\rho`, shape (B,) or (\*batch, B).
@@ -48,16 +42,7 @@ def is_full(walk: Tensor, noise: Tensor) -> bool:
 def walk_rows(Phi: Tensor, walk: Tensor, noise: Tensor) -> Tensor:
     r"""The product :math:`\Phi Q`, shape (..., \*batch, N, F).
 
-    Args:
-        Phi: Features, shape (..., \*batch, N, F).
-        walk: Q per step: its diagonal (\*batch, 1) or (\*batch, F), or the matrix (\*batch, F, F).
-        noise: Observation noise variance, shape (\*batch); tells how many batch axes there are.
-
-    Example:
-        >>> import torch
-        >>> Phi, noise = torch.ones(1, 2), torch.tensor(1.0)
-        >>> walk_rows(Phi, torch.tensor([[2.0, 1.0], [1.0, 3.0]]), noise)
-        tensor([[3., 4.]])
+    Shapes: ``walk`` (\*batch, 1) or (\*batch, F), ``noise`` (\*batch).
     """
     return Phi @ walk if is_full(walk, noise) else Phi * walk.unsqueeze(-2)
 

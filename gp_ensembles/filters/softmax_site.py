@@ -18,18 +18,7 @@ _TOLERANCE = 0.1 * float(np.finfo(np.float64).eps) ** 0.5
 
 
 def softmax_site(mean: Numbers, covariance: Numbers, label: int) -> tuple[Numbers, Numbers] | None:
-    """Gradient (M, C) and curvature (M, C, C) of the site of a class; ``None`` if the mode was not found.
-
-    Args:
-        mean: Means of the latent vectors, shape (M, C).
-        covariance: Their covariances, shape (M, C, C).
-        label: The class.
-
-    Example:
-        >>> gradient, curvature = softmax_site(np.zeros((1, 2)), np.eye(2)[None], 0)
-        >>> gradient.round(3).tolist()
-        [[0.337, -0.337]]
-    """
+    """Gradient (M, C) and curvature (M, C, C) of the site of a class; ``None`` if the mode was not found."""
     identity = np.eye(mean.shape[-1])
     gradient, point = np.zeros_like(mean), mean
     log_shares = _log_softmax(point)

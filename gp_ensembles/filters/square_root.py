@@ -31,17 +31,7 @@ def update_square_root(
     random_walk_variance: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> tuple[SquareRootState, StepPredictions]:
-    r"""Predict and learn a block of targets; arguments as in :func:`update_covariance` of the block filter.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.filters.states import square_root_state
-        >>> Phi = torch.ones(2, 1, dtype=torch.float64)
-        >>> y, one = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.ones((), dtype=torch.float64)
-        >>> state, steps = update_square_root(square_root_state(one, 1), Phi, y, one)
-        >>> state.mean, state.covariance
-        (tensor([1.], dtype=torch.float64), tensor([[0.3333]], dtype=torch.float64))
-    """
+    """Predict and learn a block of targets; arguments as in :func:`update_covariance` of the block filter."""
     if random_walk_variance is None:
         return _update_static(state, Phi, y, noise)
     steps = count_steps(Phi) if steps is None else steps
@@ -53,15 +43,7 @@ def update_square_root(
 def predict_square_root(
     state: SquareRootState, Phi: Tensor, noise: Tensor, random_walk_variance: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`gp_ensembles.filters.block.predict_covariance`, with variances as squared norms.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.filters.states import square_root_state
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> predict_square_root(square_root_state(one, 1), torch.full((1, 1), 2.0, dtype=torch.float64), one)
-        (tensor([0.], dtype=torch.float64), tensor([5.], dtype=torch.float64))
-    """
+    """As :func:`gp_ensembles.filters.block.predict_covariance`, with variances as squared norms."""
     variance = (Phi @ state.factor).square().sum(-1) + noise.unsqueeze(-1)
     if random_walk_variance is not None:
         variance = variance + walk_variance(Phi, random_walk_variance, noise)
@@ -138,10 +120,7 @@ def _add_walk(factor: Tensor, drift: Tensor) -> Tensor:
 def _predictions(
     mean: Tensor, covariance: Tensor, variance: Tensor, lower: Tensor, error: Tensor, seen: Tensor
 ) -> StepPredictions:
-    """One-step-ahead predictions of every row, the missing ones included.
-
-    ``covariance`` holds cov(y_t, y_s) with column s zero where y_s is missing; ``variance`` cov(y_t, y_t).
-    """
+    """One-step-ahead predictions of every row, the missing ones included."""
     past = torch.linalg.solve_triangular(lower, covariance.mT, upper=False)
     past = torch.triu(past, diagonal=1)
     conditional = variance - past.square().sum(-2)

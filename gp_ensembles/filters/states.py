@@ -12,9 +12,6 @@ from gp_ensembles.numerics.display import record_text
 class GaussianState(NamedTuple):
     r"""Posterior of the weights in covariance form.
 
-    Covariance and mean lie side by side in one tensor, so that one matrix product reads both and one
-    updates both.
-
     Attributes:
         moments: [covariance | mean], shape (\*batch, F, F + 1).
     """
@@ -58,9 +55,6 @@ class SquareRootState(NamedTuple):
 class StudentTState(NamedTuple):
     r"""Posterior of the weights and of an unknown noise variance: normal-inverse-gamma.
 
-    Given the noise variance :math:`\sigma^2`, the weights are :math:`N(\mu, \sigma^2 V)`; and
-    :math:`\sigma^2 \sim IG(a, b)`.
-
     Attributes:
         moments: [V | \mu], shape (\*batch, F, F + 1).
         concentration: a, shape (\*batch).
@@ -88,9 +82,6 @@ class StudentTState(NamedTuple):
 
 class MultiOutputState(NamedTuple):
     r"""Posterior of the weights of several outputs that share covariances.
-
-    Outputs that were always observed together have one covariance. A row in which some of them are missing parts
-    them, and then there is one covariance for each group.
 
     Attributes:
         covariance: Posterior covariance of each group, shape (O, \*batch, F, F), for there may be as many as outputs.
@@ -138,8 +129,6 @@ class WindowState(NamedTuple):
 class ExternalState(NamedTuple):
     """The last observed rows that an external model is trained on, C at most, and when it is trained.
 
-    Row n of those that were stored lies in place n modulo C. All experts of a batch share them.
-
     Attributes:
         inputs: Rows, single precision, shape (C, D).
         targets: Targets, double precision like all that follow but the counts, shape (C,).
@@ -181,8 +170,6 @@ class StructuralState(NamedTuple):
 
 class RefittedState(NamedTuple):
     r"""Posterior of the weights of a model that is found anew from the last rows, and those rows, C at most.
-
-    Row n lies in place n modulo C. All numbers but the lags and counts are in double precision.
 
     Attributes:
         moments: [covariance | mean], shape (\*batch, F, F + 1).
@@ -288,14 +275,7 @@ P = TypeVar("P", bound=Predictions)
 
 
 def concatenate_steps(parts: Sequence[P]) -> P:
-    """Predictions of consecutive blocks as one; the time axis is that of ``log_prob``, its last.
-
-    Example:
-        >>> import torch
-        >>> block = StepPredictions(torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(2, 3))
-        >>> concatenate_steps([block, block]).mean.shape
-        torch.Size([2, 6])
-    """
+    """Predictions of consecutive blocks as one; the time axis is that of ``log_prob``, its last."""
     if len(parts) == 1:
         return parts[0]
     axis = parts[0].log_prob.ndim - 1

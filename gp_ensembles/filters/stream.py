@@ -24,14 +24,7 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 class BlockStream:
     r"""Runs a batch of experts over blocks of one length, changing their state in place.
 
-    Views and scratch memory are made once: one row at a time, making them anew would cost as much as the algebra.
-
-    Args:
-        moments: The state's tensor [Σ | μ], contiguous, shape (\*batch, F, F + 1); changed by :meth:`commit`.
-        noise: Observation noise variance, shape (\*batch).
-        random_walk_variance: As in :func:`gp_ensembles.filters.block.update_covariance`.
-        num_rows: Length B of the blocks.
-        steps: As in :func:`gp_ensembles.filters.block.update_covariance`.
+    Shapes: ``moments`` (\*batch, F, F + 1), ``noise`` (\*batch).
     """
 
     def __init__(
@@ -84,13 +77,7 @@ class BlockStream:
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
         r"""Predict a block one step ahead and keep what it teaches; the state is not touched.
 
-        Args:
-            Phi: Features, shape (\*batch, B, F).
-            y: Targets, shape (B,) or (\*batch, B); NaN where missing.
-            has_gaps: Whether a target of the block is missing.
-
-        Returns:
-            Predictions made before each target, each (\*batch, B).
+        Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,) or (\*batch, B); returns (\*batch, B).
 
         Raises:
             NumericalError: If the predictive covariance of the block is not positive definite.
@@ -149,15 +136,7 @@ class BlockStream:
 
 
 def choose_block_size(num_features: int, num_experts: int) -> int:
-    """Rows per block that run fastest on a CPU, from measurements.
-
-    Long blocks feed the matrix products better, but pay B² F for the triangular solve; and the scratch memory of all
-    experts, M B F numbers, should stay in the cache.
-
-    Example:
-        >>> choose_block_size(num_features=100, num_experts=15), choose_block_size(num_features=100, num_experts=81)
-        (24, 16)
-    """
+    """Rows per block that run fastest on a CPU, from measurements."""
     if num_features >= _MANY_FEATURES:
         return 64
     best = 48 if num_experts == 1 else 24

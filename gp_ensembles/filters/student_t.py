@@ -70,24 +70,7 @@ def update_student_t(
 ) -> tuple[StudentTState, StudentTPredictions]:
     r"""Predict and learn a block of targets; equal to single steps to round-off.
 
-    Args:
-        state: Posterior before the block.
-        Phi: Features, shape (\*batch, B, F), in the order of time.
-        y: Targets, shape (B,); NaN where missing.
-        discount: How the noise variance changes; ``None`` for a constant noise.
-        transition: How the weights change before every row, in units of the noise variance.
-        prior_variance: Prior variance of the weights in the same units, shape (\*batch).
-
-    Returns:
-        The posterior after the block, and the predictions made before each target, each (\*batch, B).
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> Phi, y = torch.ones(1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-        >>> state, steps = update_student_t(student_t_state(one, 1, 2 * one, one), Phi, y, None, None, one)
-        >>> steps.variance, state.rate
-        (tensor([2.0000], dtype=torch.float64), tensor(1.2500, dtype=torch.float64))
+    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,), ``prior_variance`` (\*batch); returns (\*batch, B).
     """
     unit = torch.ones_like(state.concentration)
     linear, steps = update_linear(GaussianState(state.moments), Phi, y, unit, transition, prior_variance)

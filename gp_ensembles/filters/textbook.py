@@ -17,34 +17,13 @@ def textbook_step(
 ) -> tuple[GaussianState, StepPredictions]:
     r"""Predict one target, then learn it: recursive Bayesian linear regression.
 
-    The model is :math:`y_t = \phi_t^\top \theta_t + \varepsilon_t`, :math:`\theta_t = \theta_{t-1} + w_t` with
-    :math:`\varepsilon_t \sim N(0, \sigma^2)` and :math:`w_t \sim N(0, Q)`. The walk comes before every
-    prediction, the first included:
-
     .. math::
         \Sigma &\leftarrow \Sigma + Q, \qquad m = \phi^\top \mu, \qquad v = \phi^\top \Sigma \phi + \sigma^2 \\
         \mu &\leftarrow \mu + \Sigma \phi (y - m) / v, \qquad
         \Sigma \leftarrow \Sigma - \Sigma \phi \phi^\top \Sigma / v
 
-    (Kalman 1960; Lu et al. 2022, equations 9 to 12).
-
-    Args:
-        state: Posterior after the previous target.
-        phi: Features of one input, shape (\*batch, F).
-        y: Its target, a scalar or shape (\*batch); NaN if it was not observed.
-        noise: Observation noise variance, shape (\*batch).
-        random_walk_variance: Diagonal of Q, shape (\*batch, 1) or (\*batch, F); ``None`` for static weights.
-
-    Returns:
-        The posterior after the target, and the prediction made before it (one-step axes of length one).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.filters.states import gaussian_state
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> state, step = textbook_step(gaussian_state(one[0], 1), one, 2 * one[0], one[0])
-        >>> state.mean, step.variance
-        (tensor([1.], dtype=torch.float64), tensor([2.], dtype=torch.float64))
+    Shapes: ``phi`` (\*batch, F), ``y`` (\*batch), ``noise`` (\*batch), ``random_walk_variance`` (\*batch, 1) or
+    (\*batch, F).
     """
     mean, covariance = state.mean, state.covariance
     if random_walk_variance is not None:

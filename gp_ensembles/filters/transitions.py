@@ -78,19 +78,9 @@ def split_rows(Phi: Tensor, y: Tensor, transition: Transition | None) -> list[tu
 
 @final
 class UnevenSteps(Transition):
-    r"""A transition over one block whose rows are not one step apart each: s steps before a row for one.
+    """A transition over one block whose rows are not one step apart each: s steps before a row for one.
 
-    Walks add s Q, forgetting is to the power of s. It is made for a block, never kept.
-
-    Args:
-        transition: The transition.
-        steps: Steps before each row since the row before, at least zero, shape (B,).
-
-    Example:
-        >>> import torch
-        >>> steps = torch.tensor([1.0, 2.5])
-        >>> UnevenSteps(RandomWalk(0.1), steps).schedule(2, torch.tensor(1.0)).steps
-        tensor([1.0000, 3.5000])
+    Shapes: ``steps`` (B,).
     """
 
     def __init__(self, transition: Transition, steps: Tensor) -> None:
@@ -371,21 +361,9 @@ def step_ahead(
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Moments of the weights before the next row.
 
-    Args:
-        mean: Mean of the weights, shape (\*batch, F).
-        covariance: Covariance of the weights, shape (\*batch, F, F).
-        transition: How the weights change; ``None`` for static weights.
-        prior_variance: Prior variance of the weights, shape (\*batch).
-
-    Returns:
-        Factor of the mean, shape () or (\*batch, 1); covariance (\*batch, F, F); and the factor, () or (\*batch, 1), of
-        a square root of whatever has been taken from the covariance.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> step_ahead(one, one.unsqueeze(0), RandomWalk(0.5), one[0])[1]
-        tensor([[1.5000]], dtype=torch.float64)
+    Shapes: ``mean`` (\*batch, F), ``covariance`` (\*batch, F, F), ``prior_variance`` (\*batch). Returns: factor of
+    the mean, shape () or (\*batch, 1); covariance (\*batch, F, F); and the factor, () or (\*batch, 1), of a square
+    root of whatever has been taken from the covariance.
     """
     one = mean.new_ones(())
     if transition is None:

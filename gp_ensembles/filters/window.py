@@ -70,13 +70,7 @@ class WindowChange(NamedTuple):
 
 
 def window_state(batch_shape: torch.Size, num_inputs: int, num_rows: int, like: Tensor) -> WindowState:
-    """State before any data, with room for ``num_rows`` rows, double precision whatever the dtype of ``like``.
-
-    Example:
-        >>> import torch
-        >>> window_state(torch.Size([2]), 3, 5, torch.zeros(1)).factor.shape
-        torch.Size([2, 5, 5])
-    """
+    """State before any data, with room for ``num_rows`` rows, double precision whatever the dtype of ``like``."""
     zeros = torch.zeros((*batch_shape, num_rows), dtype=torch.float64, device=like.device)
     counts = torch.zeros(batch_shape, dtype=torch.int64, device=like.device)
     return WindowState(
@@ -103,38 +97,10 @@ def own_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tensor:
 def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowState, StepPredictions]:
     r"""Predict and learn a block of targets, one step ahead each; equal to single rows to round-off.
 
-    With the factor :math:`L L^\top = K + \sigma^2 I` of the n rows of the window, :math:`A = L^{-1} k(X, X_*)` and
-    :math:`z = L^{-1} y`, those of the block have, before any of them is seen, mean :math:`A^\top z` and covariance
-    :math:`S = k(X_*, X_*) + \sigma^2 I - A^\top A` (Rasmussen and Williams 2006, section 2.2). Its factor
-    :math:`S = M M^\top` has one row for each target: forward substitution makes the mean and the variance of each
-    given those before it, and :math:`(A^\top, M)` are the new rows of L. A block costs O(B n² + B² n).
-
-    A prior mean is taken off the targets and added to the predictions.
-
-    When the window is full its oldest rows are dropped, all but ``window.keep``, and the factor is computed anew from
-    what stays: once in a lot of rows, so that O(n²) a row remains.
-
-    Args:
-        state: The window before the block.
-        Phi: Rows as :class:`~gp_ensembles.features.inputs.InputFeatures` give them, shape (\*batch, B, D + 1).
-        y: Targets, shape (B,), NaN where missing, multiplied as the rows of ``Phi``.
-        window: Kernel, noise and length.
-
-    Returns:
-        The window after the block, and the predictions made before each target.
+    Shapes: ``Phi`` (\*batch, B, D + 1), ``y`` (B,).
 
     Raises:
         NumericalError: If a covariance is not positive definite.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.features.covariance import bind_covariance
-        >>> one = torch.ones(2, 2, dtype=torch.float64)
-        >>> window = Window(bind_covariance(RBFKernel().double()), torch.tensor(1.0).double(), keep=3)
-        >>> _, steps = update_window(window_state(torch.Size(), 1, 4, one), one, one[0], window)
-        >>> steps.mean.detach(), steps.variance.detach()
-        (tensor([0.0000, 0.5000], dtype=torch.float64), tensor([2.0000, 1.5000], dtype=torch.float64))
     """
     change, steps = stage_window(state, Phi, y, window)
     return changed(state, change), steps
@@ -260,18 +226,7 @@ def joint_window(state: WindowState, Phi: Tensor, window: Window) -> Tensor:
 
 
 def weights_of(state: WindowState) -> Tensor:
-    r"""What each of the n targets of a window weighs in its mean, :math:`(K + \sigma^2 I)^{-1} (y - m)`, (\*batch, n).
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.features.covariance import bind_covariance
-        >>> one = torch.ones(1, 2, dtype=torch.float64)
-        >>> window = Window(bind_covariance(RBFKernel().double()), torch.tensor(1.0).double(), keep=3)
-        >>> state, _ = update_window(window_state(torch.Size(), 1, 4, one), one, one[0, :1], window)
-        >>> weights_of(state).detach()
-        tensor([0.5000], dtype=torch.float64)
-    """
+    r"""Weights of a window's n targets in its mean, :math:`(K + \sigma^2 I)^{-1} (y - m)`, (\*batch, n)."""
     n = num_used(state)
     factor, solved = state.factor, state.projected[..., :n].clone()
     for start in reversed(range(0, n, _SOLVED_AT_ONCE)):
@@ -295,37 +250,15 @@ def mean_window(state: WindowState, Phi: Tensor, window: Window, weights: Tensor
 def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
     """The newest rows only, their factor computed anew from the kernel, behind them what is not used yet.
 
-    Args:
-        state: The window.
-        window: Kernel, noise and prior mean from now on.
-        keep: How many rows stay.
-
     Raises:
         NumericalError: If a covariance is not positive definite.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.features.covariance import bind_covariance
-        >>> one = torch.ones(2, 2, dtype=torch.float64)
-        >>> window = Window(bind_covariance(RBFKernel().double()), torch.tensor(1.0).double(), keep=3)
-        >>> state, _ = update_window(window_state(torch.Size(), 1, 4, one), one, one[0], window)
-        >>> int(refactored(state, window, 1).num_used)
-        1
     """
     kept = _filled(state, window, _last_rows(state, None, keep))
     return _with_capacity(kept, state.targets.shape[-1])
 
 
 def held_evidence(state: WindowState) -> Tensor:
-    r"""Log density of the targets that a window holds, but for its constant, in nats, shape (\*batch).
-
-    Example:
-        >>> import torch
-        >>> state = window_state(torch.Size(), 1, 3, torch.zeros(1))
-        >>> float(held_evidence(state._replace(projected=torch.tensor([2.0, 0.0, 0.0]))))
-        -2.0
-    """
+    r"""Log density of the targets that a window holds, but for its constant, in nats, shape (\*batch)."""
     diagonal = state.factor.diagonal(dim1=-2, dim2=-1)
     return -0.5 * state.projected.square().sum(-1) - diagonal.log().sum(-1)
 
@@ -375,10 +308,7 @@ def _rows_at_once(others: Tensor) -> int:
 
 
 def _forward(factor: Tensor, right: Tensor) -> Tensor:
-    r"""Rows (\*batch, B, n) times the inverse of the transpose of the first n rows of a lower factor (\*batch, C, C).
-
-    By blocks, since a triangular solve copies a part of a matrix, and a product does not.
-    """
+    r"""Rows (\*batch, B, n) times the inverse of the transpose of n rows of a lower factor (\*batch, C, C)."""
     solved = right[..., :0]
     for start in range(0, right.shape[-1], _SOLVED_AT_ONCE):
         stop = min(start + _SOLVED_AT_ONCE, right.shape[-1])

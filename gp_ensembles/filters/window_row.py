@@ -41,24 +41,7 @@ class _Scaled(NamedTuple):
 
 @final
 class RowWindow:
-    """One row at a time for a batch of E windows.
-
-    Args:
-        state: Their state, double precision on the processor, batch shape () or (E,); changed by :meth:`learn`.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.features.covariance import bind_covariance
-        >>> from gp_ensembles.filters.window import window_state
-        >>> window = Window(bind_covariance(RBFKernel().double()), torch.tensor(1.0).double(), keep=3)
-        >>> state = window_state(torch.Size(), 1, 4, torch.zeros(1))
-        >>> with torch.no_grad():
-        ...     rows = RowWindow(state)
-        ...     moments = rows.predict(window, np.ones(1))
-        ...     rows.learn(1.0)
-        >>> moments, int(state.num_used), round(float(state.projected[0]), 3)
-        ((array([0.]), array([2.])), 1, 0.707)
-    """
+    """One row at a time for a batch of E windows."""
 
     def __init__(self, state: WindowState) -> None:
         self._state = state
@@ -74,12 +57,7 @@ class RowWindow:
         self._scaled: _Scaled | None = None
 
     def predict(self, window: Window, x: Numbers) -> tuple[Numbers, Numbers]:
-        """Means and variances (E,) of the target at a row x (D,); the state is not touched.
-
-        Args:
-            window: Kernel, noise and prior mean; the same until a row is learned.
-            x: The row.
-        """
+        """Means and variances (E,) of the target at a row x (D,); the state is not touched."""
         n, seen = int(self._num_used.max()), self._seen
         if seen is not None and seen.solved.shape[1] == n and np.array_equal(seen.x, x):
             return seen.mean, seen.variance

@@ -24,18 +24,7 @@ class Batch(NamedTuple):
 def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[Batch]:
     """Rows as batches in which every series has as many, in an order that keeps that of each series.
 
-    A series with n rows has as many blocks of the longest length as fit into n, then of the next, and so on. So no row
-    is made up to fill a gap, and there are few batches whatever the numbers are.
-
-    Args:
-        places: The series of each row of a call, in the order of time, shape (N,).
-        lengths: Lengths of blocks, descending; the last one is 1.
-
-    Example:
-        >>> for batch in batches(torch.tensor([7, 5, 7, 5, 7]), lengths=(2, 1)):
-        ...     print(batch.places.tolist(), batch.rows.tolist())
-        [5, 7] [[1, 3], [0, 2]]
-        [7] [[4]]
+    Shapes: ``places`` (N,).
     """
     order = places.argsort(stable=True)
     series, counts = places[order].unique_consecutive(return_counts=True)
@@ -53,12 +42,7 @@ def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[Batch]
 
 
 def numbered(names: Sequence[Hashable], like: Tensor) -> tuple[Tensor, list[Hashable]]:
-    """A number for each distinct name, (N,), on the device of ``like``, and the names by number.
-
-    Example:
-        >>> numbered(["b", "a", "b"], torch.zeros(3))
-        (tensor([0, 1, 0]), ['b', 'a'])
-    """
+    """A number for each distinct name, (N,), on the device of ``like``, and the names by number."""
     numbers: dict[Hashable, int] = {}
     codes = [numbers.setdefault(name, len(numbers)) for name in names]
     return torch.tensor(codes, dtype=torch.int64, device=like.device), list(numbers)

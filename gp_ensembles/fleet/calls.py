@@ -29,11 +29,7 @@ class CallRows(NamedTuple):
 def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None) -> CallRows:
     """Names, inputs and targets in float64, if they are legal.
 
-    Args:
-        names: The series of each row.
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,); zeros if ``None``.
-        num_inputs: Number of columns of all rows before; ``None`` before any.
+    Shapes: ``X`` (N, D), ``y`` (N,).
 
     Raises:
         ValueError: If they are not.
@@ -60,18 +56,7 @@ def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | No
 
 
 def divided(rows: CallRows, owners: Sequence[Owner]) -> tuple[dict[Owner, Tensor], dict[Owner, CallRows]]:
-    """Numbers of the rows of each owner, in their order, and these rows.
-
-    Args:
-        rows: Rows of a call.
-        owners: Who has each of them.
-
-    Example:
-        >>> rows = CallRows(["a", "b", "c"], torch.eye(3), torch.arange(3.0))
-        >>> places, parts = divided(rows, [7, 4, 7])
-        >>> places[7], parts[7].names, parts[4].y
-        (tensor([0, 2]), ['a', 'c'], tensor([1.]))
-    """
+    """Numbers of the rows of each owner, in their order, and these rows."""
     numbers: dict[Owner, list[int]] = {}
     for row, owner in enumerate(owners):
         numbers.setdefault(owner, []).append(row)

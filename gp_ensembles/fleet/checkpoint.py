@@ -46,13 +46,7 @@ def save_fleet(
 ) -> None:
     """Write a fleet.
 
-    Args:
-        folder: Where; made if it is not there.
-        about: What all series share: tensors and plain containers.
-        names: Names of the series, strings or whole numbers.
-        places: Their places, shape (S,).
-        tensors: States by name, (T, ...) each.
-        progress: Show a progress bar.
+    Shapes: ``places`` (S,).
 
     Raises:
         TypeError: If a name is neither a string nor a whole number.

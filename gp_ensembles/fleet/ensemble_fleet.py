@@ -386,11 +386,6 @@ def listed(names: Names) -> Sequence[Hashable]:
     Raises:
         TypeError: If they are one string, or a name cannot be hashed.
         ValueError: If a name is missing: ``None`` or NaN.
-
-    Example:
-        >>> import numpy as np
-        >>> listed([np.str_("pump 7"), np.int64(7)])
-        ['pump 7', 7]
     """
     if isinstance(names, str):
         raise TypeError(f"names must be a sequence with a name for each row, got the string {names!r}")

@@ -87,12 +87,6 @@ class OwnPriorVariance(FeatureMap):
     Args:
         features: The map, shared with whoever else has it.
         prior_variance: Its prior variance, shape (\*batch).
-
-    Example:
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        >>> OwnPriorVariance(features, torch.tensor(4.0, dtype=torch.float64)).prior_variance
-        tensor(4., dtype=torch.float64)
     """
 
     own: Tensor
@@ -114,12 +108,7 @@ class OwnPriorVariance(FeatureMap):
 
 @torch.no_grad()
 def with_own_variances(ensemble: Ensemble, own: Sequence[Variances]) -> Ensemble:
-    r"""The ensemble with other noise and prior variances, feature maps and rule shared with it.
-
-    Args:
-        ensemble: Its experts all have Gaussian noise.
-        own: Variances of each expert object, shape (\*batch).
-    """
+    """The ensemble with other noise and prior variances, feature maps and rule shared with it."""
     experts: list[Expert] = []
     for expert, variances in zip(ensemble.experts, own, strict=True):
         assert isinstance(expert, GaussianExpert)

@@ -28,25 +28,10 @@ from gp_ensembles.numerics.cholesky import NumericalError
 def evidence_of_each(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
     r"""Log evidence of the targets of each series under each expert's static model, differentiable.
 
-    Args:
-        expert: Experts of batch shape (\*batch).
-        X: Inputs, shape (S, N, D).
-        y: Targets, shape (S, N); NaN where missing.
-
-    Returns:
-        In nats, shape (S, \*batch).
+    Shapes: ``X`` (S, N, D), ``y`` (S, N); returns (S, \*batch).
 
     Raises:
         NumericalError: If it cannot be computed for one.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
-        >>> X, y = torch.ones(2, 3, 1, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
-        >>> each = evidence_of_each(expert, X, y)
-        >>> bool((each[1] - expert.log_evidence(X[1], y[1])).abs() < 1e-9)
-        True
     """
     bound = expert.bind()
     return evidence_terms(bound.features(X), y, bound.prior_variance, bound.noise)
@@ -76,10 +61,7 @@ def _sum_or_nan(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -
 class _Shared(Expert):
     """Experts whose evidence is the sum over series, whatever rows it is asked for.
 
-    Args:
-        expert: The experts; features and likelihood are theirs.
-        X: Inputs, shape (S, N, D).
-        y: Targets, shape (S, N); NaN where missing.
+    Shapes: ``X`` (S, N, D), ``y`` (S, N).
     """
 
     def __init__(self, expert: GaussianExpert, X: Tensor, y: Tensor) -> None:
@@ -115,17 +97,9 @@ class _Shared(Expert):
 def fit_shared(
     expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings, *, progress: bool = False
 ) -> EvidenceFit:
-    r"""Fit the hyperparameters of every expert of a batch to several series at once, in place.
+    """Fit the hyperparameters of every expert of a batch to several series at once, in place.
 
-    Args:
-        expert: Its features and likelihood change, which other experts may share.
-        X: Inputs, shape (S, N, D).
-        y: Targets, shape (S, N); NaN where missing, or where a series has fewer rows.
-        fit: The optimizer, and the prior around where it starts.
-        progress: Show a progress bar.
-
-    Returns:
-        The evidence reached, iterations and convergence, per expert.
+    Shapes: ``X`` (S, N, D), ``y`` (S, N).
 
     Raises:
         NumericalError: If an evidence cannot be computed where it starts.
@@ -141,12 +115,7 @@ def fit_shared(
 def fit_bases(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, *, progress: bool = False) -> None:
     """Fit the experts on bases of an ensemble that was built but not fitted, see :func:`fit_shared`.
 
-    Args:
-        ensemble: Its static experts and their twins that walk change; others, such as the previous value, stay.
-        X: Inputs, shape (S, N, D).
-        y: Targets, shape (S, N).
-        fit: See :func:`fit_shared`.
-        progress: Show a progress bar.
+    Shapes: ``X`` (S, N, D), ``y`` (S, N).
     """
     X = with_lagged(ensemble, X, y)
     done: set[int] = set()
@@ -170,12 +139,7 @@ def fit_own_variances(
 ) -> list[Variances | None]:
     """Variances of each series under the experts on bases, see :func:`fit_variances`; ``None`` for other experts.
 
-    Args:
-        ensemble: The ensemble.
-        X: Inputs, shape (S, N, D).
-        y: Targets, shape (S, N).
-        fit: See :func:`fit_variances`.
-        may_move: For which series, (S,); the others get the experts' own.
+    Shapes: ``X`` (S, N, D), ``y`` (S, N), ``may_move`` (S,).
     """
     X, known = with_lagged(ensemble, X, y), dict[int, Variances]()
     fitted = {id(expert) for expert in experts_on_bases(ensemble)}

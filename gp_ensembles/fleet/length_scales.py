@@ -31,33 +31,11 @@ def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_
 
     .. math:: \max_c \frac{1}{M} \sum_m \log p(y_s \mid X_s / c, m) - \tfrac{1}{2} \tau \lVert \log c \rVert^2
 
-    Noise and prior variances are those with the highest evidence, see :mod:`gp_ensembles.fleet.variances`, where the
-    same factor holds for all columns, and stay while the columns' factors are searched from the best of these.
-
-    Args:
-        ensemble: The ensemble, with hyperparameters that the series share.
-        X: Standardized inputs, shape (S, N, D).
-        y: Standardized targets, shape (S, N); NaN where missing, or where a series has fewer rows.
-        fit: The optimizer, L-BFGS, and the precision :math:`\tau`.
-        may_move: For which series, (S,); the others have ones.
-
-    Returns:
-        Factors, shape (S, D).
+    Shapes: ``X`` (S, N, D), ``y`` (S, N), ``may_move`` (S,); returns (S, D).
 
     Raises:
         TypeError: If no expert has Gaussian noise and a basis.
         ValueError: If the optimizer is another.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.fleet.model import SMALL
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> X = torch.randn(2, 200, 1, generator=generator, dtype=torch.float64)
-        >>> y = torch.sin(torch.tensor([[0.5], [3.0]], dtype=torch.float64) * X.squeeze(-1))
-        >>> ensemble = replace(SMALL, lags=None).unfitted(X[0], y[0], generator=generator).ensemble
-        >>> slow, quick = fit_factors(ensemble, X, y, FitSettings(), torch.tensor([True, True])).flatten()
-        >>> bool(3 < slow / quick < 12)
-        True
     """
     if not isinstance(fit.method, LBFGS):
         raise ValueError("length scales of series are fitted by L-BFGS; give FitSettings(LBFGS())")

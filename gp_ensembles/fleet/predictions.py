@@ -89,9 +89,7 @@ def nothing(y: Tensor, rows: Tensor, coverages: tuple[float, ...]) -> FleetPredi
 def in_order(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> FleetPredictions:
     """Predictions of a call whose rows were divided: for each part the numbers of its rows, and what was said of them.
 
-    Args:
-        parts: At least one; every row of the call is in one of them.
-        y: Targets of the call, shape (N,).
+    Shapes: ``y`` (N,).
     """
     rows = torch.cat([here[part.rows] for here, part in parts])
     order = rows.argsort()
@@ -110,15 +108,7 @@ def in_order(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> Fle
 def together(parts: Sequence[Mixture | StudentTMixture], order: Tensor) -> Mixture | StudentTMixture:
     """Distributions of rows that were divided, in one.
 
-    Args:
-        parts: Distributions of equally many components, with weights of each row.
-        order: For each row (N,) where it stands in the parts, one after the other.
-
-    Example:
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> parts = [Mixture(0 * one, -one, one), Mixture(0 * one, one, one)]
-        >>> together(parts, torch.tensor([1, 0])).mean
-        tensor([ 1., -1.], dtype=torch.float64)
+    Shapes: ``order`` (N,).
     """
     return type(parts[0])(*(torch.cat(field, dim=1)[:, order] for field in zip(*parts, strict=True)))
 

@@ -7,11 +7,7 @@ from gp_ensembles.engine.predictions import EnsemblePredictions
 
 
 class RowBuffer:
-    """Predictions of the N rows of a call; NaN where nothing was said.
-
-    Args:
-        num_rows: Number of rows N.
-    """
+    """Predictions of the N rows of a call; NaN where nothing was said."""
 
     def __init__(self, num_rows: int) -> None:
         self._num_rows = num_rows

@@ -25,14 +25,7 @@ class SeriesScales(NamedTuple):
 
     @classmethod
     def fit(cls, X: Tensor, y: Tensor) -> Self:
-        """Those of one series from its first rows X (N, D) and y (N,), NaN where missing: N is one.
-
-        Example:
-            >>> X = torch.tensor([[0.0, 5.0], [2.0, 5.0]])
-            >>> scales = SeriesScales.fit(X, torch.tensor([1.0, torch.nan]))
-            >>> scales.X_mean.tolist(), scales.X_scale.tolist(), scales.y_mean.item(), scales.y_scale.item()
-            ([[1.0, 5.0]], [[1.0, 1.0]], 1.0, 1.0)
-        """
+        """Those of one series from its first rows X (N, D) and y (N,), NaN where missing: N is one."""
         X_mean, X_scale = _moments(X)
         y_mean, y_scale = _moments(y.unsqueeze(-1))
         size = y_mean.abs()
@@ -60,15 +53,7 @@ def _moments(X: Tensor) -> tuple[Tensor, Tensor]:
 def fill(X: Tensor, places: Tensor, last: Tensor) -> Tensor:
     """Inputs whose missing values are those that their series had before, also within these rows.
 
-    Args:
-        X: Rows in the order of time, shape (N, D); NaN where missing.
-        places: The series of each, shape (N,).
-        last: What the series of each row had before all of them, shape (N, D); no NaN.
-
-    Example:
-        >>> X = torch.tensor([[1.0], [torch.nan], [torch.nan]])
-        >>> fill(X, torch.tensor([4, 5, 4]), torch.tensor([[7.0], [8.0], [7.0]])).flatten().tolist()
-        [1.0, 8.0, 1.0]
+    Shapes: ``X`` (N, D), ``places`` (N,), ``last`` (N, D).
     """
     gaps = X.isnan()
     if not bool(gaps.any()):

@@ -53,14 +53,7 @@ class SeriesBatch(ABC):
     def stage(self, places: Tensor, Phi: Tensor, y: Tensor, own: Variances | None) -> Predictions:
         r"""Predict rows, and keep what they teach.
 
-        Args:
-            places: Distinct places of the series, shape (S,).
-            Phi: Features of their rows in the order of time, shape (S, \*batch, B, F).
-            y: Targets, shape (S, B); NaN where missing.
-            own: Variances of each series; ``None`` for the expert's, which all share.
-
-        Returns:
-            Predictions made before each target, (S, \*batch, B).
+        Shapes: ``places`` (S,), ``Phi`` (S, \*batch, B, F), ``y`` (S, B); returns (S, \*batch, B).
         """
 
     @abstractmethod

@@ -34,11 +34,6 @@ def check_settings(
     Raises:
         TypeError: If one is of another kind, as the name of an ensemble or of a dtype is.
         ValueError: If targets are not single real numbers, or a number is out of range.
-
-    Example:
-        >>> check_settings("fleet", SMALL, 200, 0, (0.9,), "float32", True, False)
-        Traceback (most recent call last):
-        TypeError: dtype must be torch.float64 or torch.float32, got 'float32'
     """
     check_made("spec", spec, EnsembleSpec, "gpe.light or gpe.e_doebe")
     if not spec.target.is_real or spec.target.num_outputs is not None:

@@ -7,15 +7,7 @@ from torch import Tensor
 
 
 class Slots:
-    """Places of series by name; places of retired series are taken again.
-
-    Example:
-        >>> slots = Slots()
-        >>> slots.add(["a", "b"]).tolist(), slots.places(["b", "a", "b"]).tolist()
-        ([0, 1], [1, 0, 1])
-        >>> slots.retire(["a"]), slots.add(["c"]).tolist(), slots.names
-        (None, [0], ('b', 'c'))
-    """
+    """Places of series by name; places of retired series are taken again."""
 
     def __init__(self) -> None:
         self._places: dict[Hashable, int] = {}

@@ -75,12 +75,7 @@ class _Weighed(NamedTuple):
 
 
 class Step:
-    """An ensemble with its hyperparameters read, on the states of many series.
-
-    Args:
-        ensemble: The ensemble.
-        store: The states; changed in place.
-    """
+    """An ensemble with its hyperparameters read, on the states of many series."""
 
     def __init__(self, ensemble: Ensemble, store: Store) -> None:
         self._layers, self._store = ensemble.layers, store
@@ -97,11 +92,7 @@ class Step:
         return min(lane.most_series for lane in self._batches(num_rows))
 
     def observe(self, work: Work, predicted: RowBuffer) -> None:
-        """Predict and learn; what was said before each target is put into ``predicted``.
-
-        A series in which an expert fails is set aside: its state stays as it was before the row, the store marks it,
-        and nothing is said of it from there on.
-        """
+        """Predict and learn; what was said before each target is put into ``predicted``."""
         well = self._store.failed[work.places] < 0
         if not bool(well.all()):
             work = work.take(well)

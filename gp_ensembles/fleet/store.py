@@ -23,13 +23,7 @@ _LEAST_ROOM = 16
 
 
 class Store:
-    """States of series by place, in memory or in files.
-
-    Args:
-        start: The state of a series before any data.
-        folder: Where tensors live as memory-mapped files; ``None`` for memory.
-        notes: Further numbers of each series, by name, and what they are at first.
-    """
+    """States of series by place, in memory or in files."""
 
     def __init__(
         self, start: EnsembleState, folder: Path | None = None, notes: Mapping[str, Tensor] | None = None
@@ -46,10 +40,7 @@ class Store:
         self.on_move: Callable[[], None] = lambda: None
 
     def without_series(self, start: EnsembleState, notes: Mapping[str, Tensor]) -> "Store":
-        """A store without series for another first state of the same ensemble, some further numbers changed.
-
-        Other hyperparameters may ask for another form of a state.
-        """
+        """A store without series for another first state of the same ensemble, some further numbers changed."""
         known = {name[5:]: value for name, value in self._start.items() if name.startswith("note_")}
         other = Store(start, self._folder, {**known, **notes})
         other.on_move, other._number = self.on_move, self._number
@@ -277,11 +268,6 @@ def new_folder(folder: str | Path | None, device: torch.device) -> Path | None:
 
     Raises:
         ValueError: If it is not empty, or the states are on another device than the host.
-
-    Example:
-        >>> new_folder("states", torch.device("cuda"))
-        Traceback (most recent call last):
-        ValueError: states in memory-mapped files are on the host, not on cuda; leave the folder out, or use ...
     """
     if folder is None:
         return None

@@ -44,15 +44,8 @@ def levels_of_rows(
 ) -> tuple[LevelsState, LevelsOutput, Tensor]:
     """Follow the levels of S series over the rows of a call.
 
-    Args:
-        intervals: Their rule.
-        state: Levels before, ends (C, S); they are overwritten.
-        series: The series of each row, in the order of time, shape (N,).
-        pit: Probabilities of the targets under their predictions, shape (N,); NaN where missing.
-
-    Returns:
-        Levels after, ends (C, S); levels (2, C, N) before each row, and which targets are covered (C, N); the newest
-        row of each series, shape (S,).
+    Shapes: ``series`` (N,), ``pit`` (N,). Returns: levels after, ends (C, S); levels (2, C, N) before each row, and
+    which targets are covered (C, N); the newest row of each series, shape (S,).
     """
     num = len(intervals.coverages)
     levels, covered = pit.new_zeros(2, num, len(pit)), pit.new_zeros(num, len(pit))

@@ -35,27 +35,12 @@ class Variances(NamedTuple):
 
 @torch.no_grad()
 def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings) -> Variances:
-    r"""The variances of each series with the highest evidence, under a prior around the expert's own.
+    """The variances of each series with the highest evidence, under a prior around the expert's own.
 
-    Args:
-        expert: Experts of batch shape () or (M,).
-        X: Inputs, shape (S, N, D).
-        y: Targets, shape (S, N); NaN where missing, or where a series has fewer rows.
-        fit: The optimizer, L-BFGS, and the precision of the prior in logarithms.
+    Shapes: ``X`` (S, N, D), ``y`` (S, N).
 
     Raises:
         ValueError: If the optimizer is another.
-
-    Example:
-        >>> from gp_ensembles.features import LinearFeatures
-        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> X = torch.randn(2, 200, 1, generator=generator, dtype=torch.float64)
-        >>> deviation = torch.tensor([[0.1], [1.0]], dtype=torch.float64)
-        >>> y = X.squeeze(-1) + deviation * torch.randn(2, 200, generator=generator, dtype=torch.float64)
-        >>> found = fit_variances(expert, X, y, FitSettings()).noise.sqrt()
-        >>> bool((found / deviation.squeeze(-1) - 1).abs().max() < 0.2)
-        True
     """
     if not isinstance(fit.method, LBFGS):
         raise ValueError("variances of series are fitted by L-BFGS; give FitSettings(LBFGS())")
@@ -93,11 +78,7 @@ def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings
 
 
 def _profile(Phi: Tensor, y: Tensor) -> Profile:
-    """Of features (S, M, N, F) and targets (S, N), with axes (S, M) in front.
-
-    By the squares of the features, in less than half of the time of their singular values; the prior keeps ratios where
-    that is enough.
-    """
+    """Of features (S, M, N, F) and targets (S, N), with axes (S, M) in front."""
     seen = (~y.isnan()).double()
     targets = y.double().nan_to_num(0.0)
     design = Phi * seen[:, None, :, None]

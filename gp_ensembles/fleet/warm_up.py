@@ -40,13 +40,7 @@ class Rows(NamedTuple):
 
 
 def joined(waiting: Mapping[Hashable, Rows], names: Sequence[Hashable], X: Tensor, y: Tensor) -> dict[Hashable, Rows]:
-    """The rows of each series, with further ones (N of them) behind those that wait.
-
-    Example:
-        >>> waiting = joined({}, ["a", "b", "a"], torch.ones(3, 1), torch.arange(3.0))
-        >>> joined(waiting, ["a"], torch.ones(1, 1), torch.tensor([7.0]))["a"].y
-        tensor([0., 2., 7.])
-    """
+    """The rows of each series, with further ones (N of them) behind those that wait."""
     found = dict(waiting)
     codes, distinct = numbered(names, y)
     counts = codes.bincount(minlength=len(distinct)).tolist()
@@ -59,17 +53,7 @@ def joined(waiting: Mapping[Hashable, Rows], names: Sequence[Hashable], X: Tenso
 def rows_of_warm_ups(
     names: Sequence[Hashable], came: Mapping[Hashable, int], prepared: Mapping[Hashable, int]
 ) -> list[bool]:
-    """Which rows of a call belong to the warm-up of their series.
-
-    Args:
-        names: The series of each row.
-        came: How many rows of some series came before the call.
-        prepared: The lengths of the warm-ups that are over now; those of others go on.
-
-    Example:
-        >>> rows_of_warm_ups(["a", "b", "a"], {"a": 1}, {"a": 2})
-        [True, True, False]
-    """
+    """Which rows of a call belong to the warm-up of their series."""
     num, found = dict(came), []
     for name in names:
         place = num.get(name, 0)
@@ -79,14 +63,7 @@ def rows_of_warm_ups(
 
 
 def length_of_warm_up(y: Tensor, warmup: int) -> int | None:
-    """How many of the first rows of a series are its warm-up; ``None`` while there are too few rows or targets.
-
-    Example:
-        >>> y = torch.arange(30.0)
-        >>> y[:5] = torch.nan
-        >>> length_of_warm_up(y, 12), length_of_warm_up(y, 40)
-        (15, None)
-    """
+    """How many of the first rows of a series are its warm-up; ``None`` while there are too few rows or targets."""
     num_seen = (~y.isnan()).cumsum(0)
     least = max(warmup, int((num_seen < LEAST_TARGETS).sum()) + 1)
     return least if least <= len(y) else None
@@ -127,15 +104,7 @@ def some_of(series: Sequence[Rows]) -> list[Rows]:
 
 
 def stacked(series: Sequence[Rows]) -> tuple[Tensor, Tensor]:
-    """Inputs (S, N, D) and targets (S, N) of the first rows of series; NaN where one is shorter.
-
-    Example:
-        >>> short = Rows(torch.ones(2, 1), torch.tensor([1.0, 2.0]))
-        >>> X, y = stacked([short, Rows(torch.ones(3, 1), torch.tensor([3.0, 4.0, 5.0]))])
-        >>> y
-        tensor([[1., 2., nan],
-                [3., 4., 5.]])
-    """
+    """Inputs (S, N, D) and targets (S, N) of the first rows of series; NaN where one is shorter."""
     longest, like = min(_MOST_ROWS, max(len(rows.y) for rows in series)), series[0].X
     X, y = like.new_zeros(len(series), longest, like.shape[1]), like.new_full((len(series), longest), torch.nan)
     for number, rows in enumerate(series):
@@ -144,10 +113,7 @@ def stacked(series: Sequence[Rows]) -> tuple[Tensor, Tensor]:
 
 
 def shared_ensemble(spec: EnsembleSpec, template: Rows, seed: int) -> Ensemble:
-    """The ensemble of a record, made for standardized rows, with hyperparameters as they start.
-
-    Lags that are to be found are found in these rows, and a season is one of them.
-    """
+    """The ensemble of a record, made for standardized rows, with hyperparameters as they start."""
     spec = replace(spec, fit_settings=replace(spec.fit_settings, num_samples=1))
     if spec.lags is not None and spec.lags.lags is None:
         season = find_season(template.y)
@@ -161,13 +127,7 @@ def shared_ensemble(spec: EnsembleSpec, template: Rows, seed: int) -> Ensemble:
 def own_variances_of(
     series: EnsembleFleet, settings: FitSettings, standard: Sequence[Rows]
 ) -> Sequence[Variances | None]:
-    """Variances of series that begin, from their standardized warm-ups; none where all share the experts'.
-
-    Args:
-        series: The fleet that they begin in.
-        settings: How hyperparameters are fitted.
-        standard: Their warm-ups.
-    """
+    """Variances of series that begin, from their standardized warm-ups; none where all share the experts'."""
     if not series.has_own_variances or settings.method is None:
         return ()
     X, y, may_move = _for_fit(series.ensemble, standard)
@@ -194,11 +154,6 @@ def _for_fit(ensemble: Ensemble, standard: Sequence[Rows]) -> tuple[Tensor, Tens
 
 
 def moves(rows: Rows) -> bool:
-    """Whether the targets of a series, of which there is one at least, differ.
-
-    Example:
-        >>> moves(Rows(torch.ones(3, 1), torch.tensor([1.0, torch.nan, 1.0])))
-        False
-    """
+    """Whether the targets of a series, of which there is one at least, differ."""
     seen = rows.y[~rows.y.isnan()]
     return bool((seen != seen[0]).any())

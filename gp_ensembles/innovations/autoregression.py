@@ -63,14 +63,7 @@ def update_block(
 ) -> tuple[AutoregressionState, Tensor]:
     """Predict each error, then learn it.
 
-    Args:
-        state: State before the block.
-        errors: Errors of M experts in the order of time, shape (M, B); zero where the target is missing.
-        variance: The experts' variances, shape (M, B), positive.
-        missing: Which targets are missing, shape (B,); ``None`` if none is.
-
-    Returns:
-        State after the block, and the prediction of each error made before it, shape (M, B).
+    Shapes: ``errors`` (M, B), ``variance`` (M, B), ``missing`` (B,); returns (M, B).
     """
     known = torch.cat([state.last_error.unsqueeze(1), errors], dim=1)
     before = _whole(state, known) if missing is None else _with_gaps(state, known, missing)
@@ -109,11 +102,7 @@ def _coefficient(products: Tensor) -> Tensor:
 
 
 def _decayed_sums(start: Tensor, terms: Tensor, counts: Tensor) -> Tensor:
-    """Sums before each row and after the last, (2, M, B + 1), of terms (2, M, B) that fade with each one that counts.
-
-    Sum t is the start times the memory to the power of the number of terms before t, and each of these terms times the
-    memory to the power of those that stand between it and t.
-    """
+    """Fading sums before each row and after the last, (2, M, B + 1), of terms (2, M, B)."""
     num_before = torch.cat([counts.new_zeros(1, dtype=terms.dtype), counts.to(terms.dtype).cumsum(0)])
     between = num_before - num_before[1:].unsqueeze(-1)  # (B, B + 1), negative for terms that are not before t
     powers = MEMORY ** torch.arange(len(num_before), dtype=num_before.dtype, device=num_before.device)

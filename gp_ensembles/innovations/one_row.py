@@ -101,19 +101,8 @@ def update_row(
 ) -> Row | None:
     """Predict one target by all models, and learn it; see :class:`~gp_ensembles.innovations.bank.InnovationBank`.
 
-    Args:
-        models: The models.
-        scale: Sizes of errors before the target, shape (V, M).
-        products: Sums of the autoregression, shape (2, M).
-        last_error: The last errors that were observed, shape (M,).
-        age: Rows since then, a scalar.
-        mean: The experts' means, shape (M, 1).
-        variance: Their variances, shape (M, 1).
-        y: The target, shape (1,).
-
-    Returns:
-        What came of it; ``None`` where derivatives are wanted, numbers are in single precision or not on the
-        processor, or cannot be read, as inside ``vmap``.
+    Shapes: ``scale`` (V, M), ``products`` (2, M), ``last_error`` (M,), ``mean`` (M, 1), ``variance`` (M, 1), ``y``
+    (1,).
     """
     if mean.dtype != torch.float64 or mean.device.type != "cpu" or torch.is_grad_enabled():
         return None
@@ -150,19 +139,8 @@ def predict_models(
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Predict one target by the experts and by all models, from arrays.
 
-    Args:
-        places: As in :class:`RowModels`, like the next two.
-        shifts: Likewise.
-        factor: Likewise.
-        scale: Sizes of errors before the target, shape (V, M).
-        products: Sums of the autoregression, shape (2, M).
-        last_error: The last errors that were observed, shape (M,).
-        age: Rows since then.
-        mean: The experts' means, shape (M,).
-        variance: Their variances, shape (M,).
-
-    Returns:
-        Predicted errors (M,), and means and variances (M, 1 + K), the experts' own in front.
+    Shapes: ``scale`` (V, M), ``products`` (2, M), ``last_error`` (M,), ``mean`` (M,), ``variance`` (M,). Returns:
+    predicted errors (M,), and means and variances (M, 1 + K), the experts' own in front.
     """
     coefficient = np.clip(products[0] / products[1], LOWEST, HIGHEST)
     square = np.maximum(np.square(coefficient), NOISE * NOISE)
@@ -189,19 +167,7 @@ def learn_models(
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Learn one target, from arrays.
 
-    Args:
-        models: The models.
-        scale: As in :func:`predict_models`, like all up to ``variance``.
-        products: Likewise.
-        last_error: Likewise.
-        age: Likewise.
-        mean: Likewise.
-        variance: Likewise.
-        drift: The predicted errors.
-        y: The target.
-
-    Returns:
-        Log densities (M, 1 + K), and the sizes of errors, the sums and the last errors after the target.
+    Returns shape (M, 1 + K).
     """
     errors = y - mean
     squares = np.empty((2, len(mean)))

@@ -22,15 +22,8 @@ def update_block(
 ) -> tuple[Tensor, Tensor]:
     """Follow the size of errors through a block.
 
-    Args:
-        scale: g before the block, shape (V, M): V recursions for each of M experts.
-        squares: Squared errors in the experts' variances, shape (V, M, B); any number where the target is missing.
-        rate: Share of the newest error, shape (V, 1).
-        df: Degrees of freedom of the density whose score is followed, shape (V, 1).
-        missing: Whether each target is missing, shape (B,); ``None`` if none is. It keeps the scale.
-
-    Returns:
-        g after the block, and g before each target, shape (V, M, B).
+    Shapes: ``scale`` (V, M), ``squares`` (V, M, B), ``rate`` (V, 1), ``df`` (V, 1), ``missing`` (B,); returns (V,
+    M, B).
     """
     keep, gain = (1 - rate).expand_as(scale).contiguous(), (rate * (df + 1)).expand_as(scale).contiguous()
     one = torch.ones_like(scale)

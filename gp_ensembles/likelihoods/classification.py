@@ -156,13 +156,7 @@ class Logit(OrdinalLink):
 
 
 class OrdinalCategorical(Categorical):
-    """A categorical distribution of ordered levels 0, 1, ..., whose number has a mean and a variance.
-
-    Example:
-        >>> import torch
-        >>> OrdinalCategorical(probs=torch.tensor([0.25, 0.5, 0.25])).mean
-        tensor(1.)
-    """
+    """A categorical distribution of ordered levels 0, 1, ..., whose number has a mean and a variance."""
 
     @property
     def mean(self) -> Tensor:

@@ -44,19 +44,12 @@ _NUM_NODES = 64
 class NormalLaplace(Distribution):
     r"""The sum of a normal and a Laplace variable (Reed and Jorgensen 2004), its log density exact in both tails.
 
-    With :math:`d = y - m` and :math:`u_\pm = (\sqrt{s} / b \pm d / \sqrt{s}) / \sqrt{2}`,
-
     .. math:: p(y) = e^{-d^2 / 2s}\, (\mathrm{erfcx}(u_+) + \mathrm{erfcx}(u_-)) / 4b
 
     Args:
         loc: Mean m, shape (..., N).
         variance: Variance s of the normal part, positive, of the same shape.
         scale: Scale b of the Laplace part, which broadcasts with it.
-
-    Example:
-        >>> import torch
-        >>> NormalLaplace(torch.zeros(1), torch.ones(1), torch.ones(1)).variance
-        tensor([3.])
     """
 
     arg_constraints: dict[str, Constraint] = {}  # noqa: RUF012 - as torch's distributions have it
@@ -93,19 +86,7 @@ class NormalLaplace(Distribution):
 def closed_form(likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Distribution | None:
     r"""The exact distribution of targets where the likelihood has one in closed form, else ``None``.
 
-    There is one for the probit link (two classes or ordered levels), for Gaussian and Laplace noise, and, by a fixed
-    rule that is as good (:func:`logit_normal_log_odds`), for the logistic link of two classes. One of
-    your own is registered with ``closed_form.register``.
-
-    Args:
-        likelihood: A likelihood of one latent value.
-        mean: Means of the latent values, shape (\*batch, N).
-        variance: Their variances, positive, of the same shape.
-
-    Example:
-        >>> import torch
-        >>> closed_form(BernoulliLikelihood(), torch.ones(1), 3 * torch.ones(1)).probs
-        tensor([0.6915])
+    Shapes: ``mean`` (\*batch, N).
     """
     return None
 
@@ -149,18 +130,7 @@ def _log_erfcx(u: Tensor) -> Tensor:
 
 
 def logit_normal_log_odds(mean: Tensor, variance: Tensor) -> Tensor:
-    r"""Log odds of :math:`E\,\sigma(z)` for :math:`z \sim N(m, s)`, to eight digits of either probability or better.
-
-    Args:
-        mean: m, any shape.
-        variance: s, not negative, of the same shape.
-
-    Example:
-        >>> import torch
-        >>> mean, variance = torch.tensor([0.0, 1.0]).double(), torch.tensor([9.0, 400.0]).double()
-        >>> logit_normal_log_odds(mean, variance)
-        tensor([0.0000, 0.0795], dtype=torch.float64)
-    """
+    r"""Log odds of :math:`E\,\sigma(z)` for :math:`z \sim N(m, s)`, to eight digits of either probability or better."""
     low = -mean.abs()
     log_prob = _by_tiers(low, variance)
     log_odds = log_prob - torch.log(-torch.expm1(log_prob))

@@ -31,34 +31,13 @@ _ROOT_TWO_OVER_PI = math.sqrt(2 / math.pi)
 
 @functools.singledispatch
 def known_derivatives(likelihood: Likelihood) -> KnownDerivatives | None:
-    r"""Derivatives of :math:`\ell(z) = \log p(y \mid z)` in closed form, else ``None``.
-
-    There are some for the logistic link, the probit link of two classes, ordered levels with either link, and counts
-    whose log rate is the latent value. For one of your own that is concave they may be registered with
-    ``known_derivatives.register``.
-
-    Args:
-        likelihood: A likelihood of one latent value.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> known_derivatives(LogisticLikelihood()).at(0 * one, one)
-        Derivatives(first=tensor(0.5000, dtype=torch.float64), second=tensor(-0.2500, dtype=torch.float64))
-    """
+    r"""Derivatives of :math:`\ell(z) = \log p(y \mid z)` in closed form, else ``None``."""
     return None
 
 
 @functools.singledispatch
 def known_vector_derivatives(likelihood: Likelihood) -> KnownVectorDerivatives | None:
-    """Gradients and Hessians in closed form for latent vectors: for the softmax, else ``None``.
-
-    Example:
-        >>> import torch
-        >>> zero = torch.zeros(2, dtype=torch.float64)
-        >>> known_vector_derivatives(MulticlassLikelihood(2)).at(zero, zero[0]).first
-        tensor([ 0.5000, -0.5000], dtype=torch.float64)
-    """
+    """Gradients and Hessians in closed form for latent vectors: for the softmax, else ``None``."""
     return None
 
 

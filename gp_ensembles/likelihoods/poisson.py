@@ -10,16 +10,7 @@ from gp_ensembles.likelihoods.response import check_support
 
 
 class LogRatePoisson(Poisson):
-    """A Poisson distribution that keeps the logarithm of its rate, so that no rate is too small for its densities.
-
-    Args:
-        log_rate: Logarithm of the rate, any shape.
-
-    Example:
-        >>> import torch
-        >>> LogRatePoisson(torch.tensor(-200.0)).log_prob(torch.tensor(2.0))  # the rate is zero in float32
-        tensor(-400.6931)
-    """
+    """A Poisson distribution that keeps the logarithm of its rate, so that no rate is too small for its densities."""
 
     def __init__(self, log_rate: Tensor) -> None:
         self.log_rate = log_rate

@@ -245,12 +245,7 @@ class ProbitApproximation(Predictive):
 
 
 def num_classes(likelihood: Likelihood) -> int | None:
-    """Number of classes of a classification likelihood, else ``None``.
-
-    Example:
-        >>> num_classes(MulticlassLikelihood(5)), num_classes(LogisticLikelihood())
-        (5, 2)
-    """
+    """Number of classes of a classification likelihood, else ``None``."""
     if isinstance(likelihood, MulticlassLikelihood | SoftmaxLikelihood):
         return int(likelihood.num_classes)
     if isinstance(likelihood, OrdinalLikelihood):
@@ -263,11 +258,6 @@ def class_probabilities(likelihood: Likelihood, latent: Tensor) -> Tensor:
 
     Raises:
         TypeError: If the likelihood has no classes.
-
-    Example:
-        >>> import torch
-        >>> class_probabilities(LogisticLikelihood(), torch.zeros(1))
-        tensor([[0.5000, 0.5000]])
     """
     _check_has_classes(likelihood)
     return _probabilities(conditional(likelihood, latent))

@@ -17,16 +17,7 @@ from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 @functools.singledispatch
 def latent_dim(likelihood: Likelihood) -> int:
-    """Number of latent values behind each target: one, or the length of the latent vector.
-
-    A likelihood of latent vectors, whose latent values have a last axis for them, is registered here with
-    ``latent_dim.register``; any other has one latent value.
-
-    Example:
-        >>> from gpytorch.likelihoods import StudentTLikelihood
-        >>> latent_dim(StudentTLikelihood())
-        1
-    """
+    """Number of latent values behind each target: one, or the length of the latent vector."""
     return 1
 
 
@@ -39,23 +30,7 @@ def _(likelihood: SoftmaxLikelihood) -> int:
 def conditional(likelihood: Likelihood, latent: Tensor) -> Distribution:
     r"""The distribution of targets given their latent values.
 
-    It is what ``likelihood(latent)`` gives, save for three of GPyTorch's own: the Bernoulli likelihood with its probit
-    link keeps its log density and derivatives where GPyTorch's rounds the probability to zero or one (beyond latent
-    values of 8 in float64), the Gaussian one needs no linear operators, and the softmax never takes N latent vectors of
-    length N for their transpose. A likelihood of your own may be registered with ``conditional.register``.
-
-    Args:
-        likelihood: A likelihood whose batch shape, if any, is (\*batch).
-        latent: Latent values, shape (..., \*batch, N); vectors (..., \*batch, N, C).
-
-    Returns:
-        Distributions, batch shape (..., \*batch, N).
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.likelihoods import BernoulliLikelihood
-        >>> conditional(BernoulliLikelihood(), torch.tensor([-10.0])).log_prob(torch.ones(1))
-        tensor([-53.2313])
+    Shapes: ``latent`` (..., \*batch, N); returns (..., \*batch, N).
     """
     with _unvalidated():
         distribution: Distribution = likelihood(latent)
@@ -82,22 +57,7 @@ def _(likelihood: SoftmaxLikelihood, latent: Tensor) -> Distribution:
 def log_prob(likelihood: Likelihood, latent: Tensor, y: Tensor) -> Tensor:
     r"""Log density of targets given their latent values, :math:`\log p(y \mid z)`.
 
-    Differentiable to any order that its distribution is, also by ``torch.func`` and under ``vmap``. Targets are not
-    checked here, so that it is cheap: see :func:`~gp_ensembles.likelihoods.response.check_support`.
-
-    Args:
-        likelihood: A likelihood whose batch shape, if any, is (\*batch).
-        latent: Latent values, shape (..., \*batch, N), or () for one; vectors have a last axis more.
-        y: Targets that broadcast with the latent values: (N,), or () for one. NaN where a target is missing.
-
-    Returns:
-        Log densities, shape (..., \*batch, N); NaN where y is.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.likelihoods import BernoulliLikelihood
-        >>> log_prob(BernoulliLikelihood(), torch.zeros(2), torch.tensor([1.0, torch.nan]))
-        tensor([-0.6931,     nan])
+    Shapes: ``latent`` (..., \*batch, N), ``y`` (N,); returns (..., \*batch, N).
     """
     is_vector = latent_dim(likelihood) > 1
     is_single = latent.ndim == int(is_vector) and y.ndim == 0
@@ -129,11 +89,7 @@ _SWITCH = _Switch()
 
 @contextlib.contextmanager
 def _unvalidated() -> Iterator[None]:
-    """Distributions check their arguments by reading values, which ``torch.func`` and tracing forbid.
-
-    GPyTorch's likelihoods can only be reached through the default of all distributions. The first thread that enters
-    turns it off and the last that leaves restores it, in whatever order they do.
-    """
+    """Distributions check their arguments by reading values, which ``torch.func`` and tracing forbid."""
     with _SWITCH.lock:
         if _SWITCH.depth == 0:
             _SWITCH.before = Distribution._validate_args
@@ -154,11 +110,7 @@ def _legal_value(distribution: Distribution) -> float:
 
 
 def log_normal_cdf(z: Tensor) -> Tensor:
-    r"""Logarithm of :math:`\Phi(z)` by erfcx below zero and by erfc above, exact with its derivatives in both tails.
-
-    ``torch.special.log_ndtr`` has no rule for ``vmap``, and its second derivative loses half of its digits at -300.
-    The branch not taken is fed a harmless value, for the sake of derivatives.
-    """
+    r"""Logarithm of :math:`\Phi(z)` by erfcx below zero and by erfc above, exact with its derivatives in both tails."""
     lower = z < 0
     below, above = torch.where(lower, z, 0.0), torch.where(lower, 0.0, z)
     log_lower = (0.5 * torch.special.erfcx(below * -math.sqrt(0.5))).log() - 0.5 * below.square()
@@ -190,26 +142,12 @@ class IllegalTargetError(ValueError):
 
 
 def check_support(likelihood: Likelihood, y: Tensor) -> None:
-    r"""Raise unless each target has a positive, finite density under the likelihood; NaN is missing and legal.
+    """Raise unless each target has a positive, finite density under the likelihood; NaN is missing and legal.
 
-    The support is the one that the likelihood's own distribution states, at latent values of zero.
-
-    Args:
-        likelihood: Any likelihood whose ``likelihood(latent)`` is a distribution.
-        y: Targets, shape (N,).
+    Shapes: ``y`` (N,).
 
     Raises:
         IllegalTargetError: If a target is outside the support; a ValueError that knows the value and its row.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.likelihoods import PoissonLikelihood
-        >>> check_support(PoissonLikelihood(), torch.tensor([0.0, 2.0, torch.nan]))
-        >>> check_support(PoissonLikelihood(), torch.tensor([0.0, -1.0]))
-        Traceback (most recent call last):
-        ...
-        gp_ensembles.likelihoods.response.IllegalTargetError: target -1 in row 1 is not possible: counts must be whole
-        numbers from zero; correct it, or set it to NaN if it is missing
     """
     if y.ndim != 1:
         raise ValueError(f"targets must have shape (N,), got {tuple(y.shape)}")

@@ -40,9 +40,6 @@ class MetaState(NamedTuple):
 class MetaOutput(NamedTuple):
     """Weights and mixture log densities over a block of targets.
 
-    A rule knows no targets: for a column of zeros, which stands for a missing one, it gives a log density of zero up to
-    round-off. :func:`weigh_observed` gives NaN there, as all predictions do.
-
     Attributes:
         log_weights: Log weights in force **before** each target, shape (M, B); they sum to one over M.
         log_prob: Log density of each target under the mixture, shape (B,).
@@ -146,8 +143,6 @@ class MetaLearner(nn.Module, ABC):
 
 def check_prior_weights(prior_weights: Tensor) -> Tensor:
     """Normalized log prior weights, shape (M,); a weight of zero is legal and means a dead expert.
-
-    Weights need not sum to one: they are relative, and divided by their sum here.
 
     Raises:
         TypeError: If the weights are not a floating point tensor.
@@ -267,21 +262,7 @@ def grown_weights(state: MetaState, num_new: int, share: float) -> MetaState:
 def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
     r"""One step of Bayes' rule, :math:`w_m \propto w_m p_m`, for any log densities below plus infinity.
 
-    Where every living expert gives the target density zero there is no posterior: the weights stay and the
-    mixture's log density is minus infinity.
-
-    Args:
-        log_weights: Normalized log weights before the target, shape (M,).
-        log_prob: Log densities of the target, shape (M,).
-
-    Returns:
-        Normalized log weights after the target (M,), and the mixture's log density ().
-
-    Example:
-        >>> import torch
-        >>> after, log_prob = bayes_step(torch.tensor([0.5, 0.5]).log(), torch.tensor([0.0, -torch.inf]))
-        >>> after.exp(), log_prob.exp()
-        (tensor([1., 0.]), tensor(0.5000))
+    Shapes: ``log_weights`` (M,), ``log_prob`` (M,); returns (M,).
     """
     joint = log_weights + log_prob
     impossible = joint.detach().amax(0) == -torch.inf
@@ -291,15 +272,7 @@ def bayes_step(log_weights: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalized(joint: Tensor, normalizer: Tensor) -> Tensor:
-    """Log weights (M, ...) from their sums with log densities, (M, ...), and the logarithm of the total, (...).
-
-    Totals so small that their digits leave no room for weights are taken out in two steps, for weights sum to one.
-
-    Example:
-        >>> joint = torch.tensor([-1e12, -1e12])
-        >>> (joint - joint.logsumexp(0)).exp(), normalized(joint, joint.logsumexp(0)).exp()
-        (tensor([1., 1.]), tensor([0.5000, 0.5000]))
-    """
+    """Log weights (M, ...) from their sums with log densities, (M, ...), and the logarithm of the total, (...)."""
     is_plain = normalizer.abs() < (PLAIN if torch.finfo(joint.dtype).eps < 1e-10 else _PLAIN_SINGLE)
     if readable_all(is_plain):
         return joint - normalizer
@@ -311,16 +284,7 @@ def weigh_observed(
 ) -> tuple[MetaState, MetaOutput]:
     """Weigh a block some of whose targets are missing.
 
-    A density that is not a number where there was a target is a failure; that is why rules do not read NaN as missing.
-
-    Args:
-        rule: The rule.
-        state: The state before the block.
-        log_prob: Log densities of the targets, shape (M, B); any number or NaN where there is no target.
-        missing: Whether there is none, shape (B,).
-
-    Returns:
-        As :meth:`MetaLearner.update_block`; the mixture's log density is NaN where there is no target.
+    Shapes: ``log_prob`` (M, B), ``missing`` (B,).
 
     Raises:
         NumericalError: If the log density of a target is NaN or plus infinity; names the expert and the step.
@@ -344,14 +308,7 @@ def pack(
 def run_steps(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
     """Weigh a block target by target.
 
-    The quick pass takes every target to be possible; where one is not, under any expert that has weight, it leaves
-    numbers that are not finite, and the block is done again with such targets taken for missing ones. Their log
-    density is minus infinity.
-
-    Args:
-        step: One step of the rule.
-        state: The state before the block; its log weights are those in force for the first target.
-        log_prob: Log densities of the block's targets, shape (M, B).
+    Shapes: ``log_prob`` (M, B).
 
     Raises:
         NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
@@ -374,15 +331,7 @@ def run_steps(step: Step, state: MetaState, log_prob: Tensor) -> tuple[MetaState
 def run_linear(step: LinearStep, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
     """Weigh a block in plain numbers, for rules that never let a weight fall near the smallest of them.
 
-    What underflows in a density is then nothing beside the weight that every expert is given in any case.
-
-    Args:
-        step: One step of the rule, on densities relative to the best of each target.
-        state: The state before the block; its log weights are those in force for the first target.
-        log_prob: Log densities of the block's targets, shape (M, B), B positive.
-
-    Returns:
-        The state and output, or ``None`` where a target is impossible, undefined or next to impossible.
+    Shapes: ``log_prob`` (M, B).
     """
     best = log_prob.detach().amax(0)
     columns = (log_prob - best).exp().unbind(1)

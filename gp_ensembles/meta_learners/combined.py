@@ -91,10 +91,7 @@ class CombinedRules(MetaLearner):
         return self._pack(grown, over)
 
     def _pack(self, states: Sequence[MetaState], over: MetaState) -> MetaState:
-        """All states as one: a column of log weights and the memory of each rule, then what the rule over them knows.
-
-        The rule over them has R experts and not M; its few numbers stand in every row, so that experts can be added.
-        """
+        """All states as one: a column of log weights and the memory of each rule, then the rule over them."""
         num_experts = states[0].log_weights.shape[0]
         above = torch.cat([over.log_weights, over.memory.reshape(-1).to(over.log_weights)])
         columns = [torch.cat([s.log_weights.unsqueeze(-1), s.memory.to(s.log_weights)], dim=-1) for s in states]

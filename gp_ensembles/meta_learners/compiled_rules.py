@@ -60,16 +60,7 @@ class Row(NamedTuple):
 def run_row(rules: Sequence[MetaLearner], over: MetaLearner, before: Tensor, log_prob: Tensor) -> Row | None:
     """Weigh one target by several rules and a rule over them, on the processor: numpy, as a call of torch costs more.
 
-    Args:
-        rules: The rules, R of them.
-        over: The rule over them.
-        before: Log weights before the target: each row those of an expert under the rules, and behind them those of the
-            rules, the same in each row, shape (M, 2 R).
-        log_prob: Log densities of the target, shape (M, 1).
-
-    Returns:
-        What came of it; ``None`` where :func:`run_together` would return that, derivatives are wanted, or numbers
-        are in single precision or cannot be read, as inside ``vmap``.
+    Shapes: ``before`` (M, 2 R), ``log_prob`` (M, 1).
     """
     forms = row_forms(rules, over)
     is_plain = log_prob.dtype == torch.float64 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
@@ -128,13 +119,8 @@ def _recurse(
 ) -> None:
     """Weights after each of B targets, behind those before the first.
 
-    Args:
-        forms: What :func:`row_forms` found.
-        relative: Densities of the targets over the best one, (B, M).
-        weights: Of the experts under each rule, (B + 1, R, M); the first are given.
-        above: Of the rules, (B + 1, R); the first are given.
-        densities: Receives those of the rules' mixtures, (B, R).
-        mixed: Receives those of the mixture of these, (B,).
+    Shapes: ``relative`` (B, M), ``weights`` (B + 1, R, M), ``above`` (B + 1, R), ``densities`` (B, R), ``mixed``
+    (B,).
     """
     num_rows, num_experts = relative.shape
     num_rules = len(forms) - 1
@@ -158,15 +144,7 @@ def _recurse(
 
 
 def row_forms(rules: Sequence[MetaLearner], over: MetaLearner) -> Numbers | None:
-    """The numbers a, b and c of R rules and of the rule over them, (R + 1, 3), for :func:`weigh_row`.
-
-    Returns:
-        They; ``None`` where one is of another form, or no rule keeps all weights far from the smallest number.
-
-    Example:
-        >>> row_forms([FixedShare(0.25), SoftBayes(0.5)], FixedShare(0.5)).tolist()
-        [[0.0, 0.75, 0.25], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
-    """
+    """The numbers a, b and c of R rules and of the rule over them, (R + 1, 3), for :func:`weigh_row`."""
     forms = [form for form in map(_form, (*rules, over)) if form is not None]
     if len(forms) <= len(rules) or all(given == 0 for _, _, given in forms[:-1]):
         return None
@@ -179,14 +157,7 @@ def weigh_row(
 ) -> tuple[bool, Numbers, Numbers, Numbers, Numbers, float]:
     """Weigh one target by R rules and a rule over them, from arrays.
 
-    Args:
-        forms: What :func:`row_forms` found.
-        before: Log weights before the target as in :func:`run_row`, shape (M, 2 R).
-        log_prob: Log densities of the target, shape (M,).
-
-    Returns:
-        Whether the target is possible and its density no number next to zero; and if so the fields of :class:`Row`,
-        the last two of shape (M,) and a number.
+    Shapes: ``before`` (M, 2 R), ``log_prob`` (M,); returns (M,).
     """
     num_experts, num_rules = len(log_prob), len(forms) - 1
     best, none = log_prob.max(), np.empty(0)
@@ -215,14 +186,7 @@ def weigh_row(
 def run_together(rules: Sequence[MetaLearner], states: Sequence[MetaState], log_prob: Tensor) -> Together | None:
     """Weigh a block of targets by several rules.
 
-    Args:
-        rules: The rules, R of them.
-        states: Their states before the block.
-        log_prob: Log densities of the targets, shape (M, B).
-
-    Returns:
-        What came of it; ``None`` where a rule is of another form, no rule keeps all weights far from the smallest
-        number, or a target is impossible, undefined or next to impossible.
+    Shapes: ``log_prob`` (M, B).
     """
     forms = [form for form in map(_form, rules) if form is not None]
     num_experts, num_rows = log_prob.shape

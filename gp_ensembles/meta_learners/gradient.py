@@ -184,11 +184,7 @@ class SoftBayes(MetaLearner):
 
 
 def _fixed_rate(rate: float, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput] | None:
-    """A block in plain numbers: what a weight is multiplied by each time, and the logarithms of all at the end.
-
-    Weights of any smallness keep their logarithms; what underflows in a density is nothing beside the others. ``None``
-    where a target is impossible, undefined or next to impossible.
-    """
+    """A block in plain numbers: what a weight is multiplied by each time, and the logarithms of all at the end."""
     best = log_prob.detach().amax(0)
     weights, stay = state.log_weights.exp(), log_prob.new_full((), 1 - rate)
     factors, densities = [], []

@@ -223,10 +223,7 @@ def _as_memory(curvature: Numbers, column: Numbers, like: Tensor) -> Tensor:
 
 
 def _relative_densities(log_prob: Tensor) -> Numbers:
-    """Densities relative to the best of each target, one row a target, shape (B, M), in float64.
-
-    A target that is impossible under all experts tells them apart no more than a missing one does: a row of ones.
-    """
+    """Densities relative to the best of each target, one row a target, shape (B, M), in float64."""
     values = log_prob.detach().double().mT
     best = values.amax(1, keepdim=True)
     relative: Numbers = torch.where(best == -torch.inf, 0.0, values - best).exp().contiguous().cpu().numpy()
@@ -241,11 +238,7 @@ def _near_leader(weights: Tensor, share: float) -> Tensor:
 
 
 def _grown_curvature(curvature: Tensor, weights: Tensor, num_new: int, epsilon: float) -> Tensor:
-    r"""Curvature with experts more that predicted as the mixture of these weights, (M, M) to (M + n, M + n).
-
-    Such an expert has ratios :math:`g_t^\top w` in the past, so its rows of :math:`\sum_t g_t g_t^\top` are
-    combinations of those of the others; the multiple :math:`\varepsilon I` stands beside the sum.
-    """
+    """Curvature with experts more that predicted as the mixture of these weights, (M, M) to (M + n, M + n)."""
     num_experts = weights.shape[0]
     old = torch.diag(torch.ones_like(weights))
     mapping = torch.cat([old, weights.expand(num_new, num_experts)])

@@ -31,13 +31,7 @@ class WeighedRow(NamedTuple):
 
 @final
 class RowRule:
-    """Several rules under one over them, and references beside them or none.
-
-    Args:
-        rules: The rules.
-        reference: What weighs their mixture against references; ``None`` for none.
-        state: Its state, or that of the rules; :meth:`commit` changes it in place.
-    """
+    """Several rules under one over them, and references beside them or none."""
 
     def __init__(self, rules: CombinedRules, reference: ReferenceAveraging | None, state: MetaState) -> None:
         forms = row_forms(rules.rules, rules.over)

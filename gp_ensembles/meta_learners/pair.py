@@ -26,15 +26,7 @@ class PairSteps(NamedTuple):
 
 
 def is_pair(log_prob: Tensor) -> bool:
-    """Whether log densities (M, B) are of two experts, on the CPU, and no derivative of them is wanted.
-
-    Example:
-        >>> is_pair(torch.zeros(2, 9)), is_pair(torch.zeros(3, 9))
-        (False, False)
-        >>> with torch.no_grad():
-        ...     is_pair(torch.zeros(2, 9))
-        True
-    """
+    """Whether log densities (M, B) are of two experts, on the CPU, and no derivative of them is wanted."""
     num_experts, num_rows = log_prob.shape
     return num_experts == 2 and num_rows > 0 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
 
@@ -42,20 +34,7 @@ def is_pair(log_prob: Tensor) -> bool:
 def switch_pair(transition: Tensor, log_weights: Tensor, log_prob: Tensor) -> PairSteps | None:
     """Weigh a block of targets under two experts, each time by Bayes' rule and then a switch.
 
-    Args:
-        transition: Probabilities of a switch, each column sums to one, shape (2, 2).
-        log_weights: Log weights in force for the first target, shape (2,).
-        log_prob: Log densities of the targets, shape (2, B), B positive.
-
-    Returns:
-        The block; ``None`` where numbers cannot be read, as inside ``vmap``, or round-off could matter.
-
-    Example:
-        >>> transition = torch.tensor([[0.9, 0.1], [0.1, 0.9]], dtype=torch.float64)
-        >>> log_prob = torch.tensor([[0.0, 0.0], [-50.0, 0.0]], dtype=torch.float64)
-        >>> switch_pair(transition, log_prob.new_tensor([0.5, 0.5]).log(), log_prob).log_weights.exp()
-        tensor([[0.5000, 0.9000],
-                [0.5000, 0.1000]], dtype=torch.float64)
+    Shapes: ``transition`` (2, 2), ``log_weights`` (2,), ``log_prob`` (2, B).
     """
     best = log_prob.amax(0)
     try:

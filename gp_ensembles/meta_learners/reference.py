@@ -121,10 +121,7 @@ class ReferenceAveraging(MetaLearner):
         return self._packed(grown, among, between._replace(log_weights=before.log()))
 
     def _weigh(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """The rule against its references, log densities (2, B): switching of two, in plain numbers where it can be.
-
-        Two numbers a row are not worth a call of torch each.
-        """
+        """The rule against its references, log densities (2, B): switching of two, in plain numbers where it can be."""
         flags = None if log_prob.requires_grad else readable_flags(log_prob.isfinite().all(0))
         # Where derivatives are wanted, there is no row, numbers cannot be read, or a target is impossible.
         if not flags or not all(flags):
@@ -143,11 +140,7 @@ class ReferenceAveraging(MetaLearner):
     def _rows(
         self, among: MetaState, between: MetaState, inner: MetaState, own: MetaOutput, log_prob: Tensor
     ) -> tuple[MetaState, MetaOutput] | None:
-        """Targets, given what the rule makes of them: numpy, as a call of torch costs more than its numbers.
-
-        ``None`` where derivatives are wanted, numbers are not plain ones of double precision, or an expert makes a
-        target impossible.
-        """
+        """Targets, given what the rule makes of them: numpy, as a call of torch costs more than its numbers."""
         is_plain = log_prob.dtype == torch.float64 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
         if not log_prob.shape[1] or not is_plain:
             return None
@@ -185,10 +178,7 @@ class ReferenceAveraging(MetaLearner):
         return whole.index_copy(0, places, torch.logaddexp(whole.index_select(0, places), theirs + reference_weight))
 
     def _packed(self, inner: MetaState, among: MetaState, between: MetaState) -> MetaState:
-        """All states as one: a column of the rule's log weights, its memory, and what is known of the references.
-
-        The few numbers of the references and of both parts stand in every row, so that experts can be added.
-        """
+        """All states as one: a column of the rule's log weights, its memory, and what is known of the references."""
         known = torch.cat([among.log_weights, between.log_weights])
         num_experts = inner.log_weights.shape[0]
         columns = [inner.log_weights.unsqueeze(-1), inner.memory.to(inner.log_weights), known.expand(num_experts, -1)]
@@ -252,19 +242,7 @@ def refer_row(
 ) -> tuple[bool, Numbers, float, Numbers, Numbers]:
     """Weigh one target, given what the rule makes of it, from arrays.
 
-    Args:
-        references: Places of the R references.
-        share: As in :class:`ReferenceAveraging`, like the next.
-        prior: Likewise.
-        known: Log weights of the references, of the rule and of the references together, before it, shape (R + 2,).
-        log_prob: Log densities of the target, shape (M,).
-        of_rule: Log weights that the rule has in force, shape (M,).
-        density: Log density of its mixture.
-        after: Log weights under the rule after the target, shape (M,).
-
-    Returns:
-        Whether the target is possible; log weights in force, the log density of the mixture, log weights after the
-        target, and what is known then.
+    Shapes: ``known`` (R + 2,), ``log_prob`` (M,), ``of_rule`` (M,), ``after`` (M,).
     """
     joint = known[:-2] + log_prob[references]
     best = joint.max()

@@ -61,13 +61,7 @@ class ClassSummary(NamedTuple):
 
 
 def init_class_scores(like: Tensor) -> ClassScores:
-    """Empty scores on the device of ``like``.
-
-    Example:
-        >>> import torch
-        >>> init_class_scores(torch.zeros(1)).num_rows
-        tensor(0., dtype=torch.float64)
-    """
+    """Empty scores on the device of ``like``."""
     zero, bins = like.new_zeros((), dtype=torch.float64), like.new_zeros(_BINS, dtype=torch.float64)
     return ClassScores(zero, zero, zero, zero, zero, bins, bins, bins)
 
@@ -75,21 +69,7 @@ def init_class_scores(like: Tensor) -> ClassScores:
 def update_class_scores(state: ClassScores, y: Tensor, probabilities: Tensor, log_prob: Tensor) -> ClassScores:
     """Score a block of predicted class probabilities, skipping rows with a missing target.
 
-    Args:
-        state: The state before the block.
-        y: Targets, class numbers, shape (B,); NaN is missing.
-        probabilities: Probabilities of the classes, shape (B, C).
-        log_prob: Log probabilities of the targets, shape (B,), which may be smaller than a probability can be.
-
-    Returns:
-        The state after the block.
-
-    Example:
-        >>> import torch
-        >>> y, sure = torch.tensor([1.0, torch.nan]), torch.tensor([[0.2, 0.8], [0.5, 0.5]])
-        >>> scores = update_class_scores(init_class_scores(y), y, sure, sure[:, 1].log())
-        >>> round(float(summarize_classes(scores).brier), 4), scores.num_scored.item()
-        (0.08, 1.0)
+    Shapes: ``y`` (B,), ``probabilities`` (B, C), ``log_prob`` (B,).
     """
     probabilities, log_prob = probabilities.double(), log_prob.double()
     seen = ~torch.isnan(y)
@@ -117,15 +97,7 @@ def update_class_scores(state: ClassScores, y: Tensor, probabilities: Tensor, lo
 
 
 def summarize_classes(state: ClassScores) -> ClassSummary:
-    """Averages of the scores so far.
-
-    Example:
-        >>> import torch
-        >>> y, probabilities = torch.tensor([0.0]), torch.tensor([[0.25, 0.75]])
-        >>> scores = update_class_scores(init_class_scores(y), y, probabilities, probabilities[:, 0].log())
-        >>> summarize_classes(scores).error_rate
-        tensor(1., dtype=torch.float64)
-    """
+    """Averages of the scores so far."""
     count = state.num_scored
     gap = (state.bin_confidence - state.bin_hits).abs().sum()
     return ClassSummary(
@@ -140,17 +112,7 @@ def summarize_classes(state: ClassScores) -> ClassSummary:
 def ranked_probability_score(cdf: Tensor, y: Tensor) -> Tensor:
     r"""Ranked probability score of counts or levels, :math:`\sum_k (F(k) - 1\{y \le k\})^2`: the CRPS of the discrete.
 
-    Args:
-        cdf: Distribution function at 0, 1, ..., K - 1, shape (B, K), with F(K - 1) close to one.
-        y: Targets, shape (B,), below K; NaN is missing.
-
-    Returns:
-        Scores in units of the target, shape (B,); NaN where y is.
-
-    Example:
-        >>> import torch
-        >>> ranked_probability_score(torch.tensor([[0.5, 1.0]]), torch.tensor([1.0]))
-        tensor([0.2500])
+    Shapes: ``cdf`` (B, K), ``y`` (B,); returns (B,).
     """
     levels = torch.arange(cdf.shape[-1], dtype=cdf.dtype, device=cdf.device)
     step = (y.unsqueeze(-1) <= levels).to(cdf.dtype)
@@ -162,19 +124,7 @@ def ranked_probability_of_poisson(rate: Tensor, y: Tensor) -> Tensor:
 
     .. math:: 2 (y F(y) - \lambda F(y - 1)) + \lambda - y - \lambda e^{-2\lambda} (I_0(2\lambda) + I_1(2\lambda))
 
-    (Wei and Held 2014), with F the distribution function and I modified Bessel functions.
-
-    Args:
-        rate: Rates, positive, shape (B,).
-        y: Counts, shape (B,); NaN is missing.
-
-    Returns:
-        Scores in units of the target, shape (B,); NaN where y is.
-
-    Example:
-        >>> import torch
-        >>> ranked_probability_of_poisson(torch.ones(1), torch.zeros(1))
-        tensor([0.4762])
+    Shapes: ``rate`` (B,), ``y`` (B,); returns (B,).
     """
     # y F(y) = y F(y - 1) + y p(y): torch's F is right to 1e-10 only, and y times it would be subtracted from its like.
     below = torch.special.gammaincc(y, rate)
@@ -193,30 +143,7 @@ def ranked_probability_of_counts(
 ) -> Tensor:
     r"""Ranked probability score of counts, :math:`\sum_k (F(k) - 1\{y \le k\})^2`, at a cost set by each row's spread.
 
-    Only counts from ``lower`` to ``upper`` are visited; those between there and a target outside add one each. Where
-    the distribution function goes on smoothly between whole numbers, a run of counts is summed by eight nodes, a rule
-    that is exact for polynomials of degree 15 (Gauss's, for the uniform measure on consecutive whole numbers).
-
-    Args:
-        cdf: Distribution functions at counts (K, R) of the rows with the numbers (R,), shape (K, R).
-        reach: Over how many counts from the given ones, (R,), in the rows (R,) F is nearly a polynomial of degree 7,
-            shape (R,). Below 16 each count is visited, and F asked for at whole numbers only.
-        y: Targets, shape (B,), float64; NaN is missing.
-        lower: Counts below which F is zero, whole, shape (B,).
-        upper: Counts from which on it is one, whole, shape (B,).
-
-    Returns:
-        Scores in units of the target, shape (B,); NaN where y is.
-
-    Example:
-        >>> import torch
-        >>> rate = torch.tensor([2.0], dtype=torch.float64)
-        >>> score = ranked_probability_of_counts(
-        ...     lambda k, rows: torch.special.gammaincc(k + 1, rate[rows]), lambda k, rows: k.sqrt(),
-        ...     0 * rate + 5000, 0 * rate, 20 * rate
-        ... )
-        >>> score, ranked_probability_of_poisson(rate, 0 * rate + 5000)
-        (tensor([4997.2...], dtype=torch.float64), tensor([4997.2...], dtype=torch.float64))
+    Shapes: ``y`` (B,), ``lower`` (B,), ``upper`` (B,); returns (B,).
     """
     score = (y - upper).clamp_min(0.0) + (lower - y).clamp_min(0.0)
     rows = ((upper > lower) & ~torch.isnan(y)).nonzero().squeeze(-1)

@@ -333,17 +333,7 @@ def _check_legal(values: Tensor, name: str) -> None:
 def _cumulative_excess(rival: Tensor, log_prob: Tensor) -> Tensor:
     """Running sum over the last axis of what a rival's log densities are ahead by.
 
-    Infinite losses cancel one for one: where both have had as many impossible targets the rest decides, else who has
-    had fewer is infinitely far ahead.
-
-    Args:
-        rival: Log densities, shape (..., T), in nats; minus infinity is legal.
-        log_prob: Log densities that broadcast with them.
-
-    Example:
-        >>> impossible = -torch.inf
-        >>> _cumulative_excess(torch.tensor([-1.0, impossible, -1.0]), torch.tensor([-2.0, impossible, impossible]))
-        tensor([1., 1., inf])
+    Shapes: ``rival`` (..., T).
     """
     lost, own_lost = torch.isneginf(rival), torch.isneginf(log_prob)
     difference = torch.where(lost, 0.0, rival) - torch.where(own_lost, 0.0, log_prob)

@@ -97,20 +97,7 @@ def nmse(mean: Tensor, y: Tensor) -> Tensor:
 def running_nmse(mean: Tensor, y: Tensor) -> Tensor:
     r"""NMSE over time, :math:`\sum_{s \le t} (y_s - m_s)^2 / (t\,\mathrm{Var}(y))` (Lu et al. 2022, section 7).
 
-    The variance is that of **all** observed targets, so the curve's last value is :func:`nmse`. A missing
-    row repeats the value before it.
-
-    Args:
-        mean: Predictive means, shape (..., N).
-        y: Targets, shape (N,); NaN is missing.
-
-    Returns:
-        The curve, shape (..., N).
-
-    Example:
-        >>> import torch
-        >>> running_nmse(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0]))
-        tensor([0.0000, 0.5000])
+    Shapes: ``mean`` (..., N), ``y`` (N,); returns (..., N).
     """
     seen = ~torch.isnan(y)
     errors = torch.where(seen, (y - mean).square(), 0.0).cumsum(-1)
@@ -242,31 +229,13 @@ def aukl(
     *,
     noise: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    r"""Average univariate Kullback-Leibler divergence (Garton, Niemi and Carriquiry, 2020), in nats a point.
+    """Average univariate Kullback-Leibler divergence (Garton, Niemi and Carriquiry, 2020), in nats a point.
 
-    :math:`\frac1N \sum_i \mathrm{KL}(p(f_i) \,\|\, q(f_i))`: from the exact model's predictive density p of the
-    function at each test point to the approximation's q. With noise variances it compares predictive densities of
-    the targets instead, as the authors' public code does; noise hides differences of the function.
-
-    Args:
-        mean: The exact model's means of f, shape (..., N).
-        variance: Its variances of f, shape (..., N).
-        other_mean: The approximation's means of f, shape (..., N).
-        other_variance: Its variances of f, shape (..., N).
-        noise: Noise variances of the exact model and of the approximation, each broadcastable to (..., N), for
-            densities of y.
-
-    Returns:
-        Averages, shape (...).
+    Shapes: ``mean`` (..., N), ``variance`` (..., N), ``other_mean`` (..., N), ``other_variance`` (..., N); returns
+    (...).
 
     Raises:
         ValueError: If a variance is not positive.
-
-    Example:
-        >>> import torch
-        >>> zero, one = torch.zeros(2), torch.ones(2)
-        >>> aukl(zero, one, one, one), aukl(zero, one, one, one, noise=(one, one))
-        (tensor(0.5000), tensor(0.2500))
     """
     if noise is not None:
         variance, other_variance = variance + noise[0], other_variance + noise[1]
@@ -278,8 +247,6 @@ def _normal_divergence(mean: Tensor, variance: Tensor, other_mean: Tensor, other
 
     .. math:: \mathrm{KL}(N(m, v) \,\|\, N(m', v')) = \frac12 \left( \frac{v + (m - m')^2}{v'} - 1 - \log \frac{v}{v'}
               \right)
-
-    The first two arguments are those of the reference, over whose distribution the average is taken; all (..., N).
     """
     if not bool((variance > 0).all()) or not bool((other_variance > 0).all()):
         raise ValueError("a divergence needs positive variances; add the nugget or the noise to those that are zero")

@@ -152,19 +152,7 @@ def update_scores(
 def count_scores(state: StreamScores, y: Tensor, rows: RowScores) -> StreamScores:
     """Count a block of predictions that have been scored row by row, skipping rows with a missing target.
 
-    Args:
-        state: The state before the block.
-        y: Targets, shape (B,), float64; NaN is missing.
-        rows: Their scores.
-
-    Returns:
-        The state after the block.
-
-    Example:
-        >>> import torch
-        >>> y = torch.zeros(1, dtype=torch.float64)
-        >>> summarize(count_scores(init_scores(y), y, RowScores(y + 1, y + 1, y, y, y))).mean_absolute_error
-        tensor(1., dtype=torch.float64)
+    Shapes: ``y`` (B,).
     """
     seen = ~torch.isnan(y)
     error = y - rows.mean

@@ -11,29 +11,11 @@ class NumericalError(RuntimeError):
 def cholesky(matrix: Tensor, what: str) -> Tensor:
     r"""Lower Cholesky factor of symmetric positive definite matrices, without jitter.
 
-    ``torch.linalg.cholesky_ex`` returns finite garbage where a matrix is not positive definite and says so
-    in ``info`` only. Here ``info`` is always read: a failure raises. Inside ``torch.func.vmap`` a batched
-    ``info`` cannot be read, so there the factor of a failed matrix is NaN instead.
-
-    Args:
-        matrix: Symmetric matrices, shape (\*batch, n, n).
-        what: What the matrix is, for the message ("the predictive covariance of the block").
-
-    Returns:
-        Lower factors, shape (\*batch, n, n).
+    Shapes: ``matrix`` (\*batch, n, n); returns (\*batch, n, n).
 
     Raises:
         NumericalError: If a matrix is not positive definite; the message names the batch entry (expert)
             and the order of the leading minor that failed (step).
-
-    Example:
-        >>> import torch
-        >>> cholesky(torch.tensor([[4.0]], dtype=torch.float64), "a variance")
-        tensor([[2.]], dtype=torch.float64)
-        >>> cholesky(torch.tensor([[-4.0]], dtype=torch.float64), "a variance")
-        Traceback (most recent call last):
-        ...
-        gp_ensembles.numerics.cholesky.NumericalError: a variance is not positive definite at step 1...
     """
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)

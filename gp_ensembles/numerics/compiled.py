@@ -18,19 +18,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def compiled(function: _Function, any_order: bool = False) -> _Function:
-    """The function compiled by numba where that is installed, else itself; the numbers are the same to round-off.
-
-    It takes and returns numpy arrays and plain numbers, and calls compiled functions of its own file only: numba does
-    not see it if another file changes.
-
-    Args:
-        function: The function.
-        any_order: Whether sums may be taken in any order, which is quicker for long ones.
-
-    Example:
-        >>> compiled(lambda x: x + 1.0)(2.0)
-        3.0
-    """
+    """The function compiled by numba where that is installed, else itself; the numbers are the same to round-off."""
     if not IS_COMPILED:
         return function
     options = {"error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"} if any_order else False}

@@ -56,20 +56,7 @@ class KnownVectorDerivatives(NamedTuple):
 
 
 def scalar_derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> Derivatives:
-    """Derivatives of an elementwise log density, in all its latent values at once.
-
-    Args:
-        log_density: Takes latent values and targets that broadcast with them to log densities of their shape; each
-            depends on its own latent value only.
-        latent: Where, any shape.
-        y: Targets.
-
-    Example:
-        >>> import torch
-        >>> latent = torch.tensor([0.0, 1.0], dtype=torch.float64)
-        >>> scalar_derivatives(lambda z, y: -0.5 * (y - z) ** 2, latent, torch.ones_like(latent)).first
-        tensor([1., 0.], dtype=torch.float64)
-    """
+    """Derivatives of an elementwise log density, in all its latent values at once."""
     ones = torch.ones_like(latent)
 
     def gradient(point: Tensor) -> Tensor:
@@ -85,18 +72,7 @@ def scalar_derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> De
 def vector_derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> Derivatives:
     """Gradients and Hessians of a log density of latent vectors.
 
-    Args:
-        log_density: Takes latent vectors (..., L) and targets (...) to log densities (...); each depends on its own
-            latent vector only.
-        latent: Where, shape (..., L).
-        y: Targets, shape (...).
-
-    Example:
-        >>> import torch
-        >>> latent = torch.tensor([[0.0, 2.0]], dtype=torch.float64)
-        >>> vector_derivatives(lambda z, y: -(z**2).sum(-1), latent, latent[..., 0]).second
-        tensor([[[-2., -0.],
-                 [-0., -2.]]], dtype=torch.float64)
+    Shapes: ``latent`` (..., L), ``y`` (...).
     """
     num_latent = latent.shape[-1]
     ones = torch.ones_like(latent[..., 0])
@@ -114,23 +90,7 @@ def vector_derivatives(log_density: LogDensity, latent: Tensor, y: Tensor) -> De
 
 
 class Differentiator:
-    """Derivatives of one log density, without the cost of autograd in loops.
-
-    Once a shape has come often, the differentiation is recorded for it and then replayed as a plain sequence of the
-    same tensor operations, up to five times faster on small tensors and with the same bits. Where gradients shall flow
-    through the derivatives, or a density cannot be recorded, it is differentiated anew each time.
-
-    Args:
-        log_density: As in :func:`scalar_derivatives` or :func:`vector_derivatives`; what it closes over must not
-            change any more.
-        is_vector: Whether latent values are vectors.
-
-    Example:
-        >>> import torch
-        >>> derivatives = Differentiator(lambda z, y: y * z - z.exp())
-        >>> derivatives(torch.zeros(1), torch.ones(1)).second
-        tensor([-1.])
-    """
+    """Derivatives of one log density, without the cost of autograd in loops."""
 
     def __init__(self, log_density: LogDensity, is_vector: bool = False) -> None:
         self._log_density = log_density

@@ -9,11 +9,6 @@ def check_device(name: str | torch.device) -> torch.device:
     Raises:
         TypeError: If it is no name.
         ValueError: If it is unknown or absent.
-
-    Example:
-        >>> check_device("gpu")
-        Traceback (most recent call last):
-        ValueError: device 'gpu' is unknown; use cpu, cuda or cuda:0
     """
     try:
         device = torch.device(name)

@@ -20,12 +20,7 @@ _WIDTH, _HEIGHT = 480, 120  # of a band, in pixels
 
 
 def block_text(head: str, lines: Sequence[str] = ()) -> str:
-    """A head with lines below it, cut to ten lines of 120 characters.
-
-    Example:
-        >>> print(block_text("head", [f"line {k}" for k in range(20)]).splitlines()[-1])
-          and 12 more
-    """
+    """A head with lines below it, cut to ten lines of 120 characters."""
     most = _MOST_LINES - 1
     if len(lines) > most:
         lines = [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
@@ -33,47 +28,18 @@ def block_text(head: str, lines: Sequence[str] = ()) -> str:
 
 
 def fields_text(kind: str, values: Mapping[str, object]) -> str:
-    """A line for each named value: tensors as shape, range and missing numbers, records as their class.
-
-    Example:
-        >>> import torch
-        >>> print(fields_text("Found", {"knots": torch.arange(20.0).reshape(10, 2), "reason": "budget"}))
-        Found
-          knots   (10, 2), from 0 to 19, mean 9.5
-          reason  budget
-    """
+    """A line for each named value: tensors as shape, range and missing numbers, records as their class."""
     width = max(map(len, values), default=0)
     return block_text(kind, [f"{name:<{width}}  {_value_text(value)}" for name, value in values.items()])
 
 
 def record_text(record: tuple[object, ...]) -> str:
-    """The same of a named tuple, as its ``__repr__``.
-
-    Example:
-        >>> from typing import NamedTuple
-        >>> class Reading(NamedTuple):
-        ...     load: Tensor
-        ...     def __repr__(self) -> str:
-        ...         return record_text(self)
-        >>> import torch
-        >>> Reading(torch.tensor([1.0, 2.0]))
-        Reading
-          load  [1, 2]
-    """
+    """The same of a named tuple, as its ``__repr__``."""
     return fields_text(type(record).__name__, dict(zip(_fields(record), record, strict=True)))
 
 
 def call_text(value: Any) -> str:
-    """The call that makes a record or a weight rule, without arguments that are the default ones.
-
-    Tuples of records and plain values are written as they are.
-
-    Example:
-        >>> from gp_ensembles.ensembles.bases import FourierBasis
-        >>> from gp_ensembles.meta_learners import CombinedRules, FixedShare, SoftBayes
-        >>> call_text((FourierBasis(nu=1.5), CombinedRules([FixedShare(), SoftBayes(0.1)], FixedShare(0.2))))
-        '(FourierBasis(nu=1.5), CombinedRules((FixedShare(), SoftBayes(learning_rate=0.1)), FixedShare(share=0.2)))'
-    """
+    """The call that makes a record or a weight rule, without arguments that are the default ones."""
     if type(value) in (tuple, list):
         parts = [call_text(part) for part in value]
         return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
@@ -105,12 +71,7 @@ def changed(record: object) -> dict[str, str]:
 
 
 def spread_text(kind: str, arguments: Sequence[str]) -> str:
-    """A call on one line if it fits, else an argument a line.
-
-    Example:
-        >>> spread_text("replace", ["gpe.auto", "lags=None"])
-        'replace(gpe.auto, lags=None)'
-    """
+    """A call on one line if it fits, else an argument a line."""
     line = f"{kind}({', '.join(arguments)})"
     if len(line) <= _MOST_COLUMNS:
         return line
@@ -122,34 +83,13 @@ def spread_text(kind: str, arguments: Sequence[str]) -> str:
 
 
 def ends(num_rows: int) -> list[int]:
-    """The rows of a block that are shown.
-
-    Example:
-        >>> ends(3), ends(100)
-        ([0, 1, 2], [0, 1, 2, 97, 98, 99])
-    """
+    """The rows of a block that are shown."""
     every = list(range(num_rows))
     return every if num_rows <= 2 * _EACH_END + 1 else every[:_EACH_END] + every[-_EACH_END:]
 
 
 def rows_text(head: str, numbers: Sequence[int], columns: Mapping[str, Sequence[Tensor]]) -> str:
-    """A small table of some rows below a head; dots where rows in between are left out.
-
-    Args:
-        head: The first line.
-        numbers: Numbers of the R rows, ascending.
-        columns: Under each name one tensor, (R,) or (R, O), or the lower and the upper ends of intervals.
-
-    Example:
-        >>> import torch
-        >>> values = torch.tensor([1.0, 2.0])
-        >>> print(rows_text("Two rows", [0, 8], {"mean": [values], "90 %": [values - 1, values + 1]}))
-        Two rows
-          row  mean    90 %
-            0     1  0 to 2
-             ...
-            8     2  1 to 3
-    """
+    """A small table of some rows below a head; dots where rows in between are left out."""
     if not numbers:
         return block_text(head)
     lists = [[values.detach().cpu().tolist() for values in tensors] for tensors in columns.values()]
@@ -166,18 +106,7 @@ def rows_text(head: str, numbers: Sequence[int], columns: Mapping[str, Sequence[
 def ensemble_text(kind: str, names: Sequence[str], weights: Tensor | None, rule: str) -> str:
     """At most ten lines: how many experts under which rule, and the heaviest with their weights.
 
-    Args:
-        kind: What the object is called.
-        names: Names of the M experts.
-        weights: Their weights, shape (M,); ``None`` where no state is owned.
-        rule: What the weight rule is called.
-
-    Example:
-        >>> import torch
-        >>> print(ensemble_text("Ensemble", ["static", "moving"], torch.tensor([0.25, 0.75]), "FixedShare"))
-        Ensemble of 2 experts under FixedShare
-          0.750  moving
-          0.250  static
+    Shapes: ``weights`` (M,).
     """
     head = f"{kind} of {len(names)} expert{'s' * (len(names) != 1)} under {rule}"
     if weights is None:
@@ -189,13 +118,7 @@ def ensemble_text(kind: str, names: Sequence[str], weights: Tensor | None, rule:
 
 
 def ensemble_html(kind: str, names: Sequence[str], weights: Tensor, rule: str) -> str:
-    """A table of the experts with their weights as bars, the heaviest first.
-
-    Example:
-        >>> import torch
-        >>> "moving" in ensemble_html("Ensemble", ["static", "moving"], torch.tensor([0.25, 0.75]), "FixedShare")
-        True
-    """
+    """A table of the experts with their weights as bars, the heaviest first."""
     rows = "".join(
         f"<tr><td style='text-align:left'>{html.escape(name)}</td><td>{weight:.3f}</td><td style='text-align:left'>"
         f"<div style='background:#4477aa;height:0.8em;width:{12 * weight:.2f}em'></div></td></tr>"
@@ -208,13 +131,7 @@ def ensemble_html(kind: str, names: Sequence[str], weights: Tensor, rule: str) -
 
 
 def predictions_head(kind: str, shape: Sequence[int], num_experts: int, scores: Tensor) -> str:
-    """Shapes and the mean log score of a block's predictions; rows without a target have none.
-
-    Example:
-        >>> import torch
-        >>> predictions_head("EnsemblePredictions", (3,), 2, torch.tensor([-1.0, -2.0, -3.0]))
-        'EnsemblePredictions of 3 rows by 2 experts, mean log score -2.000 nats per row'
-    """
+    """Shapes and the mean log score of a block's predictions; rows without a target have none."""
     outputs = f" and {shape[1]} outputs" if len(shape) > 1 else ""
     sizes = f"{counted((shape[0], 'row'))}{outputs} by {counted((num_experts, 'expert'))}"
     score = f", mean log score {float(scores.nanmean()):.3f} nats per row" if bool((~scores.isnan()).any()) else ""
@@ -222,13 +139,7 @@ def predictions_head(kind: str, shape: Sequence[int], num_experts: int, scores: 
 
 
 def band_html(title: str, mean: Tensor, stddev: Tensor) -> str:
-    """Mean and a band of two standard deviations of the last rows, (N,) each, as a small picture.
-
-    Example:
-        >>> import torch
-        >>> band_html("two rows", torch.zeros(2), torch.ones(2)).count("<svg")
-        1
-    """
+    """Mean and a band of two standard deviations of the last rows, (N,) each, as a small picture."""
     mean, stddev = (values.detach().double().cpu()[-_MOST_POINTS:] for values in (mean, stddev))
     lower, upper = mean - 2 * stddev, mean + 2 * stddev
     bottom, size = float(lower.min()), max(float(upper.max() - lower.min()), 1e-12)
@@ -251,22 +162,12 @@ def _heaviest(names: Sequence[str], weights: Tensor) -> list[tuple[str, float]]:
 
 
 def counted(*numbers: tuple[int, str]) -> str:
-    """Numbers of things.
-
-    Example:
-        >>> counted((20, "row"), (1, "input"))
-        '20 rows, 1 input'
-    """
+    """Numbers of things."""
     return ", ".join(f"{number} {thing}{'s' * (number != 1)}" for number, thing in numbers)
 
 
 def text_html(text: str) -> str:
-    """A text as it is.
-
-    Example:
-        >>> text_html("a < b")
-        '<pre>a &lt; b</pre>'
-    """
+    """A text as it is."""
     return f"<pre>{html.escape(text)}</pre>"
 
 

@@ -17,30 +17,12 @@ _SEED = 20110207
 
 
 def gauss_hermite(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Gauss-Hermite nodes and weights for the standard normal distribution.
+    """Gauss-Hermite nodes and weights for the standard normal distribution.
 
-    Exact for polynomials of degree 2K - 1. The nodes are the roots of the K-th Hermite polynomial He, found as the
-    eigenvalues of the Jacobi matrix (Golub and Welsch 1969) and polished by Newton's method; the weights are
-    :math:`1 / \sum_{j<K} p_j(x)^2` with p the normalized polynomials, which gives even the smallest ones to full
-    relative accuracy. Built in float64 whatever ``like`` is.
-
-    Args:
-        num_nodes: Number of nodes K, 1 to 256.
-        like: A tensor with the dtype and device the result shall have.
-
-    Returns:
-        Increasing nodes and their weights, each of shape (K,).
+    Returns shape (K,).
 
     Raises:
         ValueError: If the number of nodes is not from 1 to 256.
-
-    Example:
-        >>> import torch
-        >>> nodes, weights = gauss_hermite(3, like=torch.zeros(1))
-        >>> nodes
-        tensor([-1.7321,  0.0000,  1.7321])
-        >>> (weights * nodes**4).sum()
-        tensor(3.0000)
     """
     if not 1 <= num_nodes <= _MOST_NODES:
         raise ValueError(f"the number of Gauss-Hermite nodes must be from 1 to {_MOST_NODES}, got {num_nodes}")
@@ -49,33 +31,13 @@ def gauss_hermite(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normal_nodes(num_nodes: int, dim: int, like: Tensor, most_nodes: int = 4096) -> tuple[Tensor, Tensor]:
-    r"""Nodes and weights for the standard normal distribution in several dimensions.
+    """Nodes and weights for the standard normal distribution in several dimensions.
 
-    The product of one-dimensional Gauss-Hermite rules where ``most_nodes`` allow ``num_nodes`` or at least six on each
-    axis. Otherwise scrambled Sobol points through the normal quantile function, each with its mirror image, and
-    whitened: mean, covariance and all odd moments are exact. Both are the same at every call; no random state is
-    touched.
-
-    Args:
-        num_nodes: Nodes on each axis, if ``most_nodes`` allow as many.
-        dim: Number of dimensions D.
-        like: A tensor with the dtype and device the result shall have.
-        most_nodes: Largest number of nodes K in all, and their number for Sobol points.
-
-    Returns:
-        Nodes, shape (K, D), and weights, shape (K,), which sum to one.
+    Returns: nodes, shape (K, D), and weights, shape (K,), which sum to one.
 
     Raises:
         ValueError: If the number of nodes is not from 1 to 256, that of dimensions is not positive, or there are too
             few nodes to whiten.
-
-    Example:
-        >>> import torch
-        >>> nodes, weights = normal_nodes(16, dim=2, like=torch.zeros(1, dtype=torch.float64))
-        >>> nodes.shape, weights.shape
-        (torch.Size([256, 2]), torch.Size([256]))
-        >>> (weights * nodes[:, 0] ** 2 * nodes[:, 1] ** 4).sum()
-        tensor(3.0000, dtype=torch.float64)
     """
     if dim < 1:
         raise ValueError(f"the number of dimensions must be positive, got {dim}")
@@ -93,18 +55,7 @@ def normal_nodes(num_nodes: int, dim: int, like: Tensor, most_nodes: int = 4096)
 def log_expectation(log_values: Tensor, weights: Tensor) -> Tensor:
     r"""Logarithm of an expectation, :math:`\log \sum_k w_k \exp(\ell_k)`, in log space throughout.
 
-    Args:
-        log_values: Logarithms of the integrand at the nodes, shape (K, ...).
-        weights: Weights of the nodes, shape (K,).
-
-    Returns:
-        The logarithm of the expectation, shape (...).
-
-    Example:
-        >>> import torch
-        >>> nodes, weights = gauss_hermite(20, like=torch.zeros(1))
-        >>> log_expectation(nodes - 1000.0, weights)  # E exp(x) is exp(1/2)
-        tensor(-999.5000)
+    Shapes: ``log_values`` (K, ...), ``weights`` (K,); returns (...).
     """
     return (log_values + weights.log().reshape(-1, *[1] * (log_values.ndim - 1))).logsumexp(0)
 

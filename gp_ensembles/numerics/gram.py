@@ -38,17 +38,7 @@ class _Gram(torch.autograd.Function):
 def gram(Phi: Tensor) -> Tensor:
     r"""Φᵀ Φ, differentiable to any order.
 
-    Args:
-        Phi: Matrices, shape (\*batch, N, F).
-
-    Returns:
-        Gram matrices, shape (\*batch, F, F).
-
-    Example:
-        >>> import torch
-        >>> gram(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
-        tensor([[1., 2.],
-                [2., 4.]], dtype=torch.float64)
+    Shapes: ``Phi`` (\*batch, N, F); returns (\*batch, F, F).
     """
     apply: Callable[[Tensor], Tensor] = _Gram.apply
     return apply(Phi)

@@ -13,26 +13,10 @@ _MAX_SWEEPS = 100
 def kmeans(X: Tensor, num_centers: int, *, generator: torch.Generator | None = None) -> Tensor:
     """Centers of clusters of rows, with a small sum of squared distances from the rows to the nearest of them.
 
-    Lloyd's algorithm from the greedy k-means++ start (Arthur and Vassilvitskii, 2007, section 7): each center is the
-    best of a few rows drawn with probabilities proportional to their squared distances from the centers so far. It is
-    made in double precision on the processor, so that a seed gives the same centers on every device.
-
-    Args:
-        X: Rows, shape (N, D), finite, in units that make columns comparable.
-        num_centers: Number of centers K.
-        generator: Source of the start; torch's global one if ``None``.
-
-    Returns:
-        Centers, shape (K, D), with the dtype and device of X.
+    Shapes: ``X`` (N, D); returns (K, D).
 
     Raises:
         ValueError: If X is not a matrix, K is below one, or X has fewer than K distinct rows.
-
-    Example:
-        >>> import torch
-        >>> X = torch.tensor([[0.0], [0.2], [5.0], [5.2]], dtype=torch.float64)
-        >>> kmeans(X, 2, generator=torch.Generator().manual_seed(0)).sort(0).values.T
-        tensor([[0.1000, 5.1000]], dtype=torch.float64)
     """
     if X.ndim != 2:
         raise ValueError(f"X must have shape (N, D) to place centers, got {tuple(X.shape)}")

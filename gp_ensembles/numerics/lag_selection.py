@@ -10,12 +10,7 @@ _NEAR, _FAR = 5, 2  # lags of up to a fifth of the rows, and where there are suc
 
 
 def carried_forward(y: Tensor) -> Tensor:
-    """A series (N,) with gaps (NaN) at the last value before them, float64; at zero before the first.
-
-    Example:
-        >>> carried_forward(torch.tensor([torch.nan, 2.0, torch.nan]))
-        tensor([0., 2., 2.], dtype=torch.float64)
-    """
+    """A series (N,) with gaps (NaN) at the last value before them, float64; at zero before the first."""
     rows = torch.arange(1, y.shape[0] + 1, device=y.device)
     newest = torch.where(torch.isnan(y), 0, rows).cummax(0).values
     return torch.cat([y.new_zeros(1), y])[newest].double()
@@ -24,27 +19,9 @@ def carried_forward(y: Tensor) -> Tensor:
 def select_lags(y: Tensor, most: int, longest: int, given: tuple[int, ...] = ()) -> tuple[int, ...]:
     r"""Lags that help to predict the next value, by forward selection on the partial correlation.
 
-    The lag whose column has the largest partial correlation with the value, given those chosen so far and a constant,
-    is taken as long as it lowers the Bayesian information criterion twice over, and more than the best of L lags does
-    by chance, one time in twenty (Foster and George 1994 ask for 2 log L):
-
     .. math:: n \log(RSS / RSS') > 2 \log \max(n, 4 L)
 
-    on n rows. With any lag goes the lag of one row.
-
-    Args:
-        y: Values, shape (N,), NaN where missing.
-        most: Most lags to choose; all that are given stay.
-        longest: Longest lag L to look at, below N; the first L rows have not all of their past and do not count.
-        given: Lags of at most L that are among the chosen ones from the start.
-
-    Returns:
-        The lags, ascending; none where the past says nothing.
-
-    Example:
-        >>> y = torch.sin(torch.arange(200, dtype=torch.float64) * torch.pi / 6)
-        >>> select_lags(y + 0.1 * torch.cos(37.0 * y + torch.arange(200) ** 2), most=2, longest=24)[0]
-        1
+    Shapes: ``y`` (N,).
     """
     filled = carried_forward(y)
     num_rows = y.shape[0] - longest
@@ -80,24 +57,7 @@ def select_lags(y: Tensor, most: int, longest: int, given: tuple[int, ...] = ())
 def find_lags(y: Tensor, most: int, longest: int) -> tuple[int, ...]:
     """Lags that help to predict the next value, no longer than the rows can tell; see :func:`select_lags`.
 
-    Where lags of up to a fifth of the rows help, lags of up to half of them are looked at beside these. Where none
-    does, none is taken: the rows that half of them leave are few, and on tables in no order far lags of heavy-tailed
-    targets seem to help.
-
-    Args:
-        y: Values, shape (N,), NaN where missing.
-        most: Most lags to choose.
-        longest: Longest lag to look at.
-
-    Returns:
-        The lags, ascending; none where the past says nothing.
-
-    Example:
-        >>> y = torch.sin(torch.arange(200, dtype=torch.float64) * torch.pi / 6)
-        >>> find_lags(y + 0.1 * torch.cos(37.0 * y + torch.arange(200) ** 2), most=2, longest=24)[0]
-        1
-        >>> find_lags(torch.cos(torch.arange(200, dtype=torch.float64) ** 2), most=6, longest=24)
-        ()
+    Shapes: ``y`` (N,).
     """
     num_rows = y.shape[0]
     near = select_lags(y, most, min(longest, num_rows // _NEAR))

@@ -57,20 +57,7 @@ def log_marginal(covariance: Tensor, y: Tensor) -> Tensor:
 
     .. math:: \log N(y; 0, K), \quad \partial_K = \tfrac12 (a a^\top - K^{-1}), \quad a = K^{-1} y
 
-    (Rasmussen and Williams, 2006, equations 5.8 and 5.9).
-
-    Args:
-        covariance: Covariances, shape (\*batch, N, N), noise included.
-        y: Values, shape (N,) or (\*batch, N).
-
-    Returns:
-        Shape (\*batch), twice differentiable; the first derivative costs one inverse.
-
-    Example:
-        >>> import torch
-        >>> eye = torch.diag(torch.ones(2, dtype=torch.float64))
-        >>> log_marginal(torch.stack([eye, -eye]), torch.zeros(2, dtype=torch.float64))
-        tensor([-1.8379,     nan], dtype=torch.float64)
+    Shapes: ``covariance`` (\*batch, N, N), ``y`` (N,) or (\*batch, N); returns (\*batch).
     """
     value: Tensor = _LogMarginal.apply(covariance, y)  # type: ignore[no-untyped-call]
     return value

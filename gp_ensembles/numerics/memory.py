@@ -10,12 +10,7 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of memory that this process may have of the host, or that are free for it on a GPU.
-
-    Example:
-        >>> memory_of(torch.device("cpu")) > 2**26
-        True
-    """
+    """Bytes of memory that this process may have of the host, or that are free for it on a GPU."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept by torch
         return int(torch.cuda.mem_get_info(device)[0]) + unused
@@ -31,19 +26,8 @@ def memory_of(device: torch.device) -> int:
 def check_memory(num_bytes: float, device: torch.device, what: str, mend: str) -> None:
     """Raise if something cannot fit into memory.
 
-    Args:
-        num_bytes: What it takes at least.
-        device: Where.
-        what: What it is, for the message.
-        mend: What to do instead, a clause.
-
     Raises:
         ValueError: Saying both sizes, and by how much.
-
-    Example:
-        >>> check_memory(1e18, torch.device("cpu"), "a table of the world", "take a smaller world")
-        Traceback (most recent call last):
-        ValueError: a table of the world would take 1e+09 GB of memory, and there are ... GB, 1e+09 GB too few; take ...
     """
     limit = memory_of(device)
     if num_bytes > limit:

@@ -126,33 +126,10 @@ def minimize(
 ) -> Minimum:
     """Minimize M functions of P variables each by limited-memory BFGS (Nocedal and Wright, 2006, algorithm 7.5).
 
-    The problems do not see one another: the answer to one is what it would be alone, to round-off, and one that has
-    ended is not evaluated again. Steps satisfy Wolfe's conditions. One call of the function serves the line searches of
-    all problems, whichever trial each is at. A point where the value or the gradient is not finite counts as infinitely
-    high.
-
-    Args:
-        function: Takes points (R, P) of some of the problems, whose numbers are its second argument (R,), to values
-            (R,) and gradients (R, P); those of a problem depend on its own point only.
-        start: Points to start from, shape (M, P).
-        max_iterations: Most steps of each problem.
-        gradient_tolerance: A problem has converged when no entry of its gradient exceeds this.
-        loss_tolerance: A problem has converged when a step lowers its value by at most this, relative to its size or
-            one, whichever is larger.
-        memory: Most steps that are remembered.
+    Shapes: ``start`` (M, P).
 
     Raises:
         ValueError: If a function is not finite at its start.
-
-    Example:
-        >>> import torch
-        >>> target = torch.tensor([[1.0, 2.0], [-3.0, 5.0]], dtype=torch.float64)
-        >>> def squares(points, problems):
-        ...     error = points - target[problems]
-        ...     return error.square().sum(-1), 2 * error
-        >>> found = minimize(squares, torch.zeros_like(target))
-        >>> bool((found.point - target).abs().max() < 1e-6), found.converged
-        (True, tensor([True, True]))
     """
     start, problems = start.detach(), torch.arange(len(start), device=start.device)
     place = _Place(start, *function(start, problems))
@@ -196,13 +173,7 @@ def minimize(
 
 
 def no_pairs(gradient: Tensor, memory: int) -> CurvaturePairs:
-    """What searches with gradients (R, P) remember before their first steps: they will go one unit downhill.
-
-    Example:
-        >>> import torch
-        >>> inverse_hessian_product(torch.tensor([[3.0, 4.0]]), no_pairs(torch.tensor([[3.0, 4.0]]), 10))
-        tensor([[0.6000, 0.8000]])
-    """
+    """What searches with gradients (R, P) remember before their first steps: they will go one unit downhill."""
     empty = gradient.new_zeros(len(gradient), memory, gradient.shape[-1])
     return CurvaturePairs(empty, empty, gradient.square().sum(-1).rsqrt())
 
@@ -210,17 +181,7 @@ def no_pairs(gradient: Tensor, memory: int) -> CurvaturePairs:
 def remember(pairs: CurvaturePairs, step: Tensor, change: Tensor, moved: Tensor) -> CurvaturePairs:
     """What searches remember after one more step of some; a step without positive curvature is not remembered.
 
-    Args:
-        pairs: What they remembered before.
-        step: Changes of the points, shape (R, P).
-        change: Changes of the gradient, shape (R, P).
-        moved: Which of the searches took a step, shape (R,), boolean.
-
-    Example:
-        >>> import torch
-        >>> before, moved = no_pairs(torch.ones(2, 1), 5), torch.tensor([True, True])
-        >>> remember(before, torch.ones(2, 1), torch.tensor([[2.0], [-1.0]]), moved).scale
-        tensor([0.5000, 1.0000])
+    Shapes: ``step`` (R, P), ``change`` (R, P), ``moved`` (R,).
     """
     product, squares = (step * change).sum(-1), change.square().sum(-1)
     round_off = torch.finfo(step.dtype).eps * (step.square().sum(-1) * squares).sqrt()
@@ -234,21 +195,9 @@ def remember(pairs: CurvaturePairs, step: Tensor, change: Tensor, moved: Tensor)
 def inverse_hessian_product(vector: Tensor, pairs: CurvaturePairs) -> Tensor:
     r"""The inverse Hessians that searches estimate from what they remember, times a vector each.
 
-    The two-loop recursion (Nocedal and Wright, 2006, algorithm 7.4) in matrix form: with scaled steps S and changes Y
-    in rows, the upper triangle U of :math:`S Y^\top` and the scale :math:`\gamma`
-
     .. math:: u = U^{-1} S g, \quad r = \gamma (g - Y^\top u), \quad H g = r + S^\top U^{-\top} (u - Y r).
 
-    Args:
-        vector: g, shape (R, P).
-        pairs: What the searches remember.
-
-    Example:
-        >>> import torch
-        >>> before, moved = no_pairs(torch.ones(1, 1), 5), torch.tensor([True])
-        >>> pairs = remember(before, torch.ones(1, 1), torch.full((1, 1), 4.0), moved)
-        >>> inverse_hessian_product(torch.full((1, 1), 8.0), pairs)  # of 2 x^2
-        tensor([[2.]])
+    Shapes: ``vector`` (R, P).
     """
     steps, changes, column = pairs.steps, pairs.changes, vector.unsqueeze(-1)
     # The triangle's diagonal is one by scaling, or where nothing is remembered yet makes zero of zero.

@@ -24,20 +24,8 @@ _COLUMNS = 4096  # quantiles solved at once, so that memory stays bounded
 def log_prob(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
     r"""Log density, :math:`\log \sum_m w_m N(y; \mu_m, v_m)`, in log space throughout.
 
-    Args:
-        log_weights: Log weights, shape (\*batch, M, N) or (\*batch, M, 1).
-        mean: Component means, shape (\*batch, M, N).
-        variance: Component variances, shape (\*batch, M, N).
-        y: Where, shape (..., N).
-
-    Returns:
-        Log densities, shape (..., N).
-
-    Example:
-        >>> import torch
-        >>> log_weights = torch.tensor([[0.0], [-torch.inf]])
-        >>> log_prob(log_weights, torch.zeros(2, 1), torch.ones(2, 1), torch.zeros(1))
-        tensor([-0.9189])
+    Shapes: ``log_weights`` (\*batch, M, N) or (\*batch, M, 1), ``mean`` (\*batch, M, N), ``variance`` (\*batch, M,
+    N), ``y`` (..., N); returns (..., N).
     """
     return logsumexp_over_experts(log_weights + normal.log_prob(y.unsqueeze(-2), mean, variance))
 
@@ -45,18 +33,8 @@ def log_prob(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> 
 def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     r"""Mean and variance, :math:`\mu = \sum_m w_m \mu_m`, :math:`v = \sum_m w_m (v_m + (\mu_m - \mu)^2)`.
 
-    Args:
-        log_weights: Log weights, shape (\*batch, M, N) or (\*batch, M, 1).
-        mean: Component means, shape (\*batch, M, N).
-        variance: Component variances, shape (\*batch, M, N).
-
-    Returns:
-        Mean and variance of the mixture, each (\*batch, N).
-
-    Example:
-        >>> import torch
-        >>> moments(torch.tensor([[0.5], [0.5]]).log(), torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))
-        (tensor([0.]), tensor([2.]))
+    Shapes: ``log_weights`` (\*batch, M, N) or (\*batch, M, 1), ``mean`` (\*batch, M, N), ``variance`` (\*batch, M,
+    N); returns (\*batch, N).
     """
     weights = log_weights.exp()
     center = sum_over_experts(weights * mean)
@@ -67,51 +45,21 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
 def cdf(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
     r"""Distribution function, :math:`\sum_m w_m \Phi((y - \mu_m) / \sqrt{v_m})`.
 
-    Exact to round-off in the lower tail; for the upper tail use the mixture of -Y at -y.
-
-    Args:
-        log_weights: Log weights, shape (\*batch, M, N) or (\*batch, M, 1).
-        mean: Component means, shape (\*batch, M, N).
-        variance: Component variances, shape (\*batch, M, N).
-        y: Where, shape (..., N).
-
-    Returns:
-        Probabilities of values up to y, shape (..., N).
-
-    Example:
-        >>> import torch
-        >>> cdf(torch.zeros(1, 1), torch.zeros(1, 2), torch.ones(1, 2), torch.tensor([0.0, 1.96]))
-        tensor([0.5000, 0.9750])
+    Shapes: ``log_weights`` (\*batch, M, N) or (\*batch, M, 1), ``mean`` (\*batch, M, N), ``variance`` (\*batch, M,
+    N), ``y`` (..., N); returns (..., N).
     """
     return sum_over_experts(log_weights.exp() * normal.cdf((y.unsqueeze(-2) - mean) * variance.rsqrt()))
 
 
 def icdf(log_weights: Tensor, mean: Tensor, variance: Tensor, p: Tensor) -> Tensor:
-    r"""Quantiles: where the distribution function reaches p.
+    """Quantiles: where the distribution function reaches p.
 
-    The smallest and largest component quantile bracket the root. Inside, inverse quadratic interpolation of
-    the logarithm of the nearer tail, with bisection where that is unsafe (Chandrupatla 1997), until the
-    bracket or the probability is met to round-off. First derivatives in all arguments are those of the
-    implicit function.
-
-    Args:
-        log_weights: Log weights, shape (M, N) or (M, 1).
-        mean: Component means, shape (M, N).
-        variance: Component variances, shape (M, N).
-        p: Probabilities from 0 to 1, a scalar or shape (..., N); for K probabilities at all rows (K, 1).
-
-    Returns:
-        Quantiles, shape (..., N); minus and plus infinity at 0 and 1.
+    Shapes: ``log_weights`` (M, N) or (M, 1), ``mean`` (M, N), ``variance`` (M, N), ``p`` (..., N); returns (...,
+    N).
 
     Raises:
         ValueError: If a probability is not in [0, 1].
         NumericalError: If a mixture has no weight, or means or variances that are not finite and positive.
-
-    Example:
-        >>> import torch
-        >>> zeros = torch.zeros(1, 2, dtype=torch.float64)
-        >>> icdf(zeros[:, :1], zeros, zeros + 4, zeros.new_tensor([0.5, 0.975])).round(decimals=4)
-        tensor([0.0000, 3.9199], dtype=torch.float64)
     """
     if not bool(((p >= 0) & (p <= 1)).all()):
         raise ValueError("p must be probabilities between 0 and 1")
@@ -212,28 +160,9 @@ def _chandrupatla(tail: _Tail, lower: Tensor, upper: Tensor, finest: Tensor) -> 
 def rsample(
     log_weights: Tensor, mean: Tensor, variance: Tensor, num: int, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    r"""Independent draws for each row: a component by its weight, then a normal draw from it.
+    """Independent draws for each row: a component by its weight, then a normal draw from it.
 
-    Reparametrized in means and variances, :math:`y = \mu_k + \sqrt{v_k}\,\varepsilon`; the choice of the
-    component k is a constant to autograd, so nothing flows to the weights.
-
-    Args:
-        log_weights: Log weights, shape (M, N) or (M, 1).
-        mean: Component means, shape (M, N).
-        variance: Component variances, shape (M, N).
-        num: Number of draws S of each row.
-        generator: Source of randomness; ``None`` for torch's global one.
-
-    Returns:
-        Draws, shape (S, N).
-
-    Example:
-        >>> import torch
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> log_weights = torch.tensor([[0.0], [-torch.inf]])
-        >>> draws = rsample(log_weights, torch.zeros(2, 3), torch.ones(2, 3), 5, generator=generator)
-        >>> draws.shape
-        torch.Size([5, 3])
+    Shapes: ``log_weights`` (M, N) or (M, 1), ``mean`` (M, N), ``variance`` (M, N); returns (S, N).
     """
     if num < 1:
         raise ValueError(f"the number of draws must be at least one, got {num}")

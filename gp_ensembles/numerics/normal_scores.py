@@ -27,42 +27,20 @@ TAIL = 0.5 * math.erfc(LIMIT / math.sqrt(2))  # probability beyond it, on either
 
 
 def normal_score(u: Tensor) -> Tensor:
-    """Normal scores of probabilities, held within ``LIMIT``; NaN where u is.
-
-    Example:
-        >>> import torch
-        >>> normal_score(torch.tensor([0.0, 0.5, 0.975], dtype=torch.float64)).round(decimals=3)
-        tensor([-5.0000,  0.0000,  1.9600], dtype=torch.float64)
-    """
+    """Normal scores of probabilities, held within ``LIMIT``; NaN where u is."""
     score: Tensor = torch.special.ndtri(u.clamp(TAIL, 1 - TAIL))
     return score.clamp(-LIMIT, LIMIT)
 
 
 def normal_score_of(u: float) -> float:
-    """:func:`normal_score` of one probability, as a plain number.
-
-    Example:
-        >>> round(normal_score_of(0.975), 3), normal_score_of(0.0)
-        (1.96, -5.0)
-    """
+    """:func:`normal_score` of one probability, as a plain number."""
     return u if u != u else min(max(float(special.ndtri(min(max(u, TAIL), 1 - TAIL))), -LIMIT), LIMIT)
 
 
 def maps_at(
     u: float, shift: NDArray[np.float64], scale: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Densities of K maps at one probability u, and the maps themselves there, (K,) each: numpy, as it is one.
-
-    Args:
-        u: Probability.
-        shift: Shifts, shape (K,).
-        scale: Scales, shape (K,).
-
-    Example:
-        >>> densities, values = maps_at(0.25, np.zeros(1), np.ones(1))
-        >>> densities.round(12).tolist(), values.round(12).tolist()
-        ([1.0], [0.25])
-    """
+    """Densities of K maps at one probability u, and the maps themselves there, (K,) each: numpy, as it is one."""
     z = normal_score_of(u)
     if TAIL <= u <= 1 - TAIL:
         standard = (z - shift) / scale
@@ -76,16 +54,7 @@ def maps_at(
 def component_log_densities(u: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     r"""Log densities :math:`\log g_k(u)` of K maps, shape (K, \*batch).
 
-    Args:
-        u: Probabilities, any shape.
-        shift: Shifts m, shape (K,).
-        scale: Scales s, shape (K,).
-
-    Example:
-        >>> import torch
-        >>> u = torch.tensor([0.1, 0.5], dtype=torch.float64)
-        >>> component_log_densities(u, u.new_tensor([0.0]), u.new_tensor([1.0])).abs() < 1e-15
-        tensor([[True, True]])
+    Shapes: ``shift`` (K,), ``scale`` (K,).
     """
     z = normal_score(u)
     m, s = (part.reshape(-1, *[1] * u.ndim) for part in (shift, scale))
@@ -100,34 +69,14 @@ def component_log_densities(u: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 def log_density(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """Log densities of mixtures of K maps, each row its own or all the same.
 
-    Args:
-        u: Probabilities, shape (..., N).
-        log_weights: Log weights of the maps, shape (K, N) or (K, 1).
-        shift: Shifts, shape (K,).
-        scale: Scales, shape (K,).
-
-    Returns:
-        Log densities, shape (..., N); NaN where u is.
-
-    Example:
-        >>> import torch
-        >>> half, u = torch.full((2, 1), 0.5, dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
-        >>> log_density(u, half.log(), u.new_tensor([0.0, 0.0]), u.new_tensor([1.0, 0.5])).exp()
-        tensor([1.5000], dtype=torch.float64)
+    Shapes: ``u`` (..., N), ``log_weights`` (K, N) or (K, 1), ``shift`` (K,), ``scale`` (K,); returns (..., N).
     """
     components = component_log_densities(u, shift, scale).movedim(0, -2)
     return logsumexp_over_experts(log_weights + components)
 
 
 def transform(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """Mixtures of K maps at probabilities u (..., N); arguments and shapes as in :func:`log_density`.
-
-    Example:
-        >>> import torch
-        >>> u = torch.tensor([0.0, 0.1, 1.0], dtype=torch.float64)
-        >>> transform(u, u.new_zeros(1, 1), u.new_tensor([0.0]), u.new_tensor([0.5])).round(decimals=4)
-        tensor([0.0000, 0.0052, 1.0000], dtype=torch.float64)
-    """
+    """Mixtures of K maps at probabilities u (..., N); arguments and shapes as in :func:`log_density`."""
     weights, m, s = log_weights.exp(), shift.unsqueeze(-1), scale.unsqueeze(-1)
     inside = sum_over_experts(weights * normal.cdf((normal_score(u).unsqueeze(-2) - m) / s))
     lower, upper = _ends(weights, m, s)
@@ -139,20 +88,7 @@ def transform(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> T
 def tabulated(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """As :func:`transform`, from a table of each mixture by Hermite's cubics: for many probabilities of each row.
 
-    Off by at most 6e-6 for scales of at least 0.2.
-
-    Args:
-        u: Probabilities, shape (J, N).
-        log_weights: Log weights of the maps, shape (K, N) or (K, 1).
-        shift: Shifts, shape (K,).
-        scale: Scales, shape (K,).
-
-    Example:
-        >>> import torch
-        >>> u = torch.tensor([[0.1], [0.3]], dtype=torch.float64)
-        >>> maps = u.new_zeros(1, 1), u.new_tensor([0.0]), u.new_tensor([0.5])
-        >>> bool((tabulated(u, *maps) - transform(u, *maps)).abs().max() < 1e-6)
-        True
+    Shapes: ``u`` (J, N), ``log_weights`` (K, N) or (K, 1), ``shift`` (K,), ``scale`` (K,).
     """
     grid = torch.linspace(-LIMIT, LIMIT, _INTERVALS + 1, dtype=u.dtype, device=u.device)
     z = (grid - shift.unsqueeze(-1)) / scale.unsqueeze(-1)
@@ -174,23 +110,10 @@ def tabulated(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> T
 def inverse(p: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """The probabilities at which mixtures of K maps reach p; to round-off of the nearer tail.
 
-    Args:
-        p: Probabilities, shape (..., N) or what broadcasts with it.
-        log_weights: Log weights of the maps, shape (K, N).
-        shift: Shifts, shape (K,).
-        scale: Scales, shape (K,).
-
-    Returns:
-        Probabilities, shape (..., N).
+    Shapes: ``p`` (..., N), ``log_weights`` (K, N), ``shift`` (K,), ``scale`` (K,); returns (..., N).
 
     Raises:
         ValueError: If a probability is not in [0, 1].
-
-    Example:
-        >>> import torch
-        >>> p = torch.tensor([0.1], dtype=torch.float64)
-        >>> inverse(p, p.new_zeros(1, 1), p.new_tensor([0.0]), p.new_tensor([0.5])).round(decimals=4)
-        tensor([0.2608], dtype=torch.float64)
     """
     m, s = shift.unsqueeze(-1).expand_as(log_weights), scale.unsqueeze(-1).expand_as(log_weights)
     score = mixtures.icdf(log_weights, m, s.square(), p)

@@ -22,29 +22,13 @@ class SmoothedWeights(NamedTuple):
 
 
 def smooth_weights(log_ratios: Tensor, *, efficiency: float = 1.0) -> SmoothedWeights:
-    r"""Pareto-smoothed importance weights (Vehtari, Simpson, Gelman, Yao and Gabry, 2024, section 2).
+    """Pareto-smoothed importance weights (Vehtari, Simpson, Gelman, Yao and Gabry, 2024, section 2).
 
-    The largest :math:`\lceil\min(S/5, 3\sqrt{S/r})\rceil` weights of a column are replaced by quantiles of a
-    generalized Pareto distribution, fitted to what they exceed the next one by (Zhang and Stephens, 2009), but by no
-    more than the largest raw weight.
-
-    Args:
-        log_ratios: Logs of S importance ratios up to a constant, shape (..., S, N), for each of N targets.
-        efficiency: Effective over actual number of draws, r; 1 for independent draws.
-
-    Returns:
-        Log weights that sum to one over S, and Pareto k, infinite where the tail has fewer than five weights.
+    Shapes: ``log_ratios`` (..., S, N).
 
     Raises:
         ValueError: If ratios are NaN or plus infinity, a column has no weight at all, or ``efficiency`` is not
             positive.
-
-    Example:
-        >>> import torch
-        >>> z = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> smoothed = smooth_weights(-0.5 * (z - 0.5).square() + 0.5 * z.square())
-        >>> bool(smoothed.pareto_k < 0.5), bool((smoothed.log_weights.exp().sum() - 1.0).abs() < 1e-12)
-        (True, True)
     """
     if not efficiency > 0.0:
         raise ValueError(f"the efficiency of draws must be positive, got {efficiency}")
@@ -89,10 +73,7 @@ def _smooth_rows(rows: Tensor, tail: int) -> tuple[Tensor, Tensor]:
 
 
 def _fit_pareto(excess: Tensor, inside: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Shape k and scale of generalized Pareto distributions, shape (R, 1) each, from ascending excesses, shape (R, M).
-
-    The posterior mean of b = k / scale on the grid of Zhang and Stephens (2009), then k shrunk.
-    """
+    """Shape k and scale of generalized Pareto distributions, (R, 1) each, from ascending excesses, (R, M)."""
     size = excess.shape[-1]
     points = _FEWEST_POINTS + count.to(excess).sqrt().floor()
     index = torch.arange(1, _FEWEST_POINTS + math.isqrt(size) + 1, device=excess.device).to(excess)

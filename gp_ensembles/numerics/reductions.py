@@ -16,41 +16,18 @@ _ASKED: ContextVar[list[Tensor] | None] = ContextVar("asked", default=None)
 
 
 def sum_over_experts(values: Tensor) -> Tensor:
-    r"""Sum over the last axis but one, shape (\*batch, M, N) to (\*batch, N), column by column.
-
-    Example:
-        >>> import torch
-        >>> sum_over_experts(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-        tensor([4., 6.])
-    """
+    r"""Sum over the last axis but one, shape (\*batch, M, N) to (\*batch, N), column by column."""
     return values.mT.contiguous().sum(-1)
 
 
 def logsumexp_over_experts(values: Tensor) -> Tensor:
-    r"""Logarithm of the summed exponentials over the last axis but one, (\*batch, M, N) to (\*batch, N).
-
-    Example:
-        >>> import torch
-        >>> logsumexp_over_experts(torch.tensor([[0.0], [-torch.inf]]))
-        tensor([0.])
-    """
+    r"""Logarithm of the summed exponentials over the last axis but one, (\*batch, M, N) to (\*batch, N)."""
     return values.mT.contiguous().logsumexp(-1)
 
 
 @contextmanager
 def assuming() -> Iterator[list[Tensor]]:
-    """Take flags that :func:`readable_all` is asked about for set, and collect whether they are, a tensor () for each.
-
-    The code asks so whether the usual way is right; whoever computes on without waiting for the answer looks later.
-
-    Example:
-        >>> import torch
-        >>> with assuming() as asked:
-        ...     readable_all(torch.tensor([True, False]))
-        True
-        >>> asked
-        [tensor(False)]
-    """
+    """Take flags that :func:`readable_all` is asked about for set; collect each as a tensor ()."""
     asked: list[Tensor] = []
     token = _ASKED.set(asked)
     try:
@@ -60,15 +37,7 @@ def assuming() -> Iterator[list[Tensor]]:
 
 
 def readable_all(flags: Tensor) -> bool:
-    """Whether all flags are set; False where values cannot be read, inside ``vmap`` and on the meta device.
-
-    Inside of :func:`assuming` it is taken for granted.
-
-    Example:
-        >>> import torch
-        >>> readable_all(torch.tensor([True, True])), readable_all(torch.ones(2, device="meta"))
-        (True, False)
-    """
+    """Whether all flags are set; False where values cannot be read, inside ``vmap`` and on the meta device."""
     asked = _ASKED.get()
     if asked is not None:
         asked.append(flags.all())
@@ -80,13 +49,7 @@ def readable_all(flags: Tensor) -> bool:
 
 
 def readable_flags(flags: Tensor) -> list[bool] | None:
-    """Flags (B,) as plain values; ``None`` where values cannot be read, inside ``vmap`` and on the meta device.
-
-    Example:
-        >>> import torch
-        >>> readable_flags(torch.tensor([True, False])), readable_flags(torch.ones(2, device="meta"))
-        ([True, False], None)
-    """
+    """Flags (B,) as plain values; ``None`` where values cannot be read, inside ``vmap`` and on the meta device."""
     try:
         if not flags.is_cpu:
             bool(flags.all())  # inside vmap it fails at once, where ``tolist`` copies from the device first

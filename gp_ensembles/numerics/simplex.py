@@ -11,28 +11,13 @@ ROUNDINGS = 64  # a gradient within so many roundings of its terms counts as zer
 
 @torch.no_grad()
 def project_to_simplex(point: Tensor, matrix: Tensor | None = None) -> Tensor:
-    r"""Nearest point of the simplex in the norm of a positive definite matrix.
+    """Nearest point of the simplex in the norm of a positive definite matrix.
 
-    :math:`\operatorname{argmin}_w (w - v)^\top A (w - v)` over :math:`w \ge 0`, :math:`\sum_m w_m = 1`: exact to
-    round-off, and zeros are exactly zero.
-
-    Args:
-        point: Point v, shape (M,).
-        matrix: Symmetric positive definite A, shape (M, M); ``None`` for the Euclidean norm, which needs a sort only.
-
-    Returns:
-        The projection, shape (M,).
+    Shapes: ``point`` (M,), ``matrix`` (M, M); returns (M,).
 
     Raises:
         ValueError: If a shape is wrong.
         NumericalError: If the matrix is not positive definite, or the point not finite.
-
-    Example:
-        >>> import torch
-        >>> project_to_simplex(torch.tensor([0.9, 0.5, -3.0]))
-        tensor([0.7000, 0.3000, 0.0000])
-        >>> project_to_simplex(torch.tensor([0.9, 0.5]), torch.diag(torch.tensor([3.0, 1.0])))
-        tensor([0.8000, 0.2000])
     """
     if point.ndim != 1 or point.shape[0] == 0:
         raise ValueError(f"the point must have shape (M,), got {tuple(point.shape)}")
@@ -56,29 +41,11 @@ def project_to_simplex(point: Tensor, matrix: Tensor | None = None) -> Tensor:
 def simplex_quadratic(matrix: Tensor, linear: Tensor, start: Tensor | None = None) -> Tensor:
     r"""Minimizer of :math:`\tfrac12 w^\top A w - c^\top w` over the simplex.
 
-    Two active-set methods. The quick one (primal-dual) minimizes on the plane of a support, then drops every expert
-    whose weight is not positive and adds every one that would improve it; it mostly ends in a few linear systems, from
-    a start with the right support in one, but may go round in circles. The slow one (primal) then starts again: where
-    the minimum on the plane is outside the simplex it walks to the edge and drops the expert that was met there, and
-    at a minimum of the support it adds the one along which the quadratic falls fastest. Each support is left for one
-    with a lower minimum, so it ends.
-
-    Args:
-        matrix: Symmetric positive definite A, shape (M, M).
-        linear: Vector c, shape (M,).
-        start: A point of the simplex near the solution, shape (M,); equal weights by default.
-
-    Returns:
-        The minimizer, shape (M,); entries outside its support are exactly zero.
+    Shapes: ``matrix`` (M, M), ``linear`` (M,), ``start`` (M,); returns (M,).
 
     Raises:
         ValueError: If a shape is wrong.
         NumericalError: If the matrix is not positive definite on a support.
-
-    Example:
-        >>> import torch
-        >>> simplex_quadratic(torch.diag(torch.tensor([1.0, 1.0, 1.0])), torch.tensor([0.9, 0.5, -3.0]))
-        tensor([0.7000, 0.3000, 0.0000])
     """
     _check_matrix(matrix, linear)
     num_experts = linear.shape[0]

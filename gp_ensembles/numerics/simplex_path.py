@@ -22,8 +22,6 @@ Numbers = NDArray[np.float64]
 class Growth(NamedTuple):
     r"""How the quadratic grows with a target of densities x: by its gradient :math:`g = x / w^\top x`.
 
-    The curvature becomes :math:`\gamma A + \rho I + g g^\top`.
-
     Attributes:
         discount: γ.
         refill: ρ.
@@ -59,20 +57,10 @@ class Followed(NamedTuple):
 def follow_minimizer(before: Followed, rows: Numbers, growth: Growth) -> Followed:
     """Follow the minimizer through a block of targets.
 
-    Args:
-        before: The problem before them, with the weights in force, (1, M). It is not changed. Its leader need only have
-            the right support for a quadratic that is not proximal.
-        rows: Densities of the targets, each up to a factor, shape (B, M).
-        growth: How the quadratic grows.
+    Shapes: ``rows`` (B, M).
 
     Raises:
         NumericalError: If the curvature is not positive definite on a support.
-
-    Example:
-        >>> half = np.full(2, 0.5)
-        >>> start = Followed(np.eye(2), np.zeros(2), half, half[None])
-        >>> follow_minimizer(start, np.array([[1.0, 0.0]]), Growth(1.0, 0.0, 0.5, True, 0.0)).leader.round(3).tolist()
-        [0.667, 0.333]
     """
     matrix, sums, leader = (np.array(part) for part in before[:3])
     weights = np.concatenate([before.weights, np.empty_like(rows)])
@@ -91,13 +79,7 @@ def follow_minimizer(before: Followed, rows: Numbers, growth: Growth) -> Followe
 def settle_by_products(matrix: Numbers, linear: Numbers, point: Numbers) -> bool:
     """Move a point of the simplex to the minimizer, which probably has nearly the same support.
 
-    Args:
-        matrix: Curvature A, shape (M, M).
-        linear: Linear term c, shape (M,).
-        point: The point, shape (M,); receives the minimizer.
-
-    Returns:
-        Whether the support settled; else the point is as it was.
+    Shapes: ``matrix`` (M, M), ``linear`` (M,), ``point`` (M,).
     """
     size, level = len(linear), linear - linear.max()  # a constant changes nothing but the digits that are left
     rounding = -ROUNDINGS * np.finfo(np.float64).eps * level.min()
@@ -195,10 +177,7 @@ def _follow(
     is_proximal: bool,
     share: float,
 ) -> int:
-    """Follow from a row on, all in place; the number of rows done, less than all where the quick method gave out.
-
-    That row is then in the curvature and the linear term.
-    """
+    """Follow from a row on, all in place; the number of rows done, less than all where the quick method gave out."""
     size = len(sums)
     diagonal = matrix.reshape(-1)[:: size + 1]
     for number in range(start, len(rows)):

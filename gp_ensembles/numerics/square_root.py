@@ -7,18 +7,7 @@ from torch import Tensor
 def lower_factor(columns: Tensor) -> Tensor:
     r"""Lower triangular L with L Lᵀ = M Mᵀ and a positive diagonal, by an orthogonal decomposition.
 
-    Forming M Mᵀ would square the condition number; a QR decomposition of Mᵀ does not.
-
-    Args:
-        columns: M, shape (\*batch, n, k) with k >= n.
-
-    Returns:
-        L, shape (\*batch, n, n).
-
-    Example:
-        >>> import torch
-        >>> lower_factor(torch.tensor([[3.0, 4.0]], dtype=torch.float64))
-        tensor([[5.]], dtype=torch.float64)
+    Shapes: ``columns`` (\*batch, n, k); returns (\*batch, n, n).
     """
     mode = "reduced" if columns.requires_grad else "r"  # only the derivative needs the orthogonal part
     upper: Tensor = torch.linalg.qr(columns.mT, mode=mode).R
@@ -29,9 +18,7 @@ def lower_factor(columns: Tensor) -> Tensor:
 def add_diagonal(factor: Tensor, diagonal: Tensor) -> Tensor:
     r"""A square root of A Aᵀ + diag(d).
 
-    Args:
-        factor: A, shape (\*batch, n, n).
-        diagonal: d >= 0, shape (\*batch, 1) or (\*batch, n).
+    Shapes: ``factor`` (\*batch, n, n), ``diagonal`` (\*batch, 1) or (\*batch, n).
     """
     root = torch.diag_embed(diagonal.sqrt().expand(factor.shape[:-1]))
     return lower_factor(torch.cat([factor, root], dim=-1))
@@ -40,9 +27,7 @@ def add_diagonal(factor: Tensor, diagonal: Tensor) -> Tensor:
 def add_covariance(factor: Tensor, covariance: Tensor) -> Tensor:
     r"""A square root of A Aᵀ + C, for a positive semidefinite C that may be singular.
 
-    Args:
-        factor: A, shape (\*batch, n, n).
-        covariance: C, symmetric positive semidefinite, shape (\*batch, n, n).
+    Shapes: ``factor`` (\*batch, n, n), ``covariance`` (\*batch, n, n).
     """
     values, axes = torch.linalg.eigh(covariance)
     # A semidefinite matrix has eigenvalues that are zero up to round-off, of either sign.
@@ -56,16 +41,8 @@ def condition_array(factor: Tensor, design: Tensor, noise: Tensor) -> tuple[Tens
         \begin{bmatrix} \sigma I & \Phi A \\ 0 & A \end{bmatrix} \Theta =
         \begin{bmatrix} L & 0 \\ W^\top & A_+ \end{bmatrix}
 
-    It loses nothing however small the noise is (Kailath, Sayed and Hassibi 2000, chapter 12), and costs a
-    QR decomposition of size B + F.
-
-    Args:
-        factor: A, shape (\*batch, F, F).
-        design: Φ A, shape (\*batch, B, F).
-        noise: Observation noise variance per target, shape (\*batch, B).
-
-    Returns:
-        L (\*batch, B, B), W (\*batch, B, F) and A₊ (\*batch, F, F).
+    Shapes: ``factor`` (\*batch, F, F), ``design`` (\*batch, B, F), ``noise`` (\*batch, B). Returns: l (\*batch, B,
+    B), W (\*batch, B, F) and A₊ (\*batch, F, F).
     """
     num_rows = design.shape[-2]
     top = torch.cat([torch.diag_embed(noise.sqrt()), design], dim=-1)
@@ -81,14 +58,8 @@ def condition_array(factor: Tensor, design: Tensor, noise: Tensor) -> tuple[Tens
 def condition_andrews(factor: Tensor, design: Tensor, lower: Tensor, noise: Tensor) -> Tensor:
     r"""A square root of the covariance after conditioning on a block of targets (Andrews 1968).
 
-    With U = Φ A and L Lᵀ = U Uᵀ + σ² I, a square root is A − A Uᵀ L⁻ᵀ (L + σ I)⁻¹ U: matrix products and two
-    triangular solves of size B.
-
-    Args:
-        factor: A, shape (\*batch, F, F).
-        design: U = Φ A, shape (\*batch, B, F).
-        lower: L, shape (\*batch, B, B).
-        noise: Observation noise variance per target, shape (\*batch, B).
+    Shapes: ``factor`` (\*batch, F, F), ``design`` (\*batch, B, F), ``lower`` (\*batch, B, B), ``noise`` (\*batch,
+    B).
     """
     shifted = lower + torch.diag_embed(noise.sqrt())
     right: Tensor = torch.linalg.solve_triangular(shifted, design, upper=False)

@@ -16,16 +16,7 @@ _EVEN = frozenset(range(2, _MOST_EVEN + 1, 2))
 
 
 def log_prob(y: Tensor, location: Tensor, squared_scale: Tensor, degrees_of_freedom: Tensor) -> Tensor:
-    r"""Log density; all arguments broadcast.
-
-    Infinite degrees of freedom give the normal distribution.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> log_prob(0 * one, 0 * one, one, one).exp() * torch.pi  # Cauchy
-        tensor(1., dtype=torch.float64)
-    """
+    """Log density; all arguments broadcast."""
     error = (y - location).square() / squared_scale
     is_normal = torch.isinf(degrees_of_freedom)
     half = 0.5 * torch.where(is_normal, 1.0, degrees_of_freedom)
@@ -36,15 +27,7 @@ def log_prob(y: Tensor, location: Tensor, squared_scale: Tensor, degrees_of_free
 
 
 def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
-    """Distribution function of the standard distribution; not differentiable.
-
-    In closed form where degrees of freedom are infinite or an even number up to 20, else computed on the host.
-
-    Example:
-        >>> import torch
-        >>> cdf(torch.tensor([1.0], dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
-        tensor([0.7500], dtype=torch.float64)
-    """
+    """Distribution function of the standard distribution; not differentiable."""
     is_normal = torch.isinf(degrees_of_freedom)
     if bool(is_normal.all()):
         return normal.cdf(z)
@@ -57,20 +40,7 @@ def cdf(z: Tensor, degrees_of_freedom: Tensor) -> Tensor:
 def mixture_cdf(
     y: float, weights: np.ndarray, location: np.ndarray, variance: np.ndarray, degrees_of_freedom: np.ndarray
 ) -> float:
-    """Distribution function at one number of a mixture given by its components' variances: numpy, as it is one.
-
-    Args:
-        y: Where.
-        weights: Weights, shape (M,).
-        location: Locations, shape (M,).
-        variance: Variances, not squared scales, shape (M,).
-        degrees_of_freedom: More than two, infinite for normal components, shape (M,).
-
-    Example:
-        >>> one = np.ones(1)
-        >>> mixture_cdf(1.0, one, one, one, 4 * one)
-        0.5
-    """
+    """Distribution function at one number of a mixture given by its components' variances: numpy, as it is one."""
     if IS_COMPILED:
         found = _mixture_cdf(y, weights, location, variance, degrees_of_freedom)
         if found == found:
@@ -114,14 +84,7 @@ def _mixture_cdf(
 
 
 def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tensor]:
-    """Distribution function and density of the standard distribution, which share their work; not differentiable.
-
-    Example:
-        >>> import torch
-        >>> zero, four = torch.zeros((), dtype=torch.float64), torch.tensor(4.0, dtype=torch.float64)
-        >>> cdf_and_density(zero, four)
-        (tensor(0.5000, dtype=torch.float64), tensor(0.3750, dtype=torch.float64))
-    """
+    """Distribution function and density of the standard distribution, which share their work; not differentiable."""
     is_normal = torch.isinf(degrees_of_freedom)
     if bool(is_normal.all()):
         return normal.cdf(z), (-0.5 * z.square()).exp() * _NORMAL_PEAK
@@ -130,13 +93,7 @@ def cdf_and_density(z: Tensor, degrees_of_freedom: Tensor) -> tuple[Tensor, Tens
 
 
 def icdf(p: Tensor, degrees_of_freedom: Tensor) -> Tensor:
-    """Quantiles of the standard distribution; not differentiable, and computed on the host.
-
-    Example:
-        >>> import torch
-        >>> icdf(torch.tensor([0.75], dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
-        tensor([1.0000], dtype=torch.float64)
-    """
+    """Quantiles of the standard distribution; not differentiable, and computed on the host."""
     # In the lower tail, where the quantile functions keep their digits.
     tail = torch.minimum(p, 1 - p)
     is_normal = torch.isinf(degrees_of_freedom)
@@ -208,9 +165,6 @@ def _cdf_of_even(z: Tensor, df: int) -> tuple[Tensor, Tensor]:
 
     .. math:: F = x^n \sum_{j < n} \binom{n - 1 + j}{j} (1 - x)^j, \qquad x = \frac{1 + s}{2}, \quad
               s = \frac{z}{\sqrt{2 n + z^2}}
-
-    the regularized incomplete beta function of two equal whole numbers (DLMF 8.17.5), a sum of positive terms; in the
-    lower tail, where :math:`1 + s = 2 n / ((2 n + z^2) (1 - s))` has no cancellation, and mirrored for the upper one.
     """
     size = z.abs().clamp_max_(0.1 * torch.finfo(z.dtype).max ** 0.5)  # its square is finite
     square = size.square().add_(df)

@@ -9,20 +9,9 @@ _PANEL = 128  # rows of the factor whose triangle is copied, into the first-leve
 
 
 def forward_row(factor: Numbers, right: Numbers) -> Numbers:
-    r"""Solve :math:`L v = r` with the first n rows and columns of a lower factor, which are read once and not copied.
+    """Solve :math:`L v = r` with the first n rows and columns of a lower factor, which are read once and not copied.
 
-    A triangular solve of torch or scipy copies the matrix, which takes ten times as long as reading it.
-
-    Args:
-        factor: L in rows, shape (C, C), C at least n; what is above the diagonal is not read.
-        right: r, shape (n,).
-
-    Returns:
-        v, shape (n,).
-
-    Example:
-        >>> forward_row(np.array([[2.0, 0.0], [1.0, 4.0]]), np.array([2.0, 9.0]))
-        array([1., 2.])
+    Shapes: ``factor`` (C, C), ``right`` (n,); returns (n,).
     """
     solved = right.copy()
     for start in range(0, len(right), _PANEL):

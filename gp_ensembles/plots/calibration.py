@@ -50,19 +50,8 @@ def plot_calibration(pit: Tensor | ArrayLike) -> Figure:
 def plot_pit_counts(counts: ArrayLike) -> Figure:
     """As :func:`plot_calibration`, from how many transforms fell into each of equal bins: in constant room.
 
-    Args:
-        counts: Transforms in each of K equal bins of [0, 1], K a multiple of 20.
-
-    Returns:
-        The figure.
-
     Raises:
         ValueError: If K is not a multiple of 20.
-
-    Example:
-        >>> figure = plot_pit_counts(np.full(200, 3))
-        >>> [axis.get_title(loc="left") for axis in figure.axes]
-        ['central intervals', 'PIT of 600 targets']
     """
     fine = as_array(counts, 1, "counts")
     if len(fine) % 20:
@@ -87,21 +76,7 @@ def _calibration_figure(levels: Array, inside: Array, counts: Array) -> Figure:
 def plot_class_calibration(probabilities: Tensor | ArrayLike, y: Tensor | ArrayLike) -> Figure:
     """Share of targets against predicted probability (left) and histogram of the largest probability (right).
 
-    Every class of every row gives one pair of a predicted probability and whether the target was of that class. The
-    bars are 95 % intervals of the shares if the predictions are calibrated and targets independent.
-
-    Args:
-        probabilities: Class probabilities, shape (N, C).
-        y: Targets, class numbers, shape (N,); NaN where missing.
-
-    Returns:
-        The figure; it says so if no target was observed.
-
-    Example:
-        >>> import torch
-        >>> figure = plot_class_calibration(torch.full((40, 2), 0.5), torch.arange(40) % 2)
-        >>> [axis.get_title(loc="left") for axis in figure.axes]
-        ['probabilities of classes', 'confidence in 40 targets']
+    Shapes: ``probabilities`` (N, C), ``y`` (N,).
     """
     shares, labels = as_array(probabilities, 2, "probabilities"), as_array(y, 1, "y")
     seen = ~np.isnan(labels)
@@ -116,18 +91,7 @@ def plot_class_calibration(probabilities: Tensor | ArrayLike, y: Tensor | ArrayL
 def plot_class_counts(pairs: ArrayLike, confidence: ArrayLike) -> Figure:
     """As :func:`plot_class_calibration`, from sums over bins, so that it takes constant room.
 
-    Args:
-        pairs: For bins of the predicted probability, shape (3, K): how many pairs of a row and a class fell into each,
-            the sum of their probabilities, and how many were of the class.
-        confidence: How many rows had their largest probability in each of equal bins of [0, 1], shape (L,).
-
-    Returns:
-        The figure.
-
-    Example:
-        >>> figure = plot_class_counts([[8.0], [4.0], [3.0]], [0, 4])
-        >>> figure.axes[1].get_title(loc="left")
-        'confidence in 4 targets'
+    Shapes: ``pairs`` (3, K), ``confidence`` (L,).
     """
     sums, rows = as_array(pairs, 2, "pairs"), as_array(confidence, 1, "confidence")
     figure, (left, right) = new_figure(1, 2, 9.0, 4.0)

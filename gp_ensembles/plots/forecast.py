@@ -23,24 +23,10 @@ def plot_forecast(
 ) -> Figure:
     """Bands of 50 and 90 % of the next H rows behind the last R targets, the median, and some paths.
 
-    Args:
-        recent: The last targets, shape (R,), which may be none; NaN where missing.
-        quantiles: At 0.05, 0.25, 0.5, 0.75 and 0.95, shape (5, H).
-        paths: Sample paths, shape (S, H).
-        x: Where the R + H rows stand, numbers or dates (datetime64); steps by default, the first to come is 1.
-        target_name: Name of the target.
-        x_name: What x is.
-
-    Returns:
-        The figure.
+    Shapes: ``recent`` (R,), ``quantiles`` (5, H), ``paths`` (S, H).
 
     Raises:
         ValueError: If a shape is wrong.
-
-    Example:
-        >>> bands = np.array([[-2.0], [-1.0], [0.0], [1.0], [2.0]]).repeat(3, axis=1)
-        >>> len(plot_forecast([1.0, 0.5], bands, np.zeros((10, 3))).axes)
-        1
     """
     past = as_array(recent, 1, "recent") if len(recent) else np.zeros(0)
     bands, sampled = as_array(quantiles, 2, "quantiles"), as_array(paths, 2, "paths")

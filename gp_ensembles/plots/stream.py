@@ -108,25 +108,7 @@ class Runs(NamedTuple):
 
 
 def plot_long_bands(runs: Runs, last: Mapping[str, ArrayLike], *, target_name: str = "y", last_row: int = 0) -> Figure:
-    """As :func:`plot_bands` for a stream of which runs of rows are known, and its last rows one by one.
-
-    Args:
-        runs: The whole stream.
-        last: ``y``, ``mean``, ``lower`` and ``upper`` of the last rows, each (L,).
-        target_name: Name of the target.
-        last_row: Number of the last row.
-
-    Returns:
-        The figure.
-
-    Example:
-        >>> one = np.ones(3)
-        >>> runs = Runs(np.array([10.0, 30.0, 50.0]), one, 2 * one, one, 0 * one, 3 * one, one > 1)
-        >>> last = {"y": one, "mean": one, "lower": 0 * one, "upper": 2 * one}
-        >>> figure = plot_long_bands(runs, last, last_row=60)
-        >>> [axis.get_title(loc="left") for axis in figure.axes]
-        ['y: one-step-ahead predictions and targets', 'the last 3 rows']
-    """
+    """As :func:`plot_bands` for a stream of which runs of rows are known, and its last rows one by one."""
     arrays = as_columns(last)
     num_rows = len(arrays["y"])
     figure, axes = new_figure(2, 1, 9.0, 6.0)
@@ -181,22 +163,10 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
 def plot_score_sums(rows: ArrayLike, counts: ArrayLike, sums: Mapping[str, ArrayLike]) -> Figure:
     """As :func:`plot_score`, from sums over runs of rows.
 
-    Args:
-        rows: Last row of each run, shape (R,).
-        counts: Observed targets in each run, shape (R,).
-        sums: Sums of the log densities of these targets by model, each (R,). The first is the model, the others its
-            baselines; at most 9.
-
-    Returns:
-        The figure.
+    Shapes: ``rows`` (R,), ``counts`` (R,).
 
     Raises:
         ValueError: If there is no model or more than 9, or their lengths differ.
-
-    Example:
-        >>> figure = plot_score_sums([10, 20], [10, 9], {"ensemble": [-9.0, -8.0], "last value": [-12.0, -11.0]})
-        >>> [axis.get_title(loc="left") for axis in figure.axes]
-        ['mean log score so far', 'summed lead of ensemble']
     """
     if not 1 <= len(sums) <= len(SERIES):
         raise ValueError(f"a score picture takes 1 to {len(SERIES)} models, got {len(sums)}")

@@ -16,24 +16,7 @@ _MOST_TICKS = 8
 def show_times(figure: Figure, rows: ArrayLike, times: ArrayLike, name: str, *, is_date: bool) -> Figure:
     """Name the rows of a figure's horizontal axes by their times; rows stay evenly apart, gaps in time or not.
 
-    Args:
-        figure: A figure over rows, such as that of :func:`~gp_ensembles.plots.plot_bands`; it is changed.
-        rows: Numbers of rows, increasing, shape (R,).
-        times: Their times, never decreasing, shape (R,): seconds since 1970, or numbers.
-        name: Name of the time.
-        is_date: Whether times are dates.
-
-    Returns:
-        The figure.
-
-    Example:
-        >>> from gp_ensembles.plots import plot_bands
-        >>> one = np.ones(48)
-        >>> figure = plot_bands(one, one, 0 * one, 2 * one)
-        >>> figure = show_times(figure, np.arange(48), 3600.0 * np.arange(48), "time", is_date=True)
-        >>> labels = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
-        >>> "12:00" in labels, figure.axes[0].get_xlabel()
-        (True, 'time')
+    Shapes: ``rows`` (R,), ``times`` (R,).
     """
     known_rows, known_times = np.asarray(rows, dtype=np.float64), np.asarray(times, dtype=np.float64)
     for axis in figure.axes:

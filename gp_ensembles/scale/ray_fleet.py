@@ -107,12 +107,7 @@ def _write_head(folder: Path, num_shards: int, generation: int) -> None:
 
 
 def shard_of(name: Hashable, num_shards: int) -> int:
-    """Where a series belongs, the same in every process.
-
-    Example:
-        >>> shard_of("pump 7", 4), shard_of(7, 4)
-        (0, 2)
-    """
+    """Where a series belongs, the same in every process."""
     return zlib.crc32(repr(name).encode()) % num_shards
 
 
@@ -288,10 +283,7 @@ class RayFleet:
         return found
 
     def _teach(self, what: str, given: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """What shards answer to a call that changes them, which is kept until all is saved; all of them or none.
-
-        The first of what is given are names, one for each row or series.
-        """
+        """What shards answer to a call that changes them, which is kept until all is saved; all of them or none."""
         try:
             predicted = self._ask(what, given)
         except BaseException:  # some may have learned what others have not

@@ -31,19 +31,10 @@ class StationaryForm(NamedTuple):
 
 @singledispatch
 def stationary_form(kernel: Kernel, num_inputs: int) -> StationaryForm:
-    r"""Output scale, length scales and spectral density; register a function for a kernel class of your own.
-
-    Args:
-        kernel: The kernel.
-        num_inputs: Number of columns D that the kernel's ``forward`` sees.
+    """Output scale, length scales and spectral density; register a function for a kernel class of your own.
 
     Raises:
         TypeError: If the kernel's class is not registered.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> stationary_form(RBFKernel(ard_num_dims=2), 2).lengthscale.shape
-        torch.Size([1, 2])
     """
     names = sorted(kind.__name__ for kind in stationary_form.registry if kind is not object)
     raise TypeError(
@@ -53,13 +44,7 @@ def stationary_form(kernel: Kernel, num_inputs: int) -> StationaryForm:
 
 
 def form_of(kernel: Kernel, num_inputs: int) -> StationaryForm:
-    """:func:`stationary_form` for exactly the registered classes (a subclass may compute another kernel).
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> form_of(ScaleKernel(RBFKernel()), 2).outputscale.shape
-        torch.Size([])
-    """
+    """:func:`stationary_form` for exactly the registered classes (a subclass may compute another kernel)."""
     kind = type(kernel) if type(kernel) in stationary_form.registry else object
     form: StationaryForm = stationary_form.registry[kind](kernel, num_inputs)
     return form
@@ -101,27 +86,10 @@ def log_spectral_density(kernel: Kernel, frequencies: Tensor) -> Tensor:
     .. math:: S(\omega) = \int \kappa(r)\, e^{-i \omega^\top r}\, dr
               = \Big(\prod_j \ell_j\Big) S_1(\|\ell \circ \omega\|)
 
-    so that :math:`\kappa(0) = (2\pi)^{-D} \int S(\omega)\,d\omega = 1`
-    (Rasmussen and Williams, 2006, equations 4.6 and 4.15).
-
-    Args:
-        kernel: RBF, Matern, or one of them in a ``ScaleKernel``.
-        frequencies: Angular frequencies, shape (\*batch, R, D), in radians per unit of the inputs.
-
-    Returns:
-        Log density, shape (\*batch, R), differentiable.
+    Shapes: ``frequencies`` (\*batch, R, D); returns (\*batch, R).
 
     Raises:
         TypeError: If the kernel's class is not registered.
-
-    Example:
-        >>> import math, torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> kernel = RBFKernel().double()
-        >>> kernel.lengthscale = 2.0
-        >>> density = log_spectral_density(kernel, torch.zeros(1, 1, dtype=torch.float64)).exp()
-        >>> bool((density - 2.0 * math.sqrt(2.0 * math.pi)).abs() < 1e-12)
-        True
     """
     num_inputs = frequencies.shape[-1]
     form = form_of(kernel, num_inputs)
@@ -133,17 +101,8 @@ def log_spectral_density(kernel: Kernel, frequencies: Tensor) -> Tensor:
 def lengthscale_of(kernel: Kernel, num_inputs: int) -> Tensor:
     r"""The length scales, shape (\*batch, 1, D) or (\*batch, 1, 1), in units of the inputs.
 
-    Args:
-        kernel: A kernel with a length scale.
-        num_inputs: Number of columns D that the kernel sees.
-
     Raises:
         ValueError: If the kernel has one length scale for each of another number of columns.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> lengthscale_of(RBFKernel(ard_num_dims=3), 3).shape
-        torch.Size([1, 3])
     """
     lengthscale: Tensor = kernel.lengthscale
     if lengthscale.shape[-1] not in (1, num_inputs):

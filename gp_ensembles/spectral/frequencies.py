@@ -128,20 +128,7 @@ def draw_batch(
 ) -> BaseDraws:
     r"""Independent base draws for every expert of a batch.
 
-    Args:
-        draws: How to draw.
-        num_draws: Number of frequencies R.
-        num_inputs: Dimension D of a frequency.
-        batch_shape: Shape of the batch of experts.
-        generator: Source of randomness; torch's global one if ``None``.
-
-    Returns:
-        Normals (\*batch, R, D) and uniforms (\*batch, R), in double precision.
-
-    Example:
-        >>> import torch
-        >>> draw_batch(IIDDraws(), 6, 2, torch.Size([3])).normals.shape
-        torch.Size([3, 6, 2])
+    Returns: normals (\*batch, R, D) and uniforms (\*batch, R), in double precision.
     """
     parts = [draws.draw(num_draws, num_inputs, generator=generator) for _ in range(batch_shape.numel())]
     normals = torch.stack([part.normals for part in parts]).reshape(*batch_shape, num_draws, num_inputs)
@@ -207,23 +194,11 @@ def spectral_components(kernel: Kernel, num_inputs: int) -> Components:
 def components_of(kernel: Kernel, num_inputs: int) -> Components:
     r"""The stationary summands of a kernel that is called on all D columns; ``active_dims`` are respected.
 
-    Args:
-        kernel: A kernel of a registered class (see :func:`spectral_components`).
-        num_inputs: Number of columns D of the inputs.
-
-    Returns:
-        Components whose frequencies have shape (\*batch, R, D), zero in columns that the kernel does not see.
+    Returns shape (\*batch, R, D).
 
     Raises:
         TypeError: If a kernel's class is not registered.
         ValueError: If the kernel does not fit the number of columns.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import MaternKernel, RBFKernel
-        >>> kernel = RBFKernel(active_dims=[0]) + MaternKernel(nu=1.5, active_dims=[1, 2])
-        >>> [component.num_normals for component in components_of(kernel, num_inputs=3)]
-        [1, 2]
     """
     active = kernel.active_dims
     if active is None:
@@ -317,12 +292,7 @@ def _spectral_mixture(kernel: SpectralMixtureKernel, num_inputs: int) -> Compone
 
 
 def _mixture_product(kernel: SpectralMixtureKernel, num_inputs: int) -> SpectralComponent:
-    r"""Several columns: GPyTorch multiplies the columns' mixtures, which share the weights (it adds inside a column).
-
-    The columns of a frequency are then independent draws from the columns' mixtures, each symmetric, for the product
-    of cosines is the mean of the cosine over all signs. Quantiles draw them: unlike a component drawn for each column
-    they move smoothly with the weights. Expanding the product would need a component for each of Q^D terms.
-    """
+    """Several columns: GPyTorch multiplies the columns' mixtures, which share the weights (it adds inside a column)."""
     weights: Tensor = kernel.mixture_weights  # (*batch, Q)
     total = weights.sum(-1)
     shares = (weights / total.unsqueeze(-1))[..., None, None, :]
@@ -349,15 +319,7 @@ def _additive(kernel: AdditiveKernel, num_inputs: int) -> Components:
 
 
 def kernel_outputscale(components: Components, batch_shape: torch.Size) -> Tensor:
-    r"""Sum of the components' weights: the prior variance of the whole kernel, shape (\*batch).
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> kernel = ScaleKernel(RBFKernel()) + RBFKernel()
-        >>> kernel_outputscale(components_of(kernel, 1), kernel.batch_shape).shape
-        torch.Size([])
-    """
+    r"""Sum of the components' weights: the prior variance of the whole kernel, shape (\*batch)."""
     return torch.stack([part.weight.expand(batch_shape) for part in components]).sum(0)
 
 

@@ -20,25 +20,6 @@ def log_gamma_quantile(shape: Tensor, probability: Tensor) -> Tensor:
     r"""Logarithm of the quantile of a gamma distribution of unit rate.
 
     .. math:: s(a, u) = \log t \quad\text{with}\quad P(a, t) = \frac{1}{\Gamma(a)} \int_0^t v^{a-1} e^{-v} dv = u
-
-    The root is found without gradients (Newton inside a bracket that is certain). Two more Newton steps, with
-    derivatives and with P written as a double-exponential quadrature rule of plain operations, give the
-    implicit function's derivatives of order one to three, in reverse and in forward mode. All is computed in
-    double precision.
-
-    Args:
-        shape: Shape parameter a > 0, any shape.
-        probability: Probability u in (0, 1), any shape that broadcasts with ``shape``. Probabilities are taken
-            as fixed.
-
-    Returns:
-        Logarithm of the quantile, of the broadcast shape and the dtype of ``shape``.
-
-    Example:
-        >>> import torch
-        >>> shape = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-        >>> log_gamma_quantile(shape, shape.new_tensor(0.5)).exp()
-        tensor([0.2275, 0.6931, 1.6783], dtype=torch.float64)
     """
     a, u = torch.broadcast_tensors(shape.double(), probability.detach().double())
     log_t = _solve_gamma(a.detach(), u)
@@ -52,36 +33,10 @@ def log_gamma_quantile(shape: Tensor, probability: Tensor) -> Tensor:
 def mixture_quantile(weights: Tensor, means: Tensor, scales: Tensor, normals: Tensor) -> Tensor:
     r"""Map a standard normal variable z to a symmetric mixture of normals, by quantiles.
 
-    The result is the root v of
-
     .. math:: \sum_q \tfrac{p_q}{2} \Big[\Phi\Big(\frac{v - \mu_q}{s_q}\Big) + \Phi\Big(\frac{v + \mu_q}{s_q}\Big)\Big]
               = \Phi(z)
 
-    Standard normal variables become draws from the mixture that rise with z. The root of :math:`|z|` is found
-    without gradients (bisection in a bracket that is certain, on upper tails, which lose no digits). Two Newton
-    steps of plain operations give the implicit function's derivatives of order one to three, in reverse and in
-    forward mode. All is computed in double precision.
-
-    Between components that lie far apart there may be next to no probability, and the derivative, one over the
-    density, is huge; where the hazard is below 1e-8 over the mixture's width (the chance of a draw there is of that
-    order) the derivatives are taken as zero.
-
-    Args:
-        weights: Weights p of Q components, positive, summing to one, shape (..., Q).
-        means: Means, shape (..., Q); their signs do not matter.
-        scales: Standard deviations, positive, shape (..., Q).
-        normals: Standard normal variables, any shape that broadcasts with the others without their last axis;
-            they are taken as fixed.
-
-    Returns:
-        Quantiles of the broadcast shape, in the dtype of ``means``.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> values = mixture_quantile(one, 0.0 * one, 2.0 * one, one.new_tensor([-1.0, 0.0, 3.0]))
-        >>> [round(value, 6) for value in values.tolist()]
-        [-2.0, 0.0, 6.0]
+    Shapes: ``weights`` (..., Q), ``means`` (..., Q), ``scales`` (..., Q).
     """
     p, m, s = weights.double(), means.double(), scales.double()
     z = normals.detach().double()
@@ -111,11 +66,7 @@ def _solve_gamma(a: Tensor, u: Tensor) -> Tensor:
 
 
 def _scaled_integral(a: Tensor, log_t: Tensor) -> Tensor:
-    r"""P(a, t) / (dP / d log t) = int_0^inf exp(-a y + t (1 - exp(-y))) dy by the trapezoidal rule.
-
-    The substitution is y = c exp(x - exp(-x)), with c the scale of y, so that the integrand falls off double
-    exponentially at the lower end and like exp(-exp(x)) at the upper one.
-    """
+    """P(a, t) / (dP / d log t) = int_0^inf exp(-a y + t (1 - exp(-y))) dy by the trapezoidal rule."""
     step = (_UPPER - _LOWER) / (_NUM_NODES - 1)
     x = _LOWER + step * torch.arange(_NUM_NODES, dtype=a.dtype, device=a.device)
     scale = (1.0 / a + a.rsqrt()).detach().unsqueeze(-1)

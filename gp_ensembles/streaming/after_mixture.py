@@ -66,12 +66,7 @@ class CalibratedBlock(NamedTuple):
 
 
 def init_calibration(config: StreamConfig) -> CalibrationState:
-    """The state before any target.
-
-    Example:
-        >>> init_calibration(StreamConfig(coverages=())).levels is None
-        True
-    """
+    """The state before any target."""
     target = config.ensemble.target
     like = torch.zeros((), dtype=torch.float64, device="cpu")
     if target.num_labels is not None and not isinstance(target, LevelTarget) and config.recalibrate:
@@ -121,12 +116,6 @@ def next_levels(state: CalibrationState, config: StreamConfig, coverage: float) 
 
     Raises:
         ValueError: If there are adaptive intervals and none of this coverage, or it is not between 0 and 1.
-
-    Example:
-        >>> config = StreamConfig()
-        >>> lower, upper = next_levels(init_calibration(config), config, 0.9)
-        >>> round(lower, 12), round(upper, 12)
-        (0.05, 0.95)
     """
     if state.levels is None:
         check_coverages((coverage,))
@@ -142,15 +131,7 @@ def calibrate_block(
 ) -> tuple[CalibrationState, CalibratedBlock]:
     """Learn a block of targets, and say what was predicted before each.
 
-    Args:
-        state: The state before the block.
-        config: The config of the model.
-        mixture: Mixtures of the experts for B rows, in the units of the target.
-        y: Targets, shape (B,), or (B, O) for several outputs; NaN where missing.
-        block_size: Rows that the ensemble learned at once.
-
-    Returns:
-        The state after the block, and the predictions.
+    Shapes: ``y`` (B,).
     """
     nothing = torch.zeros_like(y[..., 0] if y.ndim > 1 else y)
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
@@ -189,13 +170,7 @@ def _probabilities(mixture: Mixture | StudentTMixture, y: Tensor) -> Tensor:
 
 
 def calibration_to_plain(state: CalibrationState) -> dict[str, dict[str, Tensor] | None]:
-    """Plain containers, which :func:`calibration_from_plain` reads back.
-
-    Example:
-        >>> plain = calibration_to_plain(init_calibration(StreamConfig()))
-        >>> calibration_from_plain(plain).levels.lower
-        tensor([-1.6449], dtype=torch.float64)
-    """
+    """Plain containers, which :func:`calibration_from_plain` reads back."""
     return {name: None if part is None else dict(part._asdict()) for name, part in state._asdict().items()}
 
 
@@ -206,10 +181,7 @@ def calibration_from_plain(plain: Mapping[str, Any]) -> CalibrationState:
 
 
 def _predicted_rows(mixture: LatentMixture, rows_at_once: int) -> Tensor:
-    """Log probabilities of the classes of all rows, (N, C), on the CPU; some rows at a time, for quadrature takes room.
-
-    The last bits of a row depend on those beside it in vector registers: always the same ones if blocks are cut alike.
-    """
+    """Log probabilities of the classes of rows, (N, C), on the CPU; some rows at a time, for quadrature takes room."""
     rows = torch.arange(mixture.num_rows, device=mixture.latent_mean.device).split(rows_at_once)
     predicted = torch.cat([mixture.take(part).class_probabilities for part in rows])
     return predicted.double().clamp_min(torch.finfo(torch.float64).tiny).log().cpu()

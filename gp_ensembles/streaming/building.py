@@ -13,13 +13,7 @@ def build(
 ) -> OnlineEnsemble:
     """The ensemble of a config.
 
-    Args:
-        config: The config.
-        path: What its inputs go through.
-        X: Warm-up inputs in their units, shape (N, D); NaN where missing.
-        y: Warm-up targets, shape (N,) or (N, O); NaN where missing.
-        is_fitted: Whether it is fitted to these rows and learns them, or is only built for a state to be loaded.
-        progress: Show a progress bar.
+    Shapes: ``X`` (N, D), ``y`` (N,) or (N, O).
 
     Raises:
         NumericalError: If an expert's evidence cannot be computed where it starts.

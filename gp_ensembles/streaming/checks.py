@@ -29,12 +29,7 @@ class IllegalRow(NamedTuple):
     problem: str
 
     def message(self, first_row: int, feature_names: tuple[str, ...]) -> str:
-        """The whole sentence.
-
-        Args:
-            first_row: Number of the block's first row, counting the rows of the stream from 1.
-            feature_names: Names of the inputs.
-        """
+        """The whole sentence."""
         number = first_row + self.row
         if self.column is None:
             return f"the target of row {number} is {self.problem}"
@@ -74,13 +69,7 @@ def checked_targets(y: Tensor, X: Tensor, num_outputs: int | None) -> Tensor:
 
 
 def illegal_input(X: Tensor) -> IllegalRow | None:
-    """The first row of X (N, D) with an infinite input, if there is one; NaN is missing and legal.
-
-    Example:
-        >>> import torch
-        >>> illegal_input(torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]]))[:2]
-        (1, 1)
-    """
+    """The first row of X (N, D) with an infinite input, if there is one; NaN is missing and legal."""
     infinite = X.isinf()
     if not bool(infinite.any()):
         return None
@@ -91,9 +80,7 @@ def illegal_input(X: Tensor) -> IllegalRow | None:
 def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
     """The first row that holds a number which cannot be squared, so that no scale can be taken from it.
 
-    Args:
-        X: Inputs, shape (N, D), float64.
-        y: Targets, shape (N,) or (N, O), float64; NaN where missing.
+    Shapes: ``X`` (N, D), ``y`` (N,) or (N, O).
     """
     numbers = torch.cat([X, y.reshape(y.shape[0], -1)], dim=-1)
     wrong = numbers.abs() > LARGEST
@@ -107,15 +94,7 @@ def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
 
 
 def num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
-    """The row with which the warm-up ends: ``warmup`` rows, enough targets, not all alike; ``None`` if it goes on.
-
-    Classes may be alike: nobody knows when another will come, and until then all rows would be kept.
-
-    Example:
-        >>> from gp_ensembles.ensembles.targets import RealTarget
-        >>> num_warm_up_rows(torch.arange(30.0), 20, RealTarget()), num_warm_up_rows(torch.ones(30), 20, RealTarget())
-        (20, None)
-    """
+    """The row with which the warm-up ends: ``warmup`` rows, enough targets, not all alike; ``None`` if it goes on."""
     columns = y.reshape(y.shape[0], -1)
     seen = ~columns.isnan()
     first = columns.gather(0, seen.int().argmax(0, keepdim=True))  # the first target of each output
@@ -138,16 +117,7 @@ def warn_of_waiting(num_before: int, num_rows: int, warmup: int) -> None:
 
 
 def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:
-    """The first of the targets (N,) or (N, O) that is not of a kind, if there is one; NaN is missing and legal.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.ensembles.targets import BinaryTarget
-        >>> illegal_target(BinaryTarget(), torch.tensor([1.0, torch.nan, 2.0])).row
-        2
-        >>> illegal_target(BinaryTarget(), torch.tensor([1.0, torch.nan, 1.0])) is None
-        True
-    """
+    """The first of the targets (N,) or (N, O) that is not of a kind, if there is one; NaN is missing and legal."""
     infinite = torch.isinf(y)
     if bool(infinite.any()):
         row = int(infinite.reshape(y.shape[0], -1).any(-1).int().argmax())
@@ -163,12 +133,7 @@ def illegal_target(target: Target, y: Tensor) -> IllegalRow | None:
 
 
 def columns_of(X: Tensor, kept: Sequence[int]) -> Tensor:
-    """Some columns of X (N, D); X itself if they are all.
-
-    Example:
-        >>> columns_of(torch.tensor([[1.0, 2.0]]), [1])
-        tensor([[2.]])
-    """
+    """Some columns of X (N, D); X itself if they are all."""
     return X[:, kept] if len(kept) < X.shape[1] else X
 
 
@@ -177,13 +142,7 @@ def wild_number(
 ) -> IllegalRow | None:
     """The first row that holds a number out of all proportion to the warm-up, or beyond the precision of a run.
 
-    Args:
-        X: All inputs in their units, shape (N, D); NaN where missing.
-        y: Targets in their units, shape (N,) or (N, O); NaN where missing.
-        inputs: Inputs that are kept in warm-up deviations from the warm-up mean, shape (N, K).
-        targets: Targets likewise.
-        kept: Places of these inputs.
-        dtype: Precision of the run.
+    Shapes: ``X`` (N, D), ``y`` (N,) or (N, O), ``inputs`` (N, K).
     """
     num_rows = X.shape[0]
     given = torch.cat([columns_of(X, kept).nan_to_num(0.0), y.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)

@@ -28,13 +28,7 @@ class ColumnReport(NamedTuple):
 
 
 def column_reports(columns: Columns, followed: InputState, names: Sequence[str]) -> tuple[ColumnReport, ...]:
-    """A report of each input.
-
-    Args:
-        columns: What became of the columns in the warm-up.
-        followed: What is known of them since.
-        names: Names of the inputs.
-    """
+    """A report of each input."""
     activated_at = dict(zip(columns.inactive, followed.inactive_columns.activated_at.int().tolist(), strict=True))
     imputed, used = followed.gaps.num_imputed.int().tolist(), columns.imputation.used.tolist()
     return tuple(

@@ -39,20 +39,10 @@ class Columns(NamedTuple):
     def of(cls, config: StreamConfig, X: Tensor, y: Tensor, names: Sequence[str]) -> "Columns":
         """From warm-up rows.
 
-        Args:
-            config: The config of the model.
-            X: Warm-up inputs, shape (N, D); NaN where missing.
-            y: Warm-up targets, shape (N,), or (N, O) for several outputs; NaN where missing.
-            names: Names of the columns.
+        Shapes: ``X`` (N, D), ``y`` (N,).
 
         Raises:
             ValueError: If all inputs are constant, or targets are not of their kind.
-
-        Example:
-            >>> import torch
-            >>> X = torch.tensor([[1.0, 2.0], [1.0, 3.0], [1.0, 4.0]], dtype=torch.float64)
-            >>> Columns.of(StreamConfig(), X, X[:, 1], ["one", "two"]).asleep
-            (0,)
         """
         forecasts = forecast_places(config.ensemble, names)
         kept = [j for j in range(X.shape[1]) if j not in forecasts]

@@ -19,10 +19,6 @@ def forecast_places(spec: EnsembleSpec, names: Sequence[str]) -> list[int]:
 
     Raises:
         ValueError: If a name is not among them, or there is no other column.
-
-    Example:
-        >>> forecast_places(EnsembleSpec(extra_experts=(ForecastColumns("nwp"),)), ["wind", "nwp"])
-        [1]
     """
     known = list(names)
     for name in spec.forecast_columns:
@@ -39,18 +35,7 @@ def forecast_places(spec: EnsembleSpec, names: Sequence[str]) -> list[int]:
 def standard_forecasts(spec: EnsembleSpec, forecasts: Tensor, scales: Standardizer) -> Tensor:
     """Forecasts in the units of the standardized target.
 
-    Args:
-        spec: The ensemble.
-        forecasts: ``spec.forecast_columns`` in the target's units, shape (N, F); NaN where there is none.
-        scales: Shift and scale of the target; deviations are not shifted.
-
-    Example:
-        >>> spec = EnsembleSpec(extra_experts=(ForecastColumns("nwp", deviation="spread"),))
-        >>> import torch
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> scales = Standardizer(one, one, 10 * one, 2 * one)
-        >>> standard_forecasts(spec, torch.tensor([[14.0, 4.0]], dtype=torch.float64), scales)
-        tensor([[2., 2.]], dtype=torch.float64)
+    Shapes: ``forecasts`` (N, F).
     """
     spreads = {record.deviation for record in spec.extra_experts if isinstance(record, ForecastColumns)}
     shifts = forecasts.new_tensor([name not in spreads for name in spec.forecast_columns]) * scales.y_mean
@@ -60,20 +45,7 @@ def standard_forecasts(spec: EnsembleSpec, forecasts: Tensor, scales: Standardiz
 def warn_of_poor_forecasts(spec: EnsembleSpec, forecasts: Tensor, y: Tensor) -> None:
     """A ``UserWarning`` for each record whose forecasts are further from the warm-up targets than their mean is.
 
-    Args:
-        spec: The ensemble.
-        forecasts: ``spec.forecast_columns`` in the target's units, shape (N, F); NaN where there is none.
-        y: Targets, shape (N,); NaN where missing.
-
-    Example:
-        >>> spec = EnsembleSpec(extra_experts=(ForecastColumns("nwp"),))
-        >>> degrees = torch.arange(10.0, dtype=torch.float64)
-        >>> with warnings.catch_warnings(record=True, action="always") as told:
-        ...     warn_of_poor_forecasts(spec, degrees.unsqueeze(-1) + 273.15, degrees)
-        >>> print(told[0].message)
-        the forecasts 'nwp' were off by 273.1 in the warm-up rows (root mean square), where the mean of the targets is
-        off by 2.872 and the best line through the forecasts by 0: are they in the units of the target, and do they
-        stand in the row that they are of?
+    Shapes: ``forecasts`` (N, F), ``y`` (N,).
     """
     places = {name: place for place, name in enumerate(spec.forecast_columns)}
     for record in spec.extra_experts:

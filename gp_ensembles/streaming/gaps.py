@@ -42,17 +42,8 @@ class Gaps(NamedTuple):
     def follow(self, X: Tensor) -> tuple["Gaps", Tensor, Tensor]:
         """The last observed values at rows that follow one another.
 
-        Args:
-            X: Rows, shape (N, K); NaN where missing.
-
-        Returns:
-            The same after them; the last observed values at each row, (N, K); and how many rows ago they were, (N, K).
-
-        Example:
-            >>> X = torch.tensor([[1.0], [torch.nan], [torch.nan], [5.0]])
-            >>> _, last, age = Gaps.none(X[0]).follow(X)
-            >>> last.T, age.T
-            (tensor([[1., 1., 1., 5.]]), tensor([[0., 1., 2., 0.]]))
+        Shapes: ``X`` (N, K). Returns: the same after them; the last observed values at each row, (N, K); and how many
+        rows ago they were, (N, K).
         """
         missing = X.isnan()
         if not bool(missing.any()):
@@ -86,13 +77,7 @@ class Imputation(NamedTuple):
 
     @classmethod
     def of(cls, X: Tensor, y: Tensor, mean: Tensor, impute: Impute) -> "Imputation":
-        """From warm-up rows X (N, K), NaN where missing, their targets y, (N,) or (N, O), and the means (K,).
-
-        Example:
-            >>> X = torch.arange(100.0).double().unsqueeze(-1)
-            >>> Imputation.of(X, X[:, 0], X.mean(0), "found").used > 0.9
-            tensor([True])
-        """
+        """From warm-up rows X (N, K), NaN where missing, their targets y, (N,) or (N, O), and the means (K,)."""
         persistence = _persistence(X - mean)
         used = {"found": persistence, "last": torch.ones_like(mean), "mean": torch.zeros_like(mean)}[impute]
         found = cls(mean, persistence, used, ())
@@ -137,12 +122,7 @@ def _persistence(deviation: Tensor) -> Tensor:
 def _indicators(filled: Tensor, missing: Tensor, y: Tensor) -> tuple[int, ...]:
     """Columns whose gaps tell more of the target than a line through all inputs, as they stand in, and the last target.
 
-    What the line leaves differs between gaps and other rows by four standard errors, each span of gaps counted once.
-
-    Args:
-        filled: Inputs without gaps, shape (N, K).
-        missing: Where they were missing, shape (N, K).
-        y: Targets, shape (N,) or (N, O), of which the first counts; NaN where missing.
+    Shapes: ``filled`` (N, K), ``missing`` (N, K), ``y`` (N,) or (N, O).
     """
     share = missing.double().mean(0)
     candidates = ((share >= _LEAST_SHARE) & (share <= 1 - _LEAST_SHARE)).nonzero().flatten().tolist()

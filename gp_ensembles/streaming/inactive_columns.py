@@ -41,12 +41,7 @@ class InactiveColumns(NamedTuple):
 
     @classmethod
     def of(cls, base: Tensor) -> "InactiveColumns":
-        """Sleeping columns that deviate from some values (S,), NaN where there is none.
-
-        Example:
-            >>> InactiveColumns.of(torch.tensor([3.0])).woke
-            tensor([0.], dtype=torch.float64)
-        """
+        """Sleeping columns that deviate from some values (S,), NaN where there is none."""
         zero = torch.zeros_like(base, dtype=torch.float64)
         return cls(base.double(), zero, zero, zero, zero)
 
@@ -59,18 +54,7 @@ class InactiveColumns(NamedTuple):
     def follow(self, X: Tensor, first_row: int) -> tuple["InactiveColumns", Tensor]:
         """Standardize rows that follow one another.
 
-        Args:
-            X: Values in their units, the last one where missing, NaN where there was none, shape (N, S).
-            first_row: Number of the first row in the stream.
-
-        Returns:
-            What is known after them, and the standardized values, (N, S).
-
-        Example:
-            >>> X = torch.tensor([[3.0], [3.0], [5.0], [3.0], [1.0]], dtype=torch.float64)
-            >>> after, values = InactiveColumns.of(X[0]).follow(X, first_row=11)
-            >>> values.T, after.woke
-            (tensor([[ 0.,  0.,  1.,  0., -1.]], dtype=torch.float64), tensor([13.], dtype=torch.float64))
+        Shapes: ``X`` (N, S); returns (N, S).
         """
         columns, found = [], []
         for one, values in zip(torch.stack(self).T.tolist(), X.T, strict=True):

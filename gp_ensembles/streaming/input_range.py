@@ -32,13 +32,7 @@ class InputRange(NamedTuple):
 
     @classmethod
     def of(cls, X: Tensor) -> "InputRange":
-        """The range of warm-up rows X (N, D) without gaps.
-
-        Example:
-            >>> import torch
-            >>> InputRange.of(torch.tensor([[1.0], [3.0]])).width
-            tensor([2.])
-        """
+        """The range of warm-up rows X (N, D) without gaps."""
         lower, upper = X.amin(0), X.amax(0)
         return cls(lower, upper, upper - lower)
 
@@ -50,17 +44,7 @@ class InputRange(NamedTuple):
     def follow(self, X: Tensor) -> tuple["InputRange", Tensor, Tensor]:
         """Move rows into reach of the rows before them.
 
-        Args:
-            X: Rows in the order of time, shape (N, D).
-
-        Returns:
-            The range after them, the rows moved into reach, and how many columns of each were moved, (N,).
-
-        Example:
-            >>> import torch
-            >>> start = InputRange.of(torch.tensor([[0.0], [1.0]]))
-            >>> start.follow(torch.tensor([[1.5], [9.0], [0.5]]))[1].T
-            tensor([[1.5000, 2.1000, 0.5000]])
+        Shapes: ``X`` (N, D); returns (N,).
         """
         upper = _follow(self.upper, X, GROWTH * self.width)
         lower = -_follow(-self.lower, -X, GROWTH * self.width)

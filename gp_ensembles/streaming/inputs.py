@@ -71,12 +71,7 @@ class Standard(NamedTuple):
 
 @final
 class InputPath:
-    """What stays as it is after the warm-up.
-
-    Args:
-        config: The config of the model.
-        columns: What becomes of the columns.
-    """
+    """What stays as it is after the warm-up."""
 
     def __init__(self, config: StreamConfig, columns: Columns) -> None:
         self.columns = columns
@@ -171,10 +166,7 @@ class InputPath:
 
     @torch.no_grad()
     def _effect(self, online: OnlineEnsemble, inputs: Tensor) -> Tensor:
-        """Mean squares of what predictions change by at warm-up rows (N, ...) with a column at its mean, shape (K,).
-
-        Zero for columns that sleep, and for all where targets are not single real numbers.
-        """
+        """Mean squares of what predictions change by at warm-up rows (N, ...) with a column at its mean, shape (K,)."""
         mean = self.columns.scales.X_mean
         effect = torch.zeros_like(mean)
         if not self._adds_noise:

@@ -21,31 +21,11 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
 
     .. math:: \sum_m w_m \left(C_m + (\mu_m - \mu)(\mu_m - \mu)^\top\right)
 
-    with the joint normal prediction :math:`N(\mu_m, C_m)` of each expert; where the model is recalibrated, or an expert
-    absent from some of the rows, with the deviations of :meth:`OnlineModel.predict` and these correlations. An
-    expert's variance is a quadratic form in the features plus its noise, so
-    :math:`(C_m)_{ij} = (v_m(\phi_i + \phi_j) - v_m(\phi_i - \phi_j)) / 4`.
-
-    Args:
-        model: The model; while its warm-up lasts rows are independent.
-        X: Rows in their units, shape (N, D).
-
-    Returns:
-        Covariance in squared units of the target, shape (N, N), or (N, N, O) for O independent outputs.
+    Shapes: ``X`` (N, D). Returns: covariance in squared units of the target, shape (N, N), or (N, N, O) for O
+    independent outputs.
 
     Raises:
         TypeError: If targets are not real numbers.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
-        >>> from gp_ensembles.streaming import StreamConfig
-        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)))).fit(X, X.squeeze(-1).sin())
-        >>> covariance = joint_covariance(model, X[:3])
-        >>> torch.allclose(covariance.diagonal(), model.predict(X[:3]).variance)
-        True
     """
     if not model.config.ensemble.target.is_real:
         raise TypeError(f"rows have a joint covariance for real numbers only, not for {model.config.ensemble.target}")
@@ -86,14 +66,8 @@ def _of_a_row(ratio: Tensor) -> Tensor:
 def expert_covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:
     r"""Joint covariances of the targets of several rows under each expert of one object, noise included.
 
-    Args:
-        expert: The experts, M of them.
-        state: Their state.
-        Phi: Their features of the rows, shape (\*batch, N, F).
-
-    Returns:
-        Shape (M, N, N), or (M, N, N, O) for O outputs; of experts from outside, which say nothing of two rows together,
-        diagonal.
+    Shapes: ``Phi`` (\*batch, N, F). Returns: shape (M, N, N), or (M, N, N, O) for O outputs; of experts from
+    outside, which say nothing of two rows together, diagonal.
     """
     num_rows = Phi.shape[-2]
     if isinstance(expert, BoundWindow | BoundRefitted):  # no quadratic form in features

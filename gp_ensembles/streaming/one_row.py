@@ -32,12 +32,7 @@ Numbers = NDArray[np.float64]
 
 
 def is_plain(value: object, shape: tuple[int, ...]) -> TypeGuard[Tensor]:
-    """Whether something is a tensor of a shape in double precision on the processor.
-
-    Example:
-        >>> is_plain(torch.zeros(1, 2, dtype=torch.float64), (1, 2)), is_plain(torch.zeros(1, 2), (1, 2))
-        (True, False)
-    """
+    """Whether something is a tensor of a shape in double precision on the processor."""
     if not isinstance(value, Tensor) or value.dtype != torch.float64 or not value.is_cpu:
         return False
     return value.shape == shape
@@ -63,13 +58,7 @@ class PipelineRow(NamedTuple):
 
 @final
 class RowPipeline:
-    """What stands around an ensemble, with everything read that stays as it is.
-
-    Args:
-        ensemble: What runs the ensemble.
-        config: The config of the model.
-        columns: What becomes of the columns.
-    """
+    """What stands around an ensemble, with everything read that stays as it is."""
 
     def __init__(self, ensemble: RowEnsemble, config: StreamConfig, columns: Columns) -> None:
         self.ensemble = ensemble
@@ -88,17 +77,7 @@ class RowPipeline:
         self._everywhere = tuple(np.full(len(self._mean), bound) for bound in (-math.inf, math.inf, 0.0))
 
     def stage(self, X: Tensor, y: Tensor, followed: InputState, calibration: CalibrationState) -> PipelineRow | None:
-        """Predict a row X (1, D), and find what its target y (1,) teaches; nothing changes.
-
-        Args:
-            X: Inputs in their units, float64 on the processor.
-            y: Target in its unit, likewise.
-            followed: What is followed of the inputs.
-            calibration: What is known of past errors.
-
-        Returns:
-            What came of it; ``None`` where it is left to the blocks.
-        """
+        """Predict a row X (1, D), and find what its target y (1,) teaches; nothing changes."""
         target, within = y.item(), followed.within
         legal, row, inputs, lower, upper, num_moved = self._limited(X, followed)
         scaled = (target - self._shift) / self._unit
@@ -186,18 +165,7 @@ def _limit(
 ) -> tuple[bool, Numbers, Numbers, Numbers, int]:
     """A row in warm-up deviations and within reach.
 
-    Args:
-        row: Inputs, NaN where missing, shape (K,).
-        mean: Their means, (K,).
-        scale: Their scales, (K,).
-        clip: Deviations at which inputs are clipped.
-        lower: Lower ends of their range so far, (K,).
-        upper: Upper ends.
-        width: Widths of the warm-up's.
-
-    Returns:
-        Whether no input is missing or out of all proportion; the inputs, (K,); the ends of the range after the row;
-        and how many inputs were moved.
+    Shapes: ``row`` (K,), ``mean`` (K,), ``scale`` (K,), ``lower`` (K,); returns (K,).
     """
     inputs = np.minimum(np.maximum((row - mean) / scale, -clip), clip)
     legal = bool((np.abs(inputs) < FARTHEST).all())

@@ -10,24 +10,7 @@ from gp_ensembles.filters.states import WindowState
 
 
 def packed(online: OnlineEnsemble) -> dict[str, Tensor]:
-    """What ``state_dict`` holds, with the lower triangle of the rows in use for each factor of a window.
-
-    With n of C rows in use these are n (n + 1) / 2 numbers in place of C². They cannot be computed from the rows when a
-    file is read: the factor has been appended to block by block, and rounds differently when it is computed at once.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from gp_ensembles.engine.ensemble import Ensemble
-        >>> from gp_ensembles.experts.window import WindowExpert
-        >>> from gp_ensembles.meta_learners import FixedShare
-        >>> expert = WindowExpert(RBFKernel().double(), 1, num_rows=50)
-        >>> online = OnlineEnsemble(Ensemble([expert], FixedShare()))
-        >>> X = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> _ = online.observe(X, X.squeeze(-1))
-        >>> saved = packed(online)
-        >>> saved["expert_0_factor"].shape, unpacked(online, saved)["expert_0_factor"].shape
-        (torch.Size([210]), torch.Size([100, 100]))
-    """
+    """What ``state_dict`` holds, with the lower triangle of the rows in use for each factor of a window."""
     content: dict[str, Tensor] = dict(online.state_dict())
     windows = dict(_windows(online))
     for name, value in content.items():
@@ -44,10 +27,6 @@ def packed(online: OnlineEnsemble) -> dict[str, Tensor]:
 
 def unpacked(online: OnlineEnsemble, content: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What an ensemble loads, from what :func:`packed` made of one that was built alike.
-
-    Args:
-        online: The ensemble that will load it.
-        content: What was packed.
 
     Raises:
         RuntimeError: If a factor is of another window.

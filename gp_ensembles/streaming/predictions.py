@@ -99,10 +99,6 @@ def coverage_place(coverage: float, coverages: tuple[float, ...]) -> int:
 
     Raises:
         ValueError: If it is not among them.
-
-    Example:
-        >>> coverage_place(0.5, (0.9, 0.5))
-        1
     """
     check_coverages((coverage,))
     if coverage not in coverages:

@@ -24,21 +24,7 @@ _CERTAIN = 1e-12  # latent variance of what is hardly uncertain
 def running_distribution(target: Target, y: Tensor, num_rows: int) -> AnyMixture:
     """The distribution of the targets so far, for each of so many rows.
 
-    Numbers are normal with the running mean and variance (a standard normal distribution before the first), classes
-    and levels have their frequencies with one added to each, and counts are Poisson with half a count added
-    to their sum.
-
-    Args:
-        target: What kind of target it is.
-        y: Targets so far, shape (N,), or (N, O) for several outputs; NaN where missing.
-        num_rows: Number of rows.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
-        >>> y = torch.tensor([1.0, 0.0, 1.0, torch.nan], dtype=torch.float64)
-        >>> running_distribution(BinaryTarget(), y, 1).mean, running_distribution(RealTarget(), y, 1).mean
-        (tensor([0.6000], dtype=torch.float64), tensor([0.6667], dtype=torch.float64))
+    Shapes: ``y`` (N,).
     """
     if target.is_real:
         columns = y.unsqueeze(-1) if y.ndim == 1 else y
@@ -64,14 +50,7 @@ def running_distribution(target: Target, y: Tensor, num_rows: int) -> AnyMixture
 def certain_classes(probabilities: Tensor) -> LatentMixture:
     """The distribution of classes with these probabilities, of N = 1 rows.
 
-    Args:
-        probabilities: Probabilities of C classes, shape (1, C).
-
-    Example:
-        >>> import torch
-        >>> said = certain_classes(torch.tensor([[0.25, 0.75]], dtype=torch.float64))
-        >>> said.log_prob(torch.ones(1)).exp().round(decimals=6)
-        tensor([0.7500], dtype=torch.float64)
+    Shapes: ``probabilities`` (1, C).
     """
     if probabilities.shape[1] == 2:
         return _latent(LogisticLikelihood(), torch.logit(probabilities[0, 1]), 1)

@@ -106,13 +106,7 @@ class Standardizer(NamedTuple):
 
 
 def column_moments(X: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and population standard deviations of the observed values of X (N, D), (D,) each.
-
-    Example:
-        >>> import torch
-        >>> column_moments(torch.tensor([[1.0, 2.0], [3.0, torch.nan]]))
-        (tensor([2., 2.]), tensor([1., 0.]))
-    """
+    """Means and population standard deviations of the observed values of X (N, D), (D,) each."""
     if not bool(X.isnan().any()):
         return X.mean(0), X.std(0, correction=0)
     seen = (~X.isnan()).sum(0).clamp_min(1)

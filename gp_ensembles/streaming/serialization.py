@@ -13,22 +13,9 @@ _KINDS: dict[str, Any] = {"mixture": Mixture, "student_t": StudentTMixture, "rec
 
 
 def smoothed_draws(draws: Tensor) -> Mixture:
-    r"""A density from draws: a normal kernel at each, with the mean and variance of the draws.
+    """A density from draws: a normal kernel at each, with the mean and variance of the draws.
 
-    Bandwidth :math:`h = 0.9\, \min(s, r / 1.349)\, S^{-1/5}` with deviation s and interquartile range r (Silverman,
-    Density Estimation, 1986, equation 3.31); the draws are moved together by :math:`\sqrt{1 - h^2 / s^2}` so that the
-    variance stays theirs (Jones, On correcting for variance inflation in kernel density estimation, 1991).
-
-    Args:
-        draws: Draws of one number, shape (S,).
-
-    Returns:
-        A distribution of N = 1 rows.
-
-    Example:
-        >>> said = smoothed_draws(torch.linspace(-1, 1, 101, dtype=torch.float64))
-        >>> torch.allclose(said.variance, torch.linspace(-1, 1, 101, dtype=torch.float64).var(correction=0))
-        True
+    Shapes: ``draws`` (S,).
     """
     variance, mean = torch.var_mean(draws, correction=0)
     lower, upper = torch.quantile(draws, draws.new_tensor([0.25, 0.75])).unbind()
@@ -48,10 +35,6 @@ def predictions_to_plain(predicted: StreamDistribution) -> dict[str, Any]:
 
     Raises:
         TypeError: If it is one of counts.
-
-    Example:
-        >>> predictions_to_plain(smoothed_draws(torch.arange(5.0)))["kind"]
-        'mixture'
     """
     if isinstance(predicted, LatentMixture):
         return {"kind": "classes", "probabilities": predicted.class_probabilities.clone().cpu()}
@@ -63,17 +46,7 @@ def predictions_to_plain(predicted: StreamDistribution) -> dict[str, Any]:
 
 
 def predictions_from_plain(plain: dict[str, Any], device: torch.device) -> StreamDistribution:
-    """The distribution that :func:`predictions_to_plain` wrote.
-
-    Args:
-        plain: What was written.
-        device: Where it is to be.
-
-    Example:
-        >>> said = smoothed_draws(torch.arange(5.0))
-        >>> torch.equal(predictions_from_plain(predictions_to_plain(said), torch.device("cpu")).mean, said.mean)
-        True
-    """
+    """The distribution that :func:`predictions_to_plain` wrote."""
     if plain["kind"] == "classes":
         return certain_classes(plain["probabilities"].to(device))
     fields: dict[str, Any] = {}

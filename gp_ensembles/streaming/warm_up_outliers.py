@@ -15,37 +15,14 @@ _STEP = 3  # so many at the end of the warm-up are a step, no mistakes
 def far_from_others(y: Tensor) -> Tensor:
     """Which numbers lie far from all others of their column, a mask of the shape of y, however many they are.
 
-    They are further from the median than sixty times the range from the 5 % to the 95 % quantile of what is left
-    without the farthest tenth: some 170 standard deviations of normal numbers. Where that range is zero, because most
-    numbers are one and the same, they are a thousand times as far as those that differ are in the median.
-
-    Args:
-        y: Numbers, shape (N,) or (N, O), float64; NaN where missing.
-
-    Example:
-        >>> y = torch.linspace(0, 1, 100, dtype=torch.float64)
-        >>> y[7] = 1e6
-        >>> far_from_others(y).nonzero().flatten(), far_from_others(y.log1p()).nonzero().flatten()
-        (tensor([7]), tensor([], dtype=torch.int64))
+    Shapes: ``y`` (N,) or (N, O).
     """
     columns = y.reshape(y.shape[0], -1)
     return torch.stack([_far(column) for column in columns.unbind(-1)], dim=-1).reshape(y.shape)
 
 
 def wild_in_warm_up(y: Tensor) -> Tensor:
-    """Those of :func:`far_from_others` that count as mistakes, a mask: none of a column that has too many of them.
-
-    Nor are they mistakes if the last three numbers are among them: that may be a step to a new level.
-
-    Example:
-        >>> y = torch.linspace(0, 1, 400, dtype=torch.float64)
-        >>> y[100:110] = 1e6
-        >>> int(wild_in_warm_up(y).sum())
-        10
-        >>> y[100:120] = 1e6  # that may be how the numbers are
-        >>> int(wild_in_warm_up(y).sum()), int(far_from_others(y).sum())
-        (0, 20)
-    """
+    """Those of :func:`far_from_others` that count as mistakes, a mask: none of a column that has too many of them."""
     columns = y.reshape(y.shape[0], -1)
     far = far_from_others(columns)
     few = [_may_be_mistakes(f[~column.isnan()]) for f, column in zip(far.unbind(-1), columns.unbind(-1), strict=True)]
@@ -58,15 +35,7 @@ def num_far(y: Tensor) -> int:
 
 
 def limit_warm_up(X: Tensor) -> tuple[Tensor, int]:
-    """Warm-up rows (N, D) whose wild inputs are moved to the edge of the others', and how many were.
-
-    Example:
-        >>> X = torch.linspace(0, 1, 100, dtype=torch.float64).unsqueeze(-1)
-        >>> X[7] = -1e6
-        >>> limited, num_moved = limit_warm_up(X)
-        >>> limited.min(), num_moved
-        (tensor(0., dtype=torch.float64), 1)
-    """
+    """Warm-up rows (N, D) whose wild inputs are moved to the edge of the others', and how many were."""
     wild = wild_in_warm_up(X)
     if not bool(wild.any()):
         return X, 0
@@ -76,12 +45,7 @@ def limit_warm_up(X: Tensor) -> tuple[Tensor, int]:
 
 
 def wild_warm_up_lines(num_missing: int, num_kept: int) -> list[str]:
-    """What is said of targets of the warm-up that count as missing, and of those that are too many for that.
-
-    Example:
-        >>> print(*wild_warm_up_lines(2, 0))
-        2 target(s) of the warm-up are out of all proportion to the others and count as missing
-    """
+    """What is said of targets of the warm-up that count as missing, and of those that are too many for that."""
     lines = []
     if num_missing:
         lines.append(

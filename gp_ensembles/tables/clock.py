@@ -40,12 +40,6 @@ class Clock:
         zone: Least and greatest offset of the column's clock from universal time, in seconds; empty without one.
         hour: A second column, with the time of day, where the first has dates only.
         hour_style: The format of the second; ``None`` where it counts hours.
-
-    Example:
-        >>> clock = Clock.fit("hour", None, np.array([0.0, 1.0, 2.0, 5.0]))
-        >>> clock, steps = clock.after(np.array([0.0, 1.0, 2.0, 5.0]))
-        >>> steps.tolist(), clock.num_gaps, clock.longest_gap
-        ([1.0, 1.0, 1.0, 3.0], 1, 3.0)
     """
 
     name: str
@@ -150,13 +144,7 @@ class Clock:
         ), steps
 
     def ahead(self, num_steps: int) -> Times:
-        """The next times at the usual step, shape (H,).
-
-        Example:
-            >>> clock, _ = Clock.fit("hour", None, np.array([0.0, 2.0])).after(np.array([0.0, 2.0]))
-            >>> clock.ahead(2).tolist()
-            [4.0, 6.0]
-        """
+        """The next times at the usual step, shape (H,)."""
         if self.frequency is not None:
             with needs_cli("a calendar"):
                 import pandas as pd
@@ -169,12 +157,7 @@ class Clock:
         return self.last + self.step * np.arange(1.0, num_steps + 1.0, dtype=np.float64)
 
     def format(self, times: Sequence[float]) -> list[str]:
-        """Times as text: dates in ISO 8601, universal time; numbers as they are.
-
-        Example:
-            >>> Clock("time", "ISO8601", 3600.0).format([0.0, 3600.5])
-            ['1970-01-01T00:00:00', '1970-01-01T01:00:00.500']
-        """
+        """Times as text: dates in ISO 8601, universal time; numbers as they are."""
         if self.style is None:
             return [f"{time:.15g}" for time in times]
         found = []
@@ -199,12 +182,7 @@ class Clock:
         return described
 
     def describe(self) -> str:
-        """The same in a sentence.
-
-        Example:
-            >>> Clock("time", "ISO8601", 3600.0).describe()
-            'time: a row every hour, no gap, no duplicate'
-        """
+        """The same in a sentence."""
         text = f"{' and '.join(self.names)}: a row every {_duration(self.step) if self.is_date else f'{self.step:.6g}'}"
         if self.num_gaps:
             after, longest = self.format([self.first_gap])[0], self.longest_gap
@@ -225,18 +203,7 @@ class Clock:
 def find_clock(
     columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str
 ) -> tuple[Clock | None, tuple[str, ...]]:
-    """The first column of dates that never runs backwards in the warm-up rows, as a clock, and notes of others.
-
-    A column of dates without times of day is a clock together with another that holds them.
-
-    Args:
-        columns: The input columns.
-        cells: Their cells.
-        decimal: The mark before decimals.
-
-    Returns:
-        The clock, ``None`` without one, and what kept columns from being it.
-    """
+    """The first column of dates that never runs backwards in the warm-up rows, as a clock, and notes of others."""
     notes = []
     for column in columns:
         if not isinstance(column, DateColumn) or not column.has_elapsed:
@@ -269,12 +236,6 @@ def clock_of(
     column: ColumnEncoder, columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str
 ) -> Clock:
     """A clock of a column, with the one that holds its times of day if there is one.
-
-    Args:
-        column: The column.
-        columns: The input columns.
-        cells: Cells of all.
-        decimal: The mark before decimals.
 
     Raises:
         CellError: If it holds neither dates nor numbers, or never moves.

@@ -56,12 +56,7 @@ class ColumnEncoder(ABC):
 @final
 @dataclass(frozen=True)
 class NumberColumn(ColumnEncoder):
-    """Numbers as they are.
-
-    Example:
-        >>> NumberColumn("load").encode(np.array(["1,5", "NA"], dtype=object), ",").tolist()
-        [[1.5], [nan]]
-    """
+    """Numbers as they are."""
 
     kind: ClassVar[str] = "number"
 
@@ -82,12 +77,7 @@ class NumberColumn(ColumnEncoder):
 @final
 @dataclass(frozen=True)
 class BooleanColumn(ColumnEncoder):
-    """True and false as 1 and 0.
-
-    Example:
-        >>> BooleanColumn("on").encode(np.array(["Yes", "no", ""], dtype=object), ".").tolist()
-        [[1.0], [0.0], [nan]]
-    """
+    """True and false as 1 and 0."""
 
     kind: ClassVar[str] = "boolean"
 
@@ -120,14 +110,8 @@ class BooleanColumn(ColumnEncoder):
 class CategoryColumn(ColumnEncoder):
     """A category of few levels: 1 in the column of its level, 0 in the others.
 
-    The numbers of scikit-learn's ``OneHotEncoder(handle_unknown="ignore")``, without its cost for single rows.
-
     Attributes:
         levels: The levels of the warm-up rows; others, later, are 0 in all columns.
-
-    Example:
-        >>> CategoryColumn("site", ("a", "b")).encode(np.array(["b", "new", ""], dtype=object), ".").tolist()
-        [[0.0, 1.0], [0.0, 0.0], [nan, nan]]
     """
 
     kind: ClassVar[str] = "category"
@@ -164,11 +148,6 @@ class HashedColumn(ColumnEncoder):
 
     Attributes:
         num_columns: How many columns.
-
-    Example:
-        >>> codes = HashedColumn("part", 8).encode(np.array(["a7", "b9"], dtype=object), ".")
-        >>> codes.shape, abs(codes).sum(1).tolist()
-        ((2, 8), [1.0, 1.0])
     """
 
     kind: ClassVar[str] = "hashed"
@@ -208,11 +187,6 @@ class DateColumn(ColumnEncoder):
             column that is 1 at weekends.
         has_elapsed: Whether the days since the first row are a column.
         zone: Least and greatest offset from universal time in the first rows, in seconds; empty for clocks without.
-
-    Example:
-        >>> column = DateColumn("time", "ISO8601", 0.0, ("day",))
-        >>> column.names, column.encode(np.array(["1970-01-02 06:00"], dtype=object), ".").round(3).tolist()
-        (('time: days', 'time: sine of day', 'time: cosine of day'), [[1.25, 1.0, 0.0]])
     """
 
     kind: ClassVar[str] = "date"
@@ -279,12 +253,7 @@ _ENCODERS = {
 
 
 def column_from_plain(plain: dict[str, Any]) -> ColumnEncoder:
-    """The record that :meth:`ColumnEncoder.to_plain` wrote.
-
-    Example:
-        >>> column_from_plain(CategoryColumn("site", ("a", "b")).to_plain())
-        CategoryColumn(name='site', levels=('a', 'b'))
-    """
+    """The record that :meth:`ColumnEncoder.to_plain` wrote."""
     encoder: Any = _ENCODERS[plain["kind"]]
     made: ColumnEncoder = encoder(**{key: value for key, value in plain.items() if key != "kind"})
     return made

@@ -40,12 +40,7 @@ class Dates(NamedTuple):
 
 
 def find_digits(cells: Sequence[str]) -> str | None:
-    """The format of whole numbers that were called dates: digits of a date, or the time since 1970.
-
-    Example:
-        >>> find_digits(["20240131", "20240201"]), find_digits(["1704067200"]), find_digits(["12"])
-        ('%Y%m%d', 'seconds since 1970', None)
-    """
+    """The format of whole numbers that were called dates: digits of a date, or the time since 1970."""
     given = [cell for cell in cells if not is_missing(cell)]
     lengths = {len(cell.partition(".")[0]) for cell in given}
     styles = [_DIGITS.get(max(lengths, default=0), "")] if len(lengths) == 1 else []
@@ -54,20 +49,7 @@ def find_digits(cells: Sequence[str]) -> str | None:
 
 
 def find_format(cells: Sequence[str]) -> str | None:
-    """The format in which all cells are dates, or ``None``.
-
-    Where day and month could be either, they are so that dates never run backwards and come as evenly as can be; if
-    both ways do, the day comes first.
-
-    Args:
-        cells: Text of a column, in order.
-
-    Example:
-        >>> find_format(["31.01.2024 13:00", "01.02.2024 14:00"]), find_format(["1/31/24"]), find_format(["a"])
-        ('%d.%m.%Y %H:%M', '%m/%d/%y', None)
-        >>> find_format(["2024-01-31T13:00:00Z"]), find_format(["01/12/2024", "02/01/2024"])
-        ('ISO8601', '%m/%d/%Y')
-    """
+    """The format in which all cells are dates, or ``None``."""
     given = [cell for cell in cells if not is_missing(cell)]
     if not given or not all(any(mark.isdigit() for mark in cell) for cell in given):
         return None
@@ -90,14 +72,8 @@ def find_format(cells: Sequence[str]) -> str | None:
 def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
     """Least and greatest offset from universal time of a column's cells, in seconds; empty for clocks without.
 
-    Offsets an hour apart are summer and winter of one zone.
-
     Raises:
         CellError: If some cells have offsets and others none, or their zones are further apart or change all the time.
-
-    Example:
-        >>> find_zone(["2024-03-31T01:00+01:00", "2024-03-31T03:00+02:00"]), find_zone(["2024-03-31"])
-        ((3600.0, 7200.0), ())
     """
     offsets = [_offset(cell) for cell in cells if not is_missing(cell)]
     known = [offset for offset in offsets if offset is not None]
@@ -113,18 +89,8 @@ def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
 def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
     """Cells as dates in a format.
 
-    Args:
-        cells: Text, or dates as datetime64 in universal time.
-        style: The format, from :func:`find_format`.
-        zone: Offsets from universal time, from :func:`find_zone`.
-
     Raises:
         CellError: If a cell is no date of this format, or of another zone.
-
-    Example:
-        >>> dates = parse(np.array(["1970-01-01T02:00+02:00", ""], dtype=object), ISO, (7200.0, 7200.0))
-        >>> dates.seconds.tolist(), dates.wall.tolist()
-        ([0.0, nan], [7200.0, nan])
     """
     if cells.dtype.kind == "M":
         seconds = _seconds(cells)
@@ -145,11 +111,6 @@ def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
 
 def _check_zone(offsets: Sequence[float | None], places: Sequence[int], zone: tuple[float, ...]) -> None:
     """Raise if an offset does not fit those of the first rows.
-
-    Args:
-        offsets: Offsets of cells; ``None`` for clocks without.
-        places: Rows of the cells.
-        zone: Offsets of the first rows.
 
     Raises:
         CellError: If one does not.

@@ -60,16 +60,7 @@ class Dialect(NamedTuple):
 
 
 def find_encoding(start: bytes, is_whole: bool) -> str:
-    """The encoding of a text from its first bytes; one byte a character where it is not UTF-8.
-
-    Args:
-        start: The first bytes.
-        is_whole: Whether there are no others, so that a character that is cut at the end is a mistake.
-
-    Example:
-        >>> find_encoding("größe;1".encode("latin-1"), True), find_encoding("größe".encode(), True)
-        ('cp1252', 'utf-8')
-    """
+    """The encoding of a text from its first bytes; one byte a character where it is not UTF-8."""
     for mark, encoding in _MARKS:
         if start.startswith(mark):
             return encoding
@@ -83,17 +74,7 @@ def find_encoding(start: bytes, is_whole: bool) -> str:
 
 
 def find_dialect(text: str, encoding: str, options: TableOptions) -> Dialect:
-    r"""The dialect of a table from its beginning.
-
-    Args:
-        text: Whole lines of it.
-        encoding: Its encoding.
-        options: What is given.
-
-    Example:
-        >>> find_dialect("sep=;\nday;load\n1;2,5\n2;3,5\n", "utf-8", TableOptions())
-        Dialect(delimiter=';', decimal=',', encoding='utf-8', header=True, skip=1, quote='"', num_empty=0)
-    """
+    """The dialect of a table from its beginning."""
     lines = list(io.StringIO(text, newline=None))
     skip, delimiter = 0, options.delimiter
     while skip < len(lines) - 1:
@@ -118,12 +99,7 @@ def find_dialect(text: str, encoding: str, options: TableOptions) -> Dialect:
 
 
 def split_rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[str]]:
-    """Cells of lines, empty ones left out; a quoted cell may go over lines.
-
-    Example:
-        >>> split_rows(['"a b"  c', "", "1 2"], " ")
-        [['a b', 'c'], ['1', '2']]
-    """
+    """Cells of lines, empty ones left out; a quoted cell may go over lines."""
     if delimiter == " ":
         lines = [" ".join(line.split()) if quote not in line else line.strip() for line in lines]
     reader = csv.reader(lines, delimiter=delimiter, quotechar=quote, skipinitialspace=True)

@@ -87,14 +87,6 @@ class TableEncoder:
     ) -> "TableEncoder":
         """From the warm-up rows.
 
-        Args:
-            raw: The rows; the columns of features, target and time.
-            features: Names of the input columns.
-            target: Name of the target.
-            options: What is given.
-            decimal: The mark before decimals.
-            path: What messages call the table.
-
         Raises:
             TableError: If a column is of no kind, or a cell is malformed.
         """
@@ -144,12 +136,6 @@ class TableEncoder:
 
     def encode(self, raw: RawRows, decimal: str, path: str, first_row: int) -> tuple["TableEncoder", Rows]:
         """Rows as numbers, and the encoder after them.
-
-        Args:
-            raw: The rows; without the target's column targets are missing.
-            decimal: The mark before decimals.
-            path: What messages call the table.
-            first_row: Number of the first row, counted from 1.
 
         Raises:
             TableError: If a cell is malformed, or times run backwards.
@@ -202,14 +188,7 @@ class TableEncoder:
         return replace(self, clock=self.clock.after(times.numpy())[0])
 
     def ahead(self, num_steps: int) -> tuple[dict[str, Cells], Times | None]:
-        """Cells of the next rows as far as they are known now: times at the usual step, all else missing.
-
-        Args:
-            num_steps: Number of rows.
-
-        Returns:
-            The cells by column, and the times.
-        """
+        """Cells of the next rows as far as they are known now: times at the usual step, all else missing."""
         empty = np.full(num_steps, np.nan)
         cells: dict[str, Cells] = dict.fromkeys(self.input_columns, empty)
         if self.clock is None:

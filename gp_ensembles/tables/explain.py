@@ -27,13 +27,7 @@ class ColumnReport(NamedTuple):
 
 
 def report_columns(encoder: TableEncoder, header: Sequence[str], notes: Sequence[str]) -> tuple[ColumnReport, ...]:
-    """Reports of all columns of a table that are read, in its order.
-
-    Args:
-        encoder: What is made of them.
-        header: Names of all its columns.
-        notes: What was told apart on the way; a note that names a column is added to what became of it.
-    """
+    """Reports of all columns of a table that are read, in its order."""
     clock = None if encoder.clock is None else encoder.clock.name
     found = {}
     for column in encoder.columns:

@@ -21,11 +21,6 @@ class ArraySource:
     Args:
         columns: Numbers by column, each (N,).
         name: What the table is called.
-
-    Example:
-        >>> source = ArraySource({"load": np.array([1.0, 2.0])}, "meter")
-        >>> next(source.rows(["load"])).columns["load"].tolist()
-        [1.0, 2.0]
     """
 
     name: str
@@ -55,12 +50,6 @@ class FrameSource:
     Raises:
         ImportError: If the extra ``cli`` is not installed.
         TypeError: If it is no frame.
-
-    Example:
-        >>> import pandas as pd
-        >>> source = FrameSource(pd.DataFrame({"on": [True, None], "load": [1, 2]}))
-        >>> {name: cells.tolist() for name, cells in next(source.rows(source.header)).columns.items()}
-        {'on': ['true', ''], 'load': [1.0, 2.0]}
     """
 
     header: tuple[str, ...]
@@ -142,11 +131,6 @@ class RecordSource:
         records: The rows; what a row lacks is missing.
         header: Names of the columns.
         name: What the table is called.
-
-    Example:
-        >>> source = RecordSource([{"load": 1.5, "on": True}, {"on": None}], ["load", "on"])
-        >>> {name: cells.tolist() for name, cells in next(source.rows(["load", "on"])).columns.items()}
-        {'load': [1.5, nan], 'on': ['true', '']}
     """
 
     name: str
@@ -172,11 +156,6 @@ def is_frame(value: Any) -> bool:
 
     Raises:
         ImportError: If it looks like one and the extra ``cli`` is not installed.
-
-    Example:
-        >>> import pandas as pd
-        >>> is_frame(pd.DataFrame({"load": [1.0]})), is_frame(np.ones((1, 1)))
-        (True, False)
     """
     if all(getattr(value, mark, None) is None for mark in _MARKS_OF_FRAMES):
         return False
@@ -184,25 +163,12 @@ def is_frame(value: Any) -> bool:
 
 
 def has_numbers_only(frame: Any) -> bool:
-    """Whether all columns of a frame are numbers.
-
-    Example:
-        >>> import pandas as pd
-        >>> has_numbers_only(pd.DataFrame({"site": ["a"], "load": [1.0]}))
-        False
-    """
+    """Whether all columns of a frame are numbers."""
     return all(kind.is_numeric() for kind in _narwhals().from_native(frame, eager_only=True).schema.values())
 
 
 def with_index(frame: Any) -> Any:
-    """A frame of pandas whose index holds dates, with them as its first column; any other as it is.
-
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"load": [1.0]}, index=pd.date_range("2024-01-01", periods=1))
-        >>> list(with_index(frame).columns)
-        ['time', 'load']
-    """
+    """A frame of pandas whose index holds dates, with them as its first column; any other as it is."""
     is_pandas = is_frame(frame) and _narwhals().dependencies.is_pandas_dataframe(frame)
     if is_pandas and type(frame.index).__name__ in ("DatetimeIndex", "PeriodIndex"):
         name = str(frame.index.name or "time")

@@ -27,20 +27,8 @@ _FEW_UNITS = 3
 def fit_column(name: str, cells: Cells, decimal: str, given: str | None = None) -> ColumnEncoder:
     """What is to be made of a column.
 
-    Args:
-        name: Its name.
-        cells: Its cells in the warm-up rows, shape (N,).
-        decimal: The mark before decimals.
-        given: Its kind, if it is told.
-
     Raises:
         CellError: If the cells are not of one kind, or are text that repeats too little.
-
-    Example:
-        >>> fit_column("site", np.array(["a", "b", "a", "b"] * 9, dtype=object), ".")
-        CategoryColumn(name='site', levels=('a', 'b'))
-        >>> fit_column("load", np.array(["1.5", ""], dtype=object), ".")
-        NumberColumn(name='load')
     """
     if given == "drop":
         return DroppedColumn(name)
@@ -87,11 +75,6 @@ def refuse_text(name: str, cells: Cells) -> None:
 
     Raises:
         CellError: Saying how to leave it out, or take it all the same.
-
-    Example:
-        >>> refuse_text("note", np.array([f"note {row}" for row in range(100)], dtype=object))
-        Traceback (most recent call last):
-        gp_ensembles.tables.raw.CellError: text with 100 different values in 100 rows; leave it out ...
     """
     levels = {str(cell) for cell in cells if not is_missing(str(cell))}
     units = [found[1] for level in levels if (found := _WITH_UNIT.fullmatch(level.strip())) is not None]

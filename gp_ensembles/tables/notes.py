@@ -16,20 +16,7 @@ _SHARE = 0.005
 
 
 def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str) -> tuple[str, ...]:
-    """Columns of numbers that may be categories, marks that may be read wrong, and numbers that may mean "missing".
-
-    Args:
-        columns: What is made of the columns.
-        cells: Cells of the warm-up rows.
-        decimal: The mark before decimals.
-
-    Example:
-        >>> load = np.where(np.arange(200) % 9 == 0, -999.0, np.arange(200.0))
-        >>> notes_of([NumberColumn("load")], {"load": load}, ".")
-        ('load is -999 in 11.5 % of the first rows, far from all else; if that means missing, say --missing -999',)
-        >>> notes_of([NumberColumn("season")], {"season": np.arange(200.0) % 4}, ".")[0].partition(";")[0]
-        'season holds few whole numbers, which are taken as quantities'
-    """
+    """Columns of numbers that may be categories, marks that may be read wrong, and numbers that may mean "missing"."""
     few, marked = [], []
     for column in columns:
         if not isinstance(column, NumberColumn):
@@ -51,16 +38,7 @@ def notes_of(columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decim
 
 
 def notes_of_target(name: str, y: NDArray[np.float64]) -> tuple[str, ...]:
-    """A target of two values, which may tell classes, and numbers that may say that it is missing.
-
-    Args:
-        name: Its name.
-        y: Targets of the warm-up rows, shape (N,); NaN where missing.
-
-    Example:
-        >>> notes_of_target("broken", np.arange(200.0) % 2)
-        ('broken holds two values, 0 and 1, taken as quantities; --classes 0,1 makes classes of them',)
-    """
+    """A target of two values, which may tell classes, and numbers that may say that it is missing."""
     values = y[np.isfinite(y)]
     levels = np.unique(values)
     told = []

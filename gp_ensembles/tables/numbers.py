@@ -17,29 +17,12 @@ _WITH_POINT = re.compile(r"[+-]?\d*\.(\d+)(?:[eE][+-]?\d+)?$")
 
 
 def is_missing(text: str) -> bool:
-    """Whether a cell says that there is no value.
-
-    Example:
-        >>> is_missing(" N/A "), is_missing("0")
-        (True, False)
-    """
+    """Whether a cell says that there is no value."""
     return text.strip().lower() in MISSING
 
 
 def number_in(text: str, decimal: str = ".") -> float | None:
-    """The number in a cell, NaN where it is missing, ``None`` where there is other text.
-
-    Args:
-        text: The cell.
-        decimal: The mark before decimals; groups of three digits may be parted by the other one, blanks or apostrophes.
-            Marks of per cent and of currencies are left out.
-
-    Example:
-        >>> number_in(" 2.5 "), number_in("1.234,5", ","), number_in("1,234"), number_in("2024_05"), number_in("")
-        (2.5, 1234.5, 1234.0, None, nan)
-        >>> number_in("45 %"), number_in("$ 12.50"), number_in("%")
-        (45.0, 12.5, None)
-    """
+    """The number in a cell, NaN where it is missing, ``None`` where there is other text."""
     if is_missing(text):
         return float("nan")
     stripped = _bare(text)
@@ -60,12 +43,7 @@ def number_in(text: str, decimal: str = ".") -> float | None:
 
 
 def numbers_in(cells: Sequence[str], decimal: str = ".") -> tuple[NDArray[np.float64], int | None]:
-    """Cells as numbers, and the place of the first that holds other text, if there is one.
-
-    Example:
-        >>> numbers_in(["1", "", "x"])
-        (array([ 1., nan, nan]), 2)
-    """
+    """Cells as numbers, and the place of the first that holds other text, if there is one."""
     if decimal == ".":
         try:
             values = np.asarray(cells, dtype=object).astype(np.float64)
@@ -86,26 +64,14 @@ def numbers_in(cells: Sequence[str], decimal: str = ".") -> tuple[NDArray[np.flo
 
 
 def may_be_decimal(text: str, decimal: str = ".") -> bool:
-    """Whether a number is read with one mark between thousands that could as well stand before three decimals.
-
-    Example:
-        >>> may_be_decimal("123,810"), may_be_decimal("1,234,567"), may_be_decimal("1.234", ",")
-        (True, False, True)
-    """
+    """Whether a number is read with one mark between thousands that could as well stand before three decimals."""
     mark = _MARKS[decimal][0]
     whole, _, behind = _bare(text).lstrip("+-").partition(mark)
     return len(behind) == 3 and behind.isdigit() and whole.isdigit() and len(whole) <= 3 and not whole.startswith("0")
 
 
 def find_decimal(cells: Iterable[str], delimiter: str) -> str:
-    """The mark before decimals, from cells of a table.
-
-    Three digits behind the only mark may be thousands and count for nothing, unless nothing else tells.
-
-    Example:
-        >>> find_decimal(["1,5", "2,25", "abc"], ";"), find_decimal(["1.5"], ";"), find_decimal(["1,234"], ",")
-        (',', '.', '.')
-    """
+    """The mark before decimals, from cells of a table."""
     comma = point = unclear = 0
     for cell in cells:
         stripped = _bare(cell)

@@ -77,12 +77,7 @@ class RawSource(Protocol):
 
 
 def without(raw: RawRows, words: Sequence[str]) -> RawRows:
-    """Rows in which cells that mean that there is no value are empty; whole numbers mean ``-999.0``, too.
-
-    Example:
-        >>> without(RawRows({"load": np.array([1.0, -999.0])}, None), ["-999"]).columns["load"].tolist()
-        [1.0, nan]
-    """
+    """Rows in which cells that mean that there is no value are empty; whole numbers mean ``-999.0``, too."""
     if not words:
         return raw
     pattern = re.compile("|".join(re.escape(word) + r"(?:[.,]0+)?" * word[-1:].isdigit() for word in words))
@@ -99,12 +94,7 @@ def without(raw: RawRows, words: Sequence[str]) -> RawRows:
 
 
 def texts_of(cells: Cells) -> list[str]:
-    """Cells (B,) as text; whole numbers without decimals, so that 3.0 of a file with gaps is the level 3.
-
-    Example:
-        >>> texts_of(np.array([3.0, np.nan, 0.5]))
-        ['3', '', '0.5']
-    """
+    """Cells (B,) as text; whole numbers without decimals, so that 3.0 of a file with gaps is the level 3."""
     if cells.dtype.kind == "f":
         numbers: Sequence[float] = cells.tolist()
         return ["" if value != value else f"{value:.17g}" for value in numbers]
@@ -112,13 +102,7 @@ def texts_of(cells: Cells) -> list[str]:
 
 
 def join(parts: Sequence[RawRows]) -> RawRows:
-    """Consecutive batches as one; a column that is text in one of them is text.
-
-    Example:
-        >>> one = RawRows({"a": np.array(["x"], dtype=object)}, None)
-        >>> join([one, one]).columns["a"].tolist()
-        ['x', 'x']
-    """
+    """Consecutive batches as one; a column that is text in one of them is text."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
@@ -127,12 +111,7 @@ def join(parts: Sequence[RawRows]) -> RawRows:
 
 
 def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names told apart, and notes of those that stood twice; a column without a name gets its place.
-
-    Example:
-        >>> unique_names(["load", "", "load"])
-        (('load', 'column 2', 'load.2'), ('the name load stands 2 times; the second is load.2',))
-    """
+    """Names told apart, and notes of those that stood twice; a column without a name gets its place."""
     found = dict[str, None]()
     known, notes = set(names), []
     for place, given in enumerate(names, start=1):

@@ -79,17 +79,7 @@ class RowReader(Protocol):
 
 
 class InMemoryRows:
-    """Rows that are all there, taken as those of a stream are.
-
-    Args:
-        rows: The rows.
-
-    Example:
-        >>> zero = torch.zeros(3, 1, dtype=torch.float64)
-        >>> at_hand = InMemoryRows(Rows(zero, zero[:, 0], None, None, 1, None))
-        >>> at_hand.take(2).num_rows, at_hand.take(2).num_rows, at_hand.take(2).num_rows
-        (2, 1, 0)
-    """
+    """Rows that are all there, taken as those of a stream are."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows

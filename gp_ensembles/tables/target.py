@@ -22,11 +22,6 @@ class TargetColumn:
         name: Its column.
         classes: Names of the classes 0, 1, ...; ``None`` for numbers.
         has_words: Whether the first rows hold true and false, which are read as 1 and 0.
-
-    Example:
-        >>> cells = np.array(["no", "yes", ""], dtype=object)
-        >>> TargetColumn("broken", ("no", "yes")).encode(cells, ".").tolist()
-        [0.0, 1.0, nan]
     """
 
     name: str

@@ -26,7 +26,7 @@ _UNREADABLE = (UnicodeDecodeError, UnicodeError, gzip.BadGzipFile, EOFError, zli
 
 
 class TextSource:
-    r"""A text table, read once from its beginning to its end.
+    """A text table, read once from its beginning to its end.
 
     Args:
         path: The file; ``-`` for the standard input.
@@ -35,14 +35,6 @@ class TextSource:
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it is empty or no text.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "small.csv"
-        >>> _ = path.write_text("time;load\n\n0;1,5\n", encoding="utf-8")
-        >>> source = TextSource(str(path), TableOptions())
-        >>> source.header, next(source.rows(["load"])).columns["load"].tolist()
-        (('time', 'load'), ['1,5'])
     """
 
     header: tuple[str, ...]
@@ -213,9 +205,6 @@ class _Rejoined(io.RawIOBase):
 def open_binary(path: str) -> BinaryIO:
     """The bytes of a file or of the standard input, unpacked if they are packed by gzip, whatever the name says.
 
-    Args:
-        path: The file; ``-`` for the standard input.
-
     Raises:
         FileNotFoundError: If there is no such file.
     """
@@ -233,12 +222,7 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def table_name(path: str) -> str:
-    """What a table is called: its file without endings.
-
-    Example:
-        >>> table_name("data/meter.csv.gz")
-        'meter'
-    """
+    """What a table is called: its file without endings."""
     name = Path(path).name.removesuffix(".gz")
     return name.rpartition(".")[0] or name
 

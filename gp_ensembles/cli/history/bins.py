@@ -18,12 +18,6 @@ class Bins:
     Args:
         series: What is kept, as in "sum y", "count y" (of finite values), "least y" and "greatest y".
         capacity: Most bins, even.
-
-    Example:
-        >>> bins = Bins(["sum y", "greatest y"], capacity=2)
-        >>> bins.add({"y": np.array([1.0, np.nan, 4.0])})
-        >>> bins.width, bins["sum y"].tolist(), bins["greatest y"].tolist()
-        (2, [1.0, 4.0], [1.0, 4.0])
     """
 
     width: int

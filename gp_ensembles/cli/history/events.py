@@ -55,12 +55,7 @@ def count_events(scored: ScoredStream) -> EventCounts:
 
 
 def title_of(kind: str) -> str:
-    """What readers call a kind of event.
-
-    Example:
-        >>> title_of("bad_rows"), title_of("refit window"), title_of("inputs_delayed")
-        ('rows with an infinite or implausibly large number', 'window refitted', 'inputs delayed')
-    """
+    """What readers call a kind of event."""
     if kind.startswith("absent "):
         return f"rows without a prediction of {kind.removeprefix('absent ')}"
     if kind.startswith("refit "):

@@ -50,17 +50,7 @@ class Family(NamedTuple):
 
 
 def families_of(names: Sequence[str], spec: EnsembleSpec | None = None) -> list[Family]:
-    """The family of each expert of an ensemble, by its name in ``weights.csv`` and the records of a spec.
-
-    Example:
-        >>> from gp_ensembles.ensembles.presets import auto
-        >>> for family in families_of(["hsgp/static/0", "rff with lags/dynamic 0.01/0", "window/0", "my own/0"], auto):
-        ...     print(", ".join(family))
-        Hilbert features, fixed weights
-        Fourier features with past values, fast random walk
-        window of 1 250 rows, last rows only
-        my own, fixed weights
-    """
+    """The family of each expert of an ensemble, by its name in ``weights.csv`` and the records of a spec."""
     records = {} if spec is None else {record.name: _family_of_record(record) for record in spec.extra_experts}
     return [_family(name, records) for name in names]
 

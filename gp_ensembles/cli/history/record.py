@@ -35,23 +35,7 @@ _NONE = EventCounts()
 
 
 class RunHistory:
-    """A record of a run, fed with chunks: series in bins, the last rows one by one, windows and histograms.
-
-    Args:
-        model_name: What the model is called.
-        target_name: What the target is called.
-        families: Family of each expert.
-        baselines: Names of the baselines.
-        before: Events before the first row that it will record.
-
-    Example:
-        >>> history = RunHistory("two", "load", [Family("linear", "fixed weights")] * 2, ())
-        >>> y = torch.zeros(3, dtype=torch.float64)
-        >>> log_weights = torch.full((2, 3), 0.5, dtype=torch.float64).log()
-        >>> history.add(Chunk(11, y, y, y + 1, y - 1, y + 1, y - 2, y + 0.5, log_weights, {}, inside=y + 1))
-        >>> history.num_rows, history.last_row, history.weights()[Family("linear", "fixed weights")].tolist()
-        (3, 13, [1.0, 1.0, 1.0])
-    """
+    """A record of a run, fed with chunks: series in bins, the last rows one by one, windows and histograms."""
 
     def __init__(
         self,

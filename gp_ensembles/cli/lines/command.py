@@ -50,14 +50,6 @@ def add_line_options(command: ArgumentParser) -> None:
 def answer_lines(session: LineSession, given: LineInput, output: LineOutput) -> int:
     """Answer lines until they end, or a signal ends them.
 
-    Args:
-        session: The model.
-        given: The lines.
-        output: Where the rest goes.
-
-    Returns:
-        The exit code.
-
     Raises:
         FileNotFoundError: If there is no such file, and it is not followed.
     """

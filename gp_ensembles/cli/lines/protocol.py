@@ -32,22 +32,8 @@ class Line(NamedTuple):
 def read_line(text: str, target: str, identity: str, features: Sequence[str] | None = None) -> Line:
     """Read a line of JSON.
 
-    Args:
-        text: The line.
-        target: Name of the target.
-        identity: Name of the id.
-        features: Columns that are inputs; all others besides the two by default.
-
     Raises:
         LineError: If it is no JSON object, its values are no numbers, text or truth values, or it says nothing.
-
-    Example:
-        >>> read_line('{"id": 7, "wind": 3.5}', "load", "id")
-        Line(identity=7, record={'wind': 3.5}, target=None, is_lost=False)
-        >>> read_line('{"id": 7, "load": 12}', "load", "id").target
-        12
-        >>> read_line('{"id": 7, "load": null}', "load", "id").is_lost
-        True
     """
     try:
         found = json.loads(text.lstrip("\ufeff"))

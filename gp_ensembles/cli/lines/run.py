@@ -35,17 +35,7 @@ class LineOutput:
 
 
 def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], output: LineOutput) -> dict[str, object]:
-    """Answer lines until they end, and keep what was learned.
-
-    Args:
-        session: The model and what it waits for.
-        lines: The lines.
-        answers: Where answers go, one JSON line for each row, at once.
-        output: Where the rest goes.
-
-    Returns:
-        The summary, which ``summary.json`` holds, too.
-    """
+    """Answer lines until they end, and keep what was learned."""
     make_writable(output.out)
     saved, reported, is_heard = time.monotonic(), None, True
     names = session.options.features
@@ -96,13 +86,7 @@ def _unread(session: LineSession, lines: Iterable[str], output: LineOutput) -> I
 
 
 def told(summary: dict[str, object], output: LineOutput) -> str:
-    """What is said at the end, on the standard error: the standard output holds answers only.
-
-    Example:
-        >>> summary = {"rows": 5, "rows_scored": 0, "rows_waiting": 5, "lines_malformed": 1, "log_score": None}
-        >>> told({**summary, "rows_given_up": 0}, LineOutput(Path("out")))
-        '5 rows answered, 0 scored, 5 waiting for their targets, 1 line could not be used; out/checkpoint.pt goes on'
-    """
+    """What is said at the end, on the standard error: the standard output holds answers only."""
     bad = summary["lines_malformed"]
     parts = [
         f"{summary['rows']} rows answered",

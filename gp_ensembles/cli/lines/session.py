@@ -82,10 +82,6 @@ class Tally(NamedTuple):
 class LineSession:
     """Takes lines and answers rows.
 
-    The first ``config.warmup`` rows are kept until all of them have their targets, or too many rows came after them;
-    meanwhile answers are the mean and deviation of the targets so far. A row without an id of its own has its target in
-    its own line, or none.
-
     Args:
         config: The model.
         target: Name of the target.
@@ -94,17 +90,6 @@ class LineSession:
 
     Raises:
         ValueError: If the window is not at least one row.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.cli.lines.protocol import read_line
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
-        >>> session = LineSession(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20), "load")
-        >>> for k in range(20):
-        ...     answer = session.take(read_line(f'{{"wind": {k % 7}, "load": {2 * (k % 7)}}}', "load", "id"))
-        >>> answer["warm_up"], round(session.take(read_line('{"id": "next", "wind": 5}', "load", "id"))["mean"])
-        (True, 10)
     """
 
     window: int

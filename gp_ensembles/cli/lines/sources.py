@@ -17,13 +17,7 @@ _CHUNK = 8192  # bytes that are read at once
 
 
 class Stop:
-    """Whether a stream is to end: a signal says so between lines, or while the next one is waited for.
-
-    Example:
-        >>> with Stop().listening() as stop:
-        ...     stop.is_asked
-        False
-    """
+    """Whether a stream is to end: a signal says so between lines, or while the next one is waited for."""
 
     is_asked: bool
 
@@ -45,14 +39,7 @@ class Stop:
         self._wakeup = None
 
     def wait_for(self, descriptor: int) -> None:
-        """Wait until a file can be read, or a signal comes.
-
-        A signal may come after Python's last look for signals and before the wait. The system's own handler writes to
-        a pipe, and that is waited for, too: no signal is missed.
-
-        Args:
-            descriptor: That of the file.
-        """
+        """Wait until a file can be read, or a signal comes."""
         if self._wakeup is not None:
             select.select([descriptor, self._wakeup], [], [])
 
@@ -62,10 +49,7 @@ class Stop:
 
 @contextmanager
 def _wakeup_pipe() -> Iterator[int | None]:
-    """A descriptor that can be read once a signal has come.
-
-    None on Windows, which cannot wait for a pipe: the next line ends the stream there.
-    """
+    """A descriptor that can be read once a signal has come."""
     if os.name == "nt":
         yield None
         return
@@ -116,13 +100,7 @@ def _chunks(file: IO[str], stop: Stop) -> Iterator[str]:
 
 
 def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[str]:
-    """Whole lines of a file as it grows, until a signal; one that was moved away or cut is begun anew.
-
-    Args:
-        path: The file; it may appear later.
-        stop: Ends it.
-        poll: Seconds between looks.
-    """
+    """Whole lines of a file as it grows, until a signal; one that was moved away or cut is begun anew."""
     file: IO[str] | None = None
     rest, place = "", 0
     try:

@@ -10,16 +10,7 @@ from gp_ensembles.tables.raw import unique_names
 
 
 def records_of_csv(lines: Iterator[str], options: TableOptions) -> Iterator[str]:
-    r"""The same rows as JSON; the first line holds the names, and a row of another length stays as it is.
-
-    Args:
-        lines: The lines.
-        options: How cells are parted; found on the first two lines where it is not given.
-
-    Example:
-        >>> list(records_of_csv(iter(["wind;load\n", "3,5;\n", "x;2\n"]), TableOptions()))
-        ['{"wind": 3.5, "load": null}', '{"wind": "x", "load": 2.0}']
-    """
+    """The same rows as JSON; the first line holds the names, and a row of another length stays as it is."""
     head = next(lines, None)
     first = next(lines, None)
     if head is None or first is None:

@@ -17,12 +17,7 @@ class Best(float):
 
 
 def escaped(value: object) -> str:
-    """Text or a number as HTML.
-
-    Example:
-        >>> escaped("<script>"), escaped(Markup("<b>7</b>")), escaped(None), escaped(12345), escaped(-98765.4321)
-        ('&lt;script&gt;', '<b>7</b>', '–', '12 345', '−98 765.4')
-    """
+    """Text or a number as HTML."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, bool):

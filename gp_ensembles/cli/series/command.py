@@ -19,13 +19,6 @@ def stream_series(
 ) -> str:
     """Stream a table of many series, and say what came of it.
 
-    Args:
-        table: The table; its options name the column of series.
-        config: The config that was named; ``None`` for the default ensemble of fleets.
-        settings: Seed, precision, device and coverages.
-        warmup: Rows of each series from which its scales come.
-        output: What to leave behind.
-
     Raises:
         ValueError: If the table or the config is not fit for it.
     """
@@ -68,14 +61,6 @@ def resume_series(
     skip_seen: bool | None = None,
 ) -> str:
     """Go on with the series of a folder: a run that was killed with the same table, a complete one with another.
-
-    Args:
-        table: The table.
-        checkpoint: Folder of the run, or a file in it.
-        output: What to leave behind.
-        device: Where to go on; where the run was by default.
-        skip_seen: Whether to pass over rows that a complete run has read; a table that starts with them is refused by
-            default.
 
     Raises:
         ValueError: If the table lacks a column or is not the one that a killed run was reading, holds rows that were

@@ -91,10 +91,6 @@ class SeriesRun:
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
         """Where a run stands that wrote into a folder.
 
-        Args:
-            folder: The folder.
-            device: Where to go on; where the run was by default.
-
         Raises:
             FileNotFoundError: If there is none.
             ValueError: If a file is damaged, or the device is not there.
@@ -121,16 +117,7 @@ class SeriesRun:
         )
 
     def go_on(self, folder: Path, *, in_place: bool, with_new_table: bool) -> int | None:
-        """Make the table of a folder one to be appended to, and tell how many bytes of it the run knows.
-
-        Args:
-            folder: The folder.
-            in_place: Whether results go there; a new table is begun elsewhere.
-            with_new_table: Whether the run there is complete, and goes on as one of another id.
-
-        Returns:
-            ``None`` for a new table.
-        """
+        """Make the table of a folder one to be appended to, and tell how many bytes of it the run knows."""
         size: int = Fleet.notes_in(folder / FLEET)["size"]
         if with_new_table:
             self.run_id = new_id()
@@ -141,14 +128,6 @@ class SeriesRun:
 
     def run(self, rows: RowStream, output: SeriesOutput, *, size: int | None = None) -> dict[str, object]:
         """Predict and learn all rows, and write everything down.
-
-        Args:
-            rows: The rows to come.
-            output: What to leave behind.
-            size: Bytes of the folder's table that stay; a new table is begun by default.
-
-        Returns:
-            The summary.
 
         Raises:
             ValueError: If a row is malformed; the run can go on from where it was saved last.
@@ -247,12 +226,7 @@ class SeriesRun:
 
 
 def quoted(name: str) -> str:
-    """A name as a cell of a table.
-
-    Example:
-        >>> quoted("pump 1"), quoted("north, 2")
-        ('pump 1', '"north, 2"')
-    """
+    """A name as a cell of a table."""
     text = not_a_formula(name)
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
 

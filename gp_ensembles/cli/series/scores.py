@@ -28,11 +28,7 @@ class Score(NamedTuple):
         return type(self)(rows, log_prob, self.squares + other.squares, self.covered + other.covered)
 
     def told(self, coverage: float | None) -> dict[str, float | int | None]:
-        """Means, by name; ``None`` where there is no row.
-
-        Args:
-            coverage: What intervals are to cover; ``None`` where there are none.
-        """
+        """Means, by name; ``None`` where there is no row."""
         num = self.rows or math.nan
         means = {"log_score": self.log_prob / num, "rmse": math.sqrt(self.squares / num)}
         if coverage is not None:
@@ -41,11 +37,7 @@ class Score(NamedTuple):
 
 
 class Scores:
-    """Scores by series.
-
-    Args:
-        known: Sums so far, by name.
-    """
+    """Scores by series."""
 
     def __init__(self, known: Mapping[str, Sequence[float]] | None = None) -> None:
         self.of_each: dict[str, Score] = {name: Score(int(sums[0]), *sums[1:]) for name, sums in (known or {}).items()}

@@ -32,14 +32,7 @@ class DualAveraging(NamedTuple):
 
 
 def init_averaging(step: float) -> DualAveraging:
-    r"""The state before the first update; iterates are shrunk towards the given step size.
-
-    Hoffman and Gelman shrink towards ten times the first step; short windows then spend most updates coming back.
-
-    Example:
-        >>> init_averaging(1.0).log_step
-        0.0
-    """
+    """The state before the first update; iterates are shrunk towards the given step size."""
     return DualAveraging(math.log(step), math.log(step), math.log(step), 0.0, 0)
 
 
@@ -50,13 +43,6 @@ def update_averaging(state: DualAveraging, acceptance: float, target_acceptance:
         \bar H_t = (1 - \eta_t)\bar H_{t-1} + \eta_t(\delta - \alpha_t),\quad
         \log\epsilon_t = \mu - \sqrt t\,\bar H_t / \gamma,\quad
         \log\bar\epsilon_t = t^{-\kappa}\log\epsilon_t + (1 - t^{-\kappa})\log\bar\epsilon_{t-1},
-
-    with :math:`\eta_t = 1/(t + t_0)` (Hoffman and Gelman, 2014, Eq. 6).
-
-    Example:
-        >>> state = update_averaging(init_averaging(1.0), acceptance=1.0, target_acceptance=0.75)
-        >>> state.log_step > 0.0
-        True
     """
     count = state.num_updates + 1
     rate = 1.0 / (count + _DELAY)
@@ -83,22 +69,12 @@ class LengthState(NamedTuple):
 
 
 def init_length(length: float) -> LengthState:
-    """The state before the first update.
-
-    Example:
-        >>> init_length(1.0)
-        LengthState(log_length=0.0, log_average=0.0, square=0.0, num_updates=0)
-    """
+    """The state before the first update."""
     return LengthState(math.log(length), math.log(length), 0.0, 0)
 
 
 def van_der_corput(index: int) -> float:
-    """Number ``index`` (from 1) of Halton's sequence in base two, in (0, 1).
-
-    Example:
-        >>> [van_der_corput(index) for index in (1, 2, 3, 4)]
-        [0.5, 0.25, 0.75, 0.125]
-    """
+    """Number ``index`` (from 1) of Halton's sequence in base two, in (0, 1)."""
     value, part = 0.0, 0.5
     while index:
         value += part * (index & 1)
@@ -115,25 +91,7 @@ def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: 
         = \Delta_c\,(z'_c - \bar z')^\top q'_c - \frac{\Delta_c^2}{4t},\qquad
         \Delta_c = \lVert z'_c - \bar z'\rVert^2 - \lVert z_c - \bar z\rVert^2
 
-    in whitened coordinates, means over the chains weighted by the acceptances. The criterion of Hoffman, Radul and
-    Sountsov (2021) is not divided by t; on mixtures of experts it gives trajectories that cost several times as much
-    for each effective draw as those of this rate. For means of Gaussians longer ones would be better.
-
-    Args:
-        before: Whitened positions before the trajectories, shape (C, D).
-        after: Whitened positions at their ends, shape (C, D).
-        momentum: Momenta at their ends, which are velocities in whitened coordinates, shape (C, D).
-        acceptance: Acceptance probabilities, shape (C,); positions of chains with 0 are ignored.
-        time: Time traveled, t.
-
-    Returns:
-        The derivative; 0 if every acceptance is 0.
-
-    Example:
-        >>> import torch
-        >>> z = torch.tensor([[1.0], [-1.0]])
-        >>> chees_gradient(z, 2.0 * z, z, torch.ones(2), 1.0)
-        3.75
+    Shapes: ``before`` (C, D), ``after`` (C, D), ``momentum`` (C, D), ``acceptance`` (C,).
     """
     total = acceptance.sum()
     if not bool(total > 0.0):
@@ -150,13 +108,7 @@ def chees_gradient(before: Tensor, after: Tensor, momentum: Tensor, acceptance: 
 
 
 def update_length(state: LengthState, gradient: float, *, shortest: float, longest: float) -> LengthState:
-    """One step of Adam with the derivative by the log length, within the bounds.
-
-    Example:
-        >>> state = update_length(init_length(1.0), 2.0, shortest=0.1, longest=10.0)
-        >>> round(state.log_length, 6)
-        0.05
-    """
+    """One step of Adam with the derivative by the log length, within the bounds."""
     count = state.num_updates + 1
     square = _SQUARE_DECAY * state.square + (1.0 - _SQUARE_DECAY) * gradient**2
     change = _RATE * gradient / (math.sqrt(square / (1.0 - _SQUARE_DECAY**count)) + _FLOOR)
@@ -189,28 +141,13 @@ class RunningMoments(NamedTuple):
 
 
 def init_moments(theta: Tensor) -> RunningMoments:
-    """Moments before the first draw.
-
-    Example:
-        >>> import torch
-        >>> init_moments(torch.ones(2, 3)).num_draws
-        0
-    """
+    """Moments before the first draw."""
     zero = torch.zeros_like(theta)
     return RunningMoments(zero, zero, zero, zero, 0)
 
 
 def update_moments(moments: RunningMoments, theta: Tensor, gradient: Tensor) -> RunningMoments:
-    """Add a draw of every chain and its gradient, shapes (C, D); Welford's recursion.
-
-    Example:
-        >>> import torch
-        >>> moments = init_moments(torch.zeros(1, 1))
-        >>> for value in (1.0, 3.0):
-        ...     moments = update_moments(moments, torch.full((1, 1), value), torch.zeros(1, 1))
-        >>> moments.mean.item(), moments.squares.item()
-        (2.0, 2.0)
-    """
+    """Add a draw of every chain and its gradient, shapes (C, D); Welford's recursion."""
     count = moments.num_draws + 1
     deviation, steepness = theta - moments.mean, gradient - moments.gradient_mean
     mean = moments.mean + deviation / count
@@ -225,24 +162,7 @@ def update_moments(moments: RunningMoments, theta: Tensor, gradient: Tensor) -> 
 
 
 def metric_scale(moments: RunningMoments, fallback: Tensor) -> Tensor:
-    """Fourth roots of the variances of positions over those of gradients, within chains; shape (D,).
-
-    For a Gaussian with independent coordinates this is the standard deviation even if the chains have explored a small
-    part of it, as at the beginning of a run; it is the diagonal metric of least Fisher divergence (Seyboldt, Carlson
-    and Carpenter, 2024). Variances are those within chains: differences between modes, or permuted labels,
-    do not enter. With few draws logs are shrunk towards the typical scale of all coordinates. A coordinate that never
-    moved keeps the fallback.
-
-    Args:
-        moments: Of the draws since the last metric.
-        fallback: Scales in use, shape (D,).
-
-    Example:
-        >>> import torch
-        >>> zero, one = torch.zeros(4, 2), torch.ones(4, 2)
-        >>> metric_scale(RunningMoments(zero, 0.01 * one, zero, 0.01 / 10.0**4 * one, 1000), torch.ones(2))
-        tensor([10., 10.])
-    """
+    """Fourth roots of the variances of positions over those of gradients, within chains; shape (D,)."""
     log_scale = 0.25 * (moments.squares.mean(0).log() - moments.gradient_squares.mean(0).log())
     known = log_scale.isfinite()
     if moments.num_draws < 2 or not bool(known.any()):
@@ -254,14 +174,6 @@ def metric_scale(moments: RunningMoments, fallback: Tensor) -> Tensor:
 
 
 def metric_windows(num_warmup: int) -> tuple[tuple[int, int], ...]:
-    """Windows of the warm-up, (first, end) in transitions, at whose ends metrics are taken from their draws.
-
-    Draws right after a change of the metric are left out. The last 40 % of the warm-up are for the step size, whose
-    adaptation starts again with every metric.
-
-    Example:
-        >>> metric_windows(500)
-        ((25, 75), (125, 300))
-    """
+    """Windows of the warm-up, (first, end) in transitions, at whose ends metrics are taken from their draws."""
     parts = [[int(part * num_warmup) for part in window] for window in ((0.05, 0.15), (0.25, 0.6))]
     return tuple((first, end) for first, end in parts if end > first)

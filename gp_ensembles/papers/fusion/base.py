@@ -31,8 +31,6 @@ class LatentFunctions(NamedTuple):
 class PredictiveComponents(NamedTuple):
     """Normal components of a predictive density at N inputs, for draws of the parameters.
 
-    A model that pools its experts into one normal density has one component.
-
     Args:
         log_weights: Log weights, summing to one over the components, shape (..., K, N).
         mean: Means, shape (..., K, N), or (K, N) if no parameter enters them.
@@ -303,11 +301,6 @@ def checked_rows(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises:
         ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first row is named).
-
-    Example:
-        >>> import torch
-        >>> checked_rows(torch.zeros(2, 1), torch.zeros(2, 1))[1].shape
-        torch.Size([2])
     """
     y = Y.squeeze(-1) if Y.ndim == 2 and Y.shape[-1] == 1 else Y
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0] or not X.shape[0]:

@@ -34,13 +34,6 @@ class ChainState(NamedTuple):
         iteration: Transitions made, warm-up included.
         generators: States of the chains' random number generators, bytes, shape (C, n).
         factor: Factor F of the metric, whose inverse is F diag(s²) F', shape (D, D); ``None`` for the identity.
-
-    Example:
-        >>> import torch
-        >>> theta = torch.zeros(4, 2, dtype=torch.float64)
-        >>> state = init_chains(lambda theta: -theta.square().sum(-1), theta, generator=torch.Generator())
-        >>> ChainState.from_content(state.to_content()).iteration
-        0
     """
 
     points: Points
@@ -103,18 +96,6 @@ class Chains(NamedTuple):
         energy: Energies of the draws and their momenta, shape (C, S).
         num_steps: Leapfrog steps (gradients) of each transition, shape (S,).
         state: State from which ``sample_hmc`` goes on; holds the step size, the longest trajectory and the metric.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
-        >>> start = torch.zeros(4, 1, dtype=torch.float64)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> draws = sample_hmc(
-        ...     lambda theta: -0.5 * theta.square().sum(-1),
-        ...     start, HMCSettings(50, 20), generator=generator,
-        ... )
-        >>> draws.flatten().shape, draws.join(draws).theta.shape
-        (torch.Size([200, 1]), torch.Size([4, 100, 1]))
     """
 
     theta: Tensor
@@ -131,11 +112,7 @@ class Chains(NamedTuple):
         return self.theta.flatten(0, 1)
 
     def energy_bfmi(self) -> Tensor:
-        r"""Energy Bayesian fraction of missing information of every chain, shape (C,).
-
-        :math:`\sum_s (E_s - E_{s-1})^2 / \sum_s (E_s - \bar E)^2` (Betancourt, 2016). Below 0.3 the momenta change the
-        energy too little to reach the tails: reparametrize. NaN for fewer than two draws or constant energies.
-        """
+        """Energy Bayesian fraction of missing information of every chain, shape (C,)."""
         if self.energy.shape[1] < 2:
             return self.energy.new_full((len(self.energy),), torch.nan)
         spread = (self.energy - self.energy.mean(1, keepdim=True)).square().sum(1)
@@ -153,24 +130,10 @@ def init_chains(
 ) -> ChainState:
     """The state before the first transition.
 
-    Every chain gets a generator of its own, seeded from the given one, on the device of the positions: what a chain
-    draws does not depend on the other chains.
-
-    Args:
-        log_density: From positions, shape (C, D), to log densities, shape (C,).
-        theta: Where the C chains start, shape (C, D), floating point and finite.
-        factor: As for :func:`sample_hmc`.
-        generator: Seeds the chains.
+    Shapes: ``theta`` (C, D).
 
     Raises:
         ValueError: If the positions, the log densities there or the factor cannot be used.
-
-    Example:
-        >>> import torch
-        >>> theta = torch.zeros(4, 2, dtype=torch.float64)
-        >>> state = init_chains(lambda theta: -theta.square().sum(-1), theta, generator=torch.Generator())
-        >>> state.points.log_density
-        tensor([-0., -0., -0., -0.], dtype=torch.float64)
     """
     points = _checked_start(log_density, theta)
     size = theta.shape[1]

@@ -92,42 +92,10 @@ def sample_hmc(
 ) -> Chains:
     """Draw from a density by Hamiltonian Monte Carlo with many chains that move together.
 
-    All chains take the same number of leapfrog steps, so that a gradient for all of them is one backward pass. The
-    longest trajectory is adapted by the ChEES criterion per unit of time, and each transition has a part of that length
-    from Halton's sequence (after Hoffman, Radul and Sountsov, 2021); the step size follows the harmonic mean of the
-    acceptances by dual averaging; the metric is diagonal, from variances within chains, because differences between
-    chains may be different modes, and it is diagonal in the coordinates of a factor where one is given.
-    Chains in different modes do not mix: look at ``rank_rhat`` of quantities that do not depend on labels.
-
-    Log densities may be NaN or infinite away from the start: such proposals are rejected and count as divergent.
-    Ctrl-C ends the run with a warning and the draws so far; ``draws.state`` as ``start`` goes on exactly.
-
-    Args:
-        log_density: From positions, shape (C, D), to log densities up to a constant, shape (C,), differentiable.
-        start: Where the C chains start, shape (C, D); or a state from which a run goes on until it has made
-            ``num_warmup + num_draws`` transitions in all, of which the draws still missing are returned.
-        settings: Numbers of draws and warm-up, adaptation.
-        factor: A matrix F, shape (D, D), for which F F' is about the covariance of the density, as from a Laplace
-            approximation. Trajectories are then no shorter than ``first_length``. A state has its own.
-        generator: Seeds one generator for each chain; not used by a state, which has its own.
-        progress: Whether to show a progress bar.
-
-    Returns:
-        Draws after the warm-up, with diagnostics and the final state.
+    Shapes: ``start`` (C, D), ``factor`` (D, D).
 
     Raises:
         ValueError: If the log density cannot be used where the chains start.
-
-    Example:
-        >>> import torch
-        >>> start = torch.zeros(8, 2, dtype=torch.float64)
-        >>> generator = torch.Generator().manual_seed(1)
-        >>> draws = sample_hmc(
-        ...     lambda theta: -0.5 * (theta - 3.0).square().sum(-1),
-        ...     start, HMCSettings(100, 100), generator=generator,
-        ... )
-        >>> bool((draws.flatten().mean(0) - 3.0).abs().max() < 0.2)
-        True
     """
     settings = HMCSettings() if settings is None else settings
     state = start if isinstance(start, ChainState) else init_chains(log_density, start, factor, generator=generator)

@@ -42,20 +42,11 @@ def stacking_weights(log_prob: Tensor, tolerance: float = 1e-9) -> Tensor:
 def pseudo_bma_weights(log_prob: Tensor) -> Tensor:
     r"""Log weights :math:`\log \operatorname{softmax}_k \sum_n \log p_{nk}`, pseudo Bayesian model averaging.
 
-    Args:
-        log_prob: The experts' log densities of left-out targets, shape (K, N), in nats.
-
-    Returns:
-        Log weights, shape (K,).
+    Shapes: ``log_prob`` (K, N); returns (K,).
 
     Raises:
         ValueError: If there is no expert or target, a log density is NaN or plus infinity, or every expert has
             minus infinity at some target.
-
-    Example:
-        >>> import torch
-        >>> pseudo_bma_weights(torch.tensor([[0.5, 0.5], [0.25, 0.5]]).log()).exp()
-        tensor([0.6667, 0.3333])
     """
     _check_densities(log_prob)
     return log_prob.sum(1).log_softmax(0)
@@ -65,29 +56,12 @@ def pseudo_bma_weights(log_prob: Tensor) -> Tensor:
 def pseudo_bma_plus_weights(
     log_prob: Tensor, num_draws: int = 1000, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    r"""Log weights of pseudo Bayesian model averaging, averaged over a Bayesian bootstrap (Yao et al. 2018).
+    """Log weights of pseudo Bayesian model averaging, averaged over a Bayesian bootstrap (Yao et al. 2018).
 
-    Targets get weights :math:`\alpha` from a flat Dirichlet distribution, and the weights of the experts are the
-    average of :math:`\operatorname{softmax}_k N \sum_n \alpha_n \log p_{nk}`. Unlike
-    :func:`pseudo_bma_weights` they allow for the uncertainty of the sum of N log densities.
-
-    Args:
-        log_prob: The experts' log densities of left-out targets, shape (K, N), in nats.
-        num_draws: Number of bootstrap draws.
-        generator: Source of randomness; ``None`` for torch's global one.
-
-    Returns:
-        Log weights, shape (K,).
+    Shapes: ``log_prob`` (K, N); returns (K,).
 
     Raises:
         ValueError: As in :func:`pseudo_bma_weights`, or if there is no draw.
-
-    Example:
-        >>> import torch
-        >>> log_prob = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
-        >>> weights = pseudo_bma_plus_weights(log_prob, generator=torch.Generator().manual_seed(0)).exp()
-        >>> bool(weights[0] > pseudo_bma_weights(log_prob).exp()[0])
-        True
     """
     _check_densities(log_prob)
     if num_draws < 1:

@@ -21,22 +21,10 @@ from gp_ensembles.papers.fusion.experts import ExpertPredictions, check_inputs, 
 def random_folds(like: Tensor, num_folds: int, *, generator: torch.Generator | None = None) -> Tensor:
     """Random folds whose sizes differ by one at most.
 
-    Args:
-        like: Rows, shape (N, ...); only their number and device matter.
-        num_folds: Number of folds.
-        generator: Source of randomness; ``None`` for torch's global one.
-
-    Returns:
-        The fold of each row, integers of shape (N,).
+    Shapes: ``like`` (N, ...); returns (N,).
 
     Raises:
         ValueError: If there are fewer than two folds, or more than rows.
-
-    Example:
-        >>> import torch
-        >>> folds = random_folds(torch.zeros(5, 1), 2, generator=torch.Generator().manual_seed(0))
-        >>> folds.bincount()
-        tensor([3, 2])
     """
     num_rows = like.shape[0]
     if not 2 <= num_folds <= num_rows:
@@ -49,27 +37,11 @@ def k_fold(
 ) -> ExpertPredictions:
     """Predictions of every row by experts that were fitted to the other folds.
 
-    Args:
-        fits: K functions, each of which fits an expert to inputs (n, D) and targets (n,) and returns it, as
-            :func:`predict_experts` takes it.
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-        folds: The fold of each row, integers of shape (N,), from :func:`random_folds` or your own groups.
-        batch_size: Rows predicted at once.
-
-    Returns:
-        Predictions, shapes (K, N); their ``log_prob(y)`` is what stacking needs.
+    Shapes: ``X`` (N, D), ``y`` (N,), ``folds`` (N,). Returns: predictions, shapes (K, N); their ``log_prob(y)`` is
+    what stacking needs.
 
     Raises:
         ValueError: If shapes do not fit, all rows are in one fold, or an expert's predictions cannot be fused.
-
-    Example:
-        >>> import torch
-        >>> from botorch.models import SingleTaskGP
-        >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
-        >>> fit = lambda X, y: SingleTaskGP(X, y.unsqueeze(-1))
-        >>> k_fold([fit], X, X.squeeze(-1).sin(), random_folds(X, 4)).log_prob(X.squeeze(-1).sin()).shape
-        torch.Size([1, 8])
     """
     check_inputs(X)
     if y.shape != X.shape[:1] or folds.shape != X.shape[:1]:

@@ -74,27 +74,11 @@ class PredictiveExpert(ABC):
 def predict_expert(expert: object, X: Tensor) -> ExpertPredictions:
     """Predictions of one expert; register a function for a class of your own.
 
-    Args:
-        expert: A BoTorch model of one output; a GPyTorch ``ExactGP``; a pair of a GPyTorch model and its likelihood; an
-            ``OnlineEnsemble``, whose noise is part of the variance (an ``EnsembleModel`` has it apart); or a
-            :class:`PredictiveExpert`. A mixture is replaced by its mean and variance.
-        X: Inputs, shape (N, D).
-
-    Returns:
-        Predictions, shapes (1, N).
+    Shapes: ``X`` (N, D); returns (1, N).
 
     Raises:
         TypeError: If the class is not registered, or a likelihood is not Gaussian.
         ValueError: If the model has several outputs or a batch shape.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from botorch.models import SingleTaskGP
-        >>> X = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SingleTaskGP(X, X, covar_module=RBFKernel())
-        >>> predict_expert(model, X).mean.shape
-        torch.Size([1, 5])
     """
     raise TypeError(
         f"a {type(expert).__name__} cannot serve as an expert: give a BoTorch model, a GPyTorch ExactGP, a pair "
@@ -194,10 +178,6 @@ def check_inputs(X: Tensor) -> None:
 
     Raises:
         ValueError: If not; names the row.
-
-    Example:
-        >>> import torch
-        >>> check_inputs(torch.zeros(3, 2))
     """
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"inputs must have shape (N, D) with at least one row, got {tuple(X.shape)}")
@@ -317,21 +297,10 @@ class TabulatedExpert(PredictiveExpert):
 
 
 def check_moments(mean: Tensor, variance: Tensor) -> None:
-    r"""Refuse means and variances that are not finite, of one shape (..., K, N), with positive variances.
-
-    Args:
-        mean: The experts' means, shape (..., K, N).
-        variance: Their variances.
+    """Refuse means and variances that are not finite, of one shape (..., K, N), with positive variances.
 
     Raises:
         ValueError: If shapes differ, there is no expert, or a value is out of range; names the expert and the row.
-
-    Example:
-        >>> import torch
-        >>> check_moments(torch.zeros(2, 3), torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]]))
-        Traceback (most recent call last):
-        ...
-        ValueError: variances must be positive and finite: expert 1 has 0 at row 1; give variances, not logarithms...
     """
     if mean.shape != variance.shape or mean.ndim < 2 or mean.shape[-2] == 0:
         raise ValueError(
@@ -349,10 +318,6 @@ def check_noise(noise: Tensor, mean: Tensor) -> None:
 
     Raises:
         ValueError: If they are not, or do not broadcast to the means' shape.
-
-    Example:
-        >>> import torch
-        >>> check_noise(torch.tensor([[0.1], [0.2]]), torch.zeros(2, 3))
     """
     try:
         noise = noise.expand_as(mean)
@@ -370,11 +335,6 @@ def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:
 
     Raises:
         ValueError: If they do not fit the means, one is NaN or plus infinity, or all of a row are minus infinity.
-
-    Example:
-        >>> import torch
-        >>> check_log_weights(torch.zeros(2), torch.zeros(2, 3)).shape
-        torch.Size([2, 1])
     """
     if log_weights.ndim == 1:
         log_weights = log_weights.unsqueeze(-1)

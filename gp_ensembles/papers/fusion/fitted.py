@@ -285,22 +285,8 @@ def _fingerprint(model: FusionModel, theta: Tensor) -> Tensor:
 def to_arviz(fitted: FittedFusion) -> Any:
     """All draws, by chain and unweighted, as ArviZ keeps them.
 
-    Weights of chains or draws are not part of it: ArviZ's summaries take all draws alike. An inference without chains
-    counts as one chain.
-
-    Args:
-        fitted: The fitted fusion.
-
-    Returns:
-        ``arviz.InferenceData`` (a ``DataTree`` since ArviZ 1.0) with the groups ``posterior`` (a variable for each
-        block of the parameters), ``log_likelihood`` and ``observed_data``, and with chains ``sample_stats``.
-
     Raises:
         ImportError: If ArviZ is not installed.
-
-    Example:
-        >>> import arviz  # doctest: +SKIP
-        >>> arviz.summary(to_arviz(fitted))  # doctest: +SKIP
     """
     try:
         import arviz

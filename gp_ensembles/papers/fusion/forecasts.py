@@ -87,22 +87,9 @@ def quantile_forecast(values: ArrayLike, levels: ArrayLike) -> ExpertPredictions
 
 
 def interpolated_moments(values: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Means and variances, shapes (N,), of distributions whose quantiles are interpolated in the normal score.
+    """Means and variances, shapes (N,), of distributions whose quantiles are interpolated in the normal score.
 
-    On piece j the quantile at normal score z is :math:`a_j + s_j z`, so that the moments are sums over pieces of
-    :math:`a_j P_j + s_j F_j` and :math:`a_j^2 P_j + 2 a_j s_j F_j + s_j^2 G_j` with the piece's probability P, and the
-    partial moments :math:`F = \int z \phi`, :math:`G = \int z^2 \phi` in closed form.
-
-    Args:
-        values: Quantiles, shape (N, Q).
-        levels: Their probabilities, shape (Q,).
-
-    Example:
-        >>> import torch
-        >>> levels = torch.tensor([0.2, 0.3, 0.9], dtype=torch.float64)
-        >>> quantiles = 3.0 + 2.0 * torch.special.ndtri(levels).unsqueeze(0)
-        >>> [round(float(moment), 6) for moment in interpolated_moments(quantiles, levels)]
-        [3.0, 4.0]
+    Shapes: ``values`` (N, Q), ``levels`` (Q,).
     """
     z = torch.special.ndtri(levels)
     inner = values.diff(dim=1) / z.diff()

@@ -32,26 +32,11 @@ class Gathered(NamedTuple):
 def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
     """Predictions of all experts at inputs.
 
-    Args:
-        experts: Predictions of K experts as they are; or K experts, each a forecast of exactly these rows
-            (:func:`moment_forecast`, :func:`quantile_forecast`, :func:`sample_forecast`), or one that
-            :func:`predict_experts` takes.
-        X: Inputs, shape (N, D); ``None`` if all are forecasts.
-
-    Returns:
-        Predictions, shapes (K, N), in the dtype and on the device of the inputs.
+    Shapes: ``X`` (N, D); returns (K, N).
 
     Raises:
         TypeError: If one cannot serve as an expert.
         ValueError: If there is no expert, or a forecast has not one column for each input; names it and both numbers.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion import moment_forecast
-        >>> gather_predictions([moment_forecast([1.0], [2.0])], torch.zeros(2, 1))
-        Traceback (most recent call last):
-        ...
-        ValueError: expert 0 is a forecast of 1 row(s), but there are 2 rows: give all for the same rows...
     """
     if isinstance(experts, ExpertPredictions):
         return experts
@@ -69,26 +54,11 @@ def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
 def gather_experts(experts: Experts, X: Tensor, y: Tensor) -> Gathered:
     """Predictions of rows with known targets, from which weights are learned; regressors get scales of their errors.
 
-    Warns of experts that seem to have been trained on these rows:
-    :func:`~gp_ensembles.papers.fusion.known_rows.known_rows` sees it, or their errors are far below the deviations
-    that they state. Regressors state none of their own, and ones that keep no rows pass unseen.
-
-    Args:
-        experts: As for :func:`gather_predictions`, or fitted regressors in scikit-learn's manner, which get a scale by
-            :func:`scale_regressors`.
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
+    Shapes: ``X`` (N, D), ``y`` (N,).
 
     Raises:
         TypeError: If one cannot serve as an expert.
         ValueError: If there is no expert, or rows do not match; names the expert and both numbers.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion import moment_forecast
-        >>> y = torch.tensor([1.0, 2.0])
-        >>> gather_experts([moment_forecast(y + 1.0, y)], y.unsqueeze(-1), y).predictions.mean
-        tensor([[2., 3.]])
     """
     if isinstance(experts, ExpertPredictions):
         gathered = Gathered(experts, ())

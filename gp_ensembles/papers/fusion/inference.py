@@ -96,12 +96,6 @@ class InferenceReport:
             none.
         diagnostics: Diagnostics of the chains; ``None`` if there are none.
         cautions: Warnings that were given.
-
-    Example:
-        >>> import torch
-        >>> report = InferenceReport("MAP", 0.5, 100, torch.tensor([-3.0, -2.0]))
-        >>> print(report.summary())
-        MAP: 0.5 s, 100 gradients of all chains, log joint -2.0 at best
     """
 
     method: str
@@ -132,27 +126,7 @@ def chain_diagnostics(
 ) -> ChainDiagnostics:
     """Diagnostics of chains.
 
-    Args:
-        draws: The chains.
-        log_likelihood: Log densities of the training rows under every draw, shape (C, S, N).
-        loo: Leave-one-out log densities of each chain, shape (C, N).
-        pareto_k: Their Pareto shapes, shape (C, N).
-        weights: Weights of the chains, shape (C,).
-        num_rows: Rows, evenly spread, of which R-hat and effective draws are computed.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> y = torch.tensor([0.5, 1.0], dtype=torch.float64)
-        >>> def log_density(theta):
-        ...     return -0.5 * (y - theta).square().sum(-1)
-        >>> draws = sample_hmc(log_density, y.new_zeros(4, 1), HMCSettings(100, 50), generator=generator)
-        >>> log_likelihood = -0.5 * (y - draws.theta).square()
-        >>> zeros, weights = y.new_zeros(4, 2), y.new_full((4,), 0.25)
-        >>> found = chain_diagnostics(draws, log_likelihood, zeros, zeros, weights)
-        >>> found.rhat < 1.1, found.ess_log_density.shape
-        (True, torch.Size([2]))
+    Shapes: ``log_likelihood`` (C, S, N), ``loo`` (C, N), ``pareto_k`` (C, N), ``weights`` (C,).
     """
     step = max(-(-log_likelihood.shape[-1] // num_rows), 1)
     some = log_likelihood[..., ::step]
@@ -246,12 +220,7 @@ def without_parameters(model: FusionModel, method: str) -> PosteriorDraws:
 
 
 def issue_cautions(cautions: Sequence[str]) -> tuple[str, ...]:
-    """Warn of each at the stack level of the caller's caller; returns them.
-
-    Example:
-        >>> issue_cautions([])
-        ()
-    """
+    """Warn of each at the stack level of the caller's caller; returns them."""
     for caution in cautions:
         warnings.warn(caution, stacklevel=4)
     return tuple(cautions)

@@ -51,17 +51,8 @@ class OneStepPredictions(NamedTuple):
 def predict_jointly(expert: object, X: Tensor) -> JointPredictions:
     r"""Joint predictions of one expert at points (\*batch, q, D), with gradients; K is one.
 
-    Mixtures are replaced by their mean and covariance.
-
     Raises:
         UnsupportedError: If the expert predicts one point at a time only.
-
-    Example:
-        >>> import torch
-        >>> from botorch.models import SingleTaskGP
-        >>> X = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
-        >>> predict_jointly(SingleTaskGP(X, X.sin()), X).covariance.shape
-        torch.Size([1, 5, 5])
     """
     raise UnsupportedError(
         f"a {type(expert).__name__} predicts one point at a time: ask for q = 1 and learn no rows, or take a BoTorch "
@@ -102,23 +93,7 @@ def joined(parts: list[JointPredictions]) -> JointPredictions:
 
 
 def learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[JointPredictions, OneStepPredictions]:
-    r"""The experts at the last points, after they learned targets (\*y, q) at the first q; and what they said of these.
-
-    Each expert is conditioned as the normal distribution that it is.
-
-    Args:
-        before: Predictions at the q + n points.
-        Y: The targets.
-        noise: Known noise variances of the targets, (..., q); the experts' own if ``None``.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 2).double()
-        >>> before = JointPredictions(0 * one, torch.ones(1, 2, 2).double(), one)
-        >>> after, said = learn(before, torch.ones(1).double(), None)
-        >>> round(float(after.mean), 6), round(float(after.covariance), 6), round(float(said.variance), 6)
-        (0.5, 0.5, 2.0)
-    """
+    r"""The experts at the last points after learning targets (\*y, q) at the first q; and what they said of these."""
     q = Y.shape[-1]
     own = before.noise[..., :q] if noise is None else noise.unsqueeze(-2).expand_as(before.noise[..., :q])
     seen = before.covariance[..., :q, :q] + torch.diag_embed(own)
@@ -139,21 +114,7 @@ def learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[Jo
 def pool_covariance(shares: Tensor, covariance: Tensor, variance: Tensor) -> Tensor:
     r"""Covariance of a log-linear pool at q points: its own variances, the correlation of :math:`\sum_k s_k(x) f_k(x)`.
 
-    A log-linear pool is defined at single points, where it is normal. Jointly, this normal distribution has its exact
-    marginals; that points hang together as the experts' average does, with shares :math:`s_k \propto w_k \tau_k`, is an
-    approximation.
-
-    Args:
-        shares: s, shape (..., K, q).
-        covariance: The experts' covariances, shape (..., K, q, q).
-        variance: The pool's variances, shape (..., q).
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 2)
-        >>> pool_covariance(one, torch.tensor([[[1.0, 0.5], [0.5, 1.0]]]), 4 * one[0])
-        tensor([[4., 2.],
-                [2., 4.]])
+    Shapes: ``shares`` (..., K, q), ``covariance`` (..., K, q, q), ``variance`` (..., q).
     """
     average = (shares.unsqueeze(-1) * shares.unsqueeze(-2) * covariance).sum(-3)
     own = average.diagonal(dim1=-2, dim2=-1)

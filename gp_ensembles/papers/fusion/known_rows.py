@@ -30,27 +30,7 @@ class Regressor(Protocol):
 def known_rows(expert: object, X: Tensor, y: Tensor) -> int:
     """How many of the rows an expert was trained on, as far as can be seen: none is no proof.
 
-    Seen are inputs that a model keeps (``train_inputs``; scikit-learn's neighbors and kernels, also at the end of a
-    ``Pipeline``, behind a search) and that occur once, and targets that a regressor, or one of the first members of an
-    ensemble such as a forest, predicts exactly though no other row has them. Regressors that keep no rows and smooth
-    them, such as boosted trees and linear ones, cannot be seen through.
-
-    Args:
-        expert: A fitted model, or a pair of a GPyTorch model and its likelihood.
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-
-    Returns:
-        Their number.
-
-    Example:
-        >>> import torch
-        >>> from sklearn.ensemble import RandomForestRegressor
-        >>> X = torch.linspace(0, 1, 40, dtype=torch.float64).unsqueeze(-1)
-        >>> y = X.squeeze(-1).sin()
-        >>> forest = RandomForestRegressor(3, random_state=0).fit(X[::2].numpy(), y[::2].numpy())
-        >>> known_rows(forest, X[::2], y[::2]) > 10, known_rows(forest, X[1::2], y[1::2])
-        (True, 0)
+    Shapes: ``X`` (N, D), ``y`` (N,).
     """
     model: Any = expert[0] if isinstance(expert, tuple) else expert
     kept = getattr(model, "train_inputs", None)

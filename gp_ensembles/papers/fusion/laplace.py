@@ -123,10 +123,7 @@ class LaplaceApproximation(InferenceMethod):
 
 
 def usable_precision(mode: NormalApproximation) -> tuple[Tensor, list[str]]:
-    """Positive eigenvalues to draw with, and cautions where they were replaced.
-
-    In directions in which the density does not fall off the prior's precision, one, is taken.
-    """
+    """Positive eigenvalues to draw with, and cautions where they were replaced."""
     cautions = []
     # Round-off of a Hessian, relative to its largest eigenvalue.
     floor = float(mode.precision[-1].clamp(min=1.0)) * len(mode.precision) * torch.finfo(mode.precision.dtype).eps
@@ -178,20 +175,10 @@ def _misfit(
 def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> NormalApproximation:
     """The mode near a point, by Newton's method with the absolute values of negative curvatures.
 
-    Args:
-        log_density: From positions, shape (R, P), to log densities, shape (R,).
-        theta: Where to start, shape (P,).
-        scale: Units of the parameters, shape (P,).
+    Shapes: ``theta`` (P,), ``scale`` (P,).
 
     Raises:
         NumericalError: If second derivatives are not finite.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> mode = newton(lambda theta: -theta.cosh().sum(-1), 0.3 * one, one)
-        >>> mode.theta.abs() < 1e-3, mode.expected_gain < 1e-6
-        (tensor([True]), True)
     """
     points = evaluate(log_density, theta.unsqueeze(0))
     for step in range(_NEWTON + 1):
@@ -216,15 +203,7 @@ def newton(log_density: LogDensity, theta: Tensor, scale: Tensor) -> NormalAppro
 def hessian(log_density: LogDensity, theta: Tensor) -> Tensor:
     """Second derivatives at one position, shape (P, P), by differentiating the gradients of copies of it.
 
-    Args:
-        log_density: From positions, shape (R, P), to log densities, shape (R,).
-        theta: The position, shape (P,).
-
-    Example:
-        >>> import torch
-        >>> hessian(lambda theta: theta[..., 0] * theta[..., 1].square(), torch.tensor([1.0, 2.0]))
-        tensor([[0., 4.],
-                [4., 2.]])
+    Shapes: ``theta`` (P,).
     """
     rows = []
     unit = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
@@ -241,23 +220,10 @@ def hessian(log_density: LogDensity, theta: Tensor) -> Tensor:
 def covariance_factor(log_density: LogDensity, theta: Tensor, scale: Tensor) -> Tensor:
     r"""A matrix F for which :math:`F F^\top` is the covariance of a Laplace approximation, shape (P, P).
 
-    For the metric of :func:`~gp_ensembles.papers.fusion.chees.sample_hmc`: negative curvatures count by their absolute
-    values, and no direction is given more than the prior's variance.
-
-    Args:
-        log_density: From positions, shape (R, P), to log densities, shape (R,).
-        theta: A mode, at least of most of the parameters, shape (P,).
-        scale: The prior's standard deviations, shape (P,).
+    Shapes: ``theta`` (P,), ``scale`` (P,).
 
     Raises:
         NumericalError: If second derivatives are not finite.
-
-    Example:
-        >>> import torch
-        >>> F = covariance_factor(lambda theta: -8.0 * theta.square().sum(-1), torch.zeros(2), torch.ones(2))
-        >>> F @ F.mT
-        tensor([[0.0625, 0.0000],
-                [0.0000, 0.0625]])
     """
     curvature = -hessian(log_density, theta) * scale * scale.unsqueeze(-1)
     if not bool(curvature.isfinite().all()):
@@ -311,33 +277,9 @@ def maximize_evidence(
     .. math:: \hat\eta = \operatorname{argmax}_\eta \; \log p(y \mid \hat z, \eta) + \log p(\hat z)
               + \tfrac P2 \log 2\pi - \tfrac12 \log\det A(\hat z, \eta), \qquad A = -\nabla_z^2 \log p(y, z \mid \eta)
 
-    (Rasmussen and Williams, 2006, section 5.5) by L-BFGS with the exact gradient, that of the mode and of the
-    determinant included. The priors of the hyperparameters are ignored, except that the search starts at the joint
-    mode. Build the model again with the function priors fixed at the result.
-
-    Args:
-        model: A model some of whose function priors have a ``prior_stddev``.
-        num_restarts: Starts of the search for the first mode.
-        max_iterations: Most L-BFGS steps of the hyperparameters.
-        generator: Source of randomness of the starts.
-        progress: Whether to show a progress bar.
-
     Raises:
         ValueError: If the model samples no hyperparameters.
         NumericalError: If the evidence cannot be computed where the search starts.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.models import HetGP
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
-        >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> y = X.squeeze(-1) + 0.1 * (40 * X.squeeze(-1)).sin()
-        >>> prior = FourierPrior(torch.ones_like(X[:1]), prior_stddev=0.5)
-        >>> fixed = FourierPrior(torch.ones_like(X[:1]))
-        >>> found = maximize_evidence(HetGP(X, y, prior, fixed), generator=torch.Generator().manual_seed(0))
-        >>> best = HetGP(X, y, prior.fixed_at(found.hyperparameters["mean"]), fixed)
-        >>> best.num_parameters, found.hyperparameters["mean"].shape
-        (4, torch.Size([2]))
     """
     split = ParameterSplit.of(model)
     modes = find_modes(model, num_restarts, 300, generator=generator)

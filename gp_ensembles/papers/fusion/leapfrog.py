@@ -20,15 +20,7 @@ class Points(NamedTuple):
     gradient: Tensor
 
     def where(self, keep: Tensor, other: "Points") -> "Points":
-        """These points where ``keep``, shape (C,), the others elsewhere.
-
-        Example:
-            >>> import torch
-            >>> one = Points(torch.ones(2, 1), torch.ones(2), torch.ones(2, 1))
-            >>> zero = Points(torch.zeros(2, 1), torch.zeros(2), torch.zeros(2, 1))
-            >>> one.where(torch.tensor([True, False]), zero).log_density
-            tensor([1., 0.])
-        """
+        """These points where ``keep``, shape (C,), the others elsewhere."""
         rows = keep.unsqueeze(-1)
         return Points(
             torch.where(rows, self.theta, other.theta),
@@ -48,15 +40,7 @@ class Trajectory(NamedTuple):
 def evaluate(log_density: LogDensity, theta: Tensor) -> Points:
     """Log densities of all chains and their gradients, by one backward pass through their sum.
 
-    Args:
-        log_density: From positions, shape (C, D), to log densities, shape (C,), each of its own row only.
-        theta: Positions, shape (C, D).
-
-    Example:
-        >>> import torch
-        >>> points = evaluate(lambda theta: -0.5 * theta.square().sum(-1), torch.tensor([[1.0], [2.0]]))
-        >>> points.log_density, points.gradient.squeeze(-1)
-        (tensor([-0.5000, -2.0000]), tensor([-1., -2.]))
+    Shapes: ``theta`` (C, D).
     """
     with torch.enable_grad():
         leaf = theta.detach().requires_grad_()
@@ -73,32 +57,9 @@ def leapfrog(
     num_steps: int,
     factor: Tensor | None = None,
 ) -> Trajectory:
-    r"""Steps of the leapfrog method in coordinates in which momenta are standard normal.
+    """Steps of the leapfrog method in coordinates in which momenta are standard normal.
 
-    With scales s and step ε the position moves by ε F (s ∘ q) and the momentum q by ε s ∘ F'∇, where F is the factor or
-    the identity: the inverse of the metric is F diag(s²) F'. A chain with a number that is not finite is put back to
-    its start, so that the log density is only evaluated at finite positions.
-
-    Args:
-        log_density: From positions, shape (C, D), to log densities, shape (C,).
-        start: Where the chains are.
-        momentum: Momenta q, shape (C, D).
-        step: ε s, shape (D,).
-        num_steps: Steps, at least one; each costs one gradient.
-        factor: The factor F, shape (D, D); the identity if ``None``.
-
-    Returns:
-        Where the trajectories end.
-
-    Example:
-        >>> import torch
-        >>> def density(theta):
-        ...     return -0.5 * theta.square().sum(-1)
-        >>> start = evaluate(density, torch.ones(1, 1, dtype=torch.float64))
-        >>> q = torch.zeros(1, 1, dtype=torch.float64)
-        >>> end = leapfrog(density, start, q, q.new_full((1,), 0.01), 314)
-        >>> f"{end.points.theta.item():.3f}"
-        '-1.000'
+    Shapes: ``momentum`` (C, D), ``step`` (D,), ``factor`` (D, D).
     """
     points = start
     alive = start.log_density.isfinite()
@@ -117,29 +78,12 @@ def _force(points: Points, factor: Tensor | None) -> Tensor:
 
 
 def kinetic(momentum: Tensor) -> Tensor:
-    """Kinetic energies of standard normal momenta, shape (C, D), up to a constant; shape (C,).
-
-    Example:
-        >>> import torch
-        >>> kinetic(torch.tensor([[3.0, 4.0]]))
-        tensor([12.5000])
-    """
+    """Kinetic energies of standard normal momenta, shape (C, D), up to a constant; shape (C,)."""
     return 0.5 * momentum.square().sum(-1)
 
 
 def log_acceptance(start: Points, momentum: Tensor, end: Trajectory) -> Tensor:
-    """Log Metropolis ratios of trajectories, not capped at 0; -inf where a number was not finite; shape (C,).
-
-    Example:
-        >>> import torch
-        >>> def density(theta):
-        ...     return -0.5 * theta.square().sum(-1)
-        >>> start = evaluate(density, torch.ones(1, 1, dtype=torch.float64))
-        >>> q = torch.ones(1, 1, dtype=torch.float64)
-        >>> end = leapfrog(density, start, q, q.new_full((1,), 0.01), 10)
-        >>> bool(log_acceptance(start, q, end).abs() < 1e-4)
-        True
-    """
+    """Log Metropolis ratios of trajectories, not capped at 0; -inf where a number was not finite; shape (C,)."""
     ratio = (end.points.log_density - start.log_density) - (kinetic(end.momentum) - kinetic(momentum))
     return torch.where(end.alive & ~ratio.isnan(), ratio, -torch.inf)
 
@@ -154,24 +98,7 @@ def reasonable_step(
 ) -> float:
     """A step size at which one leapfrog step is accepted about four times in five, by doubling and halving.
 
-    Mean over the chains of the acceptance of one step, for the same momenta (after Hoffman and Gelman, 2014,
-    Algorithm 4, with 0.8 for their 0.5: trajectories are longer than one step).
-
-    Args:
-        log_density: From positions, shape (C, D), to log densities, shape (C,).
-        start: Where the chains are.
-        momentum: Momenta, shape (C, D).
-        scale: Standard deviations s, shape (D,).
-        step: First guess.
-        factor: As for :func:`leapfrog`.
-
-    Example:
-        >>> import torch
-        >>> start = torch.zeros(4, 1, dtype=torch.float64)
-        >>> def density(theta):
-        ...     return -0.5 * theta.square().sum(-1)
-        >>> reasonable_step(density, evaluate(density, start), start + 1.0, start.new_ones(1), 0.01) > 0.1
-        True
+    Shapes: ``momentum`` (C, D), ``scale`` (D,).
     """
 
     def accepted(size: float) -> bool:
@@ -188,14 +115,7 @@ def reasonable_step(
 
 
 def refresh(generators: Sequence[torch.Generator], like: Tensor) -> tuple[Tensor, Tensor]:
-    """Standard normal momenta, shape (C, D), and logs of uniform numbers, shape (C,), every chain from its generator.
-
-    Example:
-        >>> import torch
-        >>> momentum, log_uniform = refresh([torch.Generator(), torch.Generator()], torch.zeros(2, 3))
-        >>> bool((momentum[0] == momentum[1]).all()), log_uniform.shape
-        (True, torch.Size([2]))
-    """
+    """Standard normal momenta, (C, D), and logs of uniform numbers, (C,), every chain from its generator."""
     size = like.shape[1] + 1
     normals = torch.stack(
         [torch.randn(size, generator=one, dtype=like.dtype, device=like.device) for one in generators]
@@ -205,25 +125,12 @@ def refresh(generators: Sequence[torch.Generator], like: Tensor) -> tuple[Tensor
 
 
 def generator_states(generators: Sequence[torch.Generator]) -> Tensor:
-    """States of generators, bytes, shape (C, n).
-
-    Example:
-        >>> import torch
-        >>> generator_states([torch.Generator(), torch.Generator()]).shape[0]
-        2
-    """
+    """States of generators, bytes, shape (C, n)."""
     return torch.stack([one.get_state() for one in generators])
 
 
 def restored_generators(states: Tensor, device: torch.device) -> list[torch.Generator]:
-    """Generators in the given states.
-
-    Example:
-        >>> import torch
-        >>> states = generator_states([torch.Generator().manual_seed(3)])
-        >>> bool((generator_states(restored_generators(states, torch.device("cpu"))) == states).all())
-        True
-    """
+    """Generators in the given states."""
     generators = [torch.Generator(device) for _ in range(len(states))]
     for one, state in zip(generators, states, strict=True):
         one.set_state(state.clone())  # set_state reads a storage from its beginning: no row of a larger tensor

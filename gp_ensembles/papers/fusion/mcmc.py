@@ -52,13 +52,7 @@ class ChainWeighting(ABC):
 @final
 @dataclass(frozen=True)
 class EqualChains(ChainWeighting):
-    """Equal weights, as if the starts of the chains were draws of the posterior.
-
-    Example:
-        >>> import torch
-        >>> EqualChains().weights(torch.zeros(4, 10))
-        tensor([0.2500, 0.2500, 0.2500, 0.2500])
-    """
+    """Equal weights, as if the starts of the chains were draws of the posterior."""
 
     def weights(self, loo: Tensor) -> Tensor:
         """1/C each."""
@@ -72,23 +66,11 @@ class StackedChains(ChainWeighting):
 
     .. math:: \max_w \sum_n \log \sum_c w_c\, p_c(y_n \mid y_{-n}) + a \sum_c \log w_c
 
-    Chains in poor modes get little weight. The second term counts as much as a rows for each chain that only this chain
-    explains: without it one of many chains in the same mode would take all the weight for a tiny advantage, and the
-    draws of the others would be lost.
-
     Args:
         prior_count: Rows a; 0 for stacking alone.
 
     Raises:
         ValueError: If it is negative.
-
-    Example:
-        >>> import torch
-        >>> loo = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
-        >>> StackedChains(prior_count=0).weights(loo)
-        tensor([0.2222, 0.7778], dtype=torch.float64)
-        >>> StackedChains().weights(loo[:, :1].expand(-1, 100) * 1e-4).round(decimals=3)
-        tensor([0.5020, 0.4980], dtype=torch.float64)
     """
 
     prior_count: int = 1
@@ -111,14 +93,6 @@ def combine_chains(
     model: FusionModel, draws: Chains, weighting: ChainWeighting, method: str, began: float, messages: Sequence[str]
 ) -> PosteriorDraws:
     """Draws of all chains that have weight, with diagnostics.
-
-    Args:
-        model: The model.
-        draws: Its chains, of at least one draw each.
-        weighting: Weights of the chains.
-        method: Name of the inference method, for the report.
-        began: When it began, by ``time.perf_counter``.
-        messages: Warnings to give besides those of the diagnostics.
 
     Raises:
         NumericalError: If no chain moved.

@@ -369,10 +369,7 @@ def _checked_count(num_experts: int) -> int:
 def _pooled_component(log_weights: Tensor, mean: Tensor, log_scale: Tensor) -> PredictiveComponents:
     """The log-linear pool as the one component of a predictive density, shape (..., 1, N).
 
-    Args:
-        log_weights: Log weights, shape (..., K, N).
-        mean: Means, broadcastable to (..., K, N).
-        log_scale: Logarithms of the standard deviations, broadcastable to (..., K, N).
+    Shapes: ``log_weights`` (..., K, N).
     """
     pooled = log_linear_pool_from_log_scales(log_weights, mean, log_scale)
     center = pooled.mean.unsqueeze(-2)
@@ -418,10 +415,7 @@ def _no_predictions(predictions: ExpertPredictions | None) -> None:
 def _warn_of_scale(y: Tensor, X: Tensor, prior: FunctionPrior) -> None:
     """Warn of targets far outside the prior of the mean function.
 
-    Args:
-        y: Targets, shape (N,).
-        X: Inputs, shape (N, D).
-        prior: The prior of the mean.
+    Shapes: ``y`` (N,), ``X`` (N, D).
     """
     stddev = float(prior.basis(X).square().sum(0).mean().sqrt())
     size = float(y.square().mean().sqrt())

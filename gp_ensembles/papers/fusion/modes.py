@@ -49,23 +49,10 @@ def gradient_ascent(
 ) -> ModeSearch:
     """Local maxima from many starts at once, by :func:`~gp_ensembles.numerics.minimize.minimize`.
 
-    Args:
-        log_density: From positions, shape (R, P), to log densities, shape (R,).
-        start: Where to start, shape (R, P).
-        max_iterations: Most L-BFGS steps of each.
-        gradient_tolerance: A search ends when no entry of its gradient exceeds this.
-        loss_tolerance: A search ends when a step gains at most this, relative to the log density's size or one.
-        progress: Whether to show a progress bar.
+    Shapes: ``start`` (R, P).
 
     Raises:
         ValueError: If a log density is not finite at a start.
-
-    Example:
-        >>> import torch
-        >>> start = torch.tensor([[-3.0], [0.5]], dtype=torch.float64)
-        >>> found = climb(lambda theta: -(theta.square() - 4.0).square().sum(-1), start)
-        >>> found.points.theta.squeeze(-1).round(decimals=4), found.converged
-        (tensor([-2.,  2.], dtype=torch.float64), tensor([True, True]))
     """
     with tqdm(desc="modes", unit="evaluation", disable=not progress) as bar:
 
@@ -146,31 +133,10 @@ def find_modes(
 ) -> ModeSearch:
     """Modes of a model's joint density from draws of its prior, all at once.
 
-    The joint density of coefficients and hyperparameters may have high spikes without mass, at short length scales and
-    large amplitudes: held, for instance at their prior means, hyperparameters leave modes near which the mass is.
-
-    Args:
-        model: The model, with at least one parameter.
-        num_restarts: Number of starts R.
-        max_iterations: Most L-BFGS steps of each.
-        held_at: Parameters, shape (P,), at whose hyperparameters sampled ones are held, so that coefficients alone are
-            searched; ``None`` searches all.
-        generator: Source of randomness.
-        progress: Whether to show a progress bar.
+    Shapes: ``held_at`` (P,).
 
     Raises:
         NumericalError: If the log joint density is not finite at a start, nor nearer to the prior mean.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.fusion.models import HetGP
-        >>> from gp_ensembles.papers.fusion.function_priors import FourierPrior
-        >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
-        >>> prior = FourierPrior(torch.ones_like(X[:2]))
-        >>> model = HetGP(X, X.squeeze(-1), prior, prior)
-        >>> modes = find_modes(model, 2, 500, generator=torch.Generator().manual_seed(0))
-        >>> bool((modes.points.gradient.abs() < 1e-2).all())
-        True
     """
     fixed = model.prior_mean if held_at is None else held_at
     free = torch.cat([torch.full_like(part, held_at is None or name not in _sampled(model)).flatten()

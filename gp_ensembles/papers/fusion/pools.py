@@ -28,13 +28,6 @@ class LogLinearPool(NamedTuple):
         log_variance: Logarithms of the variances, shape (..., N); exact where the variances underflow.
         log_c: Logarithm of the normalizing constant c, shape (..., N), in nats. For weights that sum to one it is
             not negative, and zero if and only if the experts with positive weight agree.
-
-    Example:
-        >>> import torch
-        >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
-        >>> pool = log_linear_pool(mean, torch.ones_like(mean), torch.zeros(2, dtype=torch.float64))
-        >>> pool.mean, pool.variance
-        (tensor([0.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64))
     """
 
     mean: Tensor
@@ -49,11 +42,7 @@ class LogLinearPool(NamedTuple):
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density.
 
-        Args:
-            y: Targets, shape (..., N).
-
-        Returns:
-            Log densities, shape (..., N), in nats; NaN where y is.
+        Shapes: ``y`` (..., N); returns (..., N).
         """
         standardized = (y - self.mean) * (-0.5 * self.log_variance).exp()
         return -0.5 * (standardized.square() + self.log_variance + math.log(2 * math.pi))
@@ -102,32 +91,13 @@ def linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor) -> Mixture:
 
 
 def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simplex: bool = False) -> LogLinearPool:
-    r"""Log-linear pool, Eqs. (22) to (25) of Ajirak et al. (2024); a generalized product of experts (Cao, Fleet 2014).
+    """Log-linear pool, Eqs. (22) to (25) of Ajirak et al. (2024); a generalized product of experts (Cao, Fleet 2014).
 
-    With precisions :math:`\tau_k = 1 / \sigma_k^2` the pool has precision :math:`T = \sum_k w_k \tau_k` and mean
-    :math:`\mu = \sum_k w_k \tau_k \mu_k / T`, and :math:`2 \log c = \log T - \log 2\pi - \sum_k w_k (\log \tau_k - \log
-    2\pi) + \sum_k w_k \tau_k (\mu_k - \mu)^2`. Leading axes are batches.
-
-    Args:
-        mean: The experts' means, shape (..., K, N).
-        variance: Their variances, of the same shape. A pool of targets has the observation noise in them.
-        log_weights: Log weights in nats, shape (K,), (K, N) or (..., K, N); minus infinity is weight zero.
-        simplex: Whether weights are normalized over the experts; otherwise they are ``exp(log_weights)`` as they are,
-            and their sum scales the precision of the pool.
-
-    Returns:
-        The normal distributions of the rows.
+    Shapes: ``mean`` (..., K, N), ``log_weights`` (K,).
 
     Raises:
         ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or all
             weights of a row are zero.
-
-    Example:
-        >>> import torch
-        >>> mean, variance = torch.tensor([[0.0], [3.0]]).double(), torch.tensor([[1.0], [0.5]]).double()
-        >>> pool = log_linear_pool(mean, variance, torch.zeros(2).double(), simplex=True)
-        >>> pool.mean, pool.variance
-        (tensor([2.], dtype=torch.float64), tensor([0.6667], dtype=torch.float64))
     """
     if log_weights.ndim > mean.ndim:
         shape = (*log_weights.shape[:-2], *mean.shape[-2:])
@@ -167,13 +137,7 @@ class PooledNormal(NamedTuple):
 
 
 def normal_log_prob(mean: Tensor, log_scale: Tensor, y: Tensor) -> Tensor:
-    """Log densities of normals at y (N,), of the common shape of all.
-
-    Example:
-        >>> import torch
-        >>> normal_log_prob(torch.zeros(2, 1), torch.zeros(2, 1), torch.zeros(1)).flatten()
-        tensor([-0.9189, -0.9189])
-    """
+    """Log densities of normals at y (N,), of the common shape of all."""
     opposite = -log_scale
     error = (y - mean) * opposite.exp()
     return torch.addcmul(opposite, error, error, value=-0.5) - _LOG_ROOT_TWO_PI
@@ -182,17 +146,7 @@ def normal_log_prob(mean: Tensor, log_scale: Tensor, y: Tensor) -> Tensor:
 def linear_pool_log_prob(logits: Tensor, log_density: Tensor) -> Tensor:
     r"""Log density of a linear pool, :math:`\log \sum_k \mathrm{softmax}(a)_k p_k(y)`, Eq. (11).
 
-    Args:
-        logits: Unnormalized log weights a, shape (..., K, N).
-        log_density: The experts' log densities, broadcastable to (..., K, N).
-
-    Returns:
-        Log densities, shape (..., N).
-
-    Example:
-        >>> import torch
-        >>> linear_pool_log_prob(torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]).log()).exp()
-        tensor([2.])
+    Shapes: ``logits`` (..., K, N); returns (..., N).
     """
     return (logits + log_density).logsumexp(-2) - logits.logsumexp(-2)
 
@@ -200,16 +154,7 @@ def linear_pool_log_prob(logits: Tensor, log_density: Tensor) -> Tensor:
 def log_linear_pool_from_log_scales(log_weights: Tensor, mean: Tensor, log_scale: Tensor) -> PooledNormal:
     r"""The log-linear pool of normal experts, a normal density with precision :math:`\sum_k w_k s_k^{-2}`, Eq. (22).
 
-    Args:
-        log_weights: Log weights, which need not sum to one, shape (..., K, N).
-        mean: Means, broadcastable to (..., K, N).
-        log_scale: Logarithms of the standard deviations, broadcastable to (..., K, N).
-
-    Example:
-        >>> import torch
-        >>> zeros = torch.zeros(2, 1)
-        >>> log_linear_pool_from_log_scales(zeros, torch.tensor([[-1.0], [1.0]]), zeros).mean
-        tensor([0.])
+    Shapes: ``log_weights`` (..., K, N).
     """
     log_precisions = log_weights - 2.0 * log_scale
     total = log_precisions.logsumexp(-2)
@@ -217,23 +162,11 @@ def log_linear_pool_from_log_scales(log_weights: Tensor, mean: Tensor, log_scale
 
 
 def pooled_log_prob(pooled: PooledNormal, y: Tensor) -> Tensor:
-    """Log density of normals at y (N,), shape (..., N).
-
-    Example:
-        >>> import torch
-        >>> pooled_log_prob(PooledNormal(torch.zeros(1), torch.zeros(1)), torch.zeros(1))
-        tensor([-0.9189])
-    """
+    """Log density of normals at y (N,), shape (..., N)."""
     half = 0.5 * pooled.log_precision
     return half - 0.5 * ((y - pooled.mean) * half.exp()).square() - _LOG_ROOT_TWO_PI
 
 
 def append_zero_logit(logits: Tensor) -> Tensor:
-    """Logits of K experts from those of the first K - 1, that of the last being zero, shape (..., K, N).
-
-    Example:
-        >>> import torch
-        >>> append_zero_logit(torch.ones(2, 3))[:, 0]
-        tensor([1., 1., 0.])
-    """
+    """Logits of K experts from those of the first K - 1, that of the last being zero, shape (..., K, N)."""
     return torch.nn.functional.pad(logits, (0, 0, 0, 1))

@@ -28,9 +28,6 @@ _EVIDENCE = 2.0
 class ErrorScale(NamedTuple):
     r"""The variance of a regressor's errors, :math:`\log v(x) = a + \log v_0(x) + b^\top (g(x) - c) / s`.
 
-    Here g(x) are the input columns and the prediction, :math:`v_0` is the variance that the regressor itself states, or
-    one.
-
     Args:
         level: The constant a, a scalar.
         slope: Slopes b, shape (D + 1,); zeros where the scale does not depend on the input.
@@ -52,13 +49,7 @@ class ErrorScale(NamedTuple):
 
 @final
 class RegressorExpert(PredictiveExpert):
-    """A fitted regressor with the scale of its errors; :func:`scale_regressors` and :func:`cross_fit` make it.
-
-    Args:
-        regressor: The fitted regressor. Where its ``predict`` takes ``return_std``, the deviations that it states are
-            used, times a factor.
-        scale: The scale of its errors.
-    """
+    """A fitted regressor with the scale of its errors; :func:`scale_regressors` and :func:`cross_fit` make it."""
 
     def __init__(self, regressor: Regressor, scale: ErrorScale) -> None:
         self.regressor = regressor
@@ -128,15 +119,7 @@ def scale_regressors(regressors: Sequence[Regressor], X: Tensor, y: Tensor) -> S
 
 
 def scale_numbered(regressors: Mapping[int, Regressor], X: Tensor, y: Tensor) -> ScaledRegressors:
-    """As :func:`scale_regressors`, for regressors that have numbers among other experts, which errors name.
-
-    Example:
-        >>> import torch
-        >>> scale_numbered({7: "a line"}, torch.zeros(10, 1), torch.zeros(10))
-        Traceback (most recent call last):
-        ...
-        TypeError: expert 7, a str, is no regressor: it needs fit and predict
-    """
+    """As :func:`scale_regressors`, for regressors that have numbers among other experts, which errors name."""
     _checked_rows(X, y)
     predicted = [_predicted(_checked(one, k), X, _name(one, k)) for k, one in regressors.items()]
     return _scaled(regressors, X, y, predicted, torch.arange(len(y), device=y.device) % _FOLDS)
@@ -287,12 +270,7 @@ def log_linear(design: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
     .. math:: \min_{a, b} \tfrac12 \sum_i \left(\eta_i + e_i^2 \exp(-\eta_i)\right) + \tfrac12 b^\top b, \quad
               \eta_i = a + b^\top g_i
 
-    Args:
-        design: Standardized columns g that the variance may depend on, shape (N, P).
-        error: Errors e, shape (N,).
-
-    Returns:
-        The level a, shape (), and the slopes b, shape (P,).
+    Shapes: ``design`` (N, P), ``error`` (N,). Returns: the level a, shape (), and the slopes b, shape (P,).
     """
     square = error.square()
     # Errors of zero in all of a fold would leave no logarithm.

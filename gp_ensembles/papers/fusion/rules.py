@@ -36,13 +36,7 @@ class Weighting(ABC):
 @final
 @dataclass(frozen=True)
 class UnitWeights(Weighting):
-    """Weight one for every expert.
-
-    Example:
-        >>> import torch
-        >>> UnitWeights().weights(torch.full((2, 1), 0.3), None).squeeze(1)
-        tensor([1., 1.])
-    """
+    """Weight one for every expert."""
 
     def weights(self, variance: Tensor, prior_variance: Tensor | None) -> Tensor:
         """Ones."""
@@ -72,11 +66,6 @@ class EntropyWeights(Weighting):
 
     Args:
         normalized: Whether weights of a row sum to one; where all reductions are zero they are then equal.
-
-    Example:
-        >>> import torch
-        >>> EntropyWeights(normalized=True).weights(torch.tensor([[0.01], [0.1]]), torch.tensor(1.0)).squeeze(1)
-        tensor([0.6667, 0.3333])
     """
 
     normalized: bool = False
@@ -108,11 +97,6 @@ class GivenWeights(Weighting):
 
     Args:
         log_weights: Log weights, shape (K,) or (K, N), in nats; minus infinity is no weight.
-
-    Example:
-        >>> import torch
-        >>> GivenWeights(torch.tensor([0.25, 0.75]).log()).weights(torch.ones(2, 1), None).squeeze(1)
-        tensor([0.2500, 0.7500])
     """
 
     log_weights: Tensor

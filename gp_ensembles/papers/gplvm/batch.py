@@ -39,27 +39,8 @@ def log_posterior(
     .. math:: \sum_{j=1}^{D} \log N(y^{(j)}; 0, \sigma_\theta^2 \Phi \Phi^\top + \sigma_n^2 I)
               + \log N(\operatorname{vec} X; 0, \sigma_x^2 I)
 
-    (Lu et al. 2022, section 6.) With :math:`A = \Phi^\top \Phi + (\sigma_n^2/\sigma_\theta^2) I`, of size F x F, the
-    determinant is :math:`\sigma_n^{2N} (\sigma_\theta^2/\sigma_n^2)^F |A|` and the quadratic form of a column
-    :math:`(y^\top y - y^\top \Phi A^{-1} \Phi^\top y) / \sigma_n^2`, so the price is linear in the number of rows.
-
-    Args:
-        omega: Angular frequencies, shape (M, R, d).
-        X: Latent inputs of each expert, shape (M, N, d).
-        Y: Rows, shape (N, D), without a mean.
-        prior_variance: Prior variance of the weights, shape (M,), in squared units of the rows.
-        noise: Observation noise variance, shape (M,).
-        latent_variance: Prior variance of a latent coordinate.
-
-    Returns:
-        Shape (M,), differentiable in everything; NaN for an expert whose matrix is not positive definite.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> omega, X = torch.ones(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, 1, dtype=torch.float64)
-        >>> log_posterior(omega, X, torch.zeros(1, 1, dtype=torch.float64), one, one, 1.0)  # variances 2 and 1
-        tensor([-2.1845], dtype=torch.float64)
+    Shapes: ``omega`` (M, R, d), ``X`` (M, N, d), ``Y`` (N, D), ``prior_variance`` (M,), ``noise`` (M,); returns
+    (M,).
     """
     return _pieces(omega, X, (Y, Y.shape[1]), (prior_variance, noise), latent_variance).value
 
@@ -69,28 +50,10 @@ def fit_batch(
 ) -> BatchFit:
     """Embed rows and learn the two variances of every expert by maximizing :func:`log_posterior`.
 
-    All experts are searched at once by one batched L-BFGS, each with its own steps. Frequencies stay as they are. The
-    posterior has many modes, and which of them a search ends in hangs on its first steps, so it is made in double
-    precision whatever the dtype: rows in single precision are embedded where the same rows in double would be.
-
-    Args:
-        omega: Angular frequencies, shape (M, R, d).
-        X: Latent inputs to start from, shape (N, d) for all experts or (M, N, d).
-        Y: Rows, shape (N, D), without a mean; best with mean square one, where the search starts.
-        latent_variance: Prior variance of a latent coordinate.
-        max_iterations: Most iterations.
+    Shapes: ``omega`` (M, R, d), ``X`` (N, d), ``Y`` (N, D).
 
     Raises:
         ValueError: If the objective is not finite at the start.
-
-    Example:
-        >>> import torch
-        >>> t = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> Y = torch.cat([t, t.square() - 1 / 3], dim=-1)
-        >>> omega = torch.linspace(0.1, 2.0, 5, dtype=torch.float64).reshape(1, 5, 1)
-        >>> fit = fit_batch(omega, t, Y, max_iterations=20)
-        >>> fit.embedding.shape, bool(fit.noise < 0.01)
-        (torch.Size([1, 20, 1]), True)
     """
     num_experts = omega.shape[0]
     start, frequencies = X.expand(num_experts, *X.shape[-2:]).double(), omega.double()
@@ -156,11 +119,7 @@ def _gradient(
     variances: tuple[Tensor, Tensor],
     latent_variance: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    r"""By the latent inputs, the prior variance and the noise, in closed form: half the price of autograd's.
-
-    With :math:`W = A^{-1} \Phi^\top Y` the derivative by the features is
-    :math:`-D \Phi A^{-1} + (Y - \Phi W) W^\top / \sigma_n^2`.
-    """
+    """By the latent inputs, the prior variance and the noise, in closed form: half the price of autograd's."""
     (root, num_columns), (prior_variance, noise) = rows, variances
     _, Phi, lower, whitened = pieces
     ratio, wide = noise / prior_variance, noise[:, None, None]

@@ -64,13 +64,7 @@ class ObservedRows(NamedTuple):
 
 
 def observed_rows(Y: Tensor) -> ObservedRows:
-    """Rows (B, D), NaN where an entry was not observed.
-
-    Example:
-        >>> import torch
-        >>> observed_rows(torch.tensor([[1.0, torch.nan]])).num_seen
-        tensor([1.])
-    """
+    """Rows (B, D), NaN where an entry was not observed."""
     mask = ~torch.isnan(Y)
     count = mask.sum(-1).to(Y)
     return ObservedRows(Y, None, count) if bool(mask.all()) else ObservedRows(Y.nan_to_num(), mask, count)
@@ -82,23 +76,7 @@ def embedding_density(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor,
     .. math:: \sum_{j \text{ seen}} \log N(y_j; \hat\theta_j^\top \phi(x), \phi(x)^\top \Sigma \phi(x) + \sigma_n^2),
               \qquad \log N(x; 0, \sigma_x^2 I)
 
-    (Lu et al. 2022, section 6.)
-
-    Args:
-        model: Frequencies, posterior and noise of each expert.
-        X: Latent inputs, shape (M, B, d).
-        Y: Rows, shape (B, D); NaN where an entry was not observed, which is left out.
-
-    Returns:
-        The two densities, each of shape (M, B), differentiable in X.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.gplvm.posterior import weight_prior
-        >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
-        >>> model = LatentModel(one, weight_prior(one[0, 0], 2, 1), one[0, 0], 1.0)
-        >>> embedding_density(model, 0 * one, 0 * one[0])  # variances 2 and 1
-        (tensor([[-1.2655]], dtype=torch.float64), tensor([[-0.9189]], dtype=torch.float64))
+    Shapes: ``X`` (M, B, d), ``Y`` (B, D); returns (M, B).
     """
     Phi = fourier_features(model.omega, X)
     whitened = Phi @ model.posterior.factor
@@ -111,27 +89,9 @@ def embedding_density(model: LatentModel, X: Tensor, Y: Tensor) -> tuple[Tensor,
 
 
 def embedding_derivatives(model: LatentModel, X: Tensor, seen: ObservedRows) -> tuple[Tensor, Tensor, Tensor]:
-    r"""The sum of both densities of :func:`embedding_density`, its gradient and its Hessian in X, in closed form.
+    """The sum of both densities of :func:`embedding_density`, its gradient and its Hessian in X, in closed form.
 
-    With the noise taken out of the variance, :math:`\sigma_n^2 s = \sigma_n^2 (1 + w^\top w)`, and of the squared
-    errors, :math:`p = e^\top e / \sigma_n^2`, the density of a row is :math:`-(n \log s + p / s) / 2` and a constant.
-
-    Args:
-        model: Frequencies, posterior and noise of each expert.
-        X: Latent inputs, shape (M, B, d).
-        seen: The rows.
-
-    Returns:
-        Value (M, B), gradient (M, B, d) and Hessian (M, B, d, d).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.gplvm.posterior import weight_prior
-        >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
-        >>> model = LatentModel(one, weight_prior(one[0, 0], 2, 1), one[0, 0], 1.0)
-        >>> value, gradient, hessian = embedding_derivatives(model, one, observed_rows(0 * one[0]))
-        >>> gradient.item(), hessian.item()  # no row has been learned: those of the prior
-        (-1.0, -1.0)
+    Shapes: ``X`` (M, B, d). Returns: value (M, B), gradient (M, B, d) and Hessian (M, B, d, d).
     """
     omega, (factor, mean) = model.omega, model.posterior
     Phi = fourier_features(omega, X)
@@ -170,23 +130,7 @@ def embed_rows(
 ) -> RowEmbedding:
     """Maximize the posterior density of rows' latent inputs from given points, for all experts and rows at once.
 
-    Steps are Newton's with the curvatures' absolute values, damped (Levenberg-Marquardt); a step that lowers the
-    density is rejected, so the result is at least as good as the start. The searches are independent.
-
-    Args:
-        model: Frequencies, posterior and noise of each expert.
-        start: Points to start from, shape (M, B, d).
-        Y: Rows, shape (B, D); NaN where an entry was not observed, which is left out.
-        max_iterations: Most iterations.
-        tolerance: A search ends where the predicted gain of an undamped step is below this many nats, or round-off.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.gplvm.posterior import weight_prior
-        >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
-        >>> model = LatentModel(one, weight_prior(one[0, 0], 2, 1), one[0, 0], 1.0)
-        >>> bool(embed_rows(model, one, 0 * one[0]).point.abs() < 1e-4)  # no row learned: the prior's mode
-        True
+    Shapes: ``start`` (M, B, d), ``Y`` (B, D).
     """
     seen = observed_rows(Y)
     derivatives = embedding_derivatives(model, start, seen)
@@ -254,15 +198,7 @@ def _step(here: _Search, tolerance: float) -> tuple[_Search, Tensor]:
 
 
 def best_of(found: RowEmbedding, num_starts: int) -> RowEmbedding:
-    """The best of the searches for each row, which stand one after the other, shape (M, B * K) to (M, B).
-
-    Example:
-        >>> import torch
-        >>> value = torch.tensor([[1.0, 3.0]])
-        >>> found = RowEmbedding(value.unsqueeze(-1), value, 0 * value, value > 2)
-        >>> best_of(found, 2).point
-        tensor([[[3.]]])
-    """
+    """The best of the searches for each row, which stand one after the other, shape (M, B * K) to (M, B)."""
     value = (found.log_prob + found.log_latent).unflatten(1, (-1, num_starts))
     best = value.nan_to_num(nan=-torch.inf).argmax(-1)
     best = best + num_starts * torch.arange(best.shape[1], device=best.device)

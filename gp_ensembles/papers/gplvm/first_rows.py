@@ -29,26 +29,12 @@ class PrincipalComponents(NamedTuple):
 
 
 def principal_components(Y: Tensor, num_latent: int) -> PrincipalComponents:
-    r"""Probabilistic principal components by one singular value decomposition (Tipping and Bishop, 1999).
+    """Probabilistic principal components by one singular value decomposition (Tipping and Bishop, 1999).
 
-    With eigenvalues :math:`\lambda_1 \ge \dots \ge \lambda_D` of the rows' covariance (divided by N) and its first d
-    eigenvectors U, the noise is the mean of the others and :math:`W = U (\Lambda - \sigma^2 I)^{1/2}`. The sign of a
-    column is such that the largest loading in absolute value is positive, so that the answer is a function of the data.
-    They are found in double precision whatever the dtype, because a search that starts from them may hang on round-off.
-
-    Args:
-        Y: Rows, shape (N, D), finite.
-        num_latent: Number of components d, at most D and at most N - 1.
+    Shapes: ``Y`` (N, D).
 
     Raises:
         ValueError: If there are too few rows or columns for d components, or fewer than d directions vary.
-
-    Example:
-        >>> import torch
-        >>> Y = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], dtype=torch.float64)
-        >>> found = principal_components(Y, 1)
-        >>> found.embedding.squeeze(-1), found.loadings.squeeze(-1)
-        (tensor([-1.2247,  0.0000,  1.2247], dtype=torch.float64), tensor([0.8165, 1.6330], dtype=torch.float64))
     """
     num_rows, num_columns = Y.shape
     if not 1 <= num_latent <= min(num_rows - 1, num_columns):
@@ -100,22 +86,11 @@ class FirstRows(NamedTuple):
 def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> FirstRows:
     """Embed and learn complete rows Y (N, D), from their principal components.
 
-    Args:
-        omega: Angular frequencies of the experts, shape (M, R, d).
-        Y: Rows, finite; more than d, with d directions that vary.
-        settings: What all experts share.
+    Shapes: ``omega`` (M, R, d).
 
     Raises:
         ValueError: If there are too few rows or directions, or the rows' squares are out of the dtype's range.
         NumericalError: If an expert's posterior is not positive definite.
-
-    Example:
-        >>> import torch
-        >>> t = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> omega = torch.linspace(0.1, 2.0, 5, dtype=torch.float64).reshape(1, 5, 1)
-        >>> first = learn_first_rows(omega, torch.cat([3 + t, t.square()], dim=-1), LatentSettings())
-        >>> round(first.offset[0].item(), 6), first.fit.embedding.shape
-        (3.0, torch.Size([1, 20, 1]))
     """
     components = principal_components(Y, omega.shape[-1])
     centered = Y - components.mean

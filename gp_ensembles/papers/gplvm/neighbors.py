@@ -50,8 +50,6 @@ def row_store(like: Tensor, capacity: int, num_outputs: int, latent_shape: tuple
 def nearest_rows(store: RowStore, Y: Tensor, num_nearest: int = 1) -> Tensor:
     """Positions (B, K) of the kept rows nearest to rows Y (B, D), NaN left out, the nearest first, all compared.
 
-    K is ``num_nearest``, or how many rows are kept if they are fewer.
-
     Raises:
         ValueError: If the store is empty.
     """
@@ -86,12 +84,7 @@ def _nearest(store: RowStore, Y: Tensor, seen: Tensor | None, num_nearest: int) 
 
 
 def keep_rows(store: RowStore, rows: Tensor, embedding: Tensor, *, seed: int) -> Replaced:
-    """Offer rows to the store, which is changed in place: all are kept while there is room.
-
-    Beyond that the store is a uniform sample of all rows offered (reservoir sampling; Vitter, 1985). Whether row number
-    t is kept depends on ``seed`` and t only, so blocks of any length give the same store. Rows (B, D) are complete,
-    with embeddings (B, M, d).
-    """
+    """Offer rows to the store, which is changed in place: all are kept while there is room."""
     capacity, num_seen = len(store.rows), int(store.num_seen)
     chosen: dict[int, int] = {}  # slot -> row that ends there
     source = torch.Generator()

@@ -158,9 +158,6 @@ def check_rows(Y: Tensor, num_outputs: int, like: Tensor) -> None:
 def check_start(Y: Tensor, num_latent: int) -> None:
     """Raise unless the rows Y (N, D) are complete, more than there are latent inputs, and vary in every column.
 
-    A column that is the same in all rows says nothing of where they lie, and makes the noise, which all columns share,
-    look smaller than it is.
-
     Raises:
         ValueError: Naming the first entry that is missing, how many rows there are, or the constant columns.
     """

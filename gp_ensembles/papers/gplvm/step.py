@@ -80,8 +80,6 @@ def search_block(
 ) -> RowEmbedding:
     """Latent inputs of rows (B, D), the first of which has the number ``first``, under each expert.
 
-    Searches start at K points for each, shape (M, B, K, d), of whose ends the best is taken.
-
     Raises:
         NumericalError: If a density is not a number; the row is named.
     """
@@ -113,16 +111,7 @@ def online_step(
 ) -> EmbeddedBlock:
     """Embed a block of rows against one posterior, weigh the experts row by row, then learn the block.
 
-    In a row with gaps each expert fills in what it predicts, which moves no mean of its own.
-
-    Args:
-        state: The state before it.
-        experts: What does not change.
-        learner: The weight rule.
-        settings: What all experts share.
-        start: Points to search from, shape (M, B, K, d).
-        rows: The rows, scaled, shape (B, D); NaN where not observed.
-        first: Number of the first of them, for messages.
+    Shapes: ``start`` (M, B, K, d), ``rows`` (B, D).
 
     Raises:
         NumericalError: If a density is not a number or a posterior not positive definite.

@@ -18,32 +18,10 @@ _SINGULAR = 1e-7  # smallest pivot over the largest, below which gradients are n
 class ExplainedVariance:
     r"""Share :math:`\rho^2` of the evidence's variance that evaluating a batch of kernels would remove.
 
-    With :math:`I = \sum_s \omega_s m(s) g(s)` over shared nodes, :math:`c = \mathrm{cov}(g(X), I)`, C the covariance of
-    g(X), and V the variance of I,
-
     .. math:: \rho^2 = c^\top C^{-1} c / V \in [0, 1]
-
-    All of it lives in the latent space: the factors m(X) of the linearized likelihood cancel.
-
-    Args:
-        surrogate: The surrogate.
-        nodes: QuadratureNodes of the integral.
 
     Attributes:
         variance: V, shape ().
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
-        >>> from gp_ensembles.papers.quadrature.quadrature import draw_nodes
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
-        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> batches = problem.prior.draw(3, 2, generator=generator).unsqueeze(-2)
-        >>> bool((ExplainedVariance(surrogate, nodes)(batches) <= 1).all())
-        True
     """
 
     def __init__(self, surrogate: Surrogate, nodes: QuadratureNodes) -> None:
@@ -81,25 +59,7 @@ class InformationGain(AcquisitionFunction):
 
     .. math:: -\tfrac12 \log(1 - \rho^2)
 
-    (Hamid et al., 2022, section 3.3.) Rows of X are points of the prior's cube; batches may mix numbers of components.
-
-    Args:
-        explained: Share of the evidence's variance that a batch explains.
-        log: Whether to return the logarithm of :math:`\rho^2` in place of the information: it has the same maximizer,
-            and a gradient that does not vanish where the variance is at the level of rounding.
-        X_pending: Points under evaluation, shape (m, C), as part of every batch.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
-        >>> from gp_ensembles.papers.quadrature.quadrature import draw_nodes
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
-        >>> explained = ExplainedVariance(surrogate, draw_nodes(problem.prior, 16, generator=generator))
-        >>> InformationGain(explained)(problem.prior.draw(4, 2, generator=generator).unsqueeze(-2)).shape
-        torch.Size([4])
+    Shapes: ``X_pending`` (m, C).
     """
 
     def __init__(self, explained: ExplainedVariance, *, log: bool = False, X_pending: Tensor | None = None) -> None:
@@ -121,22 +81,7 @@ class LikelihoodUncertainty(AcquisitionFunction):
 
     .. math:: \log \det\big(D\, C(X, X)\, D\big) + 2 \log p(n), \qquad D = \mathrm{diag}(m(X))
 
-    For one kernel, :math:`\log(m^2 C) + 2 \log p(n)`. Densities over the cube can be compared between different n,
-    those over frequencies cannot: their units differ.
-
-    Args:
-        surrogate: The surrogate.
-        X_pending: Points under evaluation, shape (m, C), as part of every batch.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
-        >>> LikelihoodUncertainty(surrogate)(problem.prior.draw(6, 2, generator=generator).reshape(3, 2, -1)).shape
-        torch.Size([3])
+    Shapes: ``X_pending`` (m, C).
     """
 
     def __init__(self, surrogate: Surrogate, *, X_pending: Tensor | None = None) -> None:

@@ -19,29 +19,10 @@ _TREND_SHARE = 0.5  # weight of a component at (almost) zero frequency, for a tr
 
 
 def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
-    r"""For each number of components, kernels at the largest peaks of a periodogram; none for several inputs.
+    """For each number of components, kernels at the largest peaks of a periodogram; none for several inputs.
 
-    Peaks are found one at a time: the largest of the periodogram of the residuals when a straight line and the
-    sinusoids of all peaks before have been fitted by least squares. For every n there are four kernels: with
-    and without a component for a trend, and with scales at the prior's median or a quarter of a cycle over the range.
-    (Wilson and Adams (2013) start from the empirical spectrum too.)
-
-    Args:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-        prior: The prior; of its means and scales only the quantiles are used.
-
-    Returns:
-        Rows of the cube, shape (4 N_max, C), or (0, C) for several inputs and for constant data.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature.default_priors import default_prior
-        >>> X = torch.arange(60.0, dtype=torch.float64).unsqueeze(-1)
-        >>> y = torch.sin(2 * torch.pi * 0.1 * X.squeeze(-1))
-        >>> prior = default_prior(X, y, max_components=1)
-        >>> [round(float(m), 2) for m in prior.mixtures(periodogram_starts(X, y, prior)).means[:, 0, 0]]
-        [0.0, 0.1, 0.0, 0.1]
+    Shapes: ``X`` (N, D), ``y`` (N,). Returns: rows of the cube, shape (4 N_max, C), or (0, C) for several inputs
+    and for constant data.
     """
     flat = bool((X.amax(0) <= X.amin(0)).any()) or bool(y.amax() <= y.amin())
     if X.shape[1] != 1 or flat:
@@ -105,13 +86,7 @@ def _row(prior: Hyperprior, weights: Tensor, means: Tensor, scales: Tensor) -> T
 
 
 def stick_levels(weights: Tensor) -> Tensor:
-    """Columns of the broken sticks that give weights (n,) under a Dirichlet prior of concentration one, (n - 1,).
-
-    Example:
-        >>> import torch
-        >>> stick_levels(torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64))
-        tensor([0.7500, 0.5000], dtype=torch.float64)
-    """
+    """Columns of the broken sticks that give weights (n,) under a Dirichlet prior of concentration one, (n - 1,)."""
     left = torch.cat([weights.new_ones(1), 1.0 - weights.cumsum(0)[:-1]])
     rest = torch.arange(len(weights) - 1, -1, -1, device=weights.device, dtype=weights.dtype)
     return (1.0 - (1.0 - (weights / left).clamp(EDGE, 1.0 - EDGE)) ** rest)[:-1]
@@ -136,30 +111,7 @@ def gradient_ascent(
 ) -> Evaluations:
     r"""L-BFGS from a kernel towards larger :math:`\log L + \log N(v; 0, I)`, every evaluation kept.
 
-    The coordinates are v = the normal quantiles of the cube's coordinates that n components use, in which the prior is
-    a standard normal distribution; n does not change. A likelihood that cannot be computed ends the ascent.
-
-    Args:
-        likelihoods: Log-likelihoods of the data.
-        prior: The prior.
-        start: A row of the prior's cube, shape (C,).
-        max_evaluations: Likelihoods (with gradients) to spend.
-
-    Returns:
-        All evaluations in order, the start's included.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
-        >>> from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, one), max_components=1)
-        >>> X = torch.linspace(0, 4, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> likelihoods = DenseLikelihoods(X, torch.sin(6.0 * X.squeeze(-1)))
-        >>> start = prior.draw(1, 1, generator=torch.Generator().manual_seed(0))[0]
-        >>> path = gradient_ascent(likelihoods, prior, start, 15)
-        >>> bool(path.log_likelihood[-1] > path.log_likelihood[0])
-        True
+    Shapes: ``start`` (C,).
     """
     components = int(prior.num_components(start))
     columns = prior.active_columns(components)

@@ -21,52 +21,29 @@ _ON_GRID = 1e-3  # gaps that differ from whole multiples of the smallest by less
 
 
 def mean_spacing_nyquist(X: Tensor) -> Tensor:
-    r"""Nyquist frequency of each input from its mean spacing, (N - 1) / (2 range), shape (D,).
-
-    (Hamid et al., 2022, section 3.1.1.)
+    """Nyquist frequency of each input from its mean spacing, (N - 1) / (2 range), shape (D,).
 
     Raises:
         ValueError: If an input is constant.
-
-    Example:
-        >>> import torch
-        >>> mean_spacing_nyquist(torch.arange(50.0, dtype=torch.float64).unsqueeze(-1))
-        tensor([0.5000], dtype=torch.float64)
     """
     return 0.5 * (X.shape[0] - 1) / input_range(X)
 
 
 def grid_nyquist(X: Tensor) -> Tensor:
-    r"""Nyquist frequency of the grid that each input lies on, gaps or not, shape (D,); from the mean spacing off grids.
-
-    A series with missing rows has the Nyquist frequency of the complete one; its mean spacing says too little.
+    """Nyquist frequency of the grid that each input lies on, gaps or not, shape (D,); from the mean spacing off grids.
 
     Raises:
         ValueError: If an input is constant.
-
-    Example:
-        >>> import torch
-        >>> with_gap = torch.tensor([0.0, 1.0, 2.0, 10.0, 11.0], dtype=torch.float64).unsqueeze(-1)
-        >>> float(grid_nyquist(with_gap)), round(float(mean_spacing_nyquist(with_gap)), 3)
-        (0.5, 0.182)
     """
     mean = mean_spacing_nyquist(X)
     return torch.stack([_grid_or(X[:, d], mean[d]) for d in range(X.shape[1])])
 
 
 def smallest_gap_nyquist(X: Tensor) -> Tensor:
-    r"""Nyquist frequency of each input from its smallest gap, at least one Nth of its range, shape (D,).
-
-    For designs with many inputs, whose columns repeat a few levels.
+    """Nyquist frequency of each input from its smallest gap, at least one Nth of its range, shape (D,).
 
     Raises:
         ValueError: If an input is constant.
-
-    Example:
-        >>> import torch
-        >>> levels = torch.tensor([[0.0], [0.25], [0.25], [1.0], [0.5], [0.0]], dtype=torch.float64)
-        >>> float(smallest_gap_nyquist(levels))
-        2.0
     """
     extent = input_range(X)
     gaps = torch.stack([X[:, d].unique().diff().min() for d in range(X.shape[1])])
@@ -74,53 +51,24 @@ def smallest_gap_nyquist(X: Tensor) -> Tensor:
 
 
 def nyquist_scales(X: Tensor, nyquist: Tensor) -> LogNormal:
-    r"""Prior of the scales in which one over the range and the Nyquist frequency are five deviations from the median.
-
-    (Hamid et al., 2022, section 3.1.1.) Meant for one input: with several, length scales this short do not generalize.
-
-    Example:
-        >>> import torch
-        >>> x = torch.arange(50.0, dtype=torch.float64).unsqueeze(-1) / 49.0
-        >>> nyquist_scales(x, mean_spacing_nyquist(x)).location
-        tensor([1.5993], dtype=torch.float64)
-    """
+    """Prior of the scales in which one over the range and the Nyquist frequency are five deviations from the median."""
     lower, upper = -input_range(X).log(), nyquist.log()
     return LogNormal(0.5 * (lower + upper), (upper - lower).abs().clamp_min(1e-3) / (2.0 * _SHARE))
 
 
 def unit_scales(X: Tensor, log_sd: float = _UNIT_LOG_SD) -> LogNormal:
-    """Prior of the scales whose median is one cycle over the range of each input.
-
-    Example:
-        >>> import torch
-        >>> unit_scales(torch.tensor([[0.0], [1.0]]))
-        LogNormal(location=tensor([-0.]), scale=tensor([0.3500]))
-    """
+    """Prior of the scales whose median is one cycle over the range of each input."""
     location = -input_range(X).log()
     return LogNormal(location, torch.full_like(location, log_sd))
 
 
 def nyquist_means(nyquist: Tensor) -> HalfNormal:
-    """Prior of the mean frequencies: half-normal, its scale a fifth of the Nyquist frequency.
-
-    Example:
-        >>> import torch
-        >>> nyquist_means(torch.tensor([5.0])).scale
-        tensor([1.])
-    """
+    """Prior of the mean frequencies: half-normal, its scale a fifth of the Nyquist frequency."""
     return HalfNormal(nyquist / _SHARE)
 
 
 def input_range(X: Tensor) -> Tensor:
-    """Range of each input, shape (D,).
-
-    Example:
-        >>> import torch
-        >>> input_range(torch.tensor([[0.0, 1.0], [2.0, 1.0]]))
-        Traceback (most recent call last):
-        ...
-        ValueError: input 1 is constant and has no frequencies; leave it out
-    """
+    """Range of each input, shape (D,)."""
     extent = X.amax(0) - X.amin(0)
     constant = (extent <= 0).nonzero()
     if constant.numel():
@@ -172,30 +120,12 @@ def paper_prior(X: Tensor, y: Tensor, max_components: int = 5, noise: float = 1e
 
 
 def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
-    r"""A broader prior than the paper's, with the output scale and the noise inferred.
+    """A broader prior than the paper's, with the output scale and the noise inferred.
 
-    For one input, scales are log-normal around a fraction 1/e of the paper's median with three times its deviation,
-    so that seasons that keep their phase over the whole series are possible, and the Nyquist frequency is that of the
-    grid, gaps or not. For several inputs, means are normal with a quarter of a cycle over each input's range (of either
-    sign, for oscillations along any diagonal), and scales log-normal with median 1/e of a cycle and deviation one:
-    inputs may be irrelevant, and frequencies as high as the Nyquist frequency of a continuous input are noise. The
-    output scale is log-normal around the targets' variance, the noise around a hundredth of it.
-
-    The page "Benchmarks" has AtomicMeasure with it against :func:`paper_prior`.
-
-    Args:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-        max_components: Largest number of components.
+    Shapes: ``X`` (N, D), ``y`` (N,).
 
     Raises:
         ValueError: If an input or the targets are constant.
-
-    Example:
-        >>> import torch
-        >>> X = torch.rand(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        >>> default_prior(X, X.sum(-1)).noise.is_inferred
-        True
     """
     variance = _variance(y)
     means: Marginal

@@ -114,16 +114,7 @@ def rows_of(prior: Hyperprior, points: Tensor, components: int) -> Tensor:
 
 
 def nested_kernels(prior: Hyperprior, row: Tensor, count: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Kernels (count, C) with one component more than a row of the cube has: drawn from the prior, of a small weight.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=3)
-        >>> prior.mixtures(nested_kernels(prior, prior.draw(1, 2)[0], 1)).weights[0, 2]
-        tensor(0.0200, dtype=torch.float64)
-    """
+    """Kernels (count, C) with one component more than a row of the cube has, drawn from the prior."""
     components = int(prior.num_components(row))
     weights = prior.mixtures(row).weights[:components]
     size = components * prior.num_inputs
@@ -142,17 +133,7 @@ def nested_kernels(prior: Hyperprior, row: Tensor, count: int, *, generator: tor
 
 
 def best_apart(evaluations: Evaluations, columns: Tensor, count: int) -> Tensor:
-    """The most likely kernels (at most ``count``, C) that differ by a tenth in one of the columns, best first.
-
-    The best of all evaluations are steps of one ascent, which lead to one mode.
-
-    Example:
-        >>> import torch
-        >>> cube, values = torch.tensor([[0.50], [0.51], [0.9]]), torch.tensor([1.0, 2.0, 0.0])
-        >>> best_apart(Evaluations(cube, values), torch.tensor([0]), 2)
-        tensor([[0.5100],
-                [0.9000]])
-    """
+    """The most likely kernels (at most ``count``, C) that differ by a tenth in one of the columns, best first."""
     cube = evaluations.best(len(evaluations.cube)).cube
     kept: list[Tensor] = []
     while len(cube) and len(kept) < count:
@@ -178,13 +159,7 @@ class EvidenceState(NamedTuple):
 
 
 class EvidenceSampler:
-    """Importance sampling of the evidence, step by step.
-
-    Args:
-        problem: Data and prior.
-        evaluations: Kernels that a search evaluated.
-        ends: Rows of them in which ascents ended.
-    """
+    """Importance sampling of the evidence, step by step."""
 
     def __init__(self, problem: RegressionProblem, evaluations: Evaluations, ends: Sequence[int]) -> None:
         self.problem = problem
@@ -200,11 +175,7 @@ class EvidenceSampler:
         return EvidenceState((None,) * size, 0, (0,) * size)
 
     def step(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
-        """Begin with the first number of components that has not begun, or else a round where it is needed most.
-
-        Where the draws of the one that began last are suspect, a few rounds more before any other: they may tell that
-        all is in vain. Once nothing else is in doubt, modes are searched for again, from other starts.
-        """
+        """Begin with the first number of components that has not begun, or else a round where it is needed most."""
         waiting = [index for index, draws in enumerate(state.draws) if draws is None]
         if not waiting and min(state.clean) < _CLEAN_SEARCHES and not self._drawn_evidence(state).doubt:
             return self.search_modes(state._replace(sound=state.draws), generator)
@@ -226,18 +197,7 @@ class EvidenceSampler:
         return EvidenceState(both, state.num_evaluations + used, state.clean, state.sound)
 
     def search_modes(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
-        """Ascend from new starts, for the number of components searched least; new modes go into its proposal.
-
-        The end of an ascent is new where the weight of a draw there, which counts permutations and reflections, is far
-        above the integral (the proposal misses it), and Laplace's approximation has a noticeable share of the integral.
-
-        Args:
-            state: One in which every number of components has draws.
-            generator: Source of the starts and of the draws.
-
-        Returns:
-            The state with a search more; where it found something, with another proposal and a round of draws from it.
-        """
+        """Ascend from new starts, for the number of components searched least; new modes go into its proposal."""
         index = state.clean.index(min(state.clean))
         draws, integrand = state.draws[index], self.integrands[index]
         assert draws is not None

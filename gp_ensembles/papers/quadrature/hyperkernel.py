@@ -20,16 +20,7 @@ class Dissimilarity(Protocol):
 
 
 class EnergyDistance(NamedTuple):
-    r"""The distance to a power in (0, 2): energy distance for 1 (Hamid et al., 2022, equation 7), else generalized.
-
-    (Székely and Rizzo, 2013.) For one component on each side it is :math:`|a - b|^\beta` itself, so that the
-    hyper-kernel is as rough as an exponential kernel for :math:`\beta = 1`, and smoother above.
-
-    Example:
-        >>> import torch
-        >>> EnergyDistance(1.5)(torch.tensor(4.0))
-        tensor(8.)
-    """
+    """The distance to a power in (0, 2): energy distance for 1 (Hamid et al., 2022, equation 7), else generalized."""
 
     power: float = 1.0
 
@@ -39,13 +30,7 @@ class EnergyDistance(NamedTuple):
 
 
 class MaternDistance(NamedTuple):
-    """Minus a Matern-5/2 kernel between atoms: with it the discrepancy is the kernel's maximum mean discrepancy.
-
-    Example:
-        >>> import torch
-        >>> MaternDistance()(torch.tensor(0.0))
-        tensor(-1.)
-    """
+    """Minus a Matern-5/2 kernel between atoms: with it the discrepancy is the kernel's maximum mean discrepancy."""
 
     bandwidth: float = 1.0
 
@@ -71,13 +56,7 @@ class AtomCoordinates(NamedTuple):
     reflected: bool = False
 
     def __call__(self, mixtures: SpectralMixtures) -> Tensor:
-        r"""Coordinates, shape (\*batch, Q, 2 D), zero where a component is absent.
-
-        Example:
-            >>> import torch
-            >>> AtomCoordinates()(SpectralMixtures.unflatten(torch.tensor([1.0, 2.0, 3.0]), 1))
-            tensor([[2., 3.]])
-        """
+        r"""Coordinates, shape (\*batch, Q, 2 D), zero where a component is absent."""
         present = (mixtures.weights != 0).unsqueeze(-1)
         means, scales = mixtures.means, mixtures.scales.where(present, mixtures.scales.new_ones(()))
         if self.means is not None:  # mirror images stay mirror images only if nothing is subtracted
@@ -106,18 +85,9 @@ class MaximumMeanDiscrepancy(NamedTuple):
     .. math:: d(p, p') = E(p, p') - E(p, p) / 2 - E(p', p') / 2, \qquad
               E(p, p') = \sum_{ij} w_i w'_j\, e(\|a_i - a'_j\|)
 
-    It does not change when components are put in another order, split in two, or padded with weight zero.
-
     Args:
         dissimilarity: The function e.
         coordinates: Coordinates of the components.
-
-    Example:
-        >>> import torch
-        >>> rows = torch.tensor([[1.0, 0.0, 2.0, 0.0, 1.0, 0.0], [0.5, 0.5, 2.0, 2.0, 1.0, 1.0]], dtype=torch.float64)
-        >>> mixtures = SpectralMixtures.unflatten(rows, 1)  # the second is the first, split
-        >>> float(MaximumMeanDiscrepancy(EnergyDistance()).between(mixtures, mixtures)[0, 1])
-        0.0
     """
 
     dissimilarity: Dissimilarity
@@ -215,25 +185,7 @@ _SMOOTH_ENERGY = EnergyDistance(1.5)
 
 
 class KernelDistance:
-    """Distances between kernels given as rows of the prior's cube.
-
-    Args:
-        prior: The prior, whose cube it is.
-        dissimilarity: Function of the distance between two atoms.
-        coordinates: Coordinates of the components; standardized by the prior ("whitened") if ``None``, and reflected
-            at the origin if the prior's means are signed.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Hyperprior
-        >>> from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=2)
-        >>> cube = prior.draw(4, components=2, generator=torch.Generator().manual_seed(0))
-        >>> distance = KernelDistance(prior)
-        >>> distance.between(distance.prepare(cube), distance.prepare(cube[:2])).mixtures.shape
-        torch.Size([4, 2])
-    """
+    """Distances between kernels given as rows of the prior's cube."""
 
     def __init__(
         self,
@@ -261,14 +213,7 @@ class KernelDistance:
 
 
 def correlations(distances: Distances, parameters: SurrogateParameters) -> Tensor:
-    """The hyper-kernel without its output scale, of the shape of the distances.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> correlations(Distances(2.0 * one, 0.0 * one), SurrogateParameters(one, 2.0 * one, one, 0.0 * one))
-        tensor(0.3679, dtype=torch.float64)
-    """
+    """The hyper-kernel without its output scale, of the shape of the distances."""
     return log_correlations(distances, parameters).exp()
 
 
@@ -282,27 +227,6 @@ class MMDHyperKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
     .. math:: \kappa(\theta, \theta') = \exp(-d(\theta, \theta') / \ell), \qquad
               d = \mathrm{MMD}^2 / 2
-
-    positive definite because d is conditionally negative definite. (Equation 6 of Hamid et al. (2022) squares d once
-    more, which is not positive definite: smallest eigenvalues of -0.4 have been seen on 25 mixtures.) With ``root``,
-    :math:`\exp(-\sqrt{d} / \ell)`, which is positive definite too.
-
-    Inputs are rows (w, m, s) padded with weight zero, see :class:`SpectralMixtures`; order, splitting and padding of
-    components do not matter. Scale it with ``gpytorch.kernels.ScaleKernel``.
-
-    Args:
-        num_inputs: Number of inputs D of the mixtures.
-        discrepancy: The distance d.
-        root: Whether the exponent takes the square root of d.
-
-    Example:
-        >>> import torch
-        >>> kernel = MMDHyperKernel(1, MaximumMeanDiscrepancy(EnergyDistance())).double()
-        >>> kernel.lengthscale = 2.0
-        >>> rows = torch.tensor([[1.0, 0.0, 1.0], [1.0, 2.0, 1.0]], dtype=torch.float64)
-        >>> kernel(rows).to_dense().detach()  # exp(-2 / 2)
-        tensor([[1.0000, 0.3679],
-                [0.3679, 1.0000]], dtype=torch.float64)
     """
 
     has_lengthscale = True

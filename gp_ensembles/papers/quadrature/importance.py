@@ -38,8 +38,6 @@ LogShare = Callable[[Tensor, StudentMixture], Tensor]
 class ImportanceDraws(NamedTuple):
     """Draws of several rounds: those that proposals were refitted to, and fresh ones of a proposal that is kept.
 
-    A proposal that was refitted to draws is too dense around them; the integral is estimated by fresh draws alone.
-
     Args:
         points: Shape (S, d), fresh ones last.
         log_likelihood: Shape (S,); NaN where there is none.
@@ -68,11 +66,7 @@ class ImportanceDraws(NamedTuple):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether further refits are not expected to help.
-
-        That is after two refits, where the last had fewer than a quarter as many effective draws as dimensions, and
-        fewer than the one before, and k is above one: the weights' tail has no mean.
-        """
+        """Whether further refits are not expected to help."""
         few = _HOPELESS_SHARE * self.points.shape[-1]
         if self.is_kept or len(self.effective) < _FEWEST_REFITS or self.pareto_k <= _HOPELESS_K:
             return False
@@ -113,11 +107,7 @@ def no_share(points: Tensor, mixture: StudentMixture) -> Tensor:
 
 
 def start_draws(integrand: Integrand, starts: Tensor, max_iterations: int = 60) -> ImportanceDraws | None:
-    """No draws yet, and a proposal made of Laplace's approximations where ascents from starts (M, d) end.
-
-    Returns:
-        ``None`` if no start has a likelihood.
-    """
+    """No draws yet, and a proposal made of Laplace's approximations where ascents from starts (M, d) end."""
     ascents = ascend(integrand, starts, max_iterations)
     if not len(ascents.points):
         return None
@@ -127,12 +117,7 @@ def start_draws(integrand: Integrand, starts: Tensor, max_iterations: int = 60) 
 
 
 def round_size(dimension: int) -> int:
-    """Draws of one round in d dimensions.
-
-    Example:
-        >>> round_size(4), round_size(30)
-        (500, 900)
-    """
+    """Draws of one round in d dimensions."""
     return max(_FEWEST, _PER_DIMENSION * dimension)
 
 
@@ -144,18 +129,7 @@ def draw_round(
     *,
     generator: torch.Generator | None = None,
 ) -> ImportanceDraws:
-    """A further round of draws.
-
-    The proposal is refitted to all draws so far (adaptive multiple importance sampling; Cornuet et al., 2012) until
-    their weights look sound, and then kept; where the fresh draws' weights are not sound after all, it is refitted.
-
-    Args:
-        integrand: The likelihood.
-        draws: The draws so far.
-        count: Draws of the round.
-        log_share: Logarithm of a function a of points and proposal that is counted in the weights.
-        generator: Source of randomness.
-    """
+    """A further round of draws."""
     points = draws.proposals[-1].draw(count, generator=generator)
     draws = draws._replace(
         points=torch.cat([draws.points, points]),
@@ -182,15 +156,6 @@ def estimate(draws: ImportanceDraws, log_share: LogShare = no_share) -> Importan
     r"""The integral of a L under the prior from the fresh draws.
 
     .. math:: w_s = \frac{a(v_s)\, L(v_s)\, N(v_s; 0, I)}{q(v_s)}, \quad \hat Z = \frac1S \sum_s w_s
-
-    The standard deviation of :math:`\log \hat Z` is :math:`\sqrt{1/\mathrm{ESS} - 1/S}`.
-
-    Args:
-        draws: The draws.
-        log_share: Logarithm of a.
-
-    Returns:
-        The estimate; without fresh draws that of the others, its k infinite.
     """
     if not draws.num_fresh:
         return _training_estimate(draws, log_share)._replace(pareto_k=math.inf)

@@ -36,22 +36,7 @@ class WeightedKernels(NamedTuple):
         return WeightedKernels(*(part[order] for part in self))
 
     def thin(self, count: int, *, generator: torch.Generator | None = None) -> "WeightedKernels":
-        r"""At most ``count`` kernels, their expected weights these (Fearnhead and Clifford, 2003, section 3).
-
-        Weights above c stay as they are; of the others some are drawn, systematically, and given the weight c, where
-        c solves :math:`\sum_i \min(w_i / c, 1) = K`.
-
-        Args:
-            count: Most kernels K.
-            generator: Source of randomness.
-
-        Example:
-            >>> import torch
-            >>> many = WeightedKernels(torch.rand(100, 3), torch.zeros(100), torch.randn(100).log_softmax(-1))
-            >>> few = many.thin(10, generator=torch.Generator().manual_seed(0))
-            >>> few.cube.shape, bool((few.log_weights.exp().sum() - 1).abs() < 1e-5)
-            (torch.Size([10, 3]), True)
-        """
+        """At most ``count`` kernels, their expected weights these (Fearnhead and Clifford, 2003, section 3)."""
         kernels = WeightedKernels(*(part[self.log_weights > -torch.inf] for part in self)).ordered()
         if len(kernels.log_weights) <= count:
             return kernels._replace(log_weights=kernels.log_weights.log_softmax(-1))
@@ -74,10 +59,5 @@ class WeightedKernels(NamedTuple):
 
 
 def affordable_kernels(bytes_each: int) -> int:
-    """Kernels whose tables, of so many bytes each, take at most a quarter of a gibibyte: 8 to 64.
-
-    Example:
-        >>> affordable_kernels(80_000), affordable_kernels(18_000_000), affordable_kernels(800_000_000)
-        (64, 14, 8)
-    """
+    """Kernels whose tables, of so many bytes each, take at most a quarter of a gibibyte: 8 to 64."""
     return max(_FEWEST, min(_MOST, _BYTES // bytes_each))

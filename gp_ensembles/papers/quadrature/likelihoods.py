@@ -43,13 +43,7 @@ class LogMarginalLikelihoods(Protocol):
         """Bytes of the largest table of a kernel, by which kernels are worked on in chunks."""
 
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
-        """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none.
-
-        Args:
-            mixtures: B mixtures.
-            outputscale: Factors c of their covariances, shape (B,).
-            noise: Noise variances, shape (B,).
-        """
+        """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none."""
 
     def condition(self, hyperparameters: Hyperparameters) -> Processes:
         """Gaussian processes with R kernels, conditioned on the data, by the same arithmetic."""
@@ -69,14 +63,7 @@ class Likelihood(Protocol):
 
 @final
 class DenseLikelihood:
-    """Cholesky factorizations, exact for any inputs: O(N^3) operations and O(N^2) memory for a kernel.
-
-    Example:
-        >>> import torch
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> DenseLikelihood().bind(X, X.squeeze(-1), AT_ORIGIN).bytes_each
-        288
-    """
+    """Cholesky factorizations, exact for any inputs: O(N^3) operations and O(N^2) memory for a kernel."""
 
     def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> "DenseLikelihoods":
         """The likelihoods of data X (N, D) and y (N,), if they fit into memory."""
@@ -85,20 +72,7 @@ class DenseLikelihood:
 
 
 def in_chunks(values: Callable[[Hyperparameters], Tensor], kernels: Hyperparameters, count: int) -> Tensor:
-    """Values of B kernels, shape (B,), so many kernels at a time, and those of one size together: no work on padding.
-
-    Args:
-        values: Of some kernels, whose mixtures are as long as the longest of them.
-        kernels: All of them.
-        count: Most kernels at a time; at least one.
-
-    Example:
-        >>> import torch
-        >>> rows = torch.tensor([[0.5, 0.5, 1.0, 2.0, 1.0, 1.0], [1.0, 0.0, 3.0, 0.0, 1.0, 0.0]])
-        >>> kernels = Hyperparameters(SpectralMixtures.unflatten(rows, 1), torch.ones(2), torch.ones(2))
-        >>> in_chunks(lambda some: some.mixtures.means.flatten(-2).sum(-1), kernels, 1)
-        tensor([3., 3.])
-    """
+    """Values of B kernels, (B,), so many kernels at a time, and those of one size together: no work on padding."""
     mixtures, outputscale, noise = kernels
     if not len(noise):
         return noise.new_zeros(0)
@@ -121,13 +95,7 @@ class Lags(NamedTuple):
 
 
 def distinct_lags(X: Tensor) -> Lags | None:
-    """The distinct lags of inputs (N, D), or ``None`` where they are too many to save time, or D > 1.
-
-    Example:
-        >>> import torch
-        >>> distinct_lags(torch.arange(5.0, dtype=torch.float64).unsqueeze(-1)).values
-        tensor([0., 1., 2., 3., 4.], dtype=torch.float64)
-    """
+    """The distinct lags of inputs (N, D), or ``None`` where they are too many to save time, or D > 1."""
     if X.shape[-1] != 1 or X.shape[-2] < 2:
         return None
     lags = (X - X.mT).abs()
@@ -148,25 +116,10 @@ class DenseLikelihoods:
 
     .. math:: \log N(y;\, 0,\, c\,K_\theta + \sigma^2 I)
 
-    Covariance matrices are assembled from the distinct lags where inputs lie on a grid, and worked on in chunks that
-    fit into caches. A matrix that cannot be factorized gives NaN for that kernel and harms no other.
-
-    Args:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-        reflection: How the kernels' components are made symmetric.
+    Shapes: ``X`` (N, D), ``y`` (N,).
 
     Raises:
         ValueError: If shapes do not fit, there is no row, or a value is not finite (the first is named).
-
-    Example:
-        >>> import torch
-        >>> X = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
-        >>> likelihoods = DenseLikelihoods(X, torch.sin(6.0 * X.squeeze(-1)))
-        >>> mixtures = SpectralMixtures.unflatten(torch.tensor([[1.0, 1.0, 0.1], [1.0, 9.0, 4.0]]).double(), 1)
-        >>> one = torch.ones(2, dtype=torch.float64)
-        >>> likelihoods(mixtures, one, 1e-3 * one).shape
-        torch.Size([2])
     """
 
     def __init__(self, X: Tensor, y: Tensor, reflection: Reflection = AT_ORIGIN) -> None:
@@ -179,13 +132,7 @@ class DenseLikelihoods:
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods.
 
-        Args:
-            mixtures: B mixtures.
-            outputscale: Factors c of their covariances, shape (B,).
-            noise: Noise variances, shape (B,).
-
-        Returns:
-            Shape (B,), differentiable; NaN where a covariance cannot be factorized.
+        Shapes: ``outputscale`` (B,), ``noise`` (B,); returns (B,).
         """
 
         def values(some: Hyperparameters) -> Tensor:
@@ -222,15 +169,7 @@ class DenseLikelihoods:
 
 
 def check_data(X: Tensor, y: Tensor) -> None:
-    """Check inputs and targets, naming the first value that is not finite.
-
-    Example:
-        >>> import torch
-        >>> check_data(torch.zeros(0, 1), torch.zeros(0))
-        Traceback (most recent call last):
-        ...
-        ValueError: there are no rows of data; at least two are needed
-    """
+    """Check inputs and targets, naming the first value that is not finite."""
     if not isinstance(X, Tensor) or not isinstance(y, Tensor):
         raise TypeError("inputs and targets must be tensors; torch.as_tensor(X) makes one of an array")
     if X.ndim != 2 or y.ndim != 1 or X.shape[0] != y.shape[0]:
@@ -262,20 +201,10 @@ def check_data(X: Tensor, y: Tensor) -> None:
 def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
     """Bytes that a likelihood with gradients takes, if that much memory is available.
 
-    Args:
-        X: Inputs, shape (N, D).
-        available: Bytes available; asked of the operating system if ``None``.
-
-    Returns:
-        The estimate, in bytes.
+    Shapes: ``X`` (N, D).
 
     Raises:
         MemoryError: If the estimate is above four fifths of the available memory.
-
-    Example:
-        >>> import torch
-        >>> check_matrix_memory(torch.zeros(1000, 1, dtype=torch.float64), available=10**9)
-        96000000
     """
     needed = _MATRICES * X.shape[0] ** 2 * X.element_size()
     limit = _available_memory(X.device) if available is None else available

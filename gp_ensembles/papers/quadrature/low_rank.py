@@ -43,9 +43,6 @@ class KernelFeatures(Protocol):
 class KnotFeatures(NamedTuple):
     r"""Features :math:`L^{-1} k(Z, x)` of knots Z, with :math:`L L^\top` the covariance of u(Z).
 
-    The inducing variables are :math:`u(z) = f(z) + \epsilon`, the variance of :math:`\epsilon` a nugget times the
-    output scale, so that their covariance can be factorized and the bound remains a bound.
-
     Args:
         knots: Z, shape (K, D).
         nugget: Variance of the inducing variables that is not the function's, as a share of the output scale.
@@ -80,8 +77,6 @@ class FourierFeatures(NamedTuple):
     r"""Cosines and sines at frequencies :math:`m_q \circ \epsilon_r + s_q \circ z_r` of every component.
 
     .. math:: k(\tau) \approx \sum_q \frac{w_q}{R} \sum_{r=1}^R \cos(2\pi\, \omega_{qr}^\top \tau)
-
-    (Rahimi and Recht, 2007), the z from a low-discrepancy sequence and the same for all kernels.
 
     Args:
         normals: z, shape (R, D).
@@ -194,18 +189,7 @@ class LowRankProcesses(NamedTuple):
 class LowRankLikelihoods:
     """Log marginal likelihoods of one data set under many kernels, by their features.
 
-    Args:
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,).
-        reflection: How components are made symmetric.
-        features: The features.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN
-        >>> X = torch.linspace(0, 1, 100, dtype=torch.float64).unsqueeze(-1)
-        >>> SparseLikelihood(X[::10]).bind(X, X.squeeze(-1), AT_ORIGIN).bytes_each
-        16000
+    Shapes: ``X`` (N, D), ``y`` (N,).
     """
 
     def __init__(self, X: Tensor, y: Tensor, reflection: Reflection, features: KernelFeatures) -> None:
@@ -266,23 +250,10 @@ class SparseLikelihood(NamedTuple):
 
     .. math:: \log N(y; 0, Q + \sigma^2 I) - \frac{1}{2\sigma^2} \mathrm{tr}(K - Q) \le \log N(y; 0, K + \sigma^2 I)
 
-    It is close where K knots can follow the function: kernels of high frequency lose by it, so the evidence is a lower
-    bound, and prefers smooth kernels. Predictions are those of the same variational posterior.
-
     Args:
         knots: Knots, shape (K, D), for instance of :func:`~gp_ensembles.numerics.kmeans.kmeans`.
         nugget: Variance of the inducing variables that is not the function's, as a share of the output scale, which
             keeps their covariance positive definite; single precision needs 1e-4.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import RegressionProblem
-        >>> X = torch.linspace(0, 3, 40, dtype=torch.float64).unsqueeze(-1)
-        >>> y = torch.sin(5.0 * X.squeeze(-1))
-        >>> sparse = RegressionProblem(X, y, likelihood=SparseLikelihood(X[::3]))
-        >>> cube = sparse.prior.draw(4, 1, generator=torch.Generator().manual_seed(0))
-        >>> bool((sparse.evaluate(cube) <= RegressionProblem(X, y).evaluate(cube)).all())
-        True
     """
 
     knots: Tensor
@@ -311,20 +282,9 @@ class SparseLikelihood(NamedTuple):
 class FourierLikelihood(NamedTuple):
     """The exact likelihood of a random-feature approximation of the kernel: O(N F^2), F = 2 R n for n components.
 
-    The error is that of the kernel: few frequencies make a spectral line of each, so that functions repeat over long
-    ranges, and variances far from the data are too small. R must grow with the range times the spectral scales.
-
     Args:
         num_frequencies: Frequencies R of every component.
         seed: Of the frequencies' low-discrepancy sequence, the same for all kernels.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import RegressionProblem
-        >>> X = torch.linspace(0, 3, 40, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)), likelihood=FourierLikelihood(20))
-        >>> problem.evaluate(problem.prior.draw(3, 1)).shape
-        torch.Size([3])
     """
 
     num_frequencies: int = 100

@@ -18,19 +18,12 @@ _SAME = 0.3  # squared distance per dimension below which two ends are one mode
 
 
 class Integrand(NamedTuple):
-    r"""A likelihood L(v) under the prior N(0, I) of d dimensions, evaluated in batches.
+    """A likelihood L(v) under the prior N(0, I) of d dimensions, evaluated in batches.
 
     Args:
         log_likelihood: Takes points (S, d) to log likelihoods (S,), differentiable; NaN where there is none.
         dimension: d.
         chunk: Points that are differentiated at a time.
-
-    Example:
-        >>> import torch
-        >>> integrand = Integrand(lambda v: -50.0 * (v - 1.0).square().sum(-1), 2)
-        >>> _, gradient = integrand.differentiate(torch.zeros(3, 2))
-        >>> gradient[0]
-        tensor([100., 100.])
     """
 
     log_likelihood: Callable[[Tensor], Tensor]
@@ -69,14 +62,7 @@ class Ascents(NamedTuple):
 
 
 def ascend(integrand: Integrand, starts: Tensor, max_iterations: int) -> Ascents:
-    """L-BFGS from points (M, d) to modes of the posterior, all at once; starts without a likelihood are left out.
-
-    Example:
-        >>> import torch
-        >>> integrand = Integrand(lambda v: -1.5 * (v - 1.0).square().sum(-1), 2)
-        >>> ascend(integrand, torch.zeros(1, 2, dtype=torch.float64), 20).points
-        tensor([[0.7500, 0.7500]], dtype=torch.float64)
-    """
+    """L-BFGS from points (M, d) to modes of the posterior, all at once; starts without a likelihood are left out."""
     calls = [len(starts)]
 
     def negative(points: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,18 +84,7 @@ EVALUATIONS_PER_AXIS = 4  # of :func:`precisions`
 
 
 def precisions(integrand: Integrand, points: Tensor) -> Tensor:
-    r"""Negative Hessians of the log posterior at points (M, d), by central differences of its gradients, (M, d, d).
-
-    Twice: with steps of a thousandth of the prior's width, then of a twentieth of the posterior's along each axis, as
-    the first Hessians have it. Likelihoods need first derivatives only.
-
-    Example:
-        >>> import torch
-        >>> integrand = Integrand(lambda v: -50.0 * v.square().sum(-1), 2)
-        >>> precisions(integrand, torch.zeros(1, 2, dtype=torch.float64)).round()
-        tensor([[[101.,   0.],
-                 [  0., 101.]]], dtype=torch.float64)
-    """
+    """Negative Hessians of the log posterior at points (M, d), by central differences of its gradients, (M, d, d)."""
     num, size = points.shape
     steps = points.new_full((num, size), _STEPS[0])
     hessians = _differences(integrand, points, steps)
@@ -131,10 +106,7 @@ def _differences(integrand: Integrand, points: Tensor, steps: Tensor) -> Tensor:
 def laplace_mixture(integrand: Integrand, points: Tensor, log_density: Tensor) -> StudentMixture:
     """Components at the distinct ends of ascents, weighted by the roots of their Laplace masses.
 
-    Args:
-        integrand: The posterior.
-        points: Ends, shape (M, d).
-        log_density: Their unnormalized log posterior densities, shape (M,).
+    Shapes: ``points`` (M, d), ``log_density`` (M,).
     """
     mixture, mass = laplace_modes(integrand, points, log_density)
     return mixture._replace(log_weights=(_TEMPER * mass).log_softmax(-1))
@@ -143,10 +115,7 @@ def laplace_mixture(integrand: Integrand, points: Tensor, log_density: Tensor) -
 def laplace_modes(integrand: Integrand, points: Tensor, log_density: Tensor) -> tuple[StudentMixture, Tensor]:
     """Components at the distinct ends of ascents, heights as their log weights, and log Laplace masses, highest first.
 
-    Args:
-        integrand: The posterior.
-        points: Ends, shape (M, d).
-        log_density: Their unnormalized log posterior densities, shape (M,).
+    Shapes: ``points`` (M, d), ``log_density`` (M,).
     """
     order = log_density.argsort(descending=True, stable=True)
     points, log_density = points[order], log_density[order]

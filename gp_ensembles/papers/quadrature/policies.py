@@ -32,18 +32,6 @@ class AcquisitionOptimizer(NamedTuple):
             neighborhood of the best kernels.
         max_iterations: Iterations of L-BFGS.
         num_sizes: Numbers of components optimized over for each batch: those with the best raw samples.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
-        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> acquisition = InformationGain(ExplainedVariance(surrogate, nodes), log=True)
-        >>> AcquisitionOptimizer(num_sizes=1).optimize(acquisition, surrogate, 2, generator).shape[0]
-        2
     """
 
     num_restarts: int = 1

@@ -58,13 +58,7 @@ class _Weights(NamedTuple):
 
 
 class Predictor:
-    """Kernels, conditioned on the data once, with their weights and those of every jackknife replicate.
-
-    Args:
-        problem: Data and prior.
-        cube: The kernels.
-        parts: Weights of all, and of those of every replicate.
-    """
+    """Kernels, conditioned on the data once, with their weights and those of every jackknife replicate."""
 
     def __init__(self, problem: RegressionProblem, cube: Tensor, parts: list[_Weights]) -> None:
         self._parts = parts
@@ -88,13 +82,7 @@ class Predictor:
 
 
 def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Predictor:
-    """Predictions by the quadrature's weights; replicates lack a group of the evaluations.
-
-    Args:
-        problem: Data and prior.
-        surrogate: Surrogate of the likelihood.
-        nodes: Nodes of the weights.
-    """
+    """Predictions by the quadrature's weights; replicates lack a group of the evaluations."""
     distances = node_distances(surrogate, nodes)
     everything = torch.ones_like(surrogate.roots).cumsum(0).long() - 1
     parts = []

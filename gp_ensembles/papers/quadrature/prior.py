@@ -16,11 +16,7 @@ EDGE = 1e-6  # cube coordinates stay this far from the faces, where quantiles ar
 
 
 class Marginal(Protocol):
-    r"""Prior of one positive (or signed) number for each input; any class with these methods will do.
-
-    ``icdf`` maps probabilities (\*batch, D) to values, differentiably; ``log_prob`` is the density of the values;
-    ``standardize`` maps values to a scale on which the prior's width is about one (on which distances are computed).
-    """
+    """Prior of one positive (or signed) number for each input; any class with these methods will do."""
 
     @property
     def scale(self) -> Tensor:
@@ -37,14 +33,7 @@ class Marginal(Protocol):
 
 
 class HalfNormal(NamedTuple):
-    r"""Absolute value of N(0, scale^2), one scale for each input, shape (D,).
-
-    Example:
-        >>> import torch
-        >>> prior = HalfNormal(torch.tensor([2.0], dtype=torch.float64))
-        >>> round(float(prior.icdf(torch.tensor([0.5], dtype=torch.float64))), 3)  # the median, 0.674 scales
-        1.349
-    """
+    """Absolute value of N(0, scale^2), one scale for each input, shape (D,)."""
 
     scale: Tensor
 
@@ -64,14 +53,7 @@ class HalfNormal(NamedTuple):
 
 
 class Normal(NamedTuple):
-    r"""N(location, scale^2), one for each input, shapes (D,); for signed mean frequencies.
-
-    Example:
-        >>> import torch
-        >>> prior = Normal(torch.zeros(1), torch.ones(1))
-        >>> prior.icdf(torch.tensor([0.5]))
-        tensor([0.])
-    """
+    """N(location, scale^2), one for each input, shapes (D,); for signed mean frequencies."""
 
     location: Tensor
     scale: Tensor
@@ -92,14 +74,7 @@ class Normal(NamedTuple):
 
 
 class LogNormal(NamedTuple):
-    r"""Exponential of N(location, scale^2), one for each input, shapes (D,).
-
-    Example:
-        >>> import torch
-        >>> prior = LogNormal(torch.zeros(1), torch.ones(1))
-        >>> prior.icdf(torch.tensor([0.5]))
-        tensor([1.])
-    """
+    """Exponential of N(location, scale^2), one for each input, shapes (D,)."""
 
     location: Tensor
     scale: Tensor
@@ -137,35 +112,18 @@ class _BetaQuantile(torch.autograd.Function):
 
 
 def beta_quantile(probability: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    r"""Quantiles of the beta distribution, differentiable in the probability (shapes broadcast).
-
-    Example:
-        >>> import torch
-        >>> half = torch.tensor(0.5, dtype=torch.float64)
-        >>> round(float(beta_quantile(half, 4.0 * half, 2.0 * half)), 4)  # Beta(2, 1): the square root
-        0.7071
-    """
+    """Quantiles of the beta distribution, differentiable in the probability (shapes broadcast)."""
     value: Tensor = _BetaQuantile.apply(*torch.broadcast_tensors(probability, a, b))  # type: ignore[no-untyped-call]
     return value
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
-    """A seed for code that takes no generator, drawn from one (or from torch's global one).
-
-    Example:
-        >>> draw_seed(torch.Generator().manual_seed(0)) == draw_seed(torch.Generator().manual_seed(0))
-        True
-    """
+    """A seed for code that takes no generator, drawn from one (or from torch's global one)."""
     return int(torch.randint(2**31, (), generator=generator, device=generator_device(generator)))
 
 
 def sobol_points(dimension: int, count: int, seed: int) -> Tensor:
-    """Scrambled Sobol points in double precision, shape (count, dimension), independent of torch's default dtype.
-
-    Example:
-        >>> sobol_points(2, 4, seed=0).shape
-        torch.Size([4, 2])
-    """
+    """Scrambled Sobol points in double precision, shape (count, dimension), independent of torch's default dtype."""
     engine = SobolEngine(dimension, scramble=True, seed=seed)
     first = engine.quasi.double() / 2**engine.MAXBIT  # the engine keeps it in the default dtype
     points: Tensor = engine.draw(count, dtype=torch.float64)
@@ -434,15 +392,7 @@ class Hyperprior:
 
 
 def draw_stratified(prior: Hyperprior, count: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Sobol draws of the prior, their numbers of components in proportion to p(n) as nearly as can be, (count, C).
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, one), max_components=3)
-        >>> prior.num_components(draw_stratified(prior, 7, generator=torch.Generator().manual_seed(0))).bincount()
-        tensor([0, 3, 2, 2])
-    """
+    """Sobol draws of the prior, their numbers of components in proportion to p(n) as nearly as can be, (count, C)."""
     expected = prior.log_prob_components.exp() * count
     counts = expected.floor().long()
     rest = (expected - counts).argsort(descending=True, stable=True)[: count - int(counts.sum())]

@@ -90,20 +90,11 @@ class RegressionProblem:
 
 
 class Evaluations(NamedTuple):
-    r"""Kernels and their log marginal likelihoods.
-
-    Likelihoods differ by hundreds of nats; they are kept as logarithms, and divided by the largest of all before they
-    are exponentiated.
+    """Kernels and their log marginal likelihoods.
 
     Args:
         cube: Kernels as rows of the prior's cube, shape (h, C).
         log_likelihood: Their log marginal likelihoods, shape (h,); NaN where a covariance could not be factorized.
-
-    Example:
-        >>> import torch
-        >>> evaluations = Evaluations(torch.rand(2, 3), torch.tensor([-1e3, torch.nan]))
-        >>> evaluations.num_failed, evaluations.usable().log_likelihood.tolist()
-        (1, [-1000.0])
     """
 
     cube: Tensor

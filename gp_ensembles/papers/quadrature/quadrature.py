@@ -20,23 +20,12 @@ _MAX_GROUPS = 10  # of the jackknife
 
 
 class QuadratureNodes(NamedTuple):
-    r"""Nodes and weights of a quadrature rule for the prior, the same for every integral.
-
-    With shared nodes, :math:`\sum_s \omega_s L(\theta_s)` is an exact linear functional of the linearized likelihood:
-    its variance is never negative, and no observation explains more than all of it.
+    """Nodes and weights of a quadrature rule for the prior, the same for every integral.
 
     Args:
         cube: Rows of the prior's cube, shape (S, C).
         weights: Shares of the prior, shape (S,), their sum is one.
         components: Number of components n of each, shape (S,).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature.default_priors import default_prior
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> nodes = draw_nodes(default_prior(X, X.squeeze(-1).sin(), max_components=2), 16)
-        >>> nodes.first(4).components.tolist()
-        [1, 1, 1, 1, 2, 2, 2, 2]
     """
 
     cube: Tensor
@@ -57,27 +46,9 @@ class QuadratureNodes(NamedTuple):
 def draw_nodes(
     prior: Hyperprior, per_size: int, *, around: Tensor | None = None, generator: torch.Generator | None = None
 ) -> QuadratureNodes:
-    r"""Scrambled Sobol points of the prior, ``per_size`` for each number of components; a third of them around centers.
+    """Scrambled Sobol points of the prior, ``per_size`` for each number of components; a third of them around centers.
 
-    With enough data the likelihood is a spike that draws of the prior miss, and integrals by such draws alone are zero.
-    So for each n that has centers a third of the nodes are draws from normal distributions around them (in the normal
-    quantiles of the cube's coordinates, widths 0.1, 0.3 and 1), all weighted as draws from the mixture of prior and
-    normals (the balance heuristic of Veach and Guibas, 1995): no weight is more than 3/2 of a plain draw's.
-
-    Args:
-        prior: The prior.
-        per_size: Nodes for each number of components.
-        around: Centers: rows of the cube, shape (K, C).
-        generator: Source of randomness.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=2)
-        >>> nodes = draw_nodes(prior, 4, generator=torch.Generator().manual_seed(0))
-        >>> nodes.cube.shape, float(nodes.weights.sum())
-        (torch.Size([8, 6]), 1.0)
+    Shapes: ``around`` (K, C).
     """
     parts = []
     for size in range(1, prior.max_components + 1):
@@ -124,15 +95,7 @@ def _log_normal(points: Tensor, centers: Tensor, widths: Tensor) -> Tensor:
 
 
 def rows_without_each_group(values: Tensor) -> list[Tensor]:
-    """Rows of all but one group of h values, shape (h,), for each of at most ten groups.
-
-    Consecutive values go to different groups, so that each group has its share of every number of components.
-
-    Example:
-        >>> import torch
-        >>> [rows.tolist() for rows in rows_without_each_group(torch.zeros(3))]
-        [[1, 2], [0, 2], [0, 1]]
-    """
+    """Rows of all but one group of h values, shape (h,), for each of at most ten groups."""
     index = torch.arange(values.shape[0], device=values.device)
     groups = min(_MAX_GROUPS, len(index))
     return [index[index % groups != group] for group in range(groups)] if groups > 1 else [index]
@@ -142,16 +105,6 @@ def jackknife_sd(replicates: list[Tensor]) -> Tensor:
     r"""Standard error from estimates that each lack one of G groups (Tukey, 1958).
 
     .. math:: \sqrt{\frac{G - 1}{G} \sum_g (t_g - \bar t)^2}
-
-    Args:
-        replicates: G estimates of one shape.
-
-    Example:
-        >>> import torch
-        >>> values = torch.tensor([1.0, 2.0, 4.0, 5.0], dtype=torch.float64)
-        >>> leave_one_out = [(values.sum() - value) / 3 for value in values]
-        >>> bool((jackknife_sd(leave_one_out) - values.std() / 2).abs() < 1e-12)  # of a mean, the textbook's
-        True
     """
     stacked = torch.stack(replicates)
     return (stacked.var(0, unbiased=False) * (len(replicates) - 1)).sqrt()
@@ -210,28 +163,7 @@ class EvidenceEstimate(NamedTuple):
 def estimate_evidence(
     surrogate: Surrogate, nodes: QuadratureNodes, covariance_nodes: QuadratureNodes
 ) -> EvidenceEstimate:
-    """Mean and covariance of the integrals for each number of components.
-
-    Args:
-        surrogate: The surrogate of the likelihood.
-        nodes: Nodes of the means.
-        covariance_nodes: Nodes of the covariances, whose number enters squared: fewer of them.
-
-    Returns:
-        The integrals' moments.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> surrogate = marginalize(problem, Budget(8, draws=0), generator=generator).quadrature.surrogate
-        >>> nodes = draw_nodes(problem.prior, 16, generator=generator)
-        >>> evidence = estimate_evidence(surrogate, nodes, nodes.first(8))
-        >>> evidence.mean.shape, bool((evidence.covariance.diagonal() >= 0).all())
-        (torch.Size([5]), True)
-    """
+    """Mean and covariance of the integrals for each number of components."""
     sizes = surrogate.kernel_distance.prior.max_components
     cross = surrogate.cross(surrogate.kernel_distance.prepare(nodes.cube))
     mean = nodes.weights * (surrogate.alpha + 0.5 * (cross @ surrogate.solved).square())
@@ -264,13 +196,7 @@ def root_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distan
     .. math:: W_{ij} = 2 Q_{ij} \sqrt{L_i L_j} / E[I], \qquad Q = K^{-1} A K^{-1} / 2, \qquad
               A = \sum_s \omega_s k(s) k(s)^\top
 
-    Args:
-        surrogate: The surrogate.
-        nodes: Nodes s of the integrals.
-        distances: Distances of the nodes from the evaluated kernels, (S, h), if they are known already.
-
-    Returns:
-        The matrix W, shape (h, h); entries off the diagonal may be negative.
+    Returns shape (h, h).
     """
     distances = node_distances(surrogate, nodes) if distances is None else distances
     cross = surrogate.parameters.outputscale * correlations(distances, surrogate.parameters)
@@ -284,28 +210,13 @@ def root_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distan
 def positive_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distances | None = None) -> Tensor:
     r"""Log weights of a mixture of the evaluated kernels that is a distribution, shape (h,).
 
-    Every node's weight is shared out among the evaluated kernels near it, nearly all of it to the nearest; a kernel's
-    weight is its likelihood times the prior mass that falls to it:
-
     .. math:: w_i \propto L_i \sum_s \omega_s \frac{r(s, \theta_i)^{10}}{\sum_j r(s, \theta_j)^{10}}
-
-    with the surrogate's correlations r. For draws of the prior these are importance weights without the error from
-    clumps of draws; kernels close to one another, as along an ascent, share their prior mass.
-
-    Args:
-        surrogate: The surrogate.
-        nodes: The nodes s.
-        distances: Distances of the nodes from the evaluated kernels, (S, h), if they are known already.
     """
     return log_masses(surrogate, nodes, distances).log_softmax(-1)
 
 
 def log_masses(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distances | None = None) -> Tensor:
-    """Log likelihood of every evaluated kernel times the share of the prior that falls to it, shape (h,).
-
-    Their sum is an integral of the likelihood that interpolates by the nearest kernel: crude, but never above the
-    largest likelihood. See :func:`positive_weights`.
-    """
+    """Log likelihood of every evaluated kernel times the share of the prior that falls to it, shape (h,)."""
     distances = node_distances(surrogate, nodes) if distances is None else distances
     shares = (_SHARPNESS * log_correlations(distances, surrogate.parameters)).log_softmax(-1)
     log_volume = (nodes.weights.log().unsqueeze(-1) + shares).logsumexp(0)

@@ -33,28 +33,7 @@ class Slots(NamedTuple):
 class Relabeling:
     r"""The group G of permutations and reflections that change no kernel with n components, nor its prior density.
 
-    A proposal that covers one labeling of a mode says nothing of its n! copies. With any positive function h the
-    share :math:`a(v) = |G|\, h(v) / \sum_{g \in G} h(g v)` has the mean one over the copies of a point, so that
-
     .. math:: \int L(v)\, \pi(v)\, dv = \int a(v)\, L(v)\, \pi(v)\, dv,
-
-    and the integrand on the right is near zero but for one copy of each mode. Here h is a mixture, over the proposal's
-    components, of products of Student-t densities of one kernel component each (its log weight, mean and scales), so
-    that the sum over G is a sum of n! products of an n by n table, reflections included.
-
-    Args:
-        prior: The prior; reflections count where means are signed, with a prior that is symmetric.
-        components: n.
-        reflection: How components are made symmetric.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
-        >>> from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=3)
-        >>> Relabeling(prior, 3, AT_ORIGIN).num_copies
-        6
     """
 
     def __init__(self, prior: Hyperprior, components: int, reflection: Reflection) -> None:
@@ -135,15 +114,7 @@ class Relabeling:
 
 
 def log_permanent(logs: Tensor) -> Tensor:
-    r"""Logarithm of the permanent, :math:`\log \sum_\pi \prod_i e^{a_{i \pi(i)}}`, of matrices (\*batch, n, n).
-
-    By recursion over the subsets of columns that the first rows take: :math:`n 2^{n - 1}` terms in place of n n!.
-
-    Example:
-        >>> import torch
-        >>> round(float(log_permanent(torch.tensor([[1.0, 2.0], [3.0, 4.0]]).log()).exp()), 4)
-        10.0
-    """
+    r"""Logarithm of the permanent, :math:`\log \sum_\pi \prod_i e^{a_{i \pi(i)}}`, of matrices (\*batch, n, n)."""
     size = logs.shape[-1]
     before: dict[tuple[int, ...], int] = {(): 0}
     total = logs.new_zeros(*logs.shape[:-2], 1)

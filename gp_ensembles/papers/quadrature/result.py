@@ -60,15 +60,7 @@ class TopKernels(NamedTuple):
 
 
 class Quadrature:
-    """The evidence and the weights of Bayesian quadrature (Hamid et al., 2022), by the surrogate of the likelihood.
-
-    Where the likelihood is a spike, no fit of the surrogate knows the spike's width, and the numbers are of no use: the
-    log evidence was off by tens of nats on real series, many times its standard deviation.
-
-    Args:
-        problem: Data and prior.
-        state: State of the search.
-    """
+    """The evidence and the weights of Bayesian quadrature (Hamid et al., 2022), by the surrogate of the likelihood."""
 
     def __init__(self, problem: RegressionProblem, state: SearchState) -> None:
         self.problem = problem

@@ -14,23 +14,12 @@ class RootMixture(NamedTuple):
     .. math:: p(y) \propto \sum_{ij} W_{ij} \sqrt{N_i(y) N_j(y)}
               = \sum_{ij} W_{ij} B_{ij} N(y; c_{ij}, V_{ij})
 
-    with Bhattacharyya coefficients B. Points are treated separately, so predictions do not depend on one another.
-    Weights may be negative; where the mass :math:`\sum W B` is far from one, a variance is negative, or kernels were
-    left out whose weights the others have to cancel, ``usable`` is false and the mixture is not to be trusted.
-
     Args:
         weights: :math:`W_{ij} B_{ij}` over their sum, shape (P, M), pairs first.
         mean: Means c, shape (P, M).
         variance: Variances V, shape (P, M).
         mass: Sum of W B before normalization, shape (M,): one if the surrogate were exact (and alpha zero).
         complete: Whether the kept kernels' weights have the sum of all, shape ().
-
-    Example:
-        >>> import torch
-        >>> means, variances = torch.tensor([[0.0], [2.0]]), torch.ones(2, 1)
-        >>> mixture = root_mixture(torch.full((2, 2), 0.25), means, variances)
-        >>> [round(float(moment), 3) for moment in mixture.moments()]
-        [1.0, 1.622]
     """
 
     weights: Tensor
@@ -59,21 +48,7 @@ class RootMixture(NamedTuple):
 def root_mixture(matrix: Tensor, mean: Tensor, variance: Tensor, total_weight: Tensor | None = None) -> RootMixture:
     """The mixture of products of roots at each of M points.
 
-    Args:
-        matrix: Weights W of the kept kernels, shape (R, R).
-        mean: Their predictive means, shape (R, M).
-        variance: Their predictive variances of the targets, noise included, shape (R, M).
-        total_weight: Sum of the weights of all kernels, kept or not; of the kept ones if ``None``.
-
-    Returns:
-        The mixture of R^2 pairs.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1)
-        >>> mixture = root_mixture(one, one, one)
-        >>> mixture.moments(), float(mixture.mass)
-        ((tensor([1.]), tensor([1.])), 1.0)
+    Shapes: ``matrix`` (R, R), ``mean`` (R, M), ``variance`` (R, M).
     """
     total = variance.unsqueeze(0) + variance.unsqueeze(1)
     product = variance.unsqueeze(0) * variance.unsqueeze(1)

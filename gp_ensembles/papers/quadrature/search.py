@@ -170,11 +170,7 @@ def evaluate_ascent(problem: RegressionProblem, search: Search, state: SearchSta
 
 
 def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
-    """Whether draws from the prior cover the likelihood, so that a surrogate of it can be trusted.
-
-    The effective number of draws under the likelihood has to be large enough, and the tail of their weights light
-    enough: Pareto k at most 0.7, where there are enough draws to fit it.
-    """
+    """Whether draws from the prior cover the likelihood, so that a surrogate of it can be trusted."""
     drawn = state.evaluations.log_likelihood[state.origins == _PRIOR]
     weights = drawn[drawn.isfinite()].softmax(-1)
     if not weights.numel():
@@ -262,10 +258,7 @@ def _add_seconds(state: SearchState, part: str, since: float) -> SearchState:
 
 
 def fingerprint(problem: RegressionProblem, search: Search) -> str:
-    """Hash of the data, the prior's shape and quantiles, and the search settings that a checkpoint belongs to.
-
-    Quantiles count by ten digits: their last ones hang on the processor.
-    """
+    """Hash of the data, the prior's shape and quantiles, and the search settings that a checkpoint belongs to."""
     rounded = [f"{value:.9e}" for tensor in _of_prior(problem.prior) for value in tensor.detach().flatten().tolist()]
     return _hash(problem, search, [problem.X, problem.y], repr(rounded))
 

@@ -18,19 +18,10 @@ class SpectralMixtures(NamedTuple):
 
     .. math:: k(\tau) = \sum_q w_q \exp(-2\pi^2 \|s_q \circ \tau\|^2) \cos(2\pi\, m_q^\top \tau)
 
-    (Wilson and Adams, 2013, with the reflection at the origin of Hamid et al., 2022, section 2.2).
-
     Args:
         weights: Weights w, shape (\*batch, Q).
         means: Mean frequencies m in cycles per unit of the inputs, shape (\*batch, Q, D).
         scales: Standard deviations s of the frequencies in the same unit, shape (\*batch, Q, D).
-
-    Example:
-        >>> import torch
-        >>> theta = torch.tensor([0.7, 0.3, 1.0, 2.0, 0.1, 0.2], dtype=torch.float64)
-        >>> mixtures = SpectralMixtures.unflatten(theta, num_inputs=1)
-        >>> mixtures.means.shape, bool((mixtures.flatten() == theta).all())
-        (torch.Size([2, 1]), True)
     """
 
     weights: Tensor
@@ -97,22 +88,7 @@ IN_EACH_INPUT = Reflection(each_input=True)
 def covariance(mixtures: SpectralMixtures, x1: Tensor, x2: Tensor, reflection: Reflection = AT_ORIGIN) -> Tensor:
     r"""Covariance matrices of the mixtures' processes, without noise.
 
-    Args:
-        mixtures: Mixtures of any batch shape.
-        x1: Inputs, shape (N1, D), or (\*batch, N1, D) with dimensions that broadcast to the mixtures'.
-        x2: Inputs, shape (N2, D), likewise.
-        reflection: How components are made symmetric.
-
-    Returns:
-        Covariances, shape (\*batch, N1, N2), differentiable in the mixtures and in the inputs.
-
-    Example:
-        >>> import torch
-        >>> theta = torch.tensor([1.0, 0.5, 0.1], dtype=torch.float64)
-        >>> x = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
-        >>> covariance(SpectralMixtures.unflatten(theta, 1), x, x)  # a whole period apart, less the decay
-        tensor([[1.0000, 0.4540],
-                [0.4540, 1.0000]], dtype=torch.float64)
+    Shapes: ``x1`` (N1, D), ``x2`` (N2, D); returns (\*batch, N1, N2).
     """
     if mixtures.num_inputs == 1:
         return _stationary(mixtures, x1 - x2.mT)
@@ -123,14 +99,7 @@ def covariance(mixtures: SpectralMixtures, x1: Tensor, x2: Tensor, reflection: R
 
 
 def covariance_at_lags(mixtures: SpectralMixtures, lags: Tensor) -> Tensor:
-    r"""Covariances at given lags of one input, shape (U,); result (\*batch, U).
-
-    Example:
-        >>> import torch
-        >>> theta = torch.tensor([1.0, 0.5, 0.1], dtype=torch.float64)
-        >>> covariance_at_lags(SpectralMixtures.unflatten(theta, 1), torch.tensor([0.0, 2.0], dtype=torch.float64))
-        tensor([1.0000, 0.4540], dtype=torch.float64)
-    """
+    r"""Covariances at given lags of one input, shape (U,); result (\*batch, U)."""
     return _stationary(mixtures, lags.unsqueeze(-2)).squeeze(-2)
 
 
@@ -184,14 +153,6 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
     .. math:: k(\tau) = \sum_q w_q \exp(-2\pi^2 \|s_q \circ \tau\|^2) \cos(2\pi\, m_q^\top \tau)
 
-    (Wilson and Adams, 2013; Hamid et al., 2022, section 2.2), or with a product of cosines, one for each input, under
-    ``Reflection(each_input=True)``. ``gpytorch.kernels.SpectralMixtureKernel`` is the same for one input only: for
-    several it multiplies the mixtures of the inputs, a product of sums, and mixes the components with one another.
-
-    Parameters are ``raw_mixture_weights``, ``raw_mixture_scales`` (made positive by a softplus) and
-    ``raw_mixture_means``, which are the means themselves: under reflection at the origin their signs matter for
-    several inputs, and a mean may be zero. Weights need not sum to one: scale with ``ScaleKernel`` or train them.
-
     Args:
         weights: Weights, shape (\*batch, Q); where zero, the component is absent and stays so in training.
         means: Mean frequencies in cycles per unit of the inputs, shape (\*batch, Q, D).
@@ -202,16 +163,6 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
     Raises:
         ValueError: If shapes do not fit, a mixture has no component, a weight is negative, a scale of a component is
             not positive, or a value is not finite.
-
-    Example:
-        >>> import torch
-        >>> rows = torch.tensor([0.7, 0.3, 0.0, 0.5, 2.0, 0.0, 0.1, 0.2, 0.0], dtype=torch.float64)
-        >>> kernel = SpectralMixtureKernel.from_mixtures(SpectralMixtures.unflatten(rows, num_inputs=1))
-        >>> kernel.num_components
-        2
-        >>> kernel(torch.tensor([[0.0], [2.0]], dtype=torch.float64)).to_dense().detach()
-        tensor([[1.0000, 0.3306],
-                [0.3306, 1.0000]], dtype=torch.float64)
     """
 
     is_stationary = True
@@ -247,14 +198,7 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         *,
         active_dims: tuple[int, ...] | None = None,
     ) -> Self:
-        r"""Kernel of one mixture or, with the mixtures' batch shape, of several.
-
-        Components that no mixture has are dropped; those that only some of a batch have stay absent in the others.
-
-        Args:
-            mixtures: Mixtures, copied without their history of gradients.
-            reflection: How components are made symmetric.
-            active_dims: Columns of the inputs that the kernel sees; all if ``None``.
+        """Kernel of one mixture or, with the mixtures' batch shape, of several.
 
         Raises:
             ValueError: See the class.
@@ -368,11 +312,7 @@ def _misfit(has: int, sees: int) -> str:
 
 @spectral_components.register(SpectralMixtureKernel)
 def _components(kernel: SpectralMixtureKernel, num_inputs: int) -> Components:
-    r"""A component for each of the mixture's, :math:`\omega = 2\pi(m_q + s_q \circ z)`.
-
-    Under reflection in each input the columns of a frequency are independent, each from a normal distribution and its
-    mirror image; quantiles draw them from the same normal variables.
-    """
+    r"""A component for each of the mixture's, :math:`\omega = 2\pi(m_q + s_q \circ z)`."""
     weights, means, scales = kernel.mixtures
     if means.shape[-1] != num_inputs:
         raise ValueError(_misfit(means.shape[-1], num_inputs))

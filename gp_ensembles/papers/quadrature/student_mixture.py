@@ -22,16 +22,6 @@ class StudentMixture(NamedTuple):
         log_weights: Logarithms of the weights, shape (K,).
         means: Locations, shape (K, d).
         factors: Cholesky factors of the scale matrices, shape (K, d, d).
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> mixture = StudentMixture(0 * one, one.reshape(1, 1), 0.1 * one.reshape(1, 1, 1))
-        >>> mixture.draw(100, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([100, 1])
-        >>> grid = torch.linspace(-8, 8, 4001, dtype=torch.float64).unsqueeze(-1)
-        >>> round(float(torch.trapezoid(mixture.log_density(grid).exp(), grid.squeeze(-1))), 3)
-        1.0
     """
 
     log_weights: Tensor
@@ -99,19 +89,11 @@ class StudentMixture(NamedTuple):
     def refit(self, points: Tensor, log_weights: Tensor) -> "StudentMixture":
         r"""One step of expectation and maximization on weighted draws (Cappe et al., 2008, section 4).
 
-        With responsibilities :math:`\rho_{sk}`, weights :math:`w_s` and
-        :math:`u_{sk} = (5 + d) / (5 + \delta_{sk}^2)`,
-
         .. math:: \pi_k \propto \sum_s w_s \rho_{sk}, \quad
                   \mu_k = \frac{\sum_s w_s \rho_{sk} u_{sk} v_s}{\sum_s w_s \rho_{sk} u_{sk}}, \quad
                   \Sigma_k = \frac{\sum_s w_s \rho_{sk} u_{sk} (v_s - \mu_k)(v_s - \mu_k)^\top}{\sum_s w_s \rho_{sk}}
 
-        and the old :math:`\Sigma_k` counts for two draws per dimension beside the effective number of draws, so that
-        few draws change little. Components of next to no weight are dropped.
-
-        Args:
-            points: Draws, shape (S, d).
-            log_weights: Their normalized log weights, shape (S,).
+        Shapes: ``points`` (S, d), ``log_weights`` (S,).
         """
         size = points.shape[-1]
         each = self.log_components(points) + self.log_weights.log_softmax(-1)
@@ -138,20 +120,9 @@ class StudentMixture(NamedTuple):
 def from_precisions(
     log_weights: Tensor, means: Tensor, precisions: Tensor, inflation: float, floor: float
 ) -> StudentMixture:
-    r"""Components at points with given precisions: eigenvalues by their absolute value, none below a floor.
+    """Components at points with given precisions: eigenvalues by their absolute value, none below a floor.
 
-    Args:
-        log_weights: Shape (K,).
-        means: Shape (K, d).
-        precisions: Negative Hessians, shape (K, d, d); need not be positive definite.
-        inflation: Factor of the scales.
-        floor: Smallest eigenvalue.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> from_precisions(0 * one, one.reshape(1, 1), -4.0 * one.reshape(1, 1, 1), 1.2, 0.5).factors
-        tensor([[[0.6000]]], dtype=torch.float64)
+    Shapes: ``log_weights`` (K,), ``means`` (K, d), ``precisions`` (K, d, d).
     """
     values, vectors = torch.linalg.eigh(precisions)
     values = values.abs()

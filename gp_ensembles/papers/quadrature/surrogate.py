@@ -47,18 +47,6 @@ class Surrogate:
     Raises:
         ValueError: If no kernel has a likelihood.
         NotPSDError: If the matrix of hyper-kernel values cannot be factorized even with jitter.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Hyperprior
-        >>> from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = Hyperprior(HalfNormal(one), LogNormal(0.0 * one, 0.35 * one), max_components=2)
-        >>> cube = prior.draw(4, components=2, generator=torch.Generator().manual_seed(0))
-        >>> parameters = SurrogateParameters(one[0], one[0], one[0], 1e-6 * one[0])
-        >>> surrogate = Surrogate(Evaluations(cube, -cube[:, 1]), KernelDistance(prior), parameters)
-        >>> bool((surrogate.latent(cube).mean - surrogate.roots).abs().max() < 1e-3)
-        True
     """
 
     roots: Tensor
@@ -115,23 +103,13 @@ class Surrogate:
         return ProcessMoments(cross @ self.solved, self.kernel(prepared, prepared) - white.mT @ white)
 
     def likelihood(self, cube: Tensor) -> ProcessMoments:
-        r"""Moments of the likelihood, over the largest one so far, at rows (A, C) of the cube.
-
-        Linearized at the mean m of the latent process (WSABI-L; Gunter et al., 2014, section 3):
-        :math:`\alpha + m^2/2` and :math:`m\,C\,m'`.
-        """
+        """Moments of the likelihood, over the largest one so far, at rows (A, C) of the cube."""
         mean, covariance = self.latent(cube)
         return ProcessMoments(self.alpha + 0.5 * mean.square(), mean.unsqueeze(-1) * covariance * mean.unsqueeze(-2))
 
 
 def square_root_transform(log_likelihood: Tensor, alpha_share: float = ALPHA) -> tuple[Tensor, Tensor]:
-    r"""Roots :math:`\sqrt{2 (L_i - \alpha)}` of likelihoods over their largest, and alpha.
-
-    Example:
-        >>> import torch
-        >>> square_root_transform(torch.tensor([0.0, -2000.0]))
-        (tensor([1.4142, 0.0000]), tensor(0.))
-    """
+    r"""Roots :math:`\sqrt{2 (L_i - \alpha)}` of likelihoods over their largest, and alpha."""
     likelihood = (log_likelihood - log_likelihood.max()).exp()
     alpha = alpha_share * likelihood.min()
     return (2.0 * (likelihood - alpha)).sqrt(), alpha
@@ -142,17 +120,6 @@ def fit_surrogate(evaluations: Evaluations, kernel_distance: KernelDistance) -> 
 
     Raises:
         ValueError: If no kernel has a likelihood.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import RegressionProblem
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = RegressionProblem(X, X.squeeze(-1).sin())
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> cube = problem.prior.draw(8, 1, generator=generator)
-        >>> surrogate = fit_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.kernel_distance)
-        >>> bool(surrogate.parameters.lengthscale > 0)
-        True
     """
     usable = evaluations.usable()
     if not usable.log_likelihood.numel():
@@ -164,26 +131,9 @@ def fit_surrogate(evaluations: Evaluations, kernel_distance: KernelDistance) -> 
 
 
 def fit_parameters(roots: Tensor, distances: Distances) -> SurrogateParameters:
-    r"""Length scales and output scale that make the observed roots most likely.
+    """Length scales and output scale that make the observed roots most likely.
 
-    The output scale has a closed form, :math:`\lambda^2 = z^\top R^{-1} z / h` for correlations R. The length scales
-    are found by L-BFGS from three starts under a weak log-normal prior around twice the median distance: roots that are
-    zero but for a spike hardly determine them.
-
-    Args:
-        roots: Observed roots z, shape (h,).
-        distances: Distances of the h kernels from one another.
-
-    Returns:
-        Hyper-parameters, tensors of shape ().
-
-    Example:
-        >>> import torch
-        >>> x = torch.linspace(0, 6, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> squares = (x - x.mT).square()
-        >>> fitted = fit_parameters(x.sin().squeeze(-1), Distances(squares, torch.zeros_like(squares)))
-        >>> 1.0 < float(fitted.lengthscale) < 20.0
-        True
+    Shapes: ``roots`` (h,); returns ().
     """
     has_scalars = bool((distances.scalars > 0).any())
     center = [_typical(distances.mixtures)] + ([_typical(distances.scalars) ** 0.5] if has_scalars else [])

@@ -54,19 +54,8 @@ class Grid(NamedTuple):
 def grid_of(X: Tensor) -> Grid:
     """The grid that inputs (N, 1) lie on, in any order; at most half of its cells are empty.
 
-    A row may be off its cell by a ten-thousandth of a step, as rounded dates are, and is taken to be in its middle.
-
     Raises:
         ValueError: If there are several inputs, two rows at one place, or no such grid; the spacing found is named.
-
-    Example:
-        >>> import torch
-        >>> grid_of(torch.tensor([[0.0], [0.5], [1.5], [2.0]])).empty
-        tensor([2])
-        >>> grid_of(torch.tensor([[0.0], [0.5], [0.5]]))
-        Traceback (most recent call last):
-        ...
-        ValueError: a Toeplitz likelihood needs one row for a cell of its grid, but rows 1 and 2 are both at 0.5
     """
     if X.shape[-1] != 1:
         raise ValueError(
@@ -122,15 +111,7 @@ class Recursion(NamedTuple):
 def durbin(column: Tensor, y: Tensor) -> Recursion:
     """Durbin's recursion for symmetric Toeplitz matrices: O(n^2) operations and O(n) memory for each.
 
-    Args:
-        column: First columns, shape (B, n).
-        y: A right-hand side, shape (n,).
-
-    Example:
-        >>> import torch
-        >>> found = durbin(torch.tensor([[2.0, 1.0]]), torch.tensor([1.0, 0.0]))
-        >>> [round(float(value), 4) for value in (found.log_determinant.exp(), found.square, *found.first[0])]
-        [3.0, 0.6667, 0.6667, -0.3333]
+    Shapes: ``column`` (B, n), ``y`` (n,).
     """
     size = column.shape[-1]
     predictor = torch.zeros_like(column)
@@ -236,13 +217,7 @@ def _inverse_times(first: Tensor, v: Tensor) -> Tensor:
 def invert(grid: Grid, column: Tensor, y: Tensor) -> tuple[Inverse, Tensor]:
     """Inverses of covariances of the grid's rows, and their quadratic forms in the targets.
 
-    Args:
-        grid: The grid.
-        column: First columns of the covariances of all cells, noise included, shape (B, n).
-        y: Targets of the rows, shape (N,).
-
-    Returns:
-        The inverses, and the forms, shape (B,).
+    Shapes: ``column`` (B, n), ``y`` (N,); returns (B,).
     """
     given = y.new_zeros(grid.size)
     given[grid.cells] = y
@@ -331,20 +306,10 @@ class ToeplitzProcesses(NamedTuple):
 class ToeplitzLikelihoods:
     """Log marginal likelihoods of the rows of a grid under many kernels: what :class:`ToeplitzLikelihood` makes.
 
-    Args:
-        X: Inputs, shape (N, 1).
-        y: Targets, shape (N,).
-        reflection: Of no consequence for one input.
+    Shapes: ``X`` (N, 1), ``y`` (N,).
 
     Raises:
         ValueError: If the rows are not on an equally spaced grid; the spacing found is named.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN
-        >>> X = torch.arange(6, dtype=torch.float64).unsqueeze(-1)
-        >>> ToeplitzLikelihoods(X, X.squeeze(-1).sin(), AT_ORIGIN).grid.size
-        6
     """
 
     def __init__(self, X: Tensor, y: Tensor, reflection: Reflection) -> None:
@@ -395,20 +360,7 @@ class ToeplitzLikelihoods:
 
 @final
 class ToeplitzLikelihood:
-    """Exact likelihoods of series on an equally spaced grid: O(n^2) operations and O(n) memory for n cells.
-
-    Up to half of the cells may be empty (rows held out, missing values): m of them cost O(m n log n + m^2 n) more, and
-    O(m n) memory. Below some hundred rows the dense likelihood is as fast.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
-        >>> X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> problem = RegressionProblem(X, torch.sin(5.0 * X.squeeze(-1)), likelihood=ToeplitzLikelihood())
-        >>> found = marginalize(problem, Budget(40, draws=0), generator=torch.Generator().manual_seed(0))
-        >>> found.num_evaluations
-        40
-    """
+    """Exact likelihoods of series on an equally spaced grid: O(n^2) operations and O(n) memory for n cells."""
 
     def bind(self, X: Tensor, y: Tensor, reflection: Reflection) -> ToeplitzLikelihoods:
         """The likelihoods of data X (N, 1) and y (N,).

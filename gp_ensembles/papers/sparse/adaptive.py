@@ -225,11 +225,7 @@ class _Repeats(Prior):  # type: ignore[misc]  # GPyTorch is untyped
 
 
 def _repeated(likelihood: GaussianLikelihood, times: float, num_rows: int) -> GaussianLikelihood:
-    """A likelihood under which the bound of some rows is that of so many copies of them, up to a constant.
-
-    Otherwise few rows count too little beside the divergence of the knots' posterior from their prior, which does not
-    grow with the rows, and much is taken for noise.
-    """
+    """A likelihood under which the bound of some rows is that of so many copies of them, up to a constant."""
     constraint = Positive(transform=torch.exp, inv_transform=torch.log)
     other = GaussianLikelihood(noise_constraint=constraint).to(likelihood.noise)
     other.noise = likelihood.noise.detach() / times

@@ -37,11 +37,6 @@ def check_rows(X: Tensor, Y: Tensor) -> Tensor:
     Raises:
         TypeError: If something else than tensors is given.
         ValueError: If shapes or dtypes do not fit, there is no row, or a value is not finite (the first is named).
-
-    Example:
-        >>> import torch
-        >>> check_rows(torch.zeros(3, 1), torch.zeros(3, 1)).shape
-        torch.Size([3])
     """
     for name, values in (("inputs", X), ("targets", Y)):
         if not isinstance(values, Tensor):
@@ -64,13 +59,6 @@ def check_knots(X: Tensor, knots: Tensor) -> None:
 
     Raises:
         ValueError: If shapes or dtypes do not fit, a knot is not finite, or there are more knots than distinct rows.
-
-    Example:
-        >>> import torch
-        >>> check_knots(torch.zeros(3, 1), torch.zeros(2, 1))
-        Traceback (most recent call last):
-        ...
-        ValueError: 2 knots are more than the 1 distinct row(s); further knots cannot add anything
     """
     check_shape(X, knots)
     distinct = torch.unique(X, dim=0).shape[0]
@@ -81,15 +69,7 @@ def check_knots(X: Tensor, knots: Tensor) -> None:
 
 
 def check_shape(X: Tensor, knots: Tensor) -> None:
-    """Refuse knots of another width or dtype than the rows, none at all, and ones that are not finite.
-
-    Example:
-        >>> import torch
-        >>> check_shape(torch.zeros(3, 1), torch.zeros(0, 1))
-        Traceback (most recent call last):
-        ...
-        ValueError: knots must be (K, 1) of torch.float32, K at least 1, got (0, 1) of torch.float32
-    """
+    """Refuse knots of another width or dtype than the rows, none at all, and ones that are not finite."""
     if knots.ndim != 2 or knots.shape[-1] != X.shape[-1] or not knots.shape[0] or knots.dtype != X.dtype:
         raise ValueError(
             f"knots must be (K, {X.shape[-1]}) of {X.dtype}, K at least 1, got {tuple(knots.shape)} of {knots.dtype}"
@@ -99,26 +79,14 @@ def check_shape(X: Tensor, knots: Tensor) -> None:
 
 
 def check_positive(**counts: int) -> None:
-    """Refuse counts below one, by name.
-
-    Example:
-        >>> check_positive(rounds=0)
-        Traceback (most recent call last):
-        ...
-        ValueError: rounds must be at least 1, got 0
-    """
+    """Refuse counts below one, by name."""
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def default_nugget(dtype: torch.dtype) -> float:
-    """The default share of the nugget: Cholesky factors succeed, and it is far below any noise.
-
-    Example:
-        >>> default_nugget(torch.float64)
-        1e-08
-    """
+    """The default share of the nugget: Cholesky factors succeed, and it is far below any noise."""
     return max(1e-8, 100.0 * torch.finfo(dtype).eps)
 
 
@@ -156,11 +124,6 @@ def take_rows(
         ValueError: If shapes or dtypes do not fit, or a value is not finite.
         UnsupportedError: If the input transform has something to learn by gradients.
         BotorchError: If a known noise variance is not positive, or of another shape than the targets.
-
-    Example:
-        >>> import torch
-        >>> take_rows(torch.zeros(3, 1), torch.zeros(3)).transformed.Y.shape
-        torch.Size([3, 1])
     """
     targets = check_rows(X, Y).unsqueeze(-1).detach()
     if Yvar is not None:

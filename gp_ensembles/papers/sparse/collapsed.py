@@ -74,21 +74,10 @@ class RowsPosterior(NamedTuple):
 def project(knots: Tensor, cross: Tensor, prior: Tensor, residual: Tensor, noise: Tensor) -> Projection:
     """The data's covariances given knots.
 
-    Args:
-        knots: Covariance of the knots, any nugget included, shape (K, K).
-        cross: Covariance of knots and data, shape (K, N).
-        prior: Prior variances at the data, shape (N,).
-        residual: Targets less their prior mean, shape (N,).
-        noise: Noise variance, shape () or (N,).
+    Shapes: ``knots`` (K, K), ``cross`` (K, N), ``prior`` (N,), ``residual`` (N,), ``noise`` () or (N,).
 
     Raises:
         NumericalError: If the knots' covariance is not positive definite: knots coincide, or the nugget is too small.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> float(project(one, one, one[0], one[0], one[0, 0]).unexplained)
-        0.0
     """
     lower = cholesky(knots, "the covariance of the knots")
     projected = torch.linalg.solve_triangular(lower, cross, upper=False)
@@ -108,19 +97,7 @@ def condition(projection: Projection, diagonal: Tensor) -> KnotsPosterior:
 def log_density(projection: Projection, diagonal: Tensor) -> Tensor:
     r"""Log density of the residuals, :math:`\log N(r;\, 0,\, Q + D)`, in O(N K^2).
 
-    Args:
-        projection: The data's covariances given the knots.
-        diagonal: Diagonal of D, shape (N,).
-
-    Returns:
-        Shape ().
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, one, one[0], 0.0 * one[0], one[0, 0])
-        >>> round(float(log_density(projection, one[0])), 4)  # N(0; 0, 2)
-        -1.2655
+    Shapes: ``diagonal`` (N,).
     """
     posterior = condition(projection, diagonal)
     constant = projection.residual.shape[-1] * math.log(2.0 * math.pi)
@@ -178,13 +155,6 @@ def power_penalty(projection: Projection, alpha: float) -> Tensor:
     r"""Penalty of power EP, shape (); its limits at powers of zero (:class:`VFE`) and one (:class:`FITC`).
 
     .. math:: \frac{1 - \alpha}{2 \alpha} \sum_i \log\big(1 + \alpha (k_{ii} - q_{ii}) / \tau^2\big)
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])  # a quarter of the variance explained
-        >>> [round(float(power_penalty(projection, alpha)), 4) for alpha in (0.0, 1e-6, 0.5, 1.0)]
-        [0.375, 0.375, 0.1592, 0.0]
     """
     if alpha == 0.0:
         if projection.noise.ndim:
@@ -358,15 +328,6 @@ def upper_bound(projection: Projection) -> Tensor:
 
     .. math:: -\tfrac12 \log |2 \pi (Q + \tau^2 I)|
               - \tfrac12 r^\top \big(Q + (\tau^2 + \mathrm{tr}(K - Q)) I\big)^{-1} r
-
-    A nugget counts as noise here: as a part of K it would spoil the trace, N times over.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], one[0], one[0, 0])
-        >>> bool(upper_bound(projection) >= VFE().objective(projection))
-        True
     """
     noise = projection.noise.expand_as(projection.residual) + projection.nugget
     wide = noise + (projection.unexplained - projection.nugget).clamp_min(0.0).sum()

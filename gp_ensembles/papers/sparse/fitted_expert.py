@@ -21,13 +21,6 @@ class FittedFeatures(FeatureMap):
     r"""The features of an expert, then two columns: what the knots leave out, and the prior mean.
 
     .. math:: \big(\phi(x),\; \sqrt{k(x, x) - v\,\phi(x)^\top \phi(x)},\; m(x)\big)
-
-    The square root is zero where the features are no :class:`~gp_ensembles.features.inducing.InducingPointFeatures`.
-    A row that is multiplied by r, with its target, has 1/r^2 of the noise variance: all columns keep their meaning.
-
-    Args:
-        inner: The expert's features, without a batch.
-        mean: The prior mean.
     """
 
     def __init__(self, inner: FeatureMap, mean: Mean) -> None:
@@ -64,10 +57,7 @@ class FittedFeatures(FeatureMap):
 class BoundFitted(BoundExpert):
     """A fitted expert's numbers.
 
-    Args:
-        features: The features with their two columns.
-        inner: The expert that learns.
-        prior_variance: Shape () or, for some copies, (S,).
+    Shapes: ``prior_variance`` (S,).
     """
 
     def __init__(self, features: BoundFeatures, inner: BoundGaussian | BoundWindow, prior_variance: Tensor) -> None:
@@ -125,13 +115,6 @@ class FittedExpert(Expert):
 
     .. math:: y_t = m(x_t) + \phi(x_t)^\top \theta + \varepsilon_t, \quad
               \varepsilon_t \sim N(0,\; \sigma^2 + k(x_t, x_t) - v\,\phi(x_t)^\top \phi(x_t))
-
-    What the knots leave out is noise of its own for each row, as in FITC (Snelson and Ghahramani, 2006): predictions
-    far from all knots are the prior's, and rows there teach the knots little.
-
-    Args:
-        inner: A :class:`GaussianExpert` on the knots' features, or a :class:`WindowExpert`; without a batch.
-        mean: The prior mean.
     """
 
     def __init__(self, inner: GaussianExpert | WindowExpert, mean: Mean) -> None:

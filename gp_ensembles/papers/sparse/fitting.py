@@ -31,27 +31,8 @@ _SHORT, _LONG = 8, 60  # iterations from each start, and from the best one
 class Coordinates:
     """Unconstrained coordinates in which an optimizer moves knots and hyperparameters together.
 
-    Logs of positive hyperparameters, of standard deviations in place of variances, and logits of knots in their box;
-    other parameters as they are. The box is the inputs' range and a tenth of it on each side.
-
-    Args:
-        model: The model; only parameters that require gradients are moved.
-        knots: Which knots move; none if ``None``.
-        hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
-
     Raises:
         ValueError: If nothing is to move.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> from gp_ensembles.papers.sparse import SparseGP
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[24:25], ScaleKernel(RBFKernel()))
-        >>> coordinates = Coordinates(model, slice(0, 1))
-        >>> coordinates.write(coordinates.read() * 0.0)
-        >>> round(model.knots.item(), 6), round(model.covar_module.outputscale.item(), 6)
-        (0.5, 1.0)
     """
 
     def __init__(self, model: SparseModel, knots: slice | None = None, *, hyperparameters: bool = True) -> None:
@@ -153,10 +134,7 @@ class Coordinates:
 
     @torch.no_grad()
     def at_bounds(self) -> list[str]:
-        """Names of noises at their upper and lengthscales at their lower bounds, which hints at data of another scale.
-
-        The other bounds are legitimate optima: a plane has no lengthscale, and some targets have no noise.
-        """
+        """Names of noises at their upper and lengthscales at their lower bounds."""
         found = []
         for name, parameter, constraint in self._parts:
             if constraint is not None:
@@ -266,17 +244,7 @@ def fit_sparse(
 
 
 def has_free_hyperparameters(model: SparseModel) -> bool:
-    """Whether any hyperparameter requires gradients: all of a kernel fitted elsewhere may be held fixed.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from gp_ensembles.papers.sparse import SparseGP
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
-        >>> has_free_hyperparameters(model), has_free_hyperparameters(model.requires_grad_(False))
-        (True, False)
-    """
+    """Whether any hyperparameter requires gradients: all of a kernel fitted elsewhere may be held fixed."""
     return any(parameter.requires_grad for name, parameter in model.named_parameters() if name != "knots")
 
 
@@ -360,29 +328,7 @@ class _LBFGSB:
 
 
 def initialize_from_subset(model: SparseGP, num_rows: int, generator: torch.Generator | None = None) -> SparseGP:
-    """The model with hyperparameters of an exact fit to random rows, from its own and from scales of the data.
-
-    With few knots a lower bound explains by noise what they cannot follow, which is a local optimum that fits do not
-    leave. An exact Gaussian process of some rows finds the scales.
-
-    Args:
-        model: The model, which stays as it is.
-        num_rows: Most rows.
-        generator: Source of randomness.
-
-    Returns:
-        A copy with the same knots; with the same hyperparameters if no fit succeeded.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from gp_ensembles.papers.sparse import SparseGP
-        >>> X = torch.linspace(0, 1, 200, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(X, torch.sin(40.0 * X.squeeze(-1)), X[::50], ScaleKernel(RBFKernel()))
-        >>> found = initialize_from_subset(model, 60)
-        >>> bool(found.covar_module.base_kernel.lengthscale < 0.1)
-        True
-    """
+    """The model with hyperparameters of an exact fit to random rows, from its own and from scales of the data."""
     rows = distinct_rows(model.train_X, 1)
     order = permutation(len(rows), generator)[:num_rows]
     rows = rows[order.to(rows.device)]

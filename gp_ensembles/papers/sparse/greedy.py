@@ -31,13 +31,8 @@ _MEMORY = 2**28  # bytes of each of the two tables of candidates and data
 class Candidates(NamedTuple):
     r"""Gains of M candidates given the knots so far.
 
-    With :math:`v` the new row of V and :math:`\Sigma = V^\top V + \tau^2 I`, a candidate adds
-
     .. math:: \frac{|v|^2}{2 \tau^2} - \frac12 \log t^2 + \frac12 \frac{(v^\top \Sigma^{-1} r)^2}{t^2}, \qquad
               t^2 = 1 + v^\top \Sigma^{-1} v
-
-    to the bound of :class:`~gp_ensembles.papers.sparse.VFE` at fixed hyperparameters. The two tables of
-    candidates and data are changed in place: allocating new ones takes several times as long as the arithmetic.
 
     Args:
         covariance: Covariances of candidates and data that the knots leave unexplained, :math:`s v`, shape (M, N).
@@ -46,14 +41,6 @@ class Candidates(NamedTuple):
         residual: Targets less their prior mean, shape (N,).
         noise: Noise variance, shape ().
         floor: Variance below which a candidate adds nothing, shape ().
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.sparse.collapsed import project
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], one[0], one[0, 0])
-        >>> float(init_candidates(projection, one, 0.5 * one, one[0]).gains())  # the knot itself
-        0.0
     """
 
     covariance: Tensor
@@ -74,11 +61,7 @@ class Candidates(NamedTuple):
         return torch.where(self.variance > self.floor, gain, 0.0)
 
     def add_knot(self, index: int, rows: Tensor) -> None:
-        r"""Make candidate ``index`` a knot, in O(M N), where candidate i is row ``rows[i]`` of the data.
-
-        Covariances lose a rank, :math:`R' = R - a v^\top` with a the candidates' covariances with the new knot over s,
-        :math:`R' \Sigma'^{-1} = R \Sigma^{-1} - (R \Sigma^{-1} v + a) g^\top / t^2` with :math:`g = \Sigma^{-1} v`.
-        """
+        """Make candidate ``index`` a knot, in O(M N), where candidate i is row ``rows[i]`` of the data."""
         deviation = self.variance[index].sqrt()
         v = self.covariance[index] / deviation
         g = self.weighted[index] / deviation
@@ -93,20 +76,7 @@ def init_candidates(
 ) -> Candidates:
     """Candidates given the knots of a projection, in O(M N K): two matrix products.
 
-    Args:
-        projection: The data's covariances given the knots so far.
-        knots_with_candidates: Covariances, shape (K, M).
-        candidates_with_data: Covariances, shape (M, N).
-        prior: Prior variances of the candidates, any nugget included, shape (M,).
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.sparse.collapsed import project
-        >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> projection = project(one, 0.5 * one, one[0], one[0], one[0, 0])
-        >>> candidates = init_candidates(projection, 0.0 * one, one, one[0])  # as good as the row
-        >>> bool(candidates.gains() > 0.3)
-        True
+    Shapes: ``knots_with_candidates`` (K, M), ``candidates_with_data`` (M, N), ``prior`` (M,).
     """
     loadings = torch.linalg.solve_triangular(projection.lower, knots_with_candidates, upper=False)  # (K, M)
     covariance = candidates_with_data - loadings.mT @ projection.projected
@@ -141,27 +111,7 @@ def greedy_elbo_rows(
     tolerance: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> GreedyRows:
-    """The rows that, one after the other, add most to the model's evidence lower bound at fixed hyperparameters.
-
-    Args:
-        model: The model, which stays as it is.
-        num_rows: Most rows.
-        num_candidates: Random rows to choose among, as far as they fit into memory; as many as fit if ``None``.
-        tolerance: Stop when the best row adds no more than this, in nats.
-        generator: Source of randomness.
-
-    Returns:
-        The rows and their gains; fewer if no further one adds anything.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
-        >>> found = greedy_elbo_rows(model, 3)
-        >>> found.rows.shape, bool((found.gains > 0).all())
-        (torch.Size([3]), True)
-    """
+    """The rows that, one after the other, add most to the model's evidence lower bound at fixed hyperparameters."""
     X = model.train_X
     rows = _draw_candidates(X, num_candidates, generator)
     C = X[rows]

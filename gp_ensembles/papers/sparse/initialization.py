@@ -32,24 +32,7 @@ def kmeans_knots(X: Tensor, num_knots: int, *, generator: torch.Generator | None
 def greedy_variance_rows(X: Tensor, num_rows: int, kernel: Kernel, *, tolerance: float = 0.0) -> Tensor:
     """Rows of the largest remaining prior variance, one after the other, in O(N K) memory and O(N K^2) time.
 
-    The pivots of an incomplete Cholesky factorization (Burt et al., 2020): no N x N matrix is made.
-
-    Args:
-        X: Inputs, shape (N, D).
-        num_rows: Most rows.
-        kernel: A kernel without a batch.
-        tolerance: Stop when no variance above this share of the first is left.
-
-    Returns:
-        Rows in order of choice, shape (k,).
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> X = torch.tensor([[0.0], [0.1], [5.0]])
-        >>> with torch.no_grad():
-        ...     greedy_variance_rows(X, 2, RBFKernel())
-        tensor([0, 2])
+    Shapes: ``X`` (N, D); returns (k,).
     """
     left: Tensor = kernel(X, diag=True).clone()
     factor = X.new_zeros(X.shape[0], num_rows)
@@ -88,20 +71,10 @@ def greedy_variance_knots(X: Tensor, num_knots: int, kernel: Kernel) -> Tensor:
 def distinct_rows(X: Tensor, num_knots: int = 1) -> Tensor:
     """The first row of every distinct input; refuses to have more knots than those.
 
-    Args:
-        X: Inputs, shape (N, D).
-        num_knots: Number of knots that are wanted.
-
-    Returns:
-        Row numbers, shape (U,), in the order of the sorted inputs.
+    Shapes: ``X`` (N, D); returns (U,).
 
     Raises:
         ValueError: If there are fewer distinct rows than knots.
-
-    Example:
-        >>> import torch
-        >>> distinct_rows(torch.tensor([[1.0], [0.0], [1.0]]), 2)
-        tensor([1, 0])
     """
     _, index, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)
     first = torch.argsort(index, stable=True)[counts.cumsum(0) - counts]

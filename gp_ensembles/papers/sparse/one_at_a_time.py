@@ -31,15 +31,7 @@ _DIAGONAL, _LEAST = 1e-6, 1e-9  # shares of the surrogate's variance: on the dia
 
 
 def candidate_rows(model: SparseGP) -> Tensor:
-    """Training rows that are no knots, each distinct input once, shape (M,).
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> X = torch.tensor([[0.0], [1.0], [0.0], [2.0], [1.0]], dtype=torch.float64)
-        >>> candidate_rows(SparseGP(X, X.squeeze(-1), X[1:2], RBFKernel()))
-        tensor([0, 3])
-    """
+    """Training rows that are no knots, each distinct input once, shape (M,)."""
     X = model.train_X
     rows = distinct_rows(X).sort().values
     among = torch.cat([model.knots.detach(), X[rows]])
@@ -50,23 +42,8 @@ def candidate_rows(model: SparseGP) -> Tensor:
 class CandidateObjectives:
     """A model's objective with each of some rows alone as a further knot; what all rows share is computed once.
 
-    By the exact gains for VFE, in O(M N K); one by one for others, in O(M N K^2), the knots' factor being extended. The
-    nugget is that of the knots so far. A row that the knots explain, or whose objective cannot be evaluated, has -inf.
-
-    Args:
-        model: The model; it must not change while this is used.
-
     Raises:
         NumericalError: If the model's own objective cannot be evaluated.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], RBFKernel())
-        >>> added = model.with_knots(X[[0, 30]]).objective()
-        >>> bool((CandidateObjectives(model).at(torch.tensor([30])) - added).abs() < 1e-9)
-        True
     """
 
     @torch.no_grad()
@@ -260,24 +237,9 @@ def _all_are_cheap(model: SparseGP, rows: Tensor) -> bool:
 def log_expected_improvement(
     X: Tensor, values: Tensor, candidates: Tensor, scales: tuple[float, float] | None = None
 ) -> Tensor:
-    r"""Log expected improvement over the best value, by a Gaussian process without noise, shape (M,).
+    """Log expected improvement over the best value, by a Gaussian process without noise, shape (M,).
 
-    Its mean is the values' average and its covariance :math:`s^2 \exp(-\sum_d |x_d - x_d'| / \ell)`, with a share of
-    1e-6 on the diagonal for the factorization.
-
-    Args:
-        X: Evaluated points, shape (n, D).
-        values: Values there, shape (n,); those that are not finite count as the least finite one.
-        candidates: Points, shape (M, D).
-        scales: s in standard deviations of the values, and the lengthscale; those of the largest likelihood among a
-            dozen lengthscales if ``None``.
-
-    Example:
-        >>> import torch
-        >>> X = torch.tensor([[0.0], [0.4], [1.0]], dtype=torch.float64)
-        >>> gain = log_expected_improvement(X, X.squeeze(-1), X[:2] + 0.3)
-        >>> bool(gain[1] > gain[0])
-        True
+    Shapes: ``X`` (n, D), ``values`` (n,), ``candidates`` (M, D).
     """
     finite = values[values.isfinite()]
     if not len(finite) or not bool(finite.amax() > finite.amin()):
@@ -304,16 +266,7 @@ def log_expected_improvement(
 
 
 def log_improvement(u: Tensor) -> Tensor:
-    r"""The logarithm of :math:`\varphi(u) + u \Phi(u)`, also far below zero (Ament et al., 2023).
-
-    It is that of the expected improvement of a standard normal variable over :math:`-u`.
-
-    Args:
-        u: Any shape.
-
-    Returns:
-        The same shape.
-    """
+    r"""The logarithm of :math:`\varphi(u) + u \Phi(u)`, also far below zero (Ament et al., 2023)."""
     log_density = -0.5 * u.square() - 0.5 * math.log(2.0 * math.pi)
     near = u.clamp_min(-1.0)
     above = (log_density.exp() + near * torch.special.ndtr(near)).clamp_min(_LEAST).log()

@@ -32,9 +32,6 @@ KNOTS = 1000  # knots of an exact model that has more rows than a window
 class WeightsPosterior(NamedTuple):
     r"""The normal posterior of the weights of a feature map, in the forms that states of experts have.
 
-    ``SquareRootState(*posterior)`` and ``GaussianState(posterior.moments)`` (``gp_ensembles.filters``) are states of an
-    expert.
-
     Args:
         mean: Means, shape (\*batch, F).
         factor: A square root A of the covariance :math:`A A^\top`, shape (\*batch, F, F).
@@ -55,29 +52,12 @@ class WeightsPosterior(NamedTuple):
 
 
 def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPointFeatures:
-    r"""The knots of a model, or of several, as a feature map; knots and hyperparameters are copied.
+    """The knots of a model, or of several, as a feature map; knots and hyperparameters are copied.
 
-    Its inputs are the process's: those after the model's input transform, if it has one.
-
-    A ``GaussianExpert`` on it, started from its prior, has the posterior of a :class:`SparseGP` with the approximation
-    ``DIC``, for targets less the model's prior mean.
-
-    Args:
-        models: A model, or M models with as many knots each, whose kernels differ in hyperparameters only.
-
-    Returns:
-        A map with batch shape () for a model, (M,) for a sequence. The knots stay fixed.
+    Returns: a map with batch shape () for a model, (M,) for a sequence. The knots stay fixed.
 
     Raises:
         ValueError: If there is no model, they differ in the number of knots, or their kernels in structure.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
-        >>> inducing_features([model, model])(X).shape
-        torch.Size([2, 50, 5])
     """
     if isinstance(models, SparseModel):
         return InducingPointFeatures(deepcopy(models.covar_module), models.knots.detach(), models.nugget)
@@ -92,27 +72,8 @@ def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPos
 
     .. math:: \theta \sim N\big(\sqrt{v}\, L_B^{-\top} c,\; v\, (L_B L_B^\top)^{-1}\big)
 
-    with :math:`L_B L_B^\top = I + V D^{-1} V^\top` and c of the model's own approximation (D is the noise for ``VFE``,
-    ``DTC`` and ``DIC``, and more for ``FITC``), and v the features' prior variance.
-
-    Args:
-        models: As in :func:`inducing_features`.
-
-    Returns:
-        The posterior, for targets (after the outcome transform, if there is one) less each model's prior mean.
-
     Raises:
         ValueError: As :func:`inducing_features`.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
-        >>> features, posterior = inducing_features(model), weights_posterior(model)
-        >>> mean = (features(X) @ posterior.mean + model.mean_module(X)).detach()
-        >>> torch.allclose(mean, model.posterior(X).mean.squeeze(-1).detach())
-        True
     """
     if isinstance(models, SparseModel):
         return _weights_posterior(models)

@@ -36,21 +36,8 @@ class KnotOptimizer(ABC):
 class LBFGSB(KnotOptimizer):
     """L-BFGS-B in logs of scales and logits of knots, see :func:`fit_sparse`; never lower than the start.
 
-    Args:
-        max_iterations: Most iterations.
-
     Raises:
         ValueError: If there is no iteration.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> from gp_ensembles.papers.sparse import SparseGP
-        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
-        >>> fit = LBFGSB(20).optimize(model, slice(4, None))
-        >>> bool((model.knots[:4] == X[:40:10]).all()), bool((model.knots[4] == X[40]).all())
-        (True, False)
     """
 
     def __init__(self, max_iterations: int = 20) -> None:

@@ -37,11 +37,6 @@ def gaussian_likelihood(
 
     Raises:
         ValueError: If it is not Gaussian with one noise for all, or there is known noise as well.
-
-    Example:
-        >>> import torch
-        >>> gaussian_likelihood(None, torch.full((3, 1), 0.5)).noise
-        tensor([0.5000, 0.5000, 0.5000])
     """
     check_gaussian(likelihood)
     if known_noise is not None and likelihood is not None:

@@ -60,19 +60,7 @@ class Selection(NamedTuple):
         return record_text(self)
 
     def predict(self, X: Tensor) -> StudentTMixture:
-        """Predictive distributions of targets at rows X (N, D), with the tails of errors of rows left out.
-
-        They are :meth:`~gp_ensembles.papers.sparse.tails.Tails.predict`; ``model.posterior`` is the normal posterior.
-
-        Example:
-            >>> import torch
-            >>> from gp_ensembles.papers.sparse import select_knots
-            >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-            >>> found = select_knots(X, torch.sin(6.0 * X.squeeze(-1)))
-            >>> predictions = found.predict(X[:3])
-            >>> predictions.mean.shape, predictions.quantile(0.95).shape
-            (torch.Size([3]), torch.Size([3]))
-        """
+        """Predictive distributions of targets at rows X (N, D), with the tails of errors of rows left out."""
         return self.tails.predict(self.model, X)
 
 

@@ -46,17 +46,7 @@ class Tails(NamedTuple):
     scale: float
 
     def predict(self, model: ExactGP | SparseGP, X: Tensor) -> StudentTMixture:
-        """Predictive distributions of targets at rows X (N, D), each on its own, a mixture of one.
-
-        Example:
-            >>> import torch
-            >>> from gpytorch.kernels import RBFKernel
-            >>> X = torch.linspace(0, 1, 40, dtype=torch.float64).unsqueeze(-1)
-            >>> noise = torch.distributions.StudentT(3.0).sample((40,)).double()
-            >>> model = ExactGP(X, (6 * X.squeeze(-1)).sin() + 0.1 * noise, RBFKernel())
-            >>> fit_tails(model).predict(model, X[:3]).quantile(0.9).shape
-            torch.Size([3])
-        """
+        """Predictive distributions of targets at rows X (N, D), each on its own, a mixture of one."""
         # GPyTorch rounds variances up to 1e-10, which may be more than those of targets in small units.
         with torch.no_grad(), min_variance(0.0, 0.0, 0.0):
             parts: list[Any] = [model.posterior(rows, observation_noise=True) for rows in X.unsqueeze(-2).split(ROWS)]
@@ -71,22 +61,7 @@ class Tails(NamedTuple):
 def leave_one_out(model: ExactGP | SparseGP, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Errors of training rows by the model of all others, and their variances; hyperparameters and knots stay.
 
-    Args:
-        model: The model.
-        rows: Places of n training rows.
-
-    Returns:
-        Errors and variances, shape (n,) each, as the process has them (outcome transforms are not undone).
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> X = torch.zeros(2, 1, dtype=torch.float64)
-        >>> model = ExactGP(X, torch.tensor([0.0, 3.0]).double(), RBFKernel())
-        >>> model.likelihood.noise, model.mean_module.constant = 1.0, 0.0
-        >>> error, variance = leave_one_out(model, torch.tensor([1]))
-        >>> round(float(error), 6), round(float(variance), 6)  # the other row says 0 with variance 1/2 + 1
-        (3.0, 1.5)
+    Returns shape (n,).
     """
     X, y = model.train_X[rows], model.train_y[rows]
     noise = noise_of(model.likelihood).reshape(-1).expand(len(model.train_y))[rows]
@@ -108,24 +83,8 @@ def leave_one_out(model: ExactGP | SparseGP, rows: Tensor) -> tuple[Tensor, Tens
 def fit_tails(model: ExactGP | SparseGP, *, max_rows: int = 2000, generator: torch.Generator | None = None) -> Tails:
     """The Student's t that gives the standardized errors of rows left out the largest likelihood.
 
-    Args:
-        model: A fitted model.
-        max_rows: Rows that are left out in turn, at random where there are more.
-        generator: Source of randomness.
-
     Raises:
         ValueError: If there is no row to leave out.
-
-    Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.sparse import select_knots
-        >>> X = torch.linspace(0, 1, 300, dtype=torch.float64).unsqueeze(-1)
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> y = torch.randn(300, generator=generator, dtype=torch.float64)
-        >>> y[::20] *= 20  # a few errors are large
-        >>> tails = fit_tails(select_knots(X, y).model)
-        >>> tails.degrees_of_freedom, tails.scale < 0.5
-        (3.0, True)
     """
     if max_rows < 1:
         raise ValueError(f"max_rows must be positive, got {max_rows}")

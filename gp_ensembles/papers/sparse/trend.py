@@ -13,19 +13,7 @@ class LinearTrend(Mean):  # type: ignore[misc]  # GPyTorch is untyped
 
     .. math:: m(x) = s_y \Big(b + \sum_d w_d (x_d - c_d) / s_d\Big)
 
-    Where an optimizer moves all hyperparameters together, those of GPyTorch's ``LinearMean`` may differ by orders of
-    magnitude. Starts at the targets' average.
-
-    Args:
-        X: Inputs, shape (N, D): c and s_d are their averages and standard deviations (one for a constant column).
-        y: Targets, shape (N,): s_y is their standard deviation.
-
-    Example:
-        >>> import torch
-        >>> X = torch.tensor([[0.0], [2.0]])
-        >>> trend = LinearTrend(X, torch.tensor([3.0, 5.0]))
-        >>> trend.weights.data.fill_(1.0), trend(X).detach()
-        (tensor([1.]), tensor([3., 5.]))
+    Shapes: ``X`` (N, D), ``y`` (N,).
     """
 
     def __init__(self, X: Tensor, y: Tensor) -> None:

@@ -21,10 +21,6 @@ def rows_to_come(X: Tensor | int, num_inputs: int) -> Tensor:
     Raises:
         TypeError: If it is neither a tensor nor a whole number.
         ValueError: If there is no row.
-
-    Example:
-        >>> rows_to_come(1, 2)
-        tensor([[nan, nan]], dtype=torch.float64)
     """
     if isinstance(X, bool) or not isinstance(X, int | Tensor):
         raise TypeError(f"give rows to come, (H, D), or how many there are, got {X!r}")
@@ -40,12 +36,6 @@ def check_forecast(target: Target, num_steps: int, num_rows: int, num_paths: int
     Raises:
         TypeError: If targets are not one real number.
         ValueError: If there are more rows than were learned, or the number of paths is out of range.
-
-    Example:
-        >>> from gp_ensembles.ensembles.targets import RealTarget
-        >>> check_forecast(RealTarget(), 30, 20, 100)
-        Traceback (most recent call last):
-        ValueError: 30 rows ahead are more than the 20 that were learned; ask for no more than that
     """
     if not target.is_real or target.num_outputs is not None:
         raise TypeError(f"there are forecasts of one real number only, not of {target}; predict the next row instead")
@@ -66,16 +56,7 @@ def forecast_rows(
     num_paths: int,
     generator: torch.Generator | None,
 ) -> Forecast:
-    """Forecast rows to come; nothing that is given is changed.
-
-    Args:
-        online: The ensemble, for one real number.
-        to_come: The rows as the ensemble takes them.
-        scales: Units of the target.
-        first: What the model predicts of the first of them.
-        num_paths: Number of sample paths S.
-        generator: Source of randomness.
-    """
+    """Forecast rows to come; nothing that is given is changed."""
     mixture = first.base if isinstance(first, Recalibrated) else first
     assert not isinstance(mixture, LatentMixture)
     log_weights = mixture.log_weights if mixture.log_weights.ndim == 1 else mixture.log_weights[:, 0]

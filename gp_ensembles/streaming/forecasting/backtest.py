@@ -20,13 +20,6 @@ class Backtest(NamedTuple):
         levels: Probabilities of the quantiles, ascending, K of them.
         quantiles: In units of the target, shape (O, H, K).
         targets: Shape (O, H); NaN where missing.
-
-    Example:
-        >>> quantiles = torch.tensor([[[-1.0, 1.0]], [[-1.0, 1.0]]])
-        >>> said = Backtest(torch.tensor([5, 6]), (0.05, 0.95), quantiles, torch.tensor([[0.0], [3.0]]))
-        >>> said.coverage(0.9), said.pinball
-        (tensor([0.5000]), tensor([[0.1250],
-                [0.9750]]))
     """
 
     origins: Tensor
@@ -41,10 +34,7 @@ class Backtest(NamedTuple):
 
     @property
     def crps(self) -> Tensor:
-        """Continuous ranked probability score at each horizon, shape (H,).
-
-        Twice the integral of the pinball loss over all levels, by the trapezoidal rule: at levels 0 and 1 it is zero.
-        """
+        """Continuous ranked probability score at each horizon, shape (H,)."""
         return self.crps_by_origin.nanmean(0)
 
     @property
@@ -92,30 +82,10 @@ def backtest(
 ) -> Backtest:
     """Let a model learn rows in order, and forecast at origins on the way.
 
-    Args:
-        model: A model before any row, or after others than these. It learns the rows up to the last origin.
-        X: Inputs, shape (N, D).
-        y: Targets, shape (N,); NaN where missing.
-        horizon: Rows H of each forecast.
-        known: Columns of the inputs that are known in advance, such as the calendar; all by default. Of the others
-            forecasts see NaN.
-        origins: Numbers of these rows that are known when forecasts are made, ascending; by default every one after the
-            warm-up that has H rows behind it.
-        generator: Source of randomness of the forecasts.
+    Shapes: ``X`` (N, D), ``y`` (N,).
 
     Raises:
         ValueError: If an origin is inside the warm-up, or has fewer than H rows behind it.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
-        >>> from gp_ensembles.streaming import StreamConfig
-        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20))
-        >>> said = backtest(model, X, X.squeeze(-1).sin(), 4, origins=(30, 40, 50))
-        >>> said.quantiles.shape, said.crps.shape
-        (torch.Size([3, 4, 19]), torch.Size([4]))
     """
     warm_up, num_rows = 0 if model.is_fitted else model.config.warmup, y.shape[0]
     chosen = range(warm_up, num_rows - horizon + 1) if origins is None else list(origins)
@@ -142,24 +112,12 @@ def backtest(
 
 
 def seasonal_naive(y: Tensor, horizon: int, season: int, origins: Sequence[int]) -> Backtest:
-    r"""The value a season ago, or as many seasons ago as it takes, and quantiles of its own past errors.
+    """The value a season ago, or as many seasons ago as it takes, and quantiles of its own past errors.
 
-    At horizon h the last known value of the same season is :math:`m \lceil h / m \rceil` rows back for a season of m;
-    its past errors at that horizon are the differences of targets so far apart.
-
-    Args:
-        y: Targets, shape (N,); NaN where missing.
-        horizon: Rows H ahead.
-        season: Rows m of a season; 1 for the last value.
-        origins: Numbers of rows that are known, each larger than the longest way back.
+    Shapes: ``y`` (N,).
 
     Raises:
         ValueError: If an origin has too few rows before it.
-
-    Example:
-        >>> y = torch.arange(8, dtype=torch.float64) % 4
-        >>> seasonal_naive(y, horizon=2, season=4, origins=[6]).quantiles[0, :, 9]
-        tensor([2., 3.], dtype=torch.float64)
     """
     back = [season * -(-h // season) for h in range(1, horizon + 1)]
     if min(origins) <= max(back):

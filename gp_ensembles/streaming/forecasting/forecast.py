@@ -14,25 +14,9 @@ from gp_ensembles.streaming.predictions import StreamDistribution
 class Forecast(NamedTuple):
     """Joint sample paths of the targets of the next H rows, in their units.
 
-    What is said of the first row alone is exact, the distribution that :meth:`OnlineModel.predict
-    <gp_ensembles.streaming.OnlineModel.predict>` gives; of later rows it is what the paths say.
-
     Attributes:
         paths: S sample paths, each as likely as any other, shape (S, H).
         first: Distribution of the first row, of N = 1 rows.
-
-    Example:
-        >>> import torch
-        >>> from dataclasses import replace
-        >>> from gp_ensembles.ensembles.bases import LinearBasis
-        >>> from gp_ensembles.ensembles.presets import oebe
-        >>> from gp_ensembles.streaming import OnlineModel, StreamConfig
-        >>> X = torch.linspace(0, 9, 60, dtype=torch.float64).unsqueeze(-1)
-        >>> model = OnlineModel(StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20))
-        >>> _ = model.observe(X, 100 + 10 * X.squeeze(-1))
-        >>> forecast = model.forecast(X[-1] + 0.1 * torch.arange(1, 4).unsqueeze(-1))
-        >>> forecast.mean.round(), forecast.quantile([0.05, 0.95]).shape, forecast.paths.shape
-        (tensor([191., 192., 193.], dtype=torch.float64), torch.Size([2, 3]), torch.Size([500, 3]))
     """
 
     paths: Tensor
@@ -65,11 +49,7 @@ class Forecast(NamedTuple):
     def quantile(self, p: float | Sequence[float]) -> Tensor:
         """Quantiles of each row by itself.
 
-        Args:
-            p: One probability, or K of them.
-
-        Returns:
-            Shape (H,), or (K, H) for several.
+        Returns: shape (H,), or (K, H) for several.
 
         Raises:
             ValueError: If a probability is not between 0 and 1.

@@ -15,15 +15,7 @@ from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
 class IndependentSimulator(Simulator):
     """Paths of any expert object from its one-step predictions, the state as it is now.
 
-    Trees and external models say nothing of two rows together. What an expert is unsure of thus counts anew at each
-    step. One that says nothing of a row predicts as at the last row of which it said something.
-
-    Args:
-        batches: Places of the paths, shape (L,).
-        expert: The expert object.
-        state: Its state.
-        members: Which of its experts each path has, shape (L,).
-        features: Rows to what it predicts from.
+    Shapes: ``batches`` (L,), ``members`` (L,).
     """
 
     def __init__(

@@ -9,21 +9,9 @@ from gp_ensembles.streaming.forecasting.simulator import Ahead
 
 
 class PathInnovations:
-    r"""Errors of S paths, each by an innovation model of the path's expert, or by the expert's own law.
+    """Errors of S paths, each by an innovation model of the path's expert, or by the expert's own law.
 
-    The models of an expert say together how its errors are distributed, a narrow peak on wide tails: at each step a
-    path draws one of them anew by their weights, or keeps its first. Coefficients of the autoregression stay what they
-    are at the origin. Sizes follow the errors that are drawn, and go back to the slowest model's, which knows the last
-    fifty errors: one of rate :math:`\lambda` by the factor :math:`(g^{slow} / g_t)^\lambda` a step, for as it forgets
-    errors at that rate it says nothing of errors far ahead.
-
-    Args:
-        bank: The K innovation models; ``None`` for none.
-        state: Their state.
-        log_weights: Of the experts' own predictions and their models', shape (M, 1 + K).
-        chosen: Expert and model of the first step of each path, 0 for the expert's own, each of shape (S,).
-        redraws: Whether models are drawn anew at each step.
-        generator: Source of randomness.
+    Shapes: ``log_weights`` (M, 1 + K), ``chosen`` (S,).
     """
 
     def __init__(

@@ -50,12 +50,7 @@ def linear_models(
 ) -> list[LinearModel] | None:
     r"""The experts of one object, flattened; ``None`` if so many steps do not keep their digits in one schedule.
 
-    Args:
-        moments: [covariance | mean], shape (\*batch, F, F + 1).
-        noise: Noise variance, shape (\*batch).
-        transition: How the weights change.
-        prior_variance: Of the weights, shape (\*batch).
-        num_steps: Number of steps H.
+    Shapes: ``moments`` (\*batch, F, F + 1), ``noise`` (\*batch), ``prior_variance`` (\*batch).
     """
     shape, size = noise.shape, moments.shape[-2:]
     count = shape.numel()
@@ -94,13 +89,7 @@ def joint_law(model: LinearModel, Phi: Tensor) -> tuple[Tensor, Tensor]:
 class LinearSimulator(Simulator):
     """Paths of linear experts on features that see past targets.
 
-    Args:
-        batches: Places of the paths, those of one expert side by side, shape (L,).
-        models: The experts that have paths.
-        counts: How many paths each of them has; their sum is L.
-        features: Rows (L, D + P) to the features of each path's own expert, (L, F), double precision.
-        num_steps: Number of steps H.
-        remember: Called with the targets (L,) of each step, where features have a memory of their own.
+    Shapes: ``batches`` (L,).
     """
 
     def __init__(

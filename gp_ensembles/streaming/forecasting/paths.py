@@ -39,20 +39,9 @@ def sample_paths(
 ) -> Tensor:
     r"""Sample paths of the standardized targets of rows to come, shape (S, H), double precision.
 
-    A path has one of the M experts with the probability of its weight, and keeps it: the joint law of Bayesian model
-    averaging. Of the expert's innovation models it draws one at each step; where the rule is Bayesian model averaging
-    itself, which says that one of them is true, it keeps the first. Within an expert targets follow by the chain rule,
-
     .. math:: p(y_1, \dots, y_H) = \prod_t p(y_t \mid y_1, \dots, y_{t-1})
 
-    each drawn from the prediction of an expert that has learned those before it, and that sees them where it has lags.
-
-    Args:
-        online: The ensemble; it is not changed.
-        to_come: The rows.
-        log_weights: Log weights in force for the first of them, shape (M K,).
-        num_paths: Number of paths S.
-        generator: Source of randomness.
+    Shapes: ``log_weights`` (M K,).
     """
     state, ensemble, (inputs, extra) = online.state, online.ensemble, to_come
     copies = ensemble.layers.num_copies

@@ -11,12 +11,7 @@ _TABLE_END, _TABLE_SIZE = 4.9, 393  # of the map that is inverted, in normal sco
 
 
 def recalibrated_paths(paths: Tensor, first: StreamDistribution) -> Tensor:
-    r"""Paths (S, H) whose margins went through the map G of the first step's distribution.
-
-    The n-th smallest target of a step, at the normal score :math:`z_n = \Phi^{-1}((n - 1/2) / S)` of its margin F, goes
-    to :math:`F^{-1}(G^{-1}(\Phi(z_n)))`, with F linear in normal scores between the targets and beyond the last ones.
-    Ranks stay, and so does how steps hang together.
-    """
+    """Paths (S, H) whose margins went through the map G of the first step's distribution."""
     if not isinstance(first, Recalibrated):
         return paths
     levels = (torch.arange(paths.shape[0], dtype=torch.float64, device=paths.device) + 0.5) / paths.shape[0]

@@ -9,14 +9,7 @@ from gp_ensembles.filters.states import RefittedState
 
 
 class OwnLags:
-    """Features of a refitted expert's rows along L paths, with the past targets of each path.
-
-    Args:
-        expert: The expert object.
-        state: Its state.
-        features: Rows of the ensemble to rows of the expert.
-        num_paths: Number of paths L.
-    """
+    """Features of a refitted expert's rows along L paths, with the past targets of each path."""
 
     def __init__(self, expert: BoundRefitted, state: RefittedState, features: BoundFeatures, num_paths: int) -> None:
         self._expert, self._state, self._features = expert, state, features

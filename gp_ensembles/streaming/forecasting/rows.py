@@ -11,11 +11,7 @@ from gp_ensembles.engine.memory import TargetMemory
 class PathRows:
     """Rows of S paths as the experts see them.
 
-    Args:
-        memory: Which past targets are columns; ``None`` for none.
-        history: The last targets, shape (L,); ``None`` where none are remembered.
-        inputs: Rows to come, shape (H, D).
-        num_paths: Number of paths S.
+    Shapes: ``history`` (L,), ``inputs`` (H, D).
     """
 
     def __init__(self, memory: TargetMemory | None, history: Tensor | None, inputs: Tensor, num_paths: int) -> None:

@@ -18,13 +18,9 @@ from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
 
 @final
 class SharedSimulator(Simulator):
-    r"""Paths by factors of joint covariances.
+    """Paths by factors of joint covariances.
 
-    Args:
-        batches: Places of the paths, shape (L,).
-        mean: Mean of the targets before any is drawn, shape (L, H).
-        factor: Lower Cholesky factor of their covariance, shape (L, H, H).
-        target_scale: That of a :class:`~gp_ensembles.filters.schedule.Schedule`, shape (L, H); ``None`` for one.
+    Shapes: ``batches`` (L,), ``mean`` (L, H), ``factor`` (L, H, H), ``target_scale`` (L, H).
     """
 
     def __init__(self, batches: Tensor, mean: Tensor, factor: Tensor, target_scale: Tensor | None = None) -> None:

@@ -23,9 +23,7 @@ class Ahead(NamedTuple):
 class Simulator(ABC):
     """Some experts along L sample paths: predict a target, learn the one that was drawn, and so on for H steps.
 
-    Args:
-        batches: Places of the L paths among all S, integers, shape (L,).
-        sees_targets: Whether what it predicts depends on the past targets of a path by more than their errors.
+    Shapes: ``batches`` (L,).
     """
 
     def __init__(self, batches: Tensor, sees_targets: bool) -> None:
@@ -36,10 +34,7 @@ class Simulator(ABC):
     def predict(self, step: int, X: Tensor | None) -> Ahead:
         """Predict the next target of each path.
 
-        Args:
-            step: Number of the step, from 0.
-            X: Rows of the paths as the experts see them, past targets behind the inputs, shape (L, D + P); ``None`` if
-                it sees no targets.
+        Shapes: ``X`` (L, D + P).
         """
 
     @abstractmethod

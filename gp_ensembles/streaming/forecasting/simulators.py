@@ -76,11 +76,7 @@ class _Law(NamedTuple):
 def make_simulators(ensemble: Ensemble, state: EnsembleState, inputs: Tensor, experts: Tensor) -> list[Simulator]:
     """What draws the paths.
 
-    Args:
-        ensemble: The ensemble.
-        state: Its state, which is only read.
-        inputs: Rows to come, shape (H, D).
-        experts: Which expert each path has, shape (S,), in ascending order.
+    Shapes: ``inputs`` (H, D), ``experts`` (S,).
     """
     num_steps, num_shared = inputs.shape[0], inputs.shape[1] - len(ensemble.forecasts)
 

@@ -26,13 +26,7 @@ AlongMeans = Callable[[Callable[[Tensor], Tensor]], Tensor]
 
 @final
 class WindowMeans:
-    """Means of the windows of one object at any rows, the weights of the window's targets solved for once.
-
-    Args:
-        expert: The expert object.
-        state: Its state.
-        features: Rows to what it predicts from.
-    """
+    """Means of the windows of one object at any rows, the weights of the window's targets solved for once."""
 
     def __init__(self, expert: BoundWindow, state: WindowState, features: BoundFeatures) -> None:
         self._expert, self._state, self._features = expert, state, features
@@ -59,11 +53,7 @@ class WindowMeans:
 class WindowSimulator(Simulator):
     """Paths of windows that see past targets.
 
-    Args:
-        batches: Places of the paths, shape (L,).
-        means: Means of the object.
-        members: Which of its experts each path has, shape (L,).
-        factor: Factor of the covariance along the path of means, shape (L, H, H).
+    Shapes: ``batches`` (L,), ``members`` (L,), ``factor`` (L, H, H).
     """
 
     def __init__(self, batches: Tensor, means: WindowMeans, members: Tensor, factor: Tensor) -> None:
