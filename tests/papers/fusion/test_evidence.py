@@ -66,7 +66,7 @@ def test_a_gaussian_model():
     assert found.log_evidence == pytest.approx(-best.fun, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["het", "mogpe"])
+@pytest.mark.parametrize("kind", ["het", pytest.param("mogpe", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:the posterior is far from normal")  # the modes do, wherever they are
 def test_gradient_against_differences(kind, monkeypatch):
     # Differences need the modes to the last bit.
@@ -78,7 +78,7 @@ def test_gradient_against_differences(kind, monkeypatch):
     }
     model = makers[kind]()
     split = ParameterSplit.of(model)
-    modes = LaplaceApproximation(num_restarts=4, num_draws=50).infer(model, generator=seeded())
+    modes = LaplaceApproximation(num_restarts=4, num_draws=20).infer(model, generator=seeded())
     evidence = LaplaceEvidence(model, split, modes.theta.mean(0)[split.coefficients])
     eta = modes.theta.mean(0)[split.hyperparameters].unsqueeze(0).requires_grad_()
     (gradient,) = torch.autograd.grad(evidence(eta).sum(), eta)
