@@ -30,9 +30,9 @@ from gp_ensembles.papers.fusion import (
     quantile_forecast,
     scale_regressors,
 )
+from gp_ensembles.papers.fusion.function_priors import weight_prior
 from gp_ensembles.papers.fusion.gathering import gather_experts, gather_predictions
 from gp_ensembles.papers.fusion.known_rows import known_rows
-from gp_ensembles.papers.fusion.weight_priors import weight_prior
 from gp_ensembles.papers.sparse import ExactGP as SparseExactGP
 from gp_ensembles.papers.sparse import SparseGP
 

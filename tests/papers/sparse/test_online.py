@@ -12,14 +12,13 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.filters import SquareRootState
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
 from gp_ensembles.papers.sparse import online as online_module
 from gp_ensembles.papers.sparse.base import SparseModel
-from gp_ensembles.papers.sparse.online import WeightsPosterior, inducing_features, weights_posterior
-from gp_ensembles.papers.sparse.trend import LinearTrend
+from gp_ensembles.papers.sparse.online import inducing_features, weights_posterior
+from gp_ensembles.papers.sparse.selection import LinearTrend
 
 KERNELS = {
     "rbf": lambda: ScaleKernel(RBFKernel()),
@@ -28,8 +27,8 @@ KERNELS = {
     "no scale": lambda: MaternKernel(nu=0.5),
 }
 FORMS = {
-    "covariance": lambda posterior: GaussianState(posterior.moments),
-    "square root": lambda posterior: SquareRootState(*posterior),
+    "covariance": lambda posterior: GaussianState(torch.cat([posterior.covariance, posterior.mean.unsqueeze(-1)], -1)),
+    "square root": lambda posterior: posterior,
 }
 each_kernel = pytest.mark.parametrize("name", KERNELS)
 
@@ -121,7 +120,6 @@ def test_the_posterior_is_that_of_the_models_approximation() -> None:
         covariance = torch.linalg.inv(precision)
         torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-7, atol=1e-9)
         torch.testing.assert_close(posterior.mean, covariance @ Phi.mT @ (residual / diagonal), rtol=1e-7, atol=1e-8)
-        assert torch.equal(posterior.moments[:, -1], posterior.mean)
 
 
 def test_nothing_is_shared_with_the_model() -> None:
@@ -351,12 +349,6 @@ def test_models_that_do_not_fit_together() -> None:
         start_online([sparse(KERNELS["rbf"]()), ExactGP(rows(9)[0][:, :1], rows(9)[1], RBFKernel().double())], rule)
     with pytest.raises(ValueError, match="start_online continues from its rows"):
         weights_posterior(ExactGP(*rows(9), RBFKernel().double()))
-
-
-def test_forms_of_a_posterior() -> None:
-    posterior = WeightsPosterior(torch.tensor([1.0, 2.0]), torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
-    assert posterior.covariance.tolist() == [[4.0, 2.0], [2.0, 2.0]]
-    assert posterior.moments.tolist() == [[4.0, 2.0, 1.0], [2.0, 2.0, 2.0]]
 
 
 def test_transforms_and_known_noise_are_refused() -> None:
