@@ -6,7 +6,7 @@
 - :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input.
 - :mod:`~gp_ensembles.plots.knots`: knots over the data.
 - :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels.
-- :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for pictures of your own.
+- :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for custom pictures.
 
 Every ``plot_`` function returns a :class:`matplotlib.figure.Figure`; ``draw_`` functions draw on given axes. None
 touches global state of matplotlib, so they work without a display, in threads and in notebooks alike.

@@ -24,7 +24,7 @@ FAINT = "#9aa5b1"
 MEAN = "#0b6e99"
 BAND = "#8ecae6"
 ALARM = "#c8553d"
-# Distinct for readers who cannot tell red from green, and in grey print by their order of lightness.
+# Distinct for readers with red-green color blindness, and in grey print by their order of lightness.
 SERIES = ("#0b6e99", "#e09f3e", "#5f7f5a", "#9a5b8f", "#c8553d", "#56b4c9", "#7d6b57", "#3d5a80", "#b5a642")
 REST = "#d5dae0"
 _DECADES = 2.5  # a logarithmic axis with numbers between powers of ten is shorter
@@ -69,8 +69,8 @@ def logarithmic(axis: Axes) -> None:
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure to ``path`` in one step; the suffix chooses the format.
 
-    The file is written beside its goal and then renamed, so a reader sees the old picture or the new one, and an
-    error leaves the old one where it was.
+    The file is written next to its destination and then renamed, so a reader sees the old picture or the new one, and
+    an error leaves the old one in place.
 
     Args:
         figure: The figure.

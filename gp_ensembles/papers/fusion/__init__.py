@@ -2,7 +2,7 @@
 
 Experts and what they predict
     ``experts``: :class:`ExpertPredictions` (means, variances and noise of K experts), :func:`predict_experts`,
-    :func:`predict_expert` (register a class of your own, or subclass :class:`PredictiveExpert`),
+    :func:`predict_expert` (register a custom class, or subclass :class:`PredictiveExpert`),
     :class:`TabulatedExpert` (means and variances at known inputs).
     ``forecasts``: :func:`moment_forecast`, :func:`quantile_forecast`, :func:`sample_forecast`, from tables.
     ``regressors``: :func:`scale_regressors` and :func:`cross_fit` make experts of regressors in scikit-learn's manner.

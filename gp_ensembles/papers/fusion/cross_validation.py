@@ -20,9 +20,7 @@ from gp_ensembles.papers.fusion.experts import ExpertPredictions, check_inputs, 
 
 
 def random_folds(like: Tensor, num_folds: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Random folds whose sizes differ by one at most.
-
-    Shapes: ``like`` (N, ...); returns (N,).
+    """Random folds whose sizes differ by one at most. Shapes: ``like`` (N, ...); returns (N,).
 
     Raises:
         ValueError: If there are fewer than two folds, or more than rows.

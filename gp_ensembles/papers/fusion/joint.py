@@ -1,4 +1,4 @@
-"""Experts at several points jointly: what they predict of the function, and how they learn further rows."""
+"""Joint predictions of experts at several points, and conditioning on more rows."""
 
 from functools import singledispatch
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from gp_ensembles.papers.fusion.experts import ExpertPredictions
 
 
 class JointPredictions(NamedTuple):
-    r"""Joint normal predictions of K experts at q points, the function and the noise apart.
+    r"""Joint normal predictions of K experts at q points, the function and the noise separately.
 
     Attributes:
         mean: Means, shape (\*batch, K, q).

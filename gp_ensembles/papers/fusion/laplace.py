@@ -26,9 +26,9 @@ from gp_ensembles.papers.fusion.modes import find_modes, gradient_ascent
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
 # Newton's method ends where a step is expected to gain less than this many nats.
 MIN_GAIN = 1e-8
-# Fewest draws by which an approximation is judged; nats for each parameter by which a tenth of them may lie below the
+# Fewest draws by which an approximation is judged; nats per parameter by which a tenth of them may lie below the
 # density that the approximation expects. Where it served well, a tenth lay below by 0.00 to 0.19, elsewhere by 0.36 to
-# 1e4. The Pareto shape of the importance ratios told less: 0.3 to 1.2 in the good cases, 0.9 and more in the others.
+# 1e4. The Pareto shape of the importance ratios separates less: 0.3 to 1.2 in the good cases, 0.9 or more in others.
 _CHECKED, _TOLERATED = 200, 0.25
 # Copies of the parameters whose third derivatives are in memory at once.
 _EVIDENCE_COPIES = 32
@@ -42,7 +42,7 @@ class NormalApproximation(NamedTuple):
         log_joint: Log joint density there, a scalar.
         precision: Eigenvalues of the negative Hessian, ascending, shape (P,).
         directions: Its eigenvectors as columns, shape (P, P).
-        expected_gain: Nats that the quadratic model predicts for a further Newton step.
+        expected_gain: Nats that the quadratic model predicts for another Newton step.
     """
 
     theta: Tensor
@@ -61,7 +61,7 @@ class LaplaceApproximation(InferenceMethod):
               \log p(y) \approx \log p(\hat\theta, y) + \tfrac P2 \log 2\pi - \tfrac12 \log\det(-\nabla^2 \log p)
 
     The mode comes from :class:`MAP` and is refined by Newton's method. It takes a fraction of the time of sampling
-    and predicts nearly as well, but covers one mode of a mixture only: its evidence lacks the others. With sampled
+    and predicts nearly as well, but covers one mode of a mixture only: its evidence omits the others. With sampled
     hyperparameters the best mode may be a spike without mass: a caution is given where a tenth of the draws lie more
     than a quarter of a nat for each parameter below the log joint density that the approximation expects of them.
 
@@ -80,13 +80,8 @@ class LaplaceApproximation(InferenceMethod):
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = HetGP(X, X.squeeze(-1) + 0.3 * (60 * X.squeeze(-1)).sin(), prior, prior)
-        >>> found = LaplaceApproximation(num_draws=50).infer(
-        ...     model, generator=torch.Generator().manual_seed(0)
-        ... )
-        >>> (
-        ...     found.theta.shape,
-        ...     found.report.log_evidence < float(found.report.log_joint.max()),
-        ... )
+        >>> found = LaplaceApproximation(num_draws=50).infer(model, generator=torch.Generator().manual_seed(0))
+        >>> found.theta.shape, found.report.log_evidence < float(found.report.log_joint.max())
         (torch.Size([50, 8]), True)
     """
 

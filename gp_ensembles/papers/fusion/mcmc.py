@@ -190,17 +190,17 @@ class HMC(InferenceMethod):
         Args:
             model: The model.
             posterior: Result of this inference.
-            num_draws: Further draws of each chain.
+            num_draws: More draws of each chain.
             progress: Whether to show a progress bar.
 
         Raises:
-            ValueError: If there are no chains to go on from.
+            ValueError: If there are no chains to continue.
         """
         before = posterior.chains
         if num_draws < 1:
             raise ValueError(f"num_draws must be at least 1, got {num_draws}")
         if before is None:
-            raise ValueError(f"{posterior.report.method} has no chains to go on from")
+            raise ValueError(f"{posterior.report.method} has no chains to continue")
         state = before.state
         made = max(state.iteration - self.settings.num_warmup, 0)
         settings = replace(self.settings, num_draws=made + num_draws)

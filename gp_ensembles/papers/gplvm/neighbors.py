@@ -126,7 +126,7 @@ class FaissSearch:
 
     Rows are parted into about the square root of their number of cells, of which the nearest few are searched. Rows
     written since the index was last brought up to date are compared exactly, and so is everything below ``least`` rows
-    and every row with gaps. Cells are found anew when the rows have doubled. The index is not part of a state: copies
+    and every row with gaps. Cells are recomputed when the rows have doubled. The index is not part of a state: copies
     and loaded models build their own.
 
     A model takes a copy, so one object may be given to several.

@@ -1,4 +1,4 @@
-"""As many knots as it takes: all rows where that can be had, else knots until the bounds meet or the budget ends."""
+"""Adaptive number of knots: all rows where affordable, else knots until the bounds meet or the budget ends."""
 
 import math
 import time
@@ -41,7 +41,7 @@ _POLISH_SOME, _POLISH = 100, 8  # iterations that move all knots by the bound of
 @final
 @dataclass(frozen=True)
 class AdaptiveKnots(Strategy):
-    """All rows as knots where that can be had, else knots until the bounds meet or the budget ends: the default.
+    """All rows as knots where affordable, else knots until the bounds meet or the budget ends: the default.
 
     Hyperparameters are fitted by the exact log evidence of nested random rows, cheap to dear: from several starts on
     200, from the best of these on 600, and on ``fit_rows``. Up to ``exact_rows`` distinct rows the answer is an
@@ -55,8 +55,8 @@ class AdaptiveKnots(Strategy):
         exact_rows: Most distinct rows that are all knots, with 16 bytes of memory for each pair of them: 3.6 GB.
         fit_rows: Most rows of the fits of the hyperparameters.
         gap_tolerance: Distance of the bounds, in nats, at which there are enough knots.
-        max_seconds: Budget by the clock: the step that goes on longer is finished, and the last. The history has at
-            least one step.
+        max_seconds: Time budget: no step starts after it, and the step in progress is finished. The history
+            has at least one step.
 
     Raises:
         ValueError: If a number is too small.
@@ -202,7 +202,7 @@ class AdaptiveKnots(Strategy):
 
 @final
 class _Repeats(Prior):  # type: ignore[misc]  # GPyTorch is untyped
-    r"""What :math:`N(y; f, w \tau)^w` has beside :math:`N(y; f, \tau)`, as a prior of :math:`\tau`."""
+    r"""What :math:`N(y; f, w \tau)^w` has in addition to :math:`N(y; f, \tau)`, as a prior of :math:`\tau`."""
 
     def __init__(self, power: float) -> None:
         nn.Module.__init__(self)

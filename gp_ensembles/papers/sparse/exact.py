@@ -161,7 +161,7 @@ class ExactGP(SparseModel):
         return RowsPosterior(lower, mean)
 
     def with_rows(self, rows: Observations) -> Self:
-        """A copy with further rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
+        """A copy with more rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
         known = None if rows.noise is None else rows.noise.detach().squeeze(-1)
         return self.extended_by(rows)._settled(None if known is None else torch.cat([self.likelihood.noise, known]))
 

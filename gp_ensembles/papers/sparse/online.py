@@ -61,13 +61,13 @@ def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> SquareRoot
 def start_online(
     models: Fitted | Sequence[Fitted], rule: MetaLearner, names: Sequence[str] | None = None
 ) -> OnlineEnsemble:
-    r"""An online ensemble whose experts go on where fitted models stand.
+    r"""An online ensemble whose experts continue from fitted models.
 
-    A :class:`SparseGP` goes on as a Bayesian regression on its knots' features with the model's posterior, and what
-    the knots leave out of the prior variance is noise of its own for each row: before the first row, predictions are
+    A :class:`SparseGP` continues as a Bayesian regression on its knots' features with the model's posterior, and what
+    the knots leave out of the prior variance is added noise of each row: before the first row, predictions are
     those of the model (of its ``VFE`` or ``FITC`` form, with the full conditional variance). An :class:`ExactGP` of up
-    to 2000 rows goes on exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again,
-    which forgets the older half when it is full; a larger one goes on by a thousand of its rows as knots.
+    to 2000 rows continues exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again,
+    which forgets the older half when it is full; a larger one continues with a thousand of its rows as knots.
     Prior means of every kind stay as they were learned. Online experts have no transforms and one noise variance for
     all rows: models with others are refused.
 
@@ -93,9 +93,7 @@ def start_online(
         >>> y = torch.sin(6.0 * X.squeeze(-1))
         >>> found = select_knots(X[:50], y[:50], strategy=GreedyBlocks(max_knots=10))
         >>> online = start_online(found, FixedShare(0.01))
-        >>> torch.allclose(
-        ...     online.predict(X).mean, found.model.posterior(X).mean.squeeze(-1).detach()
-        ... )
+        >>> torch.allclose(online.predict(X).mean, found.model.posterior(X).mean.squeeze(-1).detach())
         True
         >>> online.observe(X[50:], y[50:]).mean.shape
         torch.Size([30])

@@ -23,7 +23,7 @@ from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strat
 
 _LEAST_NOISE = 1e-6  # share of the targets' variance
 _ROWS_PER_WEIGHT = 10  # of a linear mean
-_OPEN_GAP = 0.1  # nats a row
+_OPEN_GAP = 0.1  # nats per row
 
 
 def select_knots(
@@ -62,7 +62,7 @@ def select_knots(
     Returns:
         Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of the errors of rows left
         out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
-        :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat a row apart.
+        :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat per row apart.
 
     Raises:
         ValueError: If shapes do not fit, a value is not finite, or targets are constant.
@@ -80,10 +80,7 @@ def select_knots(
         >>> found.predict(X[:3]).mean.shape
         torch.Size([3])
         >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=GreedyBlocks())
-        >>> (
-        ...     found.knots.shape[0] <= 50,
-        ...     found.history[-1].objective > found.history[0].objective,
-        ... )
+        >>> found.knots.shape[0] <= 50, found.history[-1].objective > found.history[0].objective
         (True, True)
     """
     y = _check(X, y)

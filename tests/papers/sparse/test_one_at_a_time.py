@@ -519,7 +519,7 @@ def test_selection_stops_at_the_first_knot_that_adds_too_little():
     kernel, likelihood = isotropic(1.0, 0.4, 0.5)
     found = select_one_at_a_time(X, y, kernel, likelihood, tolerance=1e6)
     assert found.model.num_knots == 5
-    assert found.stop_reason == "a further knot added no more than 1000000.0 nats"
+    assert found.stop_reason == "another knot added no more than 1000000.0 nats"
     assert [step.action for step in found.history] == ["start"]
 
 
