@@ -103,18 +103,18 @@ def test_box_follows_range_and_length_scale() -> None:
     torch.testing.assert_close(box.center, 0.5 * (X.amax(0) + X.amin(0)))
 
 
-@pytest.mark.parametrize(("times_range", "loss"), [(0.1, 1e-3), (1.0, 1e-3), (10.0, 1e-3)])
-def test_no_start_is_dead(times_range: float, loss: float) -> None:
+def test_no_start_is_dead() -> None:
     """At every starting length scale the prior variance at the data is near one, and there is a gradient.
 
     The variance lacks about exp(-2 (d / lengthscale)^2) at distance d from the wall: most at the outermost row.
     """
     X = rows(50, 1)
-    kernel = kernel_of(float("inf"), times_range * float(X.max() - X.min()))
-    features = HilbertAdditiveFeatures.from_data(kernel, X, 25)
-    assert float((features(X).square().sum(-1) - 1).abs().max().detach()) < loss
-    features(X)[:, 0].sum().backward()
-    assert float(kernel.raw_lengthscale.grad.abs().max()) > 1e-6
+    for times_range in (0.1, 1.0, 10.0):
+        kernel = kernel_of(float("inf"), times_range * float(X.max() - X.min()))
+        features = HilbertAdditiveFeatures.from_data(kernel, X, 25)
+        assert float((features(X).square().sum(-1) - 1).abs().max().detach()) < 1e-3
+        features(X)[:, 0].sum().backward()
+        assert float(kernel.raw_lengthscale.grad.abs().max()) > 1e-6
 
 
 def test_experts_have_their_own_boxes_and_share_the_domain() -> None:
