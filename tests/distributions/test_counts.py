@@ -82,7 +82,7 @@ def test_long_sums_of_few_nodes(stddev):
     weights=st.lists(st.floats(-40, 0), min_size=3, max_size=3),
     y=st.integers(0, 600),
 )
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_experts_that_disagree(mean, stddev, weights, y):
     latent = torch.tensor(mean, dtype=F64).unsqueeze(-1), torch.tensor(stddev, dtype=F64).square().unsqueeze(-1)
     log_weights = torch.tensor(weights, dtype=F64).log_softmax(0)
