@@ -1,5 +1,7 @@
 """Blocks of two classes on plain arrays: the mode by bisection, one dense Gaussian update a row."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -27,27 +29,26 @@ def mode(mean, variance, label):
     return (low + high) / 2
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
-@pytest.mark.parametrize("num_rows", [1, 2, 21])
-def test_rows_equal_dense_updates_at_modes_by_bisection(num_rows, scale):
-    covariance, mean, y = block(3, num_rows, scale)
-    y[num_rows // 2 :: 7] = np.nan
-    found = logistic_sites(np.concatenate([covariance, mean[..., None]], -1), y)
-    for m in range(3):
-        S, c = covariance[m].copy(), mean[m].copy()
-        for t in range(num_rows):
-            np.testing.assert_allclose([found[0][m, t], found[1][m, t]], [c[t], S[t, t]], rtol=1e-8, atol=1e-8)
-            np.testing.assert_allclose(found[4][m, t:, t], S[t:, t], rtol=1e-8, atol=1e-7)
-            if np.isnan(y[t]):
-                assert found[2][m, t] == found[3][m, t] == 0
-                continue
-            z = mode(c[t], S[t, t], y[t])
-            p = 1 / (1 + np.exp(-z))
-            curvature = 1 / (1 / (p * (1 - p)) + S[t, t])
-            np.testing.assert_allclose(found[3][m, t], curvature, rtol=1e-7)
-            np.testing.assert_allclose(found[2][m, t], (z - c[t]) / S[t, t], rtol=1e-6, atol=1e-9)
-            c = c + S[:, t] * (z - c[t]) / S[t, t]
-            S = S - curvature * np.outer(S[:, t], S[:, t])
+def test_rows_equal_dense_updates_at_modes_by_bisection():
+    for scale, num_rows in itertools.product((0.1, 1.0, 5.0), (1, 2, 21)):
+        covariance, mean, y = block(3, num_rows, scale)
+        y[num_rows // 2 :: 7] = np.nan
+        found = logistic_sites(np.concatenate([covariance, mean[..., None]], -1), y)
+        for m in range(3):
+            S, c = covariance[m].copy(), mean[m].copy()
+            for t in range(num_rows):
+                np.testing.assert_allclose([found[0][m, t], found[1][m, t]], [c[t], S[t, t]], rtol=1e-8, atol=1e-8)
+                np.testing.assert_allclose(found[4][m, t:, t], S[t:, t], rtol=1e-8, atol=1e-7)
+                if np.isnan(y[t]):
+                    assert found[2][m, t] == found[3][m, t] == 0
+                    continue
+                z = mode(c[t], S[t, t], y[t])
+                p = 1 / (1 + np.exp(-z))
+                curvature = 1 / (1 / (p * (1 - p)) + S[t, t])
+                np.testing.assert_allclose(found[3][m, t], curvature, rtol=1e-7)
+                np.testing.assert_allclose(found[2][m, t], (z - c[t]) / S[t, t], rtol=1e-6, atol=1e-9)
+                c = c + S[:, t] * (z - c[t]) / S[t, t]
+                S = S - curvature * np.outer(S[:, t], S[:, t])
 
 
 def on_a_grid(mean, variance, label):

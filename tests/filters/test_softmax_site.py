@@ -1,5 +1,7 @@
 """Sites of classes on plain arrays: the mode where the slope vanishes, the curvature by a dense inverse."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -19,19 +21,18 @@ def moments(num_experts, num_classes, scale, lead):
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 7])
-@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("lead", [0.0, 40.0, 300.0])
-def test_the_slope_of_the_posterior_vanishes_at_the_mode(num_classes, scale, lead):
-    mean, covariance = moments(4, num_classes, scale, lead)
-    gradient, curvature = softmax_site(mean, covariance, 1)
-    for m in range(4):
-        point = mean[m] + covariance[m] @ gradient[m]
-        shares = np.exp(point - point.max())
-        shares /= shares.sum()
-        np.testing.assert_allclose(gradient[m], np.eye(num_classes)[1] - shares, rtol=0, atol=1e-6)
-        falls = np.diag(shares) - np.outer(shares, shares)
-        want = np.linalg.solve(np.eye(num_classes) + falls @ covariance[m], falls)
-        np.testing.assert_allclose(curvature[m], want, rtol=1e-5, atol=1e-8)
+def test_the_slope_of_the_posterior_vanishes_at_the_mode(num_classes):
+    for scale, lead in itertools.product((0.1, 1.0, 10.0), (0.0, 40.0, 300.0)):
+        mean, covariance = moments(4, num_classes, scale, lead)
+        gradient, curvature = softmax_site(mean, covariance, 1)
+        for m in range(4):
+            point = mean[m] + covariance[m] @ gradient[m]
+            shares = np.exp(point - point.max())
+            shares /= shares.sum()
+            np.testing.assert_allclose(gradient[m], np.eye(num_classes)[1] - shares, rtol=0, atol=1e-6)
+            falls = np.diag(shares) - np.outer(shares, shares)
+            want = np.linalg.solve(np.eye(num_classes) + falls @ covariance[m], falls)
+            np.testing.assert_allclose(curvature[m], want, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("scale", [0.3, 3.0])
