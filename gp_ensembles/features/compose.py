@@ -31,7 +31,7 @@ class Concatenate(FeatureMap):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.features.constant import ConstantFeatures
+        >>> from gp_ensembles.features.linear import ConstantFeatures
         >>> from gp_ensembles.features.linear import LinearFeatures
         >>> slope = LinearFeatures(1, bias=False, dtype=torch.float64)
         >>> features = Concatenate(

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
-from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
+from gp_ensembles.features.linear import ConstantFeatures, LinearFeatures
 from gp_ensembles.features.rescale import Clamp
 
 Numbers = NDArray[np.float64]

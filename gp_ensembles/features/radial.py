@@ -18,7 +18,7 @@ class RadialBasisFeatures(FeatureMap):
 
     the RBF network of Waxman and Djuric (2024). The bumps vanish far from all centers, so there predictions
     return to the prior mean with a variance of the noise alone; concatenate the map with
-    :class:`~gp_ensembles.features.constant.ConstantFeatures` or
+    :class:`~gp_ensembles.features.linear.ConstantFeatures` or
     :class:`~gp_ensembles.features.linear.LinearFeatures` where that is not wanted.
 
     Centers given as a plain tensor stay fixed (a buffer); centers given as an ``nn.Parameter`` are trained,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.block import BlockGain, apply_gain, joint_moments, predict_linear
-from gp_ensembles.filters.logistic_block import logistic_sites
+from gp_ensembles.filters.plain_sites import logistic_sites
 from gp_ensembles.filters.schedule import Schedule, scale_features, scale_state
 from gp_ensembles.filters.sites import LaplaceRule, MomentMatchingRule, SiteRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments

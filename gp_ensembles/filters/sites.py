@@ -16,8 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.logistic_block import Quadrature
-from gp_ensembles.filters.softmax_site import softmax_site
+from gp_ensembles.filters.plain_sites import Quadrature, softmax_site
 from gp_ensembles.numerics.derivatives import Differentiator, KnownDerivatives, KnownVectorDerivatives, LogDensity
 
 _NEWTON_STEPS = 8  # plain Newton steps before damping is paid for

@@ -1,19 +1,47 @@
 """The exact Gaussian process of the last rows: a Cholesky factor to which rows are appended, and dropped in lots."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gp_ensembles.filters.kernels import Covariance, PriorMean
 from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the covariance of the targets"
 _SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; those left of them are multiplied
 _COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel is some passes over them
+
+
+class StationaryForm(Protocol):
+    """A covariance that depends on the distance of two rows in length scales."""
+
+    @property
+    def inverse(self) -> Tensor:
+        r"""Reciprocals of length scales, shape (\*batch, 1, D) or (\*batch, 1, 1)."""
+
+    @property
+    def profile(self) -> Callable[[Tensor], Tensor]:
+        r"""Covariances (\*batch, K, N) of squared distances in length scales, of the same shape."""
+
+
+class Covariance(Protocol):
+    """A kernel as plain functions of rows, its hyperparameters read, in double precision."""
+
+    @property
+    def between(self) -> Callable[[Tensor, Tensor], Tensor]:
+        r"""Covariances of rows (\*batch, K, D) and (\*batch, N, D), shape (\*batch, K, N)."""
+
+    @property
+    def diagonal(self) -> Callable[[Tensor], Tensor]:
+        r"""Variances of rows (\*batch, N, D), shape (\*batch, N)."""
+
+    @property
+    def stationary(self) -> StationaryForm | None:
+        """The same as a function of distances; ``None`` for kernels that are none."""
 
 
 class Window(NamedTuple):
@@ -29,7 +57,7 @@ class Window(NamedTuple):
     covariance: Covariance
     noise: Tensor
     keep: int
-    mean: PriorMean | None = None
+    mean: Callable[[Tensor], Tensor] | None = None
 
 
 class WindowRows(NamedTuple):

@@ -7,10 +7,15 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.innovations import autoregression, volatility
-from gp_ensembles.innovations.autoregression import AutoregressionState
 from gp_ensembles.innovations.model import InnovationModel
 from gp_ensembles.innovations.one_row import RowModels, update_row
+from gp_ensembles.innovations.recursions import (
+    AutoregressionState,
+    init_autoregression,
+    predict_error,
+    update_autoregression,
+    update_scale,
+)
 from gp_ensembles.numerics.display import record_text
 
 _NORMAL_DF = 20.0  # of the score that the scale of a normal model follows: gross errors do not make it useless
@@ -108,7 +113,7 @@ class InnovationBank:
 
     def init(self, num_experts: int, like: Tensor) -> InnovationState:
         """State before any error, with the dtype and device of ``like``."""
-        start = autoregression.init(num_experts, like)
+        start = init_autoregression(num_experts, like)
         return InnovationState(like.new_ones(len(self._followed), num_experts), *start)
 
     def update_block(
@@ -149,11 +154,11 @@ class InnovationBank:
             errors = errors.masked_fill(missing, 0.0)
         counted = errors if share is None else errors * share
         start = AutoregressionState(state.products, state.last_error, state.age)
-        after, drift = autoregression.update_block(start, counted, variance, missing)
+        after, drift = update_autoregression(start, counted, variance, missing)
         squares = torch.stack([errors, errors - drift]).square() / variance
         squares = squares.clamp_max(torch.finfo(squares.dtype).max ** 0.5)  # a gross target's square may overflow
         rate, df, rows, _ = self._on(mean)
-        scale, scales = volatility.update_block(state.scale, squares[rows], rate, df, missing)
+        scale, scales = update_scale(state.scale, squares[rows], rate, df, missing)
         moments = self._moments(mean, variance, drift, scales)
         log_prob = self._log_prob(squares, scales, variance)
         if missing is not None:
@@ -169,7 +174,7 @@ class InnovationBank:
     def predict(self, state: InnovationState, mean: Tensor, variance: Tensor) -> InnovationPredictions:
         """Predict rows that all come next, from the experts' moments (M, N); log densities are NaN."""
         start = AutoregressionState(state.products, state.last_error, state.age)
-        drift = autoregression.predict(start).unsqueeze(-1)
+        drift = predict_error(start).unsqueeze(-1)
         mean, variance, df = self._moments(mean, variance, drift, state.scale.unsqueeze(-1))
         return InnovationPredictions(mean, variance, torch.full_like(mean, torch.nan), df)
 

@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.innovations.autoregression import HIGHEST, LOWEST, MEMORY, NOISE
 from gp_ensembles.innovations.model import InnovationModel
-from gp_ensembles.innovations.volatility import LARGEST, SMALLEST
+from gp_ensembles.innovations.recursions import HIGHEST, LARGEST, LOWEST, MEMORY, NOISE, SMALLEST
 from gp_ensembles.numerics.compiled import compiled
 
 Numbers = NDArray[np.float64]

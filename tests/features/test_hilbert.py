@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gp_ensembles.features import HilbertAdditiveFeatures, HilbertTensorFeatures
 from gp_ensembles.features.box import Box, box_from_data
-from gp_ensembles.features.hilbert_tensor import full_grid
+from gp_ensembles.features.hilbert import full_grid
 
 
 def kernel_of(nu: float, *lengthscale: float, active_dims: list[int] | None = None) -> Kernel:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.log_marginal import log_marginal
+from gp_ensembles.numerics.autograd import log_marginal
 from gp_ensembles.papers.quadrature.conditioning import Processes, condition
 from gp_ensembles.papers.quadrature.prior import Hyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import (
