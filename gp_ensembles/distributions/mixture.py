@@ -1,4 +1,4 @@
-"""What an ensemble predicts: one mixture of normal distributions for each row."""
+"""Mixtures of normal distributions: predictions of an ensemble, one for each row."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What an ensemble with experts of unknown noise predicts: one mixture of Student-t distributions for each row."""
+"""Mixtures of Student-t distributions: predictions of an ensemble with experts of unknown noise, one for each row."""
 
 from typing import NamedTuple
 
@@ -195,7 +195,7 @@ def _below(mixture: StudentTMixture, y: Tensor) -> Tensor:
         z = (y - location).div_(spread.mul_(_squared_scale(own)).sqrt_())
         part = student_t.cdf(z.mT.contiguous(), own.mT)
         terms[:, kind] = part.mul_(weight.mT)
-    return terms.sum(-1)  # in the components' own order, so that a row does not know its neighbors
+    return terms.sum(-1)  # in the components' own order, so that a row's bits do not depend on the others
 
 
 class _Rows(NamedTuple):
@@ -233,7 +233,7 @@ class _Rows(NamedTuple):
             part, slope = student_t.cdf_and_density(z, df)
             probabilities.append(weights * part)
             densities.append(weights * slope / scale)
-        # Summed in the components' own order, so that a row does not know its neighbors.
+        # Summed in the components' own order, so that a row's bits do not depend on the others.
         total = [torch.cat(parts, dim=-1)[..., self.places].sum(-1) for parts in (probabilities, densities)]
         return total[0], total[1]
 

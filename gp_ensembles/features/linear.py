@@ -91,7 +91,7 @@ class LinearFeatures(FeatureMap):
 
 @final
 class ConstantFeatures(FeatureMap):
-    r"""One feature that is always one, for an intercept with a prior variance of its own.
+    r"""One feature that is always one, for an intercept with its own prior variance.
 
     .. math:: \phi(x) = 1
 

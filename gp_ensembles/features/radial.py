@@ -27,7 +27,7 @@ class RadialBasisFeatures(FeatureMap):
 
     The squared distances are computed by a matrix product about the centers' mean. Their absolute error is
     the round-off of :math:`\sum_j ((x_j - \bar c_j)/\ell_j)^2`: use float64 with length scales that are
-    small beside the spread of the inputs.
+    small compared with the spread of the inputs.
 
     Args:
         centers: Centers, in units of the inputs, shape (K, D) or (\*batch, K, D); a tensor for fixed ones, an

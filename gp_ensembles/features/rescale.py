@@ -1,4 +1,4 @@
-"""Feature maps whose inputs are moved first: standardized, or clamped to a box."""
+"""Feature maps of transformed inputs: standardized, or clamped to a box."""
 
 from typing import final
 
@@ -99,8 +99,7 @@ class Clamp(FeatureMap):
     .. math:: \phi(x) = \phi_0\big(\min(\max(x_1, l_1), u_1), \dots, \min(\max(x_D, l_D), u_D)\big)
 
     Use it around a map with a :attr:`domain` when a stream may leave it: predictions out there are those at
-    the edge, and so is their stated uncertainty, which is then too small. :meth:`num_clamped` tells how often
-    it happens.
+    the edge, and so is their uncertainty, which is then too small. :meth:`num_clamped` counts how often it happens.
 
     Args:
         features: The map.

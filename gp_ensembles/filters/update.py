@@ -122,7 +122,7 @@ def update_block(
         y: Targets, shape (B,), or (B, O) for several outputs; NaN where missing.
         transition: How the weights change before every row, such as
             :class:`~gp_ensembles.filters.transitions.RandomWalk`; ``None`` for static weights.
-        observation: What a target says of the weights, by the type of the state as above.
+        observation: How targets depend on the weights, by the type of the state as above.
         prior_variance: Prior variance of the weights, shape (\*batch); only for a transition that goes back to the
             prior, :class:`~gp_ensembles.filters.transitions.StabilizedForgetting`.
 
@@ -227,7 +227,7 @@ def predict(
         prior_variance: As in :func:`update_block`.
 
     Returns:
-        Predictions as those of :func:`update_block`; log densities are NaN, for there is no target.
+        Predictions as those of :func:`update_block`; log densities are NaN, as there is no target.
 
     Raises:
         TypeError: If the observation is not one for this state.

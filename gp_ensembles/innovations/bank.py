@@ -22,7 +22,7 @@ _NORMAL_DF = 20.0  # of the score that the scale of a normal model follows: gros
 
 
 class InnovationState(NamedTuple):
-    """What the innovation models of M experts remember between two targets.
+    """State of the innovation models of M experts between two targets.
 
     Attributes:
         scale: Size of past errors in the experts' variances, one row for each of V models that follow it, (V, M).
@@ -134,10 +134,10 @@ class InnovationBank:
             mean: The experts' means, shape (M, B).
             variance: Their variances, shape (M, B).
             y: Targets, shape (B,).
-            share: What counts of each error in the autoregression, shape (B,): less than one for an outlier.
+            share: Weight of each error in the autoregression, shape (B,): less than one for an outlier.
             missing: Which targets are missing, shape (B,); ``None`` if none is. They keep the state.
             dead: Which experts were not run, shape (M,); ``None`` if all were. They keep their scale and the sums of
-                their autoregression but have no last error, have NaN moments and give no target any chance.
+                their autoregression but have no last error; their moments are NaN and their densities zero.
 
         Returns:
             State after the block, and the predictions made before each target.
@@ -179,7 +179,7 @@ class InnovationBank:
         return InnovationPredictions(mean, variance, torch.full_like(mean, torch.nan), df)
 
     def grow(self, state: InnovationState, num_new: int) -> InnovationState:
-        """A state in which new experts, without errors so far, stand behind the old ones."""
+        """A state with new experts, without errors so far, appended to the old ones."""
         new = self.init(num_new, state.scale)
         scale, products, errors = (torch.cat([old, more], -1) for old, more in zip(state[:3], new[:3], strict=True))
         return InnovationState(scale, products, errors, state.age)
@@ -230,7 +230,7 @@ def _kernel(square: Tensor, df: float) -> Tensor:
 
 
 def _without(predictions: InnovationPredictions, dead: Tensor) -> InnovationPredictions:
-    """The same with the moments and densities of experts that were not run."""
+    """The same, with NaN moments and densities of zero for experts that were not run."""
     mean, variance = (part.masked_fill(dead, torch.nan) for part in predictions[:2])
     possible = ~dead | predictions.log_prob.isnan()
     return InnovationPredictions(

@@ -11,7 +11,7 @@ The autoregression is estimated by least squares with exponential forgetting:
 with the variances :math:`v_s` that the expert gave its predictions, which make the sums free of units. A coefficient is
 shrunk by the variance :math:`(1 - \rho^2) / n` that it has of :math:`n = (1 + \gamma) / (1 - \gamma)` remembered pairs,
 and to nothing where it is smaller than that (the positive part of the empirical Bayes estimate, Efron and Morris 1973):
-where errors tell nothing of the next one, a coefficient that is only noise costs half a percent of the squared error.
+where errors do not predict the next one, a coefficient that is only noise costs half a percent of the squared error.
 The recursion of the sums is linear, so a block of it is one product with a triangular matrix. Pairs of neighbors that
 were both observed count, and only they make older ones fade; through a gap of n rows the prediction goes on as the
 n + 1st power of the coefficient.
@@ -41,7 +41,7 @@ SMALLEST, LARGEST = 1e-6, 1e30
 
 
 class AutoregressionState(NamedTuple):
-    """What the autoregression of M experts' errors remembers.
+    """State of the autoregression of M experts' errors.
 
     Attributes:
         products: Discounted sums of products of neighbors and of squares, shape (2, M).
@@ -55,7 +55,7 @@ class AutoregressionState(NamedTuple):
 
 
 class _Neighbors(NamedTuple):
-    """What comes before each row of a block, and before the row after it."""
+    """The last observed error before each row of a block, and before the row after it."""
 
     errors: Tensor  # the last one that was observed, (M, B + 1)
     ages: Tensor  # rows since then, (B + 1,)
@@ -78,7 +78,8 @@ def update_autoregression(
 ) -> tuple[AutoregressionState, Tensor]:
     """Predict each error, then learn it.
 
-    Shapes: ``errors`` (M, B), ``variance`` (M, B), ``missing`` (B,); returns (M, B).
+    Shapes: ``errors`` (M, B), ``variance`` (M, B), ``missing`` (B,); returns the state after the block and the
+    predictions (M, B).
     """
     known = torch.cat([state.last_error.unsqueeze(1), errors], dim=1)
     before = _whole(state, known) if missing is None else _with_gaps(state, known, missing)
@@ -130,14 +131,14 @@ def update_scale(
 ) -> tuple[Tensor, Tensor]:
     """Follow the size of errors through a block.
 
-    Shapes: ``scale`` (V, M), ``squares`` (V, M, B), ``rate`` (V, 1), ``df`` (V, 1), ``missing`` (B,); returns (V,
-    M, B).
+    Shapes: ``scale`` (V, M), ``squares`` (V, M, B), ``rate`` (V, 1), ``df`` (V, 1), ``missing`` (B,); returns the
+    scales after the block (V, M), and before each of its rows (V, M, B).
     """
     keep, gain = (1 - rate).expand_as(scale).contiguous(), (rate * (df + 1)).expand_as(scale).contiguous()
     one = torch.ones_like(scale)
     before, known = [], None if missing is None else readable_flags(missing)
     ratios = (df.unsqueeze(-1) / squares.clamp(SMALLEST, LARGEST)).movedim(-1, 0).contiguous()
-    # z / (nu g + z) = 1 / (1 + g nu / z): three small operations a row.
+    # z / (nu g + z) = 1 / (1 + g nu / z): three small operations per row.
     for number, ratio in enumerate(ratios.unbind(0)):
         before.append(scale)
         if known is not None and known[number]:

@@ -1,4 +1,4 @@
-"""Cholesky factorization that never hides a failure, and forward substitution for one right-hand side."""
+"""Cholesky factorization whose failures raise, and forward substitution for one right-hand side."""
 
 import numpy as np
 import torch
@@ -7,11 +7,11 @@ from scipy.linalg.blas import dtrsv
 from torch import Tensor
 
 Numbers = NDArray[np.float64]
-_PANEL = 128  # rows of the factor whose triangle is copied, into the first-level cache; what is left of it is not
+_PANEL = 128  # rows of the factor whose triangle is copied into the first-level cache; the columns before them are not
 
 
 class NumericalError(RuntimeError):
-    """A computation left the numbers it can trust; the message names the expert and the step."""
+    """A computation became numerically unreliable; the message names the expert and the step."""
 
 
 def cholesky(matrix: Tensor, what: str) -> Tensor:

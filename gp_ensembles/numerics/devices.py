@@ -10,10 +10,10 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 
 
 def check_device(name: str | torch.device) -> torch.device:
-    """The device of a name, if torch can use it here.
+    """The device of a name, if torch can use it on this machine.
 
     Raises:
-        TypeError: If it is no name.
+        TypeError: If it is not a name.
         ValueError: If it is unknown or absent.
     """
     try:
@@ -37,7 +37,7 @@ def memory_of(device: torch.device) -> int:
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept by torch
         return int(torch.cuda.mem_get_info(device)[0]) + unused
     limits = []
-    with suppress(AttributeError, ValueError, OSError):  # not told on every system
+    with suppress(AttributeError, ValueError, OSError):  # not available on every system
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for name in _CGROUPS:
         with suppress(OSError, ValueError):  # "max", where there is no limit
@@ -49,10 +49,12 @@ def check_memory(num_bytes: float, device: torch.device, what: str, mend: str) -
     """Raise if something cannot fit into memory.
 
     Raises:
-        ValueError: Saying both sizes, and by how much.
+        ValueError: If it does not fit; the message names both sizes and the difference.
     """
     limit = memory_of(device)
     if num_bytes > limit:
         where = "" if device.type == "cpu" else f" of {device}"
         needed, free, short = (f"{size / 1e9:.3g} GB" for size in (num_bytes, limit, num_bytes - limit))
-        raise ValueError(f"{what} would take {needed} of memory{where}, and there are {free}, {short} too few; {mend}")
+        raise ValueError(
+            f"{what} would take {needed} of memory{where}, but only {free} is available, {short} too little; {mend}"
+        )

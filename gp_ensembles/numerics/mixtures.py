@@ -3,8 +3,8 @@ r"""Mixtures of normal distributions, one for each of N rows: density, moments, 
 All functions take ``log_weights``, ``mean`` and ``variance`` with the experts' (components') axis last but
 one: log weights (\*batch, M, N), or (\*batch, M, 1) where all rows share them, mean and variance
 (\*batch, M, N). Log weights sum to one in linear space along the axis; minus infinity is a dead component,
-whose mean and variance must be finite all the same. Variances are positive. The bits of a row's numbers do not depend
-on the rows beside it.
+whose mean and variance must be finite all the same. Variances are positive. The bits of a row's
+numbers do not depend on the other rows.
 """
 
 import torch
@@ -32,7 +32,7 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
     r"""Mean and variance, :math:`\mu = \sum_m w_m \mu_m`, :math:`v = \sum_m w_m (v_m + (\mu_m - \mu)^2)`.
 
     Shapes: ``log_weights`` (\*batch, M, N) or (\*batch, M, 1), ``mean`` (\*batch, M, N), ``variance`` (\*batch, M,
-    N); returns (\*batch, N).
+    N); returns two tensors (\*batch, N).
     """
     weights = log_weights.exp()
     center = sum_over_experts(weights * mean)

@@ -194,7 +194,7 @@ def spectral_components(kernel: Kernel, num_inputs: int) -> Components:
 def components_of(kernel: Kernel, num_inputs: int) -> Components:
     r"""The stationary summands of a kernel that is called on all D columns; ``active_dims`` are respected.
 
-    Returns shape (\*batch, R, D).
+    Their frequencies have shape (\*batch, R, D).
 
     Raises:
         TypeError: If a kernel's class is not registered.

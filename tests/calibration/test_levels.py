@@ -134,7 +134,7 @@ def test_bad_arguments():
     for wrong in (0.0, 1.0, -0.1, 1.5, NAN, 90):
         with pytest.raises(ValueError, match="must be above 0 and below 1"):
             IntervalLevels((0.9, wrong))
-    with pytest.raises(ValueError, match="stands twice"):
+    with pytest.raises(ValueError, match="occurs twice"):
         IntervalLevels((0.9, 0.9))
     with pytest.raises(ValueError, match="at most 0\\.999999"):
         IntervalLevels((1 - 1e-9,))

@@ -71,7 +71,7 @@ def test_features_beyond_all_reason_are_refused_where_they_are_named():
 def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
     monkeypatch.setattr(memory, "memory_of", lambda device: 1_000_000)
     X = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match=r"rff.* with 500 features would take .* GB too few; take fewer features"):
+    with pytest.raises(ValueError, match=r"rff.* with 500 features would take .* GB too little; take fewer features"):
         build.fitted_experts(
             [("rff", FourierBasis(num_features=500).build(X, generator=None)[0][1])],
             X,
