@@ -77,13 +77,9 @@ class IntervalLevels:
     Example:
         >>> import torch
         >>> levels = IntervalLevels((0.9,))
-        >>> # within .3 and .7
-        >>> too_sure = (
-        ...     torch.linspace(0, 1, 1000, dtype=torch.float64).sub(0.5).mul(0.4).add(0.5)
-        ... )
-        >>> state, output = levels.update_block(
-        ...     levels.init(too_sure), too_sure[torch.arange(1000) * 617 % 1000]
-        ... )
+        >>> pit = torch.linspace(0.3, 0.7, 1000, dtype=torch.float64)
+        >>> pit = pit[torch.arange(1000) * 617 % 1000]
+        >>> state, output = levels.update_block(levels.init(pit), pit)
         >>> # of the ends of the next interval
         >>> levels.probabilities(state).squeeze(-1).round(decimals=1)
         tensor([0.3000, 0.7000], dtype=torch.float64)

@@ -56,9 +56,8 @@ class LatentMixture(NamedTuple):
         >>> from gp_ensembles.likelihoods import GaussHermite, LogisticLikelihood
         >>> zero = torch.zeros(2, 3, dtype=torch.float64)
         >>> response = Response(LogisticLikelihood(), GaussHermite(), 2, torch.Size([2]))
-        >>> mixture = LatentMixture(
-        ...     zero[:, 0] + torch.log(zero[0, 0] + 0.5), zero, zero + 1, (response,)
-        ... )
+        >>> log_weights = torch.log(zero[:, 0] + 0.5)
+        >>> mixture = LatentMixture(log_weights, zero, zero + 1, (response,))
         >>> mixture.class_probabilities.shape, mixture.mean
         (torch.Size([3, 2]), tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64))
     """

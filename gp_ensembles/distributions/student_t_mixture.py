@@ -30,9 +30,8 @@ class StudentTMixture(NamedTuple):
         >>> import torch
         >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
         >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
-        >>> mixture = StudentTMixture(
-        ...     half.log(), mean, torch.ones_like(mean), torch.full_like(mean, 5.0)
-        ... )
+        >>> one = torch.ones_like(mean)
+        >>> mixture = StudentTMixture(half.log(), mean, one, 5 * one)
         >>> mixture.mean, mixture.variance
         (tensor([0.], dtype=torch.float64), tensor([2.], dtype=torch.float64))
         >>> mixture.cdf(mixture.quantile(0.9))

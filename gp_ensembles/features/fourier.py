@@ -59,12 +59,7 @@ class RandomFourierFeatures(FeatureMap):
         >>> import torch
         >>> from gpytorch.kernels import MaternKernel, ScaleKernel
         >>> kernel = ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2)).double()
-        >>> features = RandomFourierFeatures.from_kernel(
-        ...     kernel,
-        ...     num_inputs=2,
-        ...     num_features=100,
-        ...     generator=torch.Generator().manual_seed(0),
-        ... )
+        >>> features = RandomFourierFeatures.from_kernel(kernel, 2, num_features=100)
         >>> Phi = features(torch.zeros(3, 2, dtype=torch.float64))
         >>> Phi.shape, bool((Phi.square().sum(-1) - 1).abs().max() < 1e-12)
         (torch.Size([3, 100]), True)

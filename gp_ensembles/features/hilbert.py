@@ -1,7 +1,6 @@
 """Hilbert-space features of a Gaussian process on a box: of a sum of one-dimensional kernels, and of a full kernel."""
 
 import heapq
-from collections.abc import Sequence
 from typing import Self, final
 
 import torch
@@ -142,8 +141,8 @@ class HilbertTensorFeatures(FeatureMap):
               \frac{\sin(\omega_{k_j}(x_j - c_j + L_j))}{\sqrt{L_j}}, \qquad \omega_{k_j} = \frac{k_j \pi}{2 L_j}
 
     (Solin and Sarkka, 2020). The multi-indices :math:`\mathbf{k}` are given: :meth:`from_data` takes the F of
-    largest spectral weight, :func:`full_grid` makes all of a grid. The number that is needed grows exponentially
-    in D; beyond four columns random Fourier features or the additive map serve better.
+    largest spectral weight. The number that is needed grows exponentially in D; beyond four columns random Fourier
+    features or the additive map serve better.
 
     Args:
         kernel: RBF or Matern kernel, in a ``ScaleKernel`` or not, ARD or not, without ``active_dims`` (use
@@ -159,9 +158,8 @@ class HilbertTensorFeatures(FeatureMap):
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> X = torch.linspace(-1, 1, 50, dtype=torch.float64).reshape(25, 2)
-        >>> features = HilbertTensorFeatures.from_data(
-        ...     RBFKernel().double(), X, num_features=60
-        ... )
+        >>> kernel = RBFKernel().double()
+        >>> features = HilbertTensorFeatures.from_data(kernel, X, num_features=60)
         >>> Phi = features(X)
         >>> bool((Phi.square().sum(-1) - 1).abs().max() < 0.01)
         True
@@ -247,20 +245,6 @@ class HilbertTensorFeatures(FeatureMap):
             return Phi
 
         return features
-
-
-def full_grid(counts: Sequence[int], *, device: torch.device | None = None) -> Tensor:
-    """All multi-indices with k_j = 1, ..., counts[j], the last column fastest.
-
-    Returns shape (F, D).
-
-    Raises:
-        ValueError: If there is no column or a count is below 1.
-    """
-    if not counts or min(counts) < 1:
-        raise ValueError(f"counts must name at least one column and be 1 or more, got {list(counts)}")
-    grids = torch.meshgrid(*[torch.arange(1, count + 1, device=device) for count in counts], indexing="ij")
-    return torch.stack([grid.reshape(-1) for grid in grids], dim=-1)
 
 
 def _largest(rates: list[float], num_indices: int) -> list[tuple[int, ...]]:

@@ -61,13 +61,6 @@ class LinearFeatures(FeatureMap):
         Raises:
             ValueError: If X is not a finite matrix, or ``prior_variance`` is not positive.
             TypeError: If X is not a floating point tensor.
-
-        Example:
-            >>> import torch
-            >>> LinearFeatures.from_data(
-            ...     torch.zeros(5, 2, dtype=torch.float64), bias=False
-            ... ).num_features
-            2
         """
         check_matrix(X)
         return cls(X.shape[-1], positive_like(prior_variance, X, "prior_variance"), bias)

@@ -63,13 +63,6 @@ class Standardize(FeatureMap):
         Raises:
             ValueError: If X is not a finite matrix of the map's width, or has constant columns (they are named).
             TypeError: If X is not a floating point tensor.
-
-        Example:
-            >>> import torch
-            >>> from gp_ensembles.features.linear import LinearFeatures
-            >>> X = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
-            >>> Standardize.from_data(LinearFeatures.from_data(X), X).mean
-            tensor([2.], dtype=torch.float64)
         """
         check_matrix(X, features.num_inputs)
         rows = X.reshape(-1, X.shape[-1])
@@ -114,9 +107,8 @@ class Clamp(FeatureMap):
         >>> import torch
         >>> from gp_ensembles.features.linear import LinearFeatures
         >>> X = torch.tensor([[0.5], [7.0]], dtype=torch.float64)
-        >>> features = Clamp(
-        ...     LinearFeatures.from_data(X, bias=False), -X.new_ones(1), X.new_ones(1)
-        ... )
+        >>> slope, one = LinearFeatures.from_data(X, bias=False), X.new_ones(1)
+        >>> features = Clamp(slope, -one, one)
         >>> features(X).T, features.num_clamped(X)
         (tensor([[0.5000, 1.0000]], dtype=torch.float64), 1)
     """

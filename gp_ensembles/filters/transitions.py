@@ -256,9 +256,7 @@ class ExponentialForgetting(Transition):
 
     Example:
         >>> import torch
-        >>> ExponentialForgetting(0.5).schedule(
-        ...     2, torch.tensor(1.0, dtype=torch.float64)
-        ... ).covariance_scale
+        >>> ExponentialForgetting(0.5).schedule(2, torch.ones(()).double()).covariance_scale
         tensor(4.0000, dtype=torch.float64)
     """
 
@@ -314,9 +312,7 @@ class StabilizedForgetting(Transition):
 
     Example:
         >>> import torch
-        >>> StabilizedForgetting(0.5).schedule(
-        ...     2, torch.tensor(1.0, dtype=torch.float64)
-        ... ).steps
+        >>> StabilizedForgetting(0.5).schedule(2, torch.ones(()).double()).steps
         tensor([1.0000, 3.0000], dtype=torch.float64)
     """
 

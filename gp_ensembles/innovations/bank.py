@@ -86,19 +86,14 @@ class InnovationBank:
     Example:
         >>> import torch
         >>> bank = InnovationBank([InnovationModel(rate=0.1)])
-        >>> mean, variance = (
-        ...     torch.zeros(1, 200, dtype=torch.float64),
-        ...     torch.ones(1, 200, dtype=torch.float64),
-        ... )
+        >>> mean = torch.zeros(1, 200, dtype=torch.float64)
+        >>> variance = torch.ones_like(mean)
         >>> generator = torch.Generator().manual_seed(0)
         >>> # three times as large as predicted
         >>> y = 3 * torch.randn(200, generator=generator, dtype=torch.float64)
         >>> state, predictions = bank.update_block(bank.init(1, mean), mean, variance, y)
-        >>> (
-        ...     bool(predictions.variance[0, 0, 0] == 1),
-        ...     bool(predictions.variance[0, 0, 100:].mean().sqrt().round() == 3),
-        ... )
-        (True, True)
+        >>> float(predictions.variance[0, 0, 100:].mean().sqrt().round())
+        3.0
     """
 
     def __init__(self, models: Sequence[InnovationModel]) -> None:

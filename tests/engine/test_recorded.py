@@ -235,7 +235,10 @@ def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_litt
     needed = 8 * experts * (2 * INPUTS * (INPUTS + 1) + block_size * (3 * INPUTS + block_size))
     with pretend_gpu(needed):
         OnlineEnsemble(ensemble.to("cuda"), block_size=block_size)
-    message = rf"an ensemble of 2 experts .* would take {needed / 1e9:.3g} GB of memory of cuda:0, but only .* GB is available, "
+    message = (
+        rf"an ensemble of 2 experts .* would take {needed / 1e9:.3g} GB of memory of cuda:0, but only .* GB is "
+        r"available, "
+    )
     with (
         pretend_gpu(needed - 1000),
         pytest.raises(ValueError, match=message + "1e-06 GB too little; take fewer experts"),
@@ -337,7 +340,7 @@ def test_a_gpu_without_memory_for_an_ensemble_that_is_moved_there_leaves_it_wher
     _, X, y = rows(16, generator)
     before = {name: value.clone() for name, value in online.state_dict().items()}
     with pretend_gpu(needed - 1000):
-        with pytest.raises(ValueError, match=r"an ensemble of 2 experts .* of memory of cuda:0.* 1e-06 GB too few"):
+        with pytest.raises(ValueError, match=r"an ensemble of 2 experts .* of memory of cuda:0.* 1e-06 GB too little"):
             online.to("cuda")
         after = online.state_dict()
         assert all(torch.equal(after[name], value) for name, value in before.items())
