@@ -1,18 +1,6 @@
 """Feature maps: finite bases with a normal prior on their weights, for one expert or a batch.
 
-- ``base``: ``FeatureMap``, which all are; the scale convention.
-- ``fourier``: ``RandomFourierFeatures`` of a stationary kernel.
-- ``optimized_fourier``: ``OptimizedFourierFeatures``, whose frequencies are parameters.
-- ``hilbert``: ``HilbertAdditiveFeatures`` and ``HilbertTensorFeatures`` on a ``box``.
-- ``inducing``: ``InducingPointFeatures`` of any kernel and knots.
-- ``linear``: ``LinearFeatures`` and ``ConstantFeatures``.
-- ``polynomial``: ``AdditivePolynomialFeatures``.
-- ``spline``: ``AdditiveSplineFeatures``, and breakpoints for them.
-- ``radial``: ``RadialBasisFeatures``, and centers for them.
-- ``neural``: ``NeuralFeatures``: the last layer of a network.
-- ``compose``: ``Concatenate`` and ``SelectColumns``.
-- ``rescale``: ``Standardize`` and ``Clamp``.
-- ``stacking``: kernels of one class as one batch.
+``base`` has ``FeatureMap``, which all are, and the scale convention; ``compose`` and ``rescale`` make maps of maps.
 """
 
 from gp_ensembles.features.base import FeatureMap

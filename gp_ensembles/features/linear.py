@@ -55,9 +55,6 @@ class LinearFeatures(FeatureMap):
             prior_variance: Initial prior variance, a number or shape (\*batch).
             bias: Whether the last feature is the constant one.
 
-        Returns:
-            The map, with the batch shape of ``prior_variance``.
-
         Raises:
             ValueError: If X is not a finite matrix, or ``prior_variance`` is not positive.
             TypeError: If X is not a floating point tensor.

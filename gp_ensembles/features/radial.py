@@ -97,21 +97,10 @@ class RadialBasisFeatures(FeatureMap):
             prior_variance: Initial prior variance, a number or shape (\*batch).
             generator: Source of the start of k-means.
 
-        Returns:
-            The map; its batch shape is that of ``lengthscale`` and ``prior_variance`` together.
-
         Raises:
             ValueError: If X is not a finite matrix, has fewer than ``num_centers`` distinct rows, or a start
                 value is not positive.
             TypeError: If X is not a floating point tensor.
-
-        Example:
-            >>> import torch
-            >>> generator = torch.Generator().manual_seed(0)
-            >>> X = torch.randn(50, 2, dtype=torch.float64, generator=generator)
-            >>> starts = torch.tensor([[0.5], [5.0]], dtype=torch.float64)
-            >>> RadialBasisFeatures.from_data(X, 10, starts, generator=generator)(X).shape
-            torch.Size([2, 50, 10])
         """
         check_matrix(X)
         return cls(kmeans(X, num_centers, generator=generator), lengthscale, prior_variance)

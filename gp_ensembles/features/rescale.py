@@ -57,9 +57,6 @@ class Standardize(FeatureMap):
             features: The map, of inputs in standardized units.
             X: The first rows, shape (N, D).
 
-        Returns:
-            The map of inputs in the units of X.
-
         Raises:
             ValueError: If X is not a finite matrix of the map's width, or has constant columns (they are named).
             TypeError: If X is not a floating point tensor.
@@ -135,12 +132,6 @@ class Clamp(FeatureMap):
     @classmethod
     def to_domain(cls, features: FeatureMap) -> "Clamp":
         """Clamp the inputs of a map to its own domain.
-
-        Args:
-            features: A map with a domain.
-
-        Returns:
-            The map, valid everywhere.
 
         Raises:
             ValueError: If the map has no domain.
