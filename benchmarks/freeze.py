@@ -229,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     write.add_argument("file", type=Path)
     length = "by default those of a few seconds, a minute in all; all without --data take seven or eight minutes"
     write.add_argument("--studies", choices=("all", "short", "none"), default="short", help=f"quick tables: {length}")
-    data = "a folder with a manifest, for studies of its sets (with --studies all; some take minutes each)"
+    data = "a folder with a manifest, for studies of its sets: takes longer, give it for both files or neither"
     write.add_argument("--data", type=Path, help=data)
     both = commands.add_parser("compare", help="compare two files: 0 if they are equal, 1 if not")
     both.add_argument("old", type=Path)
