@@ -32,7 +32,8 @@ LABELS = "#labels"  # the end of the name of what says which row of a table is w
 # Studies whose quick form takes a few seconds without a folder of data.
 SHORT_STUDIES = frozenset(
     {f"ie-gp/{name}" for name in ("figure-10", "figure-11", "lemma-1", "lemma-2", "theorem-1", "theorem-2")}
-    | {f"doebe/{name}" for name in ("experiment-1", "experiment-2", "appendix-d", "appendix-h")}
+    | {f"doebe/experiment-{number}" for number in (1, 2, 3)}
+    | {f"doebe/appendix-{letter}" for letter in "dfgh"}
     | {"knots/figure-1", "knots/figure-2", "maskerade/figure-3", "follow-ups/consensus", "follow-ups/active-learning"}
 )
 
