@@ -186,20 +186,20 @@ def test_a_refit_of_too_few_rows_only_passes():
     assert int(state.due) == 150
 
 
-def no_climb(trial, *arguments):
+def failing_ascent(trial, *arguments):
     raise NumericalError("the covariance is not positive definite")
 
 
-def climb_to_nowhere(trial, *arguments):
+def ascent_to_nowhere(trial, *arguments):
     return torch.full_like(get_vectors(trial), torch.nan)
 
 
-@pytest.mark.parametrize("climb", [no_climb, climb_to_nowhere])
-def test_arithmetic_that_gives_out_leaves_the_expert_as_it_was(gradient_ascent, monkeypatch):
+@pytest.mark.parametrize("ascent", [failing_ascent, ascent_to_nowhere])
+def test_a_numerical_failure_leaves_the_expert_unchanged(ascent, monkeypatch):
     X, y = rows(60, gaps=False)
     one, never = expert(first=40), expert(first=70)
-    monkeypatch.setattr(refitted, "climb", gradient_ascent)
-    (kept, _), (state, _) = (each.update(each.init(), X, y) for each in (one, never))
+    monkeypatch.setattr(refitted, "gradient_ascent", ascent)
+    (kept, _), (state, _) = (some.update(some.init(), X, y) for some in (one, never))
     assert (int(kept.due), int(state.due)) == (80, 70)  # one of them has tried
     assert torch.equal(kept.lags, state.lags)  # others would help
     torch.testing.assert_close(kept.moments, state.moments, rtol=1e-12, atol=1e-12)
@@ -286,7 +286,7 @@ def test_an_interrupted_refit_keeps_the_lags_and_all_else(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(refitted, "climb", pressed)
+        patch.setattr(refitted, "gradient_ascent", pressed)
         with pytest.raises(KeyboardInterrupt):
             online.observe(X[30:], y[30:])
     for name, value in online.state_dict().items():
@@ -342,13 +342,13 @@ def test_columns_behind_its_own_are_not_looked_at():
         ({"model": GaussianExpert(LinearFeatures(D + L, torch.ones(2)))}, "single model"),
         ({"model": GaussianExpert(LinearFeatures(D + L, torch.ones(())), transition=RandomWalk(0.1))}, "transition"),
         ({"speeds": torch.tensor([-1.0])}, "not negative"),
-        ({"beginning": InitialFit((1, 2, 201))}, "at most 200"),
-        ({"beginning": InitialFit((1,) * (D + L))}, "fewer than"),
+        ({"initial_fit": InitialFit((1, 2, 201))}, "at most 200"),
+        ({"initial_fit": InitialFit((1,) * (D + L))}, "fewer than"),
         ({"num_inputs": 1}, "looks at 2 inputs"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
-    given = {"model": model(), "num_inputs": D, "beginning": InitialFit((1, 0, 0))} | {
+    given = {"model": model(), "num_inputs": D, "initial_fit": InitialFit((1, 0, 0))} | {
         "speeds": torch.zeros(1),
         "refit": Refit(10),
     }
