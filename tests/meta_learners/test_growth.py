@@ -138,7 +138,7 @@ def test_rules_of_rules_say_that_the_dead_stay_dead(make_over, generator):
     log_prob[1:3] -= 5.0
     state = rule.update_block(rule.init(4, log_prob), log_prob)[0]
     assert torch.isneginf(rule.log_weights(state)).tolist() == [False, True, True, False]
-    with pytest.raises(ValueError, match="the dead stay dead"):
+    with pytest.raises(ValueError, match="cannot revive dead experts"):
         rule.revive(state, torch.tensor([2]), 0.25)
 
 
