@@ -17,8 +17,8 @@ class CombinedRules(MetaLearner):
 
     .. math:: w = \sum_r W_r\, w_r, \qquad w^\top p = \sum_r W_r\, p_r
 
-    The log loss exceeds that of the best rule by no more than the regret of the rule over them, log R for Bayesian model
-    averaging of R rules. No rule is best on all streams (one expert is right on some, their mixture on others);
+    The log loss exceeds that of the best rule by no more than the regret of the rule over them, log R for Bayesian
+    model averaging of R rules. No rule is best on all streams (one expert is right on some, their mixture on others);
     this makes the choice unnecessary.
 
     Args:

@@ -94,7 +94,7 @@ def run_rows(rules: Sequence[MetaLearner], over: MetaLearner, before: Tensor, lo
     weights, above = np.empty((num_rows + 1, num_rules, num_experts)), np.empty((num_rows + 1, num_rules))
     weights[0], above[0] = np.exp(known[:, :num_rules].T), np.exp(known[0, num_rules:])
     densities, mixed = np.empty((num_rows, num_rules)), np.empty(num_rows)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what came of it is looked at
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # results are checked below
         _recurse(forms, relative, weights, above, densities, mixed)
     if not (densities.min() > _SMALLEST and mixed.min() > _SMALLEST):
         return None

@@ -165,5 +165,5 @@ def test_bad_revivals(make, generator):
 @pytest.mark.parametrize("rule", [OnlineNewton(), DiscountedOnlineNewton()], ids=lambda rule: type(rule).__name__)
 def test_growing_from_a_state_without_the_memory(rule, generator):
     state = FixedShare().init(3, densities(generator, 3, 1))
-    with pytest.raises(ValueError, match=f"{type(rule).__name__} goes on from a memory of 4 numbers .* state has 0"):
+    with pytest.raises(ValueError, match=f"{type(rule).__name__} needs a memory of 4 numbers .* state has 0"):
         rule.grow(state, 1, 0.1)
