@@ -1,8 +1,8 @@
 """What was given where a record of a further expert or an external model is needed, and how it is wrapped."""
 
 from gp_ensembles.ensembles.expert_records import ExpertRecord
+from gp_ensembles.experts.adapters import as_adapter, spelled
 from gp_ensembles.experts.model_adapter import ModelAdapter
-from gp_ensembles.experts.wrapping import as_adapter, spelled
 
 
 def check_records(where: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""The evidence of a Bayesian linear model in weight space, for a batch of experts at once."""
+"""Evidence of Bayesian linear models in weight space, for a batch of experts at once."""
 
 import math
 

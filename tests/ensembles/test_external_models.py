@@ -140,7 +140,7 @@ def test_what_cannot_be_is_refused():
     for levels in ((0.5,), (0.1, 0.1), (0.0, 0.5)):
         with pytest.raises(ValueError, match="levels"):
             FunctionAdapter(print, levels)
-    with pytest.raises(ValueError, match="3 quantiles a row"):
+    with pytest.raises(ValueError, match="3 quantiles per row"):
         moments_of(torch.zeros(4, 2), (0.1, 0.5, 0.9))
     with pytest.raises(TypeError, match="external model of ExternalModel"):
         ExternalModel(LinearRegression())
