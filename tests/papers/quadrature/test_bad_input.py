@@ -22,6 +22,7 @@ from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
 
+pytestmark = pytest.mark.usefixtures("few_nodes")
 DRAWS = Search(PriorPolicy(), num_ascents=0)
 
 
@@ -39,7 +40,7 @@ def line(num_rows=10):
     return X, torch.sin(3.0 * X.squeeze(-1))
 
 
-def run(*arguments, evaluations=30, search=DRAWS, **choices):
+def run(*arguments, evaluations=20, search=DRAWS, **choices):
     return marginalize(
         RegressionProblem(*arguments, **choices),
         Budget(evaluations, draws=0),
@@ -129,7 +130,7 @@ def test_constant_inputs_with_peaks_and_ascents(search):
     """They have no range, hence no periodogram; ascents may still find the noise."""
     X = torch.zeros(6, 1, dtype=torch.float64)
     found = run(X, tensor(1.0, -1.0, 0.5, 0.2, -0.4, 0.1), prior_of(noise=inferred(0.5, 0.5)), search=search)
-    assert found.num_evaluations == 30
+    assert found.num_evaluations == 20
 
 
 @pytest.mark.parametrize("search", [DRAWS, Search(PriorPolicy(), coverage_threshold=1.1, ascent_evaluations=4)])

@@ -24,9 +24,10 @@ from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.papers.quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
 from gp_ensembles.papers.quadrature.spectral_mixture import IN_EACH_INPUT
 
-QUICK = AcquisitionOptimizer(raw_samples=4, max_iterations=2, num_sizes=1)
+pytestmark = pytest.mark.usefixtures("few_nodes")
+QUICK = AcquisitionOptimizer(raw_samples=2, max_iterations=1, num_sizes=1)
 INFORMATION = Search(
-    InformationPolicy(QUICK, num_nodes=8), ascent_evaluations=7, coverage_threshold=1.1
+    InformationPolicy(QUICK, num_nodes=8), batch_size=3, ascent_evaluations=7, coverage_threshold=1.1
 )  # ascents in every round
 DRAWS = Search(PriorPolicy(), num_ascents=0, use_periodogram=False)
 
