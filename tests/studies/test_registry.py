@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 def test_every_experiment_says_what_it_is_and_has_a_command():
     complaints = []
-    for paper, experiment in [(paper, one) for paper in PAPERS.values() for one in paper.experiments]:
+    for paper, experiment in [(each, one) for each in PAPERS.values() for one in each.experiments]:
         values = experiment_parser(paper, experiment).parse_args(["--quick", "true"])
         wanted = {
             "a title": bool(experiment.title),
