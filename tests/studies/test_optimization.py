@@ -200,7 +200,7 @@ def test_drawn_functions_have_the_covariance_of_their_kernel(smoothness, drawn):
 def test_the_optimum_of_a_drawn_function_is_its_highest_value(generator):
     for seed in range(2):
         problem = make_problem("drawn", seed)
-        values = problem.evaluate(torch.rand(10_000, 3, generator=generator, dtype=torch.float64), 0)
+        values = problem.evaluate(torch.rand(20_000, 3, generator=generator, dtype=torch.float64), 0)
         assert float(values.max()) <= problem.optimum(0)
         assert float(values.max()) > problem.optimum(0) - 1  # in units of the prior deviation
     assert make_problem("drawn", 1).optimum(0) != make_problem("drawn", 2).optimum(0)
