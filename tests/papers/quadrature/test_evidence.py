@@ -24,11 +24,10 @@ from gp_ensembles.papers.quadrature.evidence import (
     rows_of,
 )
 from gp_ensembles.papers.quadrature.importance import ImportanceDraws, draw_round, estimate, round_size, start_draws
-from gp_ensembles.papers.quadrature.kernel_weights import WeightedKernels
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.prediction import weighted_predictor
 from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, Normal
-from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.problem import Evaluations, WeightedKernels
 from gp_ensembles.papers.quadrature.relabeling import Relabeling, log_permanent
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT
 

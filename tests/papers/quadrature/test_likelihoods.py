@@ -12,7 +12,7 @@ from gp_ensembles.numerics import NumericalError
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.low_rank import FourierLikelihood, SparseLikelihood
-from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.search import Search, fingerprint
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures
 from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood, durbin, grid_of
@@ -68,7 +68,7 @@ def assert_same(likelihood, X, y, kernel, reflection=AT_ORIGIN, tolerance=1e-9):
 
 def assert_same_predictions(likelihood, X, y, kernel, reflection=AT_ORIGIN, tolerance=1e-9):
     dense, other = (way.bind(X, y, reflection) for way in (DenseLikelihood(), likelihood))
-    hyperparameters = Hyperparameters(*kernel)
+    hyperparameters = KernelHyperparameters(*kernel)
     expected, found = dense.condition(hyperparameters), other.condition(hyperparameters)
     places = X[:1] + 0.4 * rows(12, X.shape[-1], 5)
     for shape in ((12,), (3, 4), (2, 3, 2)):
@@ -120,7 +120,7 @@ def test_a_kernel_that_is_not_positive_definite_gives_nan_and_harms_no_other(pla
     torch.testing.assert_close(value[keep], good[keep], rtol=1e-12, atol=1e-12)
     assert all(bool(part.isfinite().all()) for part in gradients)
     with pytest.raises(NumericalError, match="under kernel 2"):
-        likelihoods.condition(Hyperparameters(mixtures, outputscale, noise))
+        likelihoods.condition(KernelHyperparameters(mixtures, outputscale, noise))
 
 
 OFF_GRID = {
@@ -215,7 +215,7 @@ def test_random_features_are_a_process_of_their_own():
     bound = FourierLikelihood(16).bind(X, y, AT_ORIGIN)
     every = bound.features(mixtures, scale, torch.cat([X, places]))
     value = bound(mixtures, scale, noise)
-    mean, variance = bound.condition(Hyperparameters(mixtures, scale, noise)).marginals(places)
+    mean, variance = bound.condition(KernelHyperparameters(mixtures, scale, noise)).marginals(places)
     for b in range(2):
         K = (every[b] @ every[b].mT).numpy()
         own = K[:20, :20] + float(noise[b]) * np.eye(20)

@@ -26,9 +26,9 @@ from gp_ensembles.papers.quadrature import (
     inferred,
     marginalize,
 )
-from gp_ensembles.papers.quadrature.conditioning import condition
-from gp_ensembles.papers.quadrature.prediction import root_mixture
-from gp_ensembles.papers.quadrature.prior import HalfNormal, Hyperparameters, LogNormal
+from gp_ensembles.papers.quadrature.kernel_mixture import root_mixture
+from gp_ensembles.papers.quadrature.likelihoods import condition
+from gp_ensembles.papers.quadrature.prior import HalfNormal, KernelHyperparameters, LogNormal
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 
@@ -74,7 +74,7 @@ def golden_case(golden):
         values = {key: torch.tensor(data[key]) for key in data.files}
     kernels = SpectralMixtures.unflatten(values["theta"], 1)
     one = torch.ones(12, dtype=torch.float64)
-    hyperparameters = Hyperparameters(kernels, one, values["noise"] * one)
+    hyperparameters = KernelHyperparameters(kernels, one, values["noise"] * one)
     return values, condition(hyperparameters, values["X"].unsqueeze(-1), values["y"]), hyperparameters
 
 
@@ -332,7 +332,7 @@ def test_questions_that_make_no_sense(model):
 def test_a_covariance_that_cannot_be_factorized_is_named():
     X = torch.zeros(3, 1, dtype=torch.float64)
     kernels = SpectralMixtures.unflatten(tensor([1.0, 0.0, 1.0]), 1)
-    hyperparameters = Hyperparameters(kernels, tensor(1.0), tensor(-1e-3))
+    hyperparameters = KernelHyperparameters(kernels, tensor(1.0), tensor(-1e-3))
     with pytest.raises(NumericalError, match="covariance of the training rows under kernel 0"):
         condition(hyperparameters, X, tensor(0.0, 1.0, 2.0))
 
