@@ -1,4 +1,4 @@
-"""What the freeze writes of streams: every preset on made-up sets, in calls of many rows, of one, and as many series.
+"""Arrays that the freeze writes of streams: every preset on made-up sets, in calls of many rows, one row and series.
 
 Names of the library are reached through ``gpe`` and the packages of its functions, so that what moves is found.
 """
