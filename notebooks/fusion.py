@@ -153,9 +153,8 @@ for number, name in enumerate(names):
     print(f"{name:34} NLPD {-test_experts.log_prob(test_y)[number].mean():7.3f}")
 for name, one in fused.items():
     inside = ((one.cdf(test_y) - 0.5).abs() < 0.45).double().mean()
-    print(
-        f"{name:34} NLPD {-one.log_prob(test_y).mean():7.3f}   in the 90 % band {inside:.3f}"
-    )
+    loss = -one.log_prob(test_y).mean()
+    print(f"{name:34} NLPD {loss:7.3f}   in the 90 % band {inside:.3f}")
 
 # %% [markdown]
 # Is the fused density calibrated? The share of targets inside central intervals, and where the targets fall in the
@@ -167,7 +166,8 @@ for left in range(0, 10, 2):
     here = pit[(test_X[:, 0] >= left) & (test_X[:, 0] < left + 2)]
     below, above = ((side < 0.05).double().mean() for side in (here, 1 - here))
     print(
-        f"x from {left} to {left + 2:2}: below the 5 % quantile {below:6.1%}, above the 95 % quantile {above:6.1%}"
+        f"x from {left} to {left + 2:2}: below the 5 % quantile {below:6.1%}, "
+        f"above the 95 % quantile {above:6.1%}"
     )
 plots.plot_calibration(pit)
 

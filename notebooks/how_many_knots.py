@@ -53,9 +53,8 @@ found = select_knots(
 )
 print(f"{len(found.knots)} knots: {found.stop_reason}")
 for step in found.history:
-    print(
-        f"{step.action:8} {step.num_knots:4} knots  {step.objective:8.1f} to {step.upper_bound:8.1f} nats"
-    )
+    bounds = f"{step.objective:8.1f} to {step.upper_bound:8.1f} nats"
+    print(f"{step.action:8} {step.num_knots:4} knots  {bounds}")
 
 # %% [markdown]
 # The dashes are the upper bound of the log evidence with the hyperparameters of that step. These change from step to

@@ -67,7 +67,8 @@ fit_sparse(refined, knots=slice(7, None))
 for name, one in {"before": grown, "after": refined}.items():
     place, noise = one.knots[-1].item(), one.likelihood.noise.item()
     print(
-        f"{name:6} objective {one.objective().item():6.2f}, new knot at {place:.2f}, noise {noise:.4f}"
+        f"{name:6} objective {one.objective().item():6.2f}, "
+        f"new knot at {place:.2f}, noise {noise:.4f}"
     )
 
 
@@ -124,7 +125,8 @@ for name, way in ways.items():
         )
     error = metrics.sample_srmse(posterior.mean.flatten(), labels[test])
     print(
-        f"{name:16} {last.num_knots} knots  lower bound {last.objective:8.2f}  standardized error {error:.3f}"
+        f"{name:16} {last.num_knots} knots  lower bound {last.objective:8.2f}  "
+        f"standardized error {error:.3f}"
     )
 
 # %%
