@@ -4,7 +4,7 @@
     python -m benchmarks.choose_parts --data FOLDER --choices light "light, one start"
 
 Every choice meets every table as in the arena, rows in blocks of 500 after a warm-up of 1 000 or a quarter. A line a
-choice: the mean, the worst and the best difference of its log score from that of the first choice (nats a row), the
+choice: the mean, the worst and the best difference of its log score from that of the first choice (nats per row), the
 mean and the largest ratio of their CRPS, and the mean ratio of CPU times, of one thread and without the warm-up.
 ``--each`` prints the tables, too. The models learn their blocks in turns, so that other work on the machine slows all.
 """
@@ -89,7 +89,7 @@ CHOICES = {
 
 
 def run(folder: Path, title: str, names: list[str], most: int) -> dict[str, tuple[float, float, float]]:
-    """Log score, CRPS and microseconds a row of each choice on one table."""
+    """Log score, CRPS and microseconds per row of each choice on one table."""
     X, y = (part.numpy() for part in load(folder, title))
     num_warm = min(1000, len(y) // 4)
     models = {name: Ours(Variant(name, CHOICES[name]), seed=0) for name in names}

@@ -130,7 +130,7 @@ class Filter:
 
 
 def of_size(num_experts: int, num_features: int, num_rows: int) -> dict[str, float]:
-    """CPU seconds a row of the filter, of the whole of `observe`, and of the recursions of others."""
+    """CPU seconds per row of the filter, of the whole of `observe`, and of the recursions of others."""
     alone = Filter(num_experts, num_features, num_rows)
     online = ensemble(num_experts, num_features, 8)
     X, y = table(alone.num_rows, 8)

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/series_on_devices.py meters.csv --series meter --target load --out out/meters
 
 What all series share is fitted to the first rows of the table, in every process alike. From there on processes have
-nothing to tell one another: each goes through the table, learns the rows of its own series on ``cuda:LOCAL_RANK``, or
-on the processor where there is no GPU, and keeps its checkpoint and its predictions in a folder of its own,
+no need to communicate: each goes through the table, learns the rows of its own series on ``cuda:LOCAL_RANK``, or
+on the processor where there is no GPU, and keeps its checkpoint and its predictions in its own folder,
 ``OUT/RANK-of-SIZE``. The predictions of a row are the same on any number of processes, up to round-off. The same
 command goes on with a run that was cut short.
 """
@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="a table, CSV or Parquet")
-    parser.add_argument("--series", required=True, help="the column that tells whose row it is")
+    parser.add_argument("--series", required=True, help="the column with the name of the series")
     parser.add_argument("--target", required=True, help="the column to predict")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--first", type=int, default=20_000, help="rows that what series share is fitted to")
