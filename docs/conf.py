@@ -22,7 +22,7 @@ extensions = [
     "defaults",
     "examples",
     "gallery",
-    "house",
+    "imports",
     "inherited",
     "links",
     "mathml",

@@ -173,7 +173,7 @@ def exists(name):
 
 
 PACKAGES = "|".join(sorted(path.name for path in (ROOT / "gp_ensembles").iterdir() if (path / "__init__.py").exists()))
-BELOW = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)+)(?!\.?\w*/)")  # below gp_ensembles: `papers.sparse.VFE`, `bo.ThompsonLoop`
+BELOW = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)*\.[A-Z]\w+)")  # `papers.sparse.VFE`, `bo.ThompsonLoop`: below gp_ensembles
 
 
 def name_complaints(page):

@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, followed to the letter: their code is run, used, and put to the contract tests."""
+"""The recipes of the site, followed to the letter: their code is run, used, and put to the contract tests."""
 
 import ast
 import importlib.util
@@ -21,12 +21,12 @@ from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 TESTS = Path(__file__).resolve().parent
-GUIDE = (TESTS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+GUIDE = (TESTS.parent / "docs" / "project" / "recipes.md").read_text(encoding="utf-8")
 
 
 def recipe(title: str) -> str:
-    """The section of CONTRIBUTING.md with this title."""
-    return re.split(r"^##", GUIDE.split(f"### {title}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+    """The section with this title."""
+    return re.split(r"^## ", GUIDE.split(f"## {title}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def blocks(title: str, language: str = "python") -> list[str]:
