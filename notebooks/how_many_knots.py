@@ -97,5 +97,4 @@ print(
 )
 
 # %% [markdown]
-# What an objective sees in a knot: [VFE and FITC](vfe_and_fitc.ipynb). The paper's models beside the default, on five
-# splits: `python -m studies knots boston --data FOLDER`.
+# The paper's models compared with the default, on five splits: `python -m studies knots boston --data FOLDER`.

@@ -141,6 +141,5 @@ plots.plot_knots(
 
 # %% [markdown]
 # The paper's algorithm adds one knot at a time (`OneAtATime`, with `RandomSubset` or `BayesianOptimization` as its
-# proposal) and ends at the first that brings nothing; `stop_reason` tells. Knots chosen in blocks, and
-# how many of them: [how many knots](how_many_knots.ipynb). Streams and BoTorch: [experts from
-# knots](experts_from_knots.ipynb), [knots in BoTorch](knots_in_botorch.ipynb).
+# proposal) and ends at the first that brings nothing; `stop_reason` says why. Knots chosen in blocks, and
+# how many of them: [how many knots](how_many_knots.ipynb).

@@ -117,5 +117,4 @@ plots.plot_spectra(
 )
 
 # %% [markdown]
-# How the evidence is computed, and when to trust it, has [a notebook of its own](evidence_of_kernels.ipynb). The
-# paper's tables, with RBF and Matern kernels beside them: `python -m studies maskerade table-5 --data FOLDER`.
+# The paper's tables, with RBF and Matern kernels for comparison: `python -m studies maskerade table-5 --data FOLDER`.
