@@ -172,15 +172,15 @@ def exists(name):
     return False
 
 
-PACKAGES = "|".join(sorted(path.name for path in (ROOT / "gp_ensembles").iterdir() if (path / "__init__.py").exists()))
-BELOW = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)*\.[A-Z]\w+)")  # `papers.sparse.VFE`, `bo.ThompsonLoop`: below gp_ensembles
+PACKAGES = "|".join(sorted(path.parent.name for path in (ROOT / "gp_ensembles").glob("*/__init__.py")))
+BELOW = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)*\.[A-Z]\w+)")  # `papers.sparse.VFE`, `bo.ThompsonLoop`
 
 
 def name_complaints(page):
     """Dotted names in backticks that nobody can import: of the library, of its packages, and of ``gpe``."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     names = re.findall(r"`(gp_ensembles(?:\.\w+)+)", text)
-    names += [f"gp_ensembles.{name}" for name in re.findall(r"`gpe((?:\.\w+)+)", text) for name in [name[1:]]]
+    names += [f"gp_ensembles.{name}" for name in re.findall(r"`gpe\.(\w+)", text)]
     names += [f"gp_ensembles.{name}" for name in BELOW.findall(text)]
     return [f"{page.relative_to(ROOT)}: {name}" for name in dict.fromkeys(names) if not exists(name)]
 
