@@ -1,4 +1,4 @@
-"""Which recalibration and which interval levels: the tables in the section of ``README.md`` on them.
+"""Choice of recalibration and interval levels: the tables in the section of ``README.md`` on them.
 
 Both see probability integral transforms (PIT) alone, so the experts' stored one-step-ahead predictions are enough. The
 arena stores them (``--experts true``): a file for each set with the arrays ``mean``, ``variance`` and ``log_weights``

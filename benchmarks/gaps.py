@@ -1,4 +1,4 @@
-"""What stands in for missing inputs, and the noise that is added for it: scores where cells were knocked out.
+"""Imputation of missing inputs and the noise that is added for it: scores where cells were knocked out.
 
     python -m benchmarks.gaps --data FOLDER
 

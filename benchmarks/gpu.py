@@ -1,4 +1,4 @@
-"""What a GPU gives: how near it comes to its roofs, and rows per second beside the processor of the same machine.
+"""Speed on a GPU: how near it comes to its roofs, and rows per second compared with the CPU of the same machine.
 
     python -m benchmarks.gpu [--keep]
 

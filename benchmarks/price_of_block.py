@@ -1,10 +1,10 @@
-"""What a row costs in blocks: the filter beside the matrix product, `observe` beside the filter, and weight rules.
+"""Cost per row in blocks: the filter over the matrix product, `observe` over the filter, and weight rules.
 
     python -m benchmarks.price_of_block
 
 Times are CPU times of one thread; what is compared takes turns. Ratios are costs, so smaller is better, save for those
-of the textbook recursion and the published one, which are what others pay. Rules are set beside the 30 experts of 100
-random features that they weigh, filter and features.
+of the textbook recursion and the published one, which are what others pay. Rules are compared with the 30 experts of
+100 random features that they weigh, filter and features.
 """
 
 import time

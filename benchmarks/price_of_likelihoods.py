@@ -1,4 +1,4 @@
-"""What a likelihood that is not Gaussian costs: beside Gaussian experts on the same features, and for more classes.
+"""Cost of likelihoods that are not Gaussian: over Gaussian experts on the same features, and for more classes.
 
     python -m benchmarks.price_of_likelihoods
 

@@ -79,7 +79,7 @@ def prepared(place: Path, device: str, table: RowStream, warmup: int) -> tuple[F
 
 
 def resumed(place: Path, device: str, table: RowStream) -> tuple[Fleet, GrowingTable]:
-    """The fleet of the last checkpoint, and its table of predictions; rows that it has learned are passed over."""
+    """The fleet of the last checkpoint, and its table of predictions; rows that it has learned are skipped."""
     notes = Fleet.notes_in(place / "fleet")
     table.skip(notes["num_rows"])
     return Fleet.load(place / "fleet", device=device), GrowingTable(place / "predictions.csv", notes["size"])
@@ -93,7 +93,7 @@ def save(place: Path, fleet: Fleet, predictions: GrowingTable, table: RowStream)
 
 
 def learned(fleet: Fleet, rows: Rows, rank: int, size: int) -> str:
-    """Predict and learn those of some rows that are of this process's series; what was said of them, as text."""
+    """Predict and learn those of some rows that are of this process's series; their predictions, as text."""
     names = rows.series or ()
     own = [row for row, name in enumerate(names) if zlib.crc32(name.encode()) % size == rank]
     if not own:
@@ -103,8 +103,8 @@ def learned(fleet: Fleet, rows: Rows, rank: int, size: int) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row, *values in zip(own, *(column.tolist() for column in columns), strict=True):
-        told = ["" if math.isnan(value) else value for value in values]  # nothing is said of rows of a warm-up
-        writer.writerow([rows.first_row + row, names[row], *told])
+        cells = ["" if math.isnan(value) else value for value in values]  # rows of a warm-up have no prediction
+        writer.writerow([rows.first_row + row, names[row], *cells])
     return text.getvalue()
 
 
