@@ -168,8 +168,11 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def word_complaints(folder: Path) -> list[str]:
     complaints = []
-    for path, tree in sources(folder):
-        for name, line in bound_names(tree):
+    words = "|".join(FORBIDDEN_WORDS)
+    may_hold = re.compile(rf"(?<![A-Za-z])(?:{words})(?![a-z])|(?i:{words})(?=[A-Z])|(?:{words.title()})(?![a-z])")
+    for path in sorted(folder.rglob("*.py")):
+        text, path = path.read_text(encoding="utf-8"), path.relative_to(folder)
+        for name, line in bound_names(parsed(text)) if may_hold.search(text) else ():
             for part in re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"):
                 if part in FORBIDDEN_WORDS and (path.as_posix(), name) not in NAMES_OF_OTHERS:
                     complaints.append(f"{path}:{line} names {name!r}; say {FORBIDDEN_WORDS[part]}")
