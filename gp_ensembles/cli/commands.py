@@ -73,7 +73,7 @@ def run(
         scored.history = new_history(scored)
     try:
         if not repeat_pending:
-            folder.prepare(scored)
+            folder.start(scored)
         try:
             _feed(scored, rows, folder, output, repeat_pending)
         except ValueError as error:

@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
         log_weights: Log weights in force before each target, shape (M, B).
         baselines: Log densities of the targets under each baseline, by name, each (B,).
         probabilities: Probabilities of the classes, shape (B, C); ``None`` for real targets and counts.
-        extra_experts: Ends of adaptive intervals of other coverages, by the name of their column, each (B,).
+        interval_ends: Ends of adaptive intervals of other coverages, by the name of their column, each (B,).
         inside: Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing. ``None`` for
             classes.
         time: Time of each row, shape (B,): seconds since 1970 (UTC) or numbers; ``None`` without a time column.
@@ -60,7 +60,7 @@ class Chunk(NamedTuple):
     log_weights: Tensor
     baselines: dict[str, Tensor]
     probabilities: Tensor | None = None
-    extra_experts: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
+    interval_ends: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
     inside: Tensor | None = None
     time: Tensor | None = None
 
@@ -80,7 +80,7 @@ class Chunk(NamedTuple):
             self.log_weights[:, num_skipped:],
             {name: part[num_skipped:] for name, part in self.baselines.items()},
             None if self.probabilities is None else self.probabilities[num_skipped:],
-            {name: part[num_skipped:] for name, part in self.extra_experts.items()},
+            {name: part[num_skipped:] for name, part in self.interval_ends.items()},
             None if self.inside is None else self.inside[num_skipped:],
             None if self.time is None else self.time[num_skipped:],
         )
@@ -144,7 +144,7 @@ def score_block(
     density, lower_tail = distribution.log_prob(y), distribution.cdf(y)
     lower, upper = distribution.quantile(y.new_tensor([[0.05], [0.95]]))
     inside = covered(lower_tail, 0.9)
-    extra_experts: dict[str, Tensor] = {}
+    interval_ends: dict[str, Tensor] = {}
     intervals = predictions.intervals
     for place, coverage in enumerate(() if intervals is None else intervals.coverages):
         assert intervals is not None
@@ -153,7 +153,7 @@ def score_block(
         if coverage == 0.9:
             (lower, upper), inside = ends, intervals.covered[place].cpu()
         else:
-            extra_experts.update(zip(interval_columns(coverage), ends, strict=True))
+            interval_ends.update(zip(interval_columns(coverage), ends, strict=True))
     rows = RowScores(mean, variance, density, crps, inside)
     after: Scores = {MODEL: count_scores(state, y, rows)}
     densities = {}
@@ -169,7 +169,7 @@ def score_block(
     inside = torch.where(torch.isnan(y), torch.nan, inside.double())
     return after, Chunk(
         first_row, y, mean, variance, lower, upper, density, lower_tail, log_weights, densities,
-        extra_experts=extra_experts, inside=inside,
+        interval_ends=interval_ends, inside=inside,
     )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def count_intervals(state: Coverages, chunk: Chunk, predictions: OnlinePredictio
     after = {}
     for place, coverage in enumerate(intervals.coverages):
         names = interval_columns(coverage)
-        lower, upper = (chunk.lower, chunk.upper) if coverage == 0.9 else (chunk.extra_experts[name] for name in names)
+        lower, upper = (chunk.lower, chunk.upper) if coverage == 0.9 else (chunk.interval_ends[name] for name in names)
         hits = intervals.covered[place].cpu()
         after[coverage] = count_coverage(state[coverage], hits, upper - lower, coverage)
     return after

@@ -35,7 +35,7 @@ class OutputFolder:
         self._tables: list[GrowingTable] = []
         self._last_row = -1  # up to which the tables are whole
 
-    def begin(self, stream: ScoredStream) -> None:
+    def start(self, stream: ScoredStream) -> None:
         """Start empty tables for a stream (a column for each class, a weight for each expert) with its checkpoint."""
         classes = stream.class_names or ()
         shares = [f"p_{name}" if stream.table.encoder.target.classes else f"p{name}" for name in classes]
@@ -93,7 +93,7 @@ class OutputFolder:
         columns = [chunk.mean, chunk.variance.sqrt(), chunk.lower, chunk.upper, chunk.log_prob, chunk.y]
         if chunk.probabilities is not None:
             columns += chunk.probabilities.unbind(-1)
-        columns += chunk.extra_experts.values()
+        columns += chunk.interval_ends.values()
         lists = [column.tolist() for column in columns]
         form = ",".join(["%.9g"] * chunk.log_weights.shape[0]) + "\n"
         texts = (

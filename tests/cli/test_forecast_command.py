@@ -129,7 +129,7 @@ def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "say what comes: --inputs, a table of the rows to come, or --horizon, how many there are"),
         (["--horizon", "5", "--inputs", "future.csv"], "--inputs tells how many rows come"),
@@ -143,11 +143,11 @@ def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_what_is_refused_in_one_sentence(
-    run: Path, arguments: list[str], predicted: str, capsys: pytest.CaptureFixture[str]
+    run: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(run / word) if word.endswith(".csv") else word for word in arguments]
     assert main(["forecast", "--checkpoint", str(run / "run"), *given, "--out", str(run / "refused")]) == 2
     complaint = capsys.readouterr().err
-    assert predicted in complaint
+    assert message in complaint
     assert complaint.count("\n") == 1
     assert not (run / "refused").exists()
