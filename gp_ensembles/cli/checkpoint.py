@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from gp_ensembles.cli.bad_rows import BadRows
-from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_coverages, unpack_scores
-from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
+from gp_ensembles.cli.report.history import RunHistory
+from gp_ensembles.cli.scored_stream import ScoredStream, StreamProgress, Timings, build_baselines
 from gp_ensembles.cli.tables import TableName
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
 from gp_ensembles.streaming import OnlineModel
@@ -80,8 +80,8 @@ def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     baselines = build_baselines(model, is_fitted=False)
     baselines.load_state_dict(content["baselines"])
     scores, coverages = unpack_scores(content["scores"]), unpack_coverages(content["coverages"])
-    progress = Progress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
-    clock = Clock(*content["clock"])
+    progress = StreamProgress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
+    clock = Timings(*content["clock"])
     stream = ScoredStream(TableName.from_plain(content["table"]), model, baselines, progress, clock)
     stream.bad_rows, stream.anomaly_counts = BadRows(*content["bad_rows"]), AnomalyCounts(*content["anomaly_counts"])
     stream.scores = unpack_scores(content["current_scores"])

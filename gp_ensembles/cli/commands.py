@@ -1,23 +1,25 @@
-"""The four commands as plain functions: stream, resume, compare, demo."""
+"""The commands ``stream``, ``resume`` and ``demo`` as plain functions."""
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.error_messages import drawn_if_possible
-from gp_ensembles.cli.history.events import count_events, new_history
-from gp_ensembles.cli.history.record import RunHistory
+from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
+from gp_ensembles.cli.report.events import count_events, new_history
+from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.report.page import write_report
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import summarize_run, summary_table
 from gp_ensembles.cli.writing import CHECKPOINT, OutputFolder
+from gp_ensembles.data.messy import TARGET, write_messy_load
 from gp_ensembles.streaming import StreamConfig
-from gp_ensembles.tables import RowStream
+from gp_ensembles.tables import RowStream, explain, open_rows
 
 REPORT = "report.html"
 
@@ -62,6 +64,17 @@ def resume(stopped: ScoredStream, rows: RowStream, checkpoint: Path, output: Out
     if not in_place:
         return run(stopped, rows, folder, output)
     return run(stopped, rows, folder, output, repeat_pending=True)
+
+
+def demo(output: Output) -> dict[str, object]:
+    """Write a messy hourly load into the folder of the results, and predict it."""
+    make_writable(output.out)
+    path = output.out / "load.csv"
+    write_messy_load(path)
+    rows = open_rows(path, TARGET)
+    summary = stream(rows, replace(StreamConfig(), warmup=rows.num_warm_up), output)
+    print(f"gp-ensembles stream {path} --target {TARGET}\n\n{explain(rows.encoder, rows.columns)}\n")
+    return summary
 
 
 def run(

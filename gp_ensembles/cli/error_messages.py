@@ -13,7 +13,7 @@ _LONGEST = 400
 EXPECTED = (ValueError, TypeError, OSError, NumericalError, ImportError, argparse.ArgumentError, MemoryError)
 
 
-def is_full(error: BaseException) -> bool:
+def is_memory_full(error: BaseException) -> bool:
     """Whether an error says that memory is full, in the words of torch."""
     return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
 
@@ -26,7 +26,7 @@ def one_sentence(error: BaseException) -> str:
         return _short(_from_parser(str(error.message)))
     if str(error).startswith("Does not validate"):  # the parser's words in another exception
         return _short(_from_parser(str(error)))
-    if is_full(error) or isinstance(error, MemoryError):
+    if is_memory_full(error) or isinstance(error, MemoryError):
         return "there is not enough memory; take fewer features or experts, or smaller blocks (--block_size)"
     text = " ".join(str(error).split())
     return _short(text) or type(error).__name__

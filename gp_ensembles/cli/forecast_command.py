@@ -11,15 +11,14 @@ from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.error_messages import drawn_if_possible
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.tables import TableName, reopen_table
-from gp_ensembles.cli.text_tables import csv_lines
+from gp_ensembles.cli.tables import TableName, TableRequest
+from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
 from gp_ensembles.files.replacing import write_json, write_text
 from gp_ensembles.files.transaction import staged
 from gp_ensembles.streaming.forecasting import Forecast
 from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
 from gp_ensembles.tables.encoder import TableEncoder
-from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import RawRows
 from gp_ensembles.tables.rows import InMemoryRows, Rows
 
@@ -113,7 +112,7 @@ def with_rows_between(rows: Rows, table: TableName) -> Rows:
 
 def _all_rows(data: str, stream: ScoredStream) -> Rows:
     """The rows of a table that follow the run."""
-    rows = reopen_table(data, stream.table, TableOptions())
+    rows = TableRequest(data).reopen(stream.table)
     if rows.is_at_end:
         raise ValueError(f"{rows.path} has a header but no data rows")
     return Rows.join(list(rows))
@@ -141,11 +140,11 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
         "q95": quantiles[-1].tolist(),
     }
     with staged(values.out, removed=["paths.csv", "forecast.png"]) as place:
-        write_text(place / "forecast.csv", _table(head, lines))
+        write_text(place / "forecast.csv", as_csv(head, lines))
         if values.paths:
             steps = [f"step {step + 1}" for step in range(num_steps)]
             paths = [[str(path + 1), *map(repr, row)] for path, row in enumerate(forecast.paths.tolist())]
-            write_text(place / "paths.csv", _table(["path", *steps], paths))
+            write_text(place / "paths.csv", as_csv(["path", *steps], paths))
         write_json(place / SUMMARY, summary)
         if values.pictures:
             drawn_if_possible("picture", lambda: _draw(stream, rows, forecast, place / "forecast.png"))
@@ -223,14 +222,10 @@ def _write_backtest(predicted: Backtest, out: Path) -> str:
     lines = [[str(step + 1), *map(repr, row)] for step, row in enumerate(columns.mT.tolist())]
     means = dict(zip(head[1:], columns.nanmean(1).tolist(), strict=True))
     with staged(out) as place:
-        write_text(place / "backtest.csv", _table(head, lines))
+        write_text(place / "backtest.csv", as_csv(head, lines))
         write_json(place / SUMMARY, {"origins": predicted.origins.shape[0], "steps": len(lines), **means})
     covered = ", ".join(f"{100 * means[f'covered_{100 * share:.0f}']:.1f}" for share in shares)
     return (
         f"{predicted.origins.shape[0]} origins, {len(lines)} rows ahead each: CRPS {means['crps']:.6g}; "
         f"50, 80 and 90 % intervals cover {covered} %\n{out / 'backtest.csv'}"
     )
-
-
-def _table(head: list[str], lines: list[list[str]]) -> str:
-    return csv_lines([head, *lines])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gp_ensembles.cli.history.record import RunHistory
+from gp_ensembles.cli.report.history import RunHistory
 
 PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
 _MOST_RUNS, _LAST_ROWS = 500, 200

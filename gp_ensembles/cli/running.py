@@ -14,7 +14,7 @@ from typing import Never
 import torch
 from tqdm import tqdm
 
-from gp_ensembles.cli.error_messages import EXPECTED, is_full, one_sentence
+from gp_ensembles.cli.error_messages import EXPECTED, is_memory_full, one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
 from gp_ensembles.extras import needs_cli
 
@@ -52,12 +52,12 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
     except Exception as error:
         if "--traceback" in given or "--traceback=true" in given:
             traceback.print_exc()
-        elif isinstance(error, EXPECTED) or is_full(error):
+        elif isinstance(error, EXPECTED) or is_memory_full(error):
             print(f"{program}: error: {one_sentence(error)}", file=sys.stderr)
         else:
             kind = type(error).__name__
             print(f"{program}: {kind}: {one_sentence(error)} (--traceback shows where)", file=sys.stderr)
-        return 2 if isinstance(error, EXPECTED) or is_full(error) else 1
+        return 2 if isinstance(error, EXPECTED) or is_memory_full(error) else 1
 
 
 class _AskedToEndError(KeyboardInterrupt):
@@ -106,12 +106,12 @@ def progress_bar(name: str, num_rows: int | None, progress: bool, num_done: int 
 
 
 def read_arguments(given: Sequence[str]) -> list[str]:
-    """The words of a command line, :func:`normalized` and looked through for slips that a parser would let pass.
+    """A command line, :func:`normalized_arguments`, checked for slips that a parser would accept.
 
     Raises:
         ValueError: If an option has an empty value, or a key stands twice in a config.
     """
-    arguments = normalized(given)
+    arguments = normalized_arguments(given)
     for option, value in pairwise([*arguments, "--"]):
         if option.startswith("--") and (option.endswith("=") or not value.strip()):
             raise ValueError(f"{option.rstrip('=').replace('_', '-')} is empty; is a variable of the shell not set?")
@@ -120,7 +120,7 @@ def read_arguments(given: Sequence[str]) -> list[str]:
     return arguments
 
 
-def normalized(arguments: Sequence[str]) -> list[str]:
+def normalized_arguments(arguments: Sequence[str]) -> list[str]:
     """Options with underscores, flags with a value, and the config file first, so that other options override it."""
     plain, first = [], []
     rest = list(arguments)

@@ -12,7 +12,6 @@ from torch import Tensor
 from gp_ensembles.calibration.coverage import CoverageState, init_coverage
 from gp_ensembles.cli.bad_rows import BadRows, Policy
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
-from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.predictions import (
     Chunk,
     Coverages,
@@ -23,6 +22,7 @@ from gp_ensembles.cli.predictions import (
     score_block,
     score_discrete_block,
 )
+from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.tables import TableName, check_table, check_warm_up_rows
 from gp_ensembles.metrics.discrete import ClassScores
 from gp_ensembles.metrics.streaming import StreamScores
@@ -37,7 +37,7 @@ _FIRST_ROWS = 1000
 CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
 
 
-class Clock(NamedTuple):
+class Timings(NamedTuple):
     """Seconds spent so far.
 
     Attributes:
@@ -56,10 +56,10 @@ class Clock(NamedTuple):
     last: float = 0.0
     last_rows: int = 0
 
-    def after(self, seconds: float, num_rows: int) -> "Clock":
+    def after(self, seconds: float, num_rows: int) -> "Timings":
         """With rows that took so long."""
         is_early = self.first_rows < _FIRST_ROWS
-        return Clock(
+        return Timings(
             self.fit,
             self.stream + seconds,
             self.first + seconds * is_early,
@@ -69,7 +69,7 @@ class Clock(NamedTuple):
         )
 
 
-class Progress(NamedTuple):
+class StreamProgress(NamedTuple):
     """Where a stream stands: the last boundary that every run of it passes, and the rows read since.
 
     Attributes:
@@ -98,7 +98,7 @@ class ScoredStream:
         clock: Seconds spent so far.
     """
 
-    progress: Progress
+    progress: StreamProgress
     table: TableName
     scores: dict[str, StreamScores | ClassScores]
     coverages: dict[float, CoverageState]
@@ -106,15 +106,15 @@ class ScoredStream:
     anomaly_counts: AnomalyCounts
     newest: OnlineModel
     is_whole: bool
-    clock: Clock
+    clock: Timings
 
     def __init__(
         self,
         table: TableName,
         model: OnlineModel,
         baselines: Baselines | DiscreteBaselines,
-        progress: Progress,
-        clock: Clock,
+        progress: StreamProgress,
+        clock: Timings,
     ) -> None:
         assert model.online is not None
         self.table = table
@@ -155,13 +155,13 @@ class ScoredStream:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "all labels of the warm-up are")  # the summary says it
             model = OnlineModel(config, rows.feature_names).fit(X, y, progress=progress)
-        clock = Clock(time.perf_counter() - began, 0.0)
+        clock = Timings(time.perf_counter() - began, 0.0)
         baselines = build_baselines(model, is_fitted=True)
         is_class = config.ensemble.target.num_labels is not None
         scores = empty_scores(y, baselines.names, is_class=is_class)
         coverages = {coverage: init_coverage(y) for coverage in config.coverages} if model.has_intervals else {}
         none = warm.part(slice(warm.num_rows, None))._replace(lines=None)
-        where = Progress(config.warmup, scores, coverages, none, torch.cat([X[-1], y[-1:]]))
+        where = StreamProgress(config.warmup, scores, coverages, none, torch.cat([X[-1], y[-1:]]))
         return cls(TableName(rows.name, rows.encoder), model, baselines, where, clock)
 
     @property
@@ -235,14 +235,14 @@ class ScoredStream:
 
     def _advance(self, block: Rows, last_row: Tensor, table: TableName, bad_rows: BadRows) -> Chunk:
         """Learn the rows since the last boundary: for good if they reach the next one."""
-        is_full = block.num_rows % self.chunk_rows == 0
+        is_memory_full = block.num_rows % self.chunk_rows == 0
         none = block.part(slice(block.num_rows, None))._replace(lines=None)
-        if is_full:
+        if is_memory_full:
             self.is_whole = False
             learned = self.model
             chunk, scores, coverages = self._learn(learned, self.baselines, block)
             num_rows = self.progress.num_rows + block.num_rows
-            self.progress = Progress(num_rows, scores, coverages, none, last_row)
+            self.progress = StreamProgress(num_rows, scores, coverages, none, last_row)
             self.table = table
             self.is_whole = True
         else:

@@ -1,11 +1,11 @@
-"""Rows that a stream has read already, at the start of a table that it is resumed with."""
+"""Rows that a run has read already, at the start of a table that it is resumed with."""
 
 import torch
 
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.tables import Rows, RowStream
 
-_PEEKED = 20  # rows that tell whether a table starts as the stream did
+NUM_FIRST = 20  # rows by which the start of a table is recognized
 
 
 def pass_over_seen(stream: ScoredStream, rows: RowStream, skip: bool | None) -> None:
@@ -42,7 +42,7 @@ def _starts_as(stream: ScoredStream, rows: RowStream) -> bool:
     if X is None or y is None or not rows.has_target:
         return False
     try:
-        first = rows.peek(min(_PEEKED, X.shape[0]))
+        first = rows.peek(min(NUM_FIRST, X.shape[0]))
     except ValueError:
         return False
     num_rows = first.num_rows
@@ -64,4 +64,41 @@ def _skip(stream: ScoredStream, rows: RowStream) -> None:
         raise ValueError(
             f"row {num_seen} of {rows.name} is not the row {num_seen} that the stream has read; give the same file, "
             f"or leave out --skip-seen if it holds new rows only"
+        )
+
+
+def as_cells(rows: Rows) -> list[list[str]]:
+    """Rows as plain cells, by which they are known again: series, inputs and target."""
+    series = [""] * rows.num_rows if rows.series is None else [str(name) for name in rows.series]
+    return [
+        [name, *map(repr, inputs), repr(target)]
+        for name, inputs, target in zip(series, rows.X.tolist(), rows.y.tolist(), strict=True)
+    ]
+
+
+def starts_with(rows: RowStream, first: list[list[str]]) -> bool:
+    """Whether a table starts with the first rows of another one, as far as both go."""
+    try:
+        found = as_cells(rows.peek(len(first)))
+    except ValueError:  # a malformed cell is told when its row is read
+        return False
+    return bool(found) and found == first[: len(found)]
+
+
+def pass_over(rows: RowStream, num_rows: int, last: list[str]) -> None:
+    """Pass over rows that were read before.
+
+    Raises:
+        ValueError: If there are fewer, or another row stands in the place of the last one.
+    """
+    found = rows.skip(num_rows)
+    if num_rows and not found.num_rows:
+        raise ValueError(
+            f"{rows.name} has fewer rows than the {num_rows} that the run has read of its table; give the table that "
+            f"the run was reading"
+        )
+    if num_rows and last and as_cells(found)[-1] != last:
+        raise ValueError(
+            f"row {num_rows} of {rows.name} is not the row {num_rows} that the run has read; give the table that the "
+            f"run was reading"
         )

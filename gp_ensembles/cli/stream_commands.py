@@ -8,19 +8,17 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.cli import demo
 from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.checkpoint import load_checkpoint
-from gp_ensembles.cli.commands import Output, report, resume, stream
+from gp_ensembles.cli.commands import Output, demo, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs, over_seeds, with_seeds
 from gp_ensembles.cli.config import add_config, config_from, warmup_in
-from gp_ensembles.cli.lines.command import LineInput, add_line_options, answer_lines
+from gp_ensembles.cli.lines.command import add_line_options, answer_lines
 from gp_ensembles.cli.lines.run import LineOutput
 from gp_ensembles.cli.lines.session import WINDOW, LineSession
 from gp_ensembles.cli.named_configs import find_config
 from gp_ensembles.cli.seen_rows import pass_over_seen
 from gp_ensembles.cli.series.command import check_started, is_of_series, resume_series, stream_series
-from gp_ensembles.cli.series.run import SeriesOutput
 from gp_ensembles.cli.summary import health_lines
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
 from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
@@ -157,7 +155,7 @@ def _stream(values: Namespace) -> int:
         return _answer(LineSession.for_target(config, table.target, table.options, window), values)
     if values.series is not None and not values.explain:
         named = None if values.ensemble is None else config
-        print(stream_series(table, named, config, values.warmup, _series_output(values)))
+        print(stream_series(table, named, config, values.warmup, _output(values)))
         return 0
     if values.follow:
         raise ValueError("a growing file is read line by line; say how lines are written, --format jsonl or csv")
@@ -173,10 +171,6 @@ def _stream(values: Namespace) -> int:
     if values.warmup is None and rows.num_warm_up < StreamConfig().warmup:
         print(f"the warm-up took a third of the table, {rows.num_warm_up} rows; --warmup takes others")
     return _told(summary, output, values)
-
-
-def _series_output(values: Namespace) -> SeriesOutput:
-    return SeriesOutput(values.out, values.progress, values.checkpoint_seconds)
 
 
 def _told(summary: dict[str, object], output: Output, values: Namespace) -> int:
@@ -214,14 +208,14 @@ def _explain(table: TableRequest, num_warm_up: int | None, forecasts: Sequence[s
 
 def _answer(session: LineSession, values: Namespace) -> int:
     """Answer lines as they come."""
-    given = LineInput(values.data, values.format, values.follow, request(values).options)
-    return answer_lines(session, given, LineOutput(values.out, values.id, values.checkpoint_seconds))
+    output = LineOutput(values.out, values.id, values.checkpoint_seconds)
+    return answer_lines(session, request(values), values.format, output, follow=values.follow)
 
 
 def _resume(values: Namespace) -> int:
     if is_of_series(values.checkpoint):
-        output_of_series = _series_output(values)
-        print(resume_series(request(values), values.checkpoint, output_of_series, values.device, values.skip_seen))
+        output = _output(values)
+        print(resume_series(request(values), values.checkpoint, output, values.device, values.skip_seen))
         return 0
     check_started(values.checkpoint)
     if values.checkpoint.is_dir():
@@ -288,4 +282,4 @@ def _compare(values: Namespace) -> int:
 
 def _demo(values: Namespace) -> int:
     output = _output(values)
-    return _told(demo.run_demo(output), output, values)
+    return _told(demo(output), output, values)

@@ -134,11 +134,6 @@ def open_table(table: Table, num_warm_up: int | None = None) -> RowStream:
     return open_rows(source_of(table), table.target_name, num_warm_up=num_warm_up)
 
 
-def reopen_table(data: str, table: TableName, options: TableOptions) -> RowStream:
-    """Further rows of a table, as :meth:`TableRequest.reopen`."""
-    return TableRequest(data, options=options).reopen(table)
-
-
 def split_names(names: str | None) -> tuple[str, ...] | None:
     """Names that are separated by commas."""
     return None if names is None else tuple(name for part in names.split(",") if (name := part.strip()))

@@ -20,7 +20,7 @@ def csv_lines(rows: Iterable[Sequence[object]]) -> str:
     lines = []
     for row in rows:
         line = io.StringIO(newline="")
-        csv.writer(line, lineterminator=_END).writerow([_told(cell) for cell in row])
+        csv.writer(line, lineterminator=_END).writerow([_csv_cell(cell) for cell in row])
         lines.append(line.getvalue().removesuffix(_END))
     return "".join(f"{line}\n" for line in lines)
 
@@ -36,7 +36,13 @@ def not_a_formula(text: str) -> str:
     return f"'{text}" if text[0] in _BLANK else text
 
 
-def _told(cell: object) -> object:
+def quoted(name: str) -> str:
+    """A name as a cell of a CSV table."""
+    text = not_a_formula(name)
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
+
+
+def _csv_cell(cell: object) -> object:
     if isinstance(cell, str):
         return not_a_formula(cell)
     return "" if isinstance(cell, float) and math.isnan(cell) else cell

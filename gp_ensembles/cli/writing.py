@@ -8,7 +8,7 @@ from gp_ensembles.cli.checkpoint import save_checkpoint
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.text_tables import not_a_formula
+from gp_ensembles.cli.text_tables import quoted
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
 from gp_ensembles.files.transaction import staged
@@ -43,7 +43,7 @@ class OutputFolder:
         columns = [*_COLUMNS, *shares, *stream.extra_columns], stream.model.names
         with staged(self.path) as place:
             for name, names in zip((PREDICTIONS, WEIGHTS), columns, strict=True):
-                write_text(place / (name + PARTIAL), ",".join(map(_quoted, [*first, *names])) + "\n")
+                write_text(place / (name + PARTIAL), ",".join(map(quoted, [*first, *names])) + "\n")
             keep_previous(self.path, place)
             save_checkpoint(stream, place / CHECKPOINT)
         self._tables, self._last_row = [GrowingTable(partial) for partial in self._partials], stream.num_read
@@ -89,7 +89,7 @@ class OutputFolder:
         starts = [f"{row}," for row in rows]
         if clock is not None and chunk.time is not None:
             times = clock.format(chunk.time.tolist())
-            starts = [f"{start}{_quoted(time)}," for start, time in zip(starts, times, strict=True)]
+            starts = [f"{start}{quoted(time)}," for start, time in zip(starts, times, strict=True)]
         columns = [chunk.mean, chunk.variance.sqrt(), chunk.lower, chunk.upper, chunk.log_prob, chunk.y]
         if chunk.probabilities is not None:
             columns += chunk.probabilities.unbind(-1)
@@ -145,11 +145,6 @@ def keep_previous(folder: Path, place: Path) -> None:
     """Copy the checkpoint of complete results before it is replaced, unless runs that failed have done so."""
     if (folder / CHECKPOINT).exists() and not (folder / PREVIOUS).exists():
         copy_file(folder / CHECKPOINT, place / PREVIOUS)
-
-
-def _quoted(name: str) -> str:
-    text = not_a_formula(name)
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
 
 
 def _end_of_row(path: Path, row: int) -> tuple[int, int]:

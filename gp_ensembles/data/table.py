@@ -1,6 +1,5 @@
 """A table whose rows arrive in time, and files read as one; whatever is longer than the memory is read in batches."""
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from gp_ensembles.numerics.display import record_text
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.stream import USUAL_WARM_UP, open_rows
-from gp_ensembles.tables.text import TextSource, table_name
+from gp_ensembles.tables.text import table_name
 
 
 class Source(NamedTuple):
@@ -108,64 +107,3 @@ def read_csv(
     rows = Rows.join(list(stream))
     source = None if rows.lines is None else Source(str(path), rows.lines, stream.encoder.target.has_words)
     return Table(rows.X, rows.y, stream.feature_names, target, table_name(str(path)), source)
-
-
-class CsvLines(NamedTuple):
-    """A table as text.
-
-    Attributes:
-        path: The file.
-        header: Names of the columns.
-        cells: Cells of each column, by name.
-        numbers: Line of the file of each row, counted from 1.
-        decimal: The mark before decimals.
-    """
-
-    path: Path
-    header: list[str]
-    cells: dict[str, list[str]]
-    numbers: list[int]
-    decimal: str
-
-    def column(self, name: str) -> list[str]:
-        """The cells of a column."""
-        return self.cells[name]
-
-    def where(self, row: int, name: str) -> str:
-        """A cell, its row counted from zero, for a message that counts from one."""
-        return f"{self.path}, data row {row + 1} (line {self.numbers[row]}), column {name}"
-
-
-def read_lines(path: Path, max_rows: int | None = None) -> CsvLines:
-    """Read a text table of any dialect as it is written.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no text table, has no data row, or a row has another number of cells than there are names.
-    """
-    source = TextSource(str(path), TableOptions())
-    header = list(source.header)
-    cells, numbers = {name: list[str]() for name in header}, list[int]()
-    for batch in source.rows(header):
-        for name, column in batch.columns.items():
-            cells[name] += column.tolist()
-        numbers += [] if batch.lines is None else batch.lines.tolist()
-        if max_rows is not None and len(numbers) >= max_rows:
-            break
-    if not numbers:
-        raise ValueError(f"{path} has a header but no data rows")
-    stop = slice(max_rows)
-    return CsvLines(path, header, {name: cells[name][stop] for name in header}, numbers[stop], source.decimal)
-
-
-def check_columns(lines: CsvLines, names: Sequence[str]) -> None:
-    """Raise if a column is not there.
-
-    Raises:
-        ValueError: Naming it, names like it, and those there are.
-    """
-    for name in names:
-        if name not in lines.header:
-            close = difflib.get_close_matches(name, lines.header, n=3)
-            hint = f"did you mean {' or '.join(close)}? its " if close else "its "
-            raise ValueError(f"{lines.path} has no column named {name}; {hint}columns are {', '.join(lines.header)}")

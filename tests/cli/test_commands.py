@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.running import normalized
+from gp_ensembles.cli.running import normalized_arguments
 from gp_ensembles.metrics import nmse
 
 WARMUP = 100
@@ -306,9 +306,13 @@ def test_every_config_is_compared_with_every_seed(workplace, capsys):
 
 
 def test_options_override_the_config_wherever_they_stand():
-    assert normalized(["stream", "d.csv", "--warmup", "5", "--config", "c"])[:3] == ["stream", "--config", "c"]
-    assert normalized(["resume", "--skip-seen", "a.csv"]) == ["resume", "--skip_seen=true", "a.csv"]
-    assert normalized(["stream", "--drop-constant", "false"]) == ["stream", "--drop_constant", "false"]
+    assert normalized_arguments(["stream", "d.csv", "--warmup", "5", "--config", "c"])[:3] == [
+        "stream",
+        "--config",
+        "c",
+    ]
+    assert normalized_arguments(["resume", "--skip-seen", "a.csv"]) == ["resume", "--skip_seen=true", "a.csv"]
+    assert normalized_arguments(["stream", "--drop-constant", "false"]) == ["stream", "--drop_constant", "false"]
 
 
 def test_the_score_runs_along(workplace, capsys):

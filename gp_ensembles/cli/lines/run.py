@@ -85,7 +85,7 @@ def _unread(session: LineSession, lines: Iterable[str], output: LineOutput) -> I
             yield number, text
 
 
-def told(summary: dict[str, object], output: LineOutput) -> str:
+def closing_line(summary: dict[str, object], output: LineOutput) -> str:
     """What is said at the end, on the standard error: the standard output holds answers only."""
     bad = summary["lines_malformed"]
     parts = [

@@ -1,7 +1,8 @@
-"""Where lines come from: the standard input, or a file that grows."""
+"""Sources of lines: the standard input, a growing file, and CSV as lines of JSON."""
 
 import codecs
 import io
+import json
 import os
 import select
 import signal
@@ -11,6 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
+
+from gp_ensembles.tables import TableOptions
+from gp_ensembles.tables.dialect import find_dialect, split_rows
+from gp_ensembles.tables.numbers import is_missing, number_in
+from gp_ensembles.tables.raw import unique_names
 
 _POLL = 0.1  # seconds between looks at a file that has not grown
 _CHUNK = 8192  # bytes that are read at once
@@ -133,3 +139,31 @@ def _is_gone(path: Path, file: IO[str], place: int) -> bool:
     except FileNotFoundError:
         return False  # it may come back
     return now.st_ino != place or now.st_size < file.tell()
+
+
+def records_of_csv(lines: Iterator[str], options: TableOptions) -> Iterator[str]:
+    """The same rows as JSON; the first line holds the names, and a row of another length stays as it is."""
+    head = next(lines, None)
+    first = next(lines, None)
+    if head is None or first is None:
+        return
+    dialect = find_dialect(head.rstrip("\n") + "\n" + first, "utf-8", options)
+    names, _ = unique_names(split_rows([head.strip().lstrip("\ufeff")], dialect.delimiter)[0])
+
+    def record(line: str) -> str:
+        cells = split_rows([line.strip()], dialect.delimiter)
+        if len(cells) != 1 or len(cells[0]) != len(names):
+            return line
+        return json.dumps(dict(zip(names, (_value(cell, dialect.decimal) for cell in cells[0]), strict=True)))
+
+    yield record(first)
+    for line in lines:
+        yield record(line)
+
+
+def _value(cell: str, decimal: str) -> float | str | None:
+    """A number where it is one, nothing where it is missing, else the text."""
+    if is_missing(cell):
+        return None
+    number = number_in(cell, decimal)
+    return cell.strip() if number is None else number

@@ -11,8 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from gp_ensembles.cli.history.record import PIT_BINS, RECENT, Array, RunHistory
-from gp_ensembles.cli.history.windows import COVERAGE, Window
+from gp_ensembles.cli.report.history import COVERAGE, PIT_BINS, RECENT, Array, RunHistory, TargetWindow
 
 _INK, _MUTED, _ALARM, _BAND, _RANGE, _REST = (
     f"var(--{name})" for name in ("ink", "muted", "alarm", "band", "range", "rest")
@@ -40,7 +39,7 @@ class Axis(NamedTuple):
             return f"{self.name} {self.places(int(row), time)}"
         return datetime.fromtimestamp(time, tz=UTC).strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00")
 
-    def span(self, window: Window) -> list[float]:
+    def span(self, window: TargetWindow) -> list[float]:
         """Where a window begins and ends."""
         first, last = (window.first_row, window.first_time), (window.last_row, window.last_time)
         return [self.places(*first), self.places(*last)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import plotly.offline
 
-from gp_ensembles.cli.history.record import RunHistory
+from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.report.sections import cards, findings, sections
 from gp_ensembles.cli.report.tables import escaped
 from gp_ensembles.files.replacing import finite, write_text

@@ -8,12 +8,11 @@ import numpy as np
 import yaml
 
 from gp_ensembles.calibration.coverage import WINDOW
-from gp_ensembles.cli.history.events import title_of
-from gp_ensembles.cli.history.record import RECENT, RunHistory
-from gp_ensembles.cli.history.windows import Window
 from gp_ensembles.cli.report import figures
+from gp_ensembles.cli.report.events import title_of
 from gp_ensembles.cli.report.figures import Axis
-from gp_ensembles.cli.report.tables import Best, Markup, escaped, table
+from gp_ensembles.cli.report.history import RECENT, RunHistory, TargetWindow
+from gp_ensembles.cli.report.tables import Markup, escaped, table
 
 Summary = Mapping[str, Any]
 _DAY = 86_400_000.0
@@ -176,7 +175,7 @@ def _over_time(summary: Summary, history: RunHistory, axis: Axis, extent: Sequen
         yield Section("worst", "Worst windows", heading, body)
 
 
-def _window_row(history: RunHistory, axis: Axis, window: Window) -> list[object]:
+def _window_row(history: RunHistory, axis: Axis, window: TargetWindow) -> list[object]:
     rows, events, weight = range(window.first_row, window.last_row + 1), [], "–"
     inside = (history.centers() >= window.first_row) & (history.centers() <= window.last_row)
     if inside.any():
@@ -209,16 +208,17 @@ def _quality(summary: Summary, history: RunHistory) -> Iterator[Section]:
     entries = {summary["model"]: summary, **summary["baselines"]}
     keys = [key for key in _SCORES if key in summary and not ("error_rate" in summary and key == "log_score")]
     rows: list[list[Any]] = [[name, *(entry.get(key) for key in keys)] for name, entry in entries.items()]
+    best: set[tuple[int, int]] = set()
     for place, key in enumerate(keys, 1):
-        sign, known = _SCORES[key][1], [row for row in rows if row[place] is not None]
-        best = max((sign * row[place] for row in known), default=0.0)
-        for row in known:
-            if sign and len(known) > 1 and sign * row[place] == best:
-                row[place] = Best(row[place])
-    won, ranked = sum(isinstance(value, Best) for value in rows[0]), sum(bool(_SCORES[key][1]) for key in keys)
+        sign = _SCORES[key][1]
+        known = {number: sign * row[place] for number, row in enumerate(rows) if row[place] is not None}
+        if sign and len(known) > 1:
+            best |= {(number, place) for number, value in known.items() if value == max(known.values())}
+    won, ranked = sum(number == 0 for number, _ in best), sum(bool(_SCORES[key][1]) for key in keys)
     heading = f"Best of {len(rows)} predictors by {won} of {ranked} scores"
     caption = f"Scores of {summary['rows_scored']} targets; ★ marks the best"
-    yield Section("table", "Scores", heading, table(caption, ["predictor", *(_SCORES[key][0] for key in keys)], rows))
+    heads = ["predictor", *(_SCORES[key][0] for key in keys)]
+    yield Section("table", "Scores", heading, table(caption, heads, rows, best))
 
 
 def _causes(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Section]:
@@ -268,9 +268,7 @@ def _causes(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Secti
     yield Section("settings", "Settings and versions", f"{summary['model']}, gp_ensembles {version}", body)
 
 
-def _columns(columns: Any) -> str:
-    if isinstance(columns, dict):
-        columns = [{"name": name, "made": made} for name, made in columns.items()]
+def _columns(columns: Sequence[Summary]) -> str:
     heads = list(dict.fromkeys(key for column in columns for key in column))
     titles = {"name": "column", "made": "encoding", "num_inputs": "inputs"}
     rows = [[_words(column.get(key)) for key in heads] for column in columns]

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from gp_ensembles.cli.run_ids import pass_over, starts_with
-from gp_ensembles.cli.series.run import FLEET, SERIES, Reading, SeriesOutput, SeriesRun
+from gp_ensembles.cli.commands import Output
+from gp_ensembles.cli.seen_rows import pass_over, starts_with
+from gp_ensembles.cli.series.run import FLEET, SERIES, Reading, SeriesRun
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.files.transaction import complete
 from gp_ensembles.fleet import Fleet
@@ -15,7 +16,7 @@ _WARM_UP = 200  # rows of each series
 
 
 def stream_series(
-    table: TableRequest, config: StreamConfig | None, settings: StreamConfig, warmup: int | None, output: SeriesOutput
+    table: TableRequest, config: StreamConfig | None, settings: StreamConfig, warmup: int | None, output: Output
 ) -> str:
     """Stream a table of many series, and say what came of it.
 
@@ -30,7 +31,7 @@ def stream_series(
         dtype=settings.torch_dtype,
         device=settings.device,
     )
-    return told(SeriesRun(fleet).run(table.open(), output), output.out)
+    return series_report(SeriesRun(fleet).run(table.open(), output), output.out)
 
 
 def is_of_series(checkpoint: Path) -> bool:
@@ -56,7 +57,7 @@ def check_started(checkpoint: Path) -> None:
 def resume_series(
     table: TableRequest,
     checkpoint: Path,
-    output: SeriesOutput,
+    output: Output,
     device: str | None = None,
     skip_seen: bool | None = None,
 ) -> str:
@@ -84,10 +85,10 @@ def resume_series(
     if not is_unfinished and rows.is_at_end:
         raise ValueError(f"{rows.name} holds no row that the run has not read; there is nothing to add")
     size = stopped.go_on(folder, in_place=in_place, with_new_table=not is_unfinished)
-    return told(stopped.run(rows, output, size=size), output.out)
+    return series_report(stopped.run(rows, output, size=size), output.out)
 
 
-def told(summary: dict[str, object], out: Path) -> str:
+def series_report(summary: dict[str, object], out: Path) -> str:
     """What the command line says at the end."""
     shown = ("log_score", "coverage")
     scores = ", ".join(

@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from gp_ensembles.calibration.coverage import count_coverage, init_coverage
-from gp_ensembles.cli.history.bins import Bins
-from gp_ensembles.cli.history.families import Family, families_of
-from gp_ensembles.cli.history.record import RECENT, EventCounts, RunHistory
-from gp_ensembles.cli.history.windows import Windows
 from gp_ensembles.cli.predictions import Chunk
+from gp_ensembles.cli.report.events import families_of
+from gp_ensembles.cli.report.history import RECENT, Bins, EventCounts, Family, RunHistory, TargetWindows
 from gp_ensembles.ensembles.presets import auto, deep
 
 
@@ -99,7 +97,7 @@ def test_room_does_not_grow_with_the_rows(run):
     def peak(num_chunks):
         chunk = run.chunk(1, 256)
         history = run.history()
-        history.windows = Windows(64)
+        history.windows = TargetWindows(64)
         tracemalloc.start()
         for number in range(num_chunks):
             history.add(chunk._replace(first_row=1 + 256 * number), EventCounts({"moved": 3 * number}))
@@ -121,7 +119,7 @@ def test_room_does_not_grow_with_the_rows(run):
 
 def test_windows_join_and_keep_their_counts(run):
     whole, small = run.history(), run.history()
-    small.windows = Windows(4)
+    small.windows = TargetWindows(4)
     for number in range(40):
         chunk = run.chunk(101 + 500 * number, 500)
         whole.add(chunk)

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from gp_ensembles.cli.history.record import EventCounts
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.report import page
+from gp_ensembles.cli.report.history import EventCounts
 from gp_ensembles.cli.report.page import report_html, write_report
 from gp_ensembles.cli.report.sections import findings, sections
 from gp_ensembles.cli.report.tables import escaped
