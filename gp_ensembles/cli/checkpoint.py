@@ -1,4 +1,4 @@
-"""A stream on disk: everything that it needs to go on, as plain tensors and containers."""
+"""Checkpoints of streams, as plain tensors and containers."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ from gp_ensembles.tables import Rows
 
 
 def _without_history(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 7 recorded the run for its report in another layout: the record starts again."""
+    """Version 7 had another layout of the run's history, which starts again."""
     return {**content, "history": None}
 
 
@@ -33,7 +33,7 @@ _KIND = Kind(
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
-    """Write a stream to a file in one step: a reader finds the old file or the new one, never half of one.
+    """Write a stream to a file atomically: a reader finds the old file or the new one.
 
     Raises:
         OSError: If the file cannot be written.
@@ -59,7 +59,7 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> ScoredStream:
-    """Read a stream that goes on where it was saved.
+    """Read a stream, to continue where it was saved.
 
     Raises:
         OSError: If the file cannot be read.
@@ -71,7 +71,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) 
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{path} does not fit this version of the library ({reason}); start the stream anew"
+            f"{path} does not fit this version of the library ({reason}); start the stream again"
         ) from error
 
 

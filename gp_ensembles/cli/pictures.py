@@ -1,4 +1,4 @@
-"""The pictures of a run for papers, for whoever has matplotlib."""
+"""Pictures of a run as files, drawn by matplotlib."""
 
 from pathlib import Path
 

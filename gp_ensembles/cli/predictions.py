@@ -50,10 +50,10 @@ class Chunk(NamedTuple):
         upper: Upper ends, shape (B,); 95 % quantiles.
         log_prob: Log densities of the targets under the mixture, shape (B,); NaN where missing.
         pit: Probability integral transforms, shape (B,); NaN where missing.
-        log_weights: Log weights in force before each target, shape (M, B).
+        log_weights: Log weights before each target, shape (M, B).
         baselines: Log densities of the targets under each baseline, by name, each (B,).
         probabilities: Probabilities of the classes, shape (B, C); ``None`` for real targets and counts.
-        interval_ends: Ends of adaptive intervals of other coverages, by the name of their column, each (B,).
+        interval_ends: Ends of adaptive intervals of other coverages, by name of their column, each (B,).
         inside: Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing. ``None`` for
             classes.
         time: Time of each row, shape (B,): seconds since 1970 (UTC) or numbers; ``None`` without a time column.
@@ -181,10 +181,7 @@ def score_discrete_block(
     baselines: dict[str, DiscreteRows],
     block_size: int,
 ) -> tuple[Scores, Chunk]:
-    """Score a block of predicted classes, levels or counts.
-
-    Shapes: ``y`` (B,).
-    """
+    """Score a block of predicted classes, levels or counts; targets ``y`` (B,)."""
     mixture = predictions.distribution
     assert isinstance(mixture, LatentMixture)
     rows = rows_of_mixture(mixture, y.to(mixture.latent_mean), block_size)
@@ -211,10 +208,7 @@ def score_block(
     baselines: dict[str, StudentTMixture],
     scales: Standardizer,
 ) -> tuple[Scores, Chunk]:
-    """Score a block of predicted numbers.
-
-    Shapes: ``y`` (B,).
-    """
+    """Score a block of predicted numbers; targets ``y`` (B,)."""
     distribution = _on_host(predictions.distribution)
     state = scores[MODEL]
     assert isinstance(state, StreamScores)
@@ -259,7 +253,7 @@ def interval_columns(coverage: float) -> tuple[str, str]:
 
 
 def count_intervals(state: Coverages, chunk: Chunk, predictions: OnlinePredictions) -> Coverages:
-    """What the adaptive intervals of a block have kept; a chunk has their ends."""
+    """Coverage counts after a block; the chunk has the ends of its intervals."""
     intervals = predictions.intervals
     if intervals is None:
         return state
@@ -331,7 +325,7 @@ def unpack_scores(packed: dict[str, dict[str, Tensor]]) -> Scores:
 
 
 def pack_coverages(coverages: Coverages) -> dict[float, dict[str, Tensor]]:
-    """What intervals have kept, as plain containers."""
+    """Coverage counts as plain containers."""
     return {coverage: dict(state._asdict()) for coverage, state in coverages.items()}
 
 
@@ -341,7 +335,7 @@ def unpack_coverages(packed: dict[float, dict[str, Tensor]]) -> Coverages:
 
 
 def interval_table(coverages: Coverages) -> dict[str, dict[str, float | None]]:
-    """What adaptive intervals have kept, as plain numbers by coverage; ``None`` where there is nothing to average."""
+    """Coverage of adaptive intervals as plain numbers by nominal coverage; ``None`` where there is no target."""
     table = {}
     for coverage, state in coverages.items():
         total, windows, finite = float(state.num_targets), float(state.num_windows), float(state.num_finite)

@@ -1,4 +1,4 @@
-"""A table whose rows arrive in time, and files read as one; whatever is longer than the memory is read in batches."""
+"""Tables in memory, and whole files read as tables."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from gp_ensembles.tables.text import table_name
 
 
 class Source(NamedTuple):
-    """The file of a table, so that its cells can be named.
+    """The file of a table, for messages about its cells.
 
     Attributes:
         path: The file.
@@ -35,8 +35,8 @@ class Table(NamedTuple):
         y: Targets, float64, shape (N,); NaN where missing.
         feature_names: Names of the D columns.
         target_name: Name of the target.
-        name: What the table is.
-        source: Where its rows stand, if it came from a file.
+        name: Name of the table.
+        source: Its file, if it was read from one.
 
     Example:
         >>> import torch
@@ -56,7 +56,7 @@ class Table(NamedTuple):
         return record_text(self)
 
     def where(self, row: int) -> str:
-        """A row, counted from zero, for a message: the file, and the row as a reader counts.
+        """Position of a row, counted from zero, for a message: the file, and the row counted from one.
 
         Example:
             >>> import torch
@@ -64,7 +64,7 @@ class Table(NamedTuple):
             >>> Table(X, X.squeeze(-1), ("time",), "height", "wave").where(2)
             'wave, data row 3'
         """
-        # A table that was cut after it was read has other rows than its file.
+        # A table that was sliced after it was read has other rows than its file.
         if self.source is None or self.source.lines.shape != self.y.shape:
             return f"{self.name}, data row {row + 1}"
         return f"{self.source.path}, data row {row + 1} (line {int(self.source.lines[row])})"
@@ -73,16 +73,16 @@ class Table(NamedTuple):
 def read_csv(
     path: str | Path, target: str, features: Sequence[str] | None = None, *, gaps: Sequence[str] = ()
 ) -> Table:
-    r"""Read a whole text table, plain or packed by gzip, or a Parquet file.
+    r"""Read a whole text table, gzipped or not, or a Parquet file.
 
-    Its dialect is found, and columns that are no numbers are encoded, as :func:`~gp_ensembles.tables.open_rows` does
+    Its dialect is detected, and columns that are no numbers are encoded, as :func:`~gp_ensembles.tables.open_rows` does
     for files of any length. A missing cell is NaN; true and false as targets are 1 and 0.
 
     Args:
         path: The file.
         target: Name of the target column.
-        features: Names of the input columns, in the order wanted; all other columns by default.
-        gaps: Further input columns.
+        features: Names of the input columns, in the desired order; all other columns by default.
+        gaps: More input columns.
 
     Returns:
         The table, rows in the order of the file.

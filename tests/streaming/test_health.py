@@ -107,7 +107,7 @@ def test_strict_ends_with_code_three(tmp_path, capsys):
     quiet = ["--pictures", "false", "--report", "false", "--progress", "false", "--out", str(tmp_path / "out")]
     run = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--config", str(tmp_path / "small.yaml"), *quiet]
     assert main(run) == 0
-    assert "look: 25 % of the inputs were missing (limit 0.2)" in capsys.readouterr().out
+    assert "warning: 25 % of the inputs were missing (limit 0.2)" in capsys.readouterr().out
     assert main([*run, "--strict"]) == 3
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [one["name"] for one in summary["health"] if not one["is_well"]] == ["inputs imputed"]

@@ -1,4 +1,4 @@
-"""``stream`` and ``resume`` for lines: their options, and what runs them."""
+"""Options and execution of ``stream`` and ``resume`` for lines."""
 
 import os
 import sys
@@ -15,18 +15,18 @@ from gp_ensembles.cli.lines.sources import Stop, followed_lines, lines_of, recor
 from gp_ensembles.cli.tables import TableRequest
 
 Format = Literal["table", "jsonl", "csv"]
-_FORMAT = (
-    "table for a whole table; jsonl or csv for lines that are answered one by one, as JSON, on the standard output"
-)
-_WINDOW = f"rows that wait for their targets, in lines; older ones are learned without; {WINDOW} by default"
+_FORMAT = "table for a whole table; jsonl or csv for lines, answered one by one as JSON on the standard output"
+_WINDOW = f"with lines: most rows pending without a target; older ones are learned as missing; {WINDOW} by default"
 
 
 def add_line_options(command: ArgumentParser) -> None:
-    """Give a parser the options of streams of lines."""
+    """Add the options of streams of lines to a parser."""
     command.add_argument("--format", type=Format, default="table", help=_FORMAT)
-    command.add_argument("--follow", type=bool, default=False, help="wait for further lines at the end of the file")
+    command.add_argument("--follow", type=bool, default=False, help="wait for more lines at the end of the file")
     command.add_argument("--window", type=int | None, default=None, help=_WINDOW)
-    command.add_argument("--id", type=str, default="id", help="name of the id by which a target comes later, in lines")
+    command.add_argument(
+        "--id", type=str, default="id", help="with lines: name of the id that links a later target to its row"
+    )
 
 
 def answer_lines(session: LineSession, table: TableRequest, form: Format, output: LineOutput, *, follow: bool) -> int:
@@ -37,9 +37,9 @@ def answer_lines(session: LineSession, table: TableRequest, form: Format, output
     """
     path = Path(table.data)
     if table.data == "-" and follow:
-        raise ValueError("the standard input ends by itself; leave --follow out")
+        raise ValueError("--follow is for files; leave it out with the standard input")
     if table.data != "-" and not follow and (path.is_dir() or not path.exists()):
-        raise FileNotFoundError(f"{path} is {'a folder' if path.is_dir() else 'not there; --follow waits for it'}")
+        raise FileNotFoundError(f"{path} is {'a folder' if path.is_dir() else 'missing; --follow waits for it'}")
     output = replace(output, from_start=path.is_file() or follow)
     with Stop().listening() as stop:
         lines = _lines(table.data, stop, follow)
@@ -49,7 +49,7 @@ def answer_lines(session: LineSession, table: TableRequest, form: Format, output
     print(f"gp-ensembles: {closing_line(summary, output)}", file=sys.stderr)
     if not summary["answers_were_read"]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("gp-ensembles: nobody reads the answers any more", file=sys.stderr)
+        print("gp-ensembles: the reader of the answers has closed the pipe", file=sys.stderr)
         return 1
     return 0
 

@@ -17,7 +17,7 @@ from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.filters.states import ExternalState, RefittedState, WindowState
 from gp_ensembles.streaming.failures import failures
 
-# A count that is not here is called by its name.
+# A count without a title has its own name.
 _TITLES = {
     "inputs_moved": "inputs far outside the range seen before, clipped",
     "targets_discounted": "targets far outside all predictions, down-weighted",
@@ -30,7 +30,7 @@ _TITLES = {
 
 
 def new_history(scored: ScoredStream) -> RunHistory:
-    """An empty history for what a stream is going to predict."""
+    """An empty history for the next rows of a stream."""
     spec = scored.model.config.ensemble
     families = families_of(scored.model.names, spec)
     history = RunHistory(spec.name, scored.target_name, families, scored.baselines.names, count_events(scored))
@@ -40,7 +40,7 @@ def new_history(scored: ScoredStream) -> RunHistory:
 
 @torch.no_grad()
 def count_events(scored: ScoredStream) -> EventCounts:
-    """Events since the stream began: every field of ``AnomalyCounts``, bad rows, failures, external models."""
+    """Event counts of a stream: every field of ``AnomalyCounts``, bad rows, failures, external models."""
     counts = {name: int(number) for name, number in scored.anomaly_counts._asdict().items()}
     counts["bad_rows"] = scored.bad_rows.num_rows
     counts["experts_failed"] = sum(failure.times for failure in failures(scored.newest))
@@ -63,7 +63,7 @@ def count_events(scored: ScoredStream) -> EventCounts:
 
 
 def title_of(kind: str) -> str:
-    """What readers call a kind of event."""
+    """Title of a kind of event."""
     if kind.startswith("absent "):
         return f"rows without a prediction of {kind.removeprefix('absent ')}"
     if kind.startswith("refit "):
@@ -77,7 +77,7 @@ def _base(name: str) -> str:
 
 
 _FIXED, _LEVEL = "fixed weights", "random-walk level"
-# Kinds by the first word of a basis' name; what follows it are settings that are not the default ones.
+# Kinds by the first word of a basis' name; non-default settings follow it.
 _BASES = {
     "rff": "Fourier features",
     "hsgp": "Hilbert features",
@@ -115,7 +115,7 @@ def families_of(names: Sequence[str], spec: EnsembleSpec | None = None) -> list[
 
 def _family(name: str, records: Mapping[str, Family]) -> Family:
     found = _EXPERT.fullmatch(name)
-    assert found is not None  # the pattern takes any text
+    assert found is not None  # the pattern matches any text
     base, variance = found["base"], found["variance"]
     if base in records and not (found["static"] or variance):
         return records[base]
@@ -136,7 +136,7 @@ def _kind(base: str) -> str:
 
 
 def _family_of_record(record: ExpertRecord) -> Family:
-    """The family of an expert that is no basis with a transition; one that was given a name keeps it."""
+    """The family of an expert record; a given name is kept."""
     kind, speed = _RECORDS.get(type(record), (record.name, _FIXED))
     if record.name != type(record).name:
         kind = record.name

@@ -27,14 +27,14 @@ _MOST_WINDOWS = 2048  # a million targets
 
 
 class Family(NamedTuple):
-    """What experts have in common: what they are made of, and how they adapt."""
+    """A family of experts: their kind, and how fast they adapt."""
 
     kind: str
     speed: str
 
 
 class EventCounts(NamedTuple):
-    """Events since a stream began, by kind, and the row at which experts are refitted next, by their name."""
+    """Event counts of a stream by kind, and the next refit of experts, a row, by their name."""
 
     counts: Mapping[str, int] = {}
     due: Mapping[str, int] = {}
@@ -44,7 +44,7 @@ _NONE = EventCounts()
 
 
 class RunHistory:
-    """A record of a run, fed with chunks: series in bins, the last rows one by one, windows and histograms."""
+    """The record of a run, fed with chunks: series in bins, the last rows one by one, windows and histograms."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class RunHistory:
         return 0 if self.first_row is None else self.first_row + self.num_rows - 1
 
     def add(self, chunk: Chunk, events: EventCounts = _NONE) -> None:
-        """Record a chunk and the events since the stream began, new ones at its first row; known rows are skipped."""
+        """Record a chunk and event counts, new events at its first row; known rows are skipped."""
         if self.first_row is not None:
             chunk = chunk.tail(max(0, self.last_row + 1 - chunk.first_row))
         if not chunk.y.shape[0]:
@@ -123,14 +123,14 @@ class RunHistory:
         return dict(sorted(means.items(), key=lambda pair: -float((pair[1] * sizes).sum())))
 
     def grouped(self, values: Array, most: int, merge: np.ufunc = np.add) -> Array:
-        """Values by bin, merged in at most so many groups of bins."""
+        """Values by bin, merged in at most this many groups of bins."""
         num = len(values)
         groups = np.arange(num) * min(most, num) // max(num, 1)
         merged: Array = merge.reduceat(values, np.flatnonzero(np.diff(groups, prepend=-1)))
         return merged
 
     def runs(self, most: int) -> dict[str, Any]:
-        """The whole run in at most so many runs of rows, as fields of :class:`~gp_ensembles.plots.stream.Runs`."""
+        """The run in at most this many groups of rows, as fields of :class:`~gp_ensembles.plots.stream.Runs`."""
         sizes = self.grouped(self.bins.sizes, most)
         least, lower = (self.grouped(self.bins[f"least {name}"], most, np.fmin) for name in ("y", "lower"))
         greatest, upper = (self.grouped(self.bins[f"greatest {name}"], most, np.fmax) for name in ("y", "upper"))
@@ -213,7 +213,7 @@ class Bins:
     """Statistics of series over runs of equally many rows, one row at first, in at most ``capacity`` bins.
 
     Args:
-        series: What is kept, as in "sum y", "count y" (of finite values), "least y" and "greatest y".
+        series: Statistics to keep, such as "sum y", "count y" (of finite values), "least y" and "greatest y".
         capacity: Most bins, even.
     """
 
@@ -225,7 +225,7 @@ class Bins:
         self._series = {key: np.full(capacity, _empty(key)) for key in series}
 
     def __getitem__(self, key: str) -> Array:
-        """A series by bin; NaN where there is no least or greatest value."""
+        """A series by bin; NaN without a least or greatest value."""
         return self._series[key][: self.num_bins]
 
     @property

@@ -1,11 +1,11 @@
-"""Pieces of HTML: text that cannot become markup, numbers for readers, tables."""
+"""Pieces of HTML: escaped text, formatted numbers, tables."""
 
 import html
 from collections.abc import Collection, Sequence
 
 
 class Markup(str):
-    """HTML, which is not escaped again."""
+    """HTML that is not escaped again."""
 
     __slots__ = ()
 

@@ -1,9 +1,9 @@
-"""A table of many series through a fleet: what is written, and what a run that was killed goes on from.
+"""Run of a fleet on a table of many series: its files, and what a killed run resumes from.
 
-A partial table that carries the id of the run is appended to, and the folder ``fleet`` holds the series up to some row
-with the id and the size that the table had then, which is on the disk before. A run that goes on cuts the table there
-and passes over the rows that were read. At the end the table, ``series.csv`` and ``summary.json`` replace earlier ones
-together.
+Rows are appended to a partial table whose name carries the id of the run. The folder ``fleet`` holds the series up to
+some row, the id, and the size of the table then, which is on disk before. A resumed run cuts the table there and skips
+the rows that were read. The summary next to the complete table carries the id too, so that the rows of another run are
+never taken for this one's. At the end the table, ``series.csv`` and ``summary.json`` replace earlier ones together.
 """
 
 import json
@@ -33,7 +33,7 @@ from gp_ensembles.fleet.predictions import FleetPredictions
 from gp_ensembles.tables import Rows, RowStream
 
 FLEET, PREDICTIONS, SERIES, SUMMARY = "fleet", "predictions.csv", "series.csv", "summary.json"
-BATCH_ROWS = 10_000  # that are learned together
+BATCH_ROWS = 10_000  # rows learned together
 
 
 class SeriesScore(NamedTuple):
@@ -43,7 +43,7 @@ class SeriesScore(NamedTuple):
         rows: Their number.
         log_prob: Sum of their log densities.
         squares: Sum of their squared errors.
-        covered: How many lie inside of their intervals.
+        covered: Number of targets inside their intervals.
     """
 
     rows: int = 0
@@ -52,12 +52,12 @@ class SeriesScore(NamedTuple):
     covered: float = 0.0
 
     def plus(self, other: "SeriesScore") -> Self:
-        """Both together."""
+        """The sums of both."""
         rows, log_prob = self.rows + other.rows, self.log_prob + other.log_prob
         return type(self)(rows, log_prob, self.squares + other.squares, self.covered + other.covered)
 
     def means(self, coverage: float | None) -> dict[str, float | int | None]:
-        """Means, by name; ``None`` where there is no row."""
+        """Means by name; ``None`` without a row."""
         num = self.rows or math.nan
         means = {"log_score": self.log_prob / num, "rmse": math.sqrt(self.squares / num)}
         if coverage is not None:
@@ -74,7 +74,7 @@ class SeriesScores:
         }
 
     def add(self, names: Iterable[str], log_prob: Tensor, error: Tensor, covered: Tensor) -> None:
-        """Rows (N,) of series: log densities, errors and whether targets are covered; NaN where nothing was said."""
+        """Rows (N,) of series: log densities, errors, whether targets are covered; NaN without a prediction."""
         for name, density, away, inside in zip(names, log_prob.tolist(), error.tolist(), covered.tolist(), strict=True):
             old = self.of_each.get(name, SeriesScore())
             self.of_each[name] = old if math.isnan(density) else old.plus(SeriesScore(1, density, away * away, inside))
@@ -88,17 +88,17 @@ class SeriesScores:
         return total
 
     def to_plain(self) -> dict[str, list[float]]:
-        """Sums by name, from which another is made."""
+        """Sums by name, from which to construct a copy."""
         return {name: list(score) for name, score in self.of_each.items()}
 
 
 class Reading(NamedTuple):
-    """The table that a run reads, or has read last.
+    """Position in the table that a run reads or has read last.
 
     Attributes:
         before: Rows of earlier tables.
         first: Its first rows, as cells.
-        last: The last of its rows that was read, as cells.
+        last: The last row read of it, as cells.
     """
 
     before: int = 0
@@ -107,14 +107,14 @@ class Reading(NamedTuple):
 
 
 class SeriesRun:
-    """A fleet on a table, and where it stands.
+    """A fleet on a table, with its position.
 
     Args:
         fleet: The fleet.
         scores: Scores so far.
         num_read: Rows read so far.
         run_id: Id of the run; a new one by default.
-        reading: The table that it reads.
+        reading: Position in the table.
     """
 
     run_id: str
@@ -137,35 +137,35 @@ class SeriesRun:
 
     @classmethod
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
-        """Where a run stands that wrote into a folder.
+        """The run saved in a folder.
 
         Raises:
             FileNotFoundError: If there is none.
             ValueError: If a file is damaged, or the device is not there.
         """
         notes = Fleet.notes_in(folder / FLEET)
-        where = notes.get("device", "cpu") if device is None else device  # files of earlier versions are of the cpu
+        where = notes.get("device", "cpu") if device is None else device  # earlier versions saved no device
         fleet, scores = Fleet.load(folder / FLEET, device=where), SeriesScores(notes["scores"])
         reading = Reading(**notes.get("reading", {}))
         return cls(fleet, scores, notes["num_read"], notes.get("run_id", ""), reading)
 
     def is_unfinished(self, folder: Path) -> bool:
-        """Whether the run in a folder was cut short, so that it goes on with the table that it was reading.
+        """Whether the run in a folder was interrupted, so that it resumes with the table it was reading.
 
         Raises:
-            ValueError: If the rows that the run wrote are gone: others stand in their place.
+            ValueError: If the rows that the run wrote are gone.
         """
         if partial_table(folder / PREDICTIONS, self.run_id).exists():
             return True
         if is_of_run(folder / SUMMARY, self.run_id):
             return False
         raise ValueError(
-            f"{folder} holds series that have learned {self.num_read} rows, but neither {PREDICTIONS} nor {SUMMARY} "
-            f"there is of the run that taught them; run stream again"
+            f"{folder} holds series that have learned {self.num_read} rows, but {PREDICTIONS} and {SUMMARY} there "
+            f"are of another run; run stream again"
         )
 
-    def go_on(self, folder: Path, *, in_place: bool, with_new_table: bool) -> int | None:
-        """Make the table of a folder one to be appended to, and tell how many bytes of it the run knows."""
+    def reopen_table(self, folder: Path, *, in_place: bool, with_new_table: bool) -> int | None:
+        """Prepare the partial table of a folder for appending; returns its size in bytes at the last save, if known."""
         size: int = Fleet.notes_in(folder / FLEET)["size"]
         if with_new_table:
             self.run_id = new_id()
@@ -175,11 +175,11 @@ class SeriesRun:
         return size if in_place else None
 
     def run(self, rows: RowStream, output: Output, *, size: int | None = None) -> dict[str, object]:
-        """Predict and learn all rows, and write everything down.
+        """Predict and learn all rows, and write all results.
 
         Raises:
-            ValueError: If a row is malformed; the run can go on from where it was saved last.
-            OSError: If something cannot be written.
+            ValueError: If a row is malformed; the run can be resumed from its last save.
+            OSError: If a file cannot be written.
         """
         make_writable(output.out)
         partial = partial_table(output.out / PREDICTIONS, self.run_id)
@@ -224,7 +224,7 @@ class SeriesRun:
         return ",".join(["row", "series", "mean", "std", *ends, "log_prob", "y"]) + "\n"
 
     def _learn(self, rows: Rows) -> str:
-        """Predict and learn rows; what was said of them, as text."""
+        """Predict and learn rows; returns the predictions as text."""
         assert rows.series is not None
         predicted = self.fleet.observe(rows.series, rows.X, rows.y)
         covered = predicted.covered[0] if len(predicted.covered) else torch.full_like(predicted.mean, torch.nan)
@@ -232,7 +232,7 @@ class SeriesRun:
         return _lines(rows, predicted, self._coverage, self.num_read + 1)
 
     def _save(self, rows: RowStream, table: GrowingTable, out: Path) -> None:
-        """Save the fleet with where it stands; the rows of the table are on the disk before."""
+        """Save the fleet with its position; the rows of the table are on disk before."""
         if not self.fleet.names:
             return
         table.sync()
@@ -265,7 +265,7 @@ class SeriesRun:
         }
 
     def _series_table(self) -> str:
-        """A line for each series: whether it learns, its rows and scores."""
+        """A line for each series: its state, rows and scores."""
         failures, waiting = self.fleet.failures, self.fleet.waiting
         lines = [",".join(["series", "state", *SeriesScore().means(self._coverage)])]
         for name in (*self.fleet.names, *waiting):
@@ -289,12 +289,12 @@ def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, firs
 
 
 def new_id() -> str:
-    """An id that no other run has."""
+    """A unique id of a run."""
     return uuid.uuid4().hex[:12]
 
 
 def partial_table(table: Path, run_id: str) -> Path:
-    """Where the rows of a run stand until it is complete; runs of earlier versions have an empty id."""
+    """Path of the rows of an unfinished run; runs of earlier versions have an empty id."""
     mark = f".{run_id}" if run_id else ""
     return table.with_name(f"{table.stem}{mark}{table.suffix}{PARTIAL}")
 
@@ -308,7 +308,7 @@ def drop_other_partials(table: Path, run_id: str) -> None:
 
 
 def is_of_run(summary: Path, run_id: str) -> bool:
-    """Whether the whole tables beside a summary are those of a run."""
+    """Whether a summary belongs to a run."""
     with suppress(OSError, ValueError, AttributeError):
         return bool(json.loads(summary.read_text(encoding="utf-8")).get("run_id", "") == run_id)
     return False
