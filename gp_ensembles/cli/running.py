@@ -21,7 +21,6 @@ from gp_ensembles.extras import needs_cli
 THREADS = "CPU threads; one is fastest for matrices this small, and several are far slower on a busy machine"
 _FLAGS = (
     "as_published",
-    "drop_constant",
     "explain",
     "follow",
     "header",
@@ -29,7 +28,6 @@ _FLAGS = (
     "quick",
     "recalibrate",
     "skip_seen",
-    "standardize",
     "strict",
     "traceback",
 )

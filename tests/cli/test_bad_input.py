@@ -178,7 +178,7 @@ def test_a_gpu_that_is_not_there_is_refused(place, capsys):
         ("ensemble: {like: soebe, rule: {StickySwitching: {stay: much}}}", ["stay", "much"]),
         ("warmup: 2.5", ["warmup", "2.5"]),
         ("model: [", ["broken.yaml"]),
-        ("seed: 1\nwarmup: 50\nseed: 2", ["line 3", "the key seed stands here and in line 1"]),
+        ("seed: 1\nwarmup: 50\nseed: 2", ["line 3", "the key seed repeats line 1"]),
     ],
 )
 def test_bad_configs_are_named(place, capsys, text, words):
@@ -328,7 +328,7 @@ def test_columns_without_a_name_and_names_twice_are_told_apart(place, small, cap
     small.write(place / "twice.csv", small.rows(300), ("a", "a", "y"))
     capsys.readouterr()
     assert main(stream(place, "twice.csv", "never", "--explain")) == 0
-    assert "the name a stands 2 times; the second is a.2" in capsys.readouterr().out
+    assert "the name a occurs 2 times; the second is a.2" in capsys.readouterr().out
     assert not (place / "never").exists()
 
 
@@ -340,7 +340,7 @@ def test_a_key_that_stands_twice_is_refused_wherever_a_config_is_read(place, sma
         ["compare", str(place / "data.csv"), "--target", "y", "--configs", config, "--out", str(place / "never")],
     ):
         predicted = complaint(arguments, capsys)
-        assert "twice.yaml, line 2: the key warmup stands here and in line 1; leave one out" in predicted
+        assert "twice.yaml, line 2: the key warmup repeats line 1; remove one of them" in predicted
     assert not (place / "never").exists()
 
 

@@ -135,7 +135,7 @@ def test_one_column_may_be_a_word_and_settings_of_the_ensemble_stand_under_it(tm
     assert load_config(config).ensemble.extra_experts == (ForecastColumns("nwp"),)
     for key, value in (("target", "BinaryTarget"), ("bases", "[LinearBasis]"), ("like", "oebe")):
         config.write_text(f"warmup: 50\n{key}: {value}\n", encoding="utf-8")
-        with pytest.raises(ValueError, match=f"{key} is a setting of the ensemble and stands under it, as in {{ens"):
+        with pytest.raises(ValueError, match=f"{key} is a setting of the ensemble and belongs under it, as in {{ens"):
             load_config(config)
 
 

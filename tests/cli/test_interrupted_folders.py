@@ -64,7 +64,7 @@ def test_results_that_were_about_to_be_moved_are_there_after_resume(place, capsy
     assert (place / "out" / "predictions.csv").exists()
     capsys.readouterr()
     assert resume(place, "out") == 0
-    assert "the 90 rows of data were learned already; their results are in" in capsys.readouterr().out
+    assert "the 90 rows of data were learned before; their results are now in" in capsys.readouterr().out
     assert tables(place, "out") == tables(place, "good")
     assert sorted(os.listdir(place / "out")) == sorted(os.listdir(place / "good"))
     assert resume(place, "out") == 2
@@ -97,7 +97,7 @@ def test_a_report_for_which_there_is_no_room_costs_no_numbers(place, capsys):
         assert stream(place, "out") == 0
     told = capsys.readouterr().err
     assert "report.html: No space left on device" in told
-    assert "all numbers are in the folder" in told
+    assert "all results are in the folder" in told
     assert tables(place, "out") == tables(place, "good")
     assert not (place / "out" / "report.html").exists()  # the earlier run's showed other numbers
 

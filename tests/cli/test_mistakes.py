@@ -53,7 +53,7 @@ def test_wild_numbers_are_taken_for_missing_ones_and_counted(place, small, capsy
     small.write(place / "gaps.csv", gaps)
     assert stream(place, "wild.csv") == 0
     predicted = capsys.readouterr().out
-    assert "3 rows had a number out of all proportion, taken for missing; the first: the target of row 301" in predicted
+    assert "3 rows had an infinite or implausibly large number, treated as missing; the first: the target of row 301" in predicted
     assert stream(place, "gaps.csv", "gaps") == 0
     both = [small.read(place / folder / "predictions.csv") for folder in ("out", "gaps")]
     assert both[0] == both[1]
@@ -96,7 +96,7 @@ def test_inputs_that_were_moved_are_counted_to_the_last_row(place, small, capsys
     small.write(place / "first.csv", rows[:397])
     small.write(place / "rest.csv", rows[397:])
     assert stream(place, "wild.csv", "whole") == 0
-    assert "2 inputs lay far beyond all seen before" in capsys.readouterr().out
+    assert "2 inputs far outside the range seen before were clipped" in capsys.readouterr().out
     assert stream(place, "first.csv", "cut") == 0
     more = ["resume", "--checkpoint", str(place / "cut" / "checkpoint.pt"), str(place / "rest.csv")]
     assert main([*more, "--out", str(place / "cut"), "--pictures", "false", "--progress", "false"]) == 0
@@ -111,7 +111,7 @@ def test_a_number_of_the_warm_up_that_cannot_be_squared_is_a_missing_one(place, 
     small.write(place / "wild.csv", rows)
     small.write(place / "gaps.csv", gaps)
     assert stream(place, "wild.csv") == 0
-    assert "1 row had a number out of all proportion, taken for missing; the first: the target of row 31" in (
+    assert "1 row had an infinite or implausibly large number, treated as missing; the first: the target of row 31" in (
         capsys.readouterr().out
     )
     assert stream(place, "gaps.csv", "gaps") == 0

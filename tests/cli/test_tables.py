@@ -211,7 +211,7 @@ def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, cap
         assert "when     time and input   date" in told
         assert "site     input            category   3" in told
         assert "when: a row every hour, 1 gap (after 2024-03-04T17:00:00, 8 steps), no duplicate" in told
-        assert "130 rows, of which 43 told what the columns are" in told
+        assert "130 rows; column types were detected on the first 43" in told
     assert not (place / "never").exists()
     rows[100][1] = "red"
     small.write(place / "told.csv", rows, ("when", "a", "b", "site", "y"))
@@ -228,14 +228,14 @@ def test_explain_says_what_it_can_where_a_column_is_refused(place, small, capsys
     assert main(["stream", str(place / "notes.csv"), "--target", "y", "--explain"]) == 2
     found = capsys.readouterr()
     assert "b        input    number   1        -         as it is" in found.out
-    assert "column n: text with 43 different values in 43 rows; leave it out (--kinds n=drop)" in found.err
+    assert "column n: text with 43 different values in 43 rows; drop it (--kinds n=drop)" in found.err
 
 
 def test_a_table_of_a_few_rows_says_how_many_are_needed(place, small, capsys):
     small.write(place / "few.csv", small.rows(8))
     assert stream(place, "few.csv", "few") == 2
     assert main(["stream", str(place / "few.csv"), "--target", "y", "--out", str(place / "few"), *QUICK]) == 2
-    assert "few has 8 rows; 10 are needed to fit a model, and more to use it" in capsys.readouterr().err
+    assert "few has 8 rows; fitting needs at least 10, predictions need more" in capsys.readouterr().err
     assert not (place / "few").exists()
 
 
@@ -243,7 +243,7 @@ def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
     (place / "free.yaml").write_text(small.config, encoding="utf-8")
     arguments = ["--target", "y", "--config", str(place / "free.yaml"), "--out", str(place / "free"), *QUICK]
     assert main(["stream", str(place / "plain.csv"), *arguments]) == 0
-    assert "the warm-up took a third of the table, 43 rows; --warmup takes others" in capsys.readouterr().out
+    assert "the warm-up is a third of the table, 43 rows; change it with --warmup" in capsys.readouterr().out
     assert json.loads((place / "free" / "summary.json").read_text())["rows"] == ROWS - 43
     compare = ["compare", str(place / "plain.csv"), "--target", "y", "--configs", str(place / "free.yaml")]
     assert main([*compare, "--out", str(place / "compared"), "--progress", "false"]) == 0
@@ -259,7 +259,7 @@ def test_classes_by_name_need_no_config(place, small, capsys):
     small.write(place / "classes.csv", rows)
     quick = ["--target", "y", "--out", str(place / "classes"), *QUICK]
     assert main(["stream", str(place / "classes.csv"), *quick]) == 2
-    assert "run it with --classes calm,wild" in capsys.readouterr().err
+    assert "give --classes calm,wild" in capsys.readouterr().err
     assert not (place / "classes").exists()
     assert main(["stream", str(place / "classes.csv"), "--classes", "calm,wild", *quick]) == 0
     summary = json.loads((place / "classes" / "summary.json").read_text())
@@ -281,15 +281,15 @@ def swapped(rows):
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        (zones, [], "column when: its times are of zones 5 hours apart"),
-        (swapped, ["--time", "when"], "column when: the time 2024-03-02T06:00:00 lies before that of the row before"),
+        (zones, [], "column when: its times are of time zones 5 hours apart"),
+        (swapped, ["--time", "when"], "column when: the time 2024-03-02T06:00:00 is before that of the previous row"),
         (lambda rows: [[f"note {k}", *row[1:]] for k, row in enumerate(rows)], [], "--kinds when=drop"),
-        (lambda rows: [["today", *row[1:]] for row in rows], ["--kinds", "when=date"], "no format of dates fits"),
-        (lambda rows: rows, ["--kinds", "when=day"], "the kind of when is 'day'; choose one of"),
-        (lambda rows: rows, ["--kinds", "when"], "--kinds when names no kind; write NAME=KIND"),
+        (lambda rows: [["today", *row[1:]] for row in rows], ["--kinds", "when=date"], "no date format fits"),
+        (lambda rows: rows, ["--kinds", "when=day"], "the type of when is 'day'; choose one of"),
+        (lambda rows: rows, ["--kinds", "when"], "--kinds when has no type; write NAME=KIND"),
         (lambda rows: rows, ["--time", "hour"], "no column named hour"),
         (lambda rows: rows, ["--delimiter", ";;"], "the delimiter must be one character"),
-        (lambda rows: rows, ["--encoding", "klingon"], "'klingon' is no encoding"),
+        (lambda rows: rows, ["--encoding", "klingon"], "'klingon' is not an encoding"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(place, small, capsys, change, options, words):

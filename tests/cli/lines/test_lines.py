@@ -97,8 +97,8 @@ def test_bad_lines_are_counted_told_and_change_nothing(tmp_path, capsys):
     predicted = capsys.readouterr().err
     assert "line 1: not JSON: Expecting value at character 1" in predicted
     assert "line 2: not a JSON object" in predicted
-    assert "line 4: no row 'r99' waits for a target" in predicted
-    assert predicted.count("further ones are only counted") == 1
+    assert "line 4: no row 'r99' is pending" in predicted
+    assert predicted.count("later ones are only counted") == 1
 
 
 def test_a_row_whose_target_is_no_good_is_answered_and_may_still_get_one(tmp_path):
@@ -160,10 +160,10 @@ def test_a_target_that_never_comes_is_given_up(tmp_path, capsys):
     command = ["stream", str(tmp_path / "rows.jsonl"), "--format", "jsonl", "--target", "load"]
     command += ["--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "cli"), "--window"]
     assert main([*command, "7"]) == 0
-    assert "0 waiting for their targets, 1 given up, 0 lines could not be used" in capsys.readouterr().err
+    assert "0 pending, 1 given up, 0 unusable lines" in capsys.readouterr().err
     assert main([*command, "7"]) == 2
     assert (
-        "checkpoint.pt is there already; go on from it with resume, or choose another --out" in capsys.readouterr().err
+        "checkpoint.pt exists already; continue from it with resume, or choose another --out" in capsys.readouterr().err
     )
     command[command.index("--out") + 1] = str(tmp_path / "other")
     assert main([*command, "0"]) == 2
@@ -238,7 +238,7 @@ def test_a_file_that_is_read_again_is_gone_on_from(tmp_path, capsys):
     file.write_text("".join(lines))
     assert main(["resume", str(file), "--checkpoint", str(tmp_path / "out" / "checkpoint.pt"), *out]) == 0
     rest = capsys.readouterr()
-    assert "the first 50 lines were read before, and are passed over" in rest.err
+    assert "the first 50 lines were read before and are skipped" in rest.err
     whole, _ = run(LineSession(CONFIG, "load"), lines, tmp_path, "whole")
     assert [json.loads(line) for line in (first + rest.out).splitlines()] == whole
     other = tmp_path / "other.jsonl"
@@ -274,7 +274,7 @@ def test_nobody_reads_the_answers(tmp_path):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert done.returncode == 1
-    assert "nobody reads the answers any more" in done.stderr
+    assert "the reader of the answers has closed the pipe" in done.stderr
     assert (tmp_path / "out" / "checkpoint.pt").exists()
 
 
@@ -337,7 +337,7 @@ def test_what_lines_say():
     for text, problem in [
         ('{"id": true, "wind": 1}', "the id is True"),
         ('{"wind": {"speed": 1}}', "wind is a dict"),
-        ('{"id": 3}', "neither inputs of a row nor an id with its load"),
+        ('{"id": 3}', "neither inputs of a row nor an id with a load"),
         ("[" * 100_000, "nested too deeply|not JSON"),
         ('{"wind": ' + "9" * 400 + "}", "wind is a whole number beyond 1e300"),
         ('{"wind": ' + "9" * 5000 + "}", "a number has thousands of digits"),
@@ -371,7 +371,7 @@ def test_the_command_reads_a_pipe_and_a_csv_file(tmp_path, monkeypatch, capsys):
     for wrong, words in [
         (["stream", "-", "--format", "jsonl"], "name it with --target"),
         (["stream", "nowhere.jsonl", "--format", "jsonl", *options], "--follow waits for it"),
-        (["stream", "-", "--follow", *options], "say how lines are written"),
+        (["stream", "-", "--follow", *options], "name its format"),
         (["resume", "-", "--checkpoint", checkpoint], "is not|format"),
     ]:
         assert main([*wrong, "--out", str(tmp_path / "wrong")]) == 2

@@ -95,7 +95,7 @@ def test_numbers_are_those_of_the_summary(run, history):
         assert row["log score"] == escaped(entry["log_score"])
         assert list(row.values())[2] == escaped(entry["crps"])
         assert list(row.values())[4] == escaped(entry["nmse"])
-    external = list(tables["External models, on the rows they answered after the warm-up"]["trees/0"].values())
+    external = list(tables["External models, on the rows with a prediction after the warm-up"]["trees/0"].values())
     assert external[1:] == ["3 900", "100", "−1.7000", "−1.4200", "−1 064.00", "9.5000", "0.2500", "0.3100"]
     assert json.loads(re.search(r'id="summary">([^<]*)<', text)[1]) == json.loads(json.dumps(summary))
 
