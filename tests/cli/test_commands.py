@@ -281,19 +281,21 @@ def test_compare_makes_one_table(workplace, small, capsys):
 
 def test_every_config_is_compared_with_every_seed(workplace, capsys):
     out = workplace / "seeds"
+    basis = "{FourierBasis: {num_features: 8, starts: [0.5]}}"
+    (workplace / "drawn.yaml").write_text(f"ensemble: {{like: oebe, bases: [{basis}]}}")
     arguments = ["compare", str(workplace / "data.csv"), "--target=y", f"--warmup={WARMUP}", "--progress=false"]
-    arguments += ["--out", str(out), "--configs", str(workplace / "small.yaml")]
+    arguments += ["--out", str(out), "--configs", str(workplace / "drawn.yaml")]
     assert main([*arguments, "--seeds", "3", "0"]) == 0
     told = capsys.readouterr().out
     found = json.loads((out / "compare.json").read_text())
     scores = []
     for seed in (3, 0):
         assert main([*arguments, "--seed", str(seed), "--out", str(workplace / "one")]) == 0
-        alone = json.loads((workplace / "one" / "compare.json").read_text())["small"]
-        assert found[f"small, seed {seed}"]["log_score"] == alone["log_score"]
+        alone = json.loads((workplace / "one" / "compare.json").read_text())["drawn"]
+        assert found[f"drawn, seed {seed}"]["log_score"] == alone["log_score"]
         scores.append(alone["log_score"])
     assert scores[0] != scores[1]
-    assert f"small: log_score {sum(scores) / 2:.4g} on average over 2 seeds" in told
+    assert f"drawn: log_score {sum(scores) / 2:.4g} on average over 2 seeds" in told
     capsys.readouterr()
     for wrong, words in (
         (["--seeds", "1", "1"], "a seed twice"),

@@ -298,7 +298,7 @@ def test_the_target_cannot_order_the_rows(tmp_path):
 
 def test_units_are_named_for_what_they_are(tmp_path):
     rows = "".join(f"{k / 7:.2f},{k}\n" for k in range(60))
-    with pytest.raises(ValueError, match=r"column a: '\[°C\]' is not a number .*; remove the row if it holds units"):
+    with pytest.raises(ValueError, match=r"column a: '\[°C\]' is not a number, .*; remove the row if it holds units"):
         read_text(tmp_path / "below.csv", "a,y\n[°C],[kW]\n" + rows)
     cells = "".join(f"{k / 7:.2f} °C,{k}\n" for k in range(60))
     with pytest.raises(ValueError, match=r"column a: its cells are numbers with a unit \(°C\); write numbers only"):
