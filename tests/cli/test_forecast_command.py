@@ -102,7 +102,7 @@ def test_rows_that_lie_between_are_forecast_as_well(run: Path) -> None:
     write(run / "sparse.csv", ("time", "temperature"), kept)
     filled = [(row["time"], row["temperature"] if place in (3, 4, 9) else "") for place, row in enumerate(rows[:10])]
     write(run / "filled.csv", ("time", "temperature"), filled)
-    common = ["forecast", "--checkpoint", str(run / "run"), "--pictures", "false"]
+    common = ["forecast", "--checkpoint", str(run / "run"), "--pictures", "false", "--num_paths", "20"]
     for name in ("sparse", "filled"):
         assert main([*common, "--inputs", str(run / f"{name}.csv"), "--out", str(run / name)]) == 0
     found = [(run / name / "forecast.csv").read_bytes() for name in ("sparse", "filled")]
@@ -112,7 +112,7 @@ def test_rows_that_lie_between_are_forecast_as_well(run: Path) -> None:
     empty = [(*row.values(),) if place not in (5, 6) else (row["time"], "", "") for place, row in enumerate(later)]
     for name, table in (("holes", holes), ("empties", empty)):
         write(run / f"{name}.csv", ("time", "temperature", "load"), table)
-        scores = ["--inputs", str(run / f"{name}.csv"), "--backtest", "6", "--out", str(run / name)]
+        scores = ["--inputs", str(run / f"{name}.csv"), "--backtest", "6", "--every", "12", "--out", str(run / name)]
         assert main([*common, *scores]) == 0
     assert (run / "holes" / "backtest.csv").read_bytes() == (run / "empties" / "backtest.csv").read_bytes()
 
@@ -128,9 +128,8 @@ def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture
         assert 0 <= float(row["covered_50"]) <= float(row["covered_90"]) <= 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_is_refused_in_one_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases: list[tuple[list[str], str]] = [
         ([], "give --inputs, a table of the future rows, or --horizon, their number"),
         (["--horizon", "5", "--inputs", "future.csv"], "--inputs sets the number of rows already"),
         (["--inputs", "empty.csv"], "empty.csv has a header but no data rows"),
@@ -140,14 +139,11 @@ def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture
         (["--inputs", "future.csv", "--backtest", "3"], "--backtest needs targets"),
         (["--backtest", "3"], "--backtest scores forecasts on a table with targets"),
         (["--inputs", "later.csv", "--backtest", "31"], "--backtest 31 needs at least 31 rows"),
-    ],
-)
-def test_what_is_refused_in_one_sentence(
-    run: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [str(run / word) if word.endswith(".csv") else word for word in arguments]
-    assert main(["forecast", "--checkpoint", str(run / "run"), *given, "--out", str(run / "refused")]) == 2
-    complaint = capsys.readouterr().err
-    assert message in complaint
-    assert complaint.count("\n") == 1
-    assert not (run / "refused").exists()
+    ]
+    for arguments, message in cases:
+        given = [str(run / word) if word.endswith(".csv") else word for word in arguments]
+        assert main(["forecast", "--checkpoint", str(run / "run"), *given, "--out", str(run / "refused")]) == 2
+        complaint = capsys.readouterr().err
+        assert message in complaint
+        assert complaint.count("\n") == 1
+        assert not (run / "refused").exists()

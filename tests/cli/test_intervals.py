@@ -90,9 +90,20 @@ def test_a_stream_that_was_cut_goes_on_with_the_same_bits(tmp_path):
 
 
 def test_columns_and_options(tmp_path, small, capsys):
-    small.write(tmp_path / "data.csv", small.rows(300))
+    small.write(tmp_path / "data.csv", small.rows(140))
     (tmp_path / "small.yaml").write_text(small.config + "coverages: [0.9, 0.95]\n", encoding="utf-8")
-    arguments = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--warmup", "100", "--progress", "false"]
+    arguments = [
+        "stream",
+        str(tmp_path / "data.csv"),
+        "--target",
+        "y",
+        "--warmup",
+        "60",
+        "--report",
+        "false",
+        "--progress",
+        "false",
+    ]
     arguments += ["--pictures", "false", "--config", str(tmp_path / "small.yaml")]
     assert main([*arguments, "--out", str(tmp_path / "both")]) == 0
     printed = capsys.readouterr().out

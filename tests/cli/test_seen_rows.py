@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gp_ensembles.cli import scored_stream
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.tables import text
 
@@ -131,6 +132,7 @@ def test_a_request_to_end_is_answered_and_nothing_is_lost(place, monkeypatch, ca
         def read(self, size=-1):
             return super().read(size) or signal.raise_signal(signal.SIGTERM)
 
+    monkeypatch.setattr(scored_stream, "CHUNK_ROWS", 1)
     monkeypatch.setattr(text, "_BATCH", 16)
     monkeypatch.setattr(text, "_PEEK", 512)
     content = (place / "all.csv").read_bytes()

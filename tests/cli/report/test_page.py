@@ -112,11 +112,13 @@ def test_nothing_is_fetched(run, history):
 def test_hostile_names_stay_text(run):
     history = run.history(HOSTILE)
     history.add(run.chunk(1, 600), EventCounts({HOSTILE: 3}))
-    summary = run.summary(target=HOSTILE, data=HOSTILE, model=HOSTILE, features=[HOSTILE], columns={HOSTILE: HOSTILE})
+    summary = run.summary(
+        target=HOSTILE, data=HOSTILE, model=HOSTILE, features=[HOSTILE], columns=[{"name": HOSTILE, "made": HOSTILE}]
+    )
     summary["baselines"] = {HOSTILE: summary["baselines"]["previous value"]}
     summary["config"] = {HOSTILE: {HOSTILE: HOSTILE}}
     text = report_html(summary, history)
-    plain = checked(report_html(run.summary(columns={"a": "b"}), history))
+    plain = checked(report_html(run.summary(columns=[{"name": "a", "made": "b"}]), history))
     found = checked(text)
     assert [tag for tag, _ in found.tags].count("script") == [tag for tag, _ in plain.tags].count("script") == 4
     assert not [values for _, values in found.tags if any(name.startswith("on") for name in values)]
