@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.error_messages import is_full, one_sentence
+from gp_ensembles.cli.error_messages import is_memory_full, one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles import build
@@ -29,8 +29,8 @@ def test_aliases_that_stand_for_too_much_are_refused(tmp_path, capsys):
     (tmp_path / "long.yaml").write_text("warmup: 50\n" + "# so it goes\n" * 100_000)
     (tmp_path / "a.csv").write_text("a,y\n" + "1,2\n" * 40)
     for name, words in (
-        ("laughs", "its aliases stand for"),
-        ("itself", "its aliases stand for"),
+        ("laughs", "its aliases expand to"),
+        ("itself", "its aliases expand to"),
         ("long", "1000000 bytes"),
     ):
         config = str(tmp_path / f"{name}.yaml")
@@ -96,9 +96,9 @@ def test_full_memory_is_a_sentence():
     error = RuntimeError(
         "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9600480000 bytes"
     )
-    assert is_full(error)
-    assert one_sentence(error).startswith("there is not enough memory; take fewer features")
-    assert not is_full(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert is_memory_full(error)
+    assert one_sentence(error).startswith("not enough memory; use fewer features")
+    assert not is_memory_full(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def test_memory_is_that_of_the_process():
