@@ -88,13 +88,13 @@ def test_weight_rules(name, sizes, generator, same_on_both):
 
 @pytest.mark.parametrize("kind", ENSEMBLES)
 def test_ensembles(kind, generator, same_on_both):
-    _, X, y = rows(60, generator, classes=kind == "classes")
+    _, X, y = rows(24, generator, classes=kind == "classes")
 
     def run(device: str) -> list[Tensor]:
         online = OnlineEnsemble(ENSEMBLES[kind]().to(device))
         there, targets = X.to(device), y.to(device)
         predicted = [
-            online.observe(there[part], targets[part]) for part in (slice(0, 40), slice(40, 41), slice(41, 60))
+            online.observe(there[part], targets[part]) for part in (slice(0, 15), slice(15, 16), slice(16, 24))
         ]
         ahead = online.predict(there[:3])
         again = copy.deepcopy(online).observe(there[:5], targets[:5])
@@ -106,14 +106,14 @@ def test_ensembles(kind, generator, same_on_both):
 
 @pytest.mark.parametrize("kind", ENSEMBLES)
 def test_fleets_without_units(kind, generator, tmp_path, same_on_both):
-    names, X, y = rows(60, generator, classes=kind == "classes")
+    names, X, y = rows(30, generator, classes=kind == "classes")
 
     def run(device: str) -> list[Tensor]:
         fleet = EnsembleFleet(ENSEMBLES[kind]().to(device), sorted(set(names)))
         there, targets = X.to(device), y.to(device)
         predicted = [
-            fleet.observe(names[:50], there[:50], targets[:50]),
-            fleet.observe(names[50:], there[50:], targets[50:]),
+            fleet.observe(names[:24], there[:24], targets[:24]),
+            fleet.observe(names[24:], there[24:], targets[24:]),
         ]
         fleet.retire(names[:1])
         fleet.add(["new"])
@@ -225,7 +225,7 @@ MODELS = {
     "outliers": small("e_doebe", bases=BASES[1:], target=OutlierTarget()),
     "two outputs": small("e_doebe", bases=BASES, target=RealTarget(num_outputs=2)),
 }
-FAST = ("light", "die_gp")
+FAST = ("light",)
 OF_LABELS = {"two classes": 2, "three classes": 3, "levels": 3, "counts": 6}
 
 

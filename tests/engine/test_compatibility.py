@@ -95,7 +95,7 @@ FITTING = {
 @pytest.mark.parametrize("case", FITTING)
 def test_different_likelihoods_of_one_kind_are_mixed(case):
     likelihoods, target = FITTING[case]
-    X = rows()
+    X = rows(8)
     online = OnlineEnsemble(Ensemble([with_likelihood(each) for each in likelihoods()], FixedShare()))
     predictions = online.observe(X, target(X))
     assert bool(predictions.log_prob.isfinite().all())
