@@ -67,7 +67,7 @@ def interrupted(monkeypatch, name):
 
 
 PAIRS = [(name, size) for name in RECORDS for size in (1, 7, 60)]
-FAST = [("boosting", 7), ("window", 60), ("refitted", 1)]
+FAST = [("boosting", 60), ("window", 1), ("refitted", 7)]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ BASES = (
     LinearBasis(),
     SplineBasis(num_intervals=3),
 )
-QUICK = FitSettings(num_samples=2)
+QUICK = FitSettings(LBFGS(max_iterations=15), num_samples=2)
 NUM_EXPERTS = 2 * (2 + 1 + 1 + 2 + 1 + 1)
 
 
@@ -60,7 +60,10 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", COUNTS)
+FAST = ("soebe", "e_doebe", "die_gp")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in COUNTS])
 def test_every_preset_is_ready_to_stream(name):
     X, y = stream()
     y[[5, 120]] = torch.nan
@@ -117,11 +120,10 @@ def test_the_dictionary_is_the_papers():
     torch.testing.assert_close(walking.transition.variance, torch.full((11, 1), 1e-3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["oebe", "e_doebe", "dsie_gp"])
+@pytest.mark.parametrize("name", ["e_doebe", "dsie_gp"])
 def test_the_generator_decides_everything(name):
     X, y = stream()
-    quick = {} if "ie_gp" in name else {"fit_settings": FitSettings(LBFGS(max_iterations=3), num_samples=2)}
-    first, second = (build(name, X[:100], y[:100], **quick) for _ in range(2))
+    first, second = (build(name, X[:100], y[:100]) for _ in range(2))
     assert torch.equal(first.observe(X[100:], y[100:]).log_prob, second.observe(X[100:], y[100:]).log_prob)
 
 
