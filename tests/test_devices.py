@@ -107,7 +107,10 @@ def test_ensembles(kind, generator, same_on_both):
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(k, marks=pytest.mark.slow if k in ("averaging", "switching", "one expert") else ()) for k in ENSEMBLES],
+    [
+        pytest.param(k, marks=pytest.mark.slow if k in ("averaging", "switching", "one expert") else ())
+        for k in ENSEMBLES
+    ],
 )
 def test_fleets_without_units(kind, generator, tmp_path, same_on_both):
     names, X, y = rows(30, generator, classes=kind == "classes")

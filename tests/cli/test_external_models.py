@@ -59,9 +59,9 @@ def test_summaries_tell_of_guests_and_a_resumed_run_tells_the_same(place, capsys
     run(place, "data.csv", "whole")
     told = capsys.readouterr().out
     gaps = sum(number % 7 == 2 for number in range(100, 400))
-    assert f"forecast/0: answered {300 - gaps} of 300 rows; absent the last time because it said nothing (NaN)" in told
+    assert f"forecast/0: predicted {300 - gaps} of 300 rows; last absent because it said nothing (NaN)" in told
     assert "boosting/0: log score -" in told
-    assert "boosting/0: answered" not in told
+    assert "boosting/0: predicted" not in told
     summary = json.loads((place / "whole" / "summary.json").read_text("utf-8"))
     whole = summary["external_models"]
     forecast, boosting = whole["forecast/0"], whole["boosting/0"]

@@ -276,7 +276,7 @@ def test_the_dead_may_be_absent():
 def test_somebody_has_to_speak():
     X, y = rows()
     online = OnlineEnsemble(Ensemble([adapter()], FixedShare(), ["external"]), block_size=8)
-    with pytest.raises(NumericalError, match="all experts that have weight are absent"):
+    with pytest.raises(NumericalError, match="no expert that has weight predicts"):
         online.observe(X, y)
     assert int(online.state.experts[0].num_seen) == 0  # nothing was learned
 

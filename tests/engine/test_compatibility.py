@@ -72,7 +72,7 @@ def test_misfits_are_refused_by_name(case):
     make, words = MISFITS[case]
     one, other = make()
     fitting = make()[0]
-    with pytest.raises(ValueError, match=rf"experts 'a' and 'c' cannot weigh one another: .*{words}"):
+    with pytest.raises(ValueError, match=rf"experts 'a' and 'c' cannot be mixed: .*{words}"):
         Ensemble([one, fitting, other], FixedShare(), names=["a", "b", "c"])
 
 

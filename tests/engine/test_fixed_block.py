@@ -55,7 +55,9 @@ def test_numbers_are_those_of_the_ensemble_alone(kind, block_size, generator):
     assert int(fixed.state.meta.num_seen) == int(online.state.meta.num_seen)
     torch.testing.assert_close(fixed.predict(X[:3]).variance, online.predict(X[:3]).variance, **CLOSE)
     back, some = OnlineEnsemble(ensemble, fixed.state), slice(0, 15)
-    torch.testing.assert_close(back.observe(X[some], y[some]).log_prob, online.observe(X[some], y[some]).log_prob, **CLOSE)
+    torch.testing.assert_close(
+        back.observe(X[some], y[some]).log_prob, online.observe(X[some], y[some]).log_prob, **CLOSE
+    )
 
 
 def test_rows_without_targets_and_targets_without_gaps(generator):

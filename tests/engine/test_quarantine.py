@@ -111,7 +111,7 @@ def test_while_it_is_out_it_has_no_weight_and_is_said_to_return():
     assert online.failures[0].returns == FAIL + OUT + 1
     assert f"it is out until row {FAIL + OUT + 1}" in str(online.failures[0])
     assert online.one_row is None
-    with pytest.raises(ValueError, match="in quarantine, which an OnlineEnsemble looks after"):
+    with pytest.raises(ValueError, match="in quarantine; use an OnlineEnsemble"):
         online.ensemble.update(online.state, X, y)
     grown = add_experts(online, [GaussianExpert(basis(2.0))], 0.1)
     assert grown.failures == online.failures

@@ -196,7 +196,11 @@ def test_a_call_that_is_cut_off_between_blocks_changes_nothing(generator, monkey
 
 
 SMALL = dataclasses.replace(
-    PRESETS["light"], bases=(LinearBasis(),), lags=None, extra_experts=(), fit_settings=FitSettings(LBFGS(max_iterations=2), num_samples=1)
+    PRESETS["light"],
+    bases=(LinearBasis(),),
+    lags=None,
+    extra_experts=(),
+    fit_settings=FitSettings(LBFGS(max_iterations=2), num_samples=1),
 )
 
 

@@ -223,7 +223,7 @@ def test_models_that_peek_are_found_and_others_are_not():
         check_causal(adapter, X, y)
     for ahead in (0, 1):
         with pytest.raises(
-            ValueError, match=r"Peeking peeks: what it says of row .* the row's target or on later rows"
+            ValueError, match=r"Peeking peeks: its prediction of row .* the row's target or on later rows"
         ):
             check_causal(Peeking(X, y, ahead), X, y)
     with pytest.raises(ValueError, match="depends on the rows that are predicted with it"):
@@ -233,7 +233,7 @@ def test_models_that_peek_are_found_and_others_are_not():
     for predicted in (lambda X, rows: X[:, 0].cumsum(0), lambda X, rows: 0.01 * torch.arange(len(X), dtype=X.dtype)):
         with pytest.raises(ValueError, match="the rows that are predicted with it"):
             check_causal(FunctionAdapter(predicted), X, y)
-    with pytest.raises(ValueError, match="answered no row"):
+    with pytest.raises(ValueError, match="predicted no row"):
         check_causal(FunctionAdapter(lambda X, rows: X[:, 0] * torch.nan), X, y)
     assert torch.equal(X, before[0])
     assert torch.equal(y, before[1])
