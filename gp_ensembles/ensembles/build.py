@@ -13,7 +13,7 @@ from gp_ensembles.engine.external_counts import after_warm_up
 from gp_ensembles.engine.input_checks import check_made, check_real_numbers, check_rows
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.quarantine import counted_anew
+from gp_ensembles.engine.quarantine import rebased
 from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
@@ -220,7 +220,7 @@ def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool 
     if keep_weights:
         return online
     state = online.state
-    quarantine = counted_anew(state.quarantine, int(state.meta.num_seen))
+    quarantine = rebased(state.quarantine, int(state.meta.num_seen))
     return OnlineEnsemble(ensemble, state._replace(meta=ensemble.init().meta, quarantine=quarantine))
 
 

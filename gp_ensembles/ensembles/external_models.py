@@ -7,8 +7,7 @@ from typing import final
 from torch import Tensor
 
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp
-from gp_ensembles.ensembles.external_checks import check_adapter
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, check_adapter
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_positive
 from gp_ensembles.experts.adapters import ColumnsAdapter
 from gp_ensembles.experts.boosting import HistogramBoosting

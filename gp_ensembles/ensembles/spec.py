@@ -23,8 +23,7 @@ from gp_ensembles.ensembles.build import (
     group_size,
     static_group,
 )
-from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp
-from gp_ensembles.ensembles.external_checks import check_records
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, check_records
 from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns, without_forecasts
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec_checks import check_flag

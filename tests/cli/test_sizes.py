@@ -86,7 +86,7 @@ def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
     before = {name: value.clone() for name, value in ensemble.state_dict().items()}
     rows = torch.zeros(20_000, 1, dtype=torch.float64)
     with pytest.raises(
-        ValueError, match=r"what 50 predictions say of 20000 rows would take .*; give the rows in parts"
+        ValueError, match=r"the predictions of 50 experts for 20000 rows would take .*; pass fewer rows per call"
     ):
         ensemble.observe(rows, rows[:, 0])
     assert all(torch.equal(value, ensemble.state_dict()[name]) for name, value in before.items())

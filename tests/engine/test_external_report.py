@@ -1,4 +1,4 @@
-"""What is told of guests: rows after the warm-up only, a bound that knows those of the warm-up, and how to mend."""
+"""Reports on external models: rows after the warm-up only, the bound on the regret, and why a model was absent."""
 
 import math
 from dataclasses import replace
@@ -80,7 +80,7 @@ def test_scores_of_a_model_are_in_the_units_of_the_target():
         assert report.ensemble_log_score == pytest.approx(float(predictions.log_prob.nanmean()))
         scores.append(report.log_score)
         assert sum(model.weights.values()) == pytest.approx(1.0)
-        assert model.weights["external model/0"] == pytest.approx(report.weight)
+        assert model.weights["external/0"] == pytest.approx(report.weight)
     assert scores[1] == pytest.approx(scores[0] - math.log(1000.0))
 
 
@@ -143,6 +143,4 @@ def test_one_that_never_answered_has_no_weight_and_says_why():
     assert (report.num_answered, report.num_absent, report.weight) == (0, 160 - WARM, 0.0)
     assert model.weights["forecast/0"] == 0.0
     assert sum(model.weights.values()) == pytest.approx(1.0)
-    assert str(report).startswith(
-        "forecast/0: answered 0 of 100 rows; absent the last time because it gave no prediction"
-    )
+    assert str(report).startswith("forecast/0: predicted 0 of 100 rows; last absent because it gave no prediction")

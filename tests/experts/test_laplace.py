@@ -288,7 +288,7 @@ def test_real_targets_and_classes_do_not_mix():
     from gp_ensembles.experts import GaussianExpert
 
     shared = features()
-    with pytest.raises(ValueError, match="cannot weigh one another"):
+    with pytest.raises(ValueError, match="cannot be mixed"):
         Ensemble([GaussianExpert(shared), LaplaceExpert(shared, LogisticLikelihood())], BayesianModelAveraging())
 
 

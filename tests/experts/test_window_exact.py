@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import ConstantMean, LinearMean
 
-from gp_ensembles.engine.runners import make_runner
+from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.ensembles.expert_records import WarmUp
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.windows import WindowGP

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.engine.runners import make_runner
+from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.filters import (
     CorrelatedWalk,
