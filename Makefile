@@ -80,7 +80,7 @@ demo: $(STAMP)  ## The main job on a messy table, under two minutes
 study: $(STAMP)  ## Make a figure or table of a paper again: make study ARGS="doebe experiment-1"
 	$(BIN)/python -m studies $(ARGS)
 
-docs: $(STAMP)  ## Build the site into out/site, without a network; warnings are errors
+docs: $(STAMP)  ## Build the site into out/site (GALLERY=all runs every notebook); warnings are errors
 	PYTHONPATH=. $(BIN)/python -m sphinx -W --keep-going -q -j 2 docs out/site
 
 release: $(STAMP)  ## The check-list of a release; leaves dist for upload

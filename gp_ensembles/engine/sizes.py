@@ -9,7 +9,7 @@ from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.refitted import RefittedExpert
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.filters.stream import choose_block_size
-from gp_ensembles.numerics.memory import check_memory
+from gp_ensembles.numerics.devices import check_memory
 
 _LONGER_BLOCK = 256  # what a window solves for and an external model is asked for at once
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object

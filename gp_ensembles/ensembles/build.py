@@ -32,8 +32,8 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.numerics.devices import check_memory
 from gp_ensembles.numerics.display import call_text
-from gp_ensembles.numerics.memory import check_memory
 
 _REAL = RealTarget()
 _MIN_ROWS = 10

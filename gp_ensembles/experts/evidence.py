@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.autograd import gram
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
-from gp_ensembles.numerics.gram import gram
 
 
 def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:

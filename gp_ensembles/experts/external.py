@@ -207,7 +207,7 @@ class ExternalExpert(Expert):
 
     Args:
         adapter: The external model.
-        features: :class:`~gp_ensembles.features.inputs.InputFeatures` of all columns, or of some of them. Experts of a
+        features: :class:`~gp_ensembles.features.linear.InputFeatures` of all columns, or of some of them. Experts of a
             batch are alike.
         first: Rows, those without a target among them, after which it is trained first.
         every: Rows between two trainings later on.

@@ -12,7 +12,7 @@ from gp_ensembles.experts.external import BoundExternal
 from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.states import ExternalState, FilterState, WindowState
 from gp_ensembles.filters.window import WindowChange
 from gp_ensembles.filters.window_row import RowWindow

@@ -12,7 +12,7 @@ from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.experts.window import Refit, rows_until_refit
 from gp_ensembles.features.base import BoundFeatures
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
 from gp_ensembles.filters.states import (
     FilterState,

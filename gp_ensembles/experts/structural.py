@@ -10,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.slope import WalkingSlope
-from gp_ensembles.features.constant import ConstantFeatures
+from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.filters.block import apply_gain, condition_joint, joint_moments
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, StructuralState, gaussian_state
 from gp_ensembles.filters.transitions import RandomWalk, Transition, UnevenSteps

@@ -14,7 +14,7 @@ from gp_ensembles.experts.gaussian import check_single_output, checked_likelihoo
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.covariance import bind_covariance, bind_mean
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.states import FilterState, RefittedState, StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.filters.transitions import Transition
@@ -31,9 +31,9 @@ from gp_ensembles.filters.window import (
     stage_window,
     window_state,
 )
+from gp_ensembles.numerics.autograd import log_marginal
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Mean
-from gp_ensembles.numerics.log_marginal import log_marginal
 
 M = TypeVar("M", bound=nn.Module | GPyTorchModule)
 # Few steps, often: more of them, or steps on the last rows only, overfit. But with twice as many rows as before the
@@ -223,7 +223,7 @@ class WindowExpert(Expert):
     Args:
         kernel: Any GPyTorch kernel of one output, with batch shape () or (M,); kept, not copied.
         inputs: Number of input columns D, or what makes the rows that the kernel sees:
-            :class:`~gp_ensembles.features.inputs.InputFeatures` of some of the columns.
+            :class:`~gp_ensembles.features.linear.InputFeatures` of some of the columns.
         num_rows: Rows W that the window knows at least, once there have been so many.
         likelihood: GPyTorch's Gaussian likelihood with the kernel's batch shape; by default a new one.
         mean: Any GPyTorch prior mean with the kernel's batch shape; ``None`` for zero.

@@ -22,7 +22,7 @@ from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.box import Box
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
+from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
 from gp_ensembles.features.rescale import Clamp
 from gp_ensembles.numerics.kmeans import kmeans

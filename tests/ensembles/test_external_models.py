@@ -23,7 +23,7 @@ from gp_ensembles.ensembles.targets import RealTarget
 from gp_ensembles.experts.adapters import FunctionAdapter, RegressorAdapter, RiverAdapter
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.model_adapter import ModelAdapter, TrainingRows, error_size, moments_of
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 D = 2

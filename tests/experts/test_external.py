@@ -25,7 +25,7 @@ from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig

@@ -1,4 +1,4 @@
-"""What the freeze writes of the papers' tools, of models for BoTorch and of studies.
+"""Arrays that the freeze writes of the papers' tools, of models for BoTorch and of studies.
 
 Names of the library are reached through ``gpe`` and the packages of its functions, so that what moves is found.
 """
@@ -24,7 +24,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 import gp_ensembles as gpe
-from benchmarks.freeze_streams import QUANTILES, Arrays, Entry, distribution, normal, plain, seeded
+from benchmarks.freeze.streams import QUANTILES, Arrays, Entry, distribution, normal, plain, seeded
 from studies.__main__ import main as run_study
 from studies.registry import PAPERS
 

@@ -1,4 +1,4 @@
-"""What the freeze writes of streams: every preset on made-up sets, in calls of many rows, of one, and as many series.
+"""Arrays that the freeze writes of streams: every preset on made-up sets, in calls of many rows, one row and series.
 
 Names of the library are reached through ``gpe`` and the packages of its functions, so that what moves is found.
 """
@@ -298,7 +298,7 @@ def _predicted(predicted: Any) -> dict[str, Any]:
 
 
 def distribution(predicted: Any, y: Tensor | None = None) -> dict[str, Any]:
-    """Moments, quantiles where there is an order; of targets that are given log densities, and draws beside them."""
+    """Moments, quantiles where there is an order; of targets that are given log densities, and draws of them."""
     found = {"mean": predicted.mean, "stddev": predicted.stddev}
     if predicted.mean.ndim == 1 or not hasattr(predicted, "class_probabilities"):
         found["quantiles"] = torch.stack([predicted.quantile(level) for level in QUANTILES])

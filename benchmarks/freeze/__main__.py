@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from benchmarks.freeze_streams import Entry, stream_entries
-from benchmarks.freeze_tools import LABELS, SkippedError, study_entries, tool_entries
+from benchmarks.freeze.streams import Entry, stream_entries
+from benchmarks.freeze.tools import LABELS, SkippedError, study_entries, tool_entries
 
 TOLERANCE = 1e-9
 _ABOUT, _SEPARATOR = "about", ":"
