@@ -97,12 +97,9 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
     Example:
         >>> import torch
         >>> from gp_ensembles.meta_learners import FixedShare
-        >>> log_prob = torch.tensor(
-        ...     [[0.9, 0.8, 0.1, 0.1], [0.1, 0.2, 0.9, 0.9]], dtype=torch.float64
-        ... ).log()
-        >>> report = regret_report(
-        ...     FixedShare(0.2), log_prob, path=torch.tensor([0, 0, 1, 1])
-        ... )
+        >>> probability = [[0.9, 0.8, 0.1, 0.1], [0.1, 0.2, 0.9, 0.9]]
+        >>> log_prob = torch.tensor(probability, dtype=torch.float64).log()
+        >>> report = regret_report(FixedShare(0.2), log_prob, path=torch.tensor([0, 0, 1, 1]))
         >>> round(report.switching.regret, 4), round(report.switching.bound, 4)
         (2.6426, 3.2065)
         >>> report.mixture.bound is None  # fixed share looks for experts, not for mixtures

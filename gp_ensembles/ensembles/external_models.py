@@ -46,9 +46,8 @@ class Boosting(ExpertRecord):
         >>> from dataclasses import replace
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
-        >>> X = torch.rand(
-        ...     300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        ... )
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> X = torch.rand(300, 2, generator=generator, dtype=torch.float64)
         >>> y = (X > 0.5).double().sum(-1) - 1
         >>> online = replace(oebe, bases=(LinearBasis(),), extra_experts=(Boosting(),)).fit(X, y)
         >>> predictions = online.observe(X, y)
@@ -101,17 +100,12 @@ class ExternalModel(ExpertRecord):
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.experts.adapters import RegressorAdapter
-        >>> neighbors = ExternalModel(
-        ...     RegressorAdapter(KNeighborsRegressor()), every=100, name="neighbors"
-        ... )
-        >>> X = torch.rand(
-        ...     300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        ... )
-        >>> online = replace(oebe, bases=(LinearBasis(),), extra_experts=(neighbors,)).fit(
-        ...     X, (9 * X[:, 0]).sin()
-        ... )
-        >>> online.ensemble.expert_names[-1]
-        'neighbors/0'
+        >>> neighbors = ExternalModel(RegressorAdapter(KNeighborsRegressor()), every=100)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> X = torch.rand(300, 2, generator=generator, dtype=torch.float64)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(neighbors,))
+        >>> spec.fit(X, (9 * X[:, 0]).sin()).ensemble.expert_names[-1]
+        'external/0'
     """
 
     adapter: ModelAdapter
@@ -158,12 +152,9 @@ class ForecastColumns(ExpertRecord):
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.streaming import OnlineModel, StreamConfig
         >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(ForecastColumns("nwp"),))
-        >>> table = torch.rand(
-        ...     100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        ... )
-        >>> model = OnlineModel(
-        ...     StreamConfig(spec, warmup=40), feature_names=["humidity", "nwp"]
-        ... )
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> table = torch.rand(100, 2, generator=generator, dtype=torch.float64)
+        >>> model = OnlineModel(StreamConfig(spec, warmup=40), feature_names=["humidity", "nwp"])
         >>> predictions = model.observe(table, table[:, 1] ** 2)
         >>> model.used_features, model.external_models[0].name
         (('humidity',), 'forecast/0')

@@ -59,12 +59,8 @@ class Refitted(ExpertRecord):
         >>> from gp_ensembles.ensembles.presets import default_rule, oebe
         >>> X = torch.linspace(-1, 1, 300, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(torch.arange(300, dtype=torch.float64).square() / 300)
-        >>> spec = replace(
-        ...     oebe,
-        ...     bases=(LinearBasis(),),
-        ...     rule=default_rule(),
-        ...     extra_experts=(Refitted(num_features=20),),
-        ... )
+        >>> spec = replace(oebe, bases=(LinearBasis(),), rule=default_rule())
+        >>> spec = replace(spec, extra_experts=(Refitted(num_features=20),))
         >>> online = spec.fit(X[:60], y[:60], generator=torch.Generator().manual_seed(0))
         >>> log_prob = online.observe(X[60:], y[60:]).experts.log_prob.mean(-1)
         >>> online.names[int(log_prob.argmax())]

@@ -74,9 +74,8 @@ class WideFeatures(ExpertRecord):
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
         >>> y, wide = (5 * X).sin().squeeze(-1), WideFeatures(num_features=100)
-        >>> online = replace(
-        ...     oebe, bases=(LinearBasis(),), extra_experts=(wide,), rank_on_warm_up=True
-        ... ).fit(X, y)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(wide,), rank_on_warm_up=True)
+        >>> online = spec.fit(X, y)
         >>> online.names[-len(wide.noises) :]
         ('wide/0', 'wide/1')
     """

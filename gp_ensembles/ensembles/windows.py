@@ -56,9 +56,8 @@ class WindowGP(ExpertRecord):
         >>> from gp_ensembles.ensembles.windows import WindowGP
         >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
         >>> y = (5 * X).sin().squeeze(-1)
-        >>> online = replace(
-        ...     oebe, bases=(LinearBasis(),), extra_experts=(WindowGP(),), rank_on_warm_up=True
-        ... ).fit(X, y)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(WindowGP(),), rank_on_warm_up=True)
+        >>> online = spec.fit(X, y)
         >>> online.names[int(online.log_weights.argmax())]
         'window/0'
     """
