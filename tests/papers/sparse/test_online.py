@@ -179,7 +179,9 @@ def far(num_rows: int, seed: int) -> tuple[Tensor, Tensor]:
 MEANS = {"constant": lambda X, y: None, "zero": lambda X, y: ZeroMean(), "linear": LinearTrend}
 
 
-@pytest.mark.parametrize(("mean", "approximation"), [("constant", VFE()), ("zero", FITC()), ("linear", VFE())], ids=named)
+@pytest.mark.parametrize(
+    ("mean", "approximation"), [("constant", VFE()), ("zero", FITC()), ("linear", VFE())], ids=named
+)
 def test_the_first_predictions_are_the_models(approximation, mean: str) -> None:
     """Also far from all knots, where the variance is the prior's."""
     X, y = rows(40)
