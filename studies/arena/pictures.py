@@ -1,4 +1,4 @@
-"""Score against cost: a mark for each method, its shape that of the family, with the name beside it."""
+"""Score against cost: a labeled mark for each method, its shape that of the family."""
 
 import math
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class Mark(NamedTuple):
     """A method in a panel.
 
     Attributes:
-        name: What stands beside it.
+        name: Its label.
         family: Whose it is.
-        x: Microseconds a row.
+        x: Microseconds per row.
         y: Its score relative to the reference's.
     """
 
@@ -58,11 +58,14 @@ def panels_of(results: Results[ArenaPlan]) -> list[Panel]:
     panels = []
     if numbers:
         reference = reference_of(list(numbers))
-        below, ratio = f"mean log score less {reference}'s, nats a row", f"CRPS of {reference} over that of the method"
+        below, ratio = (
+            f"mean log score less {reference}'s, nats per row",
+            f"CRPS of {reference} over that of the method",
+        )
         panels.append(Panel("numbers: log score", below, _marks(numbers, "difference", _WORST)))
         panels.append(Panel("numbers: CRPS", ratio, _marks(numbers, "ratio", 1 / _WORST_RATIO)))
     if classes:
-        below = f"mean log score less {reference_of(list(classes))}'s, nats a row"
+        below = f"mean log score less {reference_of(list(classes))}'s, nats per row"
         panels.append(Panel("classes: log score", below, _marks(classes, "difference", _WORST)))
     return panels
 
@@ -78,7 +81,7 @@ def draw_arena(panels: Sequence[Panel], path: Path) -> None:
 
     figure, axes = new_figure(len(panels), 1, _SIZE[0], _SIZE[1] * len(panels))
     for axis, (title, below, marks) in zip(axes, panels, strict=True):
-        label(axis, f"{title} (higher is better)", "microseconds of the processor a row", below)
+        label(axis, f"{title} (higher is better)", "microseconds of processor time per row", below)
         axis.set_xscale("log")
         _draw(axis, marks)
     handles, names = axes[0].get_legend_handles_labels()
@@ -119,7 +122,7 @@ def _draw(axis: "Axes", marks: Sequence[Mark]) -> None:
 
 
 def _name(axis: "Axes", marks: Sequence[Mark]) -> None:
-    """Names beside the marks, inside the panel, where no other name or mark is."""
+    """Labels next to the marks, inside the panel, where no other label or mark is."""
     from gp_ensembles.plots.canvas import INK
 
     places = [tuple(axis.transData.transform((mark.x, mark.y))) for mark in marks]
