@@ -109,7 +109,7 @@ def _body(table: str) -> str:
 
 def _rivals_table(found: Mapping[str, Beside]) -> str:
     lines = [
-        "| | at least the best less .01 | worst | mean | CRPS within 1 % of the best | worst | 90 % intervals cover |",
+        "| | at least the best less 0.01 | worst | mean | CRPS within 1 % of the best | worst | 90 % intervals cover |",
         "|---|" + "---:|" * 6,
     ]
     for name, beside in found.items():

@@ -1,4 +1,4 @@
-"""Score against cost: a labeled mark for each method, its shape that of the family."""
+"""Score against cost: a mark for each method, its shape that of the family, with the name beside it."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Mark(NamedTuple):
     """A method in a panel.
 
     Attributes:
-        name: Its label.
+        name: What stands beside it.
         family: Whose it is.
         x: Microseconds per row.
         y: Its score relative to the reference's.
@@ -81,7 +81,7 @@ def draw_arena(panels: Sequence[Panel], path: Path) -> None:
 
     figure, axes = new_figure(len(panels), 1, _SIZE[0], _SIZE[1] * len(panels))
     for axis, (title, below, marks) in zip(axes, panels, strict=True):
-        label(axis, f"{title} (higher is better)", "microseconds of processor time per row", below)
+        label(axis, f"{title} (higher is better)", "microseconds of CPU per row", below)
         axis.set_xscale("log")
         _draw(axis, marks)
     handles, names = axes[0].get_legend_handles_labels()
@@ -122,7 +122,7 @@ def _draw(axis: "Axes", marks: Sequence[Mark]) -> None:
 
 
 def _name(axis: "Axes", marks: Sequence[Mark]) -> None:
-    """Labels next to the marks, inside the panel, where no other label or mark is."""
+    """Names beside the marks, inside the panel, where no other name or mark is."""
     from gp_ensembles.plots.canvas import INK
 
     places = [tuple(axis.transData.transform((mark.x, mark.y))) for mark in marks]

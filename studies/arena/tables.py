@@ -17,7 +17,7 @@ _TITLES = {
     "windows": "Share of windows of 500 rows in which it covers 85 to 95 %",
     "width": "Mean width of the 90 % interval, standardized units",
     "error_rate": "Share of wrong classes",
-    "microseconds": "Microseconds of processor time per row (predicting and learning)",
+    "microseconds": "Microseconds of CPU per row (predicting and learning)",
 }
 _DIGITS = {"nmse": 4, "coverage": 3, "windows": 2, "microseconds": 0}
 
@@ -182,7 +182,7 @@ def marks_table(results: Results[ArenaPlan], sets: Sequence[str], method: str = 
         ratio = min(known["crps"], default=math.nan) / results.mean("crps", name, method)
         own = [_number(results.mean(kind, name, method), 3) for kind in ("coverage", "windows", "width")]
         lines.append(f"| {name} | {ahead:+.3f} | {ratio:.3f} | " + " | ".join(own) + " |")
-    return f"## {method} beside the best baseline of each set, and its intervals\n\n" + "\n".join(lines)
+    return f"## {method} compared with the best baseline of each set, and its intervals\n\n" + "\n".join(lines)
 
 
 def score_table(results: Results[ArenaPlan], kind: str, sets: Sequence[str], methods: Sequence[str]) -> str:
