@@ -9,17 +9,17 @@ from typing import Any, NamedTuple, final
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.transforms.input import Normalize
 from botorch.sampling.pathwise.paths import SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths, get_matheron_path_model
-from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from botorch.utils.sampling import draw_sobol_samples, manual_seed, optimize_posterior_samples
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.bo.conditioning import WeightPosterior
 from gp_ensembles.bo.default_ensemble import SMOOTHNESSES, kernel_ensemble
-from gp_ensembles.bo.draws import maximize_draws
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.views import GaussianView
@@ -323,6 +323,16 @@ class ThompsonLoop:
 
     def _seed(self) -> int:
         return int(torch.randint(2**31 - 1, (), generator=self.generator, device=generator_device(self.generator)))
+
+
+def maximize_draws(paths: Callable[[Tensor], Tensor], bounds: Tensor, num_raw: int, num_restarts: int) -> Tensor:
+    """The maximum of each drawn function on the device of the bounds: the best Sobol points, improved by L-BFGS-B.
+
+    Shapes: ``bounds`` (2, D); returns (q, D).
+    """
+    near = GenericDeterministicModel(lambda X: paths(X.to(bounds)).to(X))
+    best, _ = optimize_posterior_samples(near, bounds.cpu(), num_raw, num_restarts)
+    return best.detach().to(bounds)
 
 
 @DrawMatheronPaths.register(EnsembleModel)  # type: ignore[untyped-decorator]

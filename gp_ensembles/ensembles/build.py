@@ -13,23 +13,27 @@ from gp_ensembles.engine.external_counts import after_warm_up
 from gp_ensembles.engine.input_checks import check_made, check_real_numbers, check_rows
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.quarantine import counted_anew
+from gp_ensembles.engine.quarantine import rebased
 from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
-from gp_ensembles.experts.fixed_kernels import fit_fixed_kernels, has_fixed_kernels
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
-from gp_ensembles.experts.hyper_perturbation import GaussianPerturbation, perturb_hyperparameters
+from gp_ensembles.experts.hyper_sampling import (
+    GaussianPerturbation,
+    perturb_hyperparameters,
+    repeat_expert,
+    sample_hyperparameters,
+)
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.experts.profiled_evidence import fit_fixed_kernels, has_fixed_kernels
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.numerics.devices import check_memory
 from gp_ensembles.numerics.display import call_text
-from gp_ensembles.numerics.memory import check_memory
 
 _REAL = RealTarget()
 _MIN_ROWS = 10
@@ -216,7 +220,7 @@ def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool 
     if keep_weights:
         return online
     state = online.state
-    quarantine = counted_anew(state.quarantine, int(state.meta.num_seen))
+    quarantine = rebased(state.quarantine, int(state.meta.num_seen))
     return OnlineEnsemble(ensemble, state._replace(meta=ensemble.init().meta, quarantine=quarantine))
 
 

@@ -7,15 +7,14 @@ from typing import final
 from torch import Tensor
 
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp
-from gp_ensembles.ensembles.external_checks import check_adapter
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, check_adapter
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_positive
 from gp_ensembles.experts.adapters import ColumnsAdapter
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.model_adapter import LAST_ERRORS, ModelAdapter, check_levels
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 
 _FIRST, _RENEWED = 10, 50  # rows after which the size of the errors of forecasts is computed, and computed anew
 _TRAININGS = 8  # the first one is after an eighth of the warm-up rows: at their end there are errors to learn from

@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.engine.runners import make_runner
+from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.stream import choose_block_size

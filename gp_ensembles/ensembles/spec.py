@@ -23,14 +23,13 @@ from gp_ensembles.ensembles.build import (
     group_size,
     static_group,
 )
-from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp
-from gp_ensembles.ensembles.external_checks import check_records
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, check_records
 from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns, without_forecasts
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.experts.wrapping import spelled
+from gp_ensembles.experts.adapters import spelled
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,

@@ -1,4 +1,4 @@
-"""The abstractions of this package: features, a likelihood and a filter make an expert."""
+"""Abstract base classes of experts: features, a likelihood and a filter."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from gp_ensembles.filters.transitions import Transition, UnevenSteps
 
 
 class BoundExpert(ABC):
-    r"""An expert's numbers, read from its hyperparameters once: what loops use.
+    r"""An expert's hyperparameters as plain tensors, read once: the view that loops use.
 
     Shapes: ``prior_variance`` (\*batch).
     """
@@ -35,7 +35,7 @@ class BoundExpert(ABC):
         r"""Predict each row (\*batch, N, F) one step ahead on its own, as a row whose target is missing."""
 
     def uneven(self, steps: Tensor) -> "BoundExpert":
-        """The same for one block whose rows are so many steps after the row before each, (B,); one for predictions."""
+        """The same for one block of rows at uneven times: steps since the row before each, (B,), or (1,) to predict."""
         other = copy.copy(self)
         other.steps = steps
         other.transition = None if self.transition is None else UnevenSteps(self.transition, steps)

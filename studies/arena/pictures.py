@@ -58,7 +58,10 @@ def panels_of(results: Results[ArenaPlan]) -> list[Panel]:
     panels = []
     if numbers:
         reference = reference_of(list(numbers))
-        below, ratio = f"mean log score less {reference}'s, nats per row", f"CRPS of {reference} over that of the method"
+        below, ratio = (
+            f"mean log score less {reference}'s, nats per row",
+            f"CRPS of {reference} over that of the method",
+        )
         panels.append(Panel("numbers: log score", below, _marks(numbers, "difference", _WORST)))
         panels.append(Panel("numbers: CRPS", ratio, _marks(numbers, "ratio", 1 / _WORST_RATIO)))
     if classes:

@@ -22,7 +22,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch.nn.functional import one_hot
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, exact_kernels
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, exact_kernels, kernel_ensemble
 from gp_ensembles.bo.exact_kernels import (
     Hyperparameters,
     Rows,
@@ -477,10 +477,11 @@ def test_distances_by_products_are_those_by_differences(categories, monkeypatch)
 @pytest.mark.parametrize("kind", [ExactEnsembleModel, EnsembleModel])
 def test_bounds_and_priors_of_transforms_in_a_chain_hold(kind, generator):
     X, Y = made_up(generator)
-    tight, seeded = LogNormalPrior(0.0, 1e-3), {} if kind is ExactEnsembleModel else {"generator": generator}
+    parts = kernel_ensemble(X, num_features=16, smoothnesses=(2.5,), generator=generator)
+    tight, options = LogNormalPrior(0.0, 1e-3), {} if kind is ExactEnsembleModel else {"ensemble": parts}
     warp = Warp(d=2, indices=[0, 1], concentration1_prior=tight, concentration0_prior=tight)
     chain = ChainedInputTransform(scaled=Normalize(2), warped=warp)
-    model = kind(10 * X, Y, input_transform=chain, **seeded).fit()
+    model = kind(10 * X, Y, input_transform=chain, **options).fit()
     warped = model.input_transform["warped"]
     for learned in (warped.concentration0, warped.concentration1):
         assert torch.allclose(learned, torch.ones_like(learned), atol=0.02)

@@ -18,11 +18,10 @@ from gp_ensembles.papers.quadrature.importance import (
     round_size,
     start_draws,
 )
-from gp_ensembles.papers.quadrature.kernel_weights import WeightedKernels
 from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES
 from gp_ensembles.papers.quadrature.modes import EVALUATIONS_PER_AXIS, Integrand, ascend, laplace_modes
 from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior
-from gp_ensembles.papers.quadrature.problem import Evaluations, RegressionProblem
+from gp_ensembles.papers.quadrature.problem import Evaluations, RegressionProblem, WeightedKernels
 from gp_ensembles.papers.quadrature.quadrature import EvidenceEstimate, QuadratureNodes, log_masses
 from gp_ensembles.papers.quadrature.relabeling import Relabeling
 from gp_ensembles.papers.quadrature.student_mixture import StudentMixture
@@ -333,18 +332,15 @@ class EvidenceSampler:
         return f"the weights' Pareto k is {found.pareto_k:.2f}, above {TRUSTED_K}"
 
     def _bound(self, state: EvidenceState, components: int) -> float:
-        """What the part of n components cannot exceed."""
-        return float(self.problem.prior.log_prob_components[components - 1]) + self._largest(state, components)
-
-    def _largest(self, state: EvidenceState, components: int) -> float:
-        """The largest log likelihood of a kernel with n components that was found."""
+        """An upper limit of the part of n components: log p(n) and the largest log likelihood found."""
         mine = self.problem.prior.num_components(self.evaluations.cube) == components
         values = self.evaluations.log_likelihood[mine]
         draws = state.draws[components - 1]
         if draws is not None:
             values = torch.cat([values, draws.log_likelihood])
         values = values[values.isfinite()]
-        return float(values.max()) if len(values) else -math.inf
+        largest = float(values.max()) if len(values) else -math.inf
+        return float(self.problem.prior.log_prob_components[components - 1]) + largest
 
     def _neediest(self, state: EvidenceState) -> int:
         """The number of components whose part is not trusted and largest; or whose deviation counts most."""

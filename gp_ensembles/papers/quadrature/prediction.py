@@ -9,7 +9,7 @@ from torch import Tensor
 from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.papers.quadrature.hyperkernel import Distances
-from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
+from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
 from gp_ensembles.papers.quadrature.quadrature import (
     QuadratureNodes,
@@ -19,7 +19,6 @@ from gp_ensembles.papers.quadrature.quadrature import (
     root_weights,
     rows_without_each_group,
 )
-from gp_ensembles.papers.quadrature.root_mixture import root_mixture
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
 
 _LEAST_WEIGHT = 1e-4  # of a kernel that predictions are made with

@@ -1,4 +1,4 @@
-"""Hyperparameters sampled from a Laplace approximation of the evidence: more experts around each mode."""
+"""Sampling of hyperparameters around each mode: a Laplace approximation of the evidence, or Gaussian perturbation."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,7 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import log_posterior
-from gp_ensembles.experts.parameters import (
-    get_vectors,
-    gradient_vectors,
-    set_vectors_,
-)
+from gp_ensembles.experts.parameters import get_vectors, gradient_vectors, set_vectors_
 from gp_ensembles.numerics.draws import generator_device
 
 
@@ -27,6 +23,17 @@ class LaplaceInformation(NamedTuple):
     eigenvalues: Tensor
     num_floored: Tensor
     standard_deviations: Tensor
+
+
+class GaussianPerturbation(NamedTuple):
+    """Independent Gaussian noise on every hyperparameter.
+
+    Attributes:
+        variance: Its variance in the unconstrained space (logarithms of length scales, variances and noise; centers and
+            frequencies as they are).
+    """
+
+    variance: float = 1e-3
 
 
 def negative_hessian(expert: Expert, X: Tensor, y: Tensor) -> Tensor:
@@ -73,12 +80,8 @@ def sample_hyperparameters(
         >>> from gp_ensembles.experts.gaussian import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
-        >>> expert = GaussianExpert(
-        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        ... )
-        >>> samples, _ = sample_hyperparameters(
-        ...     expert, X, X.squeeze(-1), 3, generator=torch.Generator()
-        ... )
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
+        >>> samples, _ = sample_hyperparameters(expert, X, X.squeeze(-1), 3, generator=torch.Generator())
         >>> samples.batch_shape
         torch.Size([3])
     """
@@ -99,6 +102,26 @@ def sample_hyperparameters(
     set_vectors_(samples, draws.reshape(-1, mode.shape[1]))
     spread = ((axes * deviations.unsqueeze(-2)).square().sum(-1)).sqrt()
     return samples, LaplaceInformation(eigenvalues, (eigenvalues < prior_precision).sum(-1), spread)
+
+
+def perturb_hyperparameters(
+    expert: Expert, num_samples: int, variance: float = 1e-3, *, generator: torch.Generator | None = None
+) -> Expert:
+    r"""Experts with hyperparameters :math:`\hat\psi + N(0, v I)` around each expert's own.
+
+    Returns shape (M S,).
+
+    Raises:
+        ValueError: If ``num_samples`` or ``variance`` is not positive.
+    """
+    if num_samples < 1 or not variance > 0:
+        raise ValueError(f"num_samples and variance must be positive, got {num_samples} and {variance}")
+    samples = repeat_expert(expert, num_samples)
+    modes = get_vectors(samples)
+    where = generator_device(generator, modes.device)
+    normals = torch.randn(modes.shape, generator=generator, dtype=torch.float64, device=where).to(modes)
+    set_vectors_(samples, modes + variance**0.5 * normals)
+    return samples
 
 
 def repeat_expert(expert: Expert, num_copies: int) -> Expert:

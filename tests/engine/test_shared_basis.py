@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.shared_basis import RunnerBatches, find_shared_bases, lay_together
+from gp_ensembles.engine.shared_basis import RunnerBatches, find_shared_bases, make_contiguous
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import AdditivePolynomialFeatures, LinearFeatures
 from gp_ensembles.filters import RandomWalk, StabilizedForgetting, square_root_state
@@ -172,11 +172,11 @@ def test_a_failure_among_twins_is_that_of_the_expert_and_its_twin_goes_on_alone(
     assert not torch.equal(before.state.experts[1].moments, online.state.experts[1].moments)
 
 
-def test_lay_together_keeps_what_lies_together():
+def test_contiguous_states_are_not_copied():
     buffers = {"a": torch.ones(2, 3), "b": torch.zeros(2, 3), "c": torch.ones(1)}
-    whole = lay_together(buffers, ["a", "b"])
+    whole = make_contiguous(buffers, ["a", "b"])
     assert whole.shape == (2, 2, 3)
     assert torch.equal(whole[0], torch.ones(2, 3))
-    assert lay_together(buffers, ["a", "b"]).data_ptr() == whole.data_ptr()
+    assert make_contiguous(buffers, ["a", "b"]).data_ptr() == whole.data_ptr()
     buffers["b"] = buffers["b"].clone()
-    assert lay_together(buffers, ["a", "b"]).data_ptr() != whole.data_ptr()
+    assert make_contiguous(buffers, ["a", "b"]).data_ptr() != whole.data_ptr()

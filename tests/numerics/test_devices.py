@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gp_ensembles.fleet import EnsembleFleet
-from gp_ensembles.numerics.memory import check_memory, memory_of
+from gp_ensembles.numerics.devices import check_memory, memory_of
 from tests.fleet.instances import ENSEMBLES
 from tests.pretend_device import pretend_device
 
@@ -19,7 +19,7 @@ def test_a_gpu_has_what_its_driver_says_is_free(monkeypatch):
     assert asked == [device]
     check_memory(4_000, device, "a table", "take less")
     with pytest.raises(
-        ValueError, match="would take 4e-06 GB of memory of cuda:1, and there are 4e-06 GB, 1e-09 GB too few"
+        ValueError, match="would take 4e-06 GB of memory of cuda:1, but only 4e-06 GB is available, 1e-09 GB too little"
     ):
         check_memory(4_001, device, "a table", "take less")
 
@@ -29,7 +29,7 @@ def test_series_that_do_not_fit_on_the_device_are_refused_before_any_is_added():
         fleet = EnsembleFleet(ENSEMBLES["averaging"]().to("cuda"), ["first"])
         with pytest.raises(
             ValueError,
-            match=r"100001 series, with the 16 places that are copied, would take .* of cuda:0, and there are 0.001 GB",
+            match=r"100001 series, with the 16 places that are copied, would take .* of cuda:0, but only 0.001 GB",
         ):
             fleet.add([str(number) for number in range(100_000)])
         assert fleet.names == ("first",)

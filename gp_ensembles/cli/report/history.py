@@ -8,9 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.cli.history.bins import Bins
-from gp_ensembles.cli.history.families import Family
-from gp_ensembles.cli.history.windows import Windows
+from gp_ensembles.calibration.coverage import WINDOW
 from gp_ensembles.cli.predictions import Chunk
 
 Array = NDArray[np.float64]
@@ -22,10 +20,21 @@ _SHOWN, _SCORES = ("y", "mean", "lower", "upper"), ("inside", "log_prob", "confi
 ROW_COLUMNS = ("row", "time", *_SHOWN, *_SCORES)
 _PLAIN = ("model_name", "target_name", "first_row", "is_class", "has_intervals", "counts", "due", "events")
 _ARRAYS = ("pit_counts", "reliability", "confidence_counts", "recent_rows")
+CAPACITY = 4096  # of bins, an even number
+_MERGE = {"sum": np.add, "count": np.add, "least": np.fmin, "greatest": np.fmax}
+COVERAGE = 0.9
+_MOST_WINDOWS = 2048  # a million targets
+
+
+class Family(NamedTuple):
+    """A family of experts: their kind, and how fast they adapt."""
+
+    kind: str
+    speed: str
 
 
 class EventCounts(NamedTuple):
-    """Events since a stream began, by kind, and the row at which experts are refitted next, by their name."""
+    """Event counts of a stream by kind, and the next refit of experts, a row, by their name."""
 
     counts: Mapping[str, int] = {}
     due: Mapping[str, int] = {}
@@ -35,7 +44,7 @@ _NONE = EventCounts()
 
 
 class RunHistory:
-    """A record of a run, fed with chunks: series in bins, the last rows one by one, windows and histograms."""
+    """The record of a run, fed with chunks: series in bins, the last rows one by one, windows and histograms."""
 
     def __init__(
         self,
@@ -51,7 +60,7 @@ class RunHistory:
         sums = [*_SHOWN, "time", *_SCORES, *self._numbered("baseline"), *self._numbered("family")]
         kept = {"sum": sums, "count": (*_SHOWN, "time"), "least": ("y", "lower", "time"), "greatest": ("y", "upper")}
         self.bins: Bins = Bins([f"{kind} {name}" for kind, names in kept.items() for name in names])
-        self.windows: Windows = Windows()
+        self.windows: TargetWindows = TargetWindows()
         self.first_row: int | None = None
         self.is_class, self.has_intervals = False, False
         self.pit_counts = np.zeros(PIT_BINS)
@@ -75,7 +84,7 @@ class RunHistory:
         return 0 if self.first_row is None else self.first_row + self.num_rows - 1
 
     def add(self, chunk: Chunk, events: EventCounts = _NONE) -> None:
-        """Record a chunk and the events since the stream began, new ones at its first row; known rows are skipped."""
+        """Record a chunk and event counts, new events at its first row; known rows are skipped."""
         if self.first_row is not None:
             chunk = chunk.tail(max(0, self.last_row + 1 - chunk.first_row))
         if not chunk.y.shape[0]:
@@ -114,14 +123,14 @@ class RunHistory:
         return dict(sorted(means.items(), key=lambda pair: -float((pair[1] * sizes).sum())))
 
     def grouped(self, values: Array, most: int, merge: np.ufunc = np.add) -> Array:
-        """Values by bin, merged in at most so many groups of bins."""
+        """Values by bin, merged in at most this many groups of bins."""
         num = len(values)
         groups = np.arange(num) * min(most, num) // max(num, 1)
         merged: Array = merge.reduceat(values, np.flatnonzero(np.diff(groups, prepend=-1)))
         return merged
 
     def runs(self, most: int) -> dict[str, Any]:
-        """The whole run in at most so many runs of rows, as fields of :class:`~gp_ensembles.plots.stream.Runs`."""
+        """The run in at most this many groups of rows, as fields of :class:`~gp_ensembles.plots.stream.Runs`."""
         sizes = self.grouped(self.bins.sizes, most)
         least, lower = (self.grouped(self.bins[f"least {name}"], most, np.fmin) for name in ("y", "lower"))
         greatest, upper = (self.grouped(self.bins[f"greatest {name}"], most, np.fmax) for name in ("y", "upper"))
@@ -196,8 +205,157 @@ class RunHistory:
             setattr(history, name, plain[name])
         for name in _ARRAYS:
             setattr(history, name, plain[name].clone().numpy())
-        history.bins, history.windows = Bins.from_plain(plain["bins"]), Windows.from_plain(plain["windows"])
+        history.bins, history.windows = Bins.from_plain(plain["bins"]), TargetWindows.from_plain(plain["windows"])
         return history
+
+
+class Bins:
+    """Statistics of series over runs of equally many rows, one row at first, in at most ``capacity`` bins.
+
+    Args:
+        series: Statistics to keep, such as "sum y", "count y" (of finite values), "least y" and "greatest y".
+        capacity: Most bins, even.
+    """
+
+    width: int
+    num_rows: int
+
+    def __init__(self, series: Sequence[str], *, capacity: int = CAPACITY) -> None:
+        self.width, self.num_rows, self._capacity = 1, 0, capacity
+        self._series = {key: np.full(capacity, _empty(key)) for key in series}
+
+    def __getitem__(self, key: str) -> Array:
+        """A series by bin; NaN without a least or greatest value."""
+        return self._series[key][: self.num_bins]
+
+    @property
+    def num_bins(self) -> int:
+        """Bins in use; the last may not be full."""
+        return -(-self.num_rows // self.width)
+
+    @property
+    def sizes(self) -> Array:
+        """Rows in each bin."""
+        starts = self.width * np.arange(self.num_bins, dtype=np.float64)
+        return np.minimum(self.width, self.num_rows - starts)
+
+    def add(self, rows: Mapping[str, Array]) -> None:
+        """Add rows, each series (B,); values that are not finite add nothing."""
+        num = len(next(iter(rows.values())))
+        while self.num_rows + num > self.width * self._capacity:
+            self._merge_neighbors()
+        places = (self.num_rows + np.arange(num)) // self.width
+        for key, held in self._series.items():
+            kind, _, name = key.partition(" ")
+            is_finite = np.isfinite(rows[name])
+            _MERGE[kind].at(
+                held, places, is_finite if kind == "count" else np.where(is_finite, rows[name], _empty(key))
+            )
+        self.num_rows += num
+
+    def _merge_neighbors(self) -> None:
+        half = self._capacity // 2
+        for key, held in self._series.items():
+            held[:half] = _MERGE[key.partition(" ")[0]](held[0::2], held[1::2])
+            held[half:] = _empty(key)
+        self.width *= 2
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain containers and tensors."""
+        series = {key: torch.from_numpy(self[key].copy()) for key in self._series}
+        return {"width": self.width, "num_rows": self.num_rows, "capacity": self._capacity, "series": series}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Bins":
+        """What :meth:`to_plain` wrote."""
+        bins = cls(list(plain["series"]), capacity=plain["capacity"])
+        bins.width, bins.num_rows = plain["width"], plain["num_rows"]
+        for key, values in plain["series"].items():
+            bins[key][:] = values.numpy()
+        return bins
+
+
+class TargetWindow(NamedTuple):
+    """Consecutive targets, ``WINDOW`` for each window.
+
+    Attributes:
+        first_row: Row of its first target.
+        last_row: Row of its last one.
+        first_time: Time of its first target, NaN if there is none.
+        last_time: Time of its last one.
+        share: Share of targets in their intervals, NaN without intervals; of merged windows that furthest from nominal.
+        log_score: Mean log score; of merged windows the least.
+        num_broken: Windows whose share of misses is off by more than half.
+        num_windows: Windows that were merged.
+    """
+
+    first_row: int
+    last_row: int
+    first_time: float
+    last_time: float
+    share: float
+    log_score: float
+    num_broken: int = 0
+    num_windows: int = 1
+
+
+class TargetWindows:
+    """The completed windows of a run, in constant memory: beyond ``most``, they are merged in pairs."""
+
+    completed: list[TargetWindow]
+
+    def __init__(self, most: int = _MOST_WINDOWS) -> None:
+        self.completed = []
+        self._most, self._size = most, 1  # windows, and how many are merged in each but the last
+        self._rows: list[list[float]] = []  # row, time, hit and log score of targets of the window under way
+
+    @property
+    def num_broken(self) -> int:
+        """Windows off their nominal coverage."""
+        return sum(window.num_broken for window in self.completed)
+
+    def add(self, rows: Array, times: Array, hits: Array, log_prob: Array) -> None:
+        """Add observed targets, each (B,)."""
+        self._rows += np.stack([rows, times, hits, log_prob], axis=1).tolist()
+        while len(self._rows) >= WINDOW:
+            self._complete(self._rows[:WINDOW])
+            del self._rows[:WINDOW]
+
+    def _complete(self, targets: list[list[float]]) -> None:
+        rows, times, hits, scores = zip(*targets, strict=True)
+        share = sum(hits) / WINDOW
+        is_broken = abs(share - COVERAGE) > (1 - COVERAGE) / 2 + 1e-12
+        new = TargetWindow(
+            int(rows[0]), int(rows[-1]), times[0], times[-1], share, sum(scores) / WINDOW, int(is_broken)
+        )
+        if self.completed and self.completed[-1].num_windows < self._size:
+            new = _merged(self.completed.pop(), new)
+        self.completed.append(new)
+        if len(self.completed) >= self._most and new.num_windows == self._size:
+            self.completed = [_merged(*self.completed[k : k + 2]) for k in range(0, len(self.completed), 2)]
+            self._size *= 2
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain containers."""
+        windows = [list(window) for window in self.completed]
+        return {"most": self._most, "size": self._size, "completed": windows, "rows": [list(row) for row in self._rows]}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "TargetWindows":
+        """What :meth:`to_plain` wrote."""
+        windows = cls(plain["most"])
+        windows.completed, windows._size = [TargetWindow(*window) for window in plain["completed"]], plain["size"]
+        windows._rows = [list(row) for row in plain["rows"]]
+        return windows
+
+
+def _merged(first: TargetWindow, last: TargetWindow) -> TargetWindow:
+    worst = max(first, last, key=lambda window: abs(window.share - COVERAGE))
+    return first._replace(
+        last_row=last.last_row, last_time=last.last_time, share=worst.share,
+        log_score=min(first.log_score, last.log_score), num_broken=first.num_broken + last.num_broken,
+        num_windows=first.num_windows + last.num_windows,
+    )  # fmt: skip
 
 
 def _ratio(total: Array, count: Array) -> Array:
@@ -208,3 +366,7 @@ def _ratio(total: Array, count: Array) -> Array:
 def _array(values: Tensor) -> Array:
     array: Array = values.detach().double().cpu().numpy()
     return array
+
+
+def _empty(key: str) -> float:
+    return np.nan if key.startswith(("least", "greatest")) else 0.0

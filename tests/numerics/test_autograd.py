@@ -1,9 +1,28 @@
-"""The Gaussian log density: values, both derivatives, and matrices that are not positive definite."""
+"""The Gram matrix and the Gaussian log density: values, derivatives of all kinds, failures."""
 
 import pytest
 import torch
 
-from gp_ensembles.numerics.log_marginal import log_marginal
+from gp_ensembles.numerics.autograd import gram, log_marginal
+
+
+def test_gram_and_its_derivatives():
+    Phi = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    assert torch.equal(gram(Phi), Phi.mT @ Phi)
+    assert torch.autograd.gradcheck(gram, Phi, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(gram, Phi)
+
+
+def test_gram_under_vmap_and_hessian():
+    Phi = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(torch.func.vmap(gram)(Phi), Phi.mT @ Phi)
+
+    def total(x, function):
+        return function(x).pow(2).sum()
+
+    got = torch.func.hessian(lambda x: total(x, gram))(Phi[0])
+    want = torch.func.hessian(lambda x: total(x, lambda v: v.mT @ v))(Phi[0])
+    torch.testing.assert_close(got, want)
 
 
 def problem(batch=(2,), rows=4, own_targets=True):
@@ -19,7 +38,7 @@ def density(roots, y):
 
 @pytest.mark.processor
 @pytest.mark.parametrize("own_targets", [True, False])
-def test_value_and_derivatives(own_targets):
+def test_log_marginal_and_its_derivatives(own_targets):
     roots, y = problem(own_targets=own_targets)
     matrix = roots @ roots.mT + 0.5 * torch.eye(4, dtype=torch.float64)
     want = torch.distributions.MultivariateNormal(torch.zeros(4, dtype=torch.float64), matrix).log_prob(y)

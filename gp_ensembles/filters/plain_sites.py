@@ -1,8 +1,11 @@
-r"""Sites of a block of two classes under the logistic link, on plain arrays.
+r"""Sites of classes on plain arrays: blocks of two classes under the logistic link, and single rows of C classes.
 
-The same equations, Newton steps and test for their end as :class:`~gp_ensembles.filters.sites.LaplaceRule` has, or the
-same quadrature as :class:`~gp_ensembles.filters.sites.MomentMatchingRule`, all experts at once. A call of torch costs
-several times as much as one of numpy for a dozen numbers.
+The same equations, Newton steps and tests for their end as :class:`~gp_ensembles.filters.sites.LaplaceRule` and
+:class:`~gp_ensembles.filters.sites.VectorLaplaceRule` have, or the same quadrature as
+:class:`~gp_ensembles.filters.sites.MomentMatchingRule`, all experts at once. A call of torch costs several times as
+much as one of numpy for a dozen numbers. Under the softmax
+
+.. math:: \nabla \ell = e_y - p, \qquad -\nabla^2 \ell = \mathrm{diag}(p) - p p^\top, \qquad p = \mathrm{softmax}(z)
 """
 
 from typing import NamedTuple
@@ -14,6 +17,8 @@ Numbers = NDArray[np.float64]
 
 _UNCHECKED, _UNDAMPED = 2, 40  # Newton steps before the first is checked, and at most
 _ROUGH = float(np.finfo(np.float64).eps ** 0.4)  # the error after the last step is about its square
+_CAP, _HALVINGS = 100, 40
+_TOLERANCE = 0.1 * float(np.finfo(np.float64).eps) ** 0.5
 
 
 class Quadrature(NamedTuple):
@@ -97,3 +102,49 @@ def _matched(mean: Numbers, variance: Numbers, label: float, quadrature: Quadrat
         narrow = np.sqrt((shares * apart * apart).sum(0))
         spread = np.maximum(narrow, quadrature.narrowest * spread)  # all the mass on one node: look closer, not blindly
     return center / deviation, (1 - spread * spread) / variance
+
+
+def softmax_site(mean: Numbers, covariance: Numbers, label: int) -> tuple[Numbers, Numbers] | None:
+    """Gradient (M, C) and curvature (M, C, C) of the site of a class; ``None`` if the mode was not found."""
+    identity = np.eye(mean.shape[-1])
+    gradient, point = np.zeros_like(mean), mean
+    log_shares = _log_softmax(point)
+    height = log_shares[:, label]
+    for _ in range(_CAP):
+        shares = np.exp(log_shares)
+        hessian = shares[:, :, None] * identity - shares[:, :, None] * shares[:, None, :]
+        right = _times(hessian, point - mean) - shares
+        right[:, label] += 1.0
+        system = identity + hessian @ covariance
+        solved = np.linalg.solve(system, np.concatenate([hessian, right[:, :, None]], axis=-1))
+        proposal = solved[:, :, -1]
+        moved = _times(covariance, proposal) + mean
+        if (np.abs(moved - point) <= _TOLERANCE * (1 + np.abs(point))).all():
+            curvature = solved[:, :, :-1]
+            return proposal, 0.5 * (curvature + curvature.swapaxes(-1, -2))
+        share, direction = np.ones((len(mean), 1)), proposal - gradient
+        for _ in range(_HALVINGS):
+            candidate = gradient + share * direction
+            step = _times(covariance, candidate)
+            log_shares = _log_softmax(mean + step)
+            reached = log_shares[:, label] - 0.5 * (candidate * step).sum(-1)
+            low = ~(reached >= height - 1e-12 * (1 + np.abs(height)))  # NaN is low
+            if not low.any():
+                break
+            share = np.where(low[:, None], 0.5 * share, share)
+        else:
+            return None
+        gradient, point, height = candidate, mean + step, reached
+    return None
+
+
+def _times(matrix: Numbers, vector: Numbers) -> Numbers:
+    """Products of matrices (M, C, C) and vectors (M, C)."""
+    product: Numbers = np.matmul(matrix, vector[:, :, None])[:, :, 0]
+    return product
+
+
+def _log_softmax(latent: Numbers) -> Numbers:
+    away = latent - latent.max(-1, keepdims=True)
+    found: Numbers = away - np.log(np.exp(away).sum(-1, keepdims=True))
+    return found

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.engine.row_batches import is_linear
+from gp_ensembles.engine.one_row import is_linear
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
