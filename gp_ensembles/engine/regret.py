@@ -204,7 +204,7 @@ def _beside_references(rule: ReferenceAveraging, stream: StreamSize) -> float:
 
 
 def _parts(rule: CombinedRules, stream: StreamSize) -> list[tuple[float, MetaLearner]]:
-    """Each of the rules, with the bound of the regret to it of the rule over them; mixtures differ no more than experts."""
+    """Each of the rules, with the bound of the regret to it of the rule over them."""
     above = stream._replace(num_experts=len(rule.rules))
     paths = torch.arange(len(rule.rules), device="cpu").unsqueeze(1).expand(-1, stream.num_steps)
     return [(path_bound(rule.over, above, path), part) for path, part in zip(paths, rule.rules, strict=True)]
