@@ -65,7 +65,7 @@ class Rows(NamedTuple):
 
 
 class Conditioned(NamedTuple):
-    r"""What the rows have taught.
+    r"""A process conditioned on the rows.
 
     Attributes:
         whitener: Inverse of the lower Cholesky factor of the targets' covariance, shape (\*b, M, n, n).

@@ -291,7 +291,7 @@ class ExactEnsembleModel(MixtureModel):
 
 
 def _forget(model: ExactEnsembleModel, *_: object) -> None:
-    """After hyperparameters were loaded or moved: the rows are learned anew with them."""
+    """After hyperparameters were loaded or moved: the rows are learned again with them."""
     model._cache = None
 
 

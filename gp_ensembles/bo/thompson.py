@@ -318,7 +318,7 @@ class ThompsonLoop:
         )
         unit = Normalize(self.bounds.shape[1], bounds=self.bounds)
         model = EnsembleModel(self.X, self.Y, ensemble=ensemble, input_transform=unit)
-        is_flat = bool((self.Y[:1] == self.Y).all())  # a plateau tells nothing about length scales
+        is_flat = bool((self.Y[:1] == self.Y).all())  # a plateau has no information about length scales
         return model if is_flat else model.fit()
 
     def _seed(self) -> int:

@@ -1,4 +1,4 @@
-"""How the experts of an experiment are made: families of features, and what the authors' code does otherwise."""
+"""Construction of an experiment's experts: families of features, and the differences in the authors' code."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the authors' code does otherwise than their paper, for ``--as-published``: features, evidence and weights.
+"""Differences of the authors' code from their paper, for ``--as-published``: features, evidence and weights.
 
 The code is that of October 2024 (``DanWaxman/DynamicOnlineBasisExpansions``); nothing of it is copied.
 """

@@ -21,7 +21,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_sixth_knot_brings_nothing_at_the_five(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "_POINTS", 101)
+    monkeypatch.setattr(figures, "NUM_POINTS", 101)
     text = new_knot(Choices(Sources(None), tmp_path, 1))
     rows = read_rows(tmp_path / "knots_figure_1.csv")
     content = json.loads((tmp_path / "knots_figure_1.json").read_text())
@@ -45,7 +45,7 @@ def split_of(X, y):
 
 
 def test_moves_start_at_five_knots_and_end_at_as_many_as_the_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "_ROWS", 120)
+    monkeypatch.setattr(figures, "NUM_ROWS", 120)
     text = moves(Choices(Sources(None), tmp_path, 1))
     rows = read_rows(tmp_path / "knots_figure_2.csv")
     content = json.loads((tmp_path / "knots_figure_2.json").read_text())

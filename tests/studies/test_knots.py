@@ -460,8 +460,8 @@ def test_scores_have_a_line_for_each_run(tmp_path, monkeypatch):
 
 
 def test_the_command_line_makes_a_table_and_a_figure(folder, tmp_path, capsys, monkeypatch, no_pictures):
-    monkeypatch.setattr(figures, "_ROWS", 60)
-    monkeypatch.setattr(figures, "_POINTS", 41)
+    monkeypatch.setattr(figures, "NUM_ROWS", 60)
+    monkeypatch.setattr(figures, "NUM_POINTS", 41)
     arguments = ["knots", "boston", "--data", str(folder), "--trials", "1", "--max-knots", "6"]
     arguments += ["--methods", "FGP", "--progress", "false", "--out", str(tmp_path)]
     assert main(arguments) == 0

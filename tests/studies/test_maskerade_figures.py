@@ -61,7 +61,7 @@ def test_spectra_are_densities_and_distances_are_between_nothing_and_one():
 
 
 def test_figure_3_draws_spectra_and_fits_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(recovery, "_NUM_ROWS", 30)
+    monkeypatch.setattr(recovery, "NUM_ROWS", 30)
     choices = choices_of(tmp_path, methods=["sm", "maskerade-3"], trials=1)
     text = recovery.run(choices, 6)
     names = {path.name for path in (tmp_path / "out").glob("*.png")}

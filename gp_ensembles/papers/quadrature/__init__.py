@@ -36,7 +36,7 @@ kernel_mixture    ``KernelMixtureModel``: the mixture as a BoTorch model; the pa
 ================  ======================================================================================================
 
 The surrogate computes the paper's hyper-kernel on distances computed once. :class:`MMDHyperKernel` is the same as a
-GPyTorch kernel, for Gaussian processes of one's own over spectral mixtures.
+GPyTorch kernel, for your own Gaussian processes over spectral mixtures.
 """
 
 from gp_ensembles.papers.quadrature.default_priors import paper_prior

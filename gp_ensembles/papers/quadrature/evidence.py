@@ -37,7 +37,10 @@ _SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fe
 _SUSPECT_REFITS = 3  # of suspect draws before the next number of components begins
 _CLEAN_SEARCHES = 2  # for modes, in a row, that find nothing new before a part is trusted
 _SEARCH_STARTS = 6  # ascents of such a search from each of three kinds of starts
-_NEW_HEIGHT, _NEW_MASS = math.log(20.0), math.log(0.02)  # of an end of an ascent that is news, beside the integral
+_NEW_HEIGHT, _NEW_MASS = (
+    math.log(20.0),
+    math.log(0.02),
+)  # above which an end of an ascent counts as a new mode, relative to the integral
 _SEARCH_ITERATIONS = 60
 _KEPT = 0.7  # of a known kernel's hyperparameters, in a start
 _NEW_SHARE = 0.3  # of the weight for modes that are added

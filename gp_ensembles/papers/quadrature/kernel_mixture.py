@@ -301,5 +301,5 @@ class KernelMixtureModel(MixtureModel):
 
 
 def _forget(model: KernelMixtureModel, *_: object) -> None:
-    """After parameters were loaded or moved: the rows are learned anew with them."""
+    """After parameters were loaded or moved: the rows are learned again with them."""
     model._cache = None

@@ -81,7 +81,7 @@ class Predictor:
 
 
 def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Predictor:
-    """Predictions by the quadrature's weights; replicates lack a group of the evaluations."""
+    """Predictions by the quadrature's weights; each replicate leaves out a group of the evaluations."""
     distances = node_distances(surrogate, nodes)
     everything = torch.ones_like(surrogate.roots).cumsum(0).long() - 1
     parts = []
@@ -99,7 +99,7 @@ def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes
 
 
 def weighted_predictor(problem: RegressionProblem, cube: Tensor, log_weights: Tensor) -> Predictor:
-    """Predictions by a mixture of kernels (R, C) with log weights (R,); replicates lack a group of the kernels."""
+    """Predictions by a mixture of kernels (R, C) with log weights (R,); each replicate leaves out a group."""
     groups = [torch.arange(len(cube), device=cube.device), *rows_without_each_group(log_weights)]
     parts = [_Weights(rows, log_weights[rows].log_softmax(-1), None, None) for rows in groups]
     return Predictor(problem, cube, parts)

@@ -1,4 +1,4 @@
-"""What a marginalization found: evidence, weighted kernels, predictions, and the quadrature's own numbers."""
+"""Result of a marginalization: evidence, weighted kernels, predictions, and the quadrature's own numbers."""
 
 from functools import cached_property
 from typing import NamedTuple
