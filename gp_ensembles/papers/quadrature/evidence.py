@@ -405,7 +405,8 @@ class EvidenceSampler:
         return rows_of(self.problem.prior, draws.points[row].unsqueeze(0), components)[0]
 
     def _likeliest(self, cube: Tensor, count: int) -> Tensor:
-        return Evaluations(cube, self.problem.evaluate(cube)).best(count).cube
+        likeliest: Tensor = Evaluations(cube, self.problem.evaluate(cube)).best(count).cube
+        return likeliest
 
     def _points(self, rows: Tensor, components: int) -> Tensor:
         """Normal quantiles of the columns that n components use."""
