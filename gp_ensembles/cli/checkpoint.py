@@ -1,4 +1,4 @@
-"""A stream on disk: everything that it needs to go on, as plain tensors and containers."""
+"""Checkpoints of streams, as plain tensors and containers."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from gp_ensembles.cli.bad_rows import BadRows
-from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_coverages, unpack_scores
-from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
+from gp_ensembles.cli.report.history import RunHistory
+from gp_ensembles.cli.scored_stream import ScoredStream, StreamProgress, Timings, build_baselines
 from gp_ensembles.cli.tables import TableName
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
 from gp_ensembles.streaming import OnlineModel
@@ -18,7 +18,7 @@ from gp_ensembles.tables import Rows
 
 
 def _without_history(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 7 recorded the run for its report in another layout: the record starts again."""
+    """Version 7 had another layout of the run's history, which starts again."""
     return {**content, "history": None}
 
 
@@ -33,7 +33,7 @@ _KIND = Kind(
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
-    """Write a stream to a file in one step: a reader finds the old file or the new one, never half of one.
+    """Write a stream to a file atomically: a reader finds the old file or the new one.
 
     Raises:
         OSError: If the file cannot be written.
@@ -59,7 +59,7 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> ScoredStream:
-    """Read a stream that goes on where it was saved.
+    """Read a stream, to continue where it was saved.
 
     Raises:
         OSError: If the file cannot be read.
@@ -71,7 +71,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) 
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{path} does not fit this version of the library ({reason}); start the stream anew"
+            f"{path} does not fit this version of the library ({reason}); start the stream again"
         ) from error
 
 
@@ -80,8 +80,8 @@ def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     baselines = build_baselines(model, is_fitted=False)
     baselines.load_state_dict(content["baselines"])
     scores, coverages = unpack_scores(content["scores"]), unpack_coverages(content["coverages"])
-    progress = Progress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
-    clock = Clock(*content["clock"])
+    progress = StreamProgress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
+    clock = Timings(*content["clock"])
     stream = ScoredStream(TableName.from_plain(content["table"]), model, baselines, progress, clock)
     stream.bad_rows, stream.anomaly_counts = BadRows(*content["bad_rows"]), AnomalyCounts(*content["anomaly_counts"])
     stream.scores = unpack_scores(content["current_scores"])

@@ -1,10 +1,10 @@
-"""The pictures of a run for papers, for whoever has matplotlib."""
+"""Pictures of a run as files, drawn by matplotlib."""
 
 from pathlib import Path
 
 import numpy as np
 
-from gp_ensembles.cli.history.record import RunHistory
+from gp_ensembles.cli.report.history import RunHistory
 
 PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
 _MOST_RUNS, _LAST_ROWS = 500, 200

@@ -10,7 +10,7 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.external import BoundExternal, ExternalExpert, TrainedModels
 from gp_ensembles.experts.model_adapter import ModelAdapter
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.states import ExternalState
 
 _PLACES = 7  # rows at which the rest of the stream is changed

@@ -149,7 +149,7 @@ def _(rule: CombinedRules, stream: StreamSize) -> float:
 
 @mixture_bound.register
 def _(rule: ReferenceAveraging, stream: StreamSize) -> float:
-    return _beside_references(rule, stream) + mixture_bound(rule.rule, stream)
+    return _above_references(rule, stream) + mixture_bound(rule.rule, stream)
 
 
 @singledispatch
@@ -188,14 +188,14 @@ def _(rule: CombinedRules, stream: StreamSize, path: Tensor) -> float:
 
 @path_bound.register
 def _(rule: ReferenceAveraging, stream: StreamSize, path: Tensor) -> float:
-    through = _beside_references(rule, stream) + path_bound(rule.rule, stream, path)
+    through = _above_references(rule, stream) + path_bound(rule.rule, stream, path)
     if _num_switches(path) or int(path[0]) not in rule.references:
         return through
     straight = math.log(len(rule.references) / rule.prior)
     return min(through, straight - (stream.num_steps - 1) * math.log1p(-rule.share * (1 - rule.prior)))
 
 
-def _beside_references(rule: ReferenceAveraging, stream: StreamSize) -> float:
+def _above_references(rule: ReferenceAveraging, stream: StreamSize) -> float:
     """Upper bound of the regret to the rule inside from weighing it against its references."""
     return -math.log1p(-rule.prior) - (stream.num_steps - 1) * math.log1p(-rule.share * rule.prior)
 

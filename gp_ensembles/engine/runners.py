@@ -11,8 +11,8 @@ from gp_ensembles.experts.external import BoundExternal, ExternalRows
 from gp_ensembles.experts.external import append_ as append_external_
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.multi_output import BoundMultiOutput
-from gp_ensembles.experts.refitted import BoundRefitted, RefittedBlock, rows_until_refit, store_
-from gp_ensembles.experts.window import BoundWindow
+from gp_ensembles.experts.refitted import BoundRefitted, RefittedBlock, store_
+from gp_ensembles.experts.window import BoundWindow, rows_until_refit
 from gp_ensembles.filters.multi_output import (
     GroupGain,
     apply_gains,

@@ -9,7 +9,7 @@ from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.refitted import RefittedExpert
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.filters.stream import choose_block_size
-from gp_ensembles.numerics.memory import check_memory
+from gp_ensembles.numerics.devices import check_memory
 
 _LONGER_BLOCK = 256  # rows that windows and external models predict at once
 _MANY_OBJECTS, _LONG_BLOCK = 12, 64  # the fixed cost of a block is paid for each object

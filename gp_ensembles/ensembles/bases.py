@@ -24,7 +24,7 @@ from gp_ensembles.ensembles.spec_checks import (
 from gp_ensembles.features.base import FeatureMap, log_scale
 from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
+from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.optimized_fourier import OptimizedFourierFeatures
 from gp_ensembles.features.polynomial import AdditivePolynomialFeatures

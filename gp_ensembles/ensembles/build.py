@@ -19,17 +19,21 @@ from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
-from gp_ensembles.experts.fixed_kernels import fit_fixed_kernels, has_fixed_kernels
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
-from gp_ensembles.experts.hyper_perturbation import GaussianPerturbation, perturb_hyperparameters
+from gp_ensembles.experts.hyper_sampling import (
+    GaussianPerturbation,
+    perturb_hyperparameters,
+    repeat_expert,
+    sample_hyperparameters,
+)
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.experts.profiled_evidence import fit_fixed_kernels, has_fixed_kernels
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.numerics.devices import check_memory
 from gp_ensembles.numerics.display import call_text
-from gp_ensembles.numerics.memory import check_memory
 
 _REAL = RealTarget()
 _MIN_ROWS = 10

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.ensembles.build import FitSettings, NamedExpert
+from gp_ensembles.experts.adapters import as_adapter, spelled
 from gp_ensembles.experts.model_adapter import ModelAdapter
-from gp_ensembles.experts.wrapping import as_adapter, spelled
 
 
 class WarmUp(NamedTuple):

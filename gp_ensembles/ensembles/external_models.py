@@ -14,7 +14,7 @@ from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.model_adapter import LAST_ERRORS, ModelAdapter, check_levels
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 
 _FIRST, _RENEWED = 10, 50  # rows until the size of errors of forecasts is first computed, and between updates of it
 _TRAININGS = 8  # the first is after an eighth of the warm-up rows, so that errors are known at their end

@@ -19,8 +19,7 @@ from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.structural import fit_structural
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.constant import ConstantFeatures
-from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.features.linear import ConstantFeatures, LinearFeatures
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.numerics.display import call_text
 from gp_ensembles.numerics.lag_selection import find_lags

@@ -29,7 +29,7 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.experts.wrapping import spelled
+from gp_ensembles.experts.adapters import spelled
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,

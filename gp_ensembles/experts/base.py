@@ -1,4 +1,4 @@
-"""The abstractions of this package: features, a likelihood and a filter make an expert."""
+"""Abstract base classes of experts: features, a likelihood and a filter."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from gp_ensembles.filters.transitions import Transition, UnevenSteps
 
 
 class BoundExpert(ABC):
-    r"""An expert's numbers, read from its hyperparameters once: what loops use.
+    r"""An expert's hyperparameters as plain tensors, read once: the view that loops use.
 
     Shapes: ``prior_variance`` (\*batch).
     """

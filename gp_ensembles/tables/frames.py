@@ -1,4 +1,4 @@
-"""Tables that hold typed values: frames of pandas, polars and others, Parquet files, and lists of dictionaries."""
+"""Tables of typed values: frames of pandas, polars and others, Parquet files, and lists of dictionaries."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ class ArraySource:
 
     Args:
         columns: Numbers by column, each (N,).
-        name: What the table is called.
+        name: Name of the table.
     """
 
     name: str
@@ -41,11 +41,11 @@ class ArraySource:
 
 
 class FrameSource:
-    """A frame of pandas, polars, pyarrow or whatever else narwhals knows.
+    """A frame of pandas, polars, pyarrow or any other that narwhals supports.
 
     Args:
         frame: The frame.
-        name: What the table is called.
+        name: Name of the table.
 
     Raises:
         ImportError: If the extra ``cli`` is not installed.
@@ -125,12 +125,12 @@ class ParquetSource:
 
 
 class RecordSource:
-    """Rows as dictionaries of text, numbers and truth values, such as lines of JSON.
+    """Rows as dictionaries of text, numbers and Booleans, such as lines of JSON.
 
     Args:
-        records: The rows; what a row lacks is missing.
+        records: The rows; an absent key is missing.
         header: Names of the columns.
-        name: What the table is called.
+        name: Name of the table.
     """
 
     name: str
@@ -152,7 +152,7 @@ class RecordSource:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value is a frame of pandas, polars, pyarrow or whatever else narwhals knows.
+    """Whether a value is a frame of pandas, polars, pyarrow or any other that narwhals supports.
 
     Raises:
         ImportError: If it looks like one and the extra ``cli`` is not installed.
@@ -168,7 +168,7 @@ def has_numbers_only(frame: Any) -> bool:
 
 
 def with_index(frame: Any) -> Any:
-    """A frame of pandas whose index holds dates, with them as its first column; any other as it is."""
+    """A frame of pandas with an index of dates as its first column; any other unchanged."""
     is_pandas = is_frame(frame) and _narwhals().dependencies.is_pandas_dataframe(frame)
     if is_pandas and type(frame.index).__name__ in ("DatetimeIndex", "PeriodIndex"):
         name = str(frame.index.name or "time")
@@ -178,7 +178,7 @@ def with_index(frame: Any) -> Any:
 
 
 def is_parquet(path: str) -> bool:
-    """Whether a file says at its start that it is a Parquet file."""
+    """Whether a file starts as a Parquet file does."""
     file = Path(path)
     if not file.is_file():
         return False
@@ -211,7 +211,7 @@ def _cells(series: Any) -> Cells:
         return seconds
     if isinstance(kind, nw.Datetime):
         if kind.time_zone is not None:
-            # Text with offsets: wall clocks and universal time are both told from it.
+            # Text with offsets: local time and UTC are both read from it.
             return _of_values([None if value is None else value.isoformat() for value in series.to_list()])
         dates: NDArray[np.datetime64] = series.to_numpy().astype("datetime64[ns]")
         return dates
@@ -222,7 +222,7 @@ def _cells(series: Any) -> Cells:
 
 
 def _of_values(values: list[Any]) -> Cells:
-    """Values of any kinds: numbers if all are, else text."""
+    """Values of any types: numbers if all are, else text."""
     if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
         return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
     cells = np.empty(len(values), dtype=object)

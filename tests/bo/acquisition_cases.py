@@ -564,10 +564,15 @@ X = torch.rand(10, 2, dtype=torch.float64)
 model = ExactEnsembleModel(X, (6 * X).sin().sum(-1, keepdim=True)).fit()
 grid = draw_sobol_samples(bounds, n=1, q=512).squeeze(0)
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # many points of a smooth function: a jitter of 1e-8 is added
+    # many points of a smooth function: a jitter of 1e-8 is added
+    warnings.simplefilter("ignore")
     draws = model.posterior(grid).sample(torch.Size([16])).squeeze(-1)
 best, places = draws.max(-1, keepdim=True)
-acquisition = qJointEntropySearch(GaussianView(model), optimal_inputs=grid[places.squeeze(-1)], optimal_outputs=best)
+acquisition = qJointEntropySearch(
+    GaussianView(model),
+    optimal_inputs=grid[places.squeeze(-1)],
+    optimal_outputs=best,
+)
 print(acquisition(X[:3].unsqueeze(-2)))
 ```
 """

@@ -92,6 +92,11 @@ def ensemble(num_outputs=1, transition=None, rule=None, num_experts=3):
     return Ensemble(experts, BayesianModelAveraging() if rule is None else rule)
 
 
+def small(like, seed=0):
+    """Two experts that are quickly fitted."""
+    return kernel_ensemble(like, num_features=16, smoothnesses=(2.5, 1.5), generator=generator(seed))
+
+
 def linear():
     return LinearFeatures(NUM_INPUTS, torch.tensor(1.5, dtype=DTYPE))
 
@@ -191,9 +196,19 @@ def test_the_log_evidence_weighs_the_experts():
 # Conditioning and fantasies
 
 
-@pytest.mark.parametrize("transition", TRANSITIONS)
-@pytest.mark.parametrize("rule", ["averaging", "switching"])
-@pytest.mark.parametrize("num_outputs", [1, 2])
+@pytest.mark.parametrize(
+    ("transition", "rule", "num_outputs"),
+    [
+        ("static", "averaging", 1),
+        ("static", "switching", 2),
+        ("walk", "switching", 1),
+        ("walk per feature", "averaging", 2),
+        ("correlated walk", "switching", 1),
+        ("correlated walk", "averaging", 2),
+        ("forgetting", "averaging", 1),
+        ("stabilized", "switching", 2),
+    ],
+)
 def test_fantasies_equal_filtering_from_scratch(transition, rule, num_outputs):
     ours = model(num_outputs, TRANSITIONS[transition], RULES[rule], outcome_transform=None)
     X, _ = rows(6, seed=3)
@@ -214,14 +229,14 @@ def test_fantasies_equal_filtering_from_scratch(transition, rule, num_outputs):
         close(covariance[s, t], alone.component_covariance)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_every_weight_rule_serves_fantasies(rule):
-    ours = model(rule=RULES[rule], outcome_transform=None)
+def test_every_weight_rule_serves_fantasies():
     X, _ = rows(2, seed=3)
     Y = torch.randn(5, 2, 1, generator=generator(4), dtype=DTYPE)
-    fantasies = ours.condition_on_observations(X, Y)
-    for s in range(5):
-        close(fantasies.log_weights[s], ours.condition_on_observations(X, Y[s]).log_weights)
+    for rule in RULES.values():
+        ours = model(rule=rule, outcome_transform=None)
+        fantasies = ours.condition_on_observations(X, Y)
+        for s in range(5):
+            close(fantasies.log_weights[s], ours.condition_on_observations(X, Y[s]).log_weights)
 
 
 @pytest.mark.parametrize("transition", ["static", "stabilized"])
@@ -399,10 +414,10 @@ def test_known_noise_is_each_rows_own():
 
 
 def test_known_noise_is_fitted_to():
-    X, Y = rows(30)
-    Yvar = torch.full_like(Y, 0.0025)
-    ours = EnsembleModel(X, Y, Yvar, generator=generator()).fit()
-    inferred = EnsembleModel(X, Y, generator=generator()).fit()
+    X, Y = rows(20)
+    Yvar, parts = torch.full_like(Y, 0.0025), small(X)
+    ours = EnsembleModel(X, Y, Yvar, ensemble=parts).fit()
+    inferred = EnsembleModel(X, Y, ensemble=parts).fit()
     points, truth = rows(200, seed=11)
     errors = [(m.posterior(points).mean - truth).square().mean() for m in (ours, inferred)]
     assert float(errors[0]) < 0.1 * float(truth.var())
@@ -477,9 +492,9 @@ def test_a_model_list_joins_models():
 def test_hyperparameters_travel_without_the_data():
     """Cross-validation loads one model's state_dict into models of other data: nothing else may come along."""
     X, Y = rows(20)
-    full = EnsembleModel(X, Y, generator=generator()).fit()
+    full = EnsembleModel(X, Y, ensemble=small(X)).fit()
     state = full.state_dict()
-    held_out = EnsembleModel(X[:10], Y[:10], generator=generator(99))
+    held_out = EnsembleModel(X[:10], Y[:10], ensemble=small(X, 99))
     held_out.load_state_dict(state)
     points = rows(5, seed=6)[0]
     num_rows = {tuple(value.shape) for value in state.values() if value.ndim and value.shape[0] == 20}
@@ -493,8 +508,8 @@ def test_hyperparameters_travel_without_the_data():
 
 
 def test_models_of_one_ensemble_do_not_change_one_another():
-    X, Y = rows(20)
-    shared = kernel_ensemble(X, num_features=16, generator=generator())
+    X, Y = rows(12)
+    shared = small(X)
     first = EnsembleModel(X, Y, ensemble=shared).fit()
     points = rows(5, seed=6)[0]
     before = first.posterior(points).mean
@@ -511,13 +526,13 @@ def test_models_of_one_ensemble_do_not_change_one_another():
 
 def test_hyperparameters_loaded_through_a_parent_are_used():
     X, Y = rows(20)
-    source, target = (EnsembleModel(X, Y, generator=generator(seed)) for seed in (1, 2))
+    source, target = (EnsembleModel(X, Y, ensemble=small(X, seed)) for seed in (1, 2))
     source.fit()
     points = rows(5, seed=6)[0]
     target.posterior(points)
     torch.nn.ModuleList([target]).load_state_dict(torch.nn.ModuleList([source]).state_dict())
     same(target, source, points)
-    other = EnsembleModel(X, Y, generator=generator(3))
+    other = EnsembleModel(X, Y, ensemble=small(X, 3))
     other.load_state_dict(source.state_dict(), assign=True, keep_transforms=False)
     same(other, source, points)
     assert other.predictive_state() is other.predictive_state()  # learned once
@@ -531,7 +546,7 @@ def test_a_model_that_has_predicted_can_be_saved(tmp_path):
     assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False).posterior(points).mean, mean)
 
 
-@pytest.mark.parametrize("scale", [1e-8, 1e-4, 1.0, 1e8])
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 def test_the_scale_of_outcomes_does_not_matter(scale):
     """Nearly equal points need jitter, which is relative: improvements scale with the outcomes."""
     X, Y = rows()
@@ -551,12 +566,12 @@ def test_the_scale_of_outcomes_does_not_matter(scale):
 @pytest.mark.processor
 def test_input_transforms_are_learned():
     """A function that is smooth in warped inputs only: the evidence rises, to where it is flat in the transform."""
-    X, _ = rows(30)
+    X, _ = rows(24)
     Y = (8 * X[:, :1] ** 0.25).sin()
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DTYPE)
     priors = {f"concentration{i}_prior": LogNormalPrior(0.0, 0.75**0.5) for i in (0, 1)}
     warp = Warp(d=NUM_INPUTS, indices=[0], bounds=bounds, **priors)
-    parts = kernel_ensemble(X, num_features=64, generator=generator())
+    parts = kernel_ensemble(X, num_features=24, smoothnesses=(2.5,), generator=generator())
     plain = EnsembleModel(X, Y, ensemble=parts).fit()
     warped = EnsembleModel(X, Y, ensemble=parts, input_transform=warp)
     before = warped.posterior(X).mean
@@ -647,9 +662,8 @@ def test_the_kernel_of_the_heaviest_expert_is_shown():
 
 
 def test_botorchs_own_fit_is_ours():
-    X, Y = rows(25)
-    ours = EnsembleModel(X, Y, generator=generator())
-    fitted = EnsembleModel(X, Y, generator=generator()).fit()
+    X, Y = rows(20)
+    ours, fitted = EnsembleModel(X, Y, ensemble=small(X)), EnsembleModel(X, Y, ensemble=small(X)).fit()
     before = ours.posterior(X).mean
     fit_gpytorch_mll(ExactMarginalLogLikelihood(ours.likelihood, ours))
     same(ours, fitted, rows(5, seed=6)[0])
@@ -658,7 +672,7 @@ def test_botorchs_own_fit_is_ours():
 
 def test_fitting_climbs_to_a_stationary_point_of_evidence_and_priors():
     X, Y = rows(25)
-    ours = EnsembleModel(X, Y, generator=generator()).fit()
+    ours = EnsembleModel(X, Y, ensemble=small(X)).fit()
     targets = ours.train_targets
     for expert in ours.ensemble.experts:
         value = expert.log_evidence(X, targets).sum()
@@ -734,7 +748,7 @@ def test_constant_and_repeated_observations_are_learned():
     X, Y = rows()
     constant = EnsembleModel(X, torch.full_like(Y, 3.0), ensemble=ensemble())
     close(constant.posterior(X).mean, torch.full_like(Y, 3.0), 1e-6)
-    twice = EnsembleModel(X.repeat(2, 1), Y.repeat(2, 1), generator=generator()).fit()
+    twice = EnsembleModel(X.repeat(2, 1), Y.repeat(2, 1), ensemble=small(X)).fit()
     assert bool(torch.isfinite(twice.posterior(X).variance).all())
 
 

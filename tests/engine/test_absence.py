@@ -24,7 +24,7 @@ from gp_ensembles.experts.failing import (
 )
 from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.innovations import InnovationBank, InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
@@ -311,7 +311,7 @@ def test_reports_say_who_was_ahead_and_who_was_absent():
         raw = FixedShare(0.05).log_weights(online.state.meta).exp()
         assert report.weight == pytest.approx(float(raw[place : place + 3].sum()) if answered[-1] else 0.0)
     assert reports[0].reason == "it failed to predict (ValueError: no idea)"
-    assert reports[0].mend.startswith("try guest.fit(rows)(X) by itself")
+    assert reports[0].mend.startswith("try model.fit(rows)(X) on inputs")
     loaded = OnlineEnsemble(ensemble(FixedShare(0.05), "raises", innovations=MODELS))
     loaded.load_state_dict(online.state_dict())
     assert external_reports(loaded) == reports

@@ -247,9 +247,13 @@ def test_a_gpu_without_memory_says_what_is_needed_and_by_how_much_it_is_too_litt
     with pretend_gpu(needed):
         OnlineEnsemble(ensemble.to("cuda"), block_size=block_size)
     message = (
-        rf"an ensemble of 2 experts .* would take {needed / 1e9:.3g} GB of memory of cuda:0, and there are .* GB, "
+        rf"an ensemble of 2 experts .* would take {needed / 1e9:.3g} GB of memory of cuda:0, but only .* GB is "
+        r"available, "
     )
-    with pretend_gpu(needed - 1000), pytest.raises(ValueError, match=message + "1e-06 GB too few; take fewer experts"):
+    with (
+        pretend_gpu(needed - 1000),
+        pytest.raises(ValueError, match=message + "1e-06 GB too little; take fewer experts"),
+    ):
         OnlineEnsemble(ensemble, block_size=block_size)
 
 
@@ -271,7 +275,7 @@ def test_a_model_that_does_not_fit_on_a_gpu_stays_as_it_was(generator):
     with pretend_gpu(free_bytes=250_000):
         model = OnlineModel(StreamConfig(spec, warmup=40, device="cuda"))
         model.observe(X[:30], y[:30])
-        with pytest.raises(ValueError, match=r"an ensemble of 3 experts .* GB too few; take fewer experts"):
+        with pytest.raises(ValueError, match=r"an ensemble of 3 experts .* GB too little; take fewer experts"):
             model.observe(X[30:], y[30:])
         assert (model.num_rows, model.is_fitted) == (30, False)
 
@@ -352,7 +356,7 @@ def test_a_gpu_without_memory_for_an_ensemble_that_is_moved_there_leaves_it_wher
     _, X, y = rows(16, generator)
     before = {name: value.clone() for name, value in online.state_dict().items()}
     with pretend_gpu(needed - 1000):
-        with pytest.raises(ValueError, match=r"an ensemble of 2 experts .* of memory of cuda:0.* 1e-06 GB too few"):
+        with pytest.raises(ValueError, match=r"an ensemble of 2 experts .* of memory of cuda:0.* 1e-06 GB too little"):
             online.to("cuda")
         after = online.state_dict()
         assert all(torch.equal(after[name], value) for name, value in before.items())

@@ -23,7 +23,7 @@ from gp_ensembles.ensembles.targets import RealTarget
 from gp_ensembles.experts.adapters import FunctionAdapter, RegressorAdapter, RiverAdapter
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.model_adapter import ModelAdapter, TrainingRows, error_size, moments_of
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 D = 2
@@ -140,7 +140,7 @@ def test_what_cannot_be_is_refused():
     for levels in ((0.5,), (0.1, 0.1), (0.0, 0.5)):
         with pytest.raises(ValueError, match="levels"):
             FunctionAdapter(print, levels)
-    with pytest.raises(ValueError, match="3 quantiles a row"):
+    with pytest.raises(ValueError, match="3 quantiles per row"):
         moments_of(torch.zeros(4, 2), (0.1, 0.5, 0.9))
     with pytest.raises(TypeError, match="adapter of ExternalModel"):
         ExternalModel(LinearRegression())
