@@ -23,13 +23,7 @@ from gp_ensembles.metrics.discrete import (
     update_class_scores,
 )
 from gp_ensembles.metrics.scores import covered, crps_mixture
-from gp_ensembles.metrics.streaming import (
-    RowScores,
-    StreamScores,
-    count_scores,
-    init_scores,
-    summarize,
-)
+from gp_ensembles.metrics.streaming import RowScores, StreamScores, count_scores, init_scores, summarize
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
 from gp_ensembles.streaming import Standardizer
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution

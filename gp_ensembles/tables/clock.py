@@ -125,8 +125,7 @@ class Clock:
             if self.is_date and not self.zone and -moves[place] <= _HOUR:
                 winter = " (or, if the clock was set back here, write times with their UTC offset: 02:00+01:00)"
             raise CellError(
-                place,
-                f"the time {here} is before that of the previous row, {there}; sort the rows by time{winter}",
+                place, f"the time {here} is before that of the previous row, {there}; sort the rows by time{winter}"
             )
         steps = moves / self.step
         gaps = steps > _LONG

@@ -55,11 +55,7 @@ def check_started(checkpoint: Path) -> None:
 
 
 def resume_series(
-    table: TableRequest,
-    checkpoint: Path,
-    output: Output,
-    device: str | None = None,
-    skip_seen: bool | None = None,
+    table: TableRequest, checkpoint: Path, output: Output, device: str | None = None, skip_seen: bool | None = None
 ) -> str:
     """Continue the series of a folder: a killed run with the same table, a complete one with another.
 
