@@ -306,28 +306,6 @@ def score_table(scores: Scores, target_scale: float) -> dict[str, dict[str, floa
     return table
 
 
-def pack_scores(scores: Scores) -> dict[str, dict[str, Tensor]]:
-    """Scores as plain containers."""
-    return {name: dict(state._asdict()) for name, state in scores.items()}
-
-
-def unpack_scores(packed: dict[str, dict[str, Tensor]]) -> Scores:
-    """What :func:`pack_scores` wrote."""
-    return {
-        name: ClassScores(**state) if "errors" in state else StreamScores(**state) for name, state in packed.items()
-    }
-
-
-def pack_coverages(coverages: Coverages) -> dict[float, dict[str, Tensor]]:
-    """Coverage counts as plain containers."""
-    return {coverage: dict(state._asdict()) for coverage, state in coverages.items()}
-
-
-def unpack_coverages(packed: dict[float, dict[str, Tensor]]) -> Coverages:
-    """What :func:`pack_coverages` wrote."""
-    return {coverage: CoverageState(**state) for coverage, state in packed.items()}
-
-
 def interval_table(coverages: Coverages) -> dict[str, dict[str, float | None]]:
     """Coverage of adaptive intervals as plain numbers by nominal coverage; ``None`` where there is no target."""
     table = {}

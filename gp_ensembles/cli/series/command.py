@@ -40,11 +40,7 @@ def is_of_series(checkpoint: Path) -> bool:
 
 
 def check_started(checkpoint: Path) -> None:
-    """Raise if a folder holds a run over many series none of which has completed its warm-up.
-
-    Raises:
-        ValueError: Saying so.
-    """
+    """Raise if a folder holds a run over many series none of which has completed its warm-up."""
     folder = _folder(checkpoint)
     left = (folder / SERIES).exists() or any(folder.glob("predictions.*.csv.partial"))
     if left and not (folder / "checkpoint.pt").exists():
