@@ -359,8 +359,7 @@ def _merged(first: TargetWindow, last: TargetWindow) -> TargetWindow:
 
 
 def _ratio(total: Array, count: Array) -> Array:
-    means: Array = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
-    return means
+    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
 
 
 def _array(values: Tensor) -> Array:

@@ -405,13 +405,13 @@ class EvidenceSampler:
         return rows_of(self.problem.prior, draws.points[row].unsqueeze(0), components)[0]
 
     def _likeliest(self, cube: Tensor, count: int) -> Tensor:
-        likeliest: Tensor = Evaluations(cube, self.problem.evaluate(cube)).best(count).cube
-        return likeliest
+        return Evaluations(cube, self.problem.evaluate(cube)).best(count).cube
 
     def _points(self, rows: Tensor, components: int) -> Tensor:
         """Normal quantiles of the columns that n components use."""
         columns = self.problem.prior.active_columns(components)
-        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE))
+        quantiles: Tensor = torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE))
+        return quantiles
 
 
 def _nothing(like: Tensor) -> ImportanceDraws:
