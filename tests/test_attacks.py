@@ -6,7 +6,7 @@ import pytest
 
 from attacks import bits, damage, drift, page
 from attacks.__main__ import main
-from attacks.recipes import FOLDER, RECIPES
+from attacks.recipes import RECIPES, sample
 from attacks.telling import Table, Telling
 
 
@@ -67,8 +67,8 @@ def test_damaged_and_foreign_checkpoints_are_refused_or_harmless(tmp_path, kind)
 
 def test_damage_tells_what_is_neither_refused_nor_harmless(tmp_path):
     file = tmp_path / "one.pt"
-    file.write_bytes((FOLDER / "model.first-manifest.pt").read_bytes())
-    wanted = json.loads((FOLDER / "model.first-manifest.json").read_text())
+    data, wanted = sample("model")
+    file.write_bytes(data)
     assert damage.verdict("model", file, wanted) == "harmless"
     assert damage.verdict("model", file, [*wanted[:-1], 7.0]) == "it is read, and says something else"
     assert damage.verdict("model", tmp_path / "none.pt", wanted).startswith("FileNotFoundError")

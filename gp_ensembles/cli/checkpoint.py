@@ -11,23 +11,16 @@ from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_coverages, unpack_scores
 from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
 from gp_ensembles.cli.tables import TableName
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
 from gp_ensembles.tables import Rows
 
-
-def _without_history(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 7 recorded the run for its report in another layout: the record starts again."""
-    return {**content, "history": None}
-
-
 _KIND = Kind(
     "gp_ensembles stream",
-    8,
+    9,
     "a stream",
     "give the checkpoint.pt that stream or resume wrote",
-    (unchanged, _without_history),
     ("model/config", "model/warm_X", "model/warm_y"),
 )
 

@@ -22,23 +22,22 @@ def new_id() -> str:
 
 
 def partial_table(table: Path, run_id: str) -> Path:
-    """Where the rows of a run stand until it is complete; runs of earlier versions have an empty id."""
-    mark = f".{run_id}" if run_id else ""
-    return table.with_name(f"{table.stem}{mark}{table.suffix}{PARTIAL}")
+    """Where the rows of a run stand until it is complete."""
+    return table.with_name(f"{table.stem}.{run_id}{table.suffix}{PARTIAL}")
 
 
 def drop_other_partials(table: Path, run_id: str) -> None:
     """Remove the partial tables of all runs but one."""
     mine = partial_table(table, run_id)
-    for path in [partial_table(table, ""), *table.parent.glob(f"{table.stem}.*{table.suffix}{PARTIAL}")]:
-        if path != mine and path.exists():
+    for path in table.parent.glob(f"{table.stem}.*{table.suffix}{PARTIAL}"):
+        if path != mine:
             remove_if_possible(path)
 
 
 def is_of_run(summary: Path, run_id: str) -> bool:
     """Whether the whole tables beside a summary are those of a run."""
     with suppress(OSError, ValueError, AttributeError):
-        return bool(json.loads(summary.read_text(encoding="utf-8")).get("run_id", "") == run_id)
+        return bool(json.loads(summary.read_text(encoding="utf-8")).get("run_id") == run_id)
     return False
 
 

@@ -328,7 +328,7 @@ class EnsembleFleet:
         about, shards = read_about(Path(folder))
         if "spec" in about and "note_X_mean" not in self._store.tensors:
             raise ValueError(f"{folder} was saved by Fleet, with units of its series; read it with Fleet.load")
-        check_parts(self.ensemble, about.get("parts", {}), folder)
+        check_parts(self.ensemble, about["parts"], folder)
         _check_alike(self.ensemble.state_dict(), about["ensemble"])
         before = {name: value.clone() for name, value in self.ensemble.state_dict().items()}
         self.ensemble.load_state_dict(about["ensemble"])

@@ -196,7 +196,7 @@ class Fleet:
                 other.series.remove_files()
             raise
         old = self.series
-        self.__dict__.update({**other.__dict__, "turns": self.access})
+        self.__dict__.update({**other.__dict__, "access": self.access})
         if old is not None:
             old.remove_files()
 

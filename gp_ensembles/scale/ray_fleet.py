@@ -26,7 +26,7 @@ from gp_ensembles.fleet.model import Fleet
 from gp_ensembles.fleet.predictions import FleetPredictions, in_order, together
 
 _HEAD = "shards.pt"
-_KIND = Kind("gp_ensembles divided fleet", 1, "a divided fleet", "give a folder that divide_fleet wrote")
+_KIND = Kind("gp_ensembles divided fleet", 2, "a divided fleet", "give a folder that divide_fleet wrote")
 _ATTEMPTS = 5  # to begin a shard anew
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.files.checkpoint import Kind, unchanged
+from gp_ensembles.files.checkpoint import Kind
 from gp_ensembles.streaming.after_mixture import CalibrationState, calibration_from_plain, calibration_to_plain
 from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
 from gp_ensembles.streaming.inputs import InputState
@@ -16,10 +16,9 @@ from gp_ensembles.streaming.packing import packed, unpacked
 
 KIND = Kind(
     "gp_ensembles model",
-    6,
+    7,
     "a model",
     "give a file that OnlineModel.save wrote",
-    (unchanged,),
     ("config", "warm_X", "warm_y"),
 )
 

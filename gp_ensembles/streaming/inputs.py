@@ -41,7 +41,7 @@ class InputState(NamedTuple):
         gaps, inactive_columns = (
             [part.clone().cpu() for part in parts] for parts in (self.gaps, self.inactive_columns)
         )
-        return {"gaps": gaps, "sleepers": inactive_columns, "effect": self.effect.clone().cpu(), "within": within}
+        return {"gaps": gaps, "inactive": inactive_columns, "effect": self.effect.clone().cpu(), "within": within}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any], device: torch.device) -> "InputState":
@@ -49,7 +49,7 @@ class InputState(NamedTuple):
         within = plain["within"]
         return cls(
             Gaps(*(part.to(device) for part in plain["gaps"])),
-            InactiveColumns(*(part.to(device) for part in plain["sleepers"])),
+            InactiveColumns(*(part.to(device) for part in plain["inactive"])),
             plain["effect"].to(device),
             None if within is None else InputRange(*(part.to(device) for part in within)),
         )

@@ -1,14 +1,12 @@
 """Fleets in files: the same bits afterwards, and a save that fails leaves the one before."""
 
 import json
-import shutil
 import weakref
 
 import pytest
 import torch
 from safetensors import safe_open
 
-from attacks.recipes import FOLDER, FOLDERS
 from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.files.operations import watched
 from gp_ensembles.fleet import EnsembleFleet, Fleet, ensemble_fleet
@@ -51,6 +49,7 @@ def test_a_fleet_goes_on_with_the_same_bits(kind, shard_bytes, tmp_path, generat
     other = EnsembleFleet(ENSEMBLES[kind]())
     other.load(tmp_path / "fleet")
     assert same(bits(fleet), bits(other))
+    assert all(path.name == "fleet.pt" or path.name.startswith("shard-2-") for path in (tmp_path / "fleet").iterdir())
     num_files = len(list((tmp_path / "fleet").iterdir()))
     assert num_files == {1: 7, 10**9: 2}.get(shard_bytes, num_files)  # the head, and a shard for each or for all
 
@@ -117,21 +116,6 @@ def test_names_that_no_file_holds_are_refused(tmp_path):
     with pytest.raises(TypeError, match=r"strings or whole numbers for names, got \('plant', 1\)"):
         fleet.save(tmp_path / "fleet")
     assert not (tmp_path / "fleet").exists()
-
-
-@pytest.mark.parametrize("folder", sorted(FOLDER.glob("fleet.*")), ids=lambda path: path.name)
-def test_old_folders_say_what_they_said_and_are_saved_anew(folder, tmp_path):
-    expected = json.loads((folder / "numbers.json").read_text())
-    close = {"rel": 1e-9, "abs": 1e-9, "nan_ok": True}
-    assert FOLDERS["fleet"].numbers(folder) == pytest.approx(expected, **close)
-    shutil.copytree(folder, tmp_path / "copy")
-    Fleet.load(tmp_path / "copy").save(tmp_path / "copy", notes=Fleet.notes_in(folder))
-    assert FOLDERS["fleet"].numbers(tmp_path / "copy") == pytest.approx(expected, **close)
-    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [
-        "fleet.pt",
-        "numbers.json",
-        "shard-2-0.safetensors",
-    ]
 
 
 def test_other_programs_find_states_and_names_in_a_shard(tmp_path, generator):

@@ -96,10 +96,8 @@ class SeriesRun:
             ValueError: If a file is damaged, or the device is not there.
         """
         notes = Fleet.notes_in(folder / FLEET)
-        where = notes.get("device", "cpu") if device is None else device  # files of earlier versions are of the cpu
-        fleet, scores = Fleet.load(folder / FLEET, device=where), Scores(notes["scores"])
-        reading = Reading(**notes.get("reading", {}))
-        return cls(fleet, scores, notes["num_read"], notes.get("run_id", ""), reading)
+        fleet = Fleet.load(folder / FLEET, device=notes["device"] if device is None else device)
+        return cls(fleet, Scores(notes["scores"]), notes["num_read"], notes["run_id"], Reading(**notes["reading"]))
 
     def is_unfinished(self, folder: Path) -> bool:
         """Whether the run in a folder was cut short, so that it goes on with the table that it was reading.
