@@ -24,7 +24,7 @@ from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.predictions import OnlinePredictions
 
-WARMUP, NUMBER = 150, 500
+WARMUP, NUMBER = 150, 260
 _FOURIER = FourierBasis(num_features=20)
 SMALL = replace(
     light,
@@ -38,7 +38,7 @@ WHOLE = replace(
     SMALL,
     bases=(HilbertBasis(num_frequencies=6), RadialBasis(num_centers=12)),
     extra_experts=(
-        WindowGP(num_rows=100, lags=True, refit_every=150),
+        WindowGP(num_rows=100, lags=True, refit_every=80),
         WindowGP(num_rows=60, nu=2.5, starts=(0.5, 1.0), name="windows"),
         WideFeatures(num_features=40),
         Boosting(num_trees=10, every=110),
@@ -128,7 +128,7 @@ def test_rows_one_by_one_are_the_blocks(spec: str, changes: dict[str, object]) -
     model, (X, y) = fitted(spec, **changes), stream()
     other = copy.deepcopy(model)
     assert model.online.one_row is not None
-    end = WARMUP + (NUMBER if spec in ("seasonal", "whole") and not changes else 260)
+    end = WARMUP + (NUMBER if spec in ("seasonal", "whole") and not changes else 130)
     rows = one_by_one(model, X[WARMUP:end], y[WARMUP:end])
     block = other.observe(X[WARMUP:end], y[WARMUP:end])
     assert_same_predictions(rows, block)
@@ -172,7 +172,7 @@ def test_a_window_overflows_and_trees_are_trained_while_nearly_all_rows_go_by_th
     states = model.online.state.experts
     assert NUMBER * 0.9 < len(alone) < NUMBER - 10
     assert states[kinds.index("WindowExpert")].num_used < 200 < model.num_rows
-    assert states[kinds.index("WindowExpert")].due > WARMUP + 300
+    assert states[kinds.index("WindowExpert")].due > WARMUP + 160
     assert states[kinds.index("ExternalExpert")].digest != before
 
 
