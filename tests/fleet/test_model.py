@@ -22,7 +22,7 @@ from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.fleet import Fleet, model
 
-SERIES, WARMUP, LATER = 4, 40, 30
+SERIES, WARMUP, LATER = 4, 40, 20
 BASIS = FourierBasis(num_features=12, starts=(0.7,))
 SPEC = replace(
     oebe,

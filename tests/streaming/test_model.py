@@ -29,7 +29,7 @@ from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, Standardizer, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
 
-QUICK = FitSettings(LBFGS(max_iterations=5), num_samples=1)
+QUICK = FitSettings(LBFGS(max_iterations=2), num_samples=1)
 SMALL = replace(
     e_doebe,
     bases=(LinearBasis(), FourierBasis(num_features=10, starts=(0.7,))),
