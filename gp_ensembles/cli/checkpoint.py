@@ -13,7 +13,7 @@ from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_
 from gp_ensembles.cli.tables import TableName
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.streaming import OnlineModel
-from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
+from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.tables import Rows
 
 _KIND = Kind(

@@ -1,7 +1,7 @@
 """Checkpoints as files: written in one step, and read only if they are whole and of the right kind.
 
 A checkpoint is an archive that ``torch.load(path, weights_only=True)`` reads too: one file, without a further library.
-Beside its content it holds ``format``, ``format_version`` and a ``manifest``, see
+Besides its content it holds ``format``, ``format_version`` and a ``manifest``, see
 :func:`~gp_ensembles.files.manifest.manifest_of`. The digest covers what is read, not how it lies in the file.
 """
 
@@ -20,12 +20,12 @@ _HEAD = ("format", "format_version", "manifest")
 
 
 class Kind(NamedTuple):
-    """What a checkpoint is of.
+    """A kind of checkpoint.
 
     Attributes:
         format: Its mark in the file.
         version: The version that is written, and the only one that is read.
-        name: What a message calls it, as in "a stream".
+        name: Its name in messages, as in "a stream".
         advice: What to do instead, at the end of a message.
         parts: Names of parts that get digests of their own in the manifest, as in ``model/config``.
     """
@@ -64,7 +64,7 @@ def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
             content = read_archive(file)
         except ValueError as error:
             raise ValueError(
-                f"{path} is not a readable checkpoint: it is damaged, cut short or another file"
+                f"{path} is not a readable checkpoint: it is damaged, truncated or another file"
             ) from error
     if not isinstance(content, dict) or content.get("format") != kind.format:
         raise ValueError(f"{path} is not a checkpoint of {kind.name}; {kind.advice}")
@@ -81,7 +81,7 @@ def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
         is_whole = False
     if not is_whole:
         raise ValueError(
-            f"{path} is damaged or was changed: what it holds is not what its manifest says; take an earlier one"
+            f"{path} is damaged or was changed: its content does not match its manifest; use an earlier one"
         )
     return found
 

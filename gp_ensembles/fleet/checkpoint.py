@@ -37,9 +37,7 @@ def save_fleet(
     *,
     progress: bool = False,
 ) -> None:
-    """Write a fleet.
-
-    Shapes: ``places`` (S,).
+    """Write a fleet of series at places (S,).
 
     Raises:
         TypeError: If a name is neither a string nor a whole number.
@@ -81,7 +79,7 @@ class Shard(NamedTuple):
 
 
 def read_about(folder: Path) -> tuple[dict[str, Any], list[Shard]]:
-    """What all series share, and the shards.
+    """The head, with what all series share, and the shards.
 
     Raises:
         FileNotFoundError: If there is no fleet.
@@ -96,7 +94,7 @@ def read_about(folder: Path) -> tuple[dict[str, Any], list[Shard]]:
 
 
 def read_about_units(folder: Path) -> dict[str, Any]:
-    """What all series share of a fleet that has units.
+    """The head of a fleet that has units.
 
     Raises:
         FileNotFoundError: If there is no fleet.
@@ -109,7 +107,7 @@ def read_about_units(folder: Path) -> dict[str, Any]:
 
 
 def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers that a fleet with units was made with."""
+    """The settings of a fleet with units."""
     names = ("warmup", "coverages", "seed", "own_variances", "own_length_scales")
     return {**{name: about[name] for name in names}, "dtype": getattr(torch, about["dtype"])}
 
@@ -129,12 +127,12 @@ def read_shard(shard: Shard) -> tuple[list[Name], dict[str, Tensor]]:
 
 
 def part_folder(folder: Path, generation: int, number: int) -> Path:
-    """Where one of several fleets in a folder stands, as it was saved one time of many."""
+    """The folder of one of several fleets in a folder, of one of many saves."""
     return folder / f"{generation}-{number}"
 
 
 def remove_part(folder: Path) -> None:
-    """Remove a fleet's folder with its files; what cannot be removed is in nobody's way."""
+    """Remove a fleet's folder with its files, as far as possible."""
     for path in folder.iterdir():
         remove_if_possible(path)
     with suppress(OSError):

@@ -193,7 +193,7 @@ def test_series_that_stand_still_have_units_too(generator):
     noisy = torch.randn(num_rows, generator=generator, dtype=torch.float64)
     fleet = Fleet(QUICK, warmup=30)
     fleet.fit(["a", "b"] * num_rows + ["c"] * num_rows, torch.cat([X.reshape(-1, 2), X[:, 0]]), torch.cat([y, noisy]))
-    with pytest.raises(ValueError, match="the targets of all 2 series whose warm-up is over stand still"):
+    with pytest.raises(ValueError, match="the targets of all 2 series whose warm-up is over are constant"):
         Fleet(QUICK, warmup=30).fit(["a", "b"] * num_rows, X.reshape(-1, 2), y)
     mean = fleet.predict(["a", "b"], torch.zeros(2, 2, dtype=torch.float64)).mean
     torch.testing.assert_close(mean, torch.tensor([5.0, 0.0], dtype=torch.float64), rtol=0, atol=0.3)

@@ -9,7 +9,7 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.packing import packed, unpacked
+from gp_ensembles.streaming.content import packed, unpacked
 
 WINDOWS = (WindowGP(num_rows=40), WindowGP(num_rows=30, refit_every=50, name="refitted"))
 SPEC = replace(oebe, bases=(LinearBasis(),), extra_experts=WINDOWS)

@@ -7,7 +7,7 @@ from gp_ensembles.cli.history.record import EventCounts, RunHistory
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.engine.external_counts import ExternalCounts
 from gp_ensembles.filters.states import ExternalState, RefittedState, WindowState
-from gp_ensembles.streaming.failures import failures
+from gp_ensembles.streaming.health import failures
 
 # A count that is not here is called by its name.
 _TITLES = {

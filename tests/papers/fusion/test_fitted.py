@@ -191,7 +191,7 @@ def test_other_files_are_refused(tmp_path):
         FittedFusion.load(path, joint())
     content["posterior"]["theta"] += 1e-9
     torch.save(content, path)
-    with pytest.raises(ValueError, match="not what its manifest says"):
+    with pytest.raises(ValueError, match="does not match its manifest"):
         FittedFusion.load(path, joint())
     kind = Kind("gp_ensembles fusion", 2, "a fusion", "")
     write_checkpoint(path, kind, {"model": "MoGPE", "check": torch.zeros(1)})
