@@ -1,4 +1,4 @@
-"""Innovation models along sample paths: errors that follow one another, whose size follows them, with heavy tails."""
+"""Innovation models along sample paths: autocorrelated errors with stochastic volatility and heavy tails."""
 
 import torch
 from torch import Tensor
@@ -6,13 +6,14 @@ from torch import Tensor
 from gp_ensembles.innovations import InnovationBank, InnovationState
 from gp_ensembles.innovations.recursions import LARGEST, SMALLEST, AutoregressionState, predict_error, update_scale
 from gp_ensembles.numerics.draws import generator_device, normal_draws
-from gp_ensembles.streaming.forecasting.simulator import Ahead
+from gp_ensembles.streaming.forecasting.simulators import Ahead
 
 
 class PathInnovations:
-    """Errors of S paths, each by an innovation model of the path's expert, or by the expert's own law.
+    """Errors of S paths, each from an innovation model of the path's expert, or from the expert's own law.
 
-    Shapes: ``log_weights`` (M, 1 + K), ``chosen`` (S,).
+    ``log_weights`` (M, 1 + K) are those of the experts' own laws and of K models; ``chosen`` are the expert and the
+    model of each path, (S,) each.
     """
 
     def __init__(
