@@ -1,23 +1,23 @@
-"""Damaged and foreign checkpoints of every kind: each is refused in a sentence, or says what it said.
+"""Damaged and foreign checkpoints of every kind: each is refused in a sentence, or gives the same numbers.
 
-``python -m attacks damage`` takes the small files in ``tests/data/checkpoints``, harms them in several ways, and reads
-them through the doors that users have. A file that is read must give the numbers that the unharmed one gives.
+``python -m attacks damage`` writes a small file of each kind, damages it in several ways, and reads it through the
+public interfaces. A file that is read must give the numbers of the undamaged one.
 """
 
 import io
-import json
 import random
 import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from attacks.recipes import FOLDER, RECIPES
+from attacks.recipes import RECIPES
 from attacks.telling import Table, Telling
 
 _STRETCH = 64  # bytes, at most
@@ -97,10 +97,18 @@ def verdict(kind: str, path: Path, wanted: Sequence[float]) -> str:
     return _HARMLESS if is_same else "it is read, and says something else"
 
 
+@cache
+def whole(kind: str) -> tuple[bytes, list[float]]:
+    """An undamaged file of a kind, and its numbers."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{kind}.pt"
+        RECIPES[kind].write(path)
+        return path.read_bytes(), RECIPES[kind].numbers(path)
+
+
 def attempts(kind: str, number: int, seed: int, folder: Path) -> Iterator[tuple[str, str]]:
-    """Harm the file of a kind in every way so many times, and give its door the other kinds' files."""
-    source = FOLDER / f"{kind}.first-manifest.pt"
-    data, wanted = source.read_bytes(), json.loads(source.with_suffix(".json").read_text(encoding="utf-8"))
+    """Damage the file of a kind in every way this many times, and read the files of other kinds in its place."""
+    data, wanted = whole(kind)
     path, draw = folder / "harmed.pt", random.Random(f"{kind} {seed}")
     for harm, change in HARMS.items():
         for _ in range(number):
@@ -108,7 +116,7 @@ def attempts(kind: str, number: int, seed: int, folder: Path) -> Iterator[tuple[
             yield harm, verdict(kind, path, wanted)
     for other in RECIPES:
         if other != kind:
-            path.write_bytes((FOLDER / f"{other}.first-manifest.pt").read_bytes())
+            path.write_bytes(whole(other)[0])
             yield "of another kind", verdict(kind, path, wanted)
 
 

@@ -125,4 +125,4 @@ model.log_weights.exp(), more.log_weights.exp()
 
 # %% [markdown]
 # [An optimum that moves](moving_optimum.ipynb) needs experts that forget. Many runs, other problems and single
-# Gaussian processes beside them, in one table with intervals: `python -m studies optimization regret --trials 5`.
+# Gaussian processes for comparison, in one table with intervals: `python -m studies optimization regret --trials 5`.

@@ -18,7 +18,7 @@
 #
 # Images arrive one after another, and each gets a place on a map of two coordinates as it comes, from an ensemble of
 # Gaussian-process latent variable models that learn online (IE-GPLVM, Lu et al. 2022). Principal components of all
-# images stand beside.
+# images are shown for comparison.
 
 # %%
 # %matplotlib inline

@@ -18,7 +18,7 @@
 #
 # Several models predict the same thing, and each is good somewhere. A fusion makes one predictive density of theirs,
 # with weights that depend on the input and are learned from rows whose targets are known. Rules with fixed weights
-# stand beside it.
+# are shown for comparison.
 
 # %%
 # %matplotlib inline

@@ -17,7 +17,7 @@
 # # Knots by optimization
 #
 # Where knots are scarce, moving them pays. One knot at a time is proposed and moved with the hyperparameters, or all
-# of a given number move at once. Rows that are added for the largest gains, and stay rows, stand beside.
+# of a given number move at once. Rows that are added for the largest gains, and stay rows, are shown for comparison.
 
 # %%
 # %matplotlib inline

@@ -64,13 +64,8 @@ class Ensemble(nn.Module):
         >>> from gp_ensembles.filters import RandomWalk
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
         >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        >>> static, moving = (
-        ...     GaussianExpert(features),
-        ...     GaussianExpert(features, transition=RandomWalk(1e-2)),
-        ... )
-        >>> ensemble = Ensemble(
-        ...     [static, moving], BayesianModelAveraging(), names=["static", "moving"]
-        ... )
+        >>> moving = GaussianExpert(features, transition=RandomWalk(1e-2))
+        >>> ensemble = Ensemble([GaussianExpert(features), moving], BayesianModelAveraging())
         >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> state, predictions = ensemble.update(ensemble.init(), X, X.squeeze(-1))
         >>> predictions.log_weights.detach().exp()[:, 0]
@@ -150,14 +145,9 @@ class Ensemble(nn.Module):
             >>> import torch
             >>> from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
             >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-            >>> kernels = [
-            ...     ScaleKernel(RBFKernel()).double(),
-            ...     ScaleKernel(MaternKernel()).double(),
-            ... ]
-            >>> noise = torch.tensor([0.1, 0.2], dtype=torch.float64)
-            >>> Ensemble.from_kernels(
-            ...     kernels, 1, 50, BayesianModelAveraging(), noise=noise
-            ... ).num_experts
+            >>> kernels = [ScaleKernel(kernel).double() for kernel in (RBFKernel(), MaternKernel())]
+            >>> rule, noise = BayesianModelAveraging(), torch.tensor([0.1, 0.2], dtype=torch.float64)
+            >>> Ensemble.from_kernels(kernels, 1, 50, rule, noise=noise).num_experts
             2
         """
         if noise.shape != (len(kernels),) or not bool((noise > 0).all()):
@@ -175,15 +165,11 @@ class Ensemble(nn.Module):
 
     def init(self) -> EnsembleState:
         """State before any data."""
-        return self.init_layers()._replace(experts=tuple(expert.init() for expert in self.experts))
-
-    def init_layers(self) -> EnsembleState:
-        """State before any data, without the states of experts."""
         like = self.experts[0].features.prior_variance.detach()
         meta = self.meta_learner.init(self.num_experts, like)
         bank, memory = self.layers.bank, self.memory
         return EnsembleState(
-            (),
+            tuple(expert.init() for expert in self.experts),
             meta,
             None if bank is None else bank.init(len(self.expert_names), like),
             None if memory is None else memory.init(like),

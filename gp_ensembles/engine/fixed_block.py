@@ -192,12 +192,10 @@ class _WholeState(_Expert):
         self._bound, self._state = bound, state
 
     def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        """See :meth:`_Expert.stage`."""
         after, steps = self._bound.update_block(before, Phi, y)
         return steps, list(after)
 
     def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
-        """See :meth:`_Expert.learn`."""
         for old in self._state:
             old.copy_(torch.where(keep, next(taught), old))
 
@@ -212,7 +210,6 @@ class _InPlace(_Expert):
         self._diagonal = state.moments[..., :-1].diagonal(dim1=-2, dim2=-1)
 
     def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        """See :meth:`_Expert.stage`."""
         assert isinstance(before, GaussianState)
         bound = self._bound
         walk = make_schedule(bound.transition, len(y), bound.prior_variance).walk
@@ -220,7 +217,6 @@ class _InPlace(_Expert):
         return steps, [gain.left, gain.right, *([] if gain.drift is None else [gain.drift])]
 
     def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
-        """See :meth:`_Expert.learn`."""
         left, right = (torch.where(keep, next(taught), 0.0) for _ in range(2))
         num = len(self._moments)
         left, right = left.reshape(num, *left.shape[-2:]), right.reshape(num, *right.shape[-2:])

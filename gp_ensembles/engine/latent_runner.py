@@ -165,9 +165,7 @@ class LatentRunner(Runner):
 
     def uneven(self, steps: Tensor) -> "LatentRunner":
         """See :meth:`Runner.uneven`."""
-        bound = self._bound.uneven(steps)
-        assert isinstance(bound, BoundLaplace)
-        return LatentRunner(bound, self._state, self._alone)
+        return LatentRunner(self._bound.uneven(steps), self._state, self._alone)
 
     def commit(self) -> None:
         """Learn the staged block."""

@@ -52,9 +52,7 @@ def add_experts(
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> expert = GaussianExpert(
-        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        ... )
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
         >>> online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
         >>> new = GaussianExpert(LinearFeatures(1, torch.tensor(9.0, dtype=torch.float64)))
         >>> add_experts(online, [new], share=0.2).log_weights.exp()
@@ -137,8 +135,7 @@ def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
         >>> expert = GaussianExpert(LinearFeatures(1, torch.ones(2, dtype=torch.float64)))
-        >>> # the second is dead
-        >>> rule = BayesianModelAveraging(torch.tensor([1.0, 0.0], dtype=torch.float64))
+        >>> rule = BayesianModelAveraging(torch.tensor([1.0, 0.0], dtype=torch.float64))  # the second is dead
         >>> online = OnlineEnsemble(Ensemble([expert], rule, ["a", "b"]))
         >>> revive_experts(online, ["b"], share=0.25)
         >>> online.log_weights.exp()

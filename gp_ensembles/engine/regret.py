@@ -97,12 +97,9 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
     Example:
         >>> import torch
         >>> from gp_ensembles.meta_learners import FixedShare
-        >>> log_prob = torch.tensor(
-        ...     [[0.9, 0.8, 0.1, 0.1], [0.1, 0.2, 0.9, 0.9]], dtype=torch.float64
-        ... ).log()
-        >>> report = regret_report(
-        ...     FixedShare(0.2), log_prob, path=torch.tensor([0, 0, 1, 1])
-        ... )
+        >>> probability = [[0.9, 0.8, 0.1, 0.1], [0.1, 0.2, 0.9, 0.9]]
+        >>> log_prob = torch.tensor(probability, dtype=torch.float64).log()
+        >>> report = regret_report(FixedShare(0.2), log_prob, path=torch.tensor([0, 0, 1, 1]))
         >>> round(report.switching.regret, 4), round(report.switching.bound, 4)
         (2.6426, 3.2065)
         >>> report.mixture.bound is None  # fixed share looks for experts, not for mixtures
@@ -152,7 +149,7 @@ def _(rule: CombinedRules, stream: StreamSize) -> float:
 
 @mixture_bound.register
 def _(rule: ReferenceAveraging, stream: StreamSize) -> float:
-    return _beside_references(rule, stream) + mixture_bound(rule.rule, stream)
+    return _above_references(rule, stream) + mixture_bound(rule.rule, stream)
 
 
 @singledispatch
@@ -191,20 +188,20 @@ def _(rule: CombinedRules, stream: StreamSize, path: Tensor) -> float:
 
 @path_bound.register
 def _(rule: ReferenceAveraging, stream: StreamSize, path: Tensor) -> float:
-    through = _beside_references(rule, stream) + path_bound(rule.rule, stream, path)
+    through = _above_references(rule, stream) + path_bound(rule.rule, stream, path)
     if _num_switches(path) or int(path[0]) not in rule.references:
         return through
     straight = math.log(len(rule.references) / rule.prior)
     return min(through, straight - (stream.num_steps - 1) * math.log1p(-rule.share * (1 - rule.prior)))
 
 
-def _beside_references(rule: ReferenceAveraging, stream: StreamSize) -> float:
+def _above_references(rule: ReferenceAveraging, stream: StreamSize) -> float:
     """Upper bound of the regret to the rule inside from weighing it against its references."""
     return -math.log1p(-rule.prior) - (stream.num_steps - 1) * math.log1p(-rule.share * rule.prior)
 
 
 def _parts(rule: CombinedRules, stream: StreamSize) -> list[tuple[float, MetaLearner]]:
-    """Each of the rules, with the bound of the regret to it of the rule over them."""
+    """Each of the rules, with the bound of the regret to it; mixtures differ no more than experts do."""
     above = stream._replace(num_experts=len(rule.rules))
     paths = torch.arange(len(rule.rules), device="cpu").unsqueeze(1).expand(-1, stream.num_steps)
     return [(path_bound(rule.over, above, path), part) for path, part in zip(paths, rule.rules, strict=True)]

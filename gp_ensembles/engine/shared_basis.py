@@ -157,7 +157,8 @@ def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterStat
 
 def make_contiguous(buffers: MutableMapping[str, Tensor | None], names: Sequence[str]) -> Tensor:
     """Tensors of one shape as one, with a leading axis; moved to one piece of memory if they are not in one."""
-    values = _present(buffers, names)
+    values = [value for value in (buffers[name] for name in names) if value is not None]
+    assert len(values) == len(names)
     first, size = values[0], values[0].numel()
     memory, start = first.untyped_storage().data_ptr(), first.storage_offset()
     places = [(v.untyped_storage().data_ptr(), v.storage_offset(), v.is_contiguous()) for v in values]
@@ -167,12 +168,6 @@ def make_contiguous(buffers: MutableMapping[str, Tensor | None], names: Sequence
     for name, part in zip(names, whole.unbind(0), strict=True):
         buffers[name] = part
     return whole
-
-
-def _present(buffers: Mapping[str, Tensor | None], names: Sequence[str]) -> list[Tensor]:
-    found = [value for value in (buffers[name] for name in names) if value is not None]
-    assert len(found) == len(names)
-    return found
 
 
 @final

@@ -1,4 +1,4 @@
-"""How an ensemble is built from warm-up rows: features, hyperparameters, samples, conditioning."""
+"""Construction of an ensemble from warm-up rows: features, hyperparameters, samples, conditioning."""
 
 import warnings
 from collections.abc import Sequence
@@ -43,22 +43,22 @@ _FAR = 10.0  # mean or scale of targets beyond which starting values are far off
 @final
 @dataclass(frozen=True)
 class FitSettings:
-    """How hyperparameters are found from the warm-up rows.
+    """Fit of hyperparameters to the warm-up rows.
 
     Attributes:
-        method: Optimizer of the evidence; ``None`` keeps the starting values. Kernels that are fixed need none: the
-            best noise and prior variance of each follow from one decomposition, without a start and its prior.
+        method: Optimizer of the evidence; ``None`` keeps the starting values. Fixed kernels need none: the best noise
+            and prior variance of each follow from one decomposition.
         num_samples: Experts per optimum: the optimum itself, and draws around it, from a Laplace approximation or by
             ``perturbation``.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space
-            (logarithms): weak, so that what the data do not determine stays near its start.
+            (logarithms); weak, so that only what the data do not determine stays near its start.
         prior_precision: Floor of the curvature of the Laplace approximation in the same space; directions that
             the data do not determine spread with a variance of one over it.
         perturbation: Draws by independent noise on every hyperparameter in place of the Laplace approximation, whose
             Hessian is out of reach where centers or frequencies are fitted.
 
     Raises:
-        TypeError: If a number is none.
+        TypeError: If a field is not a number.
         ValueError: If a number is out of range.
 
     Example:
@@ -126,7 +126,7 @@ def _check_room(name: str, features: FeatureMap, X: Tensor) -> None:
 
 
 def only_label(target: Target, y: Tensor) -> int | None:
-    """The class of all observed labels (N,), if they are of one; ``None`` too where that is no kind of target."""
+    """The class of all observed labels (N,) if there is only one; ``None`` for targets that may not be constant."""
     seen = y[~torch.isnan(y)]
     if not target.may_be_constant or seen.numel() == 0 or not bool((seen == seen[0]).all()):
         return None
@@ -134,10 +134,10 @@ def only_label(target: Target, y: Tensor) -> int | None:
 
 
 def one_class_message(label: int) -> str:
-    """What it means that all labels of the warm-up are of one class."""
+    """Message about labels of the warm-up that are all of one class."""
     return (
         f"all labels of the warm-up are {label}, which does not tell how inputs matter: hyperparameters keep their "
-        f"starting values; a longer warm-up that holds other classes would fit them"
+        f"starting values; use a longer warm-up with other classes to fit them"
     )
 
 
@@ -173,12 +173,12 @@ def _fit(
 
 
 def static_group(maps: Sequence[NamedExpert]) -> list[NamedExpert]:
-    """Experts as they are, named static."""
+    """Static experts with their names."""
     return [(f"{name}/static", expert) for name, expert in maps]
 
 
 def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variances: Sequence[float]) -> list[NamedExpert]:
-    """SharedBasisBatch of static experts, one for each speed, that share their features and noise and walk at random.
+    """Copies of static experts on a random walk, one for each speed, that share their features and noise.
 
     Raises:
         ValueError: If there is no speed, one is not positive, or two are equal.
@@ -206,12 +206,12 @@ def group_size(group: Sequence[NamedExpert]) -> int:
 
 
 def condition(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner) -> OnlineEnsemble:
-    """The ensemble of some groups, conditioned on the warm-up rows; its weights are those before them."""
+    """The ensemble of some groups, conditioned on the warm-up rows, with the rule's initial weights."""
     return conditioned(assemble(groups, rule), X, y)
 
 
 def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool = False) -> OnlineEnsemble:
-    """An ensemble that has learned the warm-up rows; its weights are those before them, or after."""
+    """An ensemble conditioned on the warm-up rows, with the rule's initial weights unless ``keep_weights``."""
     online = OnlineEnsemble(ensemble)
     online.observe(X, y)
     external_models = online.state.external_models
@@ -245,7 +245,7 @@ def assemble(
 
 
 def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
-    """Raise unless X (N, D) and y (N,) or (N, O) can be fitted to; warn of real targets far from standardized.
+    """Raise unless X (N, D) and y (N,) or (N, O) are a valid warm-up; warn of real targets far from standardized.
 
     Raises:
         ValueError: If a shape is wrong, an input is not finite, all columns are constant, fewer than ten rows have a

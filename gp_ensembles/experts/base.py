@@ -2,6 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +35,8 @@ class BoundExpert(ABC):
     def predict(self, state: FilterState, Phi: Tensor) -> Predictions:
         r"""Predict each row (\*batch, N, F) one step ahead on its own, as a row whose target is missing."""
 
-    def uneven(self, steps: Tensor) -> "BoundExpert":
-        """The same for one block of rows at uneven times: steps since the row before each, (B,), or (1,) to predict."""
+    def uneven(self, steps: Tensor) -> Self:
+        """The same for one block whose rows are so many steps after the row before each, (B,); one for predictions."""
         other = copy.copy(self)
         other.steps = steps
         other.transition = None if self.transition is None else UnevenSteps(self.transition, steps)

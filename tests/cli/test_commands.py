@@ -19,11 +19,14 @@ from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.running import normalized_arguments
 from gp_ensembles.data.messy import write_messy_load
 from gp_ensembles.ensembles.bases import LinearBasis
+from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import oebe
+from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.metrics import nmse
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 WARMUP, ROWS = 100, 320
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
 QUICK = ["--pictures", "false", "--report", "false", "--progress", "false"]
 
 
@@ -263,7 +266,7 @@ def test_a_killed_stream_resumes_bit_for_bit(workplace, small):
 
 
 def test_compare_makes_one_table(workplace, small, capsys):
-    (workplace / "line.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}")
+    (workplace / "line.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}")
     (workplace / "bad.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis, LinearBasis]}")
     arguments = ["compare", str(workplace / "data.csv"), "--target=y", f"--warmup={WARMUP}", "--progress=false"]
     arguments += ["--out", str(workplace / "compared"), "--configs"]
@@ -282,7 +285,7 @@ def test_compare_makes_one_table(workplace, small, capsys):
 def test_every_config_is_compared_with_every_seed(workplace, capsys):
     out = workplace / "seeds"
     basis = "{FourierBasis: {num_features: 8, starts: [0.5]}}"
-    (workplace / "drawn.yaml").write_text(f"ensemble: {{like: oebe, bases: [{basis}]}}")
+    (workplace / "drawn.yaml").write_text(f"ensemble: {{like: oebe, bases: [{basis}], {FIT}}}")
     arguments = ["compare", str(workplace / "data.csv"), "--target=y", f"--warmup={WARMUP}", "--progress=false"]
     arguments += ["--out", str(out), "--configs", str(workplace / "drawn.yaml")]
     assert main([*arguments, "--seeds", "3", "0"]) == 0
@@ -348,12 +351,13 @@ def test_named_tables_and_folders(workplace, capsys):
 
 def test_the_demo_is_a_stream_of_its_file(tmp_path, capsys, monkeypatch):
     """The demo on a short table and a small model, and the same file as a user gives it."""
-    small = StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=60)
+    few = FitSettings(LBFGS(max_iterations=5), num_samples=1)
+    small = StreamConfig(replace(oebe, bases=(LinearBasis(),), fit_settings=few), warmup=60)
     monkeypatch.setattr(commands, "StreamConfig", lambda: small)
     monkeypatch.setattr(commands, "write_messy_load", partial(write_messy_load, num_rows=240))
     assert main(["demo", "--out", str(tmp_path / "demo"), *QUICK]) == 0
     assert "--target load\n\ncolumn " in capsys.readouterr().out
-    (tmp_path / "small.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}\n")
+    (tmp_path / "small.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\n")
     stream = ["stream", str(tmp_path / "demo" / "load.csv"), "--target", "load", *QUICK]
     assert main([*stream, "--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "user")]) == 0
     for name in ("predictions.csv", "weights.csv"):

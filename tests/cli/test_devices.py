@@ -13,7 +13,8 @@ from gp_ensembles.cli.named_configs import config_titles
 from gp_ensembles.fleet import Fleet
 from tests.cli.conftest import CONFIG, make_rows, write_table
 
-SERIES = "ensemble: {like: oebe, bases: [LinearBasis], fit_settings: {num_samples: 1}}\nwarmup: 30\n"
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
+SERIES = f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 30\n"
 PLAIN = ["--progress", "false"]
 QUIET = [*PLAIN, "--pictures", "false", "--report", "false"]
 # Moments by quadrature, whose nodes move with round-off.
@@ -61,7 +62,7 @@ COMMANDS = {
     "stream and resume": [
         ["stream", "rows.csv", "--target", "y", "--config", "small.yaml", "--warmup", "60", "--out", "OUT/a", *QUIET],
         ["resume", "more.csv", "--checkpoint", "OUT/a", "--out", "OUT/b", *QUIET],
-        ["forecast", "--checkpoint", "OUT/b", "--horizon", "2", "--num_paths", "20", "--out", "OUT/f", *QUIET[:4]],
+        ["forecast", "--checkpoint", "OUT/b", "--horizon", "2", "--num_paths", "5", "--out", "OUT/f", *QUIET[:4]],
     ],
     "series": [
         ["stream", "meters.csv", "--target", "load", "--series", "meter", "--config", "series.yaml", "--out", "OUT/s"]

@@ -12,6 +12,7 @@ import pytest
 from gp_ensembles.cli.__main__ import main
 
 NUM_ROWS, LAST = 160, 130
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 8}}, num_samples: 1}"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "future.csv", ("time", "temperature"), [row[:2] for row in rows[LAST : LAST + 12]])
     write(folder / "empty.csv", ("time", "temperature"), [])
     write(folder / "bare.csv", ("time",), [row[:1] for row in rows[LAST : LAST + 12]])
-    options = ["--target", "load", "--config", "forecaster", "--warmup", "100", "--pictures", "false"]
+    (folder / "small.yaml").write_text(f"ensemble: {{like: forecaster, bases: [LinearBasis], {FIT}}}\n")
+    (folder / "plain.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\n")
+    options = ["--target", "load", "--config", str(folder / "small.yaml"), "--warmup", "100", "--pictures", "false"]
     quiet = ["--report", "false", "--progress", "false"]
     assert main(["stream", str(folder / "first.csv"), *options, *quiet, "--out", str(folder / "run")]) == 0
     return folder
@@ -68,7 +71,15 @@ def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(run: Path, capsys
 
 
 def test_known_inputs_make_it_surer_and_no_target_is_needed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["forecast", "--checkpoint", str(run / "run" / "checkpoint.pt"), "--pictures", "false"]
+    common = [
+        "forecast",
+        "--checkpoint",
+        str(run / "run" / "checkpoint.pt"),
+        "--pictures",
+        "false",
+        "--num_paths",
+        "100",
+    ]
     assert main([*common, "--inputs", str(run / "future.csv"), "--out", str(run / "known")]) == 0
     assert "unknown" not in capsys.readouterr().out
     assert main([*common, "--horizon", "12", "--out", str(run / "unknown")]) == 0
@@ -84,7 +95,8 @@ def test_known_inputs_make_it_surer_and_no_target_is_needed(run: Path, capsys: p
 def test_a_run_that_remembers_no_targets_has_a_picture_and_its_own_folder_is_refused(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--target", "load", "--config", "oebe", "--warmup", "100", "--pictures", "false", "--report", "false"]
+    options = ["--target", "load", "--config", str(run / "plain.yaml"), "--warmup", "100", "--pictures", "false"]
+    options += ["--report", "false"]
     assert main(["stream", str(run / "first.csv"), *options, "--out", str(run / "plain"), "--progress", "false"]) == 0
     before = {path.name: path.read_bytes() for path in (run / "plain").iterdir()}
     forecast = ["forecast", "--checkpoint", str(run / "plain"), "--horizon", "3", "--out"]

@@ -11,6 +11,7 @@ from gp_ensembles.files.operations import watched
 from gp_ensembles.files.transaction import JOURNAL
 
 QUICK = ["--progress", "false", "--pictures", "false"]
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
 
 
 class Stopped(BaseException):
@@ -40,7 +41,7 @@ def place(tmp_path_factory, small):
     place = tmp_path_factory.mktemp("interrupted")
     small.write(place / "data.csv", small.rows(80))
     small.write(place / "less.csv", small.rows(70))
-    (place / "c.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 40")
+    (place / "c.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 40")
     assert stream(place, "good") == 0
     assert stream(place, "other", data="less.csv") == 0
     return place

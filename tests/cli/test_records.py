@@ -126,7 +126,9 @@ def test_nothing_that_is_read_imports_a_module(tmp_path, monkeypatch):
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "deep" else ()) for name in PRESETS]
+)
 def test_an_unfitted_ensemble_takes_the_state_of_a_fitted_one(name):
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(40, 2, generator=generator, dtype=torch.float64)

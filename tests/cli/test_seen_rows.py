@@ -143,7 +143,7 @@ def test_a_request_to_end_is_answered_and_nothing_is_lost(place, monkeypatch, ca
     assert capsys.readouterr().err.strip() == (
         "gp-ensembles: terminated; what was learned is in the checkpoint, see resume"
     )
-    assert (place / "ended" / "predictions.csv.partial").read_text().count("\n") > 50
+    assert (place / "ended" / "predictions.csv.partial").read_text().count("\n") > 40
     assert not (place / "ended" / "predictions.csv").exists()
     assert resume(place, "all.csv", "ended", "--skip-seen") == 0
     for name in ("predictions.csv", "weights.csv"):

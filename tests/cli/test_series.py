@@ -13,7 +13,8 @@ from gp_ensembles.cli.series import run
 from gp_ensembles.fleet import Fleet
 
 NAMES = ("north", "south, 2", "7")
-CONFIG = "ensemble: {like: oebe, bases: [LinearBasis], fit_settings: {num_samples: 1}}\nwarmup: 30\n"
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
+CONFIG = f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 30\n"
 COLUMNS = ["mean", "std", "lower", "upper", "log_prob"]
 
 

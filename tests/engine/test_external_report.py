@@ -110,7 +110,7 @@ def fail(mean, deviation):
     [
         (Failing(lambda m, s: (m * torch.nan, s)), "it gave no prediction (NaN)", "fill the gaps"),
         (Failing(lambda m, s: (m * math.inf, s)), "its mean was infinite or beyond 1e30 (mean ", "of mean 0"),
-        (Failing(lambda m, s: (m, -s)), "not positive and finite (deviation -1)", "standard deviations, or None"),
+        (Failing(lambda m, s: (m, -s)), "not positive and finite (deviation -1)", "standard deviations or None"),
         (
             Failing(lambda m, s: (torch.cat([m, m]), s)),
             "had the wrong shape (shapes (2,) and (1,) for inputs (1, 2))",

@@ -87,7 +87,7 @@ def test_orders():
 @pytest.mark.parametrize("kind", EVERY)
 def test_names_are_words_without_a_slash(kind):
     for name in ("", "  ", "a/b"):
-        with pytest.raises(ValueError, match=f"name of {kind.__name__} must not be blank and must hold no '/'"):
+        with pytest.raises(ValueError, match=f"name of {kind.__name__} must not be blank and must not contain '/'"):
             kind(name=name)
     with pytest.raises(TypeError, match=f"name of {kind.__name__} must be a string, got 3"):
         kind(name=3)

@@ -13,7 +13,7 @@ from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.windows import WindowGP
-from gp_ensembles.experts import gradient_ascent, refitted, window
+from gp_ensembles.experts import empirical_bayes, refitted, window
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 WARM, DUE = 40, 80  # rows after which they are trained; trees when they are asked next
@@ -59,7 +59,7 @@ def interrupted(monkeypatch, name):
                 press()
             return evidence()
 
-        return gradient_ascent.gradient_ascent(expert, counted, *arguments)
+        return empirical_bayes.gradient_ascent(expert, counted, *arguments)
 
     for module in (window, refitted):
         monkeypatch.setattr(module, "gradient_ascent", climbing)

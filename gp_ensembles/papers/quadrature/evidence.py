@@ -410,7 +410,8 @@ class EvidenceSampler:
     def _points(self, rows: Tensor, components: int) -> Tensor:
         """Normal quantiles of the columns that n components use."""
         columns = self.problem.prior.active_columns(components)
-        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE))
+        quantiles: Tensor = torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE))
+        return quantiles
 
 
 def _nothing(like: Tensor) -> ImportanceDraws:
