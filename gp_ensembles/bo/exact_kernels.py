@@ -185,7 +185,7 @@ def condition(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) ->
 def predict(
     kernels: Kernels, hyperparameters: Hyperparameters, rows: Rows, learned: Conditioned, X: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""The function at q points X (\*t, q, D) jointly: means (\*t, M, q), covariances (\*t, M, q, q)."""
+    r"""Joint predictions at q points X (\*t, q, D): means (\*t, M, q), covariances (\*t, M, q, q); \*t ends in \*b."""
     batch, q = rows.X.shape[:-2], X.shape[-2]
     shape: torch.Size = torch.broadcast_shapes(X.shape[:-2], batch)
     num = shape[: len(shape) - len(batch)].numel()

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 from functools import partial
 
 import pytest
@@ -203,32 +202,6 @@ def test_expected_improvement_is_that_of_draws(generator):
     assert bool(((found - gains.mean(-1)).abs() < 5 * error).all())
 
 
-def test_a_further_row_is_learned_as_if_it_had_always_been_there(generator):
-    X, Y = made_up(generator)
-    values = some_hyperparameters(generator)
-    whole = ExactEnsembleModel(X, Y, outcome_transform=None).with_hyperparameters_(values)
-    part = ExactEnsembleModel(X[:-1], Y[:-1], outcome_transform=None).with_hyperparameters_(values)
-    before = part.posterior(X[:3]).mean
-    after = part.condition_on_observations(X[-1:], Y[-1:])
-    torch.testing.assert_close(after.posterior(X[:3]).mean, whole.posterior(X[:3]).mean)
-    torch.testing.assert_close(after.log_weights, whole.log_weights)
-    assert torch.equal(part.posterior(X[:3]).mean, before)
-
-
-def test_imagined_rows_are_learned_as_rows(generator):
-    X, Y = made_up(generator)
-    model = ExactEnsembleModel(X[:-4], Y[:-4], outcome_transform=None)
-    model.with_hyperparameters_(some_hyperparameters(generator))
-    places = torch.rand(3, 2, generator=generator, dtype=torch.float64)
-    batch = model.condition_on_observations(X[-4:].reshape(2, 2, 2), Y[-4:].reshape(2, 2, 1))
-    for member in range(2):
-        rows = slice(-4 + 2 * member, len(X) - 2 + 2 * member)
-        alone = model.condition_on_observations(X[rows], Y[rows])
-        torch.testing.assert_close(batch.posterior(places).mean[member], alone.posterior(places).mean)
-        torch.testing.assert_close(batch.posterior(places).variance[member], alone.posterior(places).variance)
-        torch.testing.assert_close(batch.log_weights[member], alone.log_weights)
-
-
 def test_blocks_of_points_are_predicted_as_points(generator):
     X, Y = made_up(generator)
     model = ExactEnsembleModel(X, Y).fit()
@@ -249,18 +222,6 @@ def test_single_precision_costs_no_digits_inside(generator):
     moved = copy.deepcopy(double).float()
     assert moved.lengthscale.dtype == torch.float64
     torch.testing.assert_close(moved.posterior(X.float()).mean.double(), double.posterior(X).mean, rtol=1e-3, atol=1e-3)
-
-
-def test_state_travels_and_data_do_not(generator):
-    X, Y = made_up(generator)
-    model = ExactEnsembleModel(X, Y).fit()
-    other = ExactEnsembleModel(X, Y)
-    other.posterior(X[:2])
-    other.load_state_dict(model.state_dict())
-    torch.testing.assert_close(other.posterior(X).mean, model.posterior(X).mean)
-    assert not any(value.shape == X.shape for value in model.state_dict().values())
-    again = pickle.loads(pickle.dumps(model))
-    torch.testing.assert_close(again.posterior(X).mean, model.posterior(X).mean)
 
 
 def test_botorch_takes_it_as_its_own(generator):

@@ -12,11 +12,9 @@ from botorch.acquisition import PosteriorMean, qExpectedImprovement, qKnowledgeG
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.fit import fit_gpytorch_mll
-from botorch.models import ModelList, SingleTaskGP
-from botorch.models.transforms.input import InputPerturbation, Normalize, Warp
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import InputPerturbation, Warp
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
-from botorch.sampling.get_sampler import get_sampler
-from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
@@ -255,18 +253,6 @@ def test_conditioning_row_by_row_is_filtering_from_scratch(transition):
     close(one_by_one.data.Y, scratch.data.Y)
 
 
-def test_fantasies_of_fantasies_equal_one_step_of_all():
-    ours = model(outcome_transform=None)
-    X, Y = rows(4, seed=3)
-    first = ours.condition_on_observations(X[:2], Y[:2].expand(5, 2, 1))
-    second = first.condition_on_observations(X[2:].expand(3, 1, 2, NUM_INPUTS), Y[2:].expand(3, 5, 2, 1))
-    assert second.batch_shape == Size([3, 5])
-    together = ours.condition_on_observations(X, Y)
-    points = rows(3, seed=6)[0]
-    close(second.posterior(points).mean, together.posterior(points).mean.expand(3, 5, 3, 1))
-    close(second.posterior(points).variance, together.posterior(points).variance.expand(3, 5, 3, 1))
-
-
 @pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardized"])
 def test_fantasized_means_are_a_martingale(transform):
     """The mean over fantasies of the next mean is the mean now: under Bayes' rule, weights included."""
@@ -376,14 +362,6 @@ def test_fantasies_do_not_copy_the_covariance():
         assert theirs.downdate.shape[:-4] == Size([7])
 
 
-def test_nothing_to_fantasize_expands_the_batch():
-    ours = model()
-    empty = ours.fantasize(torch.empty(7, 0, NUM_INPUTS, dtype=DTYPE), IIDNormalSampler(Size([4]), seed=0))
-    assert empty.batch_shape == Size([4, 7])
-    points = rows(3, seed=6)[0]
-    close(empty.posterior(points).mean, ours.posterior(points).mean.expand(4, 7, 3, 1))
-
-
 def test_known_noise_is_each_rows_own():
     """Against the dense posterior of every expert with a diagonal noise matrix."""
     X, Y = rows()
@@ -427,21 +405,6 @@ def test_known_noise_is_fitted_to():
 # Transforms, outputs, state
 
 
-def test_transforms_are_undone_for_every_expert():
-    X, Y = rows()
-    wide, shifted = 10 * X - 3, 50 * Y + 7
-    ours = EnsembleModel(wide, shifted, ensemble=ensemble(), input_transform=Normalize(NUM_INPUTS))
-    lower, upper = wide.amin(0), wide.amax(0)
-    unit, standard = (wide - lower) / (upper - lower), (shifted - shifted.mean()) / shifted.std()
-    plain = EnsembleModel(unit, standard, ensemble=ours.ensemble, outcome_transform=None)
-    points = rows(5, seed=6)[0]
-    a, b = ours.posterior(10 * points - 3), plain.posterior((10 * points - 3 - lower) / (upper - lower))
-    close(a.mean, b.mean * shifted.std() + shifted.mean())
-    close(a.variance, b.variance * shifted.std() ** 2)
-    ours.train()  # a loop that forgets to go back must not teach the transforms
-    close(ours.posterior(10 * points - 3).mean, a.mean)
-
-
 CHAIN = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
 
 
@@ -476,17 +439,6 @@ def test_some_outputs_are_those_of_all():
     more, Y = rows(2, 3, seed=7)
     conditioned = part.condition_on_observations(more, Y[:, [2, 0]])
     assert conditioned.posterior(points).mean.shape == (4, 2)
-
-
-def test_a_model_list_joins_models():
-    X, Y = rows(num_outputs=2)
-    parts = [EnsembleModel(X, Y[:, [o]], ensemble=ensemble()) for o in range(2)]
-    both = ModelList(*parts)
-    points = rows(2, seed=6)[0]
-    close(both.posterior(points).mean, torch.cat([part.posterior(points).mean for part in parts], dim=-1))
-    fantasies = both.fantasize(X[:1], ListSampler(*(IIDNormalSampler(Size([3]), seed=o) for o in range(2))))
-    assert fantasies.posterior(points).mean.shape == (3, 2, 2)
-    assert get_sampler(both.posterior(points), Size([8]), seed=0)(both.posterior(points)).shape == (8, 2, 2)
 
 
 def test_hyperparameters_travel_without_the_data():
@@ -536,14 +488,6 @@ def test_hyperparameters_loaded_through_a_parent_are_used():
     other.load_state_dict(source.state_dict(), assign=True, keep_transforms=False)
     same(other, source, points)
     assert other.predictive_state() is other.predictive_state()  # learned once
-
-
-def test_a_model_that_has_predicted_can_be_saved(tmp_path):
-    ours = model()
-    points = rows(5, seed=6)[0]
-    mean = ours.posterior(points).mean
-    torch.save(ours, tmp_path / "model.pt")
-    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False).posterior(points).mean, mean)
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
@@ -619,14 +563,6 @@ def test_changed_hyperparameters_are_learned_with_anew():
     assert float((before - after).abs().max()) > 1e-4
     ours.ensemble.experts[0].likelihood.noise = 0.02
     close(ours.posterior(points).mean, before)
-
-
-def test_a_copy_in_another_precision_predicts_alike():
-    ours = model()
-    points = rows(5, seed=6)[0]
-    single = copy.deepcopy(ours).to(torch.float32)
-    assert single.posterior(points.float()).mean.dtype == torch.float32
-    close(single.posterior(points.float()).mean.double(), ours.posterior(points).mean, 1e-3)
 
 
 def test_gradients_are_those_of_differences():

@@ -197,11 +197,6 @@ def test_a_budget_too_small_for_any_estimate_is_doubted_and_its_kernels_serve():
     assert len(found.top_kernels(3).kernels) == 3
 
 
-def test_negative_draws_are_refused():
-    with pytest.raises(ValueError, match=r"draws of a budget must not be negative, got -1"):
-        run(problem_of(), draws=-1)
-
-
 class Failing(DenseLikelihoods):
     """Likelihoods of kernels whose noise is in the upper part of its prior cannot be computed."""
 
@@ -215,12 +210,6 @@ def test_failed_likelihoods_do_no_harm():
     problem.likelihoods = Failing(problem.likelihoods.X, problem.likelihoods.y)
     found = run(problem, draws=3_000, evaluations=20)
     assert bool((found.hyperparameters(torch.arange(len(found.log_weights))).noise < 5e-2).all())
-
-
-def test_no_time_no_draws():
-    found = marginalize(problem_of(), Budget(60, seconds=0.0), NEVER_COVERED, generator=seeded(0))
-    assert math.isinf(found.log_evidence_sd)
-    assert found.doubt.startswith("the seconds of the budget ran out")
 
 
 def test_inputs_of_predictions_are_checked():

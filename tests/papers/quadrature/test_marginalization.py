@@ -100,12 +100,6 @@ def test_exactly_the_budget_is_spent(name, evaluations):
     assert all(seconds >= 0 for seconds in found.seconds.values())
 
 
-def test_too_small_a_budget_is_refused():
-    for evaluations in [4, 0, -1]:
-        with pytest.raises(ValueError, match=r"budget of .* evaluations is too small; give it at least 5"):
-            run(problem_of(), evaluations)
-
-
 class Slow(DenseLikelihoods):
     """Every kernel takes a 64th of a second on a clock that nothing else moves."""
 

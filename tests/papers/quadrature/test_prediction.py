@@ -1,20 +1,13 @@
 """Predictions: golden mixtures, densities that integrate to one, independence of points, pruning, BoTorch."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 import torch
-from botorch.acquisition.analytic import PosteriorMean
-from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.exceptions.errors import BotorchTensorDimensionError
-from botorch.optim.optimize import optimize_acqf
-from botorch.sampling.normal import SobolQMCNormalSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.papers.quadrature import (
     Budget,
@@ -210,20 +203,6 @@ def test_predictions_do_not_depend_on_other_points(num_inputs):
             torch.testing.assert_close(a[i], b[0], rtol=1e-7, atol=1e-9)
 
 
-def test_batches_of_points():
-    for num_inputs, batch in product([1, 2], [(), (3,), (2, 3)]):
-        model = found_of(num_inputs).model()
-        X = points(int(np.prod(batch)) * 4, num_inputs).reshape(*batch, 4, num_inputs)
-        posterior = model.posterior(X)
-        assert isinstance(posterior, MixturePosterior)
-        assert posterior.mean.shape == posterior.variance.shape == (*batch, 4, 1)
-        assert posterior.rsample(torch.Size([5])).shape == (5, *batch, 4, 1)
-        flat = [model.posterior(part) for part in X.reshape(-1, 4, num_inputs)]
-        torch.testing.assert_close(posterior.mean.reshape(-1, 4, 1), torch.stack([one.mean for one in flat]))
-        joint = torch.stack([one.covariance for one in flat])
-        torch.testing.assert_close(posterior.covariance.reshape(joint.shape), joint, rtol=1e-7, atol=1e-9)
-
-
 def test_each_kernel_predicts_as_a_gaussian_process(found, model):
     """Conditional normal distributions written out."""
     X, Xs, y = found.problem.X, points(3), found.problem.y.numpy()
@@ -284,37 +263,6 @@ def test_derivatives_in_the_inputs(num_inputs):
 
     assert torch.autograd.gradcheck(moments, (X,), atol=1e-6)
     assert torch.autograd.gradcheck(lambda X: model.root_mixture(X).moments(), (X,), atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["mean", "improvement"])
-def test_acquisition_functions_are_optimized(kind, model):
-    if kind == "mean":
-        acquisition, q = PosteriorMean(model), 1
-    else:
-        sampler = SobolQMCNormalSampler(torch.Size([64]), seed=0)
-        acquisition, q = qLogExpectedImprovement(model, best_f=0.5, sampler=sampler), 2
-    bounds = tensor([0.0], [4.0])
-    start = torch.linspace(0.1, 3.9, 8 * q, dtype=torch.float64).reshape(8, q, 1)
-    with torch.no_grad():
-        before = acquisition(start).max()
-    best, value = optimize_acqf(
-        acquisition, bounds, q=q, num_restarts=8, batch_initial_conditions=start, options={"maxiter": 20}
-    )
-    assert best.shape == (q, 1)
-    assert bool(((best >= 0.0) & (best <= 4.0)).all())
-    assert value >= before - 1e-9
-    if kind == "mean":
-        grid = torch.linspace(0.0, 4.0, 2001, dtype=torch.float64).reshape(-1, 1, 1)
-        assert value.item() == pytest.approx(acquisition(grid).max().item(), abs=1e-3)
-
-
-def test_draws_have_the_moments_of_the_mixture(model):
-    X = points(3)
-    posterior = model.posterior(X)
-    draws = SobolQMCNormalSampler(torch.Size([4096]), seed=1)(posterior).squeeze(-1)
-    error = posterior.variance.squeeze(-1).sqrt() / 64
-    assert bool(((draws.mean(0) - posterior.mean.squeeze(-1)).abs() < 4 * error).all())
-    torch.testing.assert_close(draws.T.cov(), posterior.moment_matched().covariance_matrix, rtol=0.15, atol=0.03)
 
 
 def test_questions_that_make_no_sense(model):

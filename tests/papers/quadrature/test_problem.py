@@ -78,13 +78,6 @@ def test_values_are_normal_log_densities_in_the_order_given():
             assert value[b].item() == pytest.approx(expected, rel=1e-10)
 
 
-def test_no_mixtures_give_no_values():
-    X, y = data(0, 5, 1)
-    none = torch.zeros(0).double()
-    no_mixtures = SpectralMixtures.unflatten(torch.zeros(0, 3).double(), 1)
-    assert DenseLikelihoods(X, y)(no_mixtures, none, none).shape == (0,)
-
-
 def test_distinct_lags_give_what_direct_evaluation_gives():
     for X in [
         grid(range(30)),
