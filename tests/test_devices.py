@@ -92,7 +92,7 @@ def test_ensembles(kind, generator, same_on_both):
 
     def run(device: str) -> list[Tensor]:
         online = OnlineEnsemble(ENSEMBLES[kind]().to(device))
-        online.records = None if kind == "averaging" else False  # graphs of all are in ``tests/engine``
+        online.records = False  # graphs are in ``tests/engine``
         there, targets = X.to(device), y.to(device)
         predicted = [
             online.observe(there[part], targets[part]) for part in (slice(0, 15), slice(15, 16), slice(16, 24))
@@ -108,7 +108,7 @@ def test_ensembles(kind, generator, same_on_both):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(k, marks=pytest.mark.slow if k in ("averaging", "switching", "one expert") else ())
+        pytest.param(k, marks=pytest.mark.slow if k not in ("all layers", "square roots", "classes") else ())
         for k in ENSEMBLES
     ],
 )

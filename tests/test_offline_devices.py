@@ -46,8 +46,9 @@ def marginalized(device: str) -> list[Tensor]:
     X, y = table(16, device)
     problem = RegressionProblem(X, y, default_prior(X, y, 1))
     found = marginalize(problem, Budget(evaluations=8, draws=40), generator=seeded())
+    model = found.model()
     with torch.no_grad():
-        posterior = found.model().posterior(X[:5].unsqueeze(-2))
+        posterior = model.posterior(X[:5].unsqueeze(-2))
         return [posterior.mean, posterior.variance]
 
 
@@ -84,7 +85,7 @@ TOOLS = {
 }
 
 
-@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "BHS" else ()) for n in TOOLS])
 def test_numbers_are_those_of_the_host(name, gpu):
     expected = TOOLS[name]("cpu")
     with gpu.here():

@@ -144,10 +144,7 @@ def select_outputs(before: CachedPosterior, outputs: Sequence[int]) -> CachedPos
 
 
 def predict(cached: CachedPosterior, X: Tensor, noise: bool | Tensor = False) -> MixturePosterior:
-    r"""Joint prediction of q points at the next step.
-
-    Shapes: ``X`` (\*t, q, D).
-    """
+    r"""Joint prediction of q points X (\*t, q, D) at the next step."""
     means, covariances = [], []
     for posterior, Phi in zip(cached.predictive.experts, _features_at(cached.bound, X), strict=True):
         mean = (Phi @ posterior.mean.mT) * posterior.scale.unsqueeze(-2)  # (*b, E, q, O)

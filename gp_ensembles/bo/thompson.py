@@ -326,10 +326,7 @@ class ThompsonLoop:
 
 
 def maximize_draws(paths: Callable[[Tensor], Tensor], bounds: Tensor, num_raw: int, num_restarts: int) -> Tensor:
-    """The maximum of each drawn function on the device of the bounds: the best Sobol points, improved by L-BFGS-B.
-
-    Shapes: ``bounds`` (2, D); returns (q, D).
-    """
+    """The maxima (q, D) of q drawn functions within bounds (2, D): the best Sobol points, improved by L-BFGS-B."""
     near = GenericDeterministicModel(lambda X: paths(X.to(bounds)).to(X))
     best, _ = optimize_posterior_samples(near, bounds.cpu(), num_raw, num_restarts)
     return best.detach().to(bounds)

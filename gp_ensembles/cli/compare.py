@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Literal
+from typing import Any, Literal
 
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
@@ -40,20 +40,13 @@ def load_named_configs(
     Raises:
         ValueError: If two files have the same stem, or the configs differ in warm-up.
     """
+    given = {"warmup": warmup, "seed": seed, "device": device, "dtype": dtype}
+    overrides: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     configs: dict[str, StreamConfig] = {}
     for path in map(find_config, paths):
         if path.stem in configs:
             raise ValueError(f"two configs are called {path.stem!r}; give the files different names")
-        config = load_config(path)
-        if warmup is not None:
-            config = replace(config, warmup=warmup)
-        if seed is not None:
-            config = replace(config, seed=seed)
-        if device is not None:
-            config = replace(config, device=device)
-        if dtype is not None:
-            config = replace(config, dtype=dtype)
-        configs[path.stem] = config
+        configs[path.stem] = replace(load_config(path), **overrides)
     warmups = {config.warmup for config in configs.values()}
     if len(warmups) > 1:
         raise ValueError(
@@ -64,11 +57,7 @@ def load_named_configs(
 
 
 def with_seeds(configs: Mapping[str, StreamConfig], seeds: Sequence[int]) -> dict[str, StreamConfig]:
-    """Each config with each seed, grouped by config; unchanged without seeds.
-
-    Raises:
-        ValueError: If a seed is named twice.
-    """
+    """Each config with each seed, all different, grouped by config; unchanged without seeds."""
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"--seeds names a seed twice: {list(seeds)}")
     if not seeds:

@@ -32,44 +32,19 @@ def add_config(parser: ArgumentParser) -> None:
     """Add the fields of :class:`StreamConfig` to a parser, none of them required."""
     start = StreamConfig()
     add = parser.add_argument
-    add(
-        "--ensemble",
-        type=str | dict | None,
-        default=None,
-        help="name of a preset or, in a file, settings; auto by default",
-    )
+    add("--ensemble", type=str | dict | None, default=None, help="preset or, in a file, settings; auto by default")
     add("--warmup", type=int, default=None, help=_WARM_UP)
     add("--seed", type=int, default=start.seed, help="random seed")
     add("--device", type=str, default=start.device, help="device of the ensemble: cpu, cuda, cuda:1")
     dtypes = Literal["float64", "float32"]
     add("--dtype", type=dtypes, default=start.dtype, help="precision of the ensemble; scores are computed in float64")
-    add(
-        "--block_size",
-        type=int | None,
-        default=None,
-        help="rows learned at once; chosen by the ensemble's size by default",
-    )
+    add("--block_size", type=int | None, default=None, help="rows learned at once; by default chosen by size")
     impute = Literal["found", "last", "mean"]
     add("--impute", type=impute, default=start.impute, help="how missing inputs are imputed")
-    add(
-        "--clip",
-        type=float | None,
-        default=None,
-        help="clip inputs at this many warm-up standard deviations from their mean",
-    )
+    add("--clip", type=float | None, default=None, help="clip inputs at this many warm-up deviations")
     add("--limit_inputs", type=bool, default=start.limit_inputs, help="clip inputs far outside the range seen so far")
-    add(
-        "--recalibrate",
-        type=bool,
-        default=start.recalibrate,
-        help="recalibrate predictive distributions on past errors",
-    )
-    add(
-        "--coverages",
-        type=list[float],
-        default=list(start.coverages),
-        help="coverages of adaptive intervals; [] for none",
-    )
+    add("--recalibrate", type=bool, default=start.recalibrate, help="recalibrate predictions on past errors")
+    add("--coverages", type=list[float], default=list(start.coverages), help="coverages of intervals; [] for none")
 
 
 def load_config(path: str | Path) -> StreamConfig:
@@ -77,18 +52,12 @@ def load_config(path: str | Path) -> StreamConfig:
 
     Raises:
         ValueError: If a key is unknown or appears twice, a value has the wrong type, or the file is empty.
-        OSError: If the file cannot be read.
     """
     return _parsed(path)[0]
 
 
 def warmup_in(path: str | Path) -> int | None:
-    """The warm-up that a config names; ``None`` where it leaves it to the table.
-
-    Raises:
-        ValueError: As :func:`load_config`.
-        OSError: If the file cannot be read.
-    """
+    """The warm-up that a config names; ``None`` where it leaves it to the table."""
     return _parsed(path)[1]
 
 

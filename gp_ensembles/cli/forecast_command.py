@@ -30,24 +30,17 @@ _RECENT = 3  # times the horizon: rows before it that the picture shows
 
 def add_options(name: str, command: ArgumentParser) -> None:
     """Add the options of the command to a parser."""
-    command.add_argument("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
-    command.add_argument(
-        "--inputs", type=str | None, default=None, help="a table of the future rows; it needs no target"
-    )
-    command.add_argument(
-        "--horizon", type=int | None, default=None, help="or the number of future rows, whose inputs are unknown"
-    )
-    command.add_argument(
-        "--backtest", type=int | None, default=None, help="score forecasts of this many rows on --inputs"
-    )
-    command.add_argument("--every", type=int, default=1, help="with --backtest: rows between origins")
-    command.add_argument("--num_paths", type=int, default=500, help="number of sample paths")
-    command.add_argument("--paths", type=bool, default=False, help="write the sample paths to paths.csv")
-    command.add_argument("--pictures", type=bool, default=True, help="draw a picture (needs matplotlib)")
-    command.add_argument("--seed", type=int, default=0, help="seed of the paths")
-    command.add_argument(
-        "--device", type=str | None, default=None, help="device to run on; the same as before by default"
-    )
+    add = command.add_argument
+    add("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
+    add("--inputs", type=str | None, default=None, help="a table of the future rows; it needs no target")
+    add("--horizon", type=int | None, default=None, help="or the number of future rows, whose inputs are unknown")
+    add("--backtest", type=int | None, default=None, help="score forecasts of this many rows on --inputs")
+    add("--every", type=int, default=1, help="with --backtest: rows between origins")
+    add("--num_paths", type=int, default=500, help="number of sample paths")
+    add("--paths", type=bool, default=False, help="write the sample paths to paths.csv")
+    add("--pictures", type=bool, default=True, help="draw a picture (needs matplotlib)")
+    add("--seed", type=int, default=0, help="seed of the paths")
+    add("--device", type=str | None, default=None, help="device to run on; the same as before by default")
 
 
 def run_command(name: str, values: Namespace) -> int:
@@ -75,11 +68,7 @@ def run_command(name: str, values: Namespace) -> int:
 
 
 def next_rows(table: TableName, horizon: int) -> Rows:
-    """The next rows of a table as far as known: time and calendar at the usual step, all else missing.
-
-    Raises:
-        ValueError: If there is no row.
-    """
+    """The next rows of a table as far as known: time and calendar at the usual step, all else missing."""
     if horizon < 1:
         raise ValueError(f"--horizon must be at least one row, got {horizon}")
     encoder = table.encoder
@@ -94,11 +83,7 @@ def _future_rows(stream: ScoredStream, values: Namespace) -> Rows:
 
 
 def with_rows_between(rows: Rows, table: TableName) -> Rows:
-    """Future rows with the skipped ones between them: forecasts advance by the usual step.
-
-    Raises:
-        ValueError: If they reach too far ahead.
-    """
+    """Future rows with the skipped ones between them, as forecasts advance by the usual step."""
     if rows.steps is None or rows.time is None:
         return rows
     steps = rows.steps.round().clamp_min(1).long()  # a repeated time is one step as well

@@ -45,11 +45,7 @@ def find_config(given: str | Path) -> Path:
 
 
 def refuse_odd_yaml(path: str | Path) -> None:
-    """Raise if a mapping in a YAML file repeats a key, of which a parser would silently drop one.
-
-    Raises:
-        ValueError: Naming the repeated key and its lines, or the size.
-    """
+    """Raise if a mapping in a YAML file repeats a key, of which a parser would silently drop one."""
     try:
         if Path(path).is_file() and Path(path).stat().st_size > _MOST_BYTES:
             raise ValueError(f"{path} has more than {_MOST_BYTES} bytes, too many for a config")

@@ -15,7 +15,6 @@ def run_folder(path: Path) -> Iterator[None]:
 
     Raises:
         FolderInUseError: If another run writes into it.
-        OSError: If it cannot be created or written.
     """
     made = [place for place in (path, *path.parents) if not place.exists()]
     try:
@@ -34,11 +33,7 @@ def run_folder(path: Path) -> Iterator[None]:
 
 
 def make_writable(path: Path) -> None:
-    """Create a folder if needed, and complete the replacement that a killed run had begun in it.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Create a folder if needed, and complete the replacement that a killed run had begun in it."""
     make_folder(path)
     try:
         complete(path)
@@ -47,11 +42,7 @@ def make_writable(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder for results.
-
-    Raises:
-        OSError: If it cannot be created.
-    """
+    """Create a folder for results."""
     try:
         operations.make_folder(path)
     except OSError as error:

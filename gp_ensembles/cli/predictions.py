@@ -23,13 +23,7 @@ from gp_ensembles.metrics.discrete import (
     update_class_scores,
 )
 from gp_ensembles.metrics.scores import covered, crps_mixture
-from gp_ensembles.metrics.streaming import (
-    RowScores,
-    StreamScores,
-    count_scores,
-    init_scores,
-    summarize,
-)
+from gp_ensembles.metrics.streaming import RowScores, StreamScores, count_scores, init_scores, summarize
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
 from gp_ensembles.streaming import Standardizer
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
@@ -310,28 +304,6 @@ def score_table(scores: Scores, target_scale: float) -> dict[str, dict[str, floa
         values["log_score_standardized"] = values["log_score"] + math.log(target_scale)
         table[name] = {key: value if math.isfinite(value) else None for key, value in values.items()}
     return table
-
-
-def pack_scores(scores: Scores) -> dict[str, dict[str, Tensor]]:
-    """Scores as plain containers."""
-    return {name: dict(state._asdict()) for name, state in scores.items()}
-
-
-def unpack_scores(packed: dict[str, dict[str, Tensor]]) -> Scores:
-    """What :func:`pack_scores` wrote."""
-    return {
-        name: ClassScores(**state) if "errors" in state else StreamScores(**state) for name, state in packed.items()
-    }
-
-
-def pack_coverages(coverages: Coverages) -> dict[float, dict[str, Tensor]]:
-    """Coverage counts as plain containers."""
-    return {coverage: dict(state._asdict()) for coverage, state in coverages.items()}
-
-
-def unpack_coverages(packed: dict[float, dict[str, Tensor]]) -> Coverages:
-    """What :func:`pack_coverages` wrote."""
-    return {coverage: CoverageState(**state) for coverage, state in packed.items()}
 
 
 def interval_table(coverages: Coverages) -> dict[str, dict[str, float | None]]:

@@ -19,18 +19,8 @@ from gp_ensembles.cli.named_configs import refuse_odd_yaml
 from gp_ensembles.extras import needs_cli
 
 THREADS = "CPU threads; one is fastest for matrices this small, and several are far slower on a busy machine"
-_FLAGS = (
-    "as_published",
-    "explain",
-    "follow",
-    "header",
-    "limit_inputs",
-    "quick",
-    "recalibrate",
-    "skip_seen",
-    "strict",
-    "traceback",
-)
+_FLAGS = ("as_published", "explain", "follow", "header", "limit_inputs",
+          "quick", "recalibrate", "skip_seen", "strict", "traceback")  # fmt: skip
 
 
 def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]], int], kept: str) -> int:
@@ -81,11 +71,7 @@ def _ends_on_request() -> Iterator[None]:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Compute with this many CPU threads inside.
-
-    Raises:
-        ValueError: If there are fewer processors than that.
-    """
+    """Compute with this many CPU threads inside, at most as many as there are processors."""
     most = os.cpu_count() or 1
     if number > most:
         raise ValueError(f"--num-threads is {number} and this machine has {most} processors; give at most {most}")

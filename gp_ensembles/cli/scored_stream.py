@@ -59,14 +59,8 @@ class Timings(NamedTuple):
     def after(self, seconds: float, num_rows: int) -> "Timings":
         """The timings after rows that took this many seconds."""
         is_early = self.first_rows < _FIRST_ROWS
-        return Timings(
-            self.fit,
-            self.stream + seconds,
-            self.first + seconds * is_early,
-            self.first_rows + num_rows * is_early,
-            seconds,
-            num_rows,
-        )
+        first, first_rows = self.first + seconds * is_early, self.first_rows + num_rows * is_early
+        return Timings(self.fit, self.stream + seconds, first, first_rows, seconds, num_rows)
 
 
 class StreamProgress(NamedTuple):
@@ -287,11 +281,7 @@ class ScoredStream:
 
 
 def take_warm_up(config: StreamConfig, rows: RowStream, on_bad_row: Policy = "missing") -> tuple[Rows, BadRows]:
-    """The warm-up rows of a table, and the count of bad ones; nothing is fitted.
-
-    Raises:
-        ValueError: As :meth:`ScoredStream.start`.
-    """
+    """The warm-up rows of a table, and the count of bad ones; nothing is fitted."""
     check_table(rows, config)
     names, target = rows.feature_names, config.ensemble.target
     warm = Rows.join(list(_taken(rows, config.warmup)))

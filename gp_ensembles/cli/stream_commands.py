@@ -41,38 +41,33 @@ _BAD_ROW = "infinite or implausibly large numbers: treat them as missing, skip t
 
 def add_options(name: str, command: ArgumentParser) -> None:
     """Add the options of one command to a parser."""
+    add = command.add_argument
     if name in ("resume", "compare"):
         _add_table(command)
     if name == "compare":
         _add_columns(command)
     if name == "stream":
         add_table_options(command)
-        command.add_argument("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
+        add("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
     if name == "resume":
         _add_missing(command)
-        command.add_argument("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
-        command.add_argument("--skip_seen", type=bool | None, default=None, help=_SKIP)
-        command.add_argument(
-            "--device", type=str | None, default=None, help="device to run on; the same as before by default"
-        )
+        add("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
+        add("--skip_seen", type=bool | None, default=None, help=_SKIP)
+        add("--device", type=str | None, default=None, help="device to run on; the same as before by default")
     if name == "compare":
-        command.add_argument("--configs", type=Path, nargs="+", required=True, help="config names or YAML files")
-        command.add_argument("--warmup", type=int | None, default=None, help="override the configs'")
-        command.add_argument("--seed", type=int | None, default=None, help="override the configs'")
-        command.add_argument(
-            "--seeds", type=int, nargs="+", default=[], help="run each config with each of these seeds"
-        )
-        command.add_argument("--device", type=str | None, default=None, help="override the configs'")
-        command.add_argument(
-            "--dtype", type=Literal["float64", "float32"] | None, default=None, help="override the configs'"
-        )
+        add("--configs", type=Path, nargs="+", required=True, help="config names or YAML files")
+        add("--warmup", type=int | None, default=None, help="override the configs'")
+        add("--seed", type=int | None, default=None, help="override the configs'")
+        add("--seeds", type=int, nargs="+", default=[], help="run each config with each of these seeds")
+        add("--device", type=str | None, default=None, help="override the configs'")
+        add("--dtype", type=Literal["float64", "float32"] | None, default=None, help="override the configs'")
     if name in ("stream", "resume"):
         add_line_options(command)
     if name != "compare":
-        command.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
-        command.add_argument("--report", type=bool, default=True, help="write report.html, a self-contained page")
-        command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="seconds between checkpoints")
-        command.add_argument("--strict", type=bool, default=False, help=_STRICT)
+        add("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
+        add("--report", type=bool, default=True, help="write report.html, a self-contained page")
+        add("--checkpoint_seconds", type=float, default=30.0, help="seconds between checkpoints")
+        add("--strict", type=bool, default=False, help=_STRICT)
 
 
 def add_table_options(command: ArgumentParser) -> None:
@@ -86,11 +81,6 @@ def add_table_options(command: ArgumentParser) -> None:
 def _add_table(command: ArgumentParser) -> None:
     command.add_argument("data", type=str, help=_DATA)
     command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
-    _add_dialect(command)
-
-
-def _add_dialect(command: ArgumentParser) -> None:
-    """Add the options of a text table's dialect."""
     add = command.add_argument
     add("--delimiter", type=str | None, default=None, help="field separator, tab for tabs; detected by default")
     add("--decimal", type=Literal[".", ","] | None, default=None, help="decimal mark; detected by default")

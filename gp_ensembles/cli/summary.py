@@ -17,7 +17,7 @@ from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.streaming.failures import failures
 from gp_ensembles.streaming.health import Finding, HealthLimits, Throughput, health
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
-from gp_ensembles.tables.explain import ColumnReport, plain_reports
+from gp_ensembles.tables.explain import ColumnReport
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
@@ -39,7 +39,7 @@ def summarize_run(
         "target": stream.target_name,
         "features": list(model.used_features),
         "classes": stream.table.encoder.target.classes,
-        "columns": plain_reports(columns),
+        "columns": [report._asdict() for report in columns],
         "inputs": [report._asdict() for report in stream.newest.columns],
         "time": None if clock is None else clock.report(),
         "notes": list(stream.table.encoder.notes),

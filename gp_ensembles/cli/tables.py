@@ -36,15 +36,6 @@ class TableName(NamedTuple):
         """The same after rows at these times (B,)."""
         return self._replace(encoder=self.encoder.passed(times))
 
-    def to_plain(self) -> dict[str, Any]:
-        """Plain containers, which :meth:`from_plain` reads back."""
-        return {"name": self.name, "encoder": self.encoder.to_plain()}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "TableName":
-        """The record that :meth:`to_plain` wrote."""
-        return cls(plain["name"], TableEncoder.from_plain(plain["encoder"]))
-
 
 @dataclass(frozen=True)
 class TableRequest:
@@ -68,7 +59,6 @@ class TableRequest:
 
         Raises:
             ValueError: If a column is unknown, a cell of the warm-up is malformed, or the target is not given.
-            OSError: If a file cannot be read.
         """
         source, target, name, options = self._source()
         if target is None:
@@ -84,7 +74,6 @@ class TableRequest:
 
         Raises:
             ValueError: If an input is missing.
-            OSError: If a file cannot be read.
         """
         return self.reopen_plain(table.encoder.to_plain())
 
@@ -140,11 +129,7 @@ def split_names(names: str | None) -> tuple[str, ...] | None:
 
 
 def split_kinds(kinds: str | None) -> dict[str, str]:
-    """Kinds of columns, as ``name=kind`` separated by commas.
-
-    Raises:
-        ValueError: If a part has no kind.
-    """
+    """Column types, as ``name=kind`` separated by commas."""
     found = {}
     for part in split_names(kinds) or ():
         name, mark, kind = part.rpartition("=")
@@ -155,13 +140,7 @@ def split_kinds(kinds: str | None) -> dict[str, str]:
 
 
 def check_table(rows: RowStream, config: StreamConfig) -> None:
-    """Raise unless a config can run on a table, as far as is known before any row is read.
-
-    Raises:
-        TypeError: If the config has a part without a name in files, so that no checkpoint could be written.
-        ValueError: If there are too few rows, targets are of another kind than the config's, or a column of forecasts
-            or the device does not exist.
-    """
+    """Raise unless a config can run on a table, as far as is known before any row is read."""
     config.to_plain()
     if config.ensemble.target.num_outputs is not None:
         raise ValueError(
@@ -179,11 +158,7 @@ def check_table(rows: RowStream, config: StreamConfig) -> None:
 
 
 def check_kind(rows: RowStream, target: Target) -> None:
-    """Raise if targets are named classes and a config predicts numbers or another number of classes.
-
-    Raises:
-        ValueError: Naming a config that would do.
-    """
+    """Raise if targets are named classes and a config predicts numbers or another number of classes."""
     where, kind = f"{rows.path}, column {rows.target_name}", type(target).__name__
     if target.num_labels is None and rows.encoder.target.has_words:
         raise ValueError(
@@ -199,11 +174,7 @@ def check_kind(rows: RowStream, target: Target) -> None:
 
 
 def check_warm_up_rows(rows: Rows, table: RowStream, config: StreamConfig) -> None:
-    """Raise unless a config can be fitted to the warm-up rows of a table.
-
-    Raises:
-        ValueError: If targets are too few, all inputs are constant, or a target that is no class is.
-    """
+    """Raise unless a config can be fitted to the warm-up rows of a table."""
     num_rows, X, y = rows.num_rows, rows.X, rows.y
     seen = y[~torch.isnan(y)]
     if seen.shape[0] < MIN_WARM_UP:

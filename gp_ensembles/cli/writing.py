@@ -23,11 +23,7 @@ _COLUMNS = ("mean", "std", "q05", "q95", "log_prob", "y")
 
 
 class OutputFolder:
-    """Writes the results of one run; earlier results stay until all new ones replace them together.
-
-    Raises:
-        OSError: If it cannot be created or written.
-    """
+    """Writes the results of one run; earlier results stay until all new ones replace them together."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,11 +76,7 @@ class OutputFolder:
         return [self.path / (name + PARTIAL) for name in (PREDICTIONS, WEIGHTS)]
 
     def append(self, chunk: Chunk, clock: Clock | None) -> None:
-        """Append the predictions and weights of a chunk to the tables.
-
-        Raises:
-            OSError: If they cannot be written; a part of them may have been, and no checkpoint follows.
-        """
+        """Append the predictions and weights of a chunk to the tables."""
         rows = range(chunk.first_row, chunk.first_row + chunk.y.shape[0])
         starts = [f"{row}," for row in rows]
         if clock is not None and chunk.time is not None:

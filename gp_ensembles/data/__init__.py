@@ -17,13 +17,7 @@ from gp_ensembles.data.datasets import (
     water_flow,
 )
 from gp_ensembles.data.folder import folder_names, load_folder
-from gp_ensembles.data.synthetic import (
-    drifting_sensor,
-    friedman1,
-    friedman2,
-    gp_draw,
-    switching_gps,
-)
+from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2, gp_draw, switching_gps
 from gp_ensembles.data.table import Table, read_csv
 
 __all__ = [

@@ -125,8 +125,7 @@ class Clock:
             if self.is_date and not self.zone and -moves[place] <= _HOUR:
                 winter = " (or, if the clock was set back here, write times with their UTC offset: 02:00+01:00)"
             raise CellError(
-                place,
-                f"the time {here} is before that of the previous row, {there}; sort the rows by time{winter}",
+                place, f"the time {here} is before that of the previous row, {there}; sort the rows by time{winter}"
             )
         steps = moves / self.step
         gaps = steps > _LONG
@@ -160,12 +159,7 @@ class Clock:
         """Times as text: dates in ISO 8601 and UTC; numbers as they are."""
         if self.style is None:
             return [f"{time:.15g}" for time in times]
-        found = []
-        for time in times:
-            date = np.datetime64(round(time * 1e3), "ms")
-            text = str(date)
-            found.append(text.removesuffix(".000"))
-        return found
+        return [str(np.datetime64(round(time * 1e3), "ms")).removesuffix(".000") for time in times]
 
     def report(self) -> dict[str, object]:
         """The statistics, for a summary."""
@@ -221,11 +215,7 @@ def find_clock(
 
 
 def refuse_newest_first(column: ColumnEncoder, cells: Cells) -> None:
-    """Raise if the newest row comes first according to a date column.
-
-    Raises:
-        CellError: If it does.
-    """
+    """Raise if the newest row comes first according to a date column."""
     if isinstance(column, DateColumn) and column.has_elapsed:
         moves = np.diff(parse(cells, column.style, column.zone).seconds)
         if len(moves) > 1 and (moves <= 0).all() and (moves < 0).any():

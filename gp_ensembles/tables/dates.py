@@ -112,11 +112,7 @@ def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
 
 
 def _check_zone(offsets: Sequence[float | None], places: Sequence[int], zone: tuple[float, ...]) -> None:
-    """Raise if an offset does not fit those of the first rows.
-
-    Raises:
-        CellError: If one does not.
-    """
+    """Raise if an offset does not fit those of the first rows."""
     for place, offset in zip(places, offsets, strict=True):
         if (offset is None) != (not zone):
             problem = "some of its times have a UTC offset and others have none"

@@ -78,8 +78,3 @@ def explain(encoder: TableEncoder, reports: Sequence[ColumnReport]) -> str:
     table = ["   ".join([*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[5]]) for line in lines]
     notes = [*([] if encoder.clock is None else [encoder.clock.describe()]), *encoder.notes]
     return "\n".join([*table, *([""] if notes else []), *notes])
-
-
-def plain_reports(reports: Sequence[ColumnReport]) -> list[dict[str, object]]:
-    """The reports as plain containers, for a summary."""
-    return [dict(report._asdict()) for report in reports]

@@ -71,11 +71,7 @@ def _category(name: str, cells: Cells) -> ColumnEncoder:
 
 
 def refuse_text(name: str, cells: Cells) -> None:
-    """Raise if a detected category has nearly as many values as rows, so that nothing can be learned from it.
-
-    Raises:
-        CellError: Saying how to drop it, or keep it all the same.
-    """
+    """Raise if a detected category has nearly as many values as rows, so that nothing can be learned from it."""
     levels = {str(cell) for cell in cells if not is_missing(str(cell))}
     units = [found[1] for level in levels if (found := _WITH_UNIT.fullmatch(level.strip())) is not None]
     if len(units) == len(levels) > MAX_LEVELS and len(set(units)) <= _FEW_UNITS:

@@ -1,8 +1,9 @@
 """Rows of a table as written, by column: the common form of all sources before encoding."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ class RawRows(NamedTuple):
         return RawRows(columns, None if self.lines is None else self.lines[rows])
 
 
-class RawSource(Protocol):
+class RawSource(ABC):
     """A source of rows.
 
     Attributes:
@@ -64,14 +65,27 @@ class RawSource(Protocol):
         kinds: Column types declared by the source, by name.
     """
 
-    name: str
-    path: str
     header: tuple[str, ...]
     decimal: str
-    num_rows: int | None
     notes: tuple[str, ...]
-    kinds: dict[str, str]
 
+    def __init__(
+        self,
+        name: str,
+        header: Sequence[str] = (),
+        num_rows: int | None = None,
+        *,
+        path: str | None = None,
+        notes: tuple[str, ...] = (),
+        kinds: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.path: str = name if path is None else path
+        self.header, self.decimal, self.notes = tuple(header), ".", notes
+        self.num_rows = num_rows
+        self.kinds: dict[str, str] = {} if kinds is None else kinds
+
+    @abstractmethod
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches; to be called once."""
 

@@ -42,30 +42,20 @@ class Rows(NamedTuple):
     def part(self, rows: slice) -> "Rows":
         """A part of the rows."""
         start = rows.indices(self.num_rows)[0]
-        return Rows(
-            self.X[rows],
-            self.y[rows],
-            None if self.time is None else self.time[rows],
-            None if self.steps is None else self.steps[rows],
-            self.first_row + start,
-            None if self.lines is None else self.lines[rows],
-            None if self.series is None else self.series[rows],
-        )
+        times, steps, lines = (None if part is None else part[rows] for part in (self.time, self.steps, self.lines))
+        series = None if self.series is None else self.series[rows]
+        return Rows(self.X[rows], self.y[rows], times, steps, self.first_row + start, lines, series)
 
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
         """Consecutive parts as one."""
         if len(parts) == 1:
             return parts[0]
-        return cls(
-            torch.cat([part.X for part in parts]),
-            torch.cat([part.y for part in parts]),
-            _joined([part.time for part in parts]),
-            _joined([part.steps for part in parts]),
-            parts[0].first_row,
-            _joined([part.lines for part in parts]),
-            None if parts[0].series is None else tuple(name for part in parts for name in part.series or ()),
-        )
+        X, y = torch.cat([part.X for part in parts]), torch.cat([part.y for part in parts])
+        times, steps = _joined([part.time for part in parts]), _joined([part.steps for part in parts])
+        lines = _joined([part.lines for part in parts])
+        series = None if parts[0].series is None else tuple(name for part in parts for name in part.series or ())
+        return cls(X, y, times, steps, parts[0].first_row, lines, series)
 
 
 class RowReader(Protocol):

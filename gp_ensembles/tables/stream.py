@@ -190,11 +190,7 @@ class RowStream:
         return self._without_clock(last)
 
     def __iter__(self) -> Iterator[Rows]:
-        """The remaining rows, in batches.
-
-        Raises:
-            ValueError: As :meth:`take`; the rows before come first.
-        """
+        """The remaining rows, in batches."""
         while not self.is_at_end:
             yield self.take(min(self._ready[0].num_rows, _BATCH) if self._ready else 1)
 

@@ -9,13 +9,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, final
 
 import numpy as np
 
 from gp_ensembles.tables.dialect import BYTE_BY_BYTE, Dialect, find_dialect, find_encoding, split_rows
 from gp_ensembles.tables.options import TableOptions
-from gp_ensembles.tables.raw import Cells, RawRows, unique_names
+from gp_ensembles.tables.raw import Cells, RawRows, RawSource, unique_names
 
 _PEEK = 1 << 16  # bytes inspected before the table is read
 _BATCH = 2048  # rows
@@ -25,7 +25,8 @@ LONGEST = 1 << 24  # characters of a line
 _UNREADABLE = (UnicodeDecodeError, UnicodeError, gzip.BadGzipFile, EOFError, zlib.error, csv.Error)
 
 
-class TextSource:
+@final
+class TextSource(RawSource):
     """A text table, read once from start to end.
 
     Args:
@@ -37,14 +38,9 @@ class TextSource:
         ValueError: If it is empty or no text.
     """
 
-    header: tuple[str, ...]
-    notes: tuple[str, ...]
-
     def __init__(self, path: str, options: TableOptions) -> None:
-        self.path: str = "the standard input" if path == "-" else path
-        self.name: str = "stdin" if path == "-" else table_name(path)
-        self.num_rows: int | None = None
-        self.kinds: dict[str, str] = {}
+        name, place = ("stdin", "the standard input") if path == "-" else (table_name(path), path)
+        super().__init__(name, path=place)
         self.is_pipe: bool = not Path(path).is_file()
         binary = open_binary(path)
         weakref.finalize(self, _close, binary)
@@ -71,7 +67,7 @@ class TextSource:
             raise ValueError(f"{self.path} is not a text table: it holds binary data")
         self.dialect: Dialect = find_dialect(text, encoding, options)
         binary = _rejoined(start, binary)
-        self.decimal: str = self.dialect.decimal
+        self.decimal = self.dialect.decimal
         errors = BYTE_BY_BYTE if options.encoding is None and (start.isascii() or encoding == "cp1252") else "strict"
         self._lines = _NumberedLines(io.TextIOWrapper(binary, encoding=encoding, errors=errors, newline=""))
         self._cells: Iterator[tuple[int, list[str]]] = self._read(self.dialect)

@@ -36,9 +36,7 @@ def test_predictions_and_weights_of_hostile_classes_and_columns(tmp_path, small)
     rows = [[f"{(7 * k) % 11}", f"{k % 5}", kinds[(k // 3) % 2]] for k in range(60)]
     small.write(tmp_path / "data.csv", rows, ("=a", "+b", "-y"))
     settings = "like: e_doebe, bases: [LinearBasis], target: BinaryTarget, fit_settings: {num_samples: 1}"
-    (tmp_path / "config.yaml").write_text(f"warmup: 30
-ensemble: {{{settings}}}
-", encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(f"warmup: 30\nensemble: {{{settings}}}\n", encoding="utf-8")
     out = tmp_path / "out"
     given = [str(tmp_path / "data.csv"), "--target=-y", "--config", str(tmp_path / "config.yaml"), "--out", str(out)]
     given += ["--classes", "=1+1,@x", "--pictures", "false", "--report", "false", "--progress", "false"]

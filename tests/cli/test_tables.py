@@ -291,11 +291,7 @@ def test_a_file_that_is_no_table_is_refused(place, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target", "options"),
-    [
-        ("bike_hourly", "cnt", []),
-        ("air_quality_raw", "CO_GT", []),
-        ("elec2", "label", ["--classes", "0,1"]),
-    ],
+    [("bike_hourly", "cnt", []), ("air_quality_raw", "CO_GT", []), ("elec2", "label", ["--classes", "0,1"])],
 )
 def test_sets_that_were_refused_run_untouched_on_a_cut(tmp_path, shared, small, name, target, options):
     source = shared / "data" / f"{name}.csv.gz"

@@ -197,7 +197,7 @@ def of_size(num_experts: int, num_features: int, rule: MetaLearner) -> Ensemble:
     return Ensemble([static, moving], rule)
 
 
-@pytest.mark.parametrize("has_gaps", [False, True])
+@pytest.mark.parametrize("has_gaps", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_launches_depend_neither_on_experts_nor_on_features_nor_on_rows(has_gaps):
     few = launches(of_size(3, 10, BayesianModelAveraging()), 8, has_gaps)
     assert few == launches(of_size(300, 40, BayesianModelAveraging()), 64, has_gaps)
@@ -219,9 +219,7 @@ def test_nothing_waits_or_copies_from_the_host(kind, has_gaps):
     assert not forbidden & set(launches(ensemble, 8, has_gaps))
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k in ("averaging", "all layers") else pytest.mark.slow) for k in KINDS]
-)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k == "all layers" else pytest.mark.slow) for k in KINDS])
 def test_recorded_blocks_on_a_gpu(kind, generator, gpu):
     """Graphs that are recorded and replayed, with the numbers of the ensemble alone on the host."""
     ensemble = ENSEMBLES[kind]()

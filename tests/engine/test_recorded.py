@@ -80,9 +80,9 @@ def test_hyperparameters_that_change_are_recorded_anew(generator, gpu):
 
 def test_rows_far_apart_or_less_sure_are_for_the_host(generator, gpu):
     """Between them blocks are replayed."""
-    _, X, y = rows(60, generator)
-    steps, extra = torch.ones(60, dtype=torch.float64), torch.zeros(60, dtype=torch.float64)
-    steps[20], extra[21], extra[45] = 3.0, 0.5, 0.2
+    _, X, y = rows(40, generator)
+    steps, extra = torch.ones(40, dtype=torch.float64), torch.zeros(40, dtype=torch.float64)
+    steps[16], extra[17], extra[26] = 3.0, 0.5, 0.2
     experts = [GaussianExpert(linear(), transition=RandomWalk(1e-2)), GaussianExpert(linear())]
     expected = OnlineEnsemble(Ensemble(experts, FixedShare())).observe(X, y, RowTiming(steps, extra))
     with gpu.here() as graphs:
@@ -296,6 +296,7 @@ def moved(generator, records: bool | None) -> list[torch.Tensor]:
     return predicted
 
 
+@pytest.mark.slow
 def test_an_ensemble_that_is_moved_is_recorded_anew(generator, gpu):
     """Where it stands, in its precision: with the numbers that it has where nothing is recorded."""
     before = generator.get_state()

@@ -119,7 +119,7 @@ def test_targets_that_cannot_be_fitted(kind, change, words):
         replace(auto, bases=BASES, fit_settings=QUICK, target=TARGETS[kind][0]).fit(X, change(y))
 
 
-@pytest.mark.parametrize("kind", ["binary", "classes"])
+@pytest.mark.parametrize("kind", ["binary", pytest.param("classes", marks=pytest.mark.slow)])
 def test_labels_of_one_class_leave_hyperparameters_at_their_start(kind):
     X, y = rows(kind)
     spec = replace(auto, bases=BASES, fit_settings=FITTED, target=TARGETS[kind][0])

@@ -20,7 +20,8 @@ QUICK = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 
 
 @pytest.mark.parametrize(
-    ("record", "columns"), [(WindowGP(num_rows=50, lags=True), 60), (WideFeatures(num_features=10), 501)]
+    ("record", "columns"),
+    [(WindowGP(num_rows=50, lags=True), 60), pytest.param(WideFeatures(num_features=10), 501, marks=pytest.mark.slow)],
 )
 def test_a_table_of_more_columns_than_an_exact_process_has_rows_does_without_it(record, columns):
     generator = torch.Generator().manual_seed(0)

@@ -63,6 +63,7 @@ def test_a_stream_without_a_past_gets_columns_for_one_to_come():
     assert build(replace(SMALL, lags=False)).lags == ()
 
 
+@pytest.mark.slow
 def test_hyperparameters_of_a_short_warm_up_are_soon_those_of_a_long_one():
     X, y = wave(800, 2.5)
     short, long = (SPEC.fit(X[:n], y[:n], generator=generator()) for n in (30, 400))

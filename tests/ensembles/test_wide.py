@@ -90,6 +90,7 @@ def test_noise_of_the_exact_process_starves_a_finite_basis() -> None:
     assert scores[0.1] > -1.5
 
 
+@pytest.mark.slow
 def test_of_many_rows_the_last_are_fitted_to() -> None:
     X, y = rows(520)
     record = WideFeatures(num_features=20, noises=(0.1,))
@@ -114,7 +115,7 @@ def test_sees_the_columns_that_it_should() -> None:
         assert torch.equal(expert.features(inputs), expert.features(other)) != lags
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)])
 def test_in_an_ensemble_it_is_exact_in_blocks_and_causal(dtype: torch.dtype) -> None:
     X, y = (part.to(dtype) for part in rows(140, noise=0.3))
     record = WideFeatures(num_features=40, noises=(0.01, 0.1), lags=True)

@@ -183,11 +183,7 @@ def test_typed_columns_of_frames():
         "load": "number",
     }
     X = rows.take(3).X[:, 3:].nan_to_num(-1.0).tolist()
-    assert X == [
-        [1, 1, 1, 0, 1, 0, 0, 0],
-        [-1, -1, -1, -1, 0, 1, 0, 60],
-        [3, 0, 0, 1, 0, 0, 1, 120],
-    ]
+    assert X == [[1, 1, 1, 0, 1, 0, 0, 0], [-1, -1, -1, -1, 0, 1, 0, 60], [3, 0, 0, 1, 0, 0, 1, 120]]
     columns = {"span": [dt.timedelta(minutes=k) for k in number], "load": frame["load"].tolist()}
     polars = pl.DataFrame(columns | {"code": ["7", "8", "9"] * 30, "price": [1.5] * 90, "clock": [dt.time(9)] * 90})
     polars = polars.with_columns(pl.col("code").cast(pl.Categorical), pl.col("price").cast(pl.Decimal(10, 2)))

@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,16 +100,14 @@ class LineSession:
     def __init__(
         self, config: StreamConfig, target: str, options: TableOptions | None = None, window: int = WINDOW
     ) -> None:
-        if window < 1:
-            raise ValueError(f"--window must be at least one row, got {window}")
         self.config = config
         self.target = target
         self.options: TableOptions = TableOptions() if options is None else options
-        self.window = window
         self.tally = Tally()
         self.encoder: TableEncoder | None = None
         self._warm: dict[str, _WarmRow] = {}
         self._late: LateTargets | None = None
+        self.set_window(window)
         self.problem: str | None = None  # why the warm-up goes on
         self.has_just_started = False  # reset by its reader
         self._next_fit = config.warmup  # rows with targets at which a fit is tried
@@ -133,11 +132,7 @@ class LineSession:
         return cls(config, target, options, window)
 
     def set_window(self, window: int) -> None:
-        """Change the largest number of pending rows.
-
-        Raises:
-            ValueError: If it is not at least one.
-        """
+        """Change the largest number of pending rows, at least one."""
         if window < 1:
             raise ValueError(f"--window must be at least one row, got {window}")
         self.window = window
@@ -220,16 +215,12 @@ class LineSession:
         }
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint atomically.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Write a checkpoint atomically."""
         late = self._late
         content = {
             "config": self.config.to_plain(),
             "target": self.target,
-            "options": _plain_options(self.options),
+            "options": asdict(self.options),
             "window": self.window,
             "tally": list(self.tally),
             "encoder": None if self.encoder is None else self.encoder.to_plain(),
@@ -247,7 +238,6 @@ class LineSession:
         """Read a session, to continue where it was saved.
 
         Raises:
-            OSError: If the file cannot be read.
             ValueError: If it is no session, or of another version.
         """
         content = read_checkpoint(path, _KIND)
@@ -441,13 +431,3 @@ class LineSession:
         if self._late is not None and len(self._intervals) > 2 * self.window:
             waiting = set(self._late.waiting)
             self._intervals = {key: ends for key, ends in self._intervals.items() if key in waiting}
-
-
-def _plain_options(options: TableOptions) -> dict[str, Any]:
-    return {
-        "features": None if options.features is None else list(options.features),
-        "kinds": dict(options.kinds),
-        "time": options.time,
-        "classes": None if options.classes is None else list(options.classes),
-        "gaps": list(options.gaps),
-    }

@@ -18,11 +18,7 @@ from gp_ensembles.files.replacing import finite, write_text
 
 
 def write_report(path: Path, summary: Mapping[str, Any], history: RunHistory) -> None:
-    """Write the report of a run with at least one row, from its ``summary.json`` and its history, atomically.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Write the report of a run with at least one row, from its ``summary.json`` and its history, atomically."""
     write_text(path, report_html(summary, history))
 
 

@@ -40,11 +40,7 @@ def is_of_series(checkpoint: Path) -> bool:
 
 
 def check_started(checkpoint: Path) -> None:
-    """Raise if a folder holds a run over many series none of which has completed its warm-up.
-
-    Raises:
-        ValueError: Saying so.
-    """
+    """Raise if a folder holds a run over many series none of which has completed its warm-up."""
     folder = _folder(checkpoint)
     left = (folder / SERIES).exists() or any(folder.glob("predictions.*.csv.partial"))
     if left and not (folder / "checkpoint.pt").exists():
@@ -55,11 +51,7 @@ def check_started(checkpoint: Path) -> None:
 
 
 def resume_series(
-    table: TableRequest,
-    checkpoint: Path,
-    output: Output,
-    device: str | None = None,
-    skip_seen: bool | None = None,
+    table: TableRequest, checkpoint: Path, output: Output, device: str | None = None, skip_seen: bool | None = None
 ) -> str:
     """Continue the series of a folder: a killed run with the same table, a complete one with another.
 

@@ -179,7 +179,6 @@ class SeriesRun:
 
         Raises:
             ValueError: If a row is malformed; the run can be resumed from its last save.
-            OSError: If a file cannot be written.
         """
         make_writable(output.out)
         partial = partial_table(output.out / PREDICTIONS, self.run_id)

@@ -367,51 +367,51 @@ class EvidenceSampler:
     def _other_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """Starts that no other search has: draws of the prior, nested kernels, and known ones with a part redrawn."""
         prior = self.problem.prior
-        columns = prior.active_columns(components)
-        candidates = [prior.draw(_PRIOR_STARTS, components, generator=generator)]
-        for n in (components - 1, components):
-            draws = state.draws[n - 1] if n else None
-            if draws is None or not len(draws.points):
-                continue
-            values = draws.log_likelihood.nan_to_num(nan=-torch.inf)
-            best = rows_of(prior, draws.points[int(values.argmax())].unsqueeze(0), n)[0]
-            if n < components:
-                candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
-            else:
-                drawn = prior.draw(_PRIOR_STARTS, components, generator=generator)
-                level = torch.rand(drawn.shape, generator=generator, dtype=torch.float64, device=generator.device)
-                candidates.append(torch.where(level.to(drawn) < _KEPT, best, drawn))
-        chosen, used = [], 0
-        for cube in candidates:
-            used += len(cube)
-            values = self.problem.evaluate(cube)
-            chosen.append(Evaluations(cube, values).best(_SEARCH_STARTS).cube)
-        rows = torch.cat(chosen)
-        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE)), used
+        candidates = self._drawn_starts(state, components, generator)
+        best = self._best_drawn(state, components)
+        if best is not None:
+            drawn = prior.draw(_PRIOR_STARTS, components, generator=generator)
+            level = torch.rand(drawn.shape, generator=generator, dtype=torch.float64, device=generator.device)
+            candidates.append(torch.where(level.to(drawn) < _KEPT, best, drawn))
+        chosen = [self._likeliest(cube, _SEARCH_STARTS) for cube in candidates]
+        return self._points(torch.cat(chosen), components), sum(map(len, candidates))
 
     def _starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """Points to ascend from, and the likelihoods spent on finding them."""
-        prior, evaluations = self.problem.prior, self.evaluations
-        columns = prior.active_columns(components)
-        candidates = [prior.draw(_PRIOR_STARTS, components, generator=generator)]
-        smaller = state.draws[components - 2] if components > 1 else None
-        if smaller is not None and len(smaller.points):
-            values = smaller.log_likelihood.nan_to_num(nan=-torch.inf)
-            best = rows_of(prior, smaller.points[int(values.argmax())].unsqueeze(0), components - 1)[0]
-            candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
-        chosen = []
-        used = 0
-        for cube, count in zip(candidates, (_DRAWN, _NESTED), strict=False):
-            values = self.problem.evaluate(cube)
-            used += len(cube)
-            chosen.append(Evaluations(cube, values).best(count).cube)
-        mine = prior.num_components(evaluations.cube) == components
+        evaluations = self.evaluations
+        candidates = self._drawn_starts(state, components, generator)
+        chosen = [self._likeliest(cube, count) for cube, count in zip(candidates, (_DRAWN, _NESTED), strict=False)]
+        mine = self.problem.prior.num_components(evaluations.cube) == components
         ends = [row for row in self.ends if bool(mine[row])]
         chosen.append(Evaluations(evaluations.cube[ends], evaluations.log_likelihood[ends]).best(_ENDS).cube)
         others = Evaluations(evaluations.cube[mine], evaluations.log_likelihood[mine])
-        chosen.append(best_apart(others, columns, _OTHERS))
-        rows = torch.cat(chosen).unique(dim=0)
-        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE)), used
+        chosen.append(best_apart(others, self.problem.prior.active_columns(components), _OTHERS))
+        return self._points(torch.cat(chosen).unique(dim=0), components), sum(map(len, candidates))
+
+    def _drawn_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> list[Tensor]:
+        """Draws of the prior and, if there are draws of one component less, kernels nested around the best of them."""
+        candidates = [self.problem.prior.draw(_PRIOR_STARTS, components, generator=generator)]
+        best = self._best_drawn(state, components - 1)
+        if best is not None:
+            candidates.append(nested_kernels(self.problem.prior, best, _PRIOR_STARTS, generator=generator))
+        return candidates
+
+    def _best_drawn(self, state: EvidenceState, components: int) -> Tensor | None:
+        """The likeliest draw with n components as a row of the cube, if there are draws."""
+        draws = state.draws[components - 1] if components else None
+        if draws is None or not len(draws.points):
+            return None
+        row = int(draws.log_likelihood.nan_to_num(nan=-torch.inf).argmax())
+        return rows_of(self.problem.prior, draws.points[row].unsqueeze(0), components)[0]
+
+    def _likeliest(self, cube: Tensor, count: int) -> Tensor:
+        return Evaluations(cube, self.problem.evaluate(cube)).best(count).cube
+
+    def _points(self, rows: Tensor, components: int) -> Tensor:
+        """Normal quantiles of the columns that n components use."""
+        columns = self.problem.prior.active_columns(components)
+        quantiles: Tensor = torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE))
+        return quantiles
 
 
 def _nothing(like: Tensor) -> ImportanceDraws:

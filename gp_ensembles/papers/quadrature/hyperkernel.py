@@ -1,7 +1,6 @@
 """The hyper-kernel, a kernel between kernels, made of maximum mean discrepancies between their spectral mixtures."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import gpytorch
 import torch
@@ -11,7 +10,13 @@ from gp_ensembles.papers.quadrature.prior import Hyperprior, Marginal
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 
 CHUNK = 2**21  # pairs of atoms per chunk
-Dissimilarity = Callable[[Tensor], Tensor]  # conditionally negative definite, of the distances between atoms
+
+
+class Dissimilarity(Protocol):
+    """A conditionally negative definite function of the Euclidean distance between two atoms."""
+
+    def __call__(self, distance: Tensor) -> Tensor:
+        """Values of the shape of the distances."""
 
 
 class EnergyDistance(NamedTuple):

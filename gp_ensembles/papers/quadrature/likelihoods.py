@@ -278,9 +278,7 @@ def check_data(X: Tensor, y: Tensor) -> None:
 
 
 def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
-    """Bytes that a likelihood with gradients takes, if that much memory is available.
-
-    Shapes: ``X`` (N, D).
+    """Bytes that a likelihood of inputs (N, D) with gradients takes, if that much memory is available.
 
     Raises:
         MemoryError: If the estimate is above four fifths of the available memory.

@@ -46,10 +46,7 @@ class QuadratureNodes(NamedTuple):
 def draw_nodes(
     prior: Hyperprior, per_size: int, *, around: Tensor | None = None, generator: torch.Generator | None = None
 ) -> QuadratureNodes:
-    """Scrambled Sobol points of the prior, ``per_size`` for each number of components; a third of them around centers.
-
-    Shapes: ``around`` (K, C).
-    """
+    """Sobol points of the prior, ``per_size`` for each number of components; a third of them around centers (K, C)."""
     parts = []
     for size in range(1, prior.max_components + 1):
         mine = None if around is None else around[prior.num_components(around) == size]
