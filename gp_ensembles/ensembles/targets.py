@@ -23,13 +23,8 @@ from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
 from gp_ensembles.features.base import FeatureMap
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.response import check_support
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 

@@ -9,14 +9,9 @@ from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood, 
 
 from gp_ensembles.distributions.counts import TabulatedCounts
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
 
 F64 = torch.float64
 N = 5

@@ -12,8 +12,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.filters import SquareRootState
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters.states import GaussianState, SquareRootState
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
 from gp_ensembles.papers.sparse import online as online_module
