@@ -47,9 +47,9 @@ class Runner(ABC):
     def commit(self) -> None:
         """Learn the staged block."""
 
+    @abstractmethod
     def uneven(self, steps: Tensor) -> "Runner":
         """A runner on the same state for one block whose rows are ``steps`` (B,) after the previous row each."""
-        return self  # by default nothing depends on time
 
 
 class CovarianceRunner(Runner):
@@ -153,6 +153,10 @@ class WindowRunner(Runner):
             self._bound.commit(self._state, *self._staged)
             self._staged = None
 
+    def uneven(self, steps: Tensor) -> "Runner":
+        """See :meth:`Runner.uneven`; nothing here depends on time."""
+        return self
+
 
 class ExternalRunner(Runner):
     """Rows of an external model, written in place."""
@@ -172,6 +176,10 @@ class ExternalRunner(Runner):
         if self._staged is not None:
             append_external_(self._state, self._staged)
         self._staged = None
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """See :meth:`Runner.uneven`; nothing here depends on time."""
+        return self
 
 
 class RefittedRunner(Runner):
@@ -260,6 +268,10 @@ class SilentRunner(Runner):
 
     def commit(self) -> None:
         """Learn nothing."""
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """See :meth:`Runner.uneven`; nothing here depends on time."""
+        return self
 
 
 def impossible(y: Tensor, num_experts: int) -> Tensor:

@@ -32,9 +32,9 @@ class ColumnEncoder(ABC):
     name: str
 
     @property
+    @abstractmethod
     def names(self) -> tuple[str, ...]:
         """Names of the K columns of numbers."""
-        return (self.name,)
 
     @abstractmethod
     def encode(self, cells: Cells, decimal: str) -> Encoded:
@@ -68,6 +68,11 @@ class NumberColumn(ColumnEncoder):
         """See :meth:`ColumnEncoder.describe`."""
         return "as it is"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        return (self.name,)
+
 
 @final
 @dataclass(frozen=True)
@@ -91,6 +96,11 @@ class BooleanColumn(ColumnEncoder):
     def describe(self) -> str:
         """See :meth:`ColumnEncoder.describe`."""
         return "1 for true, 0 for false"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        return (self.name,)
 
 
 @final
