@@ -51,13 +51,13 @@ class Target(ABC):
     def expert(self, features: FeatureMap) -> Expert:
         """A static expert for it, not yet fitted."""
 
+    @abstractmethod
     def check(self, y: Tensor) -> None:
         """Raise unless an expert can be fitted to warm-up targets (N,) or (N, O), NaN where missing.
 
         Raises:
             ValueError: Naming the value and the row, or the problem.
         """
-        check_varies(y)
 
 
 @final
@@ -117,6 +117,10 @@ class UnknownNoiseTarget(Target):
         """See :meth:`Target.expert`."""
         return StudentTExpert(features, noise_discount=self.noise_discount)
 
+    def check(self, y: Tensor) -> None:
+        """See :meth:`Target.check`."""
+        check_varies(y)
+
 
 @final
 @dataclass(frozen=True)
@@ -140,6 +144,10 @@ class OutlierTarget(Target):
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
         return RobustExpert(features, threshold=self.threshold)
+
+    def check(self, y: Tensor) -> None:
+        """See :meth:`Target.check`."""
+        check_varies(y)
 
 
 @final
