@@ -1,4 +1,4 @@
-"""Damaged and foreign checkpoints of every kind: each is refused in a sentence, or says what it said.
+"""Damaged and foreign checkpoints of every kind: each is refused in a sentence, or gives the same numbers.
 
 ``python -m attacks damage`` writes a small file of each kind, damages it in several ways, and reads it by the functions
 that users call. A file that is read must give the numbers that the intact one gives.

@@ -11,7 +11,7 @@ from torch import Tensor
 from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.checkpoint_match import check_parts, parts_in_words
 from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.fixed_size import check_fixed_size
+from gp_ensembles.engine.fixed_block import check_fixed_size
 from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures

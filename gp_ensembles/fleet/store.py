@@ -16,7 +16,7 @@ from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_sta
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.innovations import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
-from gp_ensembles.numerics.memory import check_memory
+from gp_ensembles.numerics.devices import check_memory
 
 FAILED = "failed"  # rows learned until a series failed, -1 for those that did not
 _LEAST_ROOM = 16

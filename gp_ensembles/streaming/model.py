@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.access_lock import AccessLock, guarded
+from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.external_report import ExternalReport, external_reports
 from gp_ensembles.engine.input_checks import check_made
-from gp_ensembles.engine.interrupts import uninterrupted
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.files.checkpoint import read_checkpoint, write_checkpoint

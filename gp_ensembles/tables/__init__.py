@@ -1,8 +1,7 @@
-"""Tables in: files of any dialect, frames and streams as rows of numbers, in batches.
+"""Tables: files of any dialect, frames and streams as rows of numbers, in batches.
 
-``stream`` (:func:`open_rows`, :class:`RowStream`) is the door; ``text`` and ``frames`` read, ``kinds`` finds what
-columns are on the warm-up rows, ``columns`` and ``target`` turn cells into numbers, ``clock`` orders rows, and
-``explain`` tells.
+``stream`` (:func:`open_rows`, :class:`RowStream`) is the interface; ``text`` and ``frames`` read, ``kinds`` detects
+column types on the warm-up rows, ``columns`` and ``target`` encode cells, ``clock`` orders rows, ``explain`` reports.
 """
 
 from gp_ensembles.tables.explain import explain

@@ -9,7 +9,7 @@ import torch
 
 from gp_ensembles.calibration.coverage import count_coverage, init_coverage
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.scored_stream import Clock
+from gp_ensembles.cli.scored_stream import Timings
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig
@@ -90,10 +90,10 @@ def test_nothing_is_found_before_there_is_a_model_and_limits_are_checked():
 
 
 def test_the_clock_keeps_the_first_thousand_rows_and_the_last():
-    clock = Clock(5.0, 0.0)
+    clock = Timings(5.0, 0.0)
     for seconds, num_rows in ((1.0, 600), (2.0, 600), (4.0, 500)):
         clock = clock.after(seconds, num_rows)
-    assert clock == Clock(5.0, 7.0, 3.0, 1200, 4.0, 500)
+    assert clock == Timings(5.0, 7.0, 3.0, 1200, 4.0, 500)
 
 
 def test_strict_ends_with_code_three(tmp_path, capsys):
@@ -107,7 +107,7 @@ def test_strict_ends_with_code_three(tmp_path, capsys):
     quiet = ["--pictures", "false", "--report", "false", "--progress", "false", "--out", str(tmp_path / "out")]
     run = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--config", str(tmp_path / "small.yaml"), *quiet]
     assert main(run) == 0
-    assert "look: 25 % of the inputs were missing (limit 0.2)" in capsys.readouterr().out
+    assert "warning: 25 % of the inputs were missing (limit 0.2)" in capsys.readouterr().out
     assert main([*run, "--strict"]) == 3
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [one["name"] for one in summary["health"] if not one["ok"]] == ["inputs imputed"]

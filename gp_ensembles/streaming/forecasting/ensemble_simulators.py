@@ -18,7 +18,7 @@ from gp_ensembles.experts.structural import BoundStructural
 from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.constant import ConstantFeatures
+from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,

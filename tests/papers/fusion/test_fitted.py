@@ -156,21 +156,18 @@ def test_only_chains_have_more():
         fit(stacking(), LaplaceApproximation(num_draws=3)).sample_more(5)
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
+def test_another_model_is_refused(tmp_path):
+    for other, message in [
         (lambda: joint(PoGPE), "written for a MoGPE with 40 parameters, but the model is a PoGPE"),
         (lambda: joint(shift=0.3), "another model"),
         (lambda: joint(num_rows=61), "another model"),
         (lambda: MoGPE(joint().X, joint().y, 2, prior(5), prior(1), prior(2)), "another model"),
         (lambda: MoGPE(joint().X, joint().y, 2, prior(0), prior(1, lengthscale=0.5), prior(2)), "another model"),
-    ],
-)
-def test_another_model_is_refused(tmp_path, other, message):
-    fitted = fit(joint(), MAP(num_restarts=2, max_iterations=20))
-    fitted.save(tmp_path / "fusion.pt")
-    with pytest.raises(ValueError, match=message):
-        FittedFusion.load(tmp_path / "fusion.pt", other())
+    ]:
+        fitted = fit(joint(), MAP(num_restarts=2, max_iterations=20))
+        fitted.save(tmp_path / "fusion.pt")
+        with pytest.raises(ValueError, match=message):
+            FittedFusion.load(tmp_path / "fusion.pt", other())
 
 
 def test_other_files_are_refused(tmp_path):
