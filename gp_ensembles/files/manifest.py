@@ -14,7 +14,7 @@ _LIBRARIES = ("gp_ensembles", "torch", "gpytorch", "numpy")
 _NUMBERS = frozenset({bool, int, float})
 _PLAIN = (str, bool, int, float, type(None))
 _DEEPEST = 100  # containers within containers
-MOST = 1_000_000  # things in a checkpoint, however they are shared; a list of numbers is one thing
+MOST_PARTS = 1_000_000  # things in a checkpoint, however they are shared; a list of numbers is one thing
 
 
 def manifest_of(content: Mapping[str, Any], parts: Sequence[str] = ()) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _walk(content: Any) -> Iterator[tuple[str, Any]]:
     while waiting:
         name, value, depth = waiting.pop()
         num_seen += 1
-        if depth > _DEEPEST or num_seen > MOST:
+        if depth > _DEEPEST or num_seen > MOST_PARTS:
             raise ValueError(f"{name} is nested too deeply or holds too much")
         if isinstance(value, Tensor):
             _check_tensor(name, value)

@@ -84,9 +84,7 @@ class OnlineModel:
         if isinstance(feature_names, str):
             raise TypeError(f"feature_names must be a sequence of names, got {feature_names!r}")
         self.device: torch.device = self.config.torch_device
-        self.feature_names: tuple[str, ...] | None = (
-            None if feature_names is None else tuple(str(name) for name in feature_names)
-        )
+        self.feature_names: tuple[str, ...] | None = None if feature_names is None else tuple(map(str, feature_names))
         self.access: AccessLock = AccessLock()
         self.num_rows: int = 0
         self.online: OnlineEnsemble | None = None
@@ -434,10 +432,8 @@ class OnlineModel:
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # the layers around the ensemble learn the rows too
-            self._followed, self.anomaly_counts = (
-                followed,
-                self.anomaly_counts.after(num_moved, num_outliers, num_imputed),
-            )
+            self._followed = followed
+            self.anomaly_counts = self.anomaly_counts.after(num_moved, num_outliers, num_imputed)
             mixture = in_units(predictions.mixture, self.scales)
             self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self.num_rows += y.shape[0]

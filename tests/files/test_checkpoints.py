@@ -242,7 +242,7 @@ def test_compressed_and_overlapping_parts_are_refused(tmp_path):
 
 def test_shared_containers_do_not_multiply(tmp_path, monkeypatch):
     """A file of 200 bytes whose lists within lists would be a billion things."""
-    monkeypatch.setattr(manifest, "MOST", 10_000)
+    monkeypatch.setattr(manifest, "MOST_PARTS", 10_000)
     shared = ["a"]
     for _ in range(60):
         shared = [shared, shared]

@@ -1,5 +1,7 @@
 """Late targets: whatever the order of arrival, the model of a stream in order, and scores by what was said before."""
 
+import copy
+import functools
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -16,6 +18,7 @@ from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.late import LateTargets, predictions_from_plain, predictions_to_plain, smoothed_draws
 
 LINEAR = replace(oebe, bases=(LinearBasis(),))
+WALKING = replace(LINEAR, random_walk_variances=(0.01,))
 WARMUP, ROWS = 30, 50
 
 
@@ -25,9 +28,15 @@ def stream(seed=0):
     return X, X @ torch.tensor([2.0, -1.0], dtype=torch.float64) + 0.3 * torch.randn(ROWS, generator=generator)
 
 
-def fitted(spec=LINEAR):
+@functools.cache
+def fitted_once(walks):
     X, y = stream()
+    spec = {None: LINEAR, "with": WALKING, "only": replace(WALKING, static=False)}[walks]
     return OnlineModel(StreamConfig(spec, warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP])
+
+
+def fitted(walks=None):
+    return copy.deepcopy(fitted_once(walks))
 
 
 def same_state(first, second):
@@ -80,8 +89,7 @@ def test_a_target_is_scored_by_what_was_said_of_it_however_late():
 def test_steps_are_those_of_the_rows():
     X, y = stream()
     steps = torch.tensor([1.0, 3.0, 0.5, 2.0], dtype=torch.float64)
-    walking = replace(LINEAR, random_walk_variances=(0.01,))
-    late, in_order = LateTargets(fitted(walking)), fitted(walking)
+    late, in_order = LateTargets(fitted("with")), fitted("with")
     in_order.observe(X[WARMUP : WARMUP + 4], y[WARMUP : WARMUP + 4], steps)
     for row in range(4):
         late.predict(row, X[WARMUP + row], steps=float(steps[row]))
@@ -94,8 +102,7 @@ def test_steps_are_those_of_the_rows():
 
 def test_a_gap_in_time_is_in_what_is_said_behind_rows_that_wait():
     X, _ = stream()
-    walking = replace(LINEAR, random_walk_variances=(0.01,), static=False)
-    late, near = LateTargets(fitted(walking)), LateTargets(fitted(walking))
+    late, near = LateTargets(fitted("only")), LateTargets(fitted("only"))
     far = late.predict("a", X[WARMUP], steps=20.0)
     after = late.predict("b", X[WARMUP])
     near.predict("a", X[WARMUP])

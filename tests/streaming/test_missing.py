@@ -17,8 +17,10 @@ from gp_ensembles.ensembles.bases import (
     RadialBasis,
     SplineBasis,
 )
+from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import light, oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
+from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.gaps import Gaps, Imputation
 from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumns
@@ -26,6 +28,12 @@ from gp_ensembles.streaming.inactive_columns import FAR, SETTLED, InactiveColumn
 NAN = math.nan
 WARMUP = 120
 SMALL = replace(oebe, bases=(LinearBasis(), FourierBasis(20)), random_walk_variances=(1e-3,))
+LAYERS = replace(
+    light,
+    bases=(FourierBasis(20),),
+    lags=TargetLags(bases=(FourierBasis(20),)),
+    extra_experts=(WideFeatures(num_features=40),),
+)
 
 
 def stream(number: int = 400) -> tuple[Tensor, Tensor]:
@@ -59,7 +67,7 @@ def observe(one: OnlineModel, X: Tensor, y: Tensor, steps: Tensor | None, size: 
     return torch.cat(predicted)
 
 
-@pytest.mark.parametrize(("spec", "size"), [(SMALL, 1), (light, 9)], ids=["small", "light"])
+@pytest.mark.parametrize(("spec", "size"), [(SMALL, 1), (LAYERS, 9)], ids=["small", "all layers"])
 def test_blocks_give_the_same_answers_and_a_loaded_model_goes_on_to_the_bit(
     spec: object, size: int, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """The one pipeline: its numbers are those of scales, fit and filter done by hand, for every kind of target."""
 
 import copy
+import functools
 import math
 import pickle
 import warnings
@@ -58,10 +59,14 @@ def rows(target=RealTarget(), num_rows=90, seed=0):  # noqa: B008
     return X, ((f > 0).double() + (f > 0.7).double()).clamp_max(target.num_labels - 1)
 
 
-def fitted(target=RealTarget(), num_warm=40, **settings):  # noqa: B008
+@functools.cache
+def fitted_once(target):
     X, y = rows(target)
-    config = StreamConfig(replace(SMALL, target=target), warmup=num_warm, **settings)
-    return OnlineModel(config).fit(X[:num_warm], y[:num_warm]), X, y
+    return OnlineModel(StreamConfig(replace(SMALL, target=target), warmup=40)).fit(X[:40], y[:40])
+
+
+def fitted(target=RealTarget()):  # noqa: B008
+    return copy.deepcopy(fitted_once(target)), *rows(target)
 
 
 def by_hand(target, X, y, num_warm):

@@ -1,6 +1,7 @@
 """`OnlineModel.forecast`: its first row is `predict`, nothing changes, and what is refused."""
 
 import copy
+import functools
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from gp_ensembles.distributions import Mixture, Recalibrated
 from gp_ensembles.ensembles.bases import LinearBasis, RecurringBasis
-from gp_ensembles.ensembles.presets import auto, forecaster, light
+from gp_ensembles.ensembles.presets import PRESETS, auto, forecaster, light
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
@@ -27,11 +28,17 @@ def series(num_rows: int = 200) -> tuple[Tensor, Tensor]:
     return rows.unsqueeze(-1), y + 2 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
 
 
-def fitted(spec: EnsembleSpec, num_rows: int = 180) -> OnlineModel:
+@functools.cache
+def fitted_once(name: str) -> OnlineModel:
     X, y = series()
+    spec = PRESETS[name]
     model = OnlineModel(StreamConfig(replace(spec, fit_settings=replace(spec.fit_settings, method=None)), warmup=100))
-    model.observe(X[:num_rows], y[:num_rows])
+    model.observe(X[:180], y[:180])
     return model
+
+
+def fitted(spec: EnsembleSpec) -> OnlineModel:
+    return copy.deepcopy(fitted_once(spec.name))
 
 
 @pytest.mark.parametrize("spec", [light, auto, forecaster])
