@@ -1,7 +1,7 @@
 """Damaged and foreign checkpoints of every kind: each is refused in a sentence, or gives the same numbers.
 
-``python -m attacks damage`` writes a small file of each kind, damages it in several ways, and reads it through the
-public interfaces. A file that is read must give the numbers of the undamaged one.
+``python -m attacks damage`` writes a small file of each kind, damages it in several ways, and reads it by the functions
+that users call. A file that is read must give the numbers that the intact one gives.
 """
 
 import io
@@ -10,14 +10,13 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from attacks.recipes import RECIPES
+from attacks.recipes import RECIPES, sample
 from attacks.telling import Table, Telling
 
 _STRETCH = 64  # bytes, at most
@@ -97,18 +96,9 @@ def verdict(kind: str, path: Path, wanted: Sequence[float]) -> str:
     return _HARMLESS if is_same else "it is read, and says something else"
 
 
-@cache
-def whole(kind: str) -> tuple[bytes, list[float]]:
-    """An undamaged file of a kind, and its numbers."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{kind}.pt"
-        RECIPES[kind].write(path)
-        return path.read_bytes(), RECIPES[kind].numbers(path)
-
-
 def attempts(kind: str, number: int, seed: int, folder: Path) -> Iterator[tuple[str, str]]:
-    """Damage the file of a kind in every way this many times, and read the files of other kinds in its place."""
-    data, wanted = whole(kind)
+    """Harm the file of a kind in every way so many times, and give its door the other kinds' files."""
+    data, wanted = sample(kind)
     path, draw = folder / "harmed.pt", random.Random(f"{kind} {seed}")
     for harm, change in HARMS.items():
         for _ in range(number):
@@ -116,7 +106,7 @@ def attempts(kind: str, number: int, seed: int, folder: Path) -> Iterator[tuple[
             yield harm, verdict(kind, path, wanted)
     for other in RECIPES:
         if other != kind:
-            path.write_bytes(whole(other)[0])
+            path.write_bytes(sample(other).data)
             yield "of another kind", verdict(kind, path, wanted)
 
 

@@ -26,7 +26,7 @@ from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.experts.window import Refit
 from gp_ensembles.features import LinearFeatures, RandomFourierFeatures
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,

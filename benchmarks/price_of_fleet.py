@@ -1,4 +1,4 @@
-"""What a model for each of many series costs, beside reading and writing their states and beside a loop over models.
+"""Cost of a model for each of many series, over reading and writing their states and over a loop over models.
 
     python -m benchmarks.price_of_fleet [--series 20000] [--rounds 4]
 

@@ -1,4 +1,4 @@
-"""What a likelihood that is not Gaussian costs: beside Gaussian experts on the same features, and for more classes.
+"""Cost of likelihoods that are not Gaussian: over Gaussian experts on the same features, and for more classes.
 
     python -m benchmarks.price_of_likelihoods
 
@@ -87,7 +87,7 @@ def ratios() -> list[Ratio]:
 
 
 def price(spec: EnsembleSpec, num_classes: int) -> tuple[float, float]:
-    """Seconds of the start, and milliseconds a row after it."""
+    """Seconds of the start, and milliseconds per row after it."""
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(WARMUP + ROWS, 4, generator=generator, dtype=torch.float64)
     level = X[:, 0] + X[:, 1] * X[:, 2] + 0.3 * torch.randn(len(X), generator=generator, dtype=torch.float64)
@@ -113,7 +113,7 @@ def keep_classes() -> None:
     for name, (spec, num_classes) in specs.items():
         rows.append([name, *price(spec, num_classes)])
         print(rows[-1], flush=True)
-    columns = ["classes", "start, seconds", "milliseconds a row, in blocks"]
+    columns = ["classes", "start, seconds", "milliseconds per row, in blocks"]
     keep("classes", columns, rows)
 
 

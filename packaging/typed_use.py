@@ -1,6 +1,6 @@
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportMissingTypeStubs=false
 # pyright: reportUnknownMemberType=false
-"""What a user's type checker makes of the package: GPyTorch's parts are accepted, what is none of them is not.
+"""The package under a user's type checker: GPyTorch's parts are accepted, what is none of them is not.
 
 `python packaging/release.py --only build types` checks this file with pyright; it is not run.
 """

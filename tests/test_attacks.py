@@ -7,7 +7,7 @@ import pytest
 
 from attacks import bits, damage, drift, page
 from attacks.__main__ import main
-from attacks.recipes import RECIPES
+from attacks.recipes import RECIPES, sample
 from attacks.telling import Table, Telling
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.experts.empirical_bayes import LBFGS
@@ -74,7 +74,7 @@ def test_damaged_and_foreign_checkpoints_are_refused_or_harmless(tmp_path, kind)
 
 def test_damage_tells_what_is_neither_refused_nor_harmless(tmp_path):
     file = tmp_path / "one.pt"
-    data, wanted = damage.whole("model")
+    data, wanted = sample("model")
     file.write_bytes(data)
     assert damage.verdict("model", file, wanted) == "harmless"
     assert damage.verdict("model", file, [*wanted[:-1], 7.0]) == "it is read, and says something else"

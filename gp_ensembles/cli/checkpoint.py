@@ -13,26 +13,19 @@ from gp_ensembles.cli.predictions import Coverages, Scores
 from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.scored_stream import ScoredStream, StreamProgress, Timings, build_baselines
 from gp_ensembles.cli.tables import TableName
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.metrics.discrete import ClassScores
 from gp_ensembles.metrics.streaming import StreamScores
 from gp_ensembles.streaming import OnlineModel
-from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
+from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.tables import Rows
 from gp_ensembles.tables.encoder import TableEncoder
 
-
-def _without_history(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 7 had another layout of the run's history, which starts again."""
-    return {**content, "history": None}
-
-
 _KIND = Kind(
     "gp_ensembles stream",
-    8,
+    9,
     "a stream",
     "give the checkpoint.pt that stream or resume wrote",
-    (unchanged, _without_history),
     ("model/config", "model/warm_X", "model/warm_y"),
 )
 

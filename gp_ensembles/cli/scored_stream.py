@@ -28,8 +28,8 @@ from gp_ensembles.metrics.discrete import ClassScores
 from gp_ensembles.metrics.streaming import StreamScores
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
 from gp_ensembles.streaming.checks import illegal_target
+from gp_ensembles.streaming.reports import AnomalyCounts
 from gp_ensembles.tables import Rows, RowStream
 from gp_ensembles.tables.rows import RowReader
 

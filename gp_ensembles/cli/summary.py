@@ -14,8 +14,7 @@ from gp_ensembles.engine.external_report import ExternalReport
 from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
-from gp_ensembles.streaming.failures import failures
-from gp_ensembles.streaming.health import Finding, HealthLimits, Throughput, health
+from gp_ensembles.streaming.health import Finding, HealthLimits, Throughput, failures, health
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
 from gp_ensembles.tables.explain import ColumnReport
 
@@ -125,7 +124,7 @@ def health_lines(summary: Mapping[str, object]) -> list[str]:
     """A line for each warning."""
     found = summary.get("health") or []
     assert isinstance(found, list)
-    return [f"warning: {one['meaning']} (limit {one['limit']:.3g})" for one in found if not one["is_well"]]
+    return [f"warning: {one['meaning']} (limit {one['limit']:.3g})" for one in found if not one["ok"]]
 
 
 def graph_lines(summary: Mapping[str, object]) -> list[str]:

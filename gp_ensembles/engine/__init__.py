@@ -1,8 +1,8 @@
-"""The engine that runs an ensemble: pure functions on a state, the object that owns one, and what they predict.
+"""Engine of an ensemble: pure functions on a state, the object that owns a state, and their predictions.
 
 ``ensemble`` (state in, state out), ``online`` (owns a state), ``predictions``, ``membership`` (experts added and
-revived), ``regret``, ``external_report`` (external models in a running ensemble), ``causality`` (whether they keep to
-past rows).
+revived), ``regret``, ``external_report`` (external models in a running ensemble), ``causality`` (checks that they use
+past rows only).
 """
 
 from gp_ensembles.engine.ensemble import Ensemble

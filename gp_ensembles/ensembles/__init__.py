@@ -1,4 +1,4 @@
-"""Descriptions of ensembles: one frozen record each, and how it becomes an ensemble on the first rows of a stream.
+"""Specifications of ensembles: one frozen record each, fitted to the first rows of a stream.
 
 ``spec`` (an ensemble as one record), ``bases`` and ``targets`` (its parts), ``presets`` (the papers' ensembles and the
 default), ``build`` (from records to experts), ``records`` (in files), ``external_models`` (boosted trees, other

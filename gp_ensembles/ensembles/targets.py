@@ -1,4 +1,4 @@
-"""What kind of target an ensemble predicts, as frozen records: each makes the experts for it.
+"""Kinds of targets as frozen records, each of which makes the experts for it.
 
 Real numbers: :class:`RealTarget`, :class:`UnknownNoiseTarget`, :class:`OutlierTarget`. Classes and counts:
 :class:`BinaryTarget`, :class:`ClassTarget`, :class:`LevelTarget`, :class:`CountTarget`.
@@ -35,13 +35,13 @@ from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 class Target(ABC):
-    """A kind of target.
+    """Kind of target.
 
     Attributes:
         is_real: Whether targets are real numbers, to be standardized.
-        is_ordered: Whether the order of targets has a meaning: numbers, levels, or just two classes.
-        may_be_constant: Whether warm-up targets may all be the same: one class says what to expect until another comes,
-            a single number has no scale, and levels no places between them.
+        is_ordered: Whether targets are ordered: numbers, levels, or two classes.
+        may_be_constant: Whether warm-up targets may all be equal, as classes may; numbers then have no scale, and
+            levels no cut points.
         num_labels: Number of classes; ``None`` where targets are numbers.
         num_outputs: Number of outputs O of targets (N, O); ``None`` where there is one, of shape (N,).
     """
@@ -56,13 +56,13 @@ class Target(ABC):
     def expert(self, features: FeatureMap) -> Expert:
         """A static expert for it, not yet fitted."""
 
-    @abstractmethod
     def check(self, y: Tensor) -> None:
-        """Raise a clear error unless an expert can be fitted to warm-up targets (N,) or (N, O); NaN means missing.
+        """Raise unless an expert can be fitted to warm-up targets (N,) or (N, O), NaN where missing.
 
         Raises:
-            ValueError: Naming the value and the row, or what is missing.
+            ValueError: Naming the value and the row, or the problem.
         """
+        check_varies(y)
 
 
 @final
@@ -122,10 +122,6 @@ class UnknownNoiseTarget(Target):
         """See :meth:`Target.expert`."""
         return StudentTExpert(features, noise_discount=self.noise_discount)
 
-    def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
-        check_varies(y)
-
 
 @final
 @dataclass(frozen=True)
@@ -150,10 +146,6 @@ class OutlierTarget(Target):
         """See :meth:`Target.expert`."""
         return RobustExpert(features, threshold=self.threshold)
 
-    def check(self, y: Tensor) -> None:
-        """See :meth:`Target.check`."""
-        check_varies(y)
-
 
 @final
 @dataclass(frozen=True)
@@ -162,7 +154,7 @@ class BinaryTarget(Target):
 
     Attributes:
         is_probit: Whether the link is probit and not logistic.
-        latent_update: How experts learn; by Laplace's method if left out.
+        latent_update: Approximation of the posterior; by default Laplace's method.
 
     Raises:
         TypeError: If a field is of another type.
@@ -195,7 +187,7 @@ class ClassTarget(Target):
 
     Attributes:
         num_classes: Number of classes C.
-        latent_update: How experts learn; by Laplace's method if left out.
+        latent_update: Approximation of the posterior; by default Laplace's method.
 
     Raises:
         TypeError: If a field is of another type.
@@ -229,7 +221,7 @@ class LevelTarget(Target):
 
     Attributes:
         num_levels: Number of levels J.
-        latent_update: How experts learn; by Laplace's method if left out.
+        latent_update: Approximation of the posterior; by default Laplace's method.
 
     Raises:
         TypeError: If a field is of another type.
@@ -262,7 +254,7 @@ class CountTarget(Target):
     """Counts from zero on, whose log rate is the function.
 
     Attributes:
-        latent_update: How experts learn; by Laplace's method if left out.
+        latent_update: Approximation of the posterior; by default Laplace's method.
 
     Raises:
         TypeError: If the latent update is not an object such as ``LaplaceUpdate()``.
@@ -286,7 +278,7 @@ class CountTarget(Target):
 
 @functools.cache
 def _kept(kind: Callable[..., Likelihood], *arguments: int) -> Likelihood:
-    """A likelihood without parameters, built once: to build one takes longer than to ask it."""
+    """A likelihood without parameters, built once, because building takes longer than the check."""
     return kind(*arguments)
 
 

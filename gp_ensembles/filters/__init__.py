@@ -2,8 +2,8 @@
 
 ``update_block(state, Phi, y, transition, observation)`` predicts and learns a block of targets whatever the state, and
 ``predict(state, Phi, transition, observation)`` predicts rows that all come next (``predict_joint`` with their
-covariance). A transition says how the weights change before every row; an observation says
-what a target tells about them.
+covariance). A transition describes how the weights change before every row, an observation how
+targets depend on them.
 
 =================  ====================================================================================================
 ``update``         the one signature, and which algebra serves which state
@@ -17,7 +17,7 @@ what a target tells about them.
 ``multi_output``   outputs that share a covariance
 ``window``         the exact Gaussian process of the last rows: no weights, covariances of rows
 ``latent``         targets that are not Gaussian: blocks of scalar latent values, rows of latent vectors
-``sites``          what one such target says: Laplace, moment matching, robust; scalar and vector
+``sites``          one such target as a Gaussian factor: Laplace, moment matching, robust; scalar and vector
 ``textbook``       one row at a time as the textbooks have it: the reference of the tests
 =================  ====================================================================================================
 """

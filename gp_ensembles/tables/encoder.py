@@ -213,7 +213,7 @@ class TableEncoder:
             dict(plain["missing"]),
             tuple(plain["notes"]),
             tuple(plain["words"]),
-            plain.get("series"),
+            plain["series"],
         )
 
     def _column_of(self, place: int) -> str:

@@ -74,7 +74,7 @@ def entries(folder: Path) -> list[Entry]:
 
     Raises:
         OSError: If the manifest cannot be read.
-        ValueError: If it lacks something.
+        ValueError: If something is missing.
     """
     path = folder / "manifest.json"
     try:
@@ -92,7 +92,7 @@ def entries(folder: Path) -> list[Entry]:
             if entry["task"] in _KINDS and int(entry["rows"]) >= FEWEST_ROWS
         ]
     except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not a manifest that tells task, rows, features and target: {error!r}") from None
+        raise ValueError(f"{path} is not a manifest with task, rows, features and target: {error!r}") from None
     return sorted(found, key=lambda entry: min(entry.num_rows, 11_000) * (len(entry.features) + 1))
 
 

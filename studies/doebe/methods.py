@@ -157,7 +157,7 @@ class Run(NamedTuple):
 
 @torch.no_grad()
 def run_method(method: Method, recording: Recording, is_classes: bool = False) -> Run:
-    """Weigh the experts of a recording with weights in force before each target.
+    """Weigh the experts of a recording with the weights before each target.
 
     Args:
         method: The ensemble.

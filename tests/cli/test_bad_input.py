@@ -119,7 +119,7 @@ def test_constant_columns_are_kept_and_wake_up(place, small, capsys):
     small.write(place / "constant.csv", rows)
     assert main(stream(place, "constant.csv", "woken")) == 0
     inputs = json.loads((place / "woken" / "summary.json").read_text())["inputs"]
-    assert [(entry["slept"], entry["activated_at"]) for entry in inputs] == [(False, 0), (True, 121)]
+    assert [(entry["was_constant"], entry["activated_at"]) for entry in inputs] == [(False, 0), (True, 121)]
     small.write(place / "constant.csv", [["1", "3.0", y] for _, _, y in rows])
     assert "all inputs are constant" in complaint(stream(place, "constant.csv", "never"), capsys)
     assert not (place / "never").exists()

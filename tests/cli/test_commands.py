@@ -376,7 +376,7 @@ def test_the_demo_beats_its_baselines(tmp_path, capsys):
     assert all(summary["log_score"] > baseline["log_score"] + 0.5 for baseline in summary["baselines"].values())
     assert all(summary["nmse"] < 0.5 * baseline["nmse"] for baseline in summary["baselines"].values())
     assert 0.87 < summary["coverage_90"] < 0.93
-    activated_at = {entry["name"]: entry["activated_at"] for entry in summary["inputs"] if entry["slept"]}
+    activated_at = {entry["name"]: entry["activated_at"] for entry in summary["inputs"] if entry["was_constant"]}
     assert list(activated_at) == ["solar"]
     assert activated_at["solar"] > 1250
 

@@ -16,7 +16,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import FixedShare
-from gp_ensembles.numerics import memory
+from gp_ensembles.numerics import devices
 from gp_ensembles.tables import open_rows, text
 
 
@@ -69,9 +69,9 @@ def test_features_beyond_all_reason_are_refused_where_they_are_named():
 
 
 def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
-    monkeypatch.setattr(memory, "memory_of", lambda device: 1_000_000)
+    monkeypatch.setattr(devices, "memory_of", lambda device: 1_000_000)
     X = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match=r"rff.* with 500 features would take .* GB too few; take fewer features"):
+    with pytest.raises(ValueError, match=r"rff.* with 500 features would take .* GB too little; take fewer features"):
         build.fitted_experts(
             [("rff", FourierBasis(num_features=500).build(X, generator=None)[0][1])],
             X,
@@ -86,7 +86,7 @@ def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
     before = {name: value.clone() for name, value in ensemble.state_dict().items()}
     rows = torch.zeros(20_000, 1, dtype=torch.float64)
     with pytest.raises(
-        ValueError, match=r"what 50 predictions say of 20000 rows would take .*; give the rows in parts"
+        ValueError, match=r"the predictions of 50 experts for 20000 rows would take .*; pass fewer rows per call"
     ):
         ensemble.observe(rows, rows[:, 0])
     assert all(torch.equal(value, ensemble.state_dict()[name]) for name, value in before.items())
@@ -102,4 +102,4 @@ def test_full_memory_is_a_sentence():
 
 
 def test_memory_is_that_of_the_process():
-    assert 2**26 < memory.memory_of(torch.device("cpu")) < 2**63
+    assert 2**26 < devices.memory_of(torch.device("cpu")) < 2**63

@@ -1,4 +1,4 @@
-"""The shell: equal to the pure ensemble, transactional, saved and loaded whole."""
+"""OnlineEnsemble: equal to the pure ensemble, transactional, saved and loaded whole."""
 
 import copy
 import io

@@ -136,7 +136,7 @@ def test_equals_row_after_row(case):
     assert state.history.isfinite().all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.integers(1, 17), min_size=2, max_size=6),
     st.dictionaries(st.integers(0, 50), st.sampled_from([30.0, -100.0, 1e6])),

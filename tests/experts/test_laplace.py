@@ -115,7 +115,8 @@ def dense_newton(expert, m, phi, y, mean, covariance):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_updates_are_dense_newton(name):
     expert, X, y = build(name, transition=StabilizedForgetting(0.95))
-    y[3] = torch.nan
+    X, y = X[:4], y[:4]
+    y[2] = torch.nan
     with torch.no_grad():
         state, steps = expert.update(expert.init(), X, y)
     Phi = expert.features(X).detach()
@@ -124,7 +125,7 @@ def test_updates_are_dense_newton(name):
         size = state.mean.shape[-1]
         identity = torch.diag(torch.ones(size, dtype=torch.float64))
         mean, covariance = torch.zeros(size, dtype=torch.float64), prior[m] * identity
-        for t in range(N):
+        for t in range(4):
             mean, covariance = math.sqrt(0.95) * mean, 0.95 * covariance + 0.05 * prior[m] * identity
             latent = mean.reshape(expert.num_latent, -1) @ Phi[m, t]
             got = steps.latent_mean[m, t].reshape(-1)
@@ -287,7 +288,7 @@ def test_real_targets_and_classes_do_not_mix():
     from gp_ensembles.experts import GaussianExpert
 
     shared = features()
-    with pytest.raises(ValueError, match="cannot weigh one another"):
+    with pytest.raises(ValueError, match="cannot be mixed"):
         Ensemble([GaussianExpert(shared), LaplaceExpert(shared, LogisticLikelihood())], BayesianModelAveraging())
 
 

@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import ConstantMean, LinearMean
 
-from gp_ensembles.engine.runners import make_runner
+from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.ensembles.expert_records import WarmUp
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.windows import WindowGP
@@ -130,7 +130,7 @@ def test_ten_thousand_rows_of_a_longer_window(kernel, size):
 
 
 def test_row_by_row_is_by_blocks():
-    X, y = rows(900)
+    X, y = rows(450)
     one = expert("matern and linear", "constant", 50)
     _, want = stream(one, X, y, 1)
     for size in (7, 64, 400):

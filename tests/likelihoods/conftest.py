@@ -172,6 +172,12 @@ def case(request):
 
 
 @pytest.fixture
+def cases():
+    """All of them, for checks that are one item."""
+    return SCALAR | VECTOR
+
+
+@pytest.fixture
 def take():
     """One expert's likelihood out of a batch."""
 

@@ -29,7 +29,7 @@ from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, Standardizer, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
 
-QUICK = FitSettings(LBFGS(max_iterations=5), num_samples=1)
+QUICK = FitSettings(LBFGS(max_iterations=2), num_samples=1)
 SMALL = replace(
     e_doebe,
     bases=(LinearBasis(), FourierBasis(num_features=10, starts=(0.7,))),
@@ -404,7 +404,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
         OnlineModel.load(tmp_path / "text.pt")
     content = model.content()
     del content["ensemble"]["meta_log_weights"]
-    write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", 6, "a model", ""), content)
+    write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", 7, "a model", ""), content)
     with pytest.raises(ValueError, match="does not fit this version"):
         OnlineModel.load(tmp_path / "other.pt")
     with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):

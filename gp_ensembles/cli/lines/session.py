@@ -23,19 +23,11 @@ from gp_ensembles.tables.encoder import ColumnsError, TableEncoder, TableError
 from gp_ensembles.tables.frames import RecordSource
 from gp_ensembles.tables.target import TargetColumn
 
-
-def _with_known(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 2 had neither the ids of learned rows, at first, nor the rule that drops pending rows early."""
-    late = content["late"]
-    return {"known": [], **content, "late": late if late is None else {"patience": None, **late}}
-
-
 _KIND = Kind(
     "gp_ensembles lines",
-    3,
+    4,
     "a stream of lines",
     "give the checkpoint.pt that a stream of lines wrote",
-    (_with_known,),
     ("config", "model/warm_X", "model/warm_y"),
 )
 _FARTHEST = 1e100

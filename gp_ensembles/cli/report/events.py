@@ -15,7 +15,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.filters.states import ExternalState, RefittedState, WindowState
-from gp_ensembles.streaming.failures import failures
+from gp_ensembles.streaming.health import failures
 
 # A count without a title has its own name.
 _TITLES = {

@@ -359,7 +359,8 @@ def _merged(first: TargetWindow, last: TargetWindow) -> TargetWindow:
 
 
 def _ratio(total: Array, count: Array) -> Array:
-    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    found: Array = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    return found
 
 
 def _array(values: Tensor) -> Array:

@@ -292,9 +292,9 @@ def _inputs(inputs: Sequence[Summary]) -> str:
             if report["num_imputed"] else "–", report["has_indicator"],
             f"yes, until row {escaped(report['activated_at'])}"
             if report["activated_at"]
-            else ("yes" if report["slept"] else "no"),
+            else ("yes" if report["was_constant"] else "no"),
         ]
-        for report in inputs if report["num_imputed"] or report["slept"]
+        for report in inputs if report["num_imputed"] or report["was_constant"]
     ]  # fmt: skip
     return table("Imputed inputs, and inputs constant during warm-up", heads, rows) if rows else ""
 

@@ -8,8 +8,8 @@ from gp_ensembles.cli.series.run import FLEET, SERIES, Reading, SeriesRun
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.files.transaction import complete
 from gp_ensembles.fleet import Fleet
+from gp_ensembles.fleet.calls import SMALL
 from gp_ensembles.fleet.checkpoint import HEAD
-from gp_ensembles.fleet.settings import SMALL
 from gp_ensembles.streaming import StreamConfig
 
 _WARM_UP = 200  # rows of each series

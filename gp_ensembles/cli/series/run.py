@@ -144,10 +144,9 @@ class SeriesRun:
             ValueError: If a file is damaged, or the device is not there.
         """
         notes = Fleet.notes_in(folder / FLEET)
-        where = notes.get("device", "cpu") if device is None else device  # earlier versions saved no device
-        fleet, scores = Fleet.load(folder / FLEET, device=where), SeriesScores(notes["scores"])
-        reading = Reading(**notes.get("reading", {}))
-        return cls(fleet, scores, notes["num_read"], notes.get("run_id", ""), reading)
+        fleet = Fleet.load(folder / FLEET, device=notes["device"] if device is None else device)
+        scores, reading = SeriesScores(notes["scores"]), Reading(**notes["reading"])
+        return cls(fleet, scores, notes["num_read"], notes["run_id"], reading)
 
     def is_unfinished(self, folder: Path) -> bool:
         """Whether the run in a folder was interrupted, so that it resumes with the table it was reading.
@@ -293,21 +292,20 @@ def new_id() -> str:
 
 
 def partial_table(table: Path, run_id: str) -> Path:
-    """Path of the rows of an unfinished run; runs of earlier versions have an empty id."""
-    mark = f".{run_id}" if run_id else ""
-    return table.with_name(f"{table.stem}{mark}{table.suffix}{PARTIAL}")
+    """Path of the rows of an unfinished run."""
+    return table.with_name(f"{table.stem}.{run_id}{table.suffix}{PARTIAL}")
 
 
 def drop_other_partials(table: Path, run_id: str) -> None:
     """Remove the partial tables of all runs but one."""
     mine = partial_table(table, run_id)
-    for path in [partial_table(table, ""), *table.parent.glob(f"{table.stem}.*{table.suffix}{PARTIAL}")]:
-        if path != mine and path.exists():
+    for path in table.parent.glob(f"{table.stem}.*{table.suffix}{PARTIAL}"):
+        if path != mine:
             remove_if_possible(path)
 
 
 def is_of_run(summary: Path, run_id: str) -> bool:
     """Whether a summary belongs to a run."""
     with suppress(OSError, ValueError, AttributeError):
-        return bool(json.loads(summary.read_text(encoding="utf-8")).get("run_id", "") == run_id)
+        return bool(json.loads(summary.read_text(encoding="utf-8")).get("run_id") == run_id)
     return False

@@ -233,12 +233,12 @@ def test_columns_are_shown_as_the_summary_has_them(run, history):
 
 
 def test_inputs_that_were_imputed_or_constant_are_told(run, history):
-    calm = {"num_imputed": 0, "persistence": 1.0, "slept": False, "activated_at": 0, "has_indicator": False}
+    calm = {"num_imputed": 0, "persistence": 1.0, "was_constant": False, "activated_at": 0, "has_indicator": False}
     inputs = [
         {**calm, "name": "calm"},
         {**calm, "name": "holes", "num_imputed": 1234, "persistence": 0.875, "has_indicator": True},
-        {**calm, "name": "later", "slept": True, "activated_at": 1808},
-        {**calm, "name": "constant", "slept": True},
+        {**calm, "name": "later", "was_constant": True, "activated_at": 1808},
+        {**calm, "name": "constant", "was_constant": True},
     ]
     tables = checked(report_html(run.summary(inputs=inputs), history)).tables
     rows = tables["Imputed inputs, and inputs constant during warm-up"]

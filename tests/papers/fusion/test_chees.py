@@ -292,9 +292,8 @@ def test_all_chains_divergent_gives_a_usable_result_and_a_warning(num_warmup):
     assert draws.energy_bfmi().shape == (4,)
 
 
-@pytest.mark.parametrize(
-    ("log_density", "start", "message"),
-    [
+def test_a_bad_start_is_refused():
+    for log_density, start, message in [
         (gaussian, torch.zeros(3, dtype=F64), "shape"),
         (gaussian, torch.zeros(4, 3, dtype=torch.int64), "floating"),
         (gaussian, torch.zeros(0, 3, dtype=F64), "shape"),
@@ -303,26 +302,21 @@ def test_all_chains_divergent_gives_a_usable_result_and_a_warning(num_warmup):
         (lambda theta: theta.log().sum(-1), torch.tensor([[1.0], [0.0], [1.0]], dtype=F64), r"chains \[1\] start"),
         (lambda theta: theta.sqrt().sum(-1), torch.tensor([[1.0], [0.0], [1.0]], dtype=F64), r"chains \[1\] start"),
         (gaussian, torch.full((4, 3), math.nan, dtype=F64), r"chains \[0, 1, 2, 3\] start"),
-    ],
-)
-def test_a_bad_start_is_refused(log_density, start, message):
-    with pytest.raises(ValueError, match=message):
-        sample_hmc(log_density, start, HMCSettings(5, 5))
+    ]:
+        with pytest.raises(ValueError, match=message):
+            sample_hmc(log_density, start, HMCSettings(5, 5))
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
+def test_bad_settings_are_refused():
+    for build in [
         lambda: HMCSettings(-1),
         lambda: HMCSettings(max_steps=0),
         lambda: HMCSettings(target_acceptance=1.0),
         lambda: HMCSettings(first_length=0.0),
         lambda: HMCSettings(first_length=math.nan),
-    ],
-)
-def test_bad_settings_are_refused(build):
-    with pytest.raises(ValueError):
-        build()
+    ]:
+        with pytest.raises(ValueError):
+            build()
 
 
 def test_an_error_of_the_log_density_comes_through():

@@ -123,38 +123,38 @@ def test_golden_expert(numbers):
     close(found.target_variance[0], numbers["var_y"], 1e-8)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_contract(kind):
-    expert = KINDS[kind]()
-    X = rows(30)[0]
-    found = predict_experts([expert, expert], X)
-    for part in found:
-        assert part.shape == (2, 30)
-        assert not part.requires_grad
-        assert part.dtype == DTYPE
-        assert torch.equal(part[0], part[1])
-    assert bool((found.target_variance >= found.variance).all())
-    # Any batches, any order, one row: the same.
-    batches = predict_experts([expert], X, batch_size=7)
-    for part, other in zip(found, batches, strict=True):
-        close(other[0], part[0], 1e-6)
-    close(predict_experts([expert], X.flip(0)).mean[0].flip(0), found.mean[0], 1e-6)
-    close(predict_experts([expert], X[4:5]).mean[0], found.mean[0, 4:5], 1e-6)
+def test_contract():
+    for kind in KINDS:
+        expert = KINDS[kind]()
+        X = rows(30)[0]
+        found = predict_experts([expert, expert], X)
+        for part in found:
+            assert part.shape == (2, 30)
+            assert not part.requires_grad
+            assert part.dtype == DTYPE
+            assert torch.equal(part[0], part[1])
+        assert bool((found.target_variance >= found.variance).all())
+        # Any batches, any order, one row: the same.
+        batches = predict_experts([expert], X, batch_size=7)
+        for part, other in zip(found, batches, strict=True):
+            close(other[0], part[0], 1e-6)
+        close(predict_experts([expert], X.flip(0)).mean[0].flip(0), found.mean[0], 1e-6)
+        close(predict_experts([expert], X[4:5]).mean[0], found.mean[0, 4:5], 1e-6)
 
 
-@pytest.mark.parametrize("kind", ["exact", "pair", "approximate", "botorch", "transformed"])
-def test_modes_stay(kind):
-    expert = KINDS[kind]()
-    parts = expert if isinstance(expert, tuple) else (expert,)
-    X = rows(6)[0]
-    for mode in (True, False):
-        for part in parts:
-            part.train(mode)
-        before = predict_experts([expert], X)
-        assert [m.training for part in parts for m in part.modules()] == [mode] * sum(
-            len(list(part.modules())) for part in parts
-        )
-        close(predict_experts([expert], X).mean, before.mean)
+def test_modes_stay():
+    for kind in ("exact", "pair", "approximate", "botorch", "transformed"):
+        expert = KINDS[kind]()
+        parts = expert if isinstance(expert, tuple) else (expert,)
+        X = rows(6)[0]
+        for mode in (True, False):
+            for part in parts:
+                part.train(mode)
+            before = predict_experts([expert], X)
+            assert [m.training for part in parts for m in part.modules()] == [mode] * sum(
+                len(list(part.modules())) for part in parts
+            )
+            close(predict_experts([expert], X).mean, before.mean)
 
 
 def test_botorch_predicts_in_the_users_units():
@@ -214,20 +214,17 @@ def multi_output():
     return SingleTaskGP(X, torch.stack([y, -y], 1))
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
+def test_what_cannot_serve():
+    for make, error, message in [
         (lambda: "a string", TypeError, "a str cannot serve as an expert"),
         (lambda: (exact(*rows()), 3), TypeError, r"got \(Exact, int\)"),
         (lambda: (approximate()[0], BernoulliLikelihood()), TypeError, "BernoulliLikelihood; wrap it"),
         (multi_output, ValueError, "must predict one output"),
         (Short, ValueError, r"expert 1 must predict shapes \(1, 12\), got \(1, 1\)"),
         (Certain, ValueError, "expert 1 has 0 at row 0"),
-    ],
-)
-def test_what_cannot_serve(make, error, message):
-    with pytest.raises(error, match=message):
-        predict_experts([Constant(), make()], rows()[0])
+    ]:
+        with pytest.raises(error, match=message):
+            predict_experts([Constant(), make()], rows()[0])
 
 
 def test_bad_inputs():

@@ -19,34 +19,33 @@ def test_means_and_deviations_have_the_log_density_of_scipy():
     np.testing.assert_allclose(found[0], stats.norm.logpdf(y, mean, deviation), rtol=1e-12)
 
 
-@pytest.mark.parametrize("levels", [[0.1, 0.9], [0.01, 0.2, 0.3], LEVELS])
-def test_quantiles_of_a_normal_give_that_normal(levels):
-    mean, deviation = np.array([[0.0], [1e4], [-3.0]]), np.array([[1.0], [1e-2], [20.0]])
-    found = quantile_forecast(stats.norm.ppf(levels, mean, deviation), levels)
-    np.testing.assert_allclose(found.mean[0], mean[:, 0], rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(found.target_variance[0].sqrt(), deviation[:, 0], rtol=1e-6)
+def test_quantiles_of_a_normal_give_that_normal():
+    for levels in ([0.1, 0.9], [0.01, 0.2, 0.3], LEVELS):
+        mean, deviation = np.array([[0.0], [1e4], [-3.0]]), np.array([[1.0], [1e-2], [20.0]])
+        found = quantile_forecast(stats.norm.ppf(levels, mean, deviation), levels)
+        np.testing.assert_allclose(found.mean[0], mean[:, 0], rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(found.target_variance[0].sqrt(), deviation[:, 0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("truth", [stats.gamma(2.0), stats.t(4), stats.lognorm(0.5), stats.uniform()])
-def test_moments_are_those_of_the_interpolated_quantiles(truth):
-    q, z = truth.ppf(LEVELS), stats.norm.ppf(LEVELS)
+def moment(score, power, quantile):
+    return float(quantile(score)) ** power * stats.norm.pdf(score)
 
-    def quantile(score):  # linear between the levels and beyond them, by an independent code
-        line = interpolate.make_interp_spline(z, q, k=1)
-        return float(line(score))
 
-    assert [quantile(score) for score in z] == pytest.approx(q)  # the interpolated quantiles are the given ones
-    pieces = [-12.0, *z, 12.0]
-    mean, square = (
-        sum(
-            integrate.quad(lambda s, power=power: quantile(s) ** power * stats.norm.pdf(s), low, high)[0]
-            for low, high in pairwise(pieces)
+def test_moments_are_those_of_the_interpolated_quantiles():
+    for truth in (stats.gamma(2.0), stats.t(4), stats.lognorm(0.5), stats.uniform()):
+        q, z = truth.ppf(LEVELS), stats.norm.ppf(LEVELS)
+
+        # Linear between the levels and beyond them, by an independent code.
+        quantile = interpolate.make_interp_spline(z, q, k=1)
+        assert quantile(z) == pytest.approx(q)  # the interpolated quantiles are the given ones
+        pieces = [-12.0, *z, 12.0]
+        mean, square = (
+            sum(integrate.quad(moment, low, high, (power, quantile))[0] for low, high in pairwise(pieces))
+            for power in (1, 2)
         )
-        for power in (1, 2)
-    )
-    found = quantile_forecast(q[None], LEVELS)
-    assert float(found.mean) == pytest.approx(mean, abs=1e-7)
-    assert float(found.target_variance) == pytest.approx(square - mean**2, rel=1e-6)
+        found = quantile_forecast(q[None], LEVELS)
+        assert float(found.mean) == pytest.approx(mean, abs=1e-7)
+        assert float(found.target_variance) == pytest.approx(square - mean**2, rel=1e-6)
 
 
 def test_moments_beat_a_line_through_the_quantiles():
@@ -109,9 +108,8 @@ def test_far_quantiles_and_single_precision():
 NAN = float("nan")
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_bad_forecasts():
+    for make, message in [
         (lambda: moment_forecast([0.0, 1.0], [1.0, 0.0]), "deviations must be positive and finite: row 1"),
         (lambda: moment_forecast([0.0, NAN], [1.0, 1.0]), "means must be finite: row 1"),
         (lambda: moment_forecast([0.0, 1.0], [1.0, 1.0, 1.0]), "2 means need as many"),
@@ -128,8 +126,6 @@ NAN = float("nan")
         (lambda: sample_forecast(np.zeros((9, 2))), "draws of a row must differ"),
         (lambda: sample_forecast(np.full((9, 2), NAN)), "draws must be finite"),
         (lambda: sample_forecast([1.0, 2.0]), "draws must have shape"),
-    ],
-)
-def test_bad_forecasts(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make()

@@ -71,34 +71,38 @@ def test_golden_exact_process(exact):
     torch.testing.assert_close(residual, covariance.diagonal(), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", PRIORS)
-def test_prior_variance_is_the_squared_amplitude(name):
-    prior, X = PRIORS[name], inputs(5, 2)
-    amplitude = (
-        prior.log_hyperparameters[-1].exp() if isinstance(prior, FourierPrior) else prior.kernel(X, diag=True).sqrt()
-    )
-    expected = amplitude.square().expand(5) + (0 if isinstance(prior, FourierPrior) else prior.jitter)
-    torch.testing.assert_close(prior.basis(X).square().sum(0), expected, rtol=1e-12, atol=0)
+def test_prior_variance_is_the_squared_amplitude():
+    for name in PRIORS:
+        prior, X = PRIORS[name], inputs(5, 2)
+        amplitude = (
+            prior.log_hyperparameters[-1].exp()
+            if isinstance(prior, FourierPrior)
+            else prior.kernel(X, diag=True).sqrt()
+        )
+        expected = amplitude.square().expand(5) + (0 if isinstance(prior, FourierPrior) else prior.jitter)
+        torch.testing.assert_close(prior.basis(X).square().sum(0), expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("name", PRIORS)
-def test_a_basis_follows_its_hyperparameters(name):
+def test_a_basis_follows_its_hyperparameters():
     """Each length scale divides its column, the amplitude multiplies, whatever the leading axes are."""
-    prior, X, X_new = PRIORS[name], inputs(5, 2), inputs(3, 2, seed=5)
-    logs = prior.log_hyperparameters + torch.linspace(
-        -0.4, 0.5, 6 * prior.log_hyperparameters.shape[0], dtype=torch.float64
-    ).reshape(2, 3, -1)
-    basis, extension = prior.basis(X, logs), prior.conditional(X_new, X, logs)
-    assert basis.shape == (2, 3, prior.num_coefficients(5), 5)
-    for i, j in ((0, 0), (1, 2)):
-        fixed = prior.fixed_at(logs[i, j])
-        assert fixed.num_hyperparameters == 0
-        torch.testing.assert_close(basis[i, j], fixed.basis(X), rtol=1e-9, atol=1e-9)
-        one = fixed.conditional(X_new, X)
-        torch.testing.assert_close(extension.basis[i, j], one.basis, rtol=1e-8, atol=1e-8)
-        if one.residual_variance is not None:
-            torch.testing.assert_close(extension.residual_variance[i, j], one.residual_variance, rtol=1e-7, atol=1e-8)
-    torch.testing.assert_close(prior.basis(X, prior.log_hyperparameters), prior.basis(X), rtol=0, atol=0)
+    for name in PRIORS:
+        prior, X, X_new = PRIORS[name], inputs(5, 2), inputs(3, 2, seed=5)
+        logs = prior.log_hyperparameters + torch.linspace(
+            -0.4, 0.5, 6 * prior.log_hyperparameters.shape[0], dtype=torch.float64
+        ).reshape(2, 3, -1)
+        basis, extension = prior.basis(X, logs), prior.conditional(X_new, X, logs)
+        assert basis.shape == (2, 3, prior.num_coefficients(5), 5)
+        for i, j in ((0, 0), (1, 2)):
+            fixed = prior.fixed_at(logs[i, j])
+            assert fixed.num_hyperparameters == 0
+            torch.testing.assert_close(basis[i, j], fixed.basis(X), rtol=1e-9, atol=1e-9)
+            one = fixed.conditional(X_new, X)
+            torch.testing.assert_close(extension.basis[i, j], one.basis, rtol=1e-8, atol=1e-8)
+            if one.residual_variance is not None:
+                torch.testing.assert_close(
+                    extension.residual_variance[i, j], one.residual_variance, rtol=1e-7, atol=1e-8
+                )
+        torch.testing.assert_close(prior.basis(X, prior.log_hyperparameters), prior.basis(X), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["fourier", "ard", "exact"])
@@ -109,25 +113,21 @@ def test_bases_have_right_derivatives(name):
     assert torch.autograd.gradgradcheck(lambda values: prior.basis(X, values), (logs,))
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
+def test_many_frequencies_meet_the_kernel(generator):
+    for kernel in [
         rbf(0.6, 1.5),
         ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=2)).double(),
         RQKernel().double(),
         SpectralMixtureKernel(num_mixtures=1, ard_num_dims=2).double(),
         rbf(0.6, 1.5) + ScaleKernel(MaternKernel(nu=1.5)).double(),
-    ],
-    ids=["rbf", "matern", "rational quadratic", "spectral mixture", "sum"],
-)
-def test_many_frequencies_meet_the_kernel(kernel, generator):
-    X = inputs(6, 2)
-    prior = FourierPrior.from_kernel(kernel, 2, 4096, draws=SobolDraws(), generator=generator)
-    with torch.no_grad():
-        expected = kernel(X).to_dense()
-    gram = prior.basis(X).mT @ prior.basis(X)
-    torch.testing.assert_close(gram.diagonal(), expected.diagonal(), rtol=1e-10, atol=0)
-    torch.testing.assert_close(gram, expected, rtol=0, atol=0.03 * float(expected.max()))
+    ]:
+        X = inputs(6, 2)
+        prior = FourierPrior.from_kernel(kernel, 2, 4096, draws=SobolDraws(), generator=generator)
+        with torch.no_grad():
+            expected = kernel(X).to_dense()
+        gram = prior.basis(X).mT @ prior.basis(X)
+        torch.testing.assert_close(gram.diagonal(), expected.diagonal(), rtol=1e-10, atol=0)
+        torch.testing.assert_close(gram, expected, rtol=0, atol=0.03 * float(expected.max()))
 
 
 def test_summands_share_the_prior_variance(generator):
@@ -187,9 +187,8 @@ def test_hyperparameters_without_a_factor_give_nan_for_their_chain_only():
         prior.fixed_at(logs[0]).basis(X)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
+def test_what_makes_no_prior_is_refused():
+    for make, error, message in [
         (lambda: FourierPrior(torch.ones(3, 1, dtype=torch.int64)), TypeError, "floating point"),
         (lambda: FourierPrior(torch.ones(3)), ValueError, r"\(M, D\)"),
         (lambda: FourierPrior(torch.full((3, 1), math.nan)), ValueError, "finite"),
@@ -206,11 +205,9 @@ def test_hyperparameters_without_a_factor_give_nan_for_their_chain_only():
         (lambda: GPPrior(RBFKernel(), prior_stddev=-1.0), ValueError, "prior_stddev"),
         (lambda: PRIORS["fourier"].fixed_at(torch.zeros(3)), ValueError, "2 finite logarithms"),
         (lambda: PRIORS["exact"].fixed_at(torch.full((2,), math.inf)), ValueError, "2 finite logarithms"),
-    ],
-)
-def test_what_makes_no_prior_is_refused(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+    ]:
+        with pytest.raises(error, match=message):
+            make()
 
 
 def fourier_problem(batch=(2,), num_inputs=2, seed=0):

@@ -81,9 +81,8 @@ def test_the_given_tables_are_those_of_before():
     torch.testing.assert_close(one.log_joint(theta), other.log_joint(theta))
 
 
-@pytest.mark.parametrize(
-    ("experts", "message"),
-    [
+def test_rows_that_do_not_match():
+    for experts, message in [
         (
             lambda y: [moment_forecast(y[:19], 1.0), moment_forecast(y, 1.0)],
             r"expert 0 is a forecast of 19 row\(s\), but",
@@ -97,12 +96,10 @@ def test_the_given_tables_are_those_of_before():
             lambda y: [ExpertPredictions(*(torch.ones(2, 20).double(),) * 3)],
             r"expert 0 must be a forecast of one expert",
         ),
-    ],
-)
-def test_rows_that_do_not_match(experts, message):
-    X, y = rows(20)
-    with pytest.raises(ValueError, match=message):
-        PBHS(X, y, experts(y))
+    ]:
+        X, y = rows(20)
+        with pytest.raises(ValueError, match=message):
+            PBHS(X, y, experts(y))
 
 
 def test_targets_that_do_not_match():
@@ -181,15 +178,15 @@ PROCESSES = {
 }
 
 
-@pytest.mark.parametrize("kind", PROCESSES)
-def test_warns_of_every_process_that_keeps_its_rows(kind):
-    X, y = rows(30)
-    y = 5.0 * y
-    model = PROCESSES[kind](X, y)
-    with pytest.warns(UserWarning, match="expert 1 was trained on 10 of the 20 rows"):
-        gather_experts([moment_forecast(y[:20] + 1.0, 1.0), model], torch.cat([X[:10], X[10:20] + 0.01]), y[:20])
-    assert known_rows(model, X + 0.01, y) == 0
-    assert known_rows(model, X[:1].expand(20, -1), y) == 0  # replicates of one design
+def test_warns_of_every_process_that_keeps_its_rows():
+    for kind in PROCESSES:
+        X, y = rows(30)
+        y = 5.0 * y
+        model = PROCESSES[kind](X, y)
+        with pytest.warns(UserWarning, match="expert 1 was trained on 10 of the 20 rows"):
+            gather_experts([moment_forecast(y[:20] + 1.0, 1.0), model], torch.cat([X[:10], X[10:20] + 0.01]), y[:20])
+        assert known_rows(model, X + 0.01, y) == 0
+        assert known_rows(model, X[:1].expand(20, -1), y) == 0  # replicates of one design
 
 
 REGRESSORS = {
@@ -204,20 +201,20 @@ REGRESSORS = {
 }
 
 
-@pytest.mark.parametrize("kind", REGRESSORS)
-def test_warns_of_regressors_on_their_own_rows(kind):
+def test_warns_of_regressors_on_their_own_rows():
     """Half of the rows are their own; none of the rows that come after, not even where targets are rounded."""
-    X, y = rows(200)
-    X, y = torch.cat([X, X.cos()], 1), (100.0 * y).round() if kind == "forest" else y
-    model = clone(REGRESSORS[kind]).fit(X[:100].numpy(), y[:100].numpy())
-    with pytest.warns(UserWarning, match=r"expert 1 was trained on \d+ of the 100 rows"):
-        gather_experts([moment_forecast(y[50:150] + 1.0, 1.0), model], X[50:150], y[50:150])
-    with pytest.warns(UserWarning, match=r"expert 0, a \w+, was fitted to \d+ of these 100 rows") as caught:
-        scaled = scale_regressors([model], X[50:150], y[50:150])
-    assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match="expert 0 was trained on"):
-        gather_experts(scaled.experts, X[50:150], y[50:150])
-    gather_experts([model], X[100:], y[100:])  # warnings are errors
+    for kind in REGRESSORS:
+        X, y = rows(200)
+        X, y = torch.cat([X, X.cos()], 1), (100.0 * y).round() if kind == "forest" else y
+        model = clone(REGRESSORS[kind]).fit(X[:100].numpy(), y[:100].numpy())
+        with pytest.warns(UserWarning, match=r"expert 1 was trained on \d+ of the 100 rows"):
+            gather_experts([moment_forecast(y[50:150] + 1.0, 1.0), model], X[50:150], y[50:150])
+        with pytest.warns(UserWarning, match=r"expert 0, a \w+, was fitted to \d+ of these 100 rows") as caught:
+            scaled = scale_regressors([model], X[50:150], y[50:150])
+        assert caught[0].filename == __file__
+        with pytest.warns(UserWarning, match="expert 0 was trained on"):
+            gather_experts(scaled.experts, X[50:150], y[50:150])
+        gather_experts([model], X[100:], y[100:])  # warnings are errors
 
 
 def test_regressors_that_smooth_pass_unseen():

@@ -3,6 +3,7 @@
 import math
 import sys
 import warnings
+from itertools import cycle
 from typing import final
 
 import numpy as np
@@ -121,8 +122,7 @@ INFERENCES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", INFERENCES)
+@pytest.mark.parametrize(("name", "kind"), list(zip(NAMES, cycle(INFERENCES))))
 def test_contract(kind, name):
     """Finite weighted draws whose weights sum to one, repeated by the same seed, whatever the model."""
     model = small(name)
@@ -140,15 +140,15 @@ def test_contract(kind, name):
     assert found.report.method in found.report.summary()
 
 
-@pytest.mark.parametrize("inference", INFERENCES.values(), ids=INFERENCES)
-def test_nothing_to_learn(inference):
+def test_nothing_to_learn():
     """The stacking of a single expert has no parameter: one draw, and the evidence is the likelihood."""
-    X = inputs()
-    predictions = experts(1, X)
-    model = BHS(X, X.squeeze(-1), predictions, prior())
-    found = inference.infer(model)
-    assert found.theta.shape == (1, 0)
-    assert found.report.log_evidence == pytest.approx(float(predictions.log_prob(model.y).sum()), rel=1e-12)
+    for inference in INFERENCES.values():
+        X = inputs()
+        predictions = experts(1, X)
+        model = BHS(X, X.squeeze(-1), predictions, prior())
+        found = inference.infer(model)
+        assert found.theta.shape == (1, 0)
+        assert found.report.log_evidence == pytest.approx(float(predictions.log_prob(model.y).sum()), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -198,13 +198,13 @@ def test_weights_of_modes():
     torch.testing.assert_close(equal.log_weights.exp(), torch.full_like(equal.log_weights, 0.25))
 
 
-@pytest.mark.parametrize("name", ["pbhs", "mogpe", "hyper"])
-def test_hessian(name):
-    model = small(name)
-    theta = model.draw_prior(1, generator=seeded())[0]
-    torch.testing.assert_close(
-        hessian(model.log_joint, theta), torch.func.hessian(model.log_joint)(theta), rtol=1e-8, atol=1e-8
-    )
+def test_hessian():
+    for name in ("pbhs", "mogpe", "hyper"):
+        model = small(name)
+        theta = model.draw_prior(1, generator=seeded())[0]
+        torch.testing.assert_close(
+            hessian(model.log_joint, theta), torch.func.hessian(model.log_joint)(theta), rtol=1e-8, atol=1e-8
+        )
 
 
 def test_laplace_is_exact_for_a_normal_posterior():
@@ -465,24 +465,20 @@ def test_unfinished_search_is_said():
         MAP(num_restarts=2, max_iterations=2).infer(small("mogpe"), generator=seeded())
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_bad_settings():
+    for make in [
         lambda: MAP(num_restarts=0),
         lambda: LaplaceApproximation(num_draws=0),
         lambda: HMC(0),
         lambda: NUTS(0),
         lambda: HMC(jitter=-1.0),
         lambda: StackedChains(-1),
-    ],
-)
-def test_bad_settings(make):
-    with pytest.raises(ValueError, match=r"must be|cannot be"):
-        make()
+    ]:
+        with pytest.raises(ValueError, match=r"must be|cannot be"):
+            make()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_spike_without_mass_is_not_passed_over(seed):
+def test_a_spike_without_mass_is_not_passed_over():
     """Log amplitude and length scale sampled: draws about the best joint mode lie where the density is next to none."""
     generator = torch.Generator().manual_seed(7)
     X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
@@ -492,7 +488,7 @@ def test_a_spike_without_mass_is_not_passed_over(seed):
         model = HetGP(X, y, *(FourierPrior(frequencies, 0.5, prior_stddev=stddev),) * 2)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = LaplaceApproximation().infer(model, generator=torch.Generator().manual_seed(seed))
+            found = LaplaceApproximation().infer(model, generator=seeded())
         about = [str(one.message) for one in caught if "far from normal" in str(one.message)]
         assert bool(about) == (stddev is not None), (stddev, about)
         assert list(found.report.cautions) == [str(one.message) for one in caught]

@@ -111,59 +111,59 @@ def predictions_for(model, seed=3):
     return experts(3, 7, seed) if isinstance(model, BHS | PBHS) else None
 
 
-@pytest.mark.parametrize("prior_stddev", [None, 0.3])
 @pytest.mark.parametrize("name", models())
-def test_a_draw_predicts_training_targets_as_it_fits_them(name, prior_stddev, generator):
+def test_a_draw_predicts_training_targets_as_it_fits_them(name, generator):
     """The density at the training inputs is the likelihood of each; and so with the average over draws."""
-    model = models(prior_stddev)[name]
-    theta = model.draw_prior(5, generator=generator)
-    log_likelihood = model.log_likelihood(theta)
-    for draw in range(2):
-        mixture = model.predictive(theta[draw : draw + 1], model.X, predictions_for(model))
-        torch.testing.assert_close(mixture.log_prob(model.y), log_likelihood[draw], rtol=1e-9, atol=1e-9)
-    mixture = model.predictive(theta, model.X, predictions_for(model))
-    torch.testing.assert_close(
-        mixture.log_prob(model.y), log_likelihood.logsumexp(0) - math.log(5), rtol=1e-9, atol=1e-9
-    )  # fmt: skip
-    total = mixture.log_weights.exp().sum(0)
-    torch.testing.assert_close(total, torch.ones_like(total))
+    for prior_stddev in (None, 0.3):
+        model = models(prior_stddev)[name]
+        theta = model.draw_prior(5, generator=generator)
+        log_likelihood = model.log_likelihood(theta)
+        for draw in range(2):
+            mixture = model.predictive(theta[draw : draw + 1], model.X, predictions_for(model))
+            torch.testing.assert_close(mixture.log_prob(model.y), log_likelihood[draw], rtol=1e-9, atol=1e-9)
+        mixture = model.predictive(theta, model.X, predictions_for(model))
+        torch.testing.assert_close(
+            mixture.log_prob(model.y), log_likelihood.logsumexp(0) - math.log(5), rtol=1e-9, atol=1e-9
+        )  # fmt: skip
+        total = mixture.log_weights.exp().sum(0)
+        torch.testing.assert_close(total, torch.ones_like(total))
 
 
-@pytest.mark.parametrize("name", models())
-def test_weights_of_draws(name, generator):
+def test_weights_of_draws(generator):
     """A draw of weight two counts twice; one without weight not at all."""
-    model, X_new = models()[name], inputs(7, 2, seed=8)
-    theta = model.draw_prior(3, generator=generator)
-    weights = torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64).log()
-    one = model.predictive(theta, X_new, predictions_for(model), draw_log_weights=weights + 5)
-    other = model.predictive(theta[[0, 1, 0]], X_new, predictions_for(model))
-    torch.testing.assert_close(one.log_prob(model.y), other.log_prob(model.y), rtol=1e-12, atol=1e-12)
+    for name in models():
+        model, X_new = models()[name], inputs(7, 2, seed=8)
+        theta = model.draw_prior(3, generator=generator)
+        weights = torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64).log()
+        one = model.predictive(theta, X_new, predictions_for(model), draw_log_weights=weights + 5)
+        other = model.predictive(theta[[0, 1, 0]], X_new, predictions_for(model))
+        torch.testing.assert_close(one.log_prob(model.y), other.log_prob(model.y), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", models())
-def test_many_draws_are_predicted_in_parts(name, generator):
+def test_many_draws_are_predicted_in_parts(generator):
     """What is in memory at once does not change the answer."""
-    model = models(0.3)[name]
-    theta = model.draw_prior(150, generator=generator)
-    mixture = model.predictive(theta, model.X, predictions_for(model))
-    expected = model.log_likelihood(theta).logsumexp(0) - math.log(150)
-    torch.testing.assert_close(mixture.log_prob(model.y), expected, rtol=1e-9, atol=1e-9)
+    for name in models():
+        model = models(0.3)[name]
+        theta = model.draw_prior(150, generator=generator)
+        mixture = model.predictive(theta, model.X, predictions_for(model))
+        expected = model.log_likelihood(theta).logsumexp(0) - math.log(150)
+        torch.testing.assert_close(mixture.log_prob(model.y), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", models())
-def test_columns_do_not_see_one_another(name, generator):
-    model, X_new = models()[name], inputs(7, 2, seed=8)
-    theta = model.draw_prior(3, generator=generator)
-    predictions = predictions_for(model)
-    whole = model.components(theta, X_new, predictions)
-    some = None if predictions is None else ExpertPredictions(*(part[:, 2:4] for part in predictions))
-    part = model.components(theta, X_new[2:4], some)
-    for one, other in zip(whole, part, strict=True):
-        torch.testing.assert_close(one[..., 2:4], other, rtol=1e-12, atol=1e-13)
-    log_weights = model.log_weights(theta, X_new)
-    assert log_weights.shape == (3, model.num_experts, 7)
-    if name in ("BHS", "MoGPE", "HetGP"):
-        torch.testing.assert_close(log_weights, whole.log_weights, rtol=1e-12, atol=1e-13)
+def test_columns_do_not_see_one_another(generator):
+    for name in models():
+        model, X_new = models()[name], inputs(7, 2, seed=8)
+        theta = model.draw_prior(3, generator=generator)
+        predictions = predictions_for(model)
+        whole = model.components(theta, X_new, predictions)
+        some = None if predictions is None else ExpertPredictions(*(part[:, 2:4] for part in predictions))
+        part = model.components(theta, X_new[2:4], some)
+        for one, other in zip(whole, part, strict=True):
+            torch.testing.assert_close(one[..., 2:4], other, rtol=1e-12, atol=1e-13)
+        log_weights = model.log_weights(theta, X_new)
+        assert log_weights.shape == (3, model.num_experts, 7)
+        if name in ("BHS", "MoGPE", "HetGP"):
+            torch.testing.assert_close(log_weights, whole.log_weights, rtol=1e-12, atol=1e-13)
 
 
 def test_pooled_experts_are_the_precision_weighted_ones(generator):

@@ -61,18 +61,19 @@ def golden_theta(model, name, joints, what="z"):
     return {block: joints[f"{name}_{what}_{BLOCKS[block]}"].mT for block in model.blocks if block in BLOCKS}
 
 
-def models(num_experts=3, prior_stddev=None):
+def models(num_experts=3, prior_stddev=None, dtype=torch.float64):
     """One model of each kind on data of two columns."""
-    X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
-    prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3, prior_stddev=prior_stddev)
-    exact = GPPrior(ScaleKernel(RBFKernel()).double(), prior_stddev=prior_stddev)
+    X, y = inputs(7, 2).to(dtype), inputs(7, seed=9).squeeze(-1).to(dtype)
+    prior = FourierPrior((inputs(3, 2, seed=1) * 3).to(dtype), 0.5, 1.3, prior_stddev=prior_stddev)
+    exact = GPPrior(ScaleKernel(RBFKernel()).to(dtype), prior_stddev=prior_stddev)
+    predictions = ExpertPredictions(*(part.to(dtype) for part in experts(num_experts, 7)))
     return {
         "MoGPE": MoGPE(X, y, num_experts, prior, prior, prior),
         "MoGPE, exact weights": MoGPE(X, y, num_experts, prior, prior, exact),
         "PoGPE": PoGPE(X, y, num_experts, prior, prior, prior),
-        "BHS": BHS(X, y, experts(num_experts, 7), prior),
-        "BHS, exact weights": BHS(X, y, experts(num_experts, 7), exact),
-        "PBHS": PBHS(X, y, experts(num_experts, 7), prior),
+        "BHS": BHS(X, y, predictions, prior),
+        "BHS, exact weights": BHS(X, y, predictions, exact),
+        "PBHS": PBHS(X, y, predictions, prior),
         "HetGP": HetGP(X, y, prior, prior),
     }
 
@@ -90,17 +91,19 @@ def test_golden_log_joints_and_gradients(name, joints):
     torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["mogpe", "pogpe", "bhs", "pbhs", "het"])
-def test_unwhitened_densities_differ_by_the_scales(name, joints):
+def test_unwhitened_densities_differ_by_the_scales(joints):
     """The density of the paper's coefficients psi = z a / sqrt(M) is that of z over the Jacobian."""
-    model = golden_model(name, joints)
-    theta = model.pack(golden_theta(model, name, joints))
-    jacobian = sum(
-        number * some.prior.num_coefficients(20) * (some.prior.log_hyperparameters[-1] - 0.5 * math.log(4))
-        for some in model.functions.values()
-        for number in (some.num_functions,)
-    )
-    torch.testing.assert_close(model.log_joint(theta) - jacobian, joints[f"{name}_log_joint_psi"], rtol=1e-11, atol=0)
+    for name in ("mogpe", "pogpe", "bhs", "pbhs", "het"):
+        model = golden_model(name, joints)
+        theta = model.pack(golden_theta(model, name, joints))
+        jacobian = sum(
+            number * some.prior.num_coefficients(20) * (some.prior.log_hyperparameters[-1] - 0.5 * math.log(4))
+            for some in model.functions.values()
+            for number in (some.num_functions,)
+        )
+        torch.testing.assert_close(
+            model.log_joint(theta) - jacobian, joints[f"{name}_log_joint_psi"], rtol=1e-11, atol=0
+        )
 
 
 @pytest.mark.parametrize("name", ["mogpe", "pogpe"])
@@ -153,21 +156,25 @@ def reference(model, theta):
     return Normal((weights / scale**2 * mean).sum(0) / precision, precision.rsqrt()).log_prob(model.y)
 
 
-@pytest.mark.parametrize("num_experts", [1, 2, 4])
-@pytest.mark.parametrize("prior_stddev", [None, 0.3])
 @pytest.mark.parametrize("name", models())
-def test_densities_are_those_of_torch_distributions(name, prior_stddev, num_experts, generator):
+def test_densities_are_those_of_torch_distributions(name, generator):
     """Against a re-implementation; many vectors of parameters at once are those vectors one by one."""
-    model = models(num_experts, prior_stddev)[name]
-    theta = model.draw_prior(6, generator=generator).reshape(2, 3, -1)
-    log_likelihood, log_prior, log_joint = model.log_likelihood(theta), model.log_prior(theta), model.log_joint(theta)
-    assert log_likelihood.shape == (2, 3, 7)
-    assert log_prior.shape == log_joint.shape == (2, 3)
-    prior = Normal(model.prior_mean, model.prior_stddev)
-    torch.testing.assert_close(log_prior, prior.log_prob(theta).sum(-1), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(log_joint, log_prior + log_likelihood.sum(-1), rtol=1e-12, atol=1e-12)
-    for i, j in ((0, 0), (1, 2)):
-        torch.testing.assert_close(log_likelihood[i, j], reference(model, theta[i, j]), rtol=1e-9, atol=1e-9)
+    for prior_stddev in (None, 0.3):
+        for num_experts in (1, 2, 4):
+            model = models(num_experts, prior_stddev)[name]
+            theta = model.draw_prior(6, generator=generator).reshape(2, 3, -1)
+            log_likelihood, log_prior, log_joint = (
+                model.log_likelihood(theta),
+                model.log_prior(theta),
+                model.log_joint(theta),
+            )
+            assert log_likelihood.shape == (2, 3, 7)
+            assert log_prior.shape == log_joint.shape == (2, 3)
+            prior = Normal(model.prior_mean, model.prior_stddev)
+            torch.testing.assert_close(log_prior, prior.log_prob(theta).sum(-1), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(log_joint, log_prior + log_likelihood.sum(-1), rtol=1e-12, atol=1e-12)
+            for i, j in ((0, 0), (1, 2)):
+                torch.testing.assert_close(log_likelihood[i, j], reference(model, theta[i, j]), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", models())
@@ -188,16 +195,16 @@ def test_gradient_of_the_sum_is_every_chains_own(name, generator):
     torch.testing.assert_close(hessian @ step, (slopes[0] - slopes[1]) / 2, rtol=1e-4, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", models())
-def test_blocks_and_vectors_are_inverse(name, generator):
-    model = models(3, 0.3)[name]
-    theta = model.draw_prior(4, generator=generator)
-    blocks = model.unpack(theta)
-    assert {name: part.shape[1:] for name, part in blocks.items()} == {
-        name: torch.Size(shape) for name, shape in model.blocks.items()
-    }
-    assert torch.equal(model.pack(blocks), theta)
-    assert model.num_parameters == theta.shape[-1]
+def test_blocks_and_vectors_are_inverse(generator):
+    for name in models():
+        model = models(3, 0.3)[name]
+        theta = model.draw_prior(4, generator=generator)
+        blocks = model.unpack(theta)
+        assert {name: part.shape[1:] for name, part in blocks.items()} == {
+            name: torch.Size(shape) for name, shape in model.blocks.items()
+        }
+        assert torch.equal(model.pack(blocks), theta)
+        assert model.num_parameters == theta.shape[-1]
 
 
 def test_prior_draws_have_the_prior_moments(generator):
@@ -283,26 +290,13 @@ def test_prior_weights_have_median_and_mean_as_said(name, generator):
     assert float((weights.mean(0) * 4 / math.exp(amplitude**2 / 2) - 1).abs().max()) < 5 * spread
 
 
-@pytest.mark.parametrize("name", models())
-def test_single_precision_agrees(name, generator):
-    double = models(3)[name]
-    X, y = double.X.float(), double.y.float()
-    prior = FourierPrior((inputs(3, 2, seed=1) * 3).float(), 0.5, 1.3)
-    exact = GPPrior(ScaleKernel(RBFKernel()), jitter=1e-6)
-    predictions = ExpertPredictions(*(part.float() for part in experts(3, 7)))
-    single = {
-        "MoGPE": lambda: MoGPE(X, y, 3, prior, prior, prior),
-        "MoGPE, exact weights": lambda: MoGPE(X, y, 3, prior, prior, exact),
-        "PoGPE": lambda: PoGPE(X, y, 3, prior, prior, prior),
-        "BHS": lambda: BHS(X, y, predictions, prior),
-        "BHS, exact weights": lambda: BHS(X, y, predictions, exact),
-        "PBHS": lambda: PBHS(X, y, predictions, prior),
-        "HetGP": lambda: HetGP(X, y, prior, prior),
-    }[name]()
-    theta = double.draw_prior(2, generator=generator)
-    found = single.log_joint(theta.float())
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), double.log_joint(theta), rtol=1e-3, atol=1e-2)
+def test_single_precision_agrees(generator):
+    singles = models(dtype=torch.float32)
+    for name, double in models().items():
+        theta = double.draw_prior(2, generator=generator)
+        found = singles[name].log_joint(theta.float())
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), double.log_joint(theta), rtol=1e-3, atol=1e-2)
 
 
 def test_extreme_parameters_lose_no_digit():

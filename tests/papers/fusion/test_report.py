@@ -40,20 +40,17 @@ def test_nothing_to_complain_about():
     assert chains().cautions() == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_complaints():
+    for changes, message in [
         ({"rhat_log_joint": torch.tensor(1.2)}, r"chains differ \(rank R-hat up to 1.20\).*more chains"),
         ({"rhat_log_density": torch.tensor([1.0, 1.5, math.nan])}, "up to 1.50"),
         ({"pareto_k": torch.full((4, 10), 0.9)}, r"100.0% of the leave-one-out densities.*EqualChains"),
         ({"energy_bfmi": torch.tensor([1.0, 0.1, 1.0, 1.0])}, r"chains \[1\] move slowly"),
-    ],
-)
-def test_complaints(changes, message):
-    import re
+    ]:
+        import re
 
-    (found,) = chains(**changes).cautions()
-    assert re.search(message, found)
+        (found,) = chains(**changes).cautions()
+        assert re.search(message, found)
 
 
 def test_chains_without_weight_do_not_count():

@@ -56,44 +56,44 @@ def dense(model: ExactGP) -> tuple[Tensor, Tensor]:
         return own, model.train_y - model.mean_module(model.train_X)
 
 
-@pytest.mark.parametrize("copies", [0, 7])
-def test_log_evidence_is_the_dense_one(copies: int) -> None:
-    model = make_exact(copies)
-    own, residual = dense(model)
-    normal = torch.distributions.MultivariateNormal(torch.zeros_like(residual), own)
-    expected = float(normal.log_prob(residual))
-    assert float(model.objective().detach()) == pytest.approx(expected, abs=1e-9)
-    with torch.no_grad():
-        assert float(model.objective()) == pytest.approx(expected, abs=1e-9)
-        assert float(model.upper_bound()) == pytest.approx(expected, abs=1e-9)
-    assert model.num_knots == 30
+def test_log_evidence_is_the_dense_one() -> None:
+    for copies in (0, 7):
+        model = make_exact(copies)
+        own, residual = dense(model)
+        normal = torch.distributions.MultivariateNormal(torch.zeros_like(residual), own)
+        expected = float(normal.log_prob(residual))
+        assert float(model.objective().detach()) == pytest.approx(expected, abs=1e-9)
+        with torch.no_grad():
+            assert float(model.objective()) == pytest.approx(expected, abs=1e-9)
+            assert float(model.upper_bound()) == pytest.approx(expected, abs=1e-9)
+        assert model.num_knots == 30
 
 
-@pytest.mark.parametrize("copies", [0, 7])
-def test_gradients_are_those_of_differences(copies: int) -> None:
-    coordinates = Coordinates(make_exact(copies))
-    point = coordinates.read()
-    _, slope = coordinates.evaluate(point)
-    for place in range(len(point)):
-        step = 1e-5 * torch.nn.functional.one_hot(torch.tensor(place), len(point))
-        rise = coordinates.evaluate(point + step)[0] - coordinates.evaluate(point - step)[0]
-        assert rise / 2e-5 == pytest.approx(float(slope[place]), rel=1e-5, abs=1e-6)
+def test_gradients_are_those_of_differences() -> None:
+    for copies in (0, 7):
+        coordinates = Coordinates(make_exact(copies))
+        point = coordinates.read()
+        _, slope = coordinates.evaluate(point)
+        for place in range(len(point)):
+            step = 1e-5 * torch.nn.functional.one_hot(torch.tensor(place), len(point))
+            rise = coordinates.evaluate(point + step)[0] - coordinates.evaluate(point - step)[0]
+            assert rise / 2e-5 == pytest.approx(float(slope[place]), rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("copies", [0, 7])
-def test_predictions_are_the_dense_ones(copies: int) -> None:
-    model = make_exact(copies)
-    X, _ = make_data(6, seed=1)
-    own, residual = dense(model)
-    with torch.no_grad():
-        cross = model.covar_module(X, model.train_X).to_dense()
-        mean = model.mean_module(X) + cross @ torch.linalg.solve(own, residual)
-        covariance = model.covar_module(X).to_dense() - cross @ torch.linalg.solve(own, cross.mT)
-    posterior = model.posterior(X)
-    torch.testing.assert_close(posterior.mean.squeeze(-1), mean, rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(posterior.distribution.covariance_matrix, covariance, rtol=1e-7, atol=1e-8)
-    noisy = model.posterior(X, observation_noise=True)
-    torch.testing.assert_close(noisy.variance.squeeze(-1), covariance.diagonal() + 0.02, rtol=1e-7, atol=1e-8)
+def test_predictions_are_the_dense_ones() -> None:
+    for copies in (0, 7):
+        model = make_exact(copies)
+        X, _ = make_data(6, seed=1)
+        own, residual = dense(model)
+        with torch.no_grad():
+            cross = model.covar_module(X, model.train_X).to_dense()
+            mean = model.mean_module(X) + cross @ torch.linalg.solve(own, residual)
+            covariance = model.covar_module(X).to_dense() - cross @ torch.linalg.solve(own, cross.mT)
+        posterior = model.posterior(X)
+        torch.testing.assert_close(posterior.mean.squeeze(-1), mean, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(posterior.distribution.covariance_matrix, covariance, rtol=1e-7, atol=1e-8)
+        noisy = model.posterior(X, observation_noise=True)
+        torch.testing.assert_close(noisy.variance.squeeze(-1), covariance.diagonal() + 0.02, rtol=1e-7, atol=1e-8)
 
 
 def test_further_rows_are_knots_too() -> None:
@@ -293,34 +293,34 @@ def test_impossible_settings_are_refused() -> None:
             AdaptiveKnots(**settings)
 
 
-@pytest.mark.parametrize("kind", [ExactGP, SparseGP])
-@pytest.mark.parametrize("repeated", [False, True])
-def test_known_noise_is_each_rows_own(kind, repeated) -> None:
+def test_known_noise_is_each_rows_own() -> None:
     """Objective and predictions against dense algebra; with a knot at every row nothing is approximated."""
-    X, y = make_data(12)
-    if repeated:
-        X = torch.cat([X, X[:4]])
-        y = torch.cat([y, y[:4] + 0.3])
-    noise = torch.linspace(0.01, 0.5, len(y), dtype=torch.float64)
-    kernel = ScaleKernel(RBFKernel()).double()
-    options = {} if kind is ExactGP else {"knots": X[:12], "nugget": 1e-12}
-    model = kind(X, y, kernel=kernel, mean=ZeroMean(), train_Yvar=noise.unsqueeze(-1), **options)
-    with torch.no_grad():
-        covariance = kernel(X).to_dense() + torch.diag_embed(noise)
-        at = make_data(5, seed=2)[0]
-        cross = kernel(at, X).to_dense()
-        gain = torch.linalg.solve(covariance, cross.mT).mT
-        wanted = torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
-        torch.testing.assert_close(model.objective(), wanted, rtol=1e-5, atol=1e-5)
-        posterior = model.posterior(at)
-        torch.testing.assert_close(posterior.mean.squeeze(-1), gain @ y, rtol=1e-5, atol=1e-6)
-        spread = kernel(at).to_dense() - gain @ cross.mT
-        torch.testing.assert_close(posterior.distribution.covariance_matrix, spread, rtol=1e-5, atol=1e-6)
-    fitted = fit_sparse(model, max_iterations=10)
-    assert fitted.objective >= float(wanted) - 1e-5
-    mll = ExactMarginalLogLikelihood(model.likelihood, model)
-    model.train()
-    value = mll(model(model.train_inputs[0]), model.train_targets)
-    assert float(value.detach()) == pytest.approx(float(model.objective().detach()) / len(y), abs=1e-5)
-    with pytest.raises(ValueError, match="but not both"):
-        kind(X, y, kernel=kernel, likelihood=GaussianLikelihood(), train_Yvar=noise, **options)
+    for repeated in (False, True):
+        for kind in (ExactGP, SparseGP):
+            X, y = make_data(12)
+            if repeated:
+                X = torch.cat([X, X[:4]])
+                y = torch.cat([y, y[:4] + 0.3])
+            noise = torch.linspace(0.01, 0.5, len(y), dtype=torch.float64)
+            kernel = ScaleKernel(RBFKernel()).double()
+            options = {} if kind is ExactGP else {"knots": X[:12], "nugget": 1e-12}
+            model = kind(X, y, kernel=kernel, mean=ZeroMean(), train_Yvar=noise.unsqueeze(-1), **options)
+            with torch.no_grad():
+                covariance = kernel(X).to_dense() + torch.diag_embed(noise)
+                at = make_data(5, seed=2)[0]
+                cross = kernel(at, X).to_dense()
+                gain = torch.linalg.solve(covariance, cross.mT).mT
+                wanted = torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
+                torch.testing.assert_close(model.objective(), wanted, rtol=1e-5, atol=1e-5)
+                posterior = model.posterior(at)
+                torch.testing.assert_close(posterior.mean.squeeze(-1), gain @ y, rtol=1e-5, atol=1e-6)
+                spread = kernel(at).to_dense() - gain @ cross.mT
+                torch.testing.assert_close(posterior.distribution.covariance_matrix, spread, rtol=1e-5, atol=1e-6)
+            fitted = fit_sparse(model, max_iterations=10)
+            assert fitted.objective >= float(wanted) - 1e-5
+            mll = ExactMarginalLogLikelihood(model.likelihood, model)
+            model.train()
+            value = mll(model(model.train_inputs[0]), model.train_targets)
+            assert float(value.detach()) == pytest.approx(float(model.objective().detach()) / len(y), abs=1e-5)
+            with pytest.raises(ValueError, match="but not both"):
+                kind(X, y, kernel=kernel, likelihood=GaussianLikelihood(), train_Yvar=noise, **options)

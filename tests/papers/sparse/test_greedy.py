@@ -63,12 +63,12 @@ class Problem:
         return torch.stack(after) - before
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_gains_are_differences_of_the_bound(seed):
-    problem = Problem.random(seed)
-    others = torch.cat([problem.X, problem.X.mean(0, keepdim=True) + 0.123])  # a candidate may be no row
-    gains = problem.candidates(problem.Z, others).gains()
-    assert torch.allclose(gains, problem.brute_force(problem.Z, others), rtol=0.0, atol=1e-9)
+def test_gains_are_differences_of_the_bound():
+    for seed in range(5):
+        problem = Problem.random(seed)
+        others = torch.cat([problem.X, problem.X.mean(0, keepdim=True) + 0.123])  # a candidate may be no row
+        gains = problem.candidates(problem.Z, others).gains()
+        assert torch.allclose(gains, problem.brute_force(problem.Z, others), rtol=0.0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["iso2d", "boston"])
@@ -88,23 +88,23 @@ def test_golden_objectives_with_one_knot_more(golden, name):
     assert int(found.argmax()) == int(data["candidate_elbo"][rows].argmax())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_gains_after_several_knots(seed):
-    problem = Problem.random(seed, num_rows=40, num_knots=3)
-    rows = torch.arange(0, 40, 2)  # candidates are some of the rows only
-    state, knots = problem.candidates(problem.Z, problem.X[rows]), problem.Z
-    for _ in range(8):
-        gains = state.gains()
-        best = int(gains.argmax())
-        expected = problem.brute_force(knots, problem.X[rows])
-        fresh = torch.tensor([not bool((knots == row).all(-1).any()) for row in problem.X[rows]])
-        assert torch.allclose(gains[fresh], expected[fresh], rtol=0.0, atol=1e-9)
-        assert bool((gains[~fresh] == 0.0).all())
-        state.add_knot(best, rows)
-        knots = torch.cat([knots, problem.X[rows[best : best + 1]]])
-    again = problem.candidates(knots, problem.X[rows])
-    assert torch.allclose(state.covariance, again.covariance, rtol=0.0, atol=1e-9)
-    assert torch.allclose(state.weighted, again.weighted, rtol=0.0, atol=1e-8)
+def test_gains_after_several_knots():
+    for seed in range(3):
+        problem = Problem.random(seed, num_rows=40, num_knots=3)
+        rows = torch.arange(0, 40, 2)  # candidates are some of the rows only
+        state, knots = problem.candidates(problem.Z, problem.X[rows]), problem.Z
+        for _ in range(8):
+            gains = state.gains()
+            best = int(gains.argmax())
+            expected = problem.brute_force(knots, problem.X[rows])
+            fresh = torch.tensor([not bool((knots == row).all(-1).any()) for row in problem.X[rows]])
+            assert torch.allclose(gains[fresh], expected[fresh], rtol=0.0, atol=1e-9)
+            assert bool((gains[~fresh] == 0.0).all())
+            state.add_knot(best, rows)
+            knots = torch.cat([knots, problem.X[rows[best : best + 1]]])
+        again = problem.candidates(knots, problem.X[rows])
+        assert torch.allclose(state.covariance, again.covariance, rtol=0.0, atol=1e-9)
+        assert torch.allclose(state.weighted, again.weighted, rtol=0.0, atol=1e-8)
 
 
 def test_gains_after_knots_that_were_given_twice():

@@ -14,7 +14,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.forecasting import Forecast
-from gp_ensembles.streaming.forecasting.recalibrating import recalibrated_paths
+from gp_ensembles.streaming.forecasting.ahead import recalibrated_paths
 
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
 
@@ -77,9 +77,9 @@ def test_what_is_refused() -> None:
     model, X = fitted(light), series()[0]
     with pytest.raises(ValueError, match="181 rows ahead are more than the 180 that were learned"):
         model.forecast(181)
-    with pytest.raises(ValueError, match="at least one row to come"):
+    with pytest.raises(ValueError, match="at least one future row"):
         model.forecast(0)
-    with pytest.raises(TypeError, match="give rows to come"):
+    with pytest.raises(TypeError, match="give future rows"):
         model.forecast("12")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_paths must be between 2"):
         model.forecast(3, num_paths=1)
