@@ -157,10 +157,6 @@ class WindowRunner(Runner):
             self._bound.commit(self._state, *self._staged)
             self._staged = None
 
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`; nothing here depends on time."""
-        return self
-
 
 class ExternalRunner(Runner):
     """Rows of an external model, written in place."""
@@ -184,10 +180,6 @@ class ExternalRunner(Runner):
         if self._staged is not None:
             append_external_(self._state, self._staged)
         self._staged = None
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`; nothing here depends on time."""
-        return self
 
 
 class RefittedRunner(Runner):
@@ -280,10 +272,6 @@ class SilentRunner(Runner):
 
     def commit(self) -> None:
         """Learn nothing."""
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`; nothing here depends on time."""
-        return self
 
 
 def impossible(y: Tensor, num_experts: int) -> Tensor:

@@ -17,9 +17,8 @@ from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.targets import LevelTarget, RealTarget
+from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget, Target
 from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
-from gp_ensembles.estimators.class_targets import class_target
 from gp_ensembles.estimators.frames import Columns, checked_inputs, encoded_names, fit_frame
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.forecasting.forecast import Forecast
@@ -478,3 +477,15 @@ def _codes(y: Array, classes: Array) -> Tensor:
     if unknown.any():
         raise ValueError(f"the label {str(y[unknown][0])!r} is not among the classes {classes.tolist()}")
     return torch.from_numpy(places.astype(np.float64))
+
+
+def class_target(num_classes: int, given: Target | None) -> Target:
+    """The kind of target for so many classes, with the link and the update of a given one where they apply."""
+    if isinstance(given, LevelTarget):
+        return LevelTarget(num_classes, given.latent_update)
+    if isinstance(given, BinaryTarget) and num_classes == 2:
+        return given
+    latent_update = given.latent_update if isinstance(given, BinaryTarget | ClassTarget) else None
+    if num_classes == 2 and not isinstance(given, ClassTarget):
+        return BinaryTarget(latent_update=latent_update)
+    return ClassTarget(num_classes, latent_update)

@@ -73,11 +73,6 @@ class NumberColumn(ColumnEncoder):
         """See :meth:`ColumnEncoder.describe`."""
         return "as it is"
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """See :attr:`ColumnEncoder.names`."""
-        return (self.name,)
-
 
 @final
 @dataclass(frozen=True)
@@ -106,11 +101,6 @@ class BooleanColumn(ColumnEncoder):
     def describe(self) -> str:
         """See :meth:`ColumnEncoder.describe`."""
         return "1 for true, 0 for false"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """See :attr:`ColumnEncoder.names`."""
-        return (self.name,)
 
 
 @final

@@ -8,7 +8,7 @@ Experts and what they predict
     ``regressors``: :func:`scale_regressors` and :func:`cross_fit` make experts of regressors in scikit-learn's manner.
     ``gathering``: :func:`gather_predictions` of experts and forecasts of all kinds.
     ``cross_validation``: predictions of training rows, by :func:`k_fold` over :func:`random_folds`, or
-    :func:`leave_one_out` of an exact Gaussian process.
+    :func:`leave_one_out` of an exact Gaussian process; :func:`psis_loo`, leave-one-out log densities from draws.
 
 Fusion without inference
     ``pools``: :func:`linear_pool` (a mixture) and :func:`log_linear_pool` (a normal density again).
@@ -21,7 +21,7 @@ Models whose weights depend on the input
     ``models``: :class:`PBHS` and :class:`BHS` stack fixed experts; :class:`MoGPE` and :class:`PoGPE` learn experts and
     weights together; :class:`HetGP` is one Gaussian process with input-dependent noise.
     ``function_priors``: the :class:`FunctionPrior` of weights, means and noises: :class:`FourierPrior` (random Fourier
-    features) or :class:`GPPrior` (exact). ``weight_priors``: :func:`weight_prior`, where none is given.
+    features) or :class:`GPPrior` (exact); :func:`weight_prior` where none is given.
 
 Inference
     ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts, is saved, and goes :func:`to_arviz`.
@@ -33,7 +33,6 @@ Inference
     ``leapfrog``: its trajectories;
     ``adaptation``: step size, metric and trajectory length.
     ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`mean_ess`.
-    ``psis``: :func:`psis_loo`, leave-one-out log densities from posterior draws.
 
 Elsewhere
     ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model;

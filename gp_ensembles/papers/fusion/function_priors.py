@@ -19,6 +19,7 @@ from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.features.fourier import draw_for_kernel, kernel_frequencies
 from gp_ensembles.features.shapes import positive_like
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import FrequencyDraws, components_of
 
@@ -297,6 +298,19 @@ def check_priors(priors: Sequence[FunctionPrior], X: Tensor) -> None:
                 f"a function prior is {center.dtype} on {center.device}, the inputs are {X.dtype} on {X.device}; give "
                 "both the same dtype and device"
             )
+
+
+def weight_prior(X: Tensor, num_frequencies: int = 30, *, generator: torch.Generator | None = None) -> FourierPrior:
+    r"""Functions that change over :math:`\sqrt D` standard deviations of every input column, of amplitude one.
+
+    Shapes: ``X`` (N, D).
+    """
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    spread = X.std(0, unbiased=False)
+    # A column that does not change has no say, whatever its length scale.
+    scale = torch.where(spread > 0, spread, torch.ones_like(spread)) * X.shape[1] ** 0.5
+    return FourierPrior(normal_draws((num_frequencies, X.shape[1]), X, generator), scale)
 
 
 @final

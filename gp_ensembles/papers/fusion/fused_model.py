@@ -161,7 +161,7 @@ class FusedModel(MixtureModel):
                 return self._conditioned(both, rows, noise)
             known = None if rows.noise is None else rows.noise.squeeze(-1)
             found, predicted = learn(self._jointly(both), rows.Y.squeeze(-1), known)
-            draws = self._weighed(ExpertPredictions(*predicted, torch.zeros_like(predicted.mean)))
+            draws = self._weighed(predicted)
             places = torch.broadcast_shapes(found.mean.shape[:-2], found.covariance.shape[:-3])
         if noise is not True:
             found = self._silent(found)

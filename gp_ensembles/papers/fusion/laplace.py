@@ -281,11 +281,12 @@ def maximize_evidence(
         ValueError: If the model samples no hyperparameters.
         NumericalError: If the evidence cannot be computed where the search starts.
     """
-    split = ParameterSplit.of(model)
+    if not model.samples_hyperparameters:
+        raise ValueError("this model samples no hyperparameters; give its function priors a prior_stddev")
     modes = find_modes(model, num_restarts, 300, generator=generator)
     start = modes.points.theta[int(modes.points.log_density.argmax())]
-    evidence = LaplaceEvidence(model, split, start[split.coefficients])
-    eta = start[split.hyperparameters].unsqueeze(0)
+    evidence = LaplaceEvidence(model, start)
+    eta = start[evidence.hyperparameters].unsqueeze(0)
     if not math.isfinite(float(evidence(eta))):
         raise NumericalError(
             "the evidence cannot be computed at the mode of the model; fix the hyperparameters instead"
@@ -293,7 +294,7 @@ def maximize_evidence(
     found = gradient_ascent(evidence, eta, max_iterations=max_iterations, loss_tolerance=1e-6, progress=progress)
     best = found.points.theta
     evidence(best)
-    theta = split.join(evidence.mode, best[0])
+    theta = evidence.join(evidence.mode, best[0])
     blocks = model.unpack(theta)
     names = [name for name in model.functions if hyperparameter_block(name) in blocks]
     return EvidenceMaximum(
@@ -304,51 +305,28 @@ def maximize_evidence(
     )
 
 
-class ParameterSplit(NamedTuple):
-    """Where coefficients and hyperparameters stand among the parameters of a model.
-
-    Args:
-        coefficients: Indices of coefficients, shape (P - H,).
-        hyperparameters: Indices of hyperparameters, shape (H,).
-    """
-
-    coefficients: Tensor
-    hyperparameters: Tensor
-
-    @classmethod
-    def of(cls, model: FusionModel) -> "ParameterSplit":
-        """Those of a model.
-
-        Raises:
-            ValueError: If the model samples no hyperparameters.
-        """
-        inside = {hyperparameter_block(name) for name in model.functions}
-        blocks = model.unpack(torch.arange(model.num_parameters, device=model.X.device))
-        split = [[part.flatten() for name, part in blocks.items() if (name in inside) == wanted] for wanted in (0, 1)]
-        if not split[1]:
-            raise ValueError("this model samples no hyperparameters; give its function priors a prior_stddev")
-        return cls(torch.cat(split[0]), torch.cat(split[1]))
-
-    def join(self, z: Tensor, eta: Tensor) -> Tensor:
-        """Parameters (..., P) of coefficients (..., P - H) and hyperparameters (..., H)."""
-        order = torch.cat([self.coefficients, self.hyperparameters]).argsort()
-        return torch.cat([z, eta.expand(*z.shape[:-1], -1)], -1)[..., order]
-
-
 @final
-@dataclass
 class LaplaceEvidence:
     """Laplace's log evidence of hyperparameters (1, H), shape (1,), differentiable once; NaN where there is no mode.
 
     Args:
-        model: The model.
-        split: Its coefficients and hyperparameters.
-        mode: Coefficients from which the next search for the mode starts, shape (P - H,); each call leaves its own.
+        model: A model that samples hyperparameters.
+        theta: Parameters whose coefficients the first search for the mode starts from, shape (P,).
     """
 
-    model: FusionModel
-    split: ParameterSplit
-    mode: Tensor
+    def __init__(self, model: FusionModel, theta: Tensor) -> None:
+        inside = {hyperparameter_block(name) for name in model.functions}
+        blocks = model.unpack(torch.arange(model.num_parameters, device=model.X.device))
+        split = [[part.flatten() for name, part in blocks.items() if (name in inside) == wanted] for wanted in (0, 1)]
+        self.model = model
+        # Indices of coefficients, shape (P - H,), and of hyperparameters, shape (H,), among the parameters.
+        coefficients, self.hyperparameters = torch.cat(split[0]), torch.cat(split[1])
+        self._order = torch.cat([coefficients, self.hyperparameters]).argsort()
+        self.mode = theta[coefficients]  # each call leaves its own for the next to start from
+
+    def join(self, z: Tensor, eta: Tensor) -> Tensor:
+        """Parameters (..., P) of coefficients (..., P - H) and hyperparameters (..., H)."""
+        return torch.cat([z, eta.expand(*z.shape[:-1], -1)], -1)[..., self._order]
 
     def __call__(self, eta: Tensor) -> Tensor:
         """The log evidence of hyperparameters (1, H)."""
@@ -369,7 +347,7 @@ class LaplaceEvidence:
 
     def _log_joint(self, z: Tensor, eta: Tensor) -> Tensor:
         normalizer = 0.5 * z.shape[-1] * math.log(2 * math.pi)
-        theta = self.split.join(z, eta)
+        theta = self.join(z, eta)
         # All vectors have the same hyperparameters, so one basis serves them all, as if it were fixed.
         blocks = self.model.unpack(theta.reshape(-1, theta.shape[-1])[0])
         conditional = copy(self.model)

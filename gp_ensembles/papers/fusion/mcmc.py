@@ -18,6 +18,7 @@ from gp_ensembles.numerics.draws import generator_device, normal_draws
 from gp_ensembles.papers.fusion.base import FusionModel
 from gp_ensembles.papers.fusion.chains import Chains, ChainState, init_chains
 from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
+from gp_ensembles.papers.fusion.cross_validation import psis_loo
 from gp_ensembles.papers.fusion.inference import (
     InferenceMethod,
     InferenceReport,
@@ -29,7 +30,6 @@ from gp_ensembles.papers.fusion.inference import (
 from gp_ensembles.papers.fusion.laplace import covariance_factor
 from gp_ensembles.papers.fusion.leapfrog import Points, evaluate
 from gp_ensembles.papers.fusion.modes import find_modes, finite_starts
-from gp_ensembles.papers.fusion.psis import psis_loo
 
 # Draws whose log likelihoods are computed at once.
 _DRAWS = 256

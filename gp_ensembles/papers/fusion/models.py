@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gp_ensembles.papers.fusion.base import FusionModel, LatentFunctions, PredictiveComponents, checked_rows, rows_like
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
-from gp_ensembles.papers.fusion.function_priors import FunctionPrior
+from gp_ensembles.papers.fusion.function_priors import FunctionPrior, weight_prior
 from gp_ensembles.papers.fusion.gathering import Experts, gather_experts
 from gp_ensembles.papers.fusion.pools import (
     append_zero_logit,
@@ -23,7 +23,6 @@ from gp_ensembles.papers.fusion.pools import (
     normal_log_prob,
     pooled_log_prob,
 )
-from gp_ensembles.papers.fusion.weight_priors import weight_prior
 
 _FAR = 10.0  # prior standard deviations of the mean within which targets are expected
 

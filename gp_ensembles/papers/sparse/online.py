@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import NamedTuple
 
 import torch
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
@@ -29,28 +27,6 @@ WINDOW, LEAST_WINDOW = 2000, 200  # rows that a window keeps: most, and least
 KNOTS = 1000  # knots of an exact model that has more rows than a window
 
 
-class WeightsPosterior(NamedTuple):
-    r"""The normal posterior of the weights of a feature map, in the forms that states of experts have.
-
-    Args:
-        mean: Means, shape (\*batch, F).
-        factor: A square root A of the covariance :math:`A A^\top`, shape (\*batch, F, F).
-    """
-
-    mean: Tensor
-    factor: Tensor
-
-    @property
-    def covariance(self) -> Tensor:
-        r"""Covariance, shape (\*batch, F, F)."""
-        return self.factor @ self.factor.mT
-
-    @property
-    def moments(self) -> Tensor:
-        r"""[covariance | mean], shape (\*batch, F, F + 1)."""
-        return torch.cat([self.covariance, self.mean.unsqueeze(-1)], dim=-1)
-
-
 def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPointFeatures:
     """The knots of a model, or of several, as a feature map; knots and hyperparameters are copied.
 
@@ -67,7 +43,7 @@ def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPo
     return InducingPointFeatures.from_kernels([model.covar_module for model in models], knots, nuggets)
 
 
-def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPosterior:
+def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> SquareRootState:
     r"""The posterior of the weights of :func:`inducing_features` given the models' rows.
 
     .. math:: \theta \sim N\big(\sqrt{v}\, L_B^{-\top} c,\; v\, (L_B L_B^\top)^{-1}\big)
@@ -79,7 +55,7 @@ def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPos
         return _weights_posterior(models)
     _check_equal_size(models)
     posteriors = [_weights_posterior(model) for model in models]
-    return WeightsPosterior(*(torch.stack(parts) for parts in zip(*posteriors, strict=True)))
+    return SquareRootState(*(torch.stack(parts) for parts in zip(*posteriors, strict=True)))
 
 
 def start_online(
@@ -162,7 +138,7 @@ def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
             return _window_expert(model)
         model = _thinned(model)
     inner = GaussianExpert(inducing_features(model), deepcopy(model.likelihood))
-    return FittedExpert(inner, deepcopy(model.mean_module)), SquareRootState(*_weights_posterior(model))
+    return FittedExpert(inner, deepcopy(model.mean_module)), _weights_posterior(model)
 
 
 def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
@@ -181,7 +157,7 @@ def _thinned(model: ExactGP) -> SparseGP:
     return SparseGP(model.train_X, model.train_y, model.knots[rows], *parts)
 
 
-def _weights_posterior(model: SparseModel) -> WeightsPosterior:
+def _weights_posterior(model: SparseModel) -> SquareRootState:
     with torch.no_grad():
         knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
         if isinstance(knots, RowsPosterior):
@@ -189,7 +165,7 @@ def _weights_posterior(model: SparseModel) -> WeightsPosterior:
         identity = torch.diag_embed(torch.ones_like(seen))
         factor = torch.linalg.solve_triangular(knots.factor, identity, upper=False).mT
         scale = seen.mean(-1).sqrt()
-        return WeightsPosterior(scale * (factor @ knots.mean), scale * factor)
+        return SquareRootState(scale * (factor @ knots.mean), scale * factor)
 
 
 def _check_equal_size(models: Sequence[SparseModel]) -> None:

@@ -73,7 +73,7 @@ def test_hyperparameters_are_held(prior_stddev):
 
 def test_chains_of_one_mode_agree():
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # of Pareto shapes of single rows
-        fitted = fit_fusion(stacking(), HMC(16, HMCSettings(150, 150)), generator=seeded())
+        fitted = fit_fusion(stacking(), HMC(16, HMCSettings(120, 100)), generator=seeded())
     report = fitted.report.diagnostics
     assert fitted.posterior.chains.state.factor is not None
     assert report.rhat < 1.05
