@@ -12,7 +12,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+# Which tests: `make slow` and continuous integration take the slow ones in the same call.
+TESTS ?= not slow
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# The files with tests that hang on rounding: those marked so, and those of frozen numbers.
+ROUNDING := $(shell grep -rlE "mark\.processor|\bgolden\b" tests --include="test_*.py")
 
 # The models are made of small matrices: two busy threads are often slower than one.
 export OMP_NUM_THREADS ?= 1
@@ -41,7 +45,7 @@ $(STAMP): pyproject.toml $(PINS)
 venv: $(STAMP)  ## Create .venv with the pinned versions (again when pyproject or pins change)
 
 test: $(STAMP)  ## Run the tests and every docstring example
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "$(TESTS)"
 
 test-lowest:  ## Run them with the lowest versions that pyproject admits, in .venv-lowest
 	@$(MAKE) test VENV=$(VENV)-lowest PINS=constraints-lowest.txt
@@ -49,15 +53,15 @@ test-lowest:  ## Run them with the lowest versions that pyproject admits, in .ve
 test-newest:  ## Run them with the newest versions of the day, in .venv-newest
 	@$(MAKE) test VENV=$(VENV)-newest PINS=/dev/null TORCH=torch
 
-slow: $(STAMP)  ## Run the slow tests, which `make test` leaves out, but the broad ones
-	$(PYTEST) -m "slow and not broad"
+slow:  ## Run the same with the slow tests, but the broad ones
+	@$(MAKE) test TESTS="not broad"
 
-broad: $(STAMP)  ## Run the broad ones: slow tests that take minutes each, which CI leaves out
+broad: $(STAMP)  ## Run the broad ones: tests that take minutes each, and every notebook
 	$(PYTEST) -m broad
 
-processors: $(STAMP)  ## Run the tests that could hang on rounding again, as two other processors
-	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE $(PYTEST) -m processor
-	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 $(PYTEST) -m processor
+processors: $(STAMP)  ## Run the tests that hang on rounding again, as two other processors
+	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE $(PYTEST) -m "processor and not broad" $(ROUNDING)
+	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 $(PYTEST) -m "processor and not broad" $(ROUNDING)
 
 lint: $(STAMP)  ## Check style and layout
 	$(BIN)/ruff check .
@@ -76,7 +80,7 @@ demo: $(STAMP)  ## The main job on a messy table, under two minutes
 study: $(STAMP)  ## Make a figure or table of a paper again: make study ARGS="doebe experiment-1"
 	$(BIN)/python -m studies $(ARGS)
 
-docs: $(STAMP)  ## Build the site into out/site, without a network; warnings are errors
+docs: $(STAMP)  ## Build the site into out/site (GALLERY=all runs every notebook); warnings are errors
 	PYTHONPATH=. $(BIN)/python -m sphinx -W --keep-going -q -j 2 docs out/site
 
 release: $(STAMP)  ## The check-list of a release; leaves dist for upload

@@ -23,7 +23,7 @@ def _no_test_knows_the_draws_of_another() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Examples in docstrings and tests of frozen numbers are among those that run again as other processors."""
+    """Tests of frozen numbers are among those that run again as other processors."""
     for item in items:
-        if isinstance(item, pytest.DoctestItem) or {"golden", "goldens"} & set(getattr(item, "fixturenames", ())):
+        if {"golden", "goldens"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("processor")

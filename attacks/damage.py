@@ -1,11 +1,10 @@
-"""Damaged and foreign checkpoints of every kind: each is refused in a sentence, or says what it said.
+"""Damaged and foreign checkpoints of every kind: each is refused in a sentence, or gives the same numbers.
 
-``python -m attacks damage`` takes the small files in ``tests/data/checkpoints``, harms them in several ways, and reads
-them through the doors that users have. A file that is read must give the numbers that the unharmed one gives.
+``python -m attacks damage`` writes a small file of each kind, damages it in several ways, and reads it by the functions
+that users call. A file that is read must give the numbers that the intact one gives.
 """
 
 import io
-import json
 import random
 import tempfile
 import zipfile
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from attacks.recipes import FOLDER, RECIPES
+from attacks.recipes import RECIPES, sample
 from attacks.telling import Table, Telling
 
 _STRETCH = 64  # bytes, at most
@@ -99,8 +98,7 @@ def verdict(kind: str, path: Path, wanted: Sequence[float]) -> str:
 
 def attempts(kind: str, number: int, seed: int, folder: Path) -> Iterator[tuple[str, str]]:
     """Harm the file of a kind in every way so many times, and give its door the other kinds' files."""
-    source = FOLDER / f"{kind}.first-manifest.pt"
-    data, wanted = source.read_bytes(), json.loads(source.with_suffix(".json").read_text(encoding="utf-8"))
+    data, wanted = sample(kind)
     path, draw = folder / "harmed.pt", random.Random(f"{kind} {seed}")
     for harm, change in HARMS.items():
         for _ in range(number):
@@ -108,7 +106,7 @@ def attempts(kind: str, number: int, seed: int, folder: Path) -> Iterator[tuple[
             yield harm, verdict(kind, path, wanted)
     for other in RECIPES:
         if other != kind:
-            path.write_bytes((FOLDER / f"{other}.first-manifest.pt").read_bytes())
+            path.write_bytes(sample(other).data)
             yield "of another kind", verdict(kind, path, wanted)
 
 

@@ -2,8 +2,9 @@
 
 ``python -m attacks mutants`` draws places in each package by a stated seed, changes one operator, number or decision
 there as cosmic-ray does, and runs the tests that reach the line, the quickest first, until one fails. What nobody
-notices is printed. ``--packages`` names others, such as ``fusion`` or ``cli/lines``, whose tests are in the folder of
-the same name. It needs the packages cosmic-ray and coverage, and a first run takes the time of the tests, traced.
+notices is printed. ``--packages`` names others, such as ``papers/fusion`` or ``cli/lines``; their tests are in a
+folder of the same name. It needs the packages cosmic-ray and coverage, and a first run takes the time of the tests,
+traced.
 """
 
 import argparse
@@ -32,7 +33,8 @@ from attacks.reach import ROOT, Reach, read
 from attacks.telling import Table, Telling
 
 _EXPLAINED = Path(__file__).with_name("explained.json")  # why no test can notice a mutant, by file and change
-PACKAGES = ("filters", "meta_learners", "experts", "ensembles", "streaming", "bo")  # drawn from by default, all traced
+# drawn from by default, all traced
+PACKAGES = ("filters", "meta_learners", "experts", "engine", "streaming", "papers/sparse")
 # Imported before the forks, so that a mutant does not wait for them.
 _SLOW_IMPORTS: tuple[str, ...] = ("torch", "gpytorch", "botorch.models", "botorch.acquisition", "pandas", "scipy.stats")
 _SLOW_IMPORTS += ("sklearn.ensemble", "sklearn.pipeline", "scipy.optimize", "torch.func", "river.base", "narwhals")

@@ -1,7 +1,8 @@
-"""A small checkpoint of each kind, and numbers that it says: ``python -m attacks.recipes LABEL`` writes new ones."""
+"""Small checkpoints of each kind, with numbers that are predicted from them."""
 
+import functools
 import json
-import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,31 +16,21 @@ from gp_ensembles.cli.lines.session import LineSession
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
-from gp_ensembles.fleet import Fleet
 from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import PoGPE
 from gp_ensembles.papers.fusion.modes import MAP
-from gp_ensembles.papers.quadrature import (
-    Budget,
-    Hyperprior,
-    PriorPolicy,
-    RegressionProblem,
-    Search,
-    inferred,
-    marginalize,
-)
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
 from gp_ensembles.papers.quadrature.result import Marginalization
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.tables import open_rows
 
-FOLDER = Path(__file__).resolve().parents[1] / "tests" / "data" / "checkpoints"
 CONFIG = StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20)
 
 
 class Recipe(NamedTuple):
-    """How a small file is written, and what is read from it as numbers."""
+    """A function that writes a small file, and one that reads it and predicts numbers from it."""
 
     write: Callable[[Path], object]
     numbers: Callable[[Path], list[float]]
@@ -125,24 +116,6 @@ def _of_fusion(path: Path) -> list[float]:
     return [*told.mean.tolist(), *told.variance.tolist()]
 
 
-def _write_fleet(folder: Path) -> None:
-    fleet = Fleet(CONFIG.ensemble, warmup=20)
-    X, y = _wave()
-    fleet.fit(["north", 7] * 25, X[:50], y[:50])
-    fleet.observe(["north", 7, "new"], X[50:53], y[50:53])
-    fleet.save(folder, notes={"read": 53})
-
-
-def _of_fleet(folder: Path) -> list[float]:
-    fleet, (X, y) = Fleet.load(folder), _wave()
-    told, after = fleet.predict([7, "north"], X[-2:]), fleet.observe(["north", 7, 7], X[:3], y[:3])
-    known = [fleet.waiting["new"], Fleet.notes_in(folder)["read"]]
-    return [*known, *told.mean.tolist(), *told.variance.tolist(), *after.mean.tolist(), *after.log_prob.tolist()]
-
-
-# Kinds that are folders of files.
-FOLDERS = {"fleet": Recipe(_write_fleet, _of_fleet)}
-
 RECIPES = {
     "model": Recipe(_write_model, lambda path: _of_model(OnlineModel.load(path))),
     "stream": Recipe(_write_stream, _of_stream),
@@ -152,23 +125,18 @@ RECIPES = {
 }
 
 
-def main(label: str) -> None:
-    """Write a file of each kind with its numbers into ``tests/data/checkpoints``, marked with a label."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, recipe in RECIPES.items():
-        path = FOLDER / f"{name}.{label}.pt"
-        path.unlink(missing_ok=True)
-        recipe.write(path)
-        numbers = recipe.numbers(path)
-        path.with_suffix(".json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
-        print(f"{path.name}: {path.stat().st_size} bytes, {len(numbers)} numbers")
-    for name, recipe in FOLDERS.items():
-        path = FOLDER / f"{name}.{label}"
-        recipe.write(path)
-        numbers = recipe.numbers(path)
-        (path / "numbers.json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
-        print(f"{path.name}: {len(list(path.iterdir())) - 1} files, {len(numbers)} numbers")
+class Sample(NamedTuple):
+    """The bytes of a small file, and the numbers that are predicted from it."""
+
+    data: bytes
+    numbers: list[float]
 
 
-if __name__ == "__main__":
-    main(sys.argv[1])
+@functools.cache
+def sample(kind: str) -> Sample:
+    """A file of a kind, written once."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{kind}.pt"
+        RECIPES[kind].write(path)
+        data = path.read_bytes()
+        return Sample(data, RECIPES[kind].numbers(path))

@@ -1,4 +1,4 @@
-"""Forecasts at origin after origin, beside seasonal naive and statsforecast's AutoETS refitted at each of them.
+"""Forecasts at origin after origin, compared with seasonal naive and statsforecast's AutoETS refitted at each of them.
 
     python -m benchmarks.backtest --data FOLDER --rival-python PATH/TO/python
     python -m benchmarks.backtest --families --rival-python PATH/TO/python

@@ -1,4 +1,4 @@
-"""Which recalibration and which interval levels: the tables in the section of ``README.md`` on them.
+"""Choice of recalibration and interval levels: the tables in the section of ``README.md`` on them.
 
 Both see probability integral transforms (PIT) alone, so the experts' stored one-step-ahead predictions are enough. The
 arena stores them (``--experts true``): a file for each set with the arrays ``mean``, ``variance`` and ``log_weights``
@@ -21,7 +21,7 @@ from scipy.special import betaln, ndtri
 from gp_ensembles.calibration import IntervalLevels
 from gp_ensembles.calibration.recalibration import init_recalibration, map_components, update_recalibration
 from gp_ensembles.ensembles.presets import INNOVATIONS, default_rule
-from gp_ensembles.innovations import InnovationBank
+from gp_ensembles.innovations.bank import InnovationBank
 from gp_ensembles.numerics import normal, normal_scores, student_t
 
 Array = NDArray[np.float64]
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for number in range(5):
         sequences[f"uniform {number}", "nothing wrong"] = rng.random(2000)
     kinds = list(dict.fromkeys(kind for _, kind in sequences))
-    print(row("gain, nats a row", GAINS))
+    print(row("gain, nats per row", GAINS))
     for kind in kinds:
         gains = np.array([[f(u).mean() for f in GAINS.values()] for (_, k), u in sequences.items() if k == kind])
         print(row(f"{kind}, mean", map(float, gains.mean(0))))

@@ -1,10 +1,10 @@
-"""What each part of `auto` and of `light` is worth, and its size: presets that differ in one part, over many tables.
+"""Ablation of `auto` and `light`: presets that differ in one part or its size, over many tables.
 
     python -m benchmarks.choose_parts --data FOLDER --choices auto "window 1000" "no wide features"
     python -m benchmarks.choose_parts --data FOLDER --choices light "light, one start"
 
-Every choice meets every table as in the arena, rows in blocks of 500 after a warm-up of 1 000 or a quarter. A line a
-choice: the mean, the worst and the best difference of its log score from that of the first choice (nats a row), the
+Every choice meets every table as in the arena, rows in blocks of 500 after a warm-up of 1 000 or a quarter. Printed per
+choice: the mean, the worst and the best difference of its log score from that of the first choice (nats per row), the
 mean and the largest ratio of their CRPS, and the mean ratio of CPU times, of one thread and without the warm-up.
 ``--each`` prints the tables, too. The models learn their blocks in turns, so that other work on the machine slows all.
 """
@@ -36,28 +36,28 @@ BLOCK = 500
 WINDOW, WIDE, TREES = auto.extra_experts
 
 
-def beside(*records: ExpertRecord) -> EnsembleSpec:
-    """``auto`` with these further experts."""
+def with_extra(*records: ExpertRecord) -> EnsembleSpec:
+    """``auto`` with these extra experts."""
     return replace(auto, extra_experts=records)
 
 
 def window(num_rows: int, nu: float = 1.5) -> EnsembleSpec:
     """``auto`` with another window."""
-    return beside(WindowGP(num_rows=num_rows, nu=nu, lags=True), WIDE, TREES)
+    return with_extra(WindowGP(num_rows=num_rows, nu=nu, lags=True), WIDE, TREES)
 
 
 def wide(num_features: int, *noises: float) -> EnsembleSpec:
     """``auto`` with other wide features."""
-    return beside(WINDOW, WideFeatures(num_features=num_features, noises=noises), TREES)
+    return with_extra(WINDOW, WideFeatures(num_features=num_features, noises=noises), TREES)
 
 
 def trees(num_trees: int, rate: float, every: int) -> EnsembleSpec:
     """``auto`` with other boosted trees."""
-    return beside(WINDOW, WIDE, Boosting(num_trees=num_trees, learning_rate=rate, every=every))
+    return with_extra(WINDOW, WIDE, Boosting(num_trees=num_trees, learning_rate=rate, every=every))
 
 
 def few(fourier: FourierBasis, *records: ExpertRecord) -> EnsembleSpec:
-    """``light`` with another basis, and other further experts."""
+    """``light`` with another basis, and other extra experts."""
     return replace(light, bases=(fourier,), lags=TargetLags(bases=(fourier,)), extra_experts=records)
 
 
@@ -66,15 +66,15 @@ CHOICES = {
     "auto": auto,
     **{f"window {rows}": window(rows) for rows in (500, 750, 1000, 1500)},
     "window 1250, Matern-5/2": window(1250, 2.5),
-    "no window": beside(WIDE, TREES),
+    "no window": with_extra(WIDE, TREES),
     "wide 500, noises .003 and .03": wide(500, 0.003, 0.03),
     "wide 1000, noise .01": wide(1000, 0.01),
-    "no wide features": beside(WINDOW, TREES),
+    "no wide features": with_extra(WINDOW, TREES),
     "100 trees at .1": trees(100, 0.1, 2000),
     "60 trees at .15": trees(60, 0.15, 2000),
     "40 trees at .2": trees(40, 0.2, 2000),
     "trees every 1 000 rows": trees(80, 0.125, 1000),
-    "no trees": beside(WINDOW, WIDE),
+    "no trees": with_extra(WINDOW, WIDE),
     "no Hilbert basis": replace(auto, bases=auto.bases[1:]),
     "no Fourier basis": replace(auto, bases=auto.bases[:1]),
     "static bases only": replace(auto, random_walk_variances=()),
@@ -89,7 +89,7 @@ CHOICES = {
 
 
 def run(folder: Path, title: str, names: list[str], most: int) -> dict[str, tuple[float, float, float]]:
-    """Log score, CRPS and microseconds a row of each choice on one table."""
+    """Log score, CRPS and microseconds per row of each choice on one table."""
     X, y = (part.numpy() for part in load(folder, title))
     num_warm = min(1000, len(y) // 4)
     models = {name: Ours(Variant(name, CHOICES[name]), seed=0) for name in names}

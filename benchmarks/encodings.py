@@ -1,4 +1,4 @@
-"""Columns as they are read beside the same as plain numbers and with sines and cosines made by hand.
+"""Columns as they are read compared with the same as plain numbers and with sines and cosines made by hand.
 
     python -m benchmarks.encodings --data FOLDER
 
@@ -32,11 +32,11 @@ def waves(frame: pd.DataFrame, column: str, period: float) -> pd.DataFrame:
 
 
 def bike_hourly(frame: pd.DataFrame) -> Frames:
-    """Rented bicycles; the date stands for year, month, hour, day of the week and season, of which it tells."""
-    told = ["instant", "yr", "mnth", "hr", "weekday", "season"]
+    """Rented bicycles; the date stands for year, month, hour, day of the week and season, which follow from it."""
+    implied = ["instant", "yr", "mnth", "hr", "weekday", "season"]
     day = (frame.hr.diff() < 0).cumsum()
     date = pd.Timestamp("2011-01-01") + pd.to_timedelta(24 * day + frame.hr, unit="h")
-    others = frame.drop(columns=told)
+    others = frame.drop(columns=implied)
     by_hand = [waves(frame, "hr", 24), waves(frame, "weekday", 7), waves(frame, "mnth", 12), frame[["instant"]]]
     return frame, pd.concat([*by_hand, others], axis=1), pd.concat([date.rename("date"), others], axis=1)
 

@@ -1,4 +1,4 @@
-"""What stands in for missing inputs, and the noise that is added for it: scores where cells were knocked out.
+"""Imputation of missing inputs and the noise that is added for it: scores where cells were knocked out.
 
     python -m benchmarks.gaps --data FOLDER
 
@@ -50,7 +50,7 @@ def knocked(X: Tensor, kind: str, seed: int) -> Tensor:
 
 
 def scores(X: Tensor, y: Tensor, impute: Impute, noise: bool) -> tuple[float, float]:
-    """The mean log score in nats a row, and the share of targets within 90 % intervals in rows with a gap."""
+    """The mean log score in nats per row, and the share of targets within 90 % intervals in rows with a gap."""
     after_warm_up = InputPath.after_warm_up
 
     def without(*given: object) -> object:

@@ -1,4 +1,4 @@
-"""What a GPU gives: how near it comes to its roofs, and rows a second beside the processor of the same machine.
+"""Speed on a GPU: how near it comes to its roofs, and rows per second compared with the CPU of the same machine.
 
     python -m benchmarks.gpu [--keep]
 
@@ -25,7 +25,7 @@ from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.filters import RandomWalk, gaussian_state
-from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
@@ -181,7 +181,7 @@ def rows_a_second(size: tuple[int, int], dtype: torch.dtype, device: torch.devic
 
 
 def beside_the_host(sizes: Sizes, device: torch.device) -> list[list[measured.Cell]]:
-    """Experts, features, and rows a second: on the device in both precisions, on one thread and on all."""
+    """Experts, features, and rows per second: on the device in both precisions, on one thread and on all."""
     host, found = torch.device("cpu"), []
     for size in sizes.compared:
         work = 4 * size[0] * size[1] ** 2
@@ -196,7 +196,7 @@ def beside_the_host(sizes: Sizes, device: torch.device) -> list[list[measured.Ce
 
 
 def of_models(device: torch.device, num_rows: int) -> list[list[measured.Cell]]:
-    """Of presets: seconds of a start on a thousand rows, then rows a second in blocks, there and on a thread."""
+    """Of presets: seconds of a start on a thousand rows, then rows per second in blocks, there and on a thread."""
     X, y = stream(1000 + num_rows)
     found: list[list[measured.Cell]] = []
     for name in ("light", "forecaster"):
@@ -209,7 +209,7 @@ def of_models(device: torch.device, num_rows: int) -> list[list[measured.Cell]]:
 
 
 def _of_model(config: StreamConfig, X: Tensor, y: Tensor, device: torch.device) -> list[float]:
-    """Seconds of a start on a thousand rows, and rows a second of those behind the next two hundred."""
+    """Seconds of a start on a thousand rows, and rows per second of those behind the next two hundred."""
     OnlineModel(config).fit(X[:1000], y[:1000])  # warms up
     start = time.perf_counter()
     model = OnlineModel(config).fit(X[:1000], y[:1000])

@@ -1,4 +1,4 @@
-"""The default of knots beside an exact BoTorch process, GPyTorch's sparse regression and a random forest.
+"""The default of knots compared with an exact BoTorch process, GPyTorch's sparse regression and a random forest.
 
 OMP_NUM_THREADS=1 python benchmarks/knot_sets.py --data FOLDER [--sets yacht ...] [--splits 0 1] [--methods default ...]
 

@@ -32,7 +32,7 @@ class Table(NamedTuple):
         torch: The version.
         columns: The heading of each.
         rows: A cell for each column; ``None`` where there is nothing to say.
-        device: What it ran on beside the processor, such as a GPU.
+        device: What it ran on in addition to the processor, such as a GPU.
     """
 
     command: str
@@ -115,8 +115,8 @@ def markdown(table: Table) -> str:
         "|" + "|".join("---:" if right else "---" for right in aligned) + "|",
         *("| " + " | ".join(shown(cell) for cell in row) + " |" for row in table.rows),
     ]
-    beside = f"an {table.device} in a machine with" if table.device else "one thread of"
-    source = f"`{table.command}`, {table.date}, {beside} an {table.processor}, torch {table.torch}"
+    where = f"an {table.device} in a machine with" if table.device else "one thread of"
+    source = f"`{table.command}`, {table.date}, {where} an {table.processor}, torch {table.torch}"
     return "\n".join(lines) + f"\n\n{source}.\n"
 
 

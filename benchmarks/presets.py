@@ -1,4 +1,4 @@
-"""What a preset costs: memory, a file, stops where something is trained or dropped, and rows one at a time.
+"""Costs of presets: memory, a file, pauses where something is trained or dropped, and rows one at a time.
 
     python -m benchmarks.presets --data FOLDER
     python -m benchmarks.presets --data FOLDER --single-rows

@@ -1,10 +1,10 @@
-"""What a row costs in blocks: the filter beside the matrix product, `observe` beside the filter, and weight rules.
+"""Cost per row in blocks: the filter over the matrix product, `observe` over the filter, and weight rules.
 
     python -m benchmarks.price_of_block
 
 Times are CPU times of one thread; what is compared takes turns. Ratios are costs, so smaller is better, save for those
-of the textbook recursion and the published one, which are what others pay. Rules are set beside the 30 experts of 100
-random features that they weigh, filter and features.
+of the textbook recursion and the published one, which are what others pay. Rules are compared with the 30 experts of
+100 random features that they weigh, filter and features.
 """
 
 import time
@@ -130,7 +130,7 @@ class Filter:
 
 
 def of_size(num_experts: int, num_features: int, num_rows: int) -> dict[str, float]:
-    """CPU seconds a row of the filter, of the whole of `observe`, and of the recursions of others."""
+    """CPU seconds per row of the filter, of the whole of `observe`, and of the recursions of others."""
     alone = Filter(num_experts, num_features, num_rows)
     online = ensemble(num_experts, num_features, 8)
     X, y = table(alone.num_rows, 8)

@@ -1,4 +1,4 @@
-"""What a model for each of many series costs, beside reading and writing their states and beside a loop over models.
+"""Cost of a model for each of many series, over reading and writing their states and over a loop over models.
 
     python -m benchmarks.price_of_fleet [--series 20000] [--rounds 4]
 
@@ -23,7 +23,7 @@ from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.filters import RandomWalk
-from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.fleet.variances import fit_variances
 from gp_ensembles.meta_learners import FixedShare
 

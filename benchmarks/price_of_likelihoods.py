@@ -1,4 +1,4 @@
-"""What a likelihood that is not Gaussian costs: beside Gaussian experts on the same features, and for more classes.
+"""Cost of likelihoods that are not Gaussian: over Gaussian experts on the same features, and for more classes.
 
     python -m benchmarks.price_of_likelihoods
 
@@ -23,12 +23,14 @@ from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
-from gp_ensembles.experts import Expert, GaussianExpert
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import FeatureMap, RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
-from gp_ensembles.likelihoods import LogisticLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods import MulticlassLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
@@ -87,7 +89,7 @@ def ratios() -> list[Ratio]:
 
 
 def price(spec: EnsembleSpec, num_classes: int) -> tuple[float, float]:
-    """Seconds of the start, and milliseconds a row after it."""
+    """Seconds of the start, and milliseconds per row after it."""
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(WARMUP + ROWS, 4, generator=generator, dtype=torch.float64)
     level = X[:, 0] + X[:, 1] * X[:, 2] + 0.3 * torch.randn(len(X), generator=generator, dtype=torch.float64)
@@ -113,7 +115,7 @@ def keep_classes() -> None:
     for name, (spec, num_classes) in specs.items():
         rows.append([name, *price(spec, num_classes)])
         print(rows[-1], flush=True)
-    columns = ["classes", "start, seconds", "milliseconds a row, in blocks"]
+    columns = ["classes", "start, seconds", "milliseconds per row, in blocks"]
     keep("classes", columns, rows)
 
 

@@ -1,10 +1,10 @@
-"""What a model costs: a row by itself beside a row in a block and beside bare matrix products, and the start.
+"""Cost of a single row over a row in a block and over bare matrix products, and of the start.
 
     python -m benchmarks.price_of_row
 
 Times are CPU times of one thread, medians and 99th percentiles over rows; models take turns on the same made stream.
-With numba installed (extra ``fast``) loops are compiled. The start is a fit beside streaming as many rows, and
-empirical Bayes beside the papers' 500 steps of Adam, of which 25 are timed, for each costs the same.
+With numba installed (extra ``fast``) loops are compiled. The start is a fit over streaming as many rows, and
+empirical Bayes over the papers' 500 steps of Adam, of which 25 are timed, for each costs the same.
 """
 
 import copy
@@ -48,7 +48,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def of_preset(name: str) -> dict[str, np.ndarray]:
-    """Seconds a row: of rows in blocks, of rows by themselves, and of rows that are predicted first."""
+    """Seconds per row: of rows in blocks, of rows by themselves, and of rows that are predicted first."""
     X, y = stream(WARMUP + BEFORE + TURN * NUM_TURNS)
     model = OnlineModel(StreamConfig(PRESETS[name], warmup=WARMUP)).fit(X[:WARMUP], y[:WARMUP])
     model.observe(X[WARMUP : WARMUP + BEFORE], y[WARMUP : WARMUP + BEFORE])

@@ -1,11 +1,11 @@
-"""What everything costs, as one table of ratios: blocks, single rows, weight rules, other likelihoods, the start.
+"""One table of cost ratios: blocks, single rows, weight rules, other likelihoods, the start.
 
     python -m benchmarks.prices
     python -m benchmarks.prices --history benchmarks/prices.jsonl
 
 Each ratio is of two CPU times of one thread that took turns in one process, so it holds on other machines as well as
 caches allow; the floors, a matrix product and reading memory, are measured in the same run. ``--history`` adds the run
-to a file of what each version cost, and shows the last run of the same processor beside it. ``--keep`` runs nothing: it
+to a file of what each version cost, and shows the last run of the same processor next to it. ``--keep`` only
 writes the table of the site from the last runs of ``benchmarks/prices.jsonl`` with numba and without.
 """
 

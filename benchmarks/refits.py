@@ -1,10 +1,10 @@
-"""What it is worth that experts are found anew: short warm-ups, streams that drift, sensors that are exchanged.
+"""Gains of refitted experts: short warm-ups, streams that drift, sensors that are exchanged.
 
     python -m benchmarks.refits --data FOLDER [--tables causes warm-up drift sensor] [--sets NAME ...] [--rows 5000]
 
-FOLDER holds a manifest.json and the tables it names. Everything is one step ahead; log scores are in nats a row, in
+FOLDER holds a manifest.json and the tables it names. Everything is one step ahead; log scores are in nats per row, in
 units of the target's deviation in the rows before those that are scored. "warm-up" has ``auto`` with refits in both
-columns; the other tables have the bases and walks of ``auto`` that matter most, alone and with further experts. All but
+columns; the other tables have the bases and walks of ``auto`` that matter most, alone and with extra experts. All but
 "causes" goes through ``OnlineModel``.
 """
 

@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--rows", default="20000,200000", help="lengths of tables, from the shortest")
     parser.add_argument("--config", default="oe_linear", help="a config's name or file")
     given = parser.parse_args()
-    print("| rows | CSV, MB | most memory, MB | rows a second |\n|---|---|---|---|")
+    print("| rows | CSV, MB | most memory, MB | rows per second |\n|---|---|---|---|")
     for num_rows in map(int, given.rows.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             table, out = Path(folder) / "long.csv", Path(folder) / "out"

@@ -22,7 +22,7 @@ extensions = [
     "defaults",
     "examples",
     "gallery",
-    "house",
+    "imports",
     "inherited",
     "links",
     "mathml",
@@ -48,7 +48,8 @@ nb_execution_mode = "off"  # the gallery has run them
 nb_merge_streams = True  # what several prints say is one box
 myst_heading_anchors = 3
 
-autosummary.WELL_KNOWN_ABBREVIATIONS += ("Eq.", "Eqs.")  # a first sentence does not end there
+# a first sentence does not end there
+autosummary.WELL_KNOWN_ABBREVIATIONS += ("Eq.", "Eqs.")
 autosummary_generate = True
 autosummary_imported_members = False
 autosummary_ignore_module_all = False
@@ -68,7 +69,8 @@ html_css_files = ["site.css"]
 html_theme = "furo"
 html_title = "gp_ensembles"
 html_show_sphinx = False
-html_theme_options = {"top_of_page_buttons": []}  # no eye and pencil: there is no host to show a source at
+# no buttons to view or edit the source, which has no host
+html_theme_options = {"top_of_page_buttons": []}
 
 
 def setup(app: Sphinx) -> None:
@@ -78,9 +80,18 @@ def setup(app: Sphinx) -> None:
     tuples, which are listed with the class: Python says of them no more than their number.
     """
 
-    def is_skipped(app: Sphinx, what: str, name: str, member: object, skip: bool, options: object) -> bool | None:
+    def is_skipped(
+        app: Sphinx,
+        what: str,
+        name: str,
+        member: object,
+        skip: bool,
+        options: object,
+    ) -> bool | None:
         is_request = name.startswith("set_") and name.endswith("_request")
-        return True if is_request or type(member).__name__ == "_tuplegetter" else None
+        return (
+            True if is_request or type(member).__name__ == "_tuplegetter" else None
+        )
 
     def bring_llms(app: Sphinx, error: Exception | None) -> None:
         """``llms.txt`` with links to the pages of the site."""

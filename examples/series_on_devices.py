@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/series_on_devices.py meters.csv --series meter --target load --out out/meters
 
 What all series share is fitted to the first rows of the table, in every process alike. From there on processes have
-nothing to tell one another: each goes through the table, learns the rows of its own series on ``cuda:LOCAL_RANK``, or
-on the processor where there is no GPU, and keeps its checkpoint and its predictions in a folder of its own,
+no need to communicate: each goes through the table, learns the rows of its own series on ``cuda:LOCAL_RANK``, or
+on the processor where there is no GPU, and keeps its checkpoint and its predictions in its own folder,
 ``OUT/RANK-of-SIZE``. The predictions of a row are the same on any number of processes, up to round-off. The same
 command goes on with a run that was cut short.
 """
@@ -25,7 +25,8 @@ from gp_ensembles import Fleet
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.operations import make_folder
 from gp_ensembles.files.replacing import write_text
-from gp_ensembles.tables import Rows, RowStream, TableOptions, open_rows
+from gp_ensembles.tables import RowStream, TableOptions, open_rows
+from gp_ensembles.tables.rows import Rows
 
 COLUMNS = ("row", "series", "mean", "std", "lower", "upper", "log_prob", "y")
 
@@ -59,7 +60,7 @@ def arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="a table, CSV or Parquet")
-    parser.add_argument("--series", required=True, help="the column that tells whose row it is")
+    parser.add_argument("--series", required=True, help="the column with the name of the series")
     parser.add_argument("--target", required=True, help="the column to predict")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--first", type=int, default=20_000, help="rows that what series share is fitted to")
@@ -79,7 +80,7 @@ def prepared(place: Path, device: str, table: RowStream, warmup: int) -> tuple[F
 
 
 def resumed(place: Path, device: str, table: RowStream) -> tuple[Fleet, GrowingTable]:
-    """The fleet of the last checkpoint, and its table of predictions; rows that it has learned are passed over."""
+    """The fleet of the last checkpoint, and its table of predictions; rows that it has learned are skipped."""
     notes = Fleet.notes_in(place / "fleet")
     table.skip(notes["num_rows"])
     return Fleet.load(place / "fleet", device=device), GrowingTable(place / "predictions.csv", notes["size"])
@@ -93,7 +94,7 @@ def save(place: Path, fleet: Fleet, predictions: GrowingTable, table: RowStream)
 
 
 def learned(fleet: Fleet, rows: Rows, rank: int, size: int) -> str:
-    """Predict and learn those of some rows that are of this process's series; what was said of them, as text."""
+    """Predict and learn those of some rows that are of this process's series; their predictions, as text."""
     names = rows.series or ()
     own = [row for row, name in enumerate(names) if zlib.crc32(name.encode()) % size == rank]
     if not own:
@@ -103,8 +104,8 @@ def learned(fleet: Fleet, rows: Rows, rank: int, size: int) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row, *values in zip(own, *(column.tolist() for column in columns), strict=True):
-        told = ["" if math.isnan(value) else value for value in values]  # nothing is said of rows of a warm-up
-        writer.writerow([rows.first_row + row, names[row], *told])
+        cells = ["" if math.isnan(value) else value for value in values]  # rows of a warm-up have no prediction
+        writer.writerow([rows.first_row + row, names[row], *cells])
     return text.getvalue()
 
 

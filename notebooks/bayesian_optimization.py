@@ -72,9 +72,8 @@ with torch.no_grad():
         "SingleTaskGP": process,
         "ExactEnsembleModel": ensemble,
     }.items():
-        print(
-            f"{name:18} error {(model.posterior(places).mean - truth).square().mean().sqrt().item():.1f}"
-        )
+        error = (model.posterior(places).mean - truth).square().mean().sqrt()
+        print(f"{name:18} error {error.item():.1f}")
 names = ("rbf", "matern 2.5", "matern 1.5")
 print(
     {
@@ -111,9 +110,8 @@ for _ in range(12):
         options={"maxiter": 50},
     )
     X, Y = torch.cat([X, x]), torch.cat([Y, branin(x)])
-print(
-    f"best of {len(Y)}: {Y.max().item():.3f}, the optimum {function.optimal_value:.3f}"
-)
+print(f"best of {len(Y)}: {Y.max().item():.3f}")
+print(f"optimum: {function.optimal_value:.3f}")
 plots.plot_weights(torch.stack(weights, dim=-1), names, first_row=12)
 
 # %% [markdown]
@@ -127,4 +125,4 @@ model.log_weights.exp(), more.log_weights.exp()
 
 # %% [markdown]
 # [An optimum that moves](moving_optimum.ipynb) needs experts that forget. Many runs, other problems and single
-# Gaussian processes beside them, in one table with intervals: `python -m studies optimization regret --trials 5`.
+# Gaussian processes for comparison, in one table with intervals: `python -m studies optimization regret --trials 5`.

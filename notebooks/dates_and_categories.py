@@ -58,7 +58,7 @@ axis.fill_between(
     time[-48:], lower, upper, color=BAND, alpha=0.7, linewidth=0, label="90 % band"
 )
 axis.plot(time[-48:], mean, color=MEAN, label="mean")
-axis.plot(time[-48:], load[-48:], "o", color=INK, markersize=3.5, label="what came")
+axis.plot(time[-48:], load[-48:], "o", color=INK, markersize=3.5, label="observed")
 axis.set_title("load of two days not seen before", loc="left", fontsize=10)
 axis.set_ylabel("load, MW", fontsize=9)
 axis.set_xticks(time[-48::12], [f"{stamp:%d %b\n%H:%M}" for stamp in time[-48::12]])

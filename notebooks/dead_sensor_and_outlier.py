@@ -51,7 +51,7 @@ for name, threshold in {
     predictions = model.observe(X, y)
     errors[name] = (predictions.mean - truth[150:]).abs()
 for finding in health(model, HealthLimits(inputs_moved=0.01)):
-    if not finding.is_well:
+    if not finding.ok:
         print(f"{finding.name}: {finding.value:.3f}, limit {finding.limit:.2f}")
         print(f"    {finding.meaning}")
 

@@ -18,7 +18,7 @@
 #
 # Images arrive one after another, and each gets a place on a map of two coordinates as it comes, from an ensemble of
 # Gaussian-process latent variable models that learn online (IE-GPLVM, Lu et al. 2022). Principal components of all
-# images stand beside.
+# images are shown for comparison.
 
 # %%
 # %matplotlib inline
@@ -71,9 +71,8 @@ print(
     "nats behind the best, by joint density:",
     [round(v) for v in (joint.max() - joint).tolist()],
 )
-print(
-    f"best by weight: expert {int(weights.argmax())}, best_expert: {model.best_expert}"
-)
+print(f"best by weight: expert {int(weights.argmax())}")
+print(f"best_expert: {model.best_expert}")
 
 # %% [markdown]
 # Two experts are called the best, of different things. A weight asks how well the rows after the first 100 are
@@ -86,11 +85,9 @@ print(
 # %%
 flat = torch.tensor(PCA(2).fit_transform(rows.numpy()))
 names = [str(int(digit)) for digit in label]
-plot_embedding(
-    flat,
-    names,
-    title=f"principal components of all rows, 1-NN error {neighbor_error(flat, label):.1%}",
-)
+error = neighbor_error(flat, label)
+title = f"principal components of all rows, 1-NN error {error:.1%}"
+plot_embedding(flat, names, title=title)
 
 # %% [markdown]
 # Every expert has a latent space of its own. What the algorithm reports, `seen.embedding`, is the place in the space

@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # An external model: a model of your own
+# # An external model: your own model as an expert
 #
 # A random forest that knows nothing of probabilities joins the ensemble as one more expert, and gets as much weight
 # as its predictions earn. The law has steps, which forests see and smooth bases do not.

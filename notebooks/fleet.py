@@ -16,7 +16,7 @@
 # %% [markdown]
 # # Many series
 #
-# Forty meters share one model's hyperparameters, and each has weights, scales and intervals of its own. All of them
+# Forty meters share one model's hyperparameters, and each has its own weights, scales and intervals. All of them
 # are learned in one call for each batch of rows.
 
 # %%

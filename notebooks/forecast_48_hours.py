@@ -57,7 +57,7 @@ figure = plot_forecast(
     x_name="hour",
 )
 figure.axes[0].plot(
-    range(1, 49), load[known:], ".", color=ALARM, markersize=5, label="what came"
+    range(1, 49), load[known:], ".", color=ALARM, markersize=5, label="observed"
 )
 figure.legends[0].remove()
 figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)

@@ -57,7 +57,7 @@ errors = {}
 for name, spec in specs.items():
     predictions = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=100)).observe(X, y)
     errors[name] = (predictions.mean - y[100:]).abs()
-    print(f"{name}: {predictions.log_prob.mean():.2f} nats a row")
+    print(f"{name}: {predictions.log_prob.mean():.2f} nats per row")
 
 # %%
 figure, (axis,) = new_figure(1, 1, 7.5, 3.8)

@@ -18,7 +18,7 @@
 #
 # Several models predict the same thing, and each is good somewhere. A fusion makes one predictive density of theirs,
 # with weights that depend on the input and are learned from rows whose targets are known. Rules with fixed weights
-# stand beside it.
+# are shown for comparison.
 
 # %%
 # %matplotlib inline
@@ -33,7 +33,6 @@ from gp_ensembles import plots
 from gp_ensembles.papers.fusion import (
     BHS,
     PBHS,
-    EqualWeights,
     FourierPrior,
     ProductOfExperts,
     fit_fusion,
@@ -42,6 +41,7 @@ from gp_ensembles.papers.fusion import (
     predict_experts,
     stacking_weights,
 )
+from gp_ensembles.papers.fusion.rules import EqualWeights
 from gp_ensembles.plots.fusion import Band, FusionView, plot_fusion
 
 torch.set_num_threads(1)
@@ -97,7 +97,7 @@ product = fit_fusion(PBHS(X, y, experts, prior), generator=generator)
 # %% [markdown]
 # `BHS` is a mixture of the experts (linear pool), `PBHS` a normalized product of powers of them (log-linear pool); a
 # `FourierPrior` is the prior of the weights' logits, here a Gaussian process of length scale one in 30 random
-# frequencies (`GPPrior` is exact, for a few hundred rows). `fit_fusion` uses Laplace's approximation unless told
+# frequencies (`GPPrior` is exact, for a few hundred rows). `fit_fusion` uses Laplace's approximation unless set
 # otherwise.
 #
 # What does the mixture look like? Bands hold 90 %.
@@ -153,9 +153,8 @@ for number, name in enumerate(names):
     print(f"{name:34} NLPD {-test_experts.log_prob(test_y)[number].mean():7.3f}")
 for name, one in fused.items():
     inside = ((one.cdf(test_y) - 0.5).abs() < 0.45).double().mean()
-    print(
-        f"{name:34} NLPD {-one.log_prob(test_y).mean():7.3f}   in the 90 % band {inside:.3f}"
-    )
+    loss = -one.log_prob(test_y).mean()
+    print(f"{name:34} NLPD {loss:7.3f}   in the 90 % band {inside:.3f}")
 
 # %% [markdown]
 # Is the fused density calibrated? The share of targets inside central intervals, and where the targets fall in the
@@ -167,7 +166,8 @@ for left in range(0, 10, 2):
     here = pit[(test_X[:, 0] >= left) & (test_X[:, 0] < left + 2)]
     below, above = ((side < 0.05).double().mean() for side in (here, 1 - here))
     print(
-        f"x from {left} to {left + 2:2}: below the 5 % quantile {below:6.1%}, above the 95 % quantile {above:6.1%}"
+        f"x from {left} to {left + 2:2}: below the 5 % quantile {below:6.1%}, "
+        f"above the 95 % quantile {above:6.1%}"
     )
 plots.plot_calibration(pit)
 

@@ -17,7 +17,7 @@
 # # Gaps in targets and inputs
 #
 # Missing numbers are NaN, in targets and inputs alike: rows without a target are predicted and not learned, and where
-# an input is away the band becomes wide. What stands in for an input is the best guess from its own past.
+# an input is away the band becomes wide. A missing input is imputed by the best guess from its own past.
 
 # %%
 # %matplotlib inline

@@ -14,10 +14,10 @@
 # ---
 
 # %% [markdown]
-# # Intervals that keep their word
+# # Intervals with guaranteed coverage
 #
 # The noise doubles half way, and still nine of ten targets lie in the 90 % interval: its ends learn from how often
-# they were missed. The mixture's own quantiles are beside it.
+# they were missed. The mixture's own quantiles are shown for comparison.
 
 # %%
 # %matplotlib inline

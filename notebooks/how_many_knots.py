@@ -28,7 +28,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gp_ensembles import data, plots
 from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
 from gp_ensembles.plots.canvas import SERIES, label, new_figure
-from gp_ensembles.streaming import Standardizer
+from gp_ensembles.streaming.scales import Standardizer
 
 torch.set_num_threads(1)
 
@@ -53,9 +53,8 @@ found = select_knots(
 )
 print(f"{len(found.knots)} knots: {found.stop_reason}")
 for step in found.history:
-    print(
-        f"{step.action:8} {step.num_knots:4} knots  {step.objective:8.1f} to {step.upper_bound:8.1f} nats"
-    )
+    bounds = f"{step.objective:8.1f} to {step.upper_bound:8.1f} nats"
+    print(f"{step.action:8} {step.num_knots:4} knots  {bounds}")
 
 # %% [markdown]
 # The dashes are the upper bound of the log evidence with the hyperparameters of that step. These change from step to
@@ -98,5 +97,4 @@ print(
 )
 
 # %% [markdown]
-# What an objective sees in a knot: [VFE and FITC](vfe_and_fitc.ipynb). The paper's models beside the default, on five
-# splits: `python -m studies knots boston --data FOLDER`.
+# The paper's models compared with the default, on five splits: `python -m studies knots boston --data FOLDER`.

@@ -17,7 +17,7 @@
 # # Knots by optimization
 #
 # Where knots are scarce, moving them pays. One knot at a time is proposed and moved with the hyperparameters, or all
-# of a given number move at once. Rows that are added for the largest gains, and stay rows, stand beside.
+# of a given number move at once. Rows that are added for the largest gains, and stay rows, are shown for comparison.
 
 # %%
 # %matplotlib inline
@@ -31,12 +31,12 @@ from gp_ensembles.papers.sparse import (
     RandomSubset,
     Simultaneous,
     SparseGP,
-    fit_sparse,
     kmeans_knots,
     select_knots,
 )
+from gp_ensembles.papers.sparse.fitting import fit_sparse
 from gp_ensembles.plots.canvas import ALARM
-from gp_ensembles.streaming import Standardizer
+from gp_ensembles.streaming.scales import Standardizer
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(2)
@@ -67,7 +67,8 @@ fit_sparse(refined, knots=slice(7, None))
 for name, one in {"before": grown, "after": refined}.items():
     place, noise = one.knots[-1].item(), one.likelihood.noise.item()
     print(
-        f"{name:6} objective {one.objective().item():6.2f}, new knot at {place:.2f}, noise {noise:.4f}"
+        f"{name:6} objective {one.objective().item():6.2f}, "
+        f"new knot at {place:.2f}, noise {noise:.4f}"
     )
 
 
@@ -124,7 +125,8 @@ for name, way in ways.items():
         )
     error = metrics.sample_srmse(posterior.mean.flatten(), labels[test])
     print(
-        f"{name:16} {last.num_knots} knots  lower bound {last.objective:8.2f}  standardized error {error:.3f}"
+        f"{name:16} {last.num_knots} knots  lower bound {last.objective:8.2f}  "
+        f"standardized error {error:.3f}"
     )
 
 # %%
@@ -139,6 +141,5 @@ plots.plot_knots(
 
 # %% [markdown]
 # The paper's algorithm adds one knot at a time (`OneAtATime`, with `RandomSubset` or `BayesianOptimization` as its
-# proposal) and ends at the first that brings nothing; `stop_reason` tells. Knots chosen in blocks, and
-# how many of them: [how many knots](how_many_knots.ipynb). Streams and BoTorch: [experts from
-# knots](experts_from_knots.ipynb), [knots in BoTorch](knots_in_botorch.ipynb).
+# proposal) and ends at the first that brings nothing; `stop_reason` says why. Knots chosen in blocks, and
+# how many of them: [how many knots](how_many_knots.ipynb).

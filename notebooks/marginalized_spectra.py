@@ -51,9 +51,8 @@ X, target = years[seen].unsqueeze(-1), (y[seen] - mean) / unit
 
 problem = RegressionProblem(X, target, default_prior(X, target, max_components=2))
 found = marginalize(problem, Budget(60), generator=torch.Generator().manual_seed(1))
-print(
-    f"log evidence {found.log_evidence:.2f} ± {found.log_evidence_sd:.2f}, doubt: {found.doubt or 'none'}"
-)
+print(f"log evidence {found.log_evidence:.2f} ± {found.log_evidence_sd:.2f}")
+print(f"doubt: {found.doubt or 'none'}")
 for n, (p, sd) in enumerate(
     zip(found.posterior_components, found.posterior_components_sd, strict=True), 1
 ):
@@ -99,9 +98,8 @@ for name, model in {
         predicted = (
             mean + unit * model.posterior(years[hidden, None, None]).mean.flatten()
         )
-    print(
-        f"{name:15} {(predicted.exp() - y[hidden].exp()).square().mean().sqrt():5.1f} thousand passengers a month"
-    )
+    error = (predicted.exp() - y[hidden].exp()).square().mean().sqrt()
+    print(f"{name:15} {error:5.1f} thousand passengers a month")
 
 # %% [markdown]
 # Frequencies are in cycles per year, so a season is a peak at one; the peak at zero is the trend. A third component
@@ -119,5 +117,4 @@ plots.plot_spectra(
 )
 
 # %% [markdown]
-# How the evidence is computed, and when to trust it, has [a notebook of its own](evidence_of_kernels.ipynb). The
-# paper's tables, with RBF and Matern kernels beside them: `python -m studies maskerade table-5 --data FOLDER`.
+# The paper's tables, with RBF and Matern kernels for comparison: `python -m studies maskerade table-5 --data FOLDER`.

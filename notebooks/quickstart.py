@@ -52,8 +52,8 @@ names = (*table.feature_names, "yesterday")
 X.shape, names
 
 # %% [markdown]
-# The first 200 rows set scales and hyperparameters. The record `e_doebe` makes static experts and twins whose weights
-# walk at random; twins exchange weight as the stream moves.
+# The first 200 rows set scales and hyperparameters. The record `e_doebe` makes static experts and counterparts whose
+# weights walk at random; each pair exchanges weight as the stream moves.
 
 # %%
 bases = (LinearBasis(), HilbertBasis(), FourierBasis(), RadialBasis())

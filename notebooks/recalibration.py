@@ -42,7 +42,7 @@ transforms = {
     "recalibrated": predicted.cdf(y[300:]),
 }
 gain = predicted.log_prob(y[300:]) - predicted.base.log_prob(y[300:])
-print(f"recalibration gains {gain.mean():.3f} nats a row")
+print(f"recalibration gains {gain.mean():.3f} nats per row")
 
 # %%
 figure, axes = new_figure(1, 2, 8.0, 3.6)

@@ -17,7 +17,7 @@
 # # river
 #
 # In river's loop, a prediction and then a lesson for each row, the ensemble stands where any regressor of river
-# stands: here beside a linear one, on the approval of a president.
+# stands: here compared with a linear one, on the approval of a president.
 
 # %%
 # %matplotlib inline

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # scikit-learn
 #
-# `OnlineRegressor` is a regressor as any other: it is cross-validated here beside two of scikit-learn's own, on a
+# `OnlineRegressor` is a regressor as any other: it is cross-validated here with two of scikit-learn's own, on a
 # table in no order. Unlike those it also says how sure it is.
 
 # %%
@@ -71,5 +71,5 @@ right.errorbar(
     color=SERIES[0],
 )
 right.axline((15, 15), slope=1, color="#9aa5b1", linestyle=":")
-label(right, "targets beside means with 90 % bands", "predicted", "target")
+label(right, "targets and means with 90 % bands", "predicted", "target")
 figure

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # Seasons and lags
 #
-# Past targets are inputs, too: with yesterday's hour beside the last one, a daily wave that no input explains is
+# Past targets are inputs, too: with yesterday's hour next to the last one, a daily wave that no input explains is
 # predicted well. Without them the ensemble has nothing to go by but the mean.
 
 # %%

@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # Uneven time
+# # Irregular time
 #
 # Where rows are not one step apart, the time since the row before goes in, and after a long silence the band is as
 # wide as the walk of the weights says. The second model takes all rows as one step apart and is too sure behind the

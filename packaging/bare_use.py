@@ -1,4 +1,4 @@
-"""What a user does without extras: a stream, scikit-learn on arrays, BoTorch, and a command that says what it lacks.
+"""Use without extras: a stream, scikit-learn on arrays, BoTorch, and a command that names its missing extra.
 
 `python packaging/release.py --only build install` runs this file where nothing but the wheel is installed.
 """

@@ -1,6 +1,6 @@
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportMissingTypeStubs=false
 # pyright: reportUnknownMemberType=false
-"""What a user's type checker makes of the package: GPyTorch's parts are accepted, what is none of them is not.
+"""The package under a user's type checker: GPyTorch's parts are accepted, what is none of them is not.
 
 `python packaging/release.py --only build types` checks this file with pyright; it is not run.
 """
@@ -11,7 +11,7 @@ from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from gp_ensembles import OnlineModel, OnlineRegressor, StreamConfig
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert
 from gp_ensembles.features import InducingPointFeatures, RandomFourierFeatures
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 
 features = RandomFourierFeatures.from_kernel(ScaleKernel(RBFKernel(ard_num_dims=2)), 2, 50)
 normal = GaussianExpert(features, GaussianLikelihood())

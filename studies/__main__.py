@@ -73,7 +73,7 @@ def _list(words: Sequence[str]) -> int:
     _add_data(parser)
     values = parser.parse_args(read_arguments(["list", *words])[1:])
     print(listing(list(values.papers), values.data))
-    print("\nSets in brackets cannot be had: name a folder with --data, or give one with --data-set NAME=FILE:TARGET.")
+    print("\nSets in brackets were not found: name a folder with --data, or give one with --data-set NAME=FILE:TARGET.")
     return 0
 
 

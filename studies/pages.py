@@ -1,7 +1,7 @@
 """Tables of the papers' pages, of what studies have left in ``studies/results``.
 
 Numbers are written with as many digits as they have there; words, bold letters and what a paper printed are left alone.
-Which number is which stands in ``studies/page_tables``.
+``studies/page_tables`` maps cells to numbers.
 """
 
 import csv
@@ -155,7 +155,7 @@ def _row(line: str, table: PageTable, bare: bool) -> str:
 
 
 def with_numbers(text: str, table: PageTable) -> str:
-    """The text of a page with the numbers of one of its tables anew."""
+    """The text of a page with the numbers of one of its tables updated."""
     start = text.index(table.begins)
     whole = text[start:].partition("\n\n")[0]
     head, line, *rows = whole.splitlines()

@@ -1,4 +1,4 @@
-"""The Python files of a folder as trees, and the site's extensions, for the tests of how the house is built."""
+"""The Python files of a folder as trees, and the site's extensions, for the tests of code and documentation."""
 
 import ast
 import importlib.util

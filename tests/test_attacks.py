@@ -1,26 +1,33 @@
 """The attacks by themselves: what they measure is right, and the page holds their numbers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from attacks import bits, damage, drift, page
 from attacks.__main__ import main
-from attacks.recipes import FOLDER, RECIPES
+from attacks.recipes import RECIPES, sample
 from attacks.telling import Table, Telling
+from gp_ensembles.ensembles.build import FitSettings
+from gp_ensembles.experts.empirical_bayes import LBFGS
 
 
 @pytest.mark.parametrize(("precision", "most"), [("float64", 1e-8), ("float32", 0.1)])
 def test_drift_is_small_and_larger_where_digits_are_lost(precision, most):
-    covariance, root = (drift.measure(precision, form, 40_000) for form in drift.FORMS)
+    covariance, root = (drift.measure(precision, form, 20_000) for form in drift.FORMS)
     assert 0 < root.mean < most
     assert covariance.mean < most
     assert 0 <= root.variance < most
     if precision == "float32":  # which form is nearer at so few rows hangs on the processor's rounding
-        assert all(found.mean > 1e3 * drift.measure("float64", found.form, 40_000).mean for found in (root, covariance))
+        assert all(found.mean > 1e3 * drift.measure("float64", found.form, 20_000).mean for found in (root, covariance))
 
 
-def test_bits_that_must_be_the_same_are(capsys):
+def test_bits_that_must_be_the_same_are(monkeypatch):
+    monkeypatch.setattr(bits, "WARM_UP", 100)
+    monkeypatch.setattr(bits, "ROWS", 128)
+    small = replace(bits.PRESETS["light"], fit_settings=FitSettings(LBFGS(max_iterations=3), num_samples=1))
+    monkeypatch.setitem(bits.PRESETS, "light", small)
     found = list(bits.compare("light"))
     assert [same for _, same, _ in found[:3]] == [True, True, True]
     assert all(far < 1e-8 for _, _, far in found)
@@ -48,27 +55,27 @@ def test_what_is_told_is_a_table_on_the_screen_and_in_the_file(tmp_path, capsys)
     telling = Telling("bits", "Nothing.")
     telling.options.add_argument("--rows", type=int)
     assert telling.read(["--rows", "3", "--out", str(tmp_path / "new" / "bits.json")]).rows == 3
-    telling.tell(Table("Errors", ["precision", "error"], [["float64", 1]]), extra_experts=7)
+    telling.tell(Table("Errors", ["precision", "error"], [["float64", 1]]), further=7)
     assert capsys.readouterr().out == "Errors\nprecision   error\nfloat64     1\n"
     content = json.loads((tmp_path / "new" / "bits.json").read_text())
     assert content.pop("seconds") >= 0
     table = {"title": "Errors", "columns": ["precision", "error"], "rows": [["float64", 1]]}
     command = "python -m attacks bits --rows 3"  # wherever the file was
-    assert content == {"attack": "bits", "command": command, "tables": [table], "extra_experts": 7}
+    assert content == {"attack": "bits", "command": command, "tables": [table], "further": 7}
 
 
 @pytest.mark.parametrize("kind", RECIPES)
 def test_damaged_and_foreign_checkpoints_are_refused_or_harmless(tmp_path, kind):
-    ends = [end for _, end in damage.attempts(kind, 12, 1, tmp_path)]
-    assert len(ends) == 12 * len(damage.HARMS) + len(RECIPES) - 1
+    ends = [end for _, end in damage.attempts(kind, 6, 1, tmp_path)]
+    assert len(ends) == 6 * len(damage.HARMS) + len(RECIPES) - 1
     assert set(ends) <= {"refused", "harmless"}
-    assert ends.count("refused") > 40
+    assert ends.count("refused") > 20
 
 
 def test_damage_tells_what_is_neither_refused_nor_harmless(tmp_path):
     file = tmp_path / "one.pt"
-    file.write_bytes((FOLDER / "model.first-manifest.pt").read_bytes())
-    wanted = json.loads((FOLDER / "model.first-manifest.json").read_text())
+    data, wanted = sample("model")
+    file.write_bytes(data)
     assert damage.verdict("model", file, wanted) == "harmless"
     assert damage.verdict("model", file, [*wanted[:-1], 7.0]) == "it is read, and says something else"
     assert damage.verdict("model", tmp_path / "none.pt", wanted).startswith("FileNotFoundError")

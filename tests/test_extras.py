@@ -48,38 +48,19 @@ def test_the_core_brings_little():
     assert {"torch", "scikit-learn", "threadpoolctl"} <= brought()
 
 
-def test_streams_and_estimators_on_arrays():
-    told = passed(
-        STREAM
-        + """\
-from pathlib import Path
-from tempfile import TemporaryDirectory
+def test_streams_estimators_and_tables_without_the_extra(tmp_path):
+    """Arrays, and tables of numbers and words; what needs the extra is one sentence."""
+    (tmp_path / "numbers.csv").write_text("hour,plant,load\n" + "".join(f"{k},ab,{2 * k}\n" for k in range(30)))
+    (tmp_path / "dates.csv").write_text("time,load\n" + "".join(f"2024-01-{k + 1},{k}\n" for k in range(30)))
+    code = """\
 model = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=40))
 predictions = model.observe(X[:60], y[:60])
-with TemporaryDirectory() as folder:
-    model.save(Path(folder) / "model.pt")
-    again = gpe.OnlineModel.load(Path(folder) / "model.pt")
+model.save("model.pt")
+again = gpe.OnlineModel.load("model.pt")
 assert torch.equal(again.predict(X[60:]).mean, model.predict(X[60:]).mean)
 regressor = gpe.OnlineRegressor(spec, random_state=0).fit(X[:60].numpy(), y[:60].numpy())
 assert np.isfinite(regressor.predict(X[60:].numpy())).all()
 print(float(predictions.log_prob.nanmean()) > 0, sorted({"pandas", "yaml", "plotly"} & set(sys.modules)))
-"""
-    )
-    assert told == "True []\n"
-
-
-def test_a_command_is_one_sentence():
-    for words in (["--help"], ["stream", "a.csv", "--target", "y"], ["configs"]):
-        done = run(COMMAND.format(words=words))
-        predicted = 'error: the command line needs jsonargparse; add it with: pip install "gp_ensembles[cli]"'
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gp-ensembles: {predicted}\n")
-
-
-def test_tables_of_numbers_and_words_are_read_and_dates_are_one_sentence(tmp_path):
-    (tmp_path / "numbers.csv").write_text("hour,plant,load\n" + "".join(f"{k},ab,{2 * k}\n" for k in range(30)))
-    (tmp_path / "dates.csv").write_text("time,load\n" + "".join(f"2024-01-{k + 1},{k}\n" for k in range(30)))
-    done = run(
-        """\
 import gp_ensembles.data as data
 from gp_ensembles.extras import MissingExtraError
 print(tuple(data.read_csv("numbers.csv", "load").X.shape))
@@ -95,15 +76,22 @@ try:
     fit_frame(Frame(), 1)
 except MissingExtraError as error:
     print(error)
-""",
-        folder=tmp_path,
-    )
+"""
+    done = run(STREAM + code, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
+        "True []",
         "(30, 2)",
         'text that may be dates needs pandas; add it with: pip install "gp_ensembles[cli]"',
         'a frame or Parquet file needs narwhals; add it with: pip install "gp_ensembles[cli]"',
     ]
+
+
+def test_a_command_is_one_sentence():
+    for words in (["--help"], ["stream", "a.csv", "--target", "y"], ["configs"]):
+        done = run(COMMAND.format(words=words))
+        predicted = 'error: the command line needs jsonargparse; add it with: pip install "gp_ensembles[cli]"'
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gp-ensembles: {predicted}\n")
 
 
 def test_what_lacks_inside_a_command_is_one_sentence(capsys):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import freeze
-from benchmarks.freeze_streams import SETS, stream_entries
-from benchmarks.freeze_tools import SkippedError, study_entries, table_arrays, tool_entries
+from benchmarks.freeze import __main__ as freeze
+from benchmarks.freeze.streams import SETS, stream_entries
+from benchmarks.freeze.tools import SkippedError, study_entries, table_arrays, tool_entries
 from studies.registry import PAPERS
 
 
@@ -25,7 +25,7 @@ def test_equal_files_are_equal_nan_and_infinities_included(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("new", "said"),
+    ("new", "predicted"),
     [
         ([1.0, 2.0 + 1e-6], "differs in 1 of 2 numbers, by 1e-06, relatively 5e-07, at [1]"),
         ([1.0, math.nan], "relatively inf"),

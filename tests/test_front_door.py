@@ -11,7 +11,7 @@ import gp_ensembles as gpe
 STUB = Path(gpe.__file__).with_suffix(".pyi")
 
 
-def told() -> dict[str, str]:
+def exported() -> dict[str, str]:
     """Names of the stub, and where each comes from."""
     found = {}
     for node in ast.parse(STUB.read_text(encoding="utf-8")).body:
@@ -23,7 +23,7 @@ def told() -> dict[str, str]:
 
 
 def test_every_name_is_there_and_is_what_the_stub_says():
-    names = told()
+    names = exported()
     assert set(names) == set(gpe.__all__) <= set(dir(gpe))
     assert len(names) <= 41
     for name, module in names.items():
@@ -39,8 +39,8 @@ def test_nothing_is_loaded_before_it_is_used():
         "heavy = {'torch', 'gpytorch', 'botorch', 'sklearn', 'scipy', 'matplotlib', 'pandas', 'river'}\n"
         "print(sorted(heavy & set(sys.modules)), gp_ensembles.__version__)"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told == f"[] {gpe.__version__}\n"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed == f"[] {gpe.__version__}\n"
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -50,8 +50,13 @@ def test_an_unknown_name_is_an_attribute_error():
 HEAVY = "print(sorted({'botorch', 'sklearn', 'matplotlib', 'pandas', 'river'} & set(sys.modules)))\n"
 
 
-def test_fitting_and_streaming_import_nothing_heavy():
-    """An ensemble without trees, its fit, and a stream."""
+def test_fitting_streaming_and_the_stream_command_import_nothing_heavy(tmp_path):
+    """An ensemble without trees, its fit, and a stream; then the same by the command."""
+    rows = "".join(f"{0.1 * row:.1f},{(0.1 * row) ** 2:.2f}\n" for row in range(30))
+    (tmp_path / "table.csv").write_text("x,y\n" + rows)
+    (tmp_path / "small.yaml").write_text(
+        "ensemble:\n  like: oebe\n  bases: [LinearBasis]\n  fit_settings: {num_samples: 1}\n"
+    )
     program = (
         "import dataclasses, sys, torch\n"
         "import gp_ensembles as gpe\n"
@@ -65,23 +70,17 @@ def test_fitting_and_streaming_import_nothing_heavy():
         "online.observe(X[20:], y[20:])\n"
         "online.predict(X[:2])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program + HEAVY], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_the_stream_command_imports_nothing_heavy(tmp_path):
-    rows = "".join(f"{0.1 * row:.1f},{(0.1 * row) ** 2:.2f}\n" for row in range(30))
-    (tmp_path / "table.csv").write_text("x,y\n" + rows)
-    (tmp_path / "small.yaml").write_text(
-        "ensemble:\n  like: oebe\n  bases: [LinearBasis]\n  fit_settings: {num_samples: 1}\n"
-    )
-    program = (
-        "import sys\n"
+    command = (
         "from gp_ensembles.cli.__main__ import main\n"
         "options = '--target y --config small.yaml --warmup 12 --out out --progress false --pictures false'\n"
         "assert main(['stream', 'table.csv', *options.split()]) == 0\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program + HEAVY], capture_output=True, text=True, cwd=tmp_path, check=True
+        [sys.executable, "-c", program + HEAVY + command + HEAVY],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
     )
-    assert done.stdout.splitlines()[-1] == "[]"
+    lines = done.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("[]", "[]")

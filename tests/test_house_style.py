@@ -5,20 +5,19 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import gp_ensembles
-from tests.sources import sources
+from tests.sources import parsed, sources
 
 PACKAGE = Path(gp_ensembles.__file__).parent
-STUDIES = Path(__file__).resolve().parents[1] / "studies"
+ROOT = Path(__file__).resolve().parents[1]
+STUDIES = ROOT / "studies"
 TESTS = Path(__file__).parent
 
-# Parts of a name (between underscores) that stand for something the glossary of CONTRIBUTING.md spells otherwise.
+# Parts of a name (between underscores) that the field spells otherwise.
 FORBIDDEN_WORDS = {
     "sigma": "noise, prior_variance or scale_tril",
     "nll": "log_prob",
@@ -28,6 +27,64 @@ FORBIDDEN_WORDS = {
     "ls": "lengthscale",
     "kwargs": "named arguments",
 }
+# Old words, by what is written instead: names anywhere, names that are English words in code only, phrases anywhere.
+RENAMED = (
+    "AccessLock: Turns, in_turns; SharedBasisRunner: TwinRunner; SpeedSwitching: TwinSwitching; RowBatches: RowLanes, "
+    "RowLane, BlockLane; InactiveColumns: Sleepers; prepare, warm_up: Begun; AnomalyCounts: Notable; "
+    "AdaptiveKnots: EnoughKnots; external model: guest, guests, GuestModel, GuestRows, GuestTally, GuestReport, "
+    "guest_tally, RegressorGuest, RiverGuest, FunctionGuest, ColumnsGuest; snapshot: way_back; "
+    "impute_absent: stood_in; "
+    "compile_now: rehearse; check_memory: check_room; InMemoryRows: RowsAtHand; RowReader: RowTaker; "
+    "FutureRows: RowsToCome; ExpertRecord: FurtherExpert; EventCounts: Happened"
+)
+ENGLISH = (
+    "predictions, row_buffer: said, Said; shared_bases: twin, twins, Twins; batch: lane, lanes, Lane, Lanes; "
+    "fantasies: imagined; inactive: asleep, sleepers; activated_at: woke; prepared: begun; anomaly_counts: notable; "
+    "RowTiming, Throughput: Pace; row_noise: noisier; append_copies: beside; segments: stretches; "
+    "invalid_rows: unsound; checkpoint_match: likeness; gradient_ascent: climb; flush: settle; "
+    "report_text: told; count_events: happened; extra_experts: further"
+)
+PHRASES = (
+    "refitted, restarted: found anew, begun anew, begins anew, begin anew, chosen anew, fitted anew, learned anew; "
+    "per row: nats a row, microseconds a row, seconds a row; missing: a value that lacks; "
+    "replaces, is imputed: stands in for, stood in for, stand in for; is reported: is told, are told; "
+    "the series of each row: whose row it is; with the interfaces of: in the clothes of; has: has in hand; "
+    "fix: mend the row; a warning: a reason to look; raw readings: as a meter leaves it; outliers: wild number, "
+    "wild numbers; does not exist: is not there; skipped: passed over; distinguished: told apart; "
+    "your own: of one's own; a separate path: a way of its own, a way of their own; known limitations: honest limits; "
+    "not publicly available: cannot be had; architecture: this house, on the same beams, skins of; "
+    "writers never block: nobody waits; deviations: so many deviations"
+)
+# Folders and files that are held to it; with the whole tree, those of the second line as well.
+WHOLE_TREE = False
+HELD = (
+    "docs",
+    "notebooks",
+    "benchmarks",
+    "examples",
+    "packaging",
+    "configs",
+    "README.md",
+    "CONTRIBUTING.md",
+    "llms.txt",
+)
+REST = (
+    "gp_ensembles",
+    "studies",
+    "attacks",
+    "tests",
+    "conftest.py",
+    "SECURITY.md",
+    "Makefile",
+    "pyproject.toml",
+    ".ci",
+)
+# Written by commands, of code that was: numbers, results, and what a draw of mutants left.
+QUOTED = (
+    *("benchmarks/numbers", "studies/results", "attacks/numbers", "docs/generated", "docs/evidence/reliability.md"),
+    "tests/test_house_style.py",
+)
+QUESTIONS = ("What", "Whether", "How", "Which", "Who", "When", "Where", "Why")  # a docstring begins with a noun phrase
 # Calls that reach for global state.
 FORBIDDEN_CALLS = {
     "torch.set_default_dtype",
@@ -89,6 +146,7 @@ OUR_PACKAGES = ("gp_ensembles", "studies", "attacks", "benchmarks", "tests")
 ATTRIBUTE_CALLS = {"setattr", "delattr", "getattr", "hasattr", "setitem", "delitem"}
 NAMESPACES = {"__dict__", "__globals__"}
 PRIVATE_IN_TEXT = re.compile(r"[\w)\]]\.(_[a-zA-Z]\w*)")  # of a dotted path, or in a program that a test starts
+MAY_BE_PRIVATE = re.compile(r"\._[a-zA-Z]|[\"']_[a-zA-Z]|import _(?!_)")  # in any text that uses one
 # Public names that may do without an example, and why.
 WITHOUT_EXAMPLE = {
     "gp_ensembles.filters.textbook_filter": "a loop over textbook_step, which has one",
@@ -110,12 +168,56 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def word_complaints(folder: Path) -> list[str]:
     complaints = []
-    for path, tree in sources(folder):
-        for name, line in bound_names(tree):
+    words = "|".join(FORBIDDEN_WORDS)
+    may_hold = re.compile(rf"(?<![A-Za-z])(?:{words})(?![a-z])|(?i:{words})(?=[A-Z])|(?:{words.title()})(?![a-z])")
+    for path in sorted(folder.rglob("*.py")):
+        text, path = path.read_text(encoding="utf-8"), path.relative_to(folder)
+        for name, line in bound_names(parsed(text)) if may_hold.search(text) else ():
             for part in re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"):
                 if part in FORBIDDEN_WORDS and (path.as_posix(), name) not in NAMES_OF_OTHERS:
                     complaints.append(f"{path}:{line} names {name!r}; say {FORBIDDEN_WORDS[part]}")
     return complaints
+
+
+def terms(table: str) -> dict[str, str]:
+    """What is written instead of each word of a table."""
+    entries = [entry.partition(": ") for entry in table.split("; ")]
+    return {word.strip(): instead for instead, _, words in entries for word in words.split(", ")}
+
+
+def texts(places: Iterable[str], root: Path = ROOT) -> Iterator[Path]:
+    """Files of code and documentation of some folders and files."""
+    kinds = {".py", ".pyi", ".md", ".ipynb", ".yaml", ".yml", ".html", ".toml", ".txt"}
+    for place in places:
+        for path in sorted((root / place).rglob("*")) if (root / place).is_dir() else [root / place]:
+            name = path.relative_to(root).as_posix()
+            is_text = path.suffix in kinds or name in ("Makefile", ".ci/run")
+            if is_text and not name.startswith(QUOTED):
+                yield path
+
+
+def term_complaints(paths: Iterable[Path], root: Path = ROOT) -> Iterator[str]:
+    """Words and phrases of files that are written otherwise, phrases over the ends of lines too."""
+    names, phrases, english = terms(RENAMED), terms(PHRASES), terms(ENGLISH)
+    over_lines = "|".join(phrases).replace(" ", r"\s+(?:[#*>]\s+)?")
+    forbidden = re.compile(rf"\b(?:{'|'.join(names)}|(?i:{over_lines}))\b")
+    for path in paths:
+        text, place = path.read_text(encoding="utf-8"), path.relative_to(root)
+        for found in forbidden.finditer(text):
+            word = re.sub(r"[\s#*>]+", " ", found[0])
+            instead = names.get(word) or phrases[word.lower()]
+            yield f"{place}:{text.count(chr(10), 0, found.start()) + 1} says {word!r}; write {instead}"
+        if path.suffix == ".py":
+            bound = bound_names(parsed(text))
+            yield from (f"{place}:{n} names {name!r}; write {english[name]}" for name, n in bound if name in english)
+
+
+def opening_complaints(paths: Iterable[Path], root: Path = ROOT) -> Iterator[str]:
+    """Modules whose docstring begins with a question."""
+    for path in paths:
+        docstring = (ast.get_docstring(parsed(path.read_text(encoding="utf-8"))) or "").split(maxsplit=1)
+        if path.suffix == ".py" and docstring and docstring[0].strip(",:") in QUESTIONS:
+            yield f"{path.relative_to(root)} begins with {docstring[0]!r}"
 
 
 def bare_calls(folder: Path) -> Iterator[tuple[Path, int, str, str]]:
@@ -192,8 +294,10 @@ def private_uses(tree: ast.AST) -> Iterator[tuple[str, int]]:
 @cache
 def private_names(folder: Path) -> list[tuple[Path, int, str]]:
     """The uses in all files of a folder but this one, which plants some: path, line, name."""
-    others = ((path, tree) for path, tree in sources(folder) if folder / path != Path(__file__))
-    return [(path, line, name) for path, tree in others for name, line in private_uses(tree)]
+    others = (path for path in sorted(folder.rglob("*.py")) if path != Path(__file__))
+    held = ((path.relative_to(folder), path.read_text(encoding="utf-8")) for path in others)
+    may_hold = ((path, parsed(text)) for path, text in held if MAY_BE_PRIVATE.search(text))
+    return [(path, line, name) for path, tree in may_hold for name, line in private_uses(tree)]
 
 
 def private_complaints(folder: Path) -> list[str]:
@@ -245,6 +349,35 @@ def test_names_follow_the_glossary():
     assert [*word_complaints(PACKAGE), *word_complaints(STUDIES)] == []
 
 
+def test_words_are_the_fields():
+    assert list(term_complaints(texts(HELD + REST if WHOLE_TREE else HELD))) == []
+
+
+def test_docstrings_of_modules_begin_with_a_noun_phrase():
+    places = [path for path in texts(("benchmarks", "examples", "packaging", "docs")) if path.suffix == ".py"]
+    library = [path for path in texts(("gp_ensembles",)) if path.suffix == ".py"]
+    assert list(opening_complaints(places + library if WHOLE_TREE else places)) == []
+
+
+def test_words_and_openings_that_are_not_the_fields_are_found(tmp_path):
+    (tmp_path / "a.py").write_text(
+        '"""What it is."""\nfrom b import Turns\n\ndef told(further): ...  # found\n# anew\n'
+    )
+    (tmp_path / "b.md").write_text("A guest is\ntold that rows may be told apart; further rows follow.\n")
+    paths = [tmp_path / "a.py", tmp_path / "b.md"]
+    found = [line.replace("names", "says").split(";")[0] for line in term_complaints(paths, tmp_path)]
+    assert found == [
+        "a.py:2 says 'Turns'",
+        "a.py:4 says 'found anew'",
+        "a.py:4 says 'told'",
+        "a.py:4 says 'further'",
+        "b.md:1 says 'guest'",
+        "b.md:1 says 'is told'",
+        "b.md:2 says 'told apart'",
+    ]
+    assert list(opening_complaints(paths[:1], tmp_path)) == ["a.py begins with 'What'"]
+
+
 def test_no_global_state_and_no_bare_tensors():
     assert call_complaints(PACKAGE) == []
     # The studies are a program: they print what they have made.
@@ -275,48 +408,51 @@ def test_exported_names_exist_once():
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(
-    ("line", "word"),
-    [
-        ("sigma_theta = 1.0", "sigma_theta"),
-        ("def f(cov): ...", "cov"),
-        ("self.best_nll = 2", "best_nll"),
-        ("class CovFactory: ...", "CovFactory"),
-        ("def f(**kwargs): ...", "kwargs"),
-    ],
-)
-def test_a_forbidden_name_is_found(tmp_path, line, word):
-    (tmp_path / "planted.py").write_text(f"covariance = x.covar.sigma\n{line}\n")
-    (found,) = word_complaints(tmp_path)
-    assert found.startswith(f"planted.py:2 names {word!r}")
+def test_a_forbidden_name_is_found(tmp_path):
+    planted = {
+        "sigma_theta": "sigma_theta = 1.0",
+        "cov": "def f(cov): ...",
+        "best_nll": "self.best_nll = 2",
+        "CovFactory": "class CovFactory: ...",
+        "kwargs": "def f(**kwargs): ...",
+    }
+    (tmp_path / "planted.py").write_text("covariance = x.covar.sigma\n" + "\n".join(planted.values()) + "\n")
+    found = [re.findall(r"names '(\w+)'; say ", complaint)[0] for complaint in word_complaints(tmp_path)]
+    assert sorted(found) == sorted(planted)
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("torch.set_default_dtype(torch.float64)", "calls torch.set_default_dtype"),
-        ("torch.manual_seed(0)", "calls torch.manual_seed"),
-        ("hasattr(x, 'noise')", "calls hasattr"),
-        ("torch.eye(3, device=x.device)", "calls torch.eye without dtype"),
-        ("torch.arange(0.5, 3, device=x.device)", "calls torch.arange without dtype"),
-        ("torch.zeros(3, dtype=x.dtype)", "calls torch.zeros without device"),
-        ("torch.randperm(3)", "calls torch.randperm without device"),
-        ("torch.randn(3, generator=g, device=x.device)", "calls torch.randn without dtype"),
-    ],
-)
-def test_a_forbidden_call_is_found(tmp_path, line, complaint):
+def test_a_forbidden_call_is_found(tmp_path):
     fine = (
         "y = x.new_zeros(3)\n"
         "g = torch.Generator().manual_seed(0)\n"
         "z = torch.ones(3, dtype=d, device=torch.arange(3, device=e).device)\n"
     )
-    (tmp_path / "planted.py").write_text(fine + line)
-    assert call_complaints(tmp_path) == [f"planted.py:4 {complaint}"]
+    planted = {
+        "torch.set_default_dtype(torch.float64)": "calls torch.set_default_dtype",
+        "torch.manual_seed(0)": "calls torch.manual_seed",
+        "hasattr(x, 'noise')": "calls hasattr",
+        "torch.eye(3, device=x.device)": "calls torch.eye without dtype",
+        "torch.arange(0.5, 3, device=x.device)": "calls torch.arange without dtype",
+        "torch.zeros(3, dtype=x.dtype)": "calls torch.zeros without device",
+        "torch.randperm(3)": "calls torch.randperm without device",
+        "torch.randn(3, generator=g, device=x.device)": "calls torch.randn without dtype",
+    }
+    (tmp_path / "planted.py").write_text(fine + "\n".join(planted))
+    wanted = [f"planted.py:{line} {complaint}" for line, complaint in enumerate(planted.values(), 4)]
+    assert call_complaints(tmp_path) == wanted
 
 
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
+def test_a_private_name_is_found(tmp_path):
+    fine = (
+        "import _thread\n"
+        "from torch.utils._python_dispatch import TorchDispatchMode\n"
+        "state._replace(draws=1).__dict__['draws']\n"
+        "names = [key for key, _ in pairs if key.endswith('_factor') or saved['_extra_state']]\n"
+        "class Own:\n"
+        "    def __init__(self): self._number = self._first()\n"
+        "    def _first(self): return 1\n"
+    )
+    planted = [
         ("model._cache", "_cache"),
         ("online.bound().lanes._order = 1", "_order"),
         ("class Mine(Theirs):\n    def read(self): return self._bases", "_bases"),
@@ -329,24 +465,14 @@ def test_a_forbidden_call_is_found(tmp_path, line, complaint):
         ("subprocess.run([python, '-c', 'stream._learn = stop'])", "_learn"),
         ("patch.setitem(train.__globals__, '_process', other)", "_process"),
         ("train.__globals__['_process']", "_process"),
-    ],
-)
-def test_a_private_name_is_found(tmp_path, line, name):
-    fine = (
-        "import _thread\n"
-        "from torch.utils._python_dispatch import TorchDispatchMode\n"
-        "state._replace(draws=1).__dict__['draws']\n"
-        "names = [key for key, _ in pairs if key.endswith('_factor') or saved['_extra_state']]\n"
-        "class Own:\n"
-        "    def __init__(self): self._number = self._first()\n"
-        "    def _first(self): return 1\n"
-    )
-    for folder, text in (("clean", fine), ("planted", fine + line)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "planted.py").write_text(text)
-    assert private_complaints(tmp_path / "clean") == []
-    (found,) = private_complaints(tmp_path / "planted")
-    assert found.startswith(f"planted.py:{8 + line.count(chr(10))} uses {name};")
+    ]
+    for number, text in enumerate([fine, *(fine + line for line, _ in planted)]):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "planted.py").write_text(text)
+    assert private_complaints(tmp_path / "0") == []
+    for number, (line, name) in enumerate(planted, 1):
+        (found,) = private_complaints(tmp_path / str(number))
+        assert found.startswith(f"planted.py:{8 + line.count(chr(10))} uses {name};")
 
 
 def test_a_mark_is_found(tmp_path):

@@ -1,6 +1,6 @@
-"""The notebooks: text and notebook say the same and hold no outputs, each has its card in the gallery.
+"""The notebooks: text and notebook say the same and hold no outputs, each has its card in the gallery, and all run.
 
-That all run without a warning and show a picture is shown by ``make docs``, which runs them.
+The site runs a few of them in each build; the broad test here runs all, without a warning and each with a picture.
 """
 
 import ast
@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import extension
+
 jupytext = pytest.importorskip("jupytext", reason="the extra docs is not installed")
 nbformat = pytest.importorskip("nbformat", reason="the extra docs is not installed")
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+SOURCES = [FOLDER / f"{name}.py" for name in NAMES]
 GALLERY = re.compile(r"^```\{gallery\}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -44,27 +47,24 @@ def test_every_text_has_its_notebook():
     assert 25 <= len(NAMES) <= 30
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_notebook_hides_a_package(name):
+def test_no_notebook_hides_a_package():
     """A kernel starts in the folder of the notebooks, so that ``import river`` would find a river.py there."""
-    assert importlib.util.find_spec(name) is None
+    assert [name for name in NAMES if importlib.util.find_spec(name) is not None] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_text_and_notebook_are_equal_cell_by_cell(name):
-    assert cells(FOLDER / f"{name}.py") == cells(FOLDER / f"{name}.ipynb"), "run: jupytext --sync notebooks/*.py"
+def test_text_and_notebook_are_equal_cell_by_cell():
+    """Where one differs, ``jupytext --sync notebooks/*.py`` makes them equal."""
+    assert [path.stem for path in SOURCES if cells(path) != cells(path.with_suffix(".ipynb"))] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_notebooks_hold_no_outputs(name):
-    for cell in jupytext.read(FOLDER / f"{name}.ipynb").cells:
-        assert not cell.get("outputs")
-        assert cell.get("execution_count") is None
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_begins_with_a_title_and_a_sentence(name):
-    assert card_complaints(FOLDER / f"{name}.py") == []
+def test_links_to_other_notebooks_lead_to_one():
+    """And every notebook begins as a card does."""
+    complaints = []
+    for path in SOURCES:
+        targets = re.findall(r"\]\(([\w.]+\.ipynb)\)", path.read_text(encoding="utf-8"))
+        complaints += [f"{path.stem}: no {target}" for target in targets if not (FOLDER / target).exists()]
+        complaints += [f"{path.stem}: {complaint}" for complaint in card_complaints(path)]
+    assert complaints == []
 
 
 def test_a_notebook_without_title_or_sentence_is_noticed(tmp_path):
@@ -77,22 +77,47 @@ def test_each_stands_in_the_gallery_once():
     assert sorted(listed((ROOT / "docs" / "gallery" / "index.md").read_text(encoding="utf-8"))) == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_last_line_is_what_the_card_shows(name):
-    """The last code cell, or one before it, ends with a value: a figure is shown only where it is one."""
-    shown = [ast.parse("\n".join(line for line in source.splitlines() if not line.startswith("%"))).body[-1:]
-             for kind, source in cells(FOLDER / f"{name}.py") if kind == "code"]  # fmt: skip
-    assert any(body and isinstance(body[0], ast.Expr) for body in shown)
+def ends_with_a_value(path):
+    """Whether the last code cell, or one before it, does: a figure is shown only where it is one."""
+    bodies = [ast.parse("\n".join(line for line in source.splitlines() if not line.startswith("%"))).body[-1:]
+              for kind, source in cells(path) if kind == "code"]  # fmt: skip
+    return any(body and isinstance(body[0], ast.Expr) for body in bodies)
+
+
+def test_the_last_line_is_what_the_card_shows():
+    assert [path.stem for path in SOURCES if not ends_with_a_value(path)] == []
 
 
 @pytest.fixture(scope="module")
 def gallery():
     """The extension of the site that runs the notebooks."""
-    pytest.importorskip("sphinx", reason="the extra docs is not installed")
-    spec = importlib.util.spec_from_file_location("gallery", ROOT / "docs" / "extensions" / "gallery.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return extension("gallery")
+
+
+def test_pictures_of_other_pages_are_of_notebooks_that_every_build_runs(gallery):
+    pages = (path for path in (ROOT / "docs").rglob("*.md") if "generated" not in path.parts)
+    shown = {name for page in pages for name in re.findall(r"generated/gallery/(\w+)", page.read_text("utf-8"))}
+    assert shown <= gallery.SMOKE <= set(NAMES)
+    assert len(gallery.SMOKE) <= 8
+
+
+def test_notebooks_that_are_not_run_are_shown_without_outputs(gallery, tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "MADE", tmp_path)
+    source = FOLDER / "quickstart.py"
+    gallery.show_without_outputs(source)
+    kept = cells(tmp_path / "quickstart.ipynb")
+    assert "Not run in this build" in kept.pop(1)[1]
+    assert kept == cells(source)
+
+
+@pytest.mark.broad
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the client; those of a notebook are looked for in its outputs
+@pytest.mark.parametrize("name", NAMES)
+def test_every_notebook_runs_and_shows_a_picture(name, gallery, tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "MADE", tmp_path)
+    gallery.run(FOLDER / f"{name}.py", "")
+    assert gallery.complaints(nbformat.read(tmp_path / f"{name}.ipynb", as_version=4)) == []
 
 
 def ran(*outputs):
@@ -100,7 +125,7 @@ def ran(*outputs):
 
 
 def test_what_a_reader_should_not_see_fails_the_build(gallery):
-    """``make docs`` runs all notebooks, once; there, warnings are errors."""
+    """Of those that ``make docs`` runs; there, warnings are errors."""
     picture = nbformat.v4.new_output("display_data", data={"image/png": "iVBOR"})
     predicted = nbformat.v4.new_output("stream", name="stdout", text="fine")
     warned = nbformat.v4.new_output("stream", name="stderr", text="UserWarning: no")

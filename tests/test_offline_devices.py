@@ -1,4 +1,4 @@
-"""Do the offline tools run on a GPU? Knots, marginalized kernels, fusions and a model for BoTorch, beside the host."""
+"""The papers' offline tools on a GPU: knots, marginalized kernels, fusions and a model for BoTorch, as on the host."""
 
 import pytest
 import torch
@@ -35,19 +35,20 @@ def table(num_rows: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 def knots(device: str) -> list[Tensor]:
-    X, y = table(60, device)
-    strategy = GreedyBlocks(max_knots=6, polish_iterations=5)
+    X, y = table(30, device)
+    strategy = GreedyBlocks(max_knots=3, subset_size=10, polish_iterations=2, fit_iterations=3)
     found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=strategy, generator=seeded())
     predicted = found.predict(X[:7])
     return [found.knots, predicted.mean, predicted.variance]
 
 
 def marginalized(device: str) -> list[Tensor]:
-    X, y = table(30, device)
+    X, y = table(16, device)
     problem = RegressionProblem(X, y, default_prior(X, y, 1))
-    found = marginalize(problem, Budget(evaluations=20), generator=seeded())
+    found = marginalize(problem, Budget(evaluations=8, draws=40), generator=seeded())
+    model = found.model()
     with torch.no_grad():
-        posterior = found.model().posterior(X[:5].unsqueeze(-2))
+        posterior = model.posterior(X[:5].unsqueeze(-2))
         return [posterior.mean, posterior.variance]
 
 
@@ -84,7 +85,7 @@ TOOLS = {
 }
 
 
-@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "BHS" else ()) for n in TOOLS])
 def test_numbers_are_those_of_the_host(name, gpu):
     expected = TOOLS[name]("cpu")
     with gpu.here():

@@ -16,10 +16,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 # What a build of the site left under docs/generated is nobody's text.
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "generated" not in path.parts)]
 HOME = ROOT / "docs" / "index.md"  # begins as the README does
-OPTIONAL = {"ax.md": "ax"}  # what a page needs beside the package's own development tools
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-
-
+OPTIONAL = {"ax.md": "ax"}  # what a page needs besides the package's own development tools
 BLOCK = r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?"  # code, and below it what a page says that it prints
 NUMBER = r"(?<![\w.])-?\d+\.\d+(?!\w)"
 
@@ -32,11 +29,8 @@ def assert_same_output(printed: str, shown: str) -> None:
         assert abs(float(one) - float(other)) < 0.0101, f"{one} was printed, the page shows {other}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != HOME], ids=lambda page: page.name)
-def test_every_python_block_runs_in_order_and_prints_what_is_shown(page, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # examples may write files
-    if page.name in OPTIONAL:
-        pytest.importorskip(OPTIONAL[page.name], reason="an optional extra")
+def run_blocks(page, capsys):
+    """Run the Python of a page in order, and compare what it prints with what is shown."""
     namespace: dict[str, object] = {}
     blocks = re.findall(BLOCK, page.read_text(encoding="utf-8"), flags=re.DOTALL)
     predicted = ""
@@ -51,6 +45,26 @@ def test_every_python_block_runs_in_order_and_prints_what_is_shown(page, capsys,
     assert predicted or not any("print(" in block for block, _ in blocks)
 
 
+ELSEWHERE = (HOME, ROOT / "docs" / "project" / "recipes.md")  # the README's text, and what test_recipes.py follows
+WITH_CODE = [page for page in PAGES if page not in ELSEWHERE and "```python\n" in page.read_text(encoding="utf-8")]
+FIRST = [page for page in WITH_CODE if page.parent in (ROOT, ROOT / "docs" / "start")]  # what a newcomer copies
+
+
+@pytest.mark.parametrize("page", FIRST, ids=lambda page: page.name)
+def test_code_of_the_first_pages_runs_and_prints_what_is_shown(page, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # examples may write files
+    run_blocks(page, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if page not in FIRST], ids=lambda page: page.name)
+def test_code_of_every_other_page_runs_and_prints_what_is_shown(page, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if page.name in OPTIONAL:
+        pytest.importorskip(OPTIONAL[page.name], reason="an optional extra")
+    run_blocks(page, capsys)
+
+
 def test_the_readme_shows_what_its_code_prints():
     """So that the comparison above has something to compare; and it does notice what differs."""
     (shown,) = (shown for _, shown in re.findall(BLOCK, README, flags=re.DOTALL) if shown)
@@ -60,16 +74,22 @@ def test_the_readme_shows_what_its_code_prints():
             assert_same_output(changed, shown)
 
 
-@each_page
-def test_every_link_and_config_exists(page):
+def link_complaints(page):
+    """Targets of links, and configs, that are not there."""
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         is_made = "/generated/" in target  # by make docs
-        assert "://" in target or is_made or (page.parent / target).exists(), target
+        is_there = "://" in target or is_made or (page.parent / target).exists()
         is_on_site = (ROOT / "docs") in (page.parent / target).resolve().parents  # what else does `make docs` know?
-        assert page.parent == ROOT or not target.endswith(".md") or is_on_site, target
+        if not is_there or not (page.parent == ROOT or not target.endswith(".md") or is_on_site):
+            yield f"{page.name}: {target}"
     for target in re.findall(r"\bconfigs/[a-z0-9_*]+\.yaml", text):
-        assert list(ROOT.glob(target)) or list(ROOT.glob(f"studies/{target}")), target
+        if not list(ROOT.glob(target)) and not list(ROOT.glob(f"studies/{target}")):
+            yield f"{page.name}: {target}"
+
+
+def test_every_link_and_config_exists():
+    assert [found for page in PAGES for found in link_complaints(page)] == []
 
 
 WIDTH = 85  # of code beside a table of contents on a screen of 1280 pixels
@@ -139,16 +159,51 @@ def test_every_command_exists(capsys):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
-@each_page
-def test_every_name_in_code_exists(page):
-    """Dotted names in backticks that start with a package of ours can be imported."""
-    for name in re.findall(r"`(gp_ensembles(?:\.\w+)+)`", page.read_text(encoding="utf-8")):
-        parts = name.split(".")
-        for split in range(len(parts), 0, -1):
-            try:
-                found = importlib.import_module(".".join(parts[:split]))
-            except ModuleNotFoundError:
-                continue
-            for part in parts[split:]:
-                found = getattr(found, part)
-            break
+def exists(name):
+    """Whether a dotted name can be imported."""
+    parts = name.split(".")
+    for split in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:split]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[split:]:
+            found = getattr(found, part, None)
+        return found is not None
+    return False
+
+
+PACKAGES = "|".join(sorted(path.parent.name for path in (ROOT / "gp_ensembles").glob("*/__init__.py")))
+BELOW = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)*\.[A-Z]\w+)")  # `papers.sparse.VFE`, `bo.ThompsonLoop`
+
+
+def name_complaints(page):
+    """Dotted names in backticks that nobody can import: of the library, of its packages, and of ``gpe``."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    names = re.findall(r"`(gp_ensembles(?:\.\w+)+)", text)
+    names += [f"gp_ensembles.{name}" for name in re.findall(r"`gpe\.(\w+)", text)]
+    names += [f"gp_ensembles.{name}" for name in BELOW.findall(text)]
+    return [f"{page.relative_to(ROOT)}: {name}" for name in dict.fromkeys(names) if not exists(name)]
+
+
+def test_every_name_in_code_exists(tmp_path, monkeypatch):
+    assert [found for page in PAGES for found in name_complaints(page)] == []
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / "a.md").write_text("`gp_ensembles.no`, `gpe.auto`, `bo.ThompsonLoop`, `bo.Nobody`, `gpe.nowhere()`\n")
+    found = name_complaints(tmp_path / "a.md")
+    assert found == [f"a.md: gp_ensembles.{name}" for name in ("no", "nowhere", "bo.Nobody")]
+
+
+def test_the_index_of_papers_names_classes_that_exist():
+    """Every name in the column ``here``, alone or below its package."""
+    text = (ROOT / "docs" / "papers" / "index.md").read_text(encoding="utf-8")
+    cells = [row.split("|")[3] for row in text.splitlines() if row.startswith("|") and row.count("|") == 5]
+    missing = []
+    for cell in cells[2:]:
+        names = re.findall(r"`([A-Za-z_][\w.]*)(?=[`(])", cell)
+        package = next((name.rpartition(".")[0] for name in names if "." in name), "")
+        for name in names:
+            places = (name, f"{package}.{name}", f"ensembles.targets.{name}", f"ensembles.bases.{name}")
+            if not any(exists(f"gp_ensembles.{place.removeprefix('gpe.')}") for place in places):
+                missing += [] if name == "replace" else [name]
+    assert (missing, len(cells) > 25) == ([], True)

@@ -20,9 +20,9 @@ def test_links_that_lead_nowhere_are_noticed(tmp_path):
     )
     assert list(extension("links").broken(tmp_path)) == [
         "a folder/there.html: ../index.html#top has no such anchor",
-        "index.html: gone.html is not there",
+        "index.html: gone.html does not exist",
         "index.html: a%20folder/there.html#three has no such anchor",
-        "index.html: gone.png is not there",
+        "index.html: gone.png does not exist",
     ]
 
 

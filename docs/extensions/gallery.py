@@ -1,15 +1,16 @@
-"""The gallery: every text notebook is run once and shown with its outputs; its last picture is its thumbnail.
+"""The gallery: text notebooks are run and shown with their outputs; the last picture is the thumbnail.
 
-A notebook that warns, or that shows no picture, is a warning of the build, which ``make docs`` takes for an error.
-One that has not changed since it was run last, nor the library, is not run again. What each took of a processor,
-imports included, is written beside the pages, and those that are longer than a reader should wait are named.
+``GALLERY=smoke``, the default, runs the notebooks of ``SMOKE``, those whose pictures other pages show among them; the
+others are shown without outputs, unless an earlier build with this library has run them. ``GALLERY=all`` runs all. A
+notebook that warns, or that shows no picture, is a warning of the build, which ``make docs`` takes for an error.
+The CPU seconds of each, imports included, are written next to the pages, and long ones are named.
 """
 
 import base64
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from logging import getLogger
 from pathlib import Path
@@ -32,16 +33,27 @@ _TOO_LONG = 300  # seconds
 _SENTENCE_ENDS = re.compile(r"(?<=\.)(?<!\bal\.) ")  # not after "et al."
 _AT_ONCE = 2
 LONG = 10.0  # seconds of a processor above which an example is named
+# Run by every build: those whose pictures other pages show, and the first example of a reader.
+SMOKE = frozenset(
+    {"block_filter", "evidence", "fleet", "forgetting", "gaps", "quickstart", "recalibration", "weight_rules"}
+)
+_NOT_RUN = """:::{note}
+Not run in this build: outputs are missing. `GALLERY=all make docs` runs every notebook.
+:::"""
 _HOW_LONG = "import time\n\nprint(time.process_time())"  # a last cell, of which the page knows nothing
 # Matrices are small, and two kernels run at once; and they shall run this library, not one that is installed.
 _SURROUNDINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def run_all() -> None:
-    """Run what has changed, two at a time."""
+def run_all(is_chosen: Callable[[str], bool]) -> None:
+    """Run what has changed of the notebooks chosen by their names, two at a time; show the others without outputs."""
     MADE.mkdir(parents=True, exist_ok=True)
     library = _library_mark()
-    sources = [source for source in sorted(NOTEBOOKS.glob("*.py")) if not _is_made(source, library)]
+    changed = [source for source in sorted(NOTEBOOKS.glob("*.py")) if not _is_made(source, library)]
+    sources = [source for source in changed if is_chosen(source.stem)]
+    for source in changed:
+        if source not in sources:
+            show_without_outputs(source)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for source, seconds in zip(sources, pool.map(lambda source: run(source, library), sources), strict=True):
             _LOG.info("gallery: %s took %.1f s of a processor", source.stem, seconds)
@@ -58,7 +70,7 @@ def too_long(taken: dict[str, float]) -> str:
 
 
 def _seconds_of_all() -> dict[str, float]:
-    """Seconds of a processor of every example, those included that were not run again."""
+    """CPU seconds of every example that was run, in this build or before."""
     made = {source.stem: MADE / f"{source.stem}.ipynb" for source in sorted(NOTEBOOKS.glob("*.py"))}
     taken = {
         name: nbformat.read(path, as_version=4).metadata.get("seconds") for name, path in made.items() if path.exists()
@@ -87,6 +99,14 @@ def run(source: Path, library: str) -> float:
     notebook.metadata["made_from"] = None if wrong else _mark(source, library)  # what is wrong is run again
     nbformat.write(notebook, MADE / f"{source.stem}.ipynb")
     return seconds
+
+
+def show_without_outputs(source: Path) -> None:
+    """Keep a text notebook with a note below its title that it was not run."""
+    notebook = jupytext.read(source)
+    notebook.cells.insert(1, nbformat.v4.new_markdown_cell(_NOT_RUN))
+    nbformat.write(notebook, MADE / f"{source.stem}.ipynb")
+    (MADE / f"{source.stem}.png").unlink(missing_ok=True)
 
 
 def complaints(notebook: Any) -> list[str]:
@@ -158,5 +178,6 @@ def _has_picture(name: str) -> bool:
 def setup(app: Sphinx) -> dict[str, bool]:
     """What Sphinx calls."""
     app.add_directive("gallery", Gallery)
-    app.connect("builder-inited", lambda app: run_all())
+    run_everything = {"smoke": False, "all": True}[os.environ.get("GALLERY", "smoke")]
+    app.connect("builder-inited", lambda app: run_all(lambda name: run_everything or name in SMOKE))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

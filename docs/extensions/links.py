@@ -1,4 +1,4 @@
-"""Whether every link, picture and anchor of the site leads somewhere; one that does not is a warning of the build."""
+"""Check of the links, pictures and anchors of the site; a broken one is a warning of the build."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def broken(site: Path) -> Iterator[str]:
                 continue
             there = os.path.normpath(os.path.join(path, "..", unquote(parts.path))) if parts.path else path
             if not exists(there):
-                yield f"{os.path.relpath(path, site)}: {target} is not there"
+                yield f"{os.path.relpath(path, site)}: {target} does not exist"
             elif parts.fragment and there in pages and unquote(parts.fragment) not in pages[there].anchors:
                 yield f"{os.path.relpath(path, site)}: {target} has no such anchor"
 

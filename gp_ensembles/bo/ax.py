@@ -25,11 +25,11 @@ def register() -> None:
         raise ImportError("register() needs Ax; install gp_ensembles[ax]") from None
 
     for kind in (ExactEnsembleModel, EnsembleModel):
-        fit_botorch_model.register(kind)(fit_surrogate)
+        fit_botorch_model.register(kind)(fit_ax_model)
         register_model(kind)
 
 
-def fit_surrogate(
+def fit_ax_model(
     model: ExactEnsembleModel | EnsembleModel,
     mll_class: type[MarginalLogLikelihood] = ExactMarginalLogLikelihood,
     mll_options: dict[str, Any] | None = None,

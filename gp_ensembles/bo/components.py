@@ -1,4 +1,4 @@
-"""What posteriors made of several normal distributions have in common: draws from base samples, and their sampler."""
+"""Base of posteriors made of several normal distributions: draws from base samples, and their sampler."""
 
 from abc import ABC, abstractmethod
 

@@ -1,9 +1,9 @@
 r"""Exact conditioning of an ensemble on observations: states of the experts, weights of the mixture, fantasies.
 
 Rows of data are learned for good by the experts' own filters. A fantasy model differs from its parent by q observations
-at inputs that many fantasies share. So the covariance :math:`\Sigma` of an expert's weights is kept as it is, for all
-fantasies, and what they teach is taken from it in factored form, :math:`\Sigma - G G^\top` with q columns a fantasy;
-means alone are kept for each. A batch is folded into rows before it meets :math:`\Sigma`.
+at inputs that many fantasies share. All fantasies share the covariance :math:`\Sigma` of an expert's weights, and what
+they learn is subtracted from it in factored form, :math:`\Sigma - G G^\top` with q columns per fantasy; only means are
+kept for each. A batch is folded into rows before it is multiplied with :math:`\Sigma`.
 """
 
 import math
@@ -36,7 +36,7 @@ class WeightPosterior(NamedTuple):
     Attributes:
         mean: In units of the output scale, shape (\*batch, E, O, F).
         covariance: :math:`\Sigma`, shape (E, G, F, F): one for all outputs (G = 1) or one for each (G = O).
-        downdate: G, what fantasies have taken from the covariance, shape (\*batch, E, G, F, R).
+        downdate: G, what fantasies subtract from the covariance, shape (\*batch, E, G, F, R).
         noise: Observation noise variance in squared units of the output scale, shape (E,).
         scale: Scale of each output, shape (E, O).
         prior_variance: Prior variance of the weights, shape (E,).
@@ -58,7 +58,7 @@ class PredictiveState(NamedTuple):
     Attributes:
         experts: Posterior of the weights of each expert object, with batch shape (\*batch).
         meta: State of the weight rule, each field with leading dimensions (\*batch).
-        log_weights: Log weights in force for the next row, shape (\*batch, M).
+        log_weights: Log weights for the next row, shape (\*batch, M).
     """
 
     experts: tuple[WeightPosterior, ...]
@@ -144,10 +144,7 @@ def select_outputs(before: CachedPosterior, outputs: Sequence[int]) -> CachedPos
 
 
 def predict(cached: CachedPosterior, X: Tensor, noise: bool | Tensor = False) -> MixturePosterior:
-    r"""Joint prediction of q points at the next step.
-
-    Shapes: ``X`` (\*t, q, D).
-    """
+    r"""Joint prediction of q points X (\*t, q, D) at the next step."""
     means, covariances = [], []
     for posterior, Phi in zip(cached.predictive.experts, _features_at(cached.bound, X), strict=True):
         mean = (Phi @ posterior.mean.mT) * posterior.scale.unsqueeze(-2)  # (*b, E, q, O)

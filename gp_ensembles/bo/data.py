@@ -122,7 +122,7 @@ def refuse_noise(rows: Observations, data: TrainingData) -> None:
     """Raise if the noise of further rows is known and that of the first ones is not.
 
     Raises:
-        InputDataError: Saying so; it would be lost where the rows are learned anew.
+        InputDataError: It would be lost when the rows are learned again.
     """
     if rows.noise is not None and data.Yvar is None:
         raise InputDataError(

@@ -21,8 +21,8 @@ from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.features.compose import Concatenate
-from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.filters.transitions import StabilizedForgetting
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.switching import MarkovSwitching, sticky_transition

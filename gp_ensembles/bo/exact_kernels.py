@@ -65,7 +65,7 @@ class Rows(NamedTuple):
 
 
 class Conditioned(NamedTuple):
-    r"""What the rows have taught.
+    r"""A process conditioned on the rows.
 
     Attributes:
         whitener: Inverse of the lower Cholesky factor of the targets' covariance, shape (\*b, M, n, n).
@@ -76,20 +76,6 @@ class Conditioned(NamedTuple):
     whitener: Tensor
     coefficients: Tensor
     log_evidence: Tensor
-
-
-class Fit(NamedTuple):
-    """How a fit ended.
-
-    Attributes:
-        hyperparameters: The best found.
-        log_posterior: Log evidence plus log priors there, shape (M,).
-        num_evaluations: Evaluations of the whole batch.
-    """
-
-    hyperparameters: Hyperparameters
-    log_posterior: Tensor
-    num_evaluations: int
 
 
 class Kernels(NamedTuple):
@@ -134,7 +120,7 @@ def initial_hyperparameters(kernels: Kernels, num_inputs: int) -> Hyperparameter
     )
 
 
-def fit(kernels: Kernels, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
+def fit(kernels: Kernels, rows: Rows, starts: Sequence[Hyperparameters]) -> Hyperparameters:
     """Maximize log evidence plus log priors of every process, from each of the starts; the best end counts.
 
     Raises:
@@ -158,8 +144,7 @@ def fit(kernels: Kernels, rows: Rows, starts: Sequence[Hyperparameters]) -> Fit:
     )
     own = torch.where(owner == _every(kernels).unsqueeze(-1), found.value, torch.inf)
     best = own.argmin(-1)
-    end = _hyperparameters(found.point[best], num_inputs, starts[0].noise)
-    return Fit(end, -found.value[best] * rows.y.shape[0], found.num_evaluations + 1)
+    return _hyperparameters(found.point[best], num_inputs, starts[0].noise)
 
 
 def log_posterior(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) -> Tensor:
@@ -200,10 +185,7 @@ def condition(kernels: Kernels, rows: Rows, hyperparameters: Hyperparameters) ->
 def predict(
     kernels: Kernels, hyperparameters: Hyperparameters, rows: Rows, learned: Conditioned, X: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""The function at q points jointly: means (\*t, M, q) and covariances (\*t, M, q, q); \*t ends in \*b.
-
-    Shapes: ``X`` (\*t, q, D).
-    """
+    r"""Joint predictions at q points X (\*t, q, D): means (\*t, M, q), covariances (\*t, M, q, q); \*t ends in \*b."""
     batch, q = rows.X.shape[:-2], X.shape[-2]
     shape: torch.Size = torch.broadcast_shapes(X.shape[:-2], batch)
     num = shape[: len(shape) - len(batch)].numel()

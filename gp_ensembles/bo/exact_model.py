@@ -247,7 +247,7 @@ class ExactEnsembleModel(MixtureModel):
             for index in _indices(X.shape[:-2]):
                 rows = Rows(X[index], y[index], None if noise is None else noise[index])
                 own = [Hyperparameters(*(value[index] for value in start)) for start in starts]
-                found.append(exact_kernels.fit(self._kernels, rows, [*own, modes]).hyperparameters)
+                found.append(exact_kernels.fit(self._kernels, rows, [*own, modes]))
         each = (torch.stack(values).reshape(*X.shape[:-2], *values[0].shape) for values in zip(*found, strict=True))
         return self.with_hyperparameters_(Hyperparameters(*each))
 
@@ -291,7 +291,7 @@ class ExactEnsembleModel(MixtureModel):
 
 
 def _forget(model: ExactEnsembleModel, *_: object) -> None:
-    """After hyperparameters were loaded or moved: the rows are learned anew with them."""
+    """After hyperparameters were loaded or moved: the rows are learned again with them."""
     model._cache = None
 
 

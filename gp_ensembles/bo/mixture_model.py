@@ -183,7 +183,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
 
         Args:
             X: Inputs, shape (\*t, n, D).
-            Y: Observations, shape (\*y, n, O); in a batch, the dimensions of X that Y lacks are the same for all.
+            Y: Observations, shape (\*y, n, O); in a batch, dimensions of X that are missing in Y are shared.
             noise: Known noise variances in transformed outcomes, (..., n, 1): if the model was built with some, or of
                 a batch.
             **settings: What the model's own ``learned`` takes besides.
@@ -266,7 +266,7 @@ class MixtureModel(Model, GP, ABC):  # type: ignore[misc]  # a GP, for GPyTorch'
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, keep_transforms: bool = True
     ) -> Any:
-        """Load hyperparameters and transforms; this model's own data are then always learned anew with them.
+        """Load hyperparameters and transforms; this model's own data are then learned again with them.
 
         Models that came from this one, and the one that it came from, stay as they are.
         """

@@ -105,7 +105,9 @@ class EnsembleModel(MixtureModel):
             check_known_noise(self.ensemble)
         self._cache: CachedPosterior | None = None  # of the data, if learned with the present hyperparameters
         self._given: CachedPosterior | None = None  # instead of it, where the model has no data of its own
-        self._fantasies: tuple[Observations, CachedPosterior] | None = None  # the imagined rows, and what they taught
+        self._fantasies: tuple[Observations, CachedPosterior] | None = (
+            None  # the imagined rows, and the posterior after them
+        )
         _clear_cache(self)
         self.register_load_state_dict_post_hook(_clear_cache)  # type: ignore[no-untyped-call]
 
@@ -119,7 +121,7 @@ class EnsembleModel(MixtureModel):
 
     @property
     def log_weights(self) -> Tensor:
-        r"""Log weights of the experts in force for the next observation, shape (\*batch, M)."""
+        r"""Log weights of the experts for the next observation, shape (\*batch, M)."""
         return self.predictive_state().log_weights
 
     @property
@@ -268,7 +270,7 @@ class EnsembleModel(MixtureModel):
 
 
 def _clear_cache(model: EnsembleModel, *_: object) -> None:
-    """After parameters were loaded or replaced: the rows are learned anew with them."""
+    """After parameters were loaded or replaced: the rows are learned again with them."""
     model._cache = model._fantasies = None
     owners = (m for name, m in model._modules.items() if name != "data" and m is not None)
     model._hyperparameters = tuple(p for m in owners for p in m.parameters())  # walking modules takes long

@@ -53,9 +53,7 @@ def apply_transforms(
     output_indices: list[int] | None,
     posterior_transform: PosteriorTransform | None,
 ) -> Posterior:
-    r"""A model's posterior from the one of its transformed outcomes.
-
-    Shapes: ``X`` (\*t, q, D).
+    r"""A model's posterior at X (\*t, q, D) from the one of its transformed outcomes.
 
     Raises:
         UnsupportedError: If a posterior is to be transformed that is not normal.

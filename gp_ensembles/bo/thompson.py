@@ -9,17 +9,17 @@ from typing import Any, NamedTuple, final
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
+from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.transforms.input import Normalize
 from botorch.sampling.pathwise.paths import SamplePath
 from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths, get_matheron_path_model
-from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from botorch.utils.sampling import draw_sobol_samples, manual_seed, optimize_posterior_samples
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.bo.conditioning import WeightPosterior
 from gp_ensembles.bo.default_ensemble import SMOOTHNESSES, kernel_ensemble
-from gp_ensembles.bo.draws import maximize_draws
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.views import GaussianView
@@ -318,11 +318,18 @@ class ThompsonLoop:
         )
         unit = Normalize(self.bounds.shape[1], bounds=self.bounds)
         model = EnsembleModel(self.X, self.Y, ensemble=ensemble, input_transform=unit)
-        is_flat = bool((self.Y[:1] == self.Y).all())  # a plateau tells nothing about length scales
+        is_flat = bool((self.Y[:1] == self.Y).all())  # a plateau has no information about length scales
         return model if is_flat else model.fit()
 
     def _seed(self) -> int:
         return int(torch.randint(2**31 - 1, (), generator=self.generator, device=generator_device(self.generator)))
+
+
+def maximize_draws(paths: Callable[[Tensor], Tensor], bounds: Tensor, num_raw: int, num_restarts: int) -> Tensor:
+    """The maxima (q, D) of q drawn functions within bounds (2, D): the best Sobol points, improved by L-BFGS-B."""
+    near = GenericDeterministicModel(lambda X: paths(X.to(bounds)).to(X))
+    best, _ = optimize_posterior_samples(near, bounds.cpu(), num_raw, num_restarts)
+    return best.detach().to(bounds)
 
 
 @DrawMatheronPaths.register(EnsembleModel)  # type: ignore[untyped-decorator]

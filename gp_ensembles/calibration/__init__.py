@@ -1,10 +1,10 @@
-"""What comes after the mixture: calibrated distribution functions, and intervals that cover what they say.
+"""Calibration after the mixture: recalibrated distribution functions, and intervals that keep their coverage.
 
 All are pure: state in, state out, any blocking, a missing target changes nothing. Those of numbers see probability
 integral transforms only, those of classes probabilities and labels. ``recalibration`` (:func:`init_recalibration`,
 :func:`update_recalibration`, :func:`map_log_weights`, :func:`map_components`: a monotone map for
 :class:`~gp_ensembles.distributions.Recalibrated`), ``levels`` (:class:`IntervalLevels`: adaptive interval levels),
-``coverage`` (what intervals have kept), ``classes`` (probabilities of classes), ``labels`` (the label chain).
+``coverage`` (the observed coverage of intervals), ``classes`` (probabilities of classes), ``labels`` (the label chain).
 :class:`~gp_ensembles.streaming.OnlineModel` applies them.
 """
 

@@ -1,4 +1,4 @@
-r"""Recalibrated probabilities of classes, online: logistic regression on what was said, and on the labels just seen.
+r"""Recalibrated probabilities of classes, online: logistic regression on the predictions and the last labels.
 
 With :math:`\ell_{t,c}` the log probability of class c that an ensemble gives row t, :math:`p = e^\ell`, and :math:`u_t`
 the label of row t as a vector of zeros and a one, the recalibrated probabilities are the softmax of
@@ -6,13 +6,13 @@ the label of row t as a vector of zeros and a one, the recalibrated probabilitie
 .. math:: z_{t,c} = a\, \ell_{t,c} + b_c + d_1 u_{t-1,c} + d_2 u_{t-2,c} + f\, (u_{t-1,c} - p_{t-1,c})
           + g\, \ell_{t-1,c}
 
-a temperature and shifts (Platt 1999; Guo et al. 2017), the persistence of labels, and what the last error says of the
-next. The coefficients start at the identity (a = 1, all others 0), walk at random, and are learned by an extended
+a temperature and shifts (Platt 1999; Guo et al. 2017), the persistence of labels, and the effect of the last error on
+the next. The coefficients start at the identity (a = 1, all others 0), walk at random, and are learned by an extended
 Kalman filter, one Newton step for each label. Some coefficients are left out of some candidates; a fixed share
 (Herbster and Warmuth 1998) weighs those, the identity itself, and forecasts of any other kind. Where probabilities are
 calibrated and labels independent the identity keeps its share.
 
-A missing label moves nothing: coefficients and shares stay, and what was said of it stands in for it in the next rows.
+A missing label changes neither coefficients nor shares; its probabilities replace it in the next rows.
 """
 
 from typing import NamedTuple
@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_FLOOR = -12.0  # log probability below which a class has no less to say
-_SHARE = 0.002  # share that goes round between candidates before each row
+_FLOOR = -12.0  # log probabilities below it have no further effect
+_SHARE = 0.002  # share that is redistributed among candidates before each row
 _WALK = 1e-5  # what each coefficient's variance grows by before each row
 _OWN = ("temperature", "last label", "label before", "last error", "last log probability")
 _VARIANCES = (0.05, 0.25, 0.25, 0.25, 0.05)  # of the coefficients a, d_1, d_2, f, g before any label
@@ -30,7 +30,7 @@ _CANDIDATES = ((1, 0, 0, 0, 0), (1, 1, 0, 1, 0), (1, 1, 1, 1, 1))  # which coeff
 
 
 class ClassState(NamedTuple):
-    """What is known of past labels and of the probabilities that were said of them.
+    """State of the recalibration of classes: past labels, and the probabilities that were predicted for them.
 
     Attributes:
         moments: Covariance and mean [P | c] of the coefficients of K candidates, those of the identity last, shape
@@ -67,7 +67,7 @@ def init_classes(num_classes: int, num_others: int, like: Tensor) -> ClassState:
 
 
 def remember_labels(state: ClassState, y: Tensor) -> ClassState:
-    """The state after labels (N,) of which nothing was said before, as those of warm-up rows; NaN where missing."""
+    """The state after labels (N,) without predictions, as those of warm-up rows; NaN where missing."""
     num_classes = state.last.shape[0]
     soft = torch.cat([state.labels.flip(0), _soft(y, state.last.new_full((y.shape[0], num_classes), 1 / num_classes))])
     return state._replace(labels=soft[-2:].flip(0), error=torch.zeros_like(state.error))
@@ -88,9 +88,10 @@ def predict_classes(state: ClassState, log_prob: Tensor, others: Tensor) -> Tens
 
 @torch.no_grad()
 def update_classes(state: ClassState, log_prob: Tensor, others: Tensor, y: Tensor) -> tuple[ClassState, Tensor]:
-    """Learn a block of labels, and say what the recalibrated log probabilities were before each.
+    """Learn a block of labels.
 
-    Shapes: ``log_prob`` (B, C), ``others`` (J, B, C), ``y`` (B,); returns (B, C).
+    Shapes: ``log_prob`` (B, C), ``others`` (J, B, C), ``y`` (B,); returns the state after it and the recalibrated log
+    probabilities (B, C) before each label.
     """
     num_classes = log_prob.shape[-1]
     num_features = state.moments.shape[-2]
@@ -118,7 +119,7 @@ def update_classes(state: ClassState, log_prob: Tensor, others: Tensor, y: Tenso
     place = torch.where(torch.isnan(y), 0.0, y).long().expand(candidates.shape[0], -1).unsqueeze(-1)
     shares, log_shares = _share(state.log_shares, candidates.gather(-1, place).squeeze(-1), seen)
     after = ClassState(moments, shares, labels[-2:].flip(0), errors[-1], logs[-1])
-    # The axis of the sum last: then the bits of a row do not depend on the rows beside it.
+    # The axis of the sum last: then the bits of a row do not depend on the other rows.
     return after, (log_shares.unsqueeze(-1) + candidates).movedim(0, -1).contiguous().logsumexp(-1)
 
 
@@ -184,5 +185,5 @@ def _log_softmax(contrasts: Tensor) -> Tensor:
 
 
 def _shared(log_shares: Tensor) -> Tensor:
-    """Log shares after a little of them has gone round."""
+    """Log shares after a small part of them has been redistributed."""
     return ((1 - _SHARE) * log_shares.exp() + _SHARE / len(log_shares)).log()

@@ -1,4 +1,4 @@
-"""What intervals have kept: the share of targets that they covered, over a stream and in windows of it."""
+"""Coverage of intervals: the share of targets that they contained, over a stream and in windows of it."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class CoverageState(NamedTuple):
         window_targets: Targets in the current window.
         window_covered: Targets covered in it.
         num_windows: Windows that are over.
-        num_kept: Windows among them whose share of misses was within half of what it should be.
+        num_kept: Windows among them whose share of misses was within half of the nominal one.
     """
 
     num_targets: Tensor

@@ -1,4 +1,4 @@
-r"""The label chain: what the last label says of the next, whatever the inputs.
+r"""The label chain: probabilities of the next label given the last one, whatever the inputs.
 
 Rows of Dirichlet counts with forgetting, one row for each last label:
 
@@ -20,7 +20,7 @@ _PRIOR = 0.5  # counts before any label (Jeffreys)
 
 
 class LabelState(NamedTuple):
-    """What is known of past labels.
+    """State of the label chain.
 
     Attributes:
         counts: n, last label by next, shape (C, C).
@@ -46,9 +46,9 @@ def predict_labels(state: LabelState) -> Tensor:
 
 @torch.no_grad()
 def update_labels(state: LabelState, y: Tensor) -> tuple[LabelState, Tensor]:
-    """Learn a block of labels, and say what the log probabilities were before each.
+    """Learn a block of labels.
 
-    Shapes: ``y`` (B,); returns (B, C).
+    Shapes: ``y`` (B,); returns the state after it and the log probabilities (B, C) before each label.
     """
     counts, last, previous = state.counts.clone(), state.last, None
     if bool(state.is_seen):

@@ -1,4 +1,4 @@
-r"""Intervals that keep their word: how far each end stands out follows the targets that have fallen beyond it.
+r"""Adaptive interval levels: each end of an interval follows the targets that have fallen beyond it.
 
 For coverage c an interval ends at the normal scores :math:`\ell_t < h_t` of the predictive distribution, at first the
 central interval's. With :math:`\alpha = 1 - c` and :math:`z_t = \Phi^{-1}(F_t(y_t))`, held within ±5,
@@ -9,7 +9,7 @@ central interval's. With :math:`\alpha = 1 - c` and :math:`z_t = \Phi^{-1}(F_t(y
     h_{t+1} = h_t + \gamma (1[z_t \ge h_t] - \alpha/2)
 
 the tracking of a quantile (Gibbs and Candes 2021; Angelopoulos, Candes and Tibshirani 2023) of the normal score, where
-one step size suits all coverages. An end beyond ±5 stands at infinity. An interval not wider than :math:`\gamma\alpha`
+one step size suits all coverages. An end beyond ±5 is at infinity. An interval not wider than :math:`\gamma\alpha`
 normal scores is empty, so that it never turns inside out. The width in normal scores then stays between 0 and
 :math:`10 + 2\gamma` whatever happens, and as a miss widens it by :math:`\gamma(1 - \alpha)` and a hit narrows it by
 :math:`\gamma\alpha`, after T targets, with the width :math:`W_1` of the central interval,
@@ -39,7 +39,7 @@ _STEP = 0.1
 
 
 class LevelsState(NamedTuple):
-    """Where the ends of the intervals stand between two targets, in normal scores.
+    """Ends of the intervals between two targets, in normal scores.
 
     Attributes:
         lower: Lower ends, shape (C,), float64.
@@ -71,19 +71,15 @@ class IntervalLevels:
         coverages: The shares of targets that intervals are to cover, each between 0 and 1.
 
     Raises:
-        TypeError: If they are no sequence of numbers.
-        ValueError: If a coverage is not between 0 and 1, or stands twice.
+        TypeError: If they are not a sequence of numbers.
+        ValueError: If a coverage is not between 0 and 1, or occurs twice.
 
     Example:
         >>> import torch
         >>> levels = IntervalLevels((0.9,))
-        >>> # within .3 and .7
-        >>> too_sure = (
-        ...     torch.linspace(0, 1, 1000, dtype=torch.float64).sub(0.5).mul(0.4).add(0.5)
-        ... )
-        >>> state, output = levels.update_block(
-        ...     levels.init(too_sure), too_sure[torch.arange(1000) * 617 % 1000]
-        ... )
+        >>> pit = torch.linspace(0.3, 0.7, 1000, dtype=torch.float64)
+        >>> pit = pit[torch.arange(1000) * 617 % 1000]
+        >>> state, output = levels.update_block(levels.init(pit), pit)
         >>> # of the ends of the next interval
         >>> levels.probabilities(state).squeeze(-1).round(decimals=1)
         tensor([0.3000, 0.7000], dtype=torch.float64)
@@ -103,12 +99,12 @@ class IntervalLevels:
         return LevelsState(lower, -lower)
 
     def probabilities(self, state: LevelsState) -> Tensor:
-        """Probabilities at the ends of the intervals in force for the next target, shape (2, C)."""
+        """Probabilities at the ends of the intervals of the next target, shape (2, C)."""
         lower, upper = self._ends(state.lower.unsqueeze(-1), state.upper.unsqueeze(-1))
         return _probabilities(lower, upper).squeeze(-1)
 
     def probabilities_each(self, state: LevelsState) -> Tensor:
-        """The same for the states of S series side by side, ends (C, S): shape (2, C, S)."""
+        """The same for the states of S series, ends (C, S): shape (2, C, S)."""
         return _probabilities(*self._ends(state.lower, state.upper))
 
     def update_block(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
@@ -120,7 +116,7 @@ class IntervalLevels:
                 target is missing.
 
         Returns:
-            The state after the block, and the intervals in force before each target.
+            The state after the block, and the intervals before each target.
 
         Raises:
             ValueError: If pit has another shape.
@@ -148,14 +144,14 @@ class IntervalLevels:
         return LevelsState(down, up), LevelsOutput(levels, covered)
 
     def update_each(self, state: LevelsState, pit: Tensor) -> tuple[LevelsState, LevelsOutput]:
-        """Learn one target of each of S series, whose states stand side by side: ends (C, S).
+        """Learn one target of each of S series, whose states have ends (C, S).
 
         Args:
             state: The states before the targets.
             pit: Probability integral transforms of the targets, shape (S,); NaN where missing.
 
         Returns:
-            The states after them, and levels (2, C, S) and covered (C, S) of the intervals that were in force.
+            The states after them, and levels (2, C, S) and covered (C, S) of the intervals before them.
         """
         z = normal_score(pit.detach().to(state.lower))
         lower, upper = self._ends(state.lower, state.upper)
@@ -172,13 +168,13 @@ class IntervalLevels:
         return tuple(map(torch.from_numpy, _track_row(state.lower.numpy(), state.upper.numpy(), misses, z)))
 
     def bound(self, coverage: float, num_targets: int) -> float:
-        """What the share of targets covered can differ from a coverage after so many, whatever they were."""
+        """Largest difference of the observed share from a coverage after so many targets, whatever they are."""
         most = 2 * LIMIT + 2 * _STEP
         width = -2 * float(normal_score(torch.full((), (1 - coverage) / 2, dtype=torch.float64, device="cpu")))
         return max(width, most - width) / (_STEP * max(num_targets, 1))
 
     def _ends(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Both ends (C, B) as they are shown: the middle twice where the interval is empty."""
+        """Both ends (C, B) as they are reported: the middle twice where the interval is empty."""
         narrowest = lower.new_tensor([_STEP * (1 - coverage) for coverage in self.coverages]).unsqueeze(-1)
         middle = (lower + upper) / 2
         is_empty = upper - lower <= narrowest
@@ -189,8 +185,8 @@ def check_coverages(coverages: object) -> None:
     """Raise unless all are shares that an interval can cover.
 
     Raises:
-        TypeError: If they are no sequence of numbers.
-        ValueError: If one is not, or stands twice.
+        TypeError: If they are not a sequence of numbers.
+        ValueError: If one is not, or occurs twice.
     """
     if not isinstance(coverages, Sequence) or not all(isinstance(share, Real) for share in coverages):
         raise TypeError(f"coverages must be a tuple of numbers such as (0.9,), got {coverages!r}")
@@ -200,7 +196,7 @@ def check_coverages(coverages: object) -> None:
         if coverage > 1 - 2 * TAIL:
             raise ValueError(f"a coverage must be at most {1 - 2 * TAIL:.6f}, got {coverage}")
     if len(set(coverages)) < len(coverages):
-        raise ValueError(f"a coverage stands twice in {coverages}")
+        raise ValueError(f"a coverage occurs twice in {coverages}")
 
 
 def _track(lower: float, upper: float, scores: list[float], miss: float) -> tuple[list[float], list[float]]:
@@ -223,9 +219,9 @@ def _track(lower: float, upper: float, scores: list[float], miss: float) -> tupl
 def _track_row(
     lower: Numbers, upper: Numbers, misses: Numbers, z: float
 ) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
-    """:func:`_track` and what is said of one target, for C intervals.
+    """:func:`_track` and the output for one target, for C intervals.
 
-    Returns: both ends after it, (C,) each; those before it as they are shown, and the probabilities there, (2, C,
+    Returns: both ends after it, (C,) each; those before it as they are reported, and the probabilities there, (2, C,
     1) each; and whether it lies inside.
     """
     number = len(lower)

@@ -1,4 +1,4 @@
-r"""Recalibration: a monotone map of a distribution function onto one that is right more often, learned as targets come.
+r"""Recalibration: a monotone map of a distribution function onto a better calibrated one, learned online.
 
 The probability integral transform :math:`u_t = F_t(y_t)` is uniform where predictions are calibrated. Its normal score
 is then standard normal; candidates say that it is :math:`N(m, s^2)` instead (the prediction is off by m of its own
@@ -9,7 +9,7 @@ deviations, and s times too narrow), on a grid of m and s. Two rules weigh the c
 which is Bayes' rule with a fixed share for :math:`\eta = 1` (Herbster and Warmuth 1998: follows what changes) and
 Soft-Bayes for a smaller one (Orseau et al. 2017: finds the best mixture of candidates); their two mixtures and the
 identity, which changes nothing, are weighed by a fixed share that is partial to the identity. Where predictions are
-calibrated that costs at most :math:`\log(1/0.8)` once and 0.0004 nats a row.
+calibrated that costs at most :math:`\log(1/0.8)` once and 0.0004 nats per row.
 """
 
 import math
@@ -48,7 +48,7 @@ def _column(values: Iterable[float]) -> Tensor:
     return torch.tensor(list(values), dtype=torch.float64, device="cpu").unsqueeze(-1)
 
 
-# What each rule keeps of a weight, what it gives for its density, and the share of each candidate.
+# Per rule: factor of a weight, factor of its density, and the share of each candidate.
 _KEPT = _column((1 - rate) * (1 - share) for rate, share in _RULES)
 _GAINED = _column(rate * (1 - share) for rate, share in _RULES)
 _GIVEN = _column(share / len(_CANDIDATES) for _, share in _RULES)
@@ -76,7 +76,7 @@ class MapComponents(NamedTuple):
 
 
 class RecalibrationState(NamedTuple):
-    """What recalibration knows between two targets.
+    """State of recalibration between two targets.
 
     Attributes:
         candidates: Weights of the K - 1 candidates under each of the R rules, shape (R, K - 1), float64.
@@ -88,10 +88,10 @@ class RecalibrationState(NamedTuple):
 
 
 class RecalibratedBlock(NamedTuple):
-    """What recalibration makes of a block.
+    """Recalibrated predictions of a block.
 
     Attributes:
-        log_weights: Log weights of the components of the map in force before each target, shape (K, B).
+        log_weights: Log weights of the components of the map before each target, shape (K, B).
         gain: What the map adds to the log density of each target, shape (B,); NaN where there is none.
         pit: The transforms of the targets after the map, shape (B,).
     """
@@ -114,12 +114,12 @@ def init_recalibration(like: Tensor) -> RecalibrationState:
 
 
 def map_log_weights(state: RecalibrationState) -> Tensor:
-    """Log weights (K,) of the components of the map in force for the next target."""
+    """Log weights (K,) of the components of the map for the next target."""
     return _log_weights(state.candidates.unsqueeze(0), state.shares.unsqueeze(0)).squeeze(-1)
 
 
 def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, RecalibratedBlock]:
-    """Predict a block of targets by the maps in force before each, and learn them.
+    """Predict a block of targets by the maps before each, and learn them.
 
     Shapes: ``pit`` (B,).
 
@@ -138,9 +138,9 @@ def recalibrate_block(state: RecalibrationState, pit: Tensor) -> tuple[Recalibra
 
 
 def recalibrate_row(state: RecalibrationState, u: float) -> tuple[RecalibrationState, Numbers, float, float]:
-    """:func:`recalibrate_block` of one target that is there: plain arrays are quicker than torch at numbers this few.
+    """:func:`recalibrate_block` of one observed target: plain arrays are quicker than torch for so few numbers.
 
-    Returns shape (K,).
+    Returns: the state after it, log weights (K,) of the map before it, gain and transform.
     """
     if IS_COMPILED and TAIL <= u <= 1 - TAIL:
         densities, values = _maps_inside(normal_score_of(u), *_SHIFTS_AND_SCALES)
@@ -193,7 +193,7 @@ def _learn_row(
 def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[RecalibrationState, Tensor]:
     """Learn a block of targets in order.
 
-    Shapes: ``pit`` (B,); returns (K, B).
+    Shapes: ``pit`` (B,); returns the state after the block and the log weights (K, B) before each target.
     """
     if pit.ndim != 1:
         raise ValueError(f"pit must have shape (B,), got {tuple(pit.shape)}")
@@ -203,7 +203,7 @@ def update_recalibration(state: RecalibrationState, pit: Tensor) -> tuple[Recali
     pit = pit.detach().to(weights)
     seen = (~pit.isnan()).tolist()
     densities = component_log_densities(pit, *(part[1:] for part in map_components(weights))).exp().mT.contiguous()
-    # numpy is quicker than torch at numbers this few.
+    # numpy is quicker than torch for so few numbers.
     kept, gained, given = _KEPT.numpy(), _GAINED.squeeze(-1).numpy(), _GIVEN.numpy()
     now, shares = state.candidates.cpu().numpy(), state.shares.tolist()
     before, all_shares = [], []

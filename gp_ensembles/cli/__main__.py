@@ -14,15 +14,15 @@ from gp_ensembles.cli.named_configs import config_titles, find_config
 from gp_ensembles.cli.out_folder import run_folder
 from gp_ensembles.cli.running import THREADS, exit_code, read_arguments, threads
 
-_OUT = "folder of the results; results that are there stay until this run is complete"
+_OUT = "output folder; earlier results in it stay until this run is complete"
 _STREAM = "gp_ensembles.cli.stream_commands"
 _HELP = {
-    "stream": "Predict every row of a table before its target is seen, and learn from it.",
-    "resume": "Go on with a stream where a checkpoint stands, as if it had never stopped.",
-    "forecast": "Say what comes after the last row of a run, together and row by row; learns nothing.",
+    "stream": "Predict each row of a table before its target is revealed, then learn from it.",
+    "resume": "Continue a stream from its checkpoint, exactly as if it had never stopped.",
+    "forecast": "Forecast the rows after the last one of a run, jointly and row by row; learns nothing.",
     "compare": "Run several configs on one stream and print one table.",
-    "demo": "The whole job on a messy hourly table, in under two minutes.",
-    "configs": "List the configs that --config and --configs know by name.",
+    "demo": "Run everything on a messy hourly table, in under two minutes.",
+    "configs": "List the configs that --config and --configs accept by name.",
 }
 # The module of a command has its add_options and run_command, and is imported when the command is called.
 _MODULES = {
@@ -37,7 +37,9 @@ _MODULES = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
-    Returns shape (SIGTERM).
+    Returns:
+        The exit code: 1 for a defect of the library, 2 for wrong input, 3 for a warning with ``--strict``, 130 after an
+            interruption, 143 after SIGTERM, else 0.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     learned = given[:1] and given[0] in ("stream", "resume")
@@ -71,12 +73,12 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _parser(called: str) -> ArgumentParser:
-    """The parser of all commands, with the options of the one that is called."""
+    """A parser of all commands, with the options of the one that is called."""
     parser = ArgumentParser(
         prog="gp-ensembles",
         exit_on_error=False,
-        description="Online ensembles of Gaussian processes on tables whose rows arrive in time.",
-        epilog="gp-ensembles --version says which version is installed.",
+        description="Online ensembles of Gaussian processes on tables whose rows arrive over time.",
+        epilog="gp-ensembles --version prints the installed version.",
     )
     subcommands = parser.add_subcommands(required=False)
     for name, text in _HELP.items():
@@ -86,7 +88,7 @@ def _parser(called: str) -> ArgumentParser:
             command.add_argument("--out", type=Path, default=Path("out") / name, help=_OUT)
             command.add_argument("--progress", type=bool, default=True, help="show a progress bar")
             command.add_argument("--num_threads", type=PositiveInt, default=1, help=THREADS)
-            command.add_argument("--traceback", type=bool, default=False, help="show where an error came from")
+            command.add_argument("--traceback", type=bool, default=False, help="show the traceback of an error")
         subcommands.add_subcommand(name, command, help=text)
     return parser
 

@@ -1,4 +1,4 @@
-"""What a long run does about a row that cannot be learned: a number out of all proportion, or an infinite one."""
+"""Rows that cannot be learned: infinite or implausibly large numbers, and the policy for them."""
 
 from typing import Literal, NamedTuple
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.checks import IllegalRow, too_large
-from gp_ensembles.tables import Rows
+from gp_ensembles.tables.rows import Rows
 
 Policy = Literal["missing", "skip", "stop"]
 
@@ -17,8 +17,8 @@ class BadRows(NamedTuple):
     """Rows that could not be learned as they were.
 
     Attributes:
-        policy: ``missing`` takes the number for a missing one, ``skip`` the row's target as well, so that nothing is
-            learned from it, and ``stop`` ends the run with an error that names it.
+        policy: ``missing`` treats the number as missing, ``skip`` the row's target as well, so that nothing is learned
+            from the row, and ``stop`` ends the run with an error that names it.
         num_rows: Rows so far that had such a number.
         first: What was wrong with the first of them.
     """
@@ -27,8 +27,8 @@ class BadRows(NamedTuple):
     num_rows: int = 0
     first: str = ""
 
-    def mend_warm_up(self, rows: Rows, names: tuple[str, ...], target: Target) -> tuple["BadRows", Rows]:
-        """The count with the warm-up rows, and these without numbers that cannot be squared."""
+    def clean_warm_up(self, rows: Rows, names: tuple[str, ...], target: Target) -> tuple["BadRows", Rows]:
+        """The count after the warm-up rows, and these without numbers that cannot be squared."""
         bad, last, X, y = self, -1, rows.X, rows.y
         while bad.policy != "stop" and target.is_real:
             wrong = too_large(X, y)
@@ -39,16 +39,13 @@ class BadRows(NamedTuple):
                 bad, last = bad._with(wrong.message(1, names)), wrong.row
         return bad, rows._replace(X=X, y=y)
 
-    def mend(self, model: OnlineModel, X: Tensor, y: Tensor, first_row: int) -> tuple["BadRows", Tensor, Tensor]:
-        """Rows that the model can learn.
-
-        Shapes: ``X`` (N, D), ``y`` (N,).
-        """
+    def clean(self, model: OnlineModel, X: Tensor, y: Tensor, first_row: int) -> tuple["BadRows", Tensor, Tensor]:
+        """The count after rows ``X`` (N, D), ``y`` (N,), and these without numbers that cannot be learned."""
         bad, last = self, -1
         while bad.policy != "stop":
             wrong = model.first_illegal(X, y)
             if wrong is None or (wrong.column is None and not model.config.ensemble.target.is_real):
-                break  # a class that is none, or half a count, is a mistake about the table
+                break  # an unknown class or half a count is a mistake about the table
             X, y = bad._without(X, y, wrong)
             if wrong.row != last:
                 bad, last = bad._with(wrong.message(first_row, model.feature_names or ())), wrong.row

@@ -1,9 +1,9 @@
-"""What any model must beat, scored on the same rows: for numbers and for classes and counts."""
+"""Simple baselines scored on the same rows: of numbers, and of classes and counts."""
 
 import torch
 from torch import Tensor, nn
 
-from gp_ensembles.cli.discrete import DiscreteRows, rows_of_classes, rows_of_mixture, rows_of_rates
+from gp_ensembles.cli.predictions import DiscreteRows, rows_of_classes, rows_of_mixture, rows_of_rates
 from gp_ensembles.distributions import StudentTMixture
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine.ensemble import Ensemble
@@ -12,23 +12,24 @@ from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.linear import LinearFeatures
-from gp_ensembles.innovations import InnovationBank, InnovationModel, InnovationState
+from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations.bank import InnovationBank, InnovationState
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 
 NAMES = ("previous value", "warm-up mean", "recursive linear regression")
 
 
-# A band that anyone would draw: heavy tails, and a scale that follows the errors of late.
+# Bands with heavy tails and a scale that follows recent errors.
 _BAND = InnovationBank([InnovationModel(degrees_of_freedom=4, rate=0.05, autoregressive=False)])
 
 
 class Baselines(nn.Module):
-    """Three simple predictors, learning as the stream goes; all in standardized units, float64, on the host.
+    """Three simple online predictors of numbers, in standardized units, float64, on the host.
 
     Args:
         X: Warm-up inputs, shape (N, D), float64.
         y: Warm-up targets, shape (N,), float64; NaN where missing.
-        structure_only: Skip the fit; the numbers come from a ``state_dict``.
+        structure_only: Skip the fit; a ``state_dict`` is loaded later.
     """
 
     names = NAMES
@@ -58,10 +59,7 @@ class Baselines(nn.Module):
 
     @torch.no_grad()
     def observe(self, X: Tensor, y: Tensor) -> dict[str, StudentTMixture]:
-        """Predict each target, then learn it.
-
-        Shapes: ``X`` (B, D), ``y`` (B,).
-        """
+        """Predict each target of rows ``X`` (B, D), ``y`` (B,), then learn it."""
         linear = self.linear.observe(X, y)
         previous = fill_forward(torch.cat([self.last.unsqueeze(0), y]))
         self.last.copy_(previous[-1])
@@ -85,13 +83,13 @@ DISCRETE_NAMES = ("previous value", "warm-up frequencies", "recursive linear reg
 
 
 class DiscreteBaselines(nn.Module):
-    """Three simple predictors of classes, levels or counts, learning as the stream goes; float64, on the host.
+    """Three simple online predictors of classes, levels or counts, float64, on the host.
 
     Args:
         X: Warm-up inputs, shape (N, D), float64.
         y: Warm-up targets, shape (N,), float64; NaN where missing.
         target: What kind of target y is.
-        structure_only: Skip the fit; the numbers come from a ``state_dict``.
+        structure_only: Skip the fit; a ``state_dict`` is loaded later.
     """
 
     names = DISCRETE_NAMES

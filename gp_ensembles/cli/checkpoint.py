@@ -1,52 +1,46 @@
-"""A stream on disk: everything that it needs to go on, as plain tensors and containers."""
+"""Checkpoints of streams, as plain tensors and containers."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from gp_ensembles.calibration.coverage import CoverageState
 from gp_ensembles.cli.bad_rows import BadRows
-from gp_ensembles.cli.history.record import RunHistory
-from gp_ensembles.cli.predictions import pack_coverages, pack_scores, unpack_coverages, unpack_scores
-from gp_ensembles.cli.scored_stream import Clock, Progress, ScoredStream, build_baselines
+from gp_ensembles.cli.predictions import Coverages, Scores
+from gp_ensembles.cli.report.history import RunHistory
+from gp_ensembles.cli.scored_stream import ScoredStream, StreamProgress, Timings, build_baselines
 from gp_ensembles.cli.tables import TableName
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
+from gp_ensembles.metrics.discrete import ClassScores
+from gp_ensembles.metrics.streaming import StreamScores
 from gp_ensembles.streaming import OnlineModel
-from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
-from gp_ensembles.tables import Rows
-
-
-def _without_history(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 7 recorded the run for its report in another layout: the record starts again."""
-    return {**content, "history": None}
-
+from gp_ensembles.streaming.reports import AnomalyCounts
+from gp_ensembles.tables.encoder import TableEncoder
+from gp_ensembles.tables.rows import Rows
 
 _KIND = Kind(
     "gp_ensembles stream",
-    8,
+    9,
     "a stream",
     "give the checkpoint.pt that stream or resume wrote",
-    (unchanged, _without_history),
     ("model/config", "model/warm_X", "model/warm_y"),
 )
 
 
 def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
-    """Write a stream to a file in one step: a reader finds the old file or the new one, never half of one.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Write a stream to a file atomically: a reader finds the old file or the new one."""
     progress = stream.progress
     content = {
         "model": stream.model.content(),
-        "table": stream.table.to_plain(),
+        "table": {"name": stream.table.name, "encoder": stream.table.encoder.to_plain()},
         "baselines": dict(stream.baselines.state_dict()),
-        "scores": pack_scores(progress.scores),
-        "current_scores": pack_scores(stream.scores),
-        "coverages": pack_coverages(progress.coverages),
-        "current_coverages": pack_coverages(stream.coverages),
+        "scores": _packed(progress.scores),
+        "current_scores": _packed(stream.scores),
+        "coverages": _packed(progress.coverages),
+        "current_coverages": _packed(stream.coverages),
         "num_rows": progress.num_rows,
         "pending": [part.clone() if isinstance(part, Tensor) else part for part in progress.pending],
         "last_row": progress.last_row,
@@ -59,10 +53,9 @@ def save_checkpoint(stream: ScoredStream, path: str | os.PathLike[str]) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) -> ScoredStream:
-    """Read a stream that goes on where it was saved.
+    """Read a stream, to continue where it was saved.
 
     Raises:
-        OSError: If the file cannot be read.
         ValueError: If it is not a checkpoint of a stream, is damaged, or is of another version.
     """
     content = read_checkpoint(Path(path), _KIND)
@@ -71,7 +64,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: str | None = None) 
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{path} does not fit this version of the library ({reason}); start the stream anew"
+            f"{path} does not fit this version of the library ({reason}); start the stream again"
         ) from error
 
 
@@ -79,12 +72,25 @@ def _rebuild(content: dict[str, Any], device: str | None) -> ScoredStream:
     model = OnlineModel.from_content(content["model"], device=device)
     baselines = build_baselines(model, is_fitted=False)
     baselines.load_state_dict(content["baselines"])
-    scores, coverages = unpack_scores(content["scores"]), unpack_coverages(content["coverages"])
-    progress = Progress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
-    clock = Clock(*content["clock"])
-    stream = ScoredStream(TableName.from_plain(content["table"]), model, baselines, progress, clock)
+    scores, coverages = _scores(content["scores"]), _coverages(content["coverages"])
+    progress = StreamProgress(content["num_rows"], scores, coverages, Rows(*content["pending"]), content["last_row"])
+    clock = Timings(*content["clock"])
+    table = TableName(content["table"]["name"], TableEncoder.from_plain(content["table"]["encoder"]))
+    stream = ScoredStream(table, model, baselines, progress, clock)
     stream.bad_rows, stream.anomaly_counts = BadRows(*content["bad_rows"]), AnomalyCounts(*content["anomaly_counts"])
-    stream.scores = unpack_scores(content["current_scores"])
-    stream.coverages = unpack_coverages(content["current_coverages"])
+    stream.scores = _scores(content["current_scores"])
+    stream.coverages = _coverages(content["current_coverages"])
     stream.history = None if content["history"] is None else RunHistory.from_plain(content["history"])
     return stream
+
+
+def _packed(states: Mapping[Any, NamedTuple]) -> dict[Any, dict[str, Tensor]]:
+    return {key: dict(state._asdict()) for key, state in states.items()}
+
+
+def _scores(packed: dict[str, dict[str, Tensor]]) -> Scores:
+    return {name: (ClassScores if "errors" in state else StreamScores)(**state) for name, state in packed.items()}
+
+
+def _coverages(packed: dict[float, dict[str, Tensor]]) -> Coverages:
+    return {coverage: CoverageState(**state) for coverage, state in packed.items()}

@@ -1,37 +1,39 @@
-"""The four commands as plain functions: stream, resume, compare, demo."""
+"""The commands ``stream``, ``resume`` and ``demo`` as plain functions."""
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.error_messages import drawn_if_possible
-from gp_ensembles.cli.history.events import count_events, new_history
-from gp_ensembles.cli.history.record import RunHistory
+from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
+from gp_ensembles.cli.report.events import count_events, new_history
+from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.report.page import write_report
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import summarize_run, summary_table
 from gp_ensembles.cli.writing import CHECKPOINT, OutputFolder
+from gp_ensembles.data.messy import TARGET, write_messy_load
 from gp_ensembles.streaming import StreamConfig
-from gp_ensembles.tables import RowStream
+from gp_ensembles.tables import RowStream, explain, open_rows
 
 REPORT = "report.html"
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a run leaves behind.
+    """Output settings of a run.
 
     Attributes:
         out: Folder of the results.
         pictures: Draw pictures.
         progress: Show a progress bar with the running score.
         checkpoint_seconds: Seconds between checkpoints while the stream is read.
-        on_bad_row: What a new stream does about rows that cannot be learned, see
+        on_bad_row: Treatment of rows that cannot be learned, see
             :class:`~gp_ensembles.cli.bad_rows.BadRows`.
         report: Write ``report.html``.
     """
@@ -45,8 +47,8 @@ class Output:
 
 
 def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, object]:
-    """Fit a model to the start of a table, predict and learn the rest, and write everything down."""
-    warm, bad_rows = take_warm_up(config, rows, output.on_bad_row)  # what is refused early leaves no folder behind
+    """Fit a model to the first rows of a table, predict and learn the rest, and write all results."""
+    warm, bad_rows = take_warm_up(config, rows, output.on_bad_row)  # a refused table leaves no folder behind
     config = config.resolved(warm.X)
     folder = OutputFolder(output.out)
     started = ScoredStream.fit(config, rows, warm, progress=output.progress and sys.stderr.isatty())
@@ -55,7 +57,7 @@ def stream(rows: RowStream, config: StreamConfig, output: Output) -> dict[str, o
 
 
 def resume(stopped: ScoredStream, rows: RowStream, checkpoint: Path, output: Output) -> dict[str, object]:
-    """Go on where a checkpoint stands."""
+    """Continue from a checkpoint."""
     folder = OutputFolder(output.out)
     in_place = output.out.resolve() == checkpoint.resolve().parent
     in_place = in_place and folder.go_on(stopped)
@@ -64,24 +66,35 @@ def resume(stopped: ScoredStream, rows: RowStream, checkpoint: Path, output: Out
     return run(stopped, rows, folder, output, repeat_pending=True)
 
 
+def demo(output: Output) -> dict[str, object]:
+    """Write a messy hourly load into the folder of the results, and predict it."""
+    make_writable(output.out)
+    path = output.out / "load.csv"
+    write_messy_load(path)
+    rows = open_rows(path, TARGET)
+    summary = stream(rows, replace(StreamConfig(), warmup=rows.num_warm_up), output)
+    print(f"gp-ensembles stream {path} --target {TARGET}\n\n{explain(rows.encoder, rows.columns)}\n")
+    return summary
+
+
 def run(
     scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: Output, *, repeat_pending: bool = False
 ) -> dict[str, object]:
-    """Feed rows to a stream and write down what it predicts; what was learned survives any failure."""
+    """Feed rows to a stream and write its predictions; what was learned survives any failure."""
     rows_before = scored.num_read
     if scored.history is None or not repeat_pending:
         scored.history = new_history(scored)
     try:
         if not repeat_pending:
-            folder.prepare(scored)
+            folder.start(scored)
         try:
             _feed(scored, rows, folder, output, repeat_pending)
         except ValueError as error:
             if scored.num_read == rows_before:
                 raise
             raise ValueError(
-                f"{error}; the rows before are learned and in {folder.path}: mend the row or take it out, and go on "
-                f"with resume --skip-seen"
+                f"{error}; the rows before it are learned and saved in {folder.path}: fix or remove the row, and "
+                f"continue with resume --skip-seen"
             ) from error
         finally:
             if scored.is_whole and scored.num_read > rows_before:
@@ -95,7 +108,7 @@ def run(
 
 
 def _feed(scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: Output, repeat_pending: bool) -> None:
-    """Predict and learn all rows, and write what is predicted."""
+    """Predict and learn all rows, and append the predictions to the tables."""
     history, saved = scored.history, time.monotonic()
     assert history is not None
     first_row = history.first_row or 0  # rows before it are in the tables of another folder
@@ -112,18 +125,16 @@ def _feed(scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: O
             bar.update(chunk.y.shape[0])
             running = ("log_score", "nmse", "error_rate", "coverage_90")
             names = [name for name in running if name in scores]
-            shown: dict[str, object] = {name: _short(scores[name]) for name in names}
+            shown: dict[str, object] = {
+                name: "-" if (score := scores[name]) is None else f"{score:.4f}" for name in names
+            }
             bar.set_postfix(shown, refresh=False)
 
 
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
-
-
 def _draw(history: RunHistory, summary: dict[str, object], output: Output, place: Path) -> None:
-    """The report and the pictures; a run whose numbers are written is not lost where they cannot be drawn."""
-    told = summary["time"]
-    name, kind = (told["name"], told["kind"]) if isinstance(told, dict) else (None, "")
+    """Write report and pictures; a failure there costs no numbers."""
+    clock = summary["time"]
+    name, kind = (clock["name"], clock["kind"]) if isinstance(clock, dict) else (None, "")
     if history.num_rows and output.report:
         drawn_if_possible(REPORT, lambda: write_report(place / REPORT, summary, history))
     if output.pictures:
@@ -131,12 +142,12 @@ def _draw(history: RunHistory, summary: dict[str, object], output: Output, place
 
 
 def report(summary: dict[str, object], output: Output) -> str:
-    """What the command line says at the end: the score table and where things are."""
+    """Text printed after a run: the score table and the paths of its files."""
     pictures = [output.out / REPORT] if output.report else []
     pictures += [output.out / name for name in PICTURES] if output.pictures else []
     lines = [
         f"{summary['model']} with {summary['num_experts']} expert{'s' * (summary['num_experts'] != 1)} on "
-        f"{summary['data']}: {summary['rows']} rows predicted, each before its target was seen",
+        f"{summary['data']}: {summary['rows']} rows predicted, each before its target was revealed",
         summary_table(summary),
         *(str(path) for path in pictures if path.exists()),
         str(output.out / CHECKPOINT),

@@ -1,4 +1,4 @@
-"""Several configs on one stream, in one table with the baselines."""
+"""Comparison of several configs on one stream, in one table with the baselines."""
 
 import math
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Literal
+from typing import Any, Literal
 
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
@@ -35,40 +35,29 @@ def load_named_configs(
     device: str | None = None,
     dtype: Literal["float64", "float32"] | None = None,
 ) -> dict[str, StreamConfig]:
-    """Read configs, given by name or by file and named by their files' stems; what is given overrides all of them.
+    """Configs by name or file, under the stems of their files; arguments that are given override all of them.
 
     Raises:
         ValueError: If two files have the same stem, or the configs differ in warm-up.
     """
+    given = {"warmup": warmup, "seed": seed, "device": device, "dtype": dtype}
+    overrides: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     configs: dict[str, StreamConfig] = {}
     for path in map(find_config, paths):
         if path.stem in configs:
             raise ValueError(f"two configs are called {path.stem!r}; give the files different names")
-        config = load_config(path)
-        if warmup is not None:
-            config = replace(config, warmup=warmup)
-        if seed is not None:
-            config = replace(config, seed=seed)
-        if device is not None:
-            config = replace(config, device=device)
-        if dtype is not None:
-            config = replace(config, dtype=dtype)
-        configs[path.stem] = config
+        configs[path.stem] = replace(load_config(path), **overrides)
     warmups = {config.warmup for config in configs.values()}
     if len(warmups) > 1:
         raise ValueError(
-            f"the configs have different warm-ups ({sorted(warmups)}), so their scores would be of different rows; "
+            f"the configs have different warm-ups ({sorted(warmups)}), so scores would be of different rows; "
             f"set one with --warmup"
         )
     return configs
 
 
 def with_seeds(configs: Mapping[str, StreamConfig], seeds: Sequence[int]) -> dict[str, StreamConfig]:
-    """Each config with each seed, those of one config side by side; as they are where no seed is given.
-
-    Raises:
-        ValueError: If a seed is named twice.
-    """
+    """Each config with each seed, all different, grouped by config; unchanged without seeds."""
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"--seeds names a seed twice: {list(seeds)}")
     if not seeds:
@@ -77,7 +66,7 @@ def with_seeds(configs: Mapping[str, StreamConfig], seeds: Sequence[int]) -> dic
 
 
 def over_seeds(name: str, results: Mapping[str, Mapping[str, object]], seeds: Sequence[int]) -> str:
-    """What is said of a config with all seeds: the mean of its log scores, and their standard deviation."""
+    """A sentence on a config with all seeds: mean and standard deviation of its log scores."""
     scores = [_log_score(results[_seeded(name, seed)]) for seed in seeds]
     done = [score for score in scores if math.isfinite(score)]
     if len(done) < 2:
@@ -97,7 +86,7 @@ def compare(
 ) -> dict[str, dict[str, object]]:
     """Run each config on the same rows; ``compare.json`` and ``compare.csv`` are replaced when all are done."""
     first = next(iter(configs.values()))
-    take_warm_up(first, opened(first))  # what no config can run on leaves no folder behind
+    take_warm_up(first, opened(first))  # a refused table leaves no folder behind
     make_writable(out)
     results: dict[str, dict[str, object]] = {}
     baselines: dict[str, dict[str, object]] = {}
@@ -107,7 +96,7 @@ def compare(
             found = results[name].pop("baselines")
             assert isinstance(found, dict)
             baselines = baselines or found
-        except Exception as error:  # one config that fails must not cost the others their results
+        except Exception as error:  # a config that fails must not cost the others their results
             kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
             results[name] = {"model": config.ensemble.name, "error": kind + one_sentence(error)}
             print(f"gp-ensembles: {name} failed: {kind}{one_sentence(error)}", file=sys.stderr)
@@ -133,7 +122,7 @@ def score_config(rows: RowStream, config: StreamConfig, name: str, progress: boo
 
 
 def comparison_table(results: Mapping[str, Mapping[str, object]]) -> str:
-    """The table for the eye, the best log score first."""
+    """The table to print, the best log score first."""
     return format_table(dict(sorted(results.items(), key=lambda item: -_log_score(item[1]))), _COLUMNS)
 
 

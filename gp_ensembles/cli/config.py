@@ -1,4 +1,4 @@
-"""Configs of runs: read from YAML, and their options on the command line."""
+"""Configs of runs, read from YAML or from options of the command line."""
 
 from argparse import ArgumentError
 from dataclasses import fields
@@ -15,55 +15,49 @@ from gp_ensembles.ensembles.records import spec_from_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.streaming import StreamConfig
 
-_WARM_UP = "rows to fit to; predictions begin after them; 1000 by default, or a third of a table shorter than 3000"
+_WARM_UP = "warm-up rows, to which the model is fitted; 1000 by default, or a third of a table shorter than 3000"
 # What PyYAML raises for values such as "!!int" besides its own errors.
 _ODD_YAML = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-_UNREADABLE = "a value or key in it is no YAML that can be read; write text in quotation marks and leave out tags (!!)"
+_UNREADABLE = "it holds a value or key that cannot be parsed as YAML; quote text, and leave out tags (!!)"
 
 
 def config_parser() -> ArgumentParser:
-    """A parser whose keys are the fields of :class:`StreamConfig`; it raises instead of leaving the program."""
+    """A parser whose keys are the fields of :class:`StreamConfig`; it raises instead of exiting."""
     parser = ArgumentParser(exit_on_error=False)
     add_config(parser)
     return parser
 
 
 def add_config(parser: ArgumentParser) -> None:
-    """Give a parser the fields of :class:`StreamConfig`, none of them required."""
+    """Add the fields of :class:`StreamConfig` to a parser, none of them required."""
     start = StreamConfig()
     add = parser.add_argument
-    add("--ensemble", type=str | dict | None, default=None, help="a preset's name or, in a file, settings; auto")
+    add("--ensemble", type=str | dict | None, default=None, help="preset or, in a file, settings; auto by default")
     add("--warmup", type=int, default=None, help=_WARM_UP)
-    add("--seed", type=int, default=start.seed, help="seed of all randomness")
-    add("--device", type=str, default=start.device, help="where the ensemble runs: cpu, cuda, cuda:1")
+    add("--seed", type=int, default=start.seed, help="random seed")
+    add("--device", type=str, default=start.device, help="device of the ensemble: cpu, cuda, cuda:1")
     dtypes = Literal["float64", "float32"]
-    add("--dtype", type=dtypes, default=start.dtype, help="precision of the ensemble; scores are in float64")
-    add("--block_size", type=int | None, default=None, help="rows learned at once, chosen from the sizes by default")
+    add("--dtype", type=dtypes, default=start.dtype, help="precision of the ensemble; scores are computed in float64")
+    add("--block_size", type=int | None, default=None, help="rows learned at once; by default chosen by size")
     impute = Literal["found", "last", "mean"]
-    add("--impute", type=impute, default=start.impute, help="what stands in for a missing input")
-    add("--clip", type=float | None, default=None, help="clip inputs at so many warm-up deviations from their mean")
-    add("--limit_inputs", type=bool, default=start.limit_inputs, help="move inputs far beyond all seen into reach")
-    add("--recalibrate", type=bool, default=start.recalibrate, help="correct the distribution function by past errors")
-    add("--coverages", type=list[float], default=list(start.coverages), help="of adaptive intervals; [] for none")
+    add("--impute", type=impute, default=start.impute, help="how missing inputs are imputed")
+    add("--clip", type=float | None, default=None, help="clip inputs at this many warm-up deviations")
+    add("--limit_inputs", type=bool, default=start.limit_inputs, help="clip inputs far outside the range seen so far")
+    add("--recalibrate", type=bool, default=start.recalibrate, help="recalibrate predictions on past errors")
+    add("--coverages", type=list[float], default=list(start.coverages), help="coverages of intervals; [] for none")
 
 
 def load_config(path: str | Path) -> StreamConfig:
     """Read a config from a YAML file; an unknown key is an error.
 
     Raises:
-        ValueError: If a key is unknown, a key stands twice, a value has the wrong type, or the file is empty.
-        OSError: If the file cannot be read.
+        ValueError: If a key is unknown or appears twice, a value has the wrong type, or the file is empty.
     """
     return _parsed(path)[0]
 
 
 def warmup_in(path: str | Path) -> int | None:
-    """The warm-up that a config names; ``None`` where it leaves it to the table.
-
-    Raises:
-        ValueError: As :func:`load_config`.
-        OSError: If the file cannot be read.
-    """
+    """The warm-up that a config names; ``None`` where it leaves it to the table."""
     return _parsed(path)[1]
 
 
@@ -84,7 +78,7 @@ def _parsed(path: str | Path) -> tuple[StreamConfig, int | None]:
 
 
 def _refuse_misplaced(path: str | Path, text: str) -> None:
-    """Raise if a key of an ensemble stands beside ``ensemble``; what is no readable YAML is left to the parser."""
+    """Raise if a setting of the ensemble is not under ``ensemble``; invalid YAML is left to the parser."""
     try:
         plain = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -94,9 +88,9 @@ def _refuse_misplaced(path: str | Path, text: str) -> None:
     known = ("like", "add_experts", *(field.name for field in fields(EnsembleSpec)))
     for key in plain if isinstance(plain, dict) else ():
         if key in known:
-            column = " (the column to predict is told by --target)" if key == "target" else ""
+            column = " (the column to predict is given by --target)" if key == "target" else ""
             raise ValueError(
-                f"{path}: {key} is a setting of the ensemble and stands under it, as in {{ensemble: {{like: auto, "
+                f"{path}: {key} is a setting of the ensemble and belongs under it, as in {{ensemble: {{like: auto, "
                 f"{key}: ...}}}}{column}"
             )
 

@@ -1,4 +1,4 @@
-"""Errors as one sentence: what the command line says instead of a traceback."""
+"""Errors as one sentence, printed instead of a traceback."""
 
 import argparse
 import re
@@ -13,8 +13,8 @@ _LONGEST = 400
 EXPECTED = (ValueError, TypeError, OSError, NumericalError, ImportError, argparse.ArgumentError, MemoryError)
 
 
-def is_full(error: BaseException) -> bool:
-    """Whether an error says that memory is full, in the words of torch."""
+def is_memory_full(error: BaseException) -> bool:
+    """Whether an error of torch means that memory is exhausted."""
     return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
 
 
@@ -26,14 +26,14 @@ def one_sentence(error: BaseException) -> str:
         return _short(_from_parser(str(error.message)))
     if str(error).startswith("Does not validate"):  # the parser's words in another exception
         return _short(_from_parser(str(error)))
-    if is_full(error) or isinstance(error, MemoryError):
-        return "there is not enough memory; take fewer features or experts, or smaller blocks (--block_size)"
+    if is_memory_full(error) or isinstance(error, MemoryError):
+        return "not enough memory; use fewer features or experts, or smaller blocks (--block_size)"
     text = " ".join(str(error).split())
     return _short(text) or type(error).__name__
 
 
 def drawn_if_possible(what: str, draw: Callable[[], object]) -> None:
-    """Draw; where that fails it is told on the standard error, for numbers must not be lost with their picture."""
+    """Draw, or report on the standard error why not: results must not be lost with their picture."""
     try:
         with needs_cli(what):
             draw()
@@ -41,7 +41,7 @@ def drawn_if_possible(what: str, draw: Callable[[], object]) -> None:
         print(f"no {what}: {error}", file=sys.stderr)
     except Exception as error:
         kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
-        print(f"no {what}: {kind}{one_sentence(error)}; all numbers are in the folder", file=sys.stderr)
+        print(f"no {what}: {kind}{one_sentence(error)}; all results are in the folder", file=sys.stderr)
 
 
 def _short(text: str) -> str:
@@ -49,11 +49,11 @@ def _short(text: str) -> str:
 
 
 def _from_parser(message: str) -> str:
-    """The nested message of a parser: the path of the key, and what is wrong with it."""
+    """The nested message of a parser as the path of the key and what is wrong with it."""
     lines = [line.strip().removeprefix("- ") for line in message.splitlines()]
     keys = [found[1] for line in lines if (found := re.match(r'Parser key "(.+)":', line))]
     seen: list[str] = []
-    for key in keys:  # a key may be said again with its parents
+    for key in keys:  # a key may be repeated with its parents
         if not seen or not seen[-1].endswith(key):
             seen.append(key.removeprefix(".".join(seen) + "."))
     rest = [re.sub(r'^Parser key ".+": ?', "", line) for line in lines]

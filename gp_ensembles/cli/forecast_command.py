@@ -1,4 +1,4 @@
-"""The command ``forecast``: what comes after the last row of a run, and how good such forecasts were."""
+"""The command ``forecast``: forecasts after the last row of a run, and backtests of them."""
 
 from pathlib import Path
 
@@ -11,15 +11,14 @@ from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.error_messages import drawn_if_possible
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.tables import TableName, reopen_table
-from gp_ensembles.cli.text_tables import csv_lines
+from gp_ensembles.cli.tables import TableName, TableRequest
+from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
 from gp_ensembles.files.replacing import write_json, write_text
 from gp_ensembles.files.transaction import staged
-from gp_ensembles.streaming.forecasting import Forecast
 from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
+from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.tables.encoder import TableEncoder
-from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import RawRows
 from gp_ensembles.tables.rows import InMemoryRows, Rows
 
@@ -30,37 +29,38 @@ _RECENT = 3  # times the horizon: rows before it that the picture shows
 
 
 def add_options(name: str, command: ArgumentParser) -> None:
-    """Give a parser the options of the command."""
-    command.add_argument("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
-    command.add_argument("--inputs", type=str | None, default=None, help="a table of the rows to come; needs no target")
-    command.add_argument("--horizon", type=int | None, default=None, help="or how many rows come, inputs not known")
-    command.add_argument("--backtest", type=int | None, default=None, help="score so many rows ahead on --inputs")
-    command.add_argument("--every", type=int, default=1, help="with --backtest: rows from origin to origin")
-    command.add_argument("--num_paths", type=int, default=500, help="sample paths")
-    command.add_argument("--paths", type=bool, default=False, help="write them to paths.csv")
-    command.add_argument("--pictures", type=bool, default=True, help="draw a picture (needs matplotlib)")
-    command.add_argument("--seed", type=int, default=0, help="of the paths")
-    command.add_argument("--device", type=str | None, default=None, help="where to run; as before by default")
+    """Add the options of the command to a parser."""
+    add = command.add_argument
+    add("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
+    add("--inputs", type=str | None, default=None, help="a table of the future rows; it needs no target")
+    add("--horizon", type=int | None, default=None, help="or the number of future rows, whose inputs are unknown")
+    add("--backtest", type=int | None, default=None, help="score forecasts of this many rows on --inputs")
+    add("--every", type=int, default=1, help="with --backtest: rows between origins")
+    add("--num_paths", type=int, default=500, help="number of sample paths")
+    add("--paths", type=bool, default=False, help="write the sample paths to paths.csv")
+    add("--pictures", type=bool, default=True, help="draw a picture (needs matplotlib)")
+    add("--seed", type=int, default=0, help="seed of the paths")
+    add("--device", type=str | None, default=None, help="device to run on; the same as before by default")
 
 
 def run_command(name: str, values: Namespace) -> int:
     """Run the command; returns its exit code."""
     if values.backtest is not None and values.inputs is None:
-        raise ValueError("--backtest scores forecasts on the rows of --inputs, which have targets; name the table")
+        raise ValueError("--backtest scores forecasts on a table with targets; name it with --inputs")
     if values.horizon is not None and values.inputs is not None:
-        raise ValueError("--inputs tells how many rows come, or where a backtest is scored; leave --horizon out")
+        raise ValueError("--inputs sets the number of rows already; leave --horizon out")
     if values.backtest is None and values.inputs is None and values.horizon is None:
-        raise ValueError("say what comes: --inputs, a table of the rows to come, or --horizon, how many there are")
+        raise ValueError("give --inputs, a table of the future rows, or --horizon, their number")
     checkpoint = values.checkpoint / CHECKPOINT if values.checkpoint.is_dir() else values.checkpoint
     if values.out.resolve() == checkpoint.resolve().parent:
-        raise ValueError(f"{values.out} holds the run, whose summary would be lost; choose another folder as --out")
+        raise ValueError(f"{values.out} holds the run, whose summary would be overwritten; choose another --out")
     stream = load_checkpoint(checkpoint, device=values.device)
     for _ in stream.chunks(InMemoryRows(stream.progress.pending.part(slice(0, 0))), repeat_pending=True):
-        pass  # rows since the last boundary; what is read here is a copy of the run
+        pass  # rows since the last boundary, learned on a copy of the run
     generator = torch.Generator().manual_seed(values.seed)
     if values.backtest is not None:
         return _backtest(stream, values, generator)
-    rows = _rows_to_come(stream, values)
+    rows = _future_rows(stream, values)
     forecast = stream.newest.forecast(rows.X, num_paths=values.num_paths, generator=generator)
     make_writable(values.out)
     print(_write_forecast(stream, rows, forecast, values))
@@ -68,39 +68,31 @@ def run_command(name: str, values: Namespace) -> int:
 
 
 def next_rows(table: TableName, horizon: int) -> Rows:
-    """The next rows of a table as far as they are known: time and calendar at the usual step, all else missing.
-
-    Raises:
-        ValueError: If there is no row.
-    """
+    """The next rows of a table as far as known: time and calendar at the usual step, all else missing."""
     if horizon < 1:
         raise ValueError(f"--horizon must be at least one row, got {horizon}")
     encoder = table.encoder
     cells, _ = encoder.ahead(horizon)
-    return encoder.encode(RawRows(cells, None), ".", "the rows to come", 1)[1]
+    return encoder.encode(RawRows(cells, None), ".", "the future rows", 1)[1]
 
 
-def _rows_to_come(stream: ScoredStream, values: Namespace) -> Rows:
+def _future_rows(stream: ScoredStream, values: Namespace) -> Rows:
     if values.inputs is None:
         return next_rows(stream.table, values.horizon)
     return with_rows_between(_all_rows(values.inputs, stream), stream.table)
 
 
 def with_rows_between(rows: Rows, table: TableName) -> Rows:
-    """Rows to come with those that lie between them in time: forecasts go from row to row at the usual step.
-
-    Raises:
-        ValueError: If they reach further ahead than any forecast.
-    """
+    """Future rows with the skipped ones between them, as forecasts advance by the usual step."""
     if rows.steps is None or rows.time is None:
         return rows
-    steps = rows.steps.round().clamp_min(1).long()  # a time that stands twice is a step all the same
+    steps = rows.steps.round().clamp_min(1).long()  # a repeated time is one step as well
     if int(steps.max()) == 1:
         return rows
     places = steps.cumsum(0) - 1
     if int(places[-1]) >= _MOST_STEPS:
         raise ValueError(
-            f"the rows to come reach {int(places[-1]) + 1} usual steps ahead; at most {_MOST_STEPS} are told"
+            f"the future rows reach {int(places[-1]) + 1} usual steps ahead; at most {_MOST_STEPS} can be forecast"
         )
     between = next_rows(table, int(places[-1]) + 1)
     assert between.time is not None
@@ -113,14 +105,14 @@ def with_rows_between(rows: Rows, table: TableName) -> Rows:
 
 def _all_rows(data: str, stream: ScoredStream) -> Rows:
     """The rows of a table that follow the run."""
-    rows = reopen_table(data, stream.table, TableOptions())
+    rows = TableRequest(data).reopen(stream.table)
     if rows.is_at_end:
         raise ValueError(f"{rows.path} has a header but no data rows")
     return Rows.join(list(rows))
 
 
 def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values: Namespace) -> str:
-    """Write tables, picture and summary; returns what the command says."""
+    """Write tables, picture and summary; returns the text to print."""
     clock, num_steps = stream.table.encoder.clock, forecast.num_steps
     times = None if clock is None or rows.time is None else clock.format(rows.time.tolist())
     quantiles = forecast.quantile(LEVELS)
@@ -141,11 +133,11 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
         "q95": quantiles[-1].tolist(),
     }
     with staged(values.out, removed=["paths.csv", "forecast.png"]) as place:
-        write_text(place / "forecast.csv", _table(head, lines))
+        write_text(place / "forecast.csv", as_csv(head, lines))
         if values.paths:
             steps = [f"step {step + 1}" for step in range(num_steps)]
             paths = [[str(path + 1), *map(repr, row)] for path, row in enumerate(forecast.paths.tolist())]
-            write_text(place / "paths.csv", _table(["path", *steps], paths))
+            write_text(place / "paths.csv", as_csv(["path", *steps], paths))
         write_json(place / SUMMARY, summary)
         if values.pictures:
             drawn_if_possible("picture", lambda: _draw(stream, rows, forecast, place / "forecast.png"))
@@ -154,7 +146,7 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
     return "\n".join(
         [
             f"{stream.target_name}: {num_steps} rows ahead of the {stream.num_read} learned{until}",
-            f"the last of them: median {median}, 90 % of it between {low} and {high}",
+            f"the last row: median {median}, 90 % interval {low} to {high}",
             *_unknown_inputs(stream.table.encoder, rows),
             str(values.out / "forecast.csv"),
         ]
@@ -162,13 +154,12 @@ def _write_forecast(stream: ScoredStream, rows: Rows, forecast: Forecast, values
 
 
 def _unknown_inputs(encoder: TableEncoder, rows: Rows) -> list[str]:
-    """A line that names the columns of which some rows to come know nothing; none where all are known."""
-    lacking = dict(zip(encoder.feature_names, rows.X.isnan().any(0).tolist(), strict=True))
-    names = [column.name for column in encoder.columns if any(lacking[name] for name in column.names)]
+    """A line that names the columns with unknown values in future rows; none if all are known."""
+    unknown = dict(zip(encoder.feature_names, rows.X.isnan().any(0).tolist(), strict=True))
+    names = [column.name for column in encoder.columns if any(unknown[name] for name in column.names)]
     if not names:
         return []
-    told = ", ".join(names)
-    return [f"not known in all rows to come: {told}; the forecast is surer with --inputs, a table that has them"]
+    return [f"unknown in some future rows: {', '.join(names)}; give them in a table, --inputs, for a sharper forecast"]
 
 
 def _draw(stream: ScoredStream, rows: Rows, forecast: Forecast, path: Path) -> None:
@@ -188,7 +179,7 @@ def _draw(stream: ScoredStream, rows: Rows, forecast: Forecast, path: Path) -> N
 
 
 def _recent_targets(stream: ScoredStream, most: int) -> Tensor:
-    """The last targets that the ensemble remembers, in their units; none where it remembers none."""
+    """The last targets kept by the ensemble, in their units; empty if it keeps none."""
     online = stream.newest.online
     history = None if online is None else online.state.history
     if history is None:
@@ -198,7 +189,7 @@ def _recent_targets(stream: ScoredStream, most: int) -> Tensor:
 
 
 def _backtest(stream: ScoredStream, values: Namespace, generator: torch.Generator) -> int:
-    """Score forecasts at the rows of a table that follow the run."""
+    """Score forecasts on the rows of a table that follow the run."""
     horizon, every = values.backtest, values.every
     if horizon < 1 or every < 1:
         raise ValueError(f"--backtest and --every must be at least one row, got {horizon} and {every}")
@@ -215,7 +206,7 @@ def _backtest(stream: ScoredStream, values: Namespace, generator: torch.Generato
 
 
 def _write_backtest(predicted: Backtest, out: Path) -> str:
-    """Write scores by horizon; returns what the command says."""
+    """Write scores by horizon; returns the text to print."""
     shares = (0.5, 0.8, 0.9)
     pinball = [predicted.pinball[predicted.levels.index(level)] for level in (0.05, 0.5, 0.95)]
     columns = torch.stack([predicted.crps, *pinball, *(predicted.coverage(share) for share in shares)])
@@ -223,14 +214,10 @@ def _write_backtest(predicted: Backtest, out: Path) -> str:
     lines = [[str(step + 1), *map(repr, row)] for step, row in enumerate(columns.mT.tolist())]
     means = dict(zip(head[1:], columns.nanmean(1).tolist(), strict=True))
     with staged(out) as place:
-        write_text(place / "backtest.csv", _table(head, lines))
+        write_text(place / "backtest.csv", as_csv(head, lines))
         write_json(place / SUMMARY, {"origins": predicted.origins.shape[0], "steps": len(lines), **means})
     covered = ", ".join(f"{100 * means[f'covered_{100 * share:.0f}']:.1f}" for share in shares)
     return (
         f"{predicted.origins.shape[0]} origins, {len(lines)} rows ahead each: CRPS {means['crps']:.6g}; "
         f"50, 80 and 90 % intervals cover {covered} %\n{out / 'backtest.csv'}"
     )
-
-
-def _table(head: list[str], lines: list[list[str]]) -> str:
-    return csv_lines([head, *lines])

@@ -1,4 +1,4 @@
-"""The configs that travel with the package: found by name, in a checkout as in an installation."""
+"""Configs bundled with the package, found by name in a checkout and in an installation."""
 
 import difflib
 import math
@@ -10,7 +10,7 @@ _MOST_BYTES, _MOST_NODES = 1_000_000, 100_000  # of a config
 
 
 def configs_folder() -> Path:
-    """The folder of the configs: inside an installed package, beside the package in a checkout.
+    """The folder of the configs: inside an installed package, next to the package in a checkout.
 
     Raises:
         FileNotFoundError: If it is in neither.
@@ -29,35 +29,31 @@ def config_titles() -> dict[str, str]:
 
 
 def find_config(given: str | Path) -> Path:
-    """The file of a config that is given by name or by path; a name that is known comes before a file called so.
+    """The file of a config given by name or by path; a known name goes before a file of that name.
 
     Raises:
-        ValueError: If it is neither a name that is known nor a file.
+        ValueError: If it is neither a known name nor a file.
     """
     path, names = Path(given), config_titles()
     if str(given) in names:
         return configs_folder() / f"{given}.yaml"
     if path.suffix or len(path.parts) > 1 or path.exists():
-        return path  # its reader says what is wrong with it
+        return path  # its reader reports what is wrong with it
     close = difflib.get_close_matches(str(given), names, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise ValueError(f"no config and no file is called {given}; {hint}gp-ensembles configs lists them")
 
 
 def refuse_odd_yaml(path: str | Path) -> None:
-    """Raise if a mapping in a YAML file has the same key twice, of which a parser would drop one without a word.
-
-    Raises:
-        ValueError: Naming the key and the line of its repetition, or the size.
-    """
+    """Raise if a mapping in a YAML file repeats a key, of which a parser would silently drop one."""
     try:
         if Path(path).is_file() and Path(path).stat().st_size > _MOST_BYTES:
-            raise ValueError(f"{path} has more than {_MOST_BYTES} bytes, which is no config")
+            raise ValueError(f"{path} has more than {_MOST_BYTES} bytes, too many for a config")
         root = yaml.compose(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return
     if root is not None and _written_out(root, {}) > _MOST_NODES:
-        raise ValueError(f"{path}: its aliases stand for more than {_MOST_NODES} values, which is no config")
+        raise ValueError(f"{path}: its aliases expand to more than {_MOST_NODES} values, too many for a config")
     todo = [root]
     while todo:
         node = todo.pop()
@@ -69,14 +65,14 @@ def refuse_odd_yaml(path: str | Path) -> None:
                 line, name = key.start_mark.line + 1, str(key.value)
                 if name in lines:
                     raise ValueError(
-                        f"{path}, line {line}: the key {name} stands here and in line {lines[name]}; leave one out"
+                        f"{path}, line {line}: the key {name} repeats line {lines[name]}; remove one of them"
                     )
                 lines[name] = line
                 todo.append(value)
 
 
 def _written_out(node: yaml.Node, known: dict[int, float]) -> float:
-    """How many values a node holds with all its aliases written out; infinity if it holds itself."""
+    """Number of values of a node with all aliases expanded; infinity if it contains itself."""
     if id(node) in known:
         return known[id(node)]
     known[id(node)] = math.inf  # until it is counted

@@ -1,4 +1,4 @@
-"""The folder of results: one run at a time, made if need be, and whole before anything else is done in it."""
+"""The folder of results: one run at a time, created if needed, and completed before anything else is done in it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,11 +11,10 @@ from gp_ensembles.files.transaction import complete
 
 @contextmanager
 def run_folder(path: Path) -> Iterator[None]:
-    """Inside, the folder of results is this process's alone; one that was made for it and stays empty is removed.
+    """Own the folder of results inside; one that was created for it and stays empty is removed.
 
     Raises:
         FolderInUseError: If another run writes into it.
-        OSError: If it cannot be made or written.
     """
     made = [place for place in (path, *path.parents) if not place.exists()]
     try:
@@ -34,11 +33,7 @@ def run_folder(path: Path) -> Iterator[None]:
 
 
 def make_writable(path: Path) -> None:
-    """Make a folder if need be, and complete what a run that was killed was about to replace in it.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Create a folder if needed, and complete the replacement that a killed run had begun in it."""
     make_folder(path)
     try:
         complete(path)
@@ -47,15 +42,11 @@ def make_writable(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder for results.
-
-    Raises:
-        OSError: If it cannot be made.
-    """
+    """Create a folder for results."""
     try:
         operations.make_folder(path)
     except OSError as error:
-        raise OSError(f"the folder {path} cannot be made: {error.strerror}; choose another --out") from error
+        raise OSError(f"the folder {path} cannot be created: {error.strerror}; choose another --out") from error
 
 
 def _not_writable(path: Path, error: OSError) -> OSError:

@@ -1,10 +1,10 @@
-"""The pictures of a run for papers, for whoever has matplotlib."""
+"""Pictures of a run as files, drawn by matplotlib."""
 
 from pathlib import Path
 
 import numpy as np
 
-from gp_ensembles.cli.history.record import RunHistory
+from gp_ensembles.cli.report.history import RunHistory
 
 PICTURES = ("bands.png", "weights.png", "calibration.png", "score.png")
 _MOST_RUNS, _LAST_ROWS = 500, 200
@@ -13,11 +13,7 @@ _MOST_RUNS, _LAST_ROWS = 500, 200
 def save_pictures(
     history: RunHistory, folder: Path, *, time_name: str | None = None, is_date: bool = False
 ) -> list[Path]:
-    """Draw and save the pictures of a run.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-    """
+    """Draw and save the pictures of a run; needs matplotlib."""
     from gp_ensembles.plots import plot_bands, plot_weights, save_figure
     from gp_ensembles.plots.calibration import plot_class_counts, plot_pit_counts
     from gp_ensembles.plots.canvas import show_times

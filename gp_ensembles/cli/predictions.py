@@ -1,4 +1,4 @@
-"""From an ensemble's predictive distributions to what a user reads: numbers in the units of the target, and scores."""
+"""Predictions of rows as plain numbers in the units of the target, and their scores."""
 
 import math
 from typing import NamedTuple
@@ -8,21 +8,25 @@ from torch import Tensor
 
 from gp_ensembles.calibration import IntervalLevels
 from gp_ensembles.calibration.coverage import CoverageState, count_coverage
-from gp_ensembles.cli.discrete import DiscreteRows, rows_of_mixture, update_discrete
 from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
+from gp_ensembles.distributions.counts import PoissonCounts
 from gp_ensembles.distributions.quadrature import at_nodes, crps_at_nodes
-from gp_ensembles.metrics.discrete import ClassScores, init_class_scores, summarize_classes
-from gp_ensembles.metrics.scores import covered, crps_mixture
-from gp_ensembles.metrics.streaming import (
-    RowScores,
-    StreamScores,
-    count_scores,
-    init_scores,
-    summarize,
+from gp_ensembles.likelihoods import MulticlassLikelihood
+from gp_ensembles.likelihoods.predictive import num_classes
+from gp_ensembles.metrics.discrete import (
+    ClassScores,
+    init_class_scores,
+    ranked_probability_of_counts,
+    ranked_probability_of_poisson,
+    ranked_probability_score,
+    summarize_classes,
+    update_class_scores,
 )
+from gp_ensembles.metrics.scores import covered, crps_mixture
+from gp_ensembles.metrics.streaming import RowScores, StreamScores, count_scores, init_scores, summarize
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
-from gp_ensembles.streaming import Standardizer
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
+from gp_ensembles.streaming.scales import Standardizer
 
 MODEL = "model"
 _CRPS_TOLERANCE = 1e-6  # per row, in standard deviations of the warm-up targets
@@ -40,10 +44,10 @@ class Chunk(NamedTuple):
         upper: Upper ends, shape (B,); 95 % quantiles.
         log_prob: Log densities of the targets under the mixture, shape (B,); NaN where missing.
         pit: Probability integral transforms, shape (B,); NaN where missing.
-        log_weights: Log weights in force before each target, shape (M, B).
+        log_weights: Log weights before each target, shape (M, B).
         baselines: Log densities of the targets under each baseline, by name, each (B,).
         probabilities: Probabilities of the classes, shape (B, C); ``None`` for real targets and counts.
-        extra_experts: Ends of adaptive intervals of other coverages, by the name of their column, each (B,).
+        interval_ends: Ends of adaptive intervals of other coverages, by name of their column, each (B,).
         inside: Whether each target lies in its 90 % interval, 0 or 1, shape (B,); NaN where missing. ``None`` for
             classes.
         time: Time of each row, shape (B,): seconds since 1970 (UTC) or numbers; ``None`` without a time column.
@@ -60,7 +64,7 @@ class Chunk(NamedTuple):
     log_weights: Tensor
     baselines: dict[str, Tensor]
     probabilities: Tensor | None = None
-    extra_experts: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
+    interval_ends: dict[str, Tensor] = {}  # noqa: RUF012 (never written to)
     inside: Tensor | None = None
     time: Tensor | None = None
 
@@ -68,22 +72,90 @@ class Chunk(NamedTuple):
         """The chunk without its first rows."""
         if num_skipped == 0:
             return self
-        return Chunk(
-            self.first_row + num_skipped,
-            self.y[num_skipped:],
-            self.mean[num_skipped:],
-            self.variance[num_skipped:],
-            self.lower[num_skipped:],
-            self.upper[num_skipped:],
-            self.log_prob[num_skipped:],
-            self.pit[num_skipped:],
-            self.log_weights[:, num_skipped:],
-            {name: part[num_skipped:] for name, part in self.baselines.items()},
-            None if self.probabilities is None else self.probabilities[num_skipped:],
-            {name: part[num_skipped:] for name, part in self.extra_experts.items()},
-            None if self.inside is None else self.inside[num_skipped:],
-            None if self.time is None else self.time[num_skipped:],
-        )
+        kept = slice(num_skipped, None)
+        rows = {name: part[..., kept] for name, part in self._asdict().items() if isinstance(part, Tensor)}
+        if self.probabilities is not None:
+            rows["probabilities"] = self.probabilities[kept]
+        baselines = {name: part[kept] for name, part in self.baselines.items()}
+        ends = {name: part[kept] for name, part in self.interval_ends.items()}
+        first_row = self.first_row + num_skipped
+        return self._replace(first_row=first_row, baselines=baselines, interval_ends=ends, **rows)
+
+
+class DiscreteRows(NamedTuple):
+    """Predictions of a block of discrete targets, each made before its target; float64, on the host.
+
+    Attributes:
+        mean: Mean of the target, shape (B,): the probability of class 1 of two, the mean level or count; the most
+            probable class where classes have no order.
+        variance: Variance of the target, shape (B,); NaN where classes have no order.
+        lower: 5 % quantile, shape (B,); NaN where classes have no order.
+        upper: 95 % quantile, shape (B,); NaN where classes have no order.
+        log_prob: Log probability of the target, shape (B,); NaN where it is missing.
+        crps: Ranked probability score, shape (B,); NaN where the target is missing or classes have no order.
+        probabilities: Probabilities of the classes, shape (B, C); C is zero for counts.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    lower: Tensor
+    upper: Tensor
+    log_prob: Tensor
+    crps: Tensor
+    probabilities: Tensor
+
+
+def rows_of_classes(probabilities: Tensor, log_prob: Tensor, y: Tensor, *, is_ordered: bool) -> DiscreteRows:
+    """Rows from class probabilities (B, C) and the log probabilities of the targets (B,)."""
+    if not is_ordered:
+        nothing = torch.full_like(y, torch.nan)
+        best = probabilities.argmax(-1).to(y.dtype)
+        return DiscreteRows(best, nothing, nothing, nothing, log_prob, nothing, probabilities)
+    numbers = torch.arange(probabilities.shape[-1], dtype=y.dtype, device=y.device)
+    mean = (probabilities * numbers).sum(-1)
+    variance = (probabilities * (numbers - mean.unsqueeze(-1)).square()).sum(-1)
+    cdf = probabilities.cumsum(-1)
+    lower, upper = ((cdf < level - 1e-12).sum(-1).to(y.dtype) for level in (0.05, 0.95))
+    crps = ranked_probability_score(cdf, y)
+    return DiscreteRows(mean, variance, lower, upper, log_prob, crps, probabilities)
+
+
+def rows_of_mixture(mixture: LatentMixture, y: Tensor, block_size: int | None = None) -> DiscreteRows:
+    """Rows from an ensemble's mixture; y (B,) has its dtype and device."""
+    if block_size is not None:
+        parts = torch.arange(y.shape[0], device=y.device).split(block_size)
+        blocks = [rows_of_mixture(mixture.take(part), y[part]) for part in parts]
+        return DiscreteRows(*(torch.cat(field) for field in zip(*blocks, strict=True)))
+    likelihood = mixture.responses[0].likelihood
+    if num_classes(likelihood) is not None:
+        probabilities, log_prob = mixture.class_probabilities.double().cpu(), mixture.log_prob(y).double().cpu()
+        is_ordered = not isinstance(likelihood, MulticlassLikelihood)
+        return rows_of_classes(probabilities, log_prob, y.double().cpu(), is_ordered=is_ordered)
+    mean, variance = mixture.moments()
+    counts = mixture.counts()
+    lower, upper = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
+    crps = ranked_probability_of_counts(counts.cdf, counts.reach, y.double(), counts.lower, counts.upper)
+    rows = mean, variance, lower, upper, mixture.log_prob(y), crps, y.new_empty(y.shape[0], 0)
+    return DiscreteRows(*(part.double().cpu() for part in rows))
+
+
+def rows_of_rates(rate: Tensor, y: Tensor) -> DiscreteRows:
+    """Rows from Poisson rates (B,)."""
+    rate = rate.clamp_min(1e-6)
+    counts = PoissonCounts(rate.new_zeros(1), rate.log().unsqueeze(0), torch.zeros_like(rate).unsqueeze(0))
+    lower, upper = counts.quantile(y.new_tensor([[0.05], [0.95]]).expand(-1, y.shape[0]))
+    log_prob = torch.xlogy(y, rate) - rate - torch.lgamma(y + 1)
+    return DiscreteRows(
+        rate, rate, lower, upper, log_prob, ranked_probability_of_poisson(rate, y), y.new_empty(len(y), 0)
+    )
+
+
+def update_discrete(state: StreamScores | ClassScores, y: Tensor, rows: DiscreteRows) -> StreamScores | ClassScores:
+    """Score a block of predictions of discrete targets."""
+    if isinstance(state, ClassScores):
+        return update_class_scores(state, y, rows.probabilities, rows.log_prob)
+    inside = ((rows.lower <= y) & (y <= rows.upper)).double()
+    return count_scores(state, y, RowScores(rows.mean, rows.variance, rows.log_prob, rows.crps, inside))
 
 
 Scores = dict[str, StreamScores | ClassScores]
@@ -103,10 +175,7 @@ def score_discrete_block(
     baselines: dict[str, DiscreteRows],
     block_size: int,
 ) -> tuple[Scores, Chunk]:
-    """Score a block of predicted classes, levels or counts.
-
-    Shapes: ``y`` (B,).
-    """
+    """Score a block of predicted classes, levels or counts; targets ``y`` (B,)."""
     mixture = predictions.distribution
     assert isinstance(mixture, LatentMixture)
     rows = rows_of_mixture(mixture, y.to(mixture.latent_mean), block_size)
@@ -133,10 +202,7 @@ def score_block(
     baselines: dict[str, StudentTMixture],
     scales: Standardizer,
 ) -> tuple[Scores, Chunk]:
-    """Score a block of predicted numbers.
-
-    Shapes: ``y`` (B,).
-    """
+    """Score a block of predicted numbers; targets ``y`` (B,)."""
     distribution = _on_host(predictions.distribution)
     state = scores[MODEL]
     assert isinstance(state, StreamScores)
@@ -144,7 +210,7 @@ def score_block(
     density, lower_tail = distribution.log_prob(y), distribution.cdf(y)
     lower, upper = distribution.quantile(y.new_tensor([[0.05], [0.95]]))
     inside = covered(lower_tail, 0.9)
-    extra_experts: dict[str, Tensor] = {}
+    interval_ends: dict[str, Tensor] = {}
     intervals = predictions.intervals
     for place, coverage in enumerate(() if intervals is None else intervals.coverages):
         assert intervals is not None
@@ -153,7 +219,7 @@ def score_block(
         if coverage == 0.9:
             (lower, upper), inside = ends, intervals.covered[place].cpu()
         else:
-            extra_experts.update(zip(interval_columns(coverage), ends, strict=True))
+            interval_ends.update(zip(interval_columns(coverage), ends, strict=True))
     rows = RowScores(mean, variance, density, crps, inside)
     after: Scores = {MODEL: count_scores(state, y, rows)}
     densities = {}
@@ -169,7 +235,7 @@ def score_block(
     inside = torch.where(torch.isnan(y), torch.nan, inside.double())
     return after, Chunk(
         first_row, y, mean, variance, lower, upper, density, lower_tail, log_weights, densities,
-        extra_experts=extra_experts, inside=inside,
+        interval_ends=interval_ends, inside=inside,
     )  # fmt: skip
 
 
@@ -181,14 +247,14 @@ def interval_columns(coverage: float) -> tuple[str, str]:
 
 
 def count_intervals(state: Coverages, chunk: Chunk, predictions: OnlinePredictions) -> Coverages:
-    """What the adaptive intervals of a block have kept; a chunk has their ends."""
+    """Coverage counts after a block; the chunk has the ends of its intervals."""
     intervals = predictions.intervals
     if intervals is None:
         return state
     after = {}
     for place, coverage in enumerate(intervals.coverages):
         names = interval_columns(coverage)
-        lower, upper = (chunk.lower, chunk.upper) if coverage == 0.9 else (chunk.extra_experts[name] for name in names)
+        lower, upper = (chunk.lower, chunk.upper) if coverage == 0.9 else (chunk.interval_ends[name] for name in names)
         hits = intervals.covered[place].cpu()
         after[coverage] = count_coverage(state[coverage], hits, upper - lower, coverage)
     return after
@@ -240,30 +306,8 @@ def score_table(scores: Scores, target_scale: float) -> dict[str, dict[str, floa
     return table
 
 
-def pack_scores(scores: Scores) -> dict[str, dict[str, Tensor]]:
-    """Scores as plain containers."""
-    return {name: dict(state._asdict()) for name, state in scores.items()}
-
-
-def unpack_scores(packed: dict[str, dict[str, Tensor]]) -> Scores:
-    """What :func:`pack_scores` wrote."""
-    return {
-        name: ClassScores(**state) if "errors" in state else StreamScores(**state) for name, state in packed.items()
-    }
-
-
-def pack_coverages(coverages: Coverages) -> dict[float, dict[str, Tensor]]:
-    """What intervals have kept, as plain containers."""
-    return {coverage: dict(state._asdict()) for coverage, state in coverages.items()}
-
-
-def unpack_coverages(packed: dict[float, dict[str, Tensor]]) -> Coverages:
-    """What :func:`pack_coverages` wrote."""
-    return {coverage: CoverageState(**state) for coverage, state in packed.items()}
-
-
 def interval_table(coverages: Coverages) -> dict[str, dict[str, float | None]]:
-    """What adaptive intervals have kept, as plain numbers by coverage; ``None`` where there is nothing to average."""
+    """Coverage of adaptive intervals as plain numbers by nominal coverage; ``None`` where there is no target."""
     table = {}
     for coverage, state in coverages.items():
         total, windows, finite = float(state.num_targets), float(state.num_windows), float(state.num_finite)

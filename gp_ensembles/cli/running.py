@@ -1,4 +1,4 @@
-"""How a command runs: its words in order, its threads, and an exit code and one sentence whatever happens."""
+"""Execution of a command: order of its arguments, threads, and an exit code with one sentence whatever happens."""
 
 import os
 import signal
@@ -14,25 +14,13 @@ from typing import Never
 import torch
 from tqdm import tqdm
 
-from gp_ensembles.cli.error_messages import EXPECTED, is_full, one_sentence
+from gp_ensembles.cli.error_messages import EXPECTED, is_memory_full, one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
 from gp_ensembles.extras import needs_cli
 
-THREADS = "threads of the processor; matrices this small are fastest with one, and far slower on a busy machine"
-_FLAGS = (
-    "as_published",
-    "drop_constant",
-    "explain",
-    "follow",
-    "header",
-    "limit_inputs",
-    "quick",
-    "recalibrate",
-    "skip_seen",
-    "standardize",
-    "strict",
-    "traceback",
-)
+THREADS = "CPU threads; one is fastest for matrices this small, and several are far slower on a busy machine"
+_FLAGS = ("as_published", "explain", "follow", "header", "limit_inputs",
+          "quick", "recalibrate", "skip_seen", "strict", "traceback")  # fmt: skip
 
 
 def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]], int], kept: str) -> int:
@@ -44,7 +32,7 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except _AskedToEndError:
-        print(f"{program}: asked to end; {kept}", file=sys.stderr)
+        print(f"{program}: terminated; {kept}", file=sys.stderr)
         return 143
     except KeyboardInterrupt:
         print(f"{program}: interrupted; {kept}", file=sys.stderr)
@@ -52,21 +40,21 @@ def exit_code(program: str, given: Sequence[str], run: Callable[[Sequence[str]],
     except Exception as error:
         if "--traceback" in given or "--traceback=true" in given:
             traceback.print_exc()
-        elif isinstance(error, EXPECTED) or is_full(error):
+        elif isinstance(error, EXPECTED) or is_memory_full(error):
             print(f"{program}: error: {one_sentence(error)}", file=sys.stderr)
         else:
             kind = type(error).__name__
             print(f"{program}: {kind}: {one_sentence(error)} (--traceback shows where)", file=sys.stderr)
-        return 2 if isinstance(error, EXPECTED) or is_full(error) else 1
+        return 2 if isinstance(error, EXPECTED) or is_memory_full(error) else 1
 
 
 class _AskedToEndError(KeyboardInterrupt):
-    """SIGTERM came: nothing may take it for an error of its own."""
+    """SIGTERM arrived; no handler of ordinary errors may catch it."""
 
 
 @contextmanager
 def _ends_on_request() -> Iterator[None]:
-    """Inside, SIGTERM ends the work as an interruption does; only a main thread can see to that."""
+    """Let SIGTERM end the work as an interruption does; only a main thread can install that."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -83,11 +71,7 @@ def _ends_on_request() -> Iterator[None]:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Compute with so many threads of the processor inside.
-
-    Raises:
-        ValueError: If there are fewer processors than that.
-    """
+    """Compute with this many CPU threads inside, at most as many as there are processors."""
     most = os.cpu_count() or 1
     if number > most:
         raise ValueError(f"--num-threads is {number} and this machine has {most} processors; give at most {most}")
@@ -100,28 +84,28 @@ def threads(number: int) -> Iterator[None]:
 
 
 def progress_bar(name: str, num_rows: int | None, progress: bool, num_done: int = 0) -> "tqdm[Never]":
-    """A bar of rows, to be used in a with statement; outside a terminal it prints a line every few seconds."""
+    """A progress bar of rows, a context manager; outside a terminal it prints a line every few seconds."""
     interval = 0.1 if sys.stderr.isatty() else 5.0
     return tqdm(total=num_rows, initial=num_done, desc=name, unit="row", disable=not progress, mininterval=interval)
 
 
 def read_arguments(given: Sequence[str]) -> list[str]:
-    """The words of a command line, :func:`normalized` and looked through for slips that a parser would let pass.
+    """A command line, :func:`normalized_arguments`, checked for slips that a parser would accept.
 
     Raises:
-        ValueError: If an option has an empty value, or a key stands twice in a config.
+        ValueError: If an option has an empty value, or a key appears twice in a config.
     """
-    arguments = normalized(given)
+    arguments = normalized_arguments(given)
     for option, value in pairwise([*arguments, "--"]):
         if option.startswith("--") and (option.endswith("=") or not value.strip()):
-            raise ValueError(f"{option.rstrip('=').replace('_', '-')} is empty; is a variable of the shell not set?")
+            raise ValueError(f"{option.rstrip('=').replace('_', '-')} is empty; is a shell variable unset?")
         if option == "--config":
             refuse_odd_yaml(value)
     return arguments
 
 
-def normalized(arguments: Sequence[str]) -> list[str]:
-    """Options with underscores, flags with a value, and the config file first, so that other options override it."""
+def normalized_arguments(arguments: Sequence[str]) -> list[str]:
+    """Arguments with underscores in options, values for flags, and the config first, so that options override it."""
     plain, first = [], []
     rest = list(arguments)
     while rest:

@@ -1,4 +1,4 @@
-"""A model on a stream with its baselines and scores: what a command feeds, saves and resumes bit for bit."""
+"""A model on a stream with its baselines and scores, saved and resumed bit for bit."""
 
 import copy
 import time
@@ -12,7 +12,6 @@ from torch import Tensor
 from gp_ensembles.calibration.coverage import CoverageState, init_coverage
 from gp_ensembles.cli.bad_rows import BadRows, Policy
 from gp_ensembles.cli.baselines import Baselines, DiscreteBaselines
-from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.predictions import (
     Chunk,
     Coverages,
@@ -23,29 +22,30 @@ from gp_ensembles.cli.predictions import (
     score_block,
     score_discrete_block,
 )
+from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.tables import TableName, check_table, check_warm_up_rows
 from gp_ensembles.metrics.discrete import ClassScores
 from gp_ensembles.metrics.streaming import StreamScores
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.anomaly_counts import AnomalyCounts
 from gp_ensembles.streaming.checks import illegal_target
-from gp_ensembles.tables import Rows, RowStream
-from gp_ensembles.tables.rows import RowReader
+from gp_ensembles.streaming.reports import AnomalyCounts
+from gp_ensembles.tables import RowStream
+from gp_ensembles.tables.rows import RowReader, Rows
 
 _FIRST_ROWS = 1000
-CHUNK_ROWS = 256  # about as many rows are predicted, scored and handed out at once
+CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about
 
 
-class Clock(NamedTuple):
+class Timings(NamedTuple):
     """Seconds spent so far.
 
     Attributes:
         fit: Building, fitting and conditioning on the warm-up rows.
         stream: Predicting and learning after them; scores, baselines and files are not counted.
-        first: The same of the first thousand rows, or somewhat more.
+        first: The same of the first thousand rows or slightly more.
         first_rows: How many these are.
-        last: The same of the last rows that were learned together.
+        last: The same of the last block of rows.
         last_rows: How many these are.
     """
 
@@ -56,28 +56,22 @@ class Clock(NamedTuple):
     last: float = 0.0
     last_rows: int = 0
 
-    def after(self, seconds: float, num_rows: int) -> "Clock":
-        """With rows that took so long."""
+    def after(self, seconds: float, num_rows: int) -> "Timings":
+        """The timings after rows that took this many seconds."""
         is_early = self.first_rows < _FIRST_ROWS
-        return Clock(
-            self.fit,
-            self.stream + seconds,
-            self.first + seconds * is_early,
-            self.first_rows + num_rows * is_early,
-            seconds,
-            num_rows,
-        )
+        first, first_rows = self.first + seconds * is_early, self.first_rows + num_rows * is_early
+        return Timings(self.fit, self.stream + seconds, first, first_rows, seconds, num_rows)
 
 
-class Progress(NamedTuple):
-    """Where a stream stands: the last boundary that every run of it passes, and the rows read since.
+class StreamProgress(NamedTuple):
+    """Position of a stream: the last chunk boundary, and the rows read since.
 
     Attributes:
         num_rows: Rows learned for good, warm-up included.
         scores: Scores up to there.
-        coverages: What adaptive intervals have kept up to there.
-        pending: The K rows read since, in the user's units.
-        last_row: The last row read, inputs and target, shape (D + 1,); a file can be checked against it.
+        coverages: Coverage counts of adaptive intervals up to there.
+        pending: Rows read since, in the user's units.
+        last_row: Inputs and target of the last row read, shape (D + 1,), which a file can be compared with.
     """
 
     num_rows: int
@@ -91,14 +85,14 @@ class ScoredStream:
     """A model and its baselines on one table.
 
     Args:
-        table: What is read.
+        table: Name and encoder of the table.
         model: The model at ``progress.num_rows``.
         baselines: The baselines there.
-        progress: Where the stream stands.
+        progress: Position of the stream.
         clock: Seconds spent so far.
     """
 
-    progress: Progress
+    progress: StreamProgress
     table: TableName
     scores: dict[str, StreamScores | ClassScores]
     coverages: dict[float, CoverageState]
@@ -106,15 +100,15 @@ class ScoredStream:
     anomaly_counts: AnomalyCounts
     newest: OnlineModel
     is_whole: bool
-    clock: Clock
+    clock: Timings
 
     def __init__(
         self,
         table: TableName,
         model: OnlineModel,
         baselines: Baselines | DiscreteBaselines,
-        progress: Progress,
-        clock: Clock,
+        progress: StreamProgress,
+        clock: Timings,
     ) -> None:
         assert model.online is not None
         self.table = table
@@ -123,10 +117,10 @@ class ScoredStream:
         self.progress = progress
         self.clock = clock
         self.scores, self.coverages = progress.scores, progress.coverages
-        self.anomaly_counts, self.newest = model.anomaly_counts, model  # the rows since the last boundary included
+        self.anomaly_counts, self.newest = model.anomaly_counts, model  # with the rows since the last boundary
         self.bad_rows = BadRows()
-        self.history: RunHistory | None = None  # of the run that is on, for its report
-        self.is_whole = True  # False between the moments a chunk changes the model and everything else
+        self.history: RunHistory | None = None  # of the current run, for its report
+        self.is_whole = True  # False while a chunk has changed the model and nothing else yet
         self.target_scale: float = float(model.scales.y_scale)
         block = model.online.block_size
         self.chunk_rows: int = block * max(1, CHUNK_ROWS // block)
@@ -155,13 +149,13 @@ class ScoredStream:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "all labels of the warm-up are")  # the summary says it
             model = OnlineModel(config, rows.feature_names).fit(X, y, progress=progress)
-        clock = Clock(time.perf_counter() - began, 0.0)
+        clock = Timings(time.perf_counter() - began, 0.0)
         baselines = build_baselines(model, is_fitted=True)
         is_class = config.ensemble.target.num_labels is not None
         scores = empty_scores(y, baselines.names, is_class=is_class)
         coverages = {coverage: init_coverage(y) for coverage in config.coverages} if model.has_intervals else {}
         none = warm.part(slice(warm.num_rows, None))._replace(lines=None)
-        where = Progress(config.warmup, scores, coverages, none, torch.cat([X[-1], y[-1:]]))
+        where = StreamProgress(config.warmup, scores, coverages, none, torch.cat([X[-1], y[-1:]]))
         return cls(TableName(rows.name, rows.encoder), model, baselines, where, clock)
 
     @property
@@ -188,12 +182,11 @@ class ScoredStream:
         return tuple(name for coverage in others for name in interval_columns(coverage))
 
     def chunks(self, rows: RowReader, *, repeat_pending: bool = False) -> Iterator[Chunk]:
-        """Predict each row, then learn it, a chunk at a time; a caller that stops early has learned what it was given.
+        """Predict each row, then learn it, a chunk at a time; all chunks that were returned are learned.
 
         Raises:
-            ValueError: If a row is malformed, or its target of another kind, or it holds a number out of all proportion
-                and ``bad_rows`` says to stop (the row and the column are named); the rows before it have been learned
-                and handed out.
+            ValueError: If a row is malformed, its target is of another kind, or ``bad_rows`` stops at an implausibly
+                large number; the rows before it have been learned and returned.
             NumericalError: If an expert fails; likewise.
         """
         is_first, problem = True, None
@@ -209,21 +202,21 @@ class ScoredStream:
             block = Rows.join([pending, new]) if new.num_rows else pending
             last_row = torch.cat([block.X[-1], block.y[-1:]]) if new.num_rows else self.progress.last_row
             first_row = self.progress.num_rows + 1
-            bad_rows, X, y = self.bad_rows.mend(self.model, block.X, block.y, first_row)
-            mended = block._replace(X=X, y=y)
+            bad_rows, X, y = self.bad_rows.clean(self.model, block.X, block.y, first_row)
+            cleaned = block._replace(X=X, y=y)
             wrong = self.model.first_illegal(X, y)
             if wrong is not None:
                 problem = wrong.message(first_row, self.model.feature_names or ())
                 if wrong.row <= known:
                     break
-                mended = mended.part(slice(0, wrong.row))
+                cleaned = cleaned.part(slice(0, wrong.row))
                 last_row = torch.cat([block.X[wrong.row - 1], block.y[wrong.row - 1 : wrong.row]])
-            passed = None if mended.time is None else mended.time[known:]
+            passed = None if cleaned.time is None else cleaned.time[known:]
             table = self.table.passed(passed)
             skipped = 0 if repeat_pending and is_first else known
-            yield self._advance(mended, last_row, table, bad_rows).tail(skipped)
+            yield self._advance(cleaned, last_row, table, bad_rows).tail(skipped)
             is_first = False
-        raise ValueError(problem)  # what came before the row is learned and handed out
+        raise ValueError(problem)  # the rows before are learned and returned
 
     def _legal(self, taken: Rows, rows: RowReader) -> tuple[Rows, str | None]:
         """Rows before the first target of another kind, and what is wrong with it."""
@@ -234,15 +227,15 @@ class ScoredStream:
         return taken.part(slice(0, wrong.row)), f"{where}: the target is {wrong.problem}"
 
     def _advance(self, block: Rows, last_row: Tensor, table: TableName, bad_rows: BadRows) -> Chunk:
-        """Learn the rows since the last boundary: for good if they reach the next one."""
-        is_full = block.num_rows % self.chunk_rows == 0
+        """Learn the rows since the last boundary, permanently if they reach the next one."""
+        is_memory_full = block.num_rows % self.chunk_rows == 0
         none = block.part(slice(block.num_rows, None))._replace(lines=None)
-        if is_full:
+        if is_memory_full:
             self.is_whole = False
             learned = self.model
             chunk, scores, coverages = self._learn(learned, self.baselines, block)
             num_rows = self.progress.num_rows + block.num_rows
-            self.progress = Progress(num_rows, scores, coverages, none, last_row)
+            self.progress = StreamProgress(num_rows, scores, coverages, none, last_row)
             self.table = table
             self.is_whole = True
         else:
@@ -288,15 +281,11 @@ class ScoredStream:
 
 
 def take_warm_up(config: StreamConfig, rows: RowStream, on_bad_row: Policy = "missing") -> tuple[Rows, BadRows]:
-    """The warm-up rows of a table, and what was wrong with some; nothing is fitted.
-
-    Raises:
-        ValueError: As :meth:`ScoredStream.start`.
-    """
+    """The warm-up rows of a table, and the count of bad ones; nothing is fitted."""
     check_table(rows, config)
     names, target = rows.feature_names, config.ensemble.target
     warm = Rows.join(list(_taken(rows, config.warmup)))
-    bad_rows, warm = BadRows(on_bad_row).mend_warm_up(warm, names, target)
+    bad_rows, warm = BadRows(on_bad_row).clean_warm_up(warm, names, target)
     wrong = illegal_target(target, warm.y)
     if wrong is not None:
         where = rows.where(warm, wrong.row, rows.target_name)
@@ -306,7 +295,7 @@ def take_warm_up(config: StreamConfig, rows: RowStream, on_bad_row: Policy = "mi
 
 
 def _taken(rows: RowStream, num_rows: int) -> Iterator[Rows]:
-    """So many rows; a malformed one among them raises."""
+    """This many rows of a table; a malformed one raises."""
     while num_rows:
         part = rows.take(num_rows)
         if not part.num_rows:

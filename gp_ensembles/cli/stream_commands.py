@@ -1,4 +1,4 @@
-"""The commands ``stream``, ``resume``, ``compare`` and ``demo``: their options, and what runs them."""
+"""Options and execution of the commands ``stream``, ``resume``, ``compare`` and ``demo``."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,19 +8,17 @@ from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gp_ensembles.cli import demo
 from gp_ensembles.cli.bad_rows import Policy
 from gp_ensembles.cli.checkpoint import load_checkpoint
-from gp_ensembles.cli.commands import Output, report, resume, stream
+from gp_ensembles.cli.commands import Output, demo, report, resume, stream
 from gp_ensembles.cli.compare import compare, comparison_table, load_named_configs, over_seeds, with_seeds
 from gp_ensembles.cli.config import add_config, config_from, warmup_in
-from gp_ensembles.cli.lines.command import LineInput, add_line_options, answer_lines
+from gp_ensembles.cli.lines.command import add_line_options, answer_lines
 from gp_ensembles.cli.lines.run import LineOutput
 from gp_ensembles.cli.lines.session import WINDOW, LineSession
 from gp_ensembles.cli.named_configs import find_config
-from gp_ensembles.cli.seen_rows import pass_over_seen
+from gp_ensembles.cli.seen_rows import skip_seen_rows
 from gp_ensembles.cli.series.command import check_started, is_of_series, resume_series, stream_series
-from gp_ensembles.cli.series.run import SeriesOutput
 from gp_ensembles.cli.summary import health_lines
 from gp_ensembles.cli.tables import TableRequest, split_kinds, split_names
 from gp_ensembles.cli.writing import CHECKPOINT, is_unfinished
@@ -34,50 +32,46 @@ from gp_ensembles.tables.encoder import ColumnsError
 from gp_ensembles.tables.options import KINDS
 
 _CONFIG = "a config's name (gp-ensembles configs lists them) or a YAML file"
-_DATA = "a table: a CSV file of any dialect or a Parquet file, packed by gzip or not, or - for the standard input; or \
-name:SET for one that travels with a package, for instance name:trump_approval; with --data_folder, the name of a set \
-in that folder's manifest"
-_STRICT = "end with code 3 where something is a reason to look, such as intervals that do not keep their promise"
-_SKIP = "pass over rows of the table that the stream has read; a table that starts with them is refused by default"
-_BAD_ROW = "about a number out of all proportion: take it for missing, skip its row, or stop"
+_DATA = "a CSV file of any dialect or a Parquet file, gzipped or not; - for the standard input; name:SET for a \
+bundled data set, such as name:trump_approval; with --data_folder, the name of a data set in that folder's manifest"
+_STRICT = "exit with code 3 after any warning, for instance if intervals miss their coverage"
+_SKIP = "skip rows that the stream has read already; by default a table that starts with them is refused"
+_BAD_ROW = "infinite or implausibly large numbers: treat them as missing, skip their rows, or stop"
 
 
 def add_options(name: str, command: ArgumentParser) -> None:
-    """Give a parser the options of a command that all commands do not have."""
+    """Add the options of one command to a parser."""
+    add = command.add_argument
     if name in ("resume", "compare"):
         _add_table(command)
     if name == "compare":
         _add_columns(command)
     if name == "stream":
         add_table_options(command)
-        command.add_argument("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
+        add("--on_bad_row", type=Policy, default="missing", help=_BAD_ROW)
     if name == "resume":
         _add_missing(command)
-        command.add_argument("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
-        command.add_argument("--skip_seen", type=bool | None, default=None, help=_SKIP)
-        command.add_argument("--device", type=str | None, default=None, help="where to run; as before by default")
+        add("--checkpoint", type=Path, required=True, help="folder of a run, or its checkpoint.pt")
+        add("--skip_seen", type=bool | None, default=None, help=_SKIP)
+        add("--device", type=str | None, default=None, help="device to run on; the same as before by default")
     if name == "compare":
-        command.add_argument("--configs", type=Path, nargs="+", required=True, help="names or YAML files")
-        command.add_argument("--warmup", type=int | None, default=None, help="override the configs'")
-        command.add_argument("--seed", type=int | None, default=None, help="override the configs'")
-        command.add_argument("--seeds", type=int, nargs="+", default=[], help="run each config with each of these")
-        command.add_argument("--device", type=str | None, default=None, help="override the configs'")
-        command.add_argument(
-            "--dtype", type=Literal["float64", "float32"] | None, default=None, help="override the configs'"
-        )
+        add("--configs", type=Path, nargs="+", required=True, help="config names or YAML files")
+        add("--warmup", type=int | None, default=None, help="override the configs'")
+        add("--seed", type=int | None, default=None, help="override the configs'")
+        add("--seeds", type=int, nargs="+", default=[], help="run each config with each of these seeds")
+        add("--device", type=str | None, default=None, help="override the configs'")
+        add("--dtype", type=Literal["float64", "float32"] | None, default=None, help="override the configs'")
     if name in ("stream", "resume"):
         add_line_options(command)
     if name != "compare":
-        command.add_argument("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
-        command.add_argument(
-            "--report", type=bool, default=True, help="write report.html, a page that needs no network"
-        )
-        command.add_argument("--checkpoint_seconds", type=float, default=30.0, help="between checkpoints")
-        command.add_argument("--strict", type=bool, default=False, help=_STRICT)
+        add("--pictures", type=bool, default=True, help="draw pictures (needs matplotlib)")
+        add("--report", type=bool, default=True, help="write report.html, a self-contained page")
+        add("--checkpoint_seconds", type=float, default=30.0, help="seconds between checkpoints")
+        add("--strict", type=bool, default=False, help=_STRICT)
 
 
 def add_table_options(command: ArgumentParser) -> None:
-    """A table with its columns, and a config."""
+    """Add the options of a table, its columns and a config."""
     _add_table(command)
     _add_columns(command)
     command.add_argument("--config", action="config", help=_CONFIG)
@@ -87,35 +81,35 @@ def add_table_options(command: ArgumentParser) -> None:
 def _add_table(command: ArgumentParser) -> None:
     command.add_argument("data", type=str, help=_DATA)
     command.add_argument("--data_folder", type=Path | None, default=None, help="a folder with a manifest.json")
-    _add_dialect(command)
-
-
-def _add_dialect(command: ArgumentParser) -> None:
-    """How a table is written."""
     add = command.add_argument
-    add("--delimiter", type=str | None, default=None, help="mark between cells, tab for tabs; found by default")
-    add("--decimal", type=Literal[".", ","] | None, default=None, help="mark before decimals; found by default")
-    add("--encoding", type=str | None, default=None, help="of characters, as Python names it; found by default")
-    add("--header", type=bool | None, default=None, help="whether the first row holds names; found by default")
+    add("--delimiter", type=str | None, default=None, help="field separator, tab for tabs; detected by default")
+    add("--decimal", type=Literal[".", ","] | None, default=None, help="decimal mark; detected by default")
+    add("--encoding", type=str | None, default=None, help="character encoding; detected by default")
+    add("--header", type=bool | None, default=None, help="whether the first row holds names; detected by default")
 
 
 def _add_missing(command: ArgumentParser) -> None:
-    told = "cells without a value besides empty ones and NA: -999,void"
-    command.add_argument("--missing", type=str | None, default=None, help=told)
+    text = "values treated as missing, besides empty cells and NA: -999,void"
+    command.add_argument("--missing", type=str | None, default=None, help=text)
 
 
 def _add_columns(command: ArgumentParser) -> None:
-    """What the columns of a table are."""
+    """Add the options of a table's columns."""
     add = command.add_argument
     add("--target", type=str | None, default=None, help="column to predict")
     add("--features", type=str | None, default=None, help="input columns, comma-separated; all others by default")
     kinds = ", ".join(KINDS)
-    add("--kinds", type=str | None, default=None, help=f"kinds of columns, NAME=KIND,...: {kinds}; found by default")
+    add("--kinds", type=str | None, default=None, help=f"column types, NAME=KIND,...: {kinds}; detected by default")
     _add_missing(command)
-    add("--time", type=str | None, default=None, help="column that orders the rows; the first of dates by default")
-    add("--series", type=str | None, default=None, help="column of the series of a row; each has a model of its own")
-    add("--classes", type=str | None, default=None, help="values of a target that tells classes, comma-separated")
-    add("--explain", type=bool, default=False, help="say what is made of each column and of time, and run nothing")
+    add("--time", type=str | None, default=None, help="column that orders the rows; the first date column by default")
+    add(
+        "--series",
+        type=str | None,
+        default=None,
+        help="column that names the series of each row; every series has its own model",
+    )
+    add("--classes", type=str | None, default=None, help="class labels of the target, comma-separated")
+    add("--explain", type=bool, default=False, help="print how each column and the time are read, and run nothing")
 
 
 def run_command(name: str, values: Namespace) -> int:
@@ -124,7 +118,7 @@ def run_command(name: str, values: Namespace) -> int:
 
 
 def request(values: Namespace) -> TableRequest:
-    """The table that a command line names."""
+    """The table named on a command line."""
     delimiter = {"tab": "\t", "\\t": "\t", "space": " "}.get(values.delimiter, values.delimiter)
     dialect = TableOptions(delimiter, values.decimal, values.encoding, values.header)
     if "missing" in values:
@@ -146,47 +140,43 @@ def _output(values: Namespace) -> Output:
 def _stream(values: Namespace) -> int:
     table = request(values)
     if values.series is not None and (values.format != "table" or values.follow):
-        raise ValueError("--series is for tables; lines of several series are not answered yet")
+        raise ValueError("--series needs a whole table; it does not work with --format or --follow")
     config = _for_classes(config_from(values), values)
     if values.format != "table":
         if (values.out / CHECKPOINT).exists():
             raise ValueError(
-                f"{values.out / CHECKPOINT} is there already; go on from it with resume, or choose another --out"
+                f"{values.out / CHECKPOINT} exists already; continue from it with resume, or choose another --out"
             )
         window = WINDOW if values.window is None else values.window
         return _answer(LineSession.for_target(config, table.target, table.options, window), values)
     if values.series is not None and not values.explain:
         named = None if values.ensemble is None else config
-        print(stream_series(table, named, config, values.warmup, _series_output(values)))
+        print(stream_series(table, named, config, values.warmup, _output(values)))
         return 0
     if values.follow:
-        raise ValueError("a growing file is read line by line; say how lines are written, --format jsonl or csv")
+        raise ValueError("--follow reads a growing file line by line; name its format, --format jsonl or csv")
     if values.explain:
         return _explain(table, values.warmup, config.ensemble.forecast_columns)
     rows = table.open(values.warmup, config.ensemble.forecast_columns)
     if values.warmup is None and rows.num_rows is not None and rows.num_rows <= MIN_WARM_UP:
         raise ValueError(
-            f"{rows.name} has {rows.num_rows} rows; {MIN_WARM_UP} are needed to fit a model, and more to use it"
+            f"{rows.name} has {rows.num_rows} rows; fitting needs at least {MIN_WARM_UP}, predictions need more"
         )
     output = _output(values)
     summary = stream(rows, replace(config, warmup=rows.num_warm_up), output)
     if values.warmup is None and rows.num_warm_up < StreamConfig().warmup:
-        print(f"the warm-up took a third of the table, {rows.num_warm_up} rows; --warmup takes others")
-    return _told(summary, output, values)
+        print(f"the warm-up is a third of the table, {rows.num_warm_up} rows; change it with --warmup")
+    return _finished(summary, output, values)
 
 
-def _series_output(values: Namespace) -> SeriesOutput:
-    return SeriesOutput(values.out, values.progress, values.checkpoint_seconds)
-
-
-def _told(summary: dict[str, object], output: Output, values: Namespace) -> int:
-    """Say what came of a run; the exit code is 3 where that is asked for and something is not well."""
+def _finished(summary: dict[str, object], output: Output, values: Namespace) -> int:
+    """Print the results of a run; the exit code is 3 after a warning with --strict."""
     print(report(summary, output))
     return 3 if values.strict and health_lines(summary) else 0
 
 
 def _for_classes(config: StreamConfig, values: Namespace) -> StreamConfig:
-    """The config, or the default one for classes where they are named and no other is."""
+    """The config, or the default one for classes if they are named and it is not."""
     classes = split_names(values.classes)
     if classes is None or values.ensemble is not None:
         return config
@@ -195,7 +185,7 @@ def _for_classes(config: StreamConfig, values: Namespace) -> StreamConfig:
 
 
 def _explain(table: TableRequest, num_warm_up: int | None, forecasts: Sequence[str]) -> int:
-    """Say what is made of the columns, once the whole table was read; of refused ones at the end."""
+    """Print how columns are encoded once the whole table is read; refused columns come last."""
     try:
         rows = table.open(num_warm_up, forecasts)
     except ColumnsError as error:
@@ -208,20 +198,20 @@ def _explain(table: TableRequest, num_warm_up: int | None, forecasts: Sequence[s
             pass
     finally:
         print(explain(rows.encoder, rows.columns))
-        print(f"\n{rows.num_given} rows, of which {rows.num_warm_up} told what the columns are")
+        print(f"\n{rows.num_given} rows; column types were detected on the first {rows.num_warm_up}")
     return 0
 
 
 def _answer(session: LineSession, values: Namespace) -> int:
-    """Answer lines as they come."""
-    given = LineInput(values.data, values.format, values.follow, request(values).options)
-    return answer_lines(session, given, LineOutput(values.out, values.id, values.checkpoint_seconds))
+    """Answer lines as they arrive."""
+    output = LineOutput(values.out, values.id, values.checkpoint_seconds)
+    return answer_lines(session, request(values), values.format, output, follow=values.follow)
 
 
 def _resume(values: Namespace) -> int:
     if is_of_series(values.checkpoint):
-        output_of_series = _series_output(values)
-        print(resume_series(request(values), values.checkpoint, output_of_series, values.device, values.skip_seen))
+        output = _output(values)
+        print(resume_series(request(values), values.checkpoint, output, values.device, values.skip_seen))
         return 0
     check_started(values.checkpoint)
     if values.checkpoint.is_dir():
@@ -237,25 +227,24 @@ def _resume(values: Namespace) -> int:
     if not rows.has_target:
         raise ValueError(f"{rows.path} has no column named {rows.target_name}, the target of the stream")
     had_rows = not rows.is_at_end
-    pass_over_seen(stopped, rows, values.skip_seen)
+    skip_seen_rows(stopped, rows, values.skip_seen)
     output = _output(values)
     in_place = output.out.resolve() == values.checkpoint.resolve().parent
     if rows.is_at_end and in_place and is_completed and not is_unfinished(output.out):
-        print(f"the {stopped.num_read} rows of {rows.name} were learned already; their results are in {output.out} now")
+        print(f"the {stopped.num_read} rows of {rows.name} were learned before; their results are now in {output.out}")
         return 0
     if rows.is_at_end and not (in_place and is_unfinished(output.out)):
         raise ValueError(
-            f"{rows.name} holds no row that comes after the {stopped.num_read} that the stream has read; there is "
-            f"nothing to add"
+            f"{rows.name} has no rows after the {stopped.num_read} that the stream has read; there is nothing to add"
             if had_rows
             else f"{rows.path} has a header but no data rows"
         )
-    return _told(resume(stopped, rows, values.checkpoint, output), output, values)
+    return _finished(resume(stopped, rows, values.checkpoint, output), output, values)
 
 
 def _compare(values: Namespace) -> int:
     if values.series is not None:
-        raise ValueError("compare takes tables of one series; stream takes --series")
+        raise ValueError("compare takes a table of one series; use stream for --series")
     table = request(values)
     if not table.can_be_read_again:
         raise ValueError("compare reads the table once for each config; give a file, not the standard input")
@@ -263,7 +252,7 @@ def _compare(values: Namespace) -> int:
     if warmup is None and all(warmup_in(find_config(path)) is None for path in values.configs):
         warmup = table.open().num_warm_up
     if values.seeds and values.seed is not None:
-        raise ValueError("--seed and --seeds say the same; give one of them")
+        raise ValueError("--seed and --seeds exclude each other; give one of them")
     configs = load_named_configs(values.configs, warmup, values.seed, values.device, values.dtype)
     named = list(configs)
     configs = with_seeds(configs, values.seeds)
@@ -278,7 +267,7 @@ def _compare(values: Namespace) -> int:
     results = compare(opened, configs, values.out, progress=values.progress)
     rows = max(int(str(summary.get("rows", 0))) for summary in results.values())
     name = next((summary["data"] for summary in results.values() if "data" in summary), values.data)
-    print(f"{name}: {rows} rows predicted, each before its target was seen")
+    print(f"{name}: {rows} rows predicted, each before its target was revealed")
     print(comparison_table(results))
     for config in named if len(values.seeds) > 1 else ():
         print(over_seeds(config, results, values.seeds))
@@ -288,4 +277,4 @@ def _compare(values: Namespace) -> int:
 
 def _demo(values: Namespace) -> int:
     output = _output(values)
-    return _told(demo.run_demo(output), output, values)
+    return _finished(demo(output), output, values)

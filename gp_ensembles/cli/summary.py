@@ -1,4 +1,4 @@
-"""What a run came to: one dictionary for a file, one table for the eye."""
+"""Summary of a run: a dictionary for a file, and tables to print."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,9 @@ from gp_ensembles.engine.external_report import ExternalReport
 from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
-from gp_ensembles.streaming.failures import failures
-from gp_ensembles.streaming.health import Finding, HealthLimits, Throughput, health
+from gp_ensembles.streaming.health import Finding, HealthLimits, Throughput, failures, health
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
-from gp_ensembles.tables.explain import ColumnReport, plain_reports
+from gp_ensembles.tables.explain import ColumnReport
 
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
@@ -26,7 +25,7 @@ _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
 def summarize_run(
     stream: ScoredStream, columns: Sequence[ColumnReport] = (), rows_before: int = 0
 ) -> dict[str, object]:
-    """Everything a reader of a run wants to know."""
+    """All results and settings of a run, as plain containers."""
     model, config = stream.model, stream.model.config
     assert model.online is not None
     assert model.warm_y is not None
@@ -39,7 +38,7 @@ def summarize_run(
         "target": stream.target_name,
         "features": list(model.used_features),
         "classes": stream.table.encoder.target.classes,
-        "columns": plain_reports(columns),
+        "columns": [report._asdict() for report in columns],
         "inputs": [report._asdict() for report in stream.newest.columns],
         "time": None if clock is None else clock.report(),
         "notes": list(stream.table.encoder.notes),
@@ -76,7 +75,7 @@ def summarize_run(
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
+    """Versions of the packages that results depend on."""
     installed = {name: metadata.version(name) for name in ("gp_ensembles", "gpytorch", "botorch")}
     return {**installed, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
 
@@ -104,17 +103,17 @@ def summary_table(summary: Mapping[str, object]) -> str:
     assert isinstance(baselines, dict)
     table = format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
     label = summary.get("only_label_of_warmup")
-    told = [one_class_message(label)] if isinstance(label, int) else []
+    notes = [one_class_message(label)] if isinstance(label, int) else []
     missing, kept = (summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("wild", "far"))
     assert isinstance(missing, int)
     assert isinstance(kept, int)
-    told += wild_warm_up_lines(missing, kept)
+    notes += wild_warm_up_lines(missing, kept)
     lines = [*interval_lines(summary), *external_lines(summary), *failure_lines(summary), *bad_row_lines(summary)]
-    return "\n".join([table, *lines, *told, *graph_lines(summary), *health_lines(summary)])
+    return "\n".join([table, *lines, *notes, *graph_lines(summary), *health_lines(summary)])
 
 
 def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tuple[Finding, ...]:
-    """Whether a stream is well, its intervals and its speed included."""
+    """Health of a stream, with its intervals and its speed."""
     clock, timing = stream.clock, None
     if clock.first_rows and clock.last_rows:
         timing = Throughput(clock.first / clock.first_rows, clock.last / clock.last_rows)
@@ -122,14 +121,14 @@ def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tupl
 
 
 def health_lines(summary: Mapping[str, object]) -> list[str]:
-    """A line on everything that is a reason to look."""
+    """A line for each warning."""
     found = summary.get("health") or []
     assert isinstance(found, list)
-    return [f"look: {one['meaning']} (limit {one['limit']:.3g})" for one in found if not one["is_well"]]
+    return [f"warning: {one['meaning']} (limit {one['limit']:.3g})" for one in found if not one["ok"]]
 
 
 def graph_lines(summary: Mapping[str, object]) -> list[str]:
-    """A line on why a GPU was asked for each operation by itself, if it was."""
+    """The reason why no CUDA graph was recorded, if there is one."""
     reason = summary.get("not_recorded")
     return [] if reason is None else [f"no CUDA graph was recorded: {reason}"]
 
@@ -142,14 +141,14 @@ def failure_lines(summary: Mapping[str, object]) -> list[str]:
 
 
 def external_entry(report: ExternalReport) -> dict[str, object]:
-    """What a file says of an external model."""
+    """The entry of an external model in ``summary.json``."""
     entry: dict[str, object] = report._asdict()
     del entry["name"]
     return {**entry, **report.regret._asdict()}
 
 
 def external_lines(summary: Mapping[str, object]) -> list[str]:
-    """What is said of each external model, from what :func:`external_entry` made of it."""
+    """Lines on each external model, from its :func:`external_entry`."""
     external_models = summary.get("external_models")
     assert external_models is None or isinstance(external_models, dict)
     lines = []
@@ -161,21 +160,21 @@ def external_lines(summary: Mapping[str, object]) -> list[str]:
 
 
 def bad_row_lines(summary: Mapping[str, object]) -> list[str]:
-    """What became of numbers out of all proportion, and of inputs far beyond all that had been seen."""
+    """Lines on implausible numbers, clipped inputs and down-weighted targets."""
     bad, lines = summary.get("bad_rows"), []
     if isinstance(bad, dict) and bad["num_rows"]:
         rows = "1 row" if bad["num_rows"] == 1 else f"{bad['num_rows']} rows"
-        taken = "taken for missing" if bad["policy"] == "missing" else "nothing was learned of them"
-        lines.append(f"{rows} had a number out of all proportion, {taken}; the first: {bad['first']}")
+        taken = "treated as missing" if bad["policy"] == "missing" else "skipped"
+        lines.append(f"{rows} had an infinite or implausibly large number, {taken}; the first: {bad['first']}")
     if summary.get("inputs_moved"):
-        lines.append(f"{summary['inputs_moved']} inputs lay far beyond all seen before and were moved into reach")
+        lines.append(f"{summary['inputs_moved']} inputs far outside the range seen before were clipped")
     if summary.get("targets_discounted"):
-        lines.append(f"{summary['targets_discounted']} targets were far outside all predictions and counted less")
+        lines.append(f"{summary['targets_discounted']} targets far outside all predictions were down-weighted")
     return lines
 
 
 def interval_lines(summary: Mapping[str, object]) -> list[str]:
-    """A line for each coverage of adaptive intervals: what they kept beside what is certain."""
+    """A line for each coverage of adaptive intervals: their coverage, and its guaranteed bound."""
     intervals = summary.get("intervals")
     assert intervals is None or isinstance(intervals, dict)
     lines = []
@@ -183,8 +182,8 @@ def interval_lines(summary: Mapping[str, object]) -> list[str]:
         if kept["coverage"] is None:
             continue
         percent, off = 100 * float(share), min(100 * kept["bound"], 100.0)
-        line = f"intervals of {percent:g} %: covered {100 * kept['coverage']:.2f} % (at most {off:.2f} % off, whatever "
-        line += "the targets)"
+        line = f"intervals of {percent:g} %: covered {100 * kept['coverage']:.2f} % (at most {off:.2f} % off for any "
+        line += "targets)"
         if kept["mean_width"] is not None:
             line += f", mean width {kept['mean_width']:.4g}"
         if kept["windows"]:
@@ -196,7 +195,7 @@ def interval_lines(summary: Mapping[str, object]) -> list[str]:
 
 
 def score_columns(summary: Mapping[str, object]) -> tuple[str, ...]:
-    """Which scores a table shows: those of classes or those of numbers."""
+    """Scores shown in a table: those of classes or those of numbers."""
     return _CLASS_SCORES if "error_rate" in summary else _SCORES
 
 

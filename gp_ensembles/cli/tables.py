@@ -1,4 +1,4 @@
-"""The rows of a run, from a file, a pipe, a folder or a package, and whether a config can run on them."""
+"""Rows of a run from a file, a pipe, a folder or a package, and checks that a config can run on them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,22 +11,25 @@ from torch import Tensor
 from gp_ensembles.data import Table, load, load_folder
 from gp_ensembles.data.folder import folder_file
 from gp_ensembles.ensembles.targets import Target
-from gp_ensembles.streaming import StreamConfig, constant_columns
+from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.forecasts import forecast_places
-from gp_ensembles.tables import Rows, RowStream, TableOptions, open_rows, reopen_rows
+from gp_ensembles.streaming.scales import constant_columns
+from gp_ensembles.tables import RowStream, TableOptions, open_rows
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.frames import ArraySource
+from gp_ensembles.tables.rows import Rows
+from gp_ensembles.tables.stream import reopen_rows
 
 _PREFIX = "name:"
 
 
 class TableName(NamedTuple):
-    """What a stream remembers of its table.
+    """Name and encoder of a stream's table.
 
     Attributes:
-        name: What it is called.
-        encoder: What is made of its columns; the clock stands at the last row read.
+        name: Name of the table.
+        encoder: Encoder of its columns; the clock is at the last row read.
     """
 
     name: str
@@ -36,26 +39,17 @@ class TableName(NamedTuple):
         """The same after rows at these times (B,)."""
         return self._replace(encoder=self.encoder.passed(times))
 
-    def to_plain(self) -> dict[str, Any]:
-        """Plain containers, which :meth:`from_plain` reads back."""
-        return {"name": self.name, "encoder": self.encoder.to_plain()}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "TableName":
-        """The record that :meth:`to_plain` wrote."""
-        return cls(plain["name"], TableEncoder.from_plain(plain["encoder"]))
-
 
 @dataclass(frozen=True)
 class TableRequest:
-    """The table that a command line names.
+    """The table named on a command line.
 
     Attributes:
-        data: A file, ``-`` for the standard input, ``name:SET`` for a table that travels with a package, or with
+        data: A file, ``-`` for the standard input, ``name:SET`` for a bundled table, or with
             ``folder`` the name of a set in its manifest.
         target: Column to predict; a file needs one, a named table knows its own.
         folder: A folder with a manifest.
-        options: How the table is written, and what its columns are.
+        options: Dialect and columns.
     """
 
     data: str
@@ -68,11 +62,10 @@ class TableRequest:
 
         Raises:
             ValueError: If a column is unknown, a cell of the warm-up is malformed, or the target is not given.
-            OSError: If a file cannot be read.
         """
         source, target, name, options = self._source()
         if target is None:
-            raise ValueError("which column is to be predicted? name it with --target")
+            raise ValueError("name the column to predict with --target")
         if forecasts:
             options = replace(options, gaps=tuple(forecasts))
         rows = open_rows(source, target, options, num_warm_up=num_warm_up)
@@ -80,11 +73,10 @@ class TableRequest:
         return rows
 
     def reopen(self, table: TableName) -> RowStream:
-        """Further rows of a table, read as its first rows were; targets may be lacking.
+        """More rows of a table, encoded as its first rows were; targets may be missing.
 
         Raises:
             ValueError: If an input is missing.
-            OSError: If a file cannot be read.
         """
         return self.reopen_plain(table.encoder.to_plain())
 
@@ -101,7 +93,7 @@ class TableRequest:
         return self.data != "-" or self.folder is not None
 
     def _source(self) -> tuple[str | ArraySource, str | None, str | None, TableOptions]:
-        """Where rows come from, the target, what the table is called, and the options, inputs included."""
+        """Source, target, name of the table, and options with its inputs."""
         if self.folder is None and not self.data.startswith(_PREFIX):
             return self.data, self.target, None, self.options
         if self.folder is None:
@@ -134,48 +126,33 @@ def open_table(table: Table, num_warm_up: int | None = None) -> RowStream:
     return open_rows(source_of(table), table.target_name, num_warm_up=num_warm_up)
 
 
-def reopen_table(data: str, table: TableName, options: TableOptions) -> RowStream:
-    """Further rows of a table, as :meth:`TableRequest.reopen`."""
-    return TableRequest(data, options=options).reopen(table)
-
-
 def split_names(names: str | None) -> tuple[str, ...] | None:
     """Names that are separated by commas."""
     return None if names is None else tuple(name for part in names.split(",") if (name := part.strip()))
 
 
 def split_kinds(kinds: str | None) -> dict[str, str]:
-    """Kinds of columns, as ``name=kind`` separated by commas.
-
-    Raises:
-        ValueError: If a part has no kind.
-    """
+    """Column types, as ``name=kind`` separated by commas."""
     found = {}
     for part in split_names(kinds) or ():
         name, mark, kind = part.rpartition("=")
         if not mark:
-            raise ValueError(f"--kinds {part} names no kind; write NAME=KIND, as in hour=category,note=drop")
+            raise ValueError(f"--kinds {part} has no type; write NAME=KIND, as in hour=category,note=drop")
         found[name.strip()] = kind.strip()
     return found
 
 
 def check_table(rows: RowStream, config: StreamConfig) -> None:
-    """Raise unless a config can run on a table, as far as that can be told before any row is read.
-
-    Raises:
-        TypeError: If the config has a part without a name in files, so that no checkpoint could be written.
-        ValueError: If there are too few rows, targets are of another kind than the config's, a column of forecasts is
-            not there, or the device is not.
-    """
+    """Raise unless a config can run on a table, as far as is known before any row is read."""
     config.to_plain()
     if config.ensemble.target.num_outputs is not None:
         raise ValueError(
-            f"the config predicts {config.ensemble.target.num_outputs} targets and a command has one; leave "
+            f"the config predicts {config.ensemble.target.num_outputs} targets, and commands predict one; leave "
             f"num_outputs out, or use OnlineModel in Python"
         )
     if rows.num_rows is not None and rows.num_rows <= config.warmup:
         raise ValueError(
-            f"{rows.name} has {rows.num_rows} rows, and the warm-up takes {config.warmup}; nothing is left to predict: "
+            f"{rows.name} has {rows.num_rows} rows, and the warm-up takes {config.warmup}, leaving none to predict: "
             f"choose a smaller --warmup"
         )
     check_kind(rows, config.ensemble.target)
@@ -184,11 +161,7 @@ def check_table(rows: RowStream, config: StreamConfig) -> None:
 
 
 def check_kind(rows: RowStream, target: Target) -> None:
-    """Raise if a table's targets are classes by name and a config predicts numbers, or others than it knows.
-
-    Raises:
-        ValueError: Saying which config would do.
-    """
+    """Raise if targets are named classes and a config predicts numbers or another number of classes."""
     where, kind = f"{rows.path}, column {rows.target_name}", type(target).__name__
     if target.num_labels is None and rows.encoder.target.has_words:
         raise ValueError(
@@ -204,11 +177,7 @@ def check_kind(rows: RowStream, target: Target) -> None:
 
 
 def check_warm_up_rows(rows: Rows, table: RowStream, config: StreamConfig) -> None:
-    """Raise unless a config can be fitted to the first rows of a table.
-
-    Raises:
-        ValueError: If targets are too few, all inputs are constant, or the target is and does not tell classes.
-    """
+    """Raise unless a config can be fitted to the warm-up rows of a table."""
     num_rows, X, y = rows.num_rows, rows.X, rows.y
     seen = y[~torch.isnan(y)]
     if seen.shape[0] < MIN_WARM_UP:
@@ -217,7 +186,7 @@ def check_warm_up_rows(rows: Rows, table: RowStream, config: StreamConfig) -> No
             f"{MIN_WARM_UP} are needed: choose a larger --warmup"
         )
     if not config.ensemble.target.may_be_constant and bool((seen == seen[0]).all()):
-        gaps = "" if seen.shape[0] == num_rows else f" (in the {seen.shape[0]} that have one)"
+        gaps = "" if seen.shape[0] == num_rows else f" ({seen.shape[0]} have one)"
         raise ValueError(
             f"the target {table.target_name!r} is constant in the {num_rows} warm-up rows of {table.name}: always "
             f"{float(seen[0]):.10g}{gaps}; choose a larger --warmup or another target"

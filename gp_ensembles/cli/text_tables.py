@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 
-_END = "\r\n"  # a cell that holds a part of it is quoted
+_END = "\r\n"  # cells with one of its characters are quoted
 _BLANK = "\t\r\n"
 _FORMULA = (*"=+-@\uff1d\uff0b\uff0d\uff20", *_BLANK)  # also as wide characters
 
@@ -16,17 +16,17 @@ def as_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def csv_lines(rows: Iterable[Sequence[object]]) -> str:
-    """Rows of a table as CSV, to be written after others; NaN is an empty cell."""
+    """Lines of CSV without a header; NaN is an empty cell."""
     lines = []
     for row in rows:
         line = io.StringIO(newline="")
-        csv.writer(line, lineterminator=_END).writerow([_told(cell) for cell in row])
+        csv.writer(line, lineterminator=_END).writerow([_csv_cell(cell) for cell in row])
         lines.append(line.getvalue().removesuffix(_END))
     return "".join(f"{line}\n" for line in lines)
 
 
 def not_a_formula(text: str) -> str:
-    """Text that a spreadsheet shows as it is: an apostrophe before what it would take for a formula."""
+    """Text that no spreadsheet takes for a formula: an apostrophe goes before what looks like one."""
     if not text.startswith(_FORMULA):
         return text
     try:
@@ -36,14 +36,20 @@ def not_a_formula(text: str) -> str:
     return f"'{text}" if text[0] in _BLANK else text
 
 
-def _told(cell: object) -> object:
+def quoted(name: str) -> str:
+    """A name as a cell of a CSV table."""
+    text = not_a_formula(name)
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
+
+
+def _csv_cell(cell: object) -> object:
     if isinstance(cell, str):
         return not_a_formula(cell)
     return "" if isinstance(cell, float) and math.isnan(cell) else cell
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table for the eye: text on the left, numbers with four digits on the right."""
+    """An aligned table to print: text left, numbers right with four digits."""
     cells = [list(header), *([_cell(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     is_text = [all(isinstance(row[column], str) for row in rows) for column in range(len(header))]

@@ -1,4 +1,4 @@
-"""The folder of a run: rows are appended beside their goal, and everything is moved into place at the end."""
+"""Files of a run: rows are appended to partial tables, and all results replace earlier ones together at the end."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from gp_ensembles.cli.checkpoint import save_checkpoint
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.text_tables import not_a_formula
+from gp_ensembles.cli.text_tables import quoted
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
 from gp_ensembles.files.transaction import staged
@@ -23,19 +23,15 @@ _COLUMNS = ("mean", "std", "q05", "q95", "log_prob", "y")
 
 
 class OutputFolder:
-    """Writes the results of one run; results of an earlier run stay until all of this one's replace them together.
-
-    Raises:
-        OSError: If it cannot be made or written.
-    """
+    """Writes the results of one run; earlier results stay until all new ones replace them together."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         make_writable(path)
         self._tables: list[GrowingTable] = []
-        self._last_row = -1  # up to which the tables are whole
+        self._last_row = -1  # up to which the tables are complete
 
-    def begin(self, stream: ScoredStream) -> None:
+    def start(self, stream: ScoredStream) -> None:
         """Start empty tables for a stream (a column for each class, a weight for each expert) with its checkpoint."""
         classes = stream.class_names or ()
         shares = [f"p_{name}" if stream.table.encoder.target.classes else f"p{name}" for name in classes]
@@ -43,13 +39,13 @@ class OutputFolder:
         columns = [*_COLUMNS, *shares, *stream.extra_columns], stream.model.names
         with staged(self.path) as place:
             for name, names in zip((PREDICTIONS, WEIGHTS), columns, strict=True):
-                write_text(place / (name + PARTIAL), ",".join(map(_quoted, [*first, *names])) + "\n")
+                write_text(place / (name + PARTIAL), ",".join(map(quoted, [*first, *names])) + "\n")
             keep_previous(self.path, place)
             save_checkpoint(stream, place / CHECKPOINT)
         self._tables, self._last_row = [GrowingTable(partial) for partial in self._partials], stream.num_read
 
     def go_on(self, stream: ScoredStream) -> bool:
-        """Go on with the tables that the run of a checkpoint left in this folder, cut after the last row learned.
+        """Continue the tables of a checkpoint's run in this folder, cut after the last row learned.
 
         Raises:
             ValueError: If they do not reach that row.
@@ -68,7 +64,7 @@ class OutputFolder:
             end, last = _end_of_row(partial, num_rows)
             if end == 0 or max(last, first_row - 1) != wanted:
                 raise ValueError(
-                    f"{partial} ends at row {last} and the checkpoint stands at row {num_rows}; choose another --out"
+                    f"{partial} ends at row {last} and the checkpoint is at row {num_rows}; choose another --out"
                 )
             ends.append(end)
         self._tables = [GrowingTable(partial, end) for partial, end in zip(self._partials, ends, strict=True)]
@@ -80,20 +76,16 @@ class OutputFolder:
         return [self.path / (name + PARTIAL) for name in (PREDICTIONS, WEIGHTS)]
 
     def append(self, chunk: Chunk, clock: Clock | None) -> None:
-        """Write the predictions and weights of a chunk, and hand them to the operating system.
-
-        Raises:
-            OSError: If they cannot be written. A part of them may stand there then, and no checkpoint follows.
-        """
+        """Append the predictions and weights of a chunk to the tables."""
         rows = range(chunk.first_row, chunk.first_row + chunk.y.shape[0])
         starts = [f"{row}," for row in rows]
         if clock is not None and chunk.time is not None:
             times = clock.format(chunk.time.tolist())
-            starts = [f"{start}{_quoted(time)}," for start, time in zip(starts, times, strict=True)]
+            starts = [f"{start}{quoted(time)}," for start, time in zip(starts, times, strict=True)]
         columns = [chunk.mean, chunk.variance.sqrt(), chunk.lower, chunk.upper, chunk.log_prob, chunk.y]
         if chunk.probabilities is not None:
             columns += chunk.probabilities.unbind(-1)
-        columns += chunk.extra_experts.values()
+        columns += chunk.interval_ends.values()
         lists = [column.tolist() for column in columns]
         form = ",".join(["%.9g"] * chunk.log_weights.shape[0]) + "\n"
         texts = (
@@ -112,7 +104,7 @@ class OutputFolder:
         self._last_row = last_row
 
     def checkpoint(self, stream: ScoredStream) -> None:
-        """Replace the checkpoint, once the rows it has read are in the tables on the disk; not, where they are not."""
+        """Replace the checkpoint, provided that the tables on disk hold all rows it has read."""
         if stream.num_read > self._last_row:
             return
         for table in self._tables:
@@ -120,7 +112,7 @@ class OutputFolder:
         save_checkpoint(stream, self.path / CHECKPOINT)
 
     def finish(self, summary: dict[str, object], pictures: Sequence[str], draw: Callable[[Path], object]) -> None:
-        """Put the tables, the summary and what is drawn in the place of earlier results."""
+        """Replace earlier results by the tables, the summary and the pictures."""
         for table in self._tables:
             table.sync()
         self.close()
@@ -137,23 +129,18 @@ class OutputFolder:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a folder holds tables of a run that did not come to its end."""
+    """Whether a folder holds tables of an unfinished run."""
     return all((path / (name + PARTIAL)).exists() for name in (PREDICTIONS, WEIGHTS))
 
 
 def keep_previous(folder: Path, place: Path) -> None:
-    """Copy the checkpoint of complete results before it is replaced, unless runs that failed have done so."""
+    """Copy the checkpoint of complete results before it is replaced, unless a failed run has done so."""
     if (folder / CHECKPOINT).exists() and not (folder / PREVIOUS).exists():
         copy_file(folder / CHECKPOINT, place / PREVIOUS)
 
 
-def _quoted(name: str) -> str:
-    text = not_a_formula(name)
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
-
-
 def _end_of_row(path: Path, row: int) -> tuple[int, int]:
-    """Where the line of a row ends, in bytes, and the number of the last whole row up to it (0 for none)."""
+    """Byte at which the line of a row ends, and the number of the last complete row up to it (0 for none)."""
     end, last = 0, 0
     with path.open("rb") as file:
         for number, line in enumerate(file):

@@ -1,4 +1,4 @@
-"""Sets by name: small real ones of this package, river and scikit-learn, synthetic ones, and those of a folder."""
+"""Data sets by name: small real ones of this package, river and scikit-learn, synthetic ones, and those of a folder."""
 
 import difflib
 import math
@@ -37,7 +37,7 @@ def available(folder: str | Path | None = None) -> list[str]:
 
 
 def load(name: str, *, folder: str | Path | None = None) -> Table:
-    """Load a set by name: from the folder if it has it, otherwise bundled or synthetic (always the same draw).
+    """Load a data set by name: from the folder if it has it, otherwise bundled or synthetic (always the same draw).
 
     Args:
         name: One of :func:`available`.
@@ -47,7 +47,7 @@ def load(name: str, *, folder: str | Path | None = None) -> Table:
         The table.
 
     Raises:
-        ValueError: If no set has this name.
+        ValueError: If no data set has this name.
 
     Example:
         >>> load("friedman1").X.shape
@@ -60,14 +60,14 @@ def load(name: str, *, folder: str | Path | None = None) -> Table:
     known = available(folder)
     close = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-    raise ValueError(f"no set is named {name}; {hint}")
+    raise ValueError(f"no data set is named {name}; {hint}")
 
 
 def trump_approval() -> Table:
     """Daily approval of a president from five pollsters, with slow drift: 1001 rows, 6 inputs.
 
     Inputs are the day (counted from the first row) and the latest figure of each pollster, in percent; the target is
-    the weighted average by FiveThirtyEight. Rows are in the order of time. The table travels with this package; it is
+    the weighted average by FiveThirtyEight. Rows are in the order of time. The table is bundled here; it is
     that of ``river.datasets.TrumpApproval`` (data: FiveThirtyEight, CC BY 4.0).
 
     Returns:
@@ -116,7 +116,7 @@ def water_flow() -> Table:
     """Hourly flow through a water pipe, with four anomalous spells, from the day before: 1190 rows, 4 inputs.
 
     Inputs are the flow 1 and 24 hours before (litres per second), and sine and cosine of the local hour of the day.
-    Some hours are absent from the record: a lag is the value at that very hour, not so many
+    Some hours are missing from the record: a lag is the value at that very hour, not a number of
     rows before, and a row without both is left out. Source: ``river.datasets.WaterFlow``.
 
     Returns:
@@ -130,7 +130,7 @@ def water_flow() -> Table:
         ('lag_1h', 'lag_24h', 'hour_sin', 'hour_cos')
     """
     rows = _river("WaterFlow")
-    # Seconds since 1970 know nothing of summer time, which begins within the record.
+    # Seconds since 1970 are free of the change to summer time within the record.
     flow = {x["Time"].timestamp(): float(y) for x, y in rows}
     X, y = [], []
     for x, target in rows:
@@ -197,7 +197,7 @@ def _river(name: str) -> list[tuple[dict[str, Any], Any]]:
 
 
 def _lacks(package: str, extra: str) -> str:
-    return f"this set travels inside {package}, which is not installed; pip install 'gp_ensembles[{extra}]'"
+    return f"this data set is part of {package}, which is not installed; pip install 'gp_ensembles[{extra}]'"
 
 
 def _circle(turn: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Sets of a folder with a manifest that says which columns are inputs and which is the target."""
+"""Data sets of a folder with a manifest of inputs and targets."""
 
 import difflib
 import hashlib
@@ -37,10 +37,10 @@ def folder_names(folder: str | Path) -> list[str]:
 
 
 def folder_file(folder: str | Path, name: str) -> tuple[Path, str, tuple[str, ...]] | None:
-    """Where the text table of a set is, its target and its inputs; ``None`` where it is a file of arrays.
+    """Path of the text table of a data set, its target and its inputs; ``None`` for a file of arrays.
 
     Raises:
-        FileNotFoundError: If the folder or its manifest is not there.
+        FileNotFoundError: If the folder or its manifest does not exist.
         ValueError: If the name is unknown, or the set has no inputs.
     """
     folder = Path(folder)
@@ -63,15 +63,15 @@ def load_folder(
         folder: The folder, as for :func:`folder_names`. Files are ``.csv``, ``.csv.gz``, or ``.npz`` with arrays for
             ``features`` (N, D) and ``target`` (N,).
         name: Name of the set.
-        features: Inputs instead of the manifest's, in the order wanted (csv only).
-        gaps: Further columns, behind the inputs if they are none of them (csv only).
+        features: Inputs instead of the manifest's, in the desired order (csv only).
+        gaps: More columns, after the inputs (csv only).
         verify: Compare the file with the manifest's ``sha256`` first.
 
     Returns:
         The table, rows in the order of the file; NaN where a cell is missing.
 
     Raises:
-        FileNotFoundError: If the folder, its manifest or the set's file is not there.
+        FileNotFoundError: If the folder, its manifest or the file does not exist.
         ValueError: If the name is unknown, the set has no inputs, or the file differs from its checksum.
 
     Example:
@@ -100,12 +100,12 @@ def load_folder(
 
 
 def _entry(folder: Path, name: str) -> dict[str, Any]:
-    """What the manifest says of a set."""
+    """The entry of a data set in the manifest."""
     entries = _entries(folder)
     if name not in entries:
         close = difflib.get_close_matches(name, entries, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(entries) or 'none'}"
-        raise ValueError(f"{folder} has no set named {name}; {hint}")
+        raise ValueError(f"{folder} has no data set named {name}; {hint}")
     absent = [key for key in ("file", "features", "target") if key not in entries[name]]
     if absent:
         raise ValueError(f"the entry {name} of {folder / _MANIFEST} lacks {', '.join(absent)}")
@@ -128,7 +128,7 @@ def _listed(folder: Path, name: str, entry: dict[str, Any]) -> tuple[str, ...]:
 def _entries(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / _MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; a data folder needs a manifest that names its columns")
+        raise FileNotFoundError(f"{path} does not exist; a data folder needs a manifest that names its columns")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         return {str(entry["name"]): dict(entry) for entry in manifest["datasets"]}
@@ -141,7 +141,7 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
     if expected is None:
         raise ValueError(f"the manifest has no sha256 for {entry['name']}; load it without verify")
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there")
+        raise FileNotFoundError(f"{path} does not exist")
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != expected:
         raise ValueError(f"{path} has sha256 {found}, the manifest says {expected}; get the file again")
@@ -149,7 +149,7 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
 
 def _load_npz(path: Path, entry: dict[str, Any]) -> Table:
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there")
+        raise FileNotFoundError(f"{path} does not exist")
     with np.load(path, allow_pickle=False) as arrays:
         absent = {str(entry["features"]), str(entry["target"])} - set(arrays.files)
         if absent:
@@ -160,6 +160,6 @@ def _load_npz(path: Path, entry: dict[str, Any]) -> Table:
         raise ValueError(f"{path} has inputs {tuple(X.shape)} and targets {tuple(y.shape)}, not (N, D) and (N,)")
     if not bool(torch.isfinite(X).all()):
         row, column = (~torch.isfinite(X)).nonzero()[0].tolist()
-        raise ValueError(f"{path}: the input of row {row + 1}, column {column} is not finite; choose another set")
+        raise ValueError(f"{path}: the input of row {row + 1}, column {column} is not finite; choose another data set")
     names = tuple(f"{entry['features']}{j}" for j in range(X.shape[1]))
     return Table(X, y, names, str(entry["target"]), str(entry["name"]))

@@ -1,4 +1,4 @@
-"""A table as it comes from a meter: dates, words, holes, a sensor that sleeps at first, a level that drifts."""
+"""Raw hourly meter readings: dates, categories, gaps, a sensor that is constant at first, a drifting level."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,12 +10,12 @@ from gp_ensembles.files.replacing import write_text
 TARGET = "load"
 _HEADER = ("time", "weather", "temperature", "solar", "holiday", TARGET)
 _WEATHER = ("sunny", "cloudy", "rain")
-_NEW_WEATHER = "fog"  # comes late only
+_NEW_WEATHER = "fog"  # first occurs late
 _START = datetime(2024, 1, 1)
 
 
 def messy_load(num_rows: int = 2500, *, seed: int = 0) -> str:
-    """An hourly load as text, as spreadsheets of half of Europe write it: semicolons, decimal commas, days first."""
+    """An hourly load as text in a European dialect: semicolons, decimal commas, day first."""
     generator = np.random.default_rng(seed)
     hours = np.arange(num_rows) + 8 * (np.arange(num_rows) >= num_rows // 4)
     times = [_START + timedelta(hours=int(hour)) for hour in hours]

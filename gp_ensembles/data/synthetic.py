@@ -10,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.data.table import Table
 from gp_ensembles.numerics.display import record_text
 
-# What keeps a float64 RBF covariance positive definite; it is part of the law that is drawn from.
+# It keeps a float64 RBF covariance positive definite, and is part of the distribution.
 _NUGGET = 1e-9
 _FRIEDMAN2_RANGES = ((0.0, 100.0), (40 * math.pi, 560 * math.pi), (0.0, 1.0), (1.0, 11.0))
 
@@ -33,14 +33,14 @@ class FunctionDraw(NamedTuple):
 
 
 class SwitchingDraw(NamedTuple):
-    """Noisy values of functions that take turns.
+    """Noisy values of a function that switches between segments.
 
     Attributes:
         table: Inputs (N, D) and noisy targets (N,).
         truth: Values without noise, shape (N,).
         noise_variance: Variance of the noise.
         segment: Number of the segment of each row, int64, shape (N,).
-        lengthscale: Length scale in force at each row, shape (N,).
+        lengthscale: Length scale at each row, shape (N,).
     """
 
     table: Table
@@ -191,7 +191,7 @@ def switching_gps(
         generator: Source of randomness.
 
     Returns:
-        X (N, 1) and y (N,), with the segments and length scales in force.
+        X (N, 1) and y (N,), with segments and length scales.
 
     Raises:
         ValueError: If there are fewer rows than segments, or a scale is not positive.

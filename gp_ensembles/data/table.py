@@ -1,6 +1,5 @@
-"""A table whose rows arrive in time, and files read as one; whatever is longer than the memory is read in batches."""
+"""Tables in memory, and whole files read as tables."""
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,11 +10,11 @@ from gp_ensembles.numerics.display import record_text
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.stream import USUAL_WARM_UP, open_rows
-from gp_ensembles.tables.text import TextSource, table_name
+from gp_ensembles.tables.text import table_name
 
 
 class Source(NamedTuple):
-    """The file of a table, so that its cells can be named.
+    """The file of a table, for messages about its cells.
 
     Attributes:
         path: The file.
@@ -36,8 +35,8 @@ class Table(NamedTuple):
         y: Targets, float64, shape (N,); NaN where missing.
         feature_names: Names of the D columns.
         target_name: Name of the target.
-        name: What the table is.
-        source: Where its rows stand, if it came from a file.
+        name: Name of the table.
+        source: Its file, if it was read from one.
 
     Example:
         >>> import torch
@@ -57,7 +56,7 @@ class Table(NamedTuple):
         return record_text(self)
 
     def where(self, row: int) -> str:
-        """A row, counted from zero, for a message: the file, and the row as a reader counts.
+        """Position of a row, counted from zero, for a message: the file, and the row counted from one.
 
         Example:
             >>> import torch
@@ -65,7 +64,7 @@ class Table(NamedTuple):
             >>> Table(X, X.squeeze(-1), ("time",), "height", "wave").where(2)
             'wave, data row 3'
         """
-        # A table that was cut after it was read has other rows than its file.
+        # A table that was sliced after it was read has other rows than its file.
         if self.source is None or self.source.lines.shape != self.y.shape:
             return f"{self.name}, data row {row + 1}"
         return f"{self.source.path}, data row {row + 1} (line {int(self.source.lines[row])})"
@@ -74,16 +73,16 @@ class Table(NamedTuple):
 def read_csv(
     path: str | Path, target: str, features: Sequence[str] | None = None, *, gaps: Sequence[str] = ()
 ) -> Table:
-    r"""Read a whole text table, plain or packed by gzip, or a Parquet file.
+    r"""Read a whole text table, gzipped or not, or a Parquet file.
 
-    Its dialect is found, and columns that are no numbers are encoded, as :func:`~gp_ensembles.tables.open_rows` does
+    Its dialect is detected, and columns that are no numbers are encoded, as :func:`~gp_ensembles.tables.open_rows` does
     for files of any length. A missing cell is NaN; true and false as targets are 1 and 0.
 
     Args:
         path: The file.
         target: Name of the target column.
-        features: Names of the input columns, in the order wanted; all other columns by default.
-        gaps: Further input columns.
+        features: Names of the input columns, in the desired order; all other columns by default.
+        gaps: More input columns.
 
     Returns:
         The table, rows in the order of the file.
@@ -108,64 +107,3 @@ def read_csv(
     rows = Rows.join(list(stream))
     source = None if rows.lines is None else Source(str(path), rows.lines, stream.encoder.target.has_words)
     return Table(rows.X, rows.y, stream.feature_names, target, table_name(str(path)), source)
-
-
-class CsvLines(NamedTuple):
-    """A table as text.
-
-    Attributes:
-        path: The file.
-        header: Names of the columns.
-        cells: Cells of each column, by name.
-        numbers: Line of the file of each row, counted from 1.
-        decimal: The mark before decimals.
-    """
-
-    path: Path
-    header: list[str]
-    cells: dict[str, list[str]]
-    numbers: list[int]
-    decimal: str
-
-    def column(self, name: str) -> list[str]:
-        """The cells of a column."""
-        return self.cells[name]
-
-    def where(self, row: int, name: str) -> str:
-        """A cell, its row counted from zero, for a message that counts from one."""
-        return f"{self.path}, data row {row + 1} (line {self.numbers[row]}), column {name}"
-
-
-def read_lines(path: Path, max_rows: int | None = None) -> CsvLines:
-    """Read a text table of any dialect as it is written.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no text table, has no data row, or a row has another number of cells than there are names.
-    """
-    source = TextSource(str(path), TableOptions())
-    header = list(source.header)
-    cells, numbers = {name: list[str]() for name in header}, list[int]()
-    for batch in source.rows(header):
-        for name, column in batch.columns.items():
-            cells[name] += column.tolist()
-        numbers += [] if batch.lines is None else batch.lines.tolist()
-        if max_rows is not None and len(numbers) >= max_rows:
-            break
-    if not numbers:
-        raise ValueError(f"{path} has a header but no data rows")
-    stop = slice(max_rows)
-    return CsvLines(path, header, {name: cells[name][stop] for name in header}, numbers[stop], source.decimal)
-
-
-def check_columns(lines: CsvLines, names: Sequence[str]) -> None:
-    """Raise if a column is not there.
-
-    Raises:
-        ValueError: Naming it, names like it, and those there are.
-    """
-    for name in names:
-        if name not in lines.header:
-            close = difflib.get_close_matches(name, lines.header, n=3)
-            hint = f"did you mean {' or '.join(close)}? its " if close else "its "
-            raise ValueError(f"{lines.path} has no column named {name}; {hint}columns are {', '.join(lines.header)}")

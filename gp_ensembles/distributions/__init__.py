@@ -1,4 +1,4 @@
-"""What an ensemble predicts: mixtures over its experts, one distribution for each row, behind one interface.
+"""Predictive distributions of an ensemble: mixtures over its experts, one for each row, behind one interface.
 
 :class:`Mixture` (normal components), :class:`StudentTMixture` (unknown noise) and :class:`LatentMixture` (classes,
 levels and counts: a likelihood over normal latent values; ``counts`` has the distribution functions of counts).

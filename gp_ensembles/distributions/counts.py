@@ -1,4 +1,4 @@
-r"""Distribution functions of predicted counts, row by row, at a cost that each row's own spread decides."""
+r"""Distribution functions of predicted counts, row by row, at a cost that depends on each row's own spread."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 
-EXACT = 1e-12  # what is left of the probability where a quantile counts as that of everything
-_DEVIATIONS = 7.2  # a normal variable is further out with probability 3e-13 a side
+EXACT = 1e-12  # probability beyond the largest quantile
+_DEVIATIONS = 7.2  # a normal variable is further out with probability 3e-13 on each side
 _NEGLIGIBLE = 1e-14  # weight of an expert that is left out
 _LARGEST = 1e300
 # Latent standard deviations, in widths of the step, up to which so many normal nodes do; fixed tiers, so that no row's
@@ -189,7 +189,7 @@ class TabulatedCounts(CountDistributions):
         return torch.where(counts < sizes, self.table[self.offsets[rows] + place], 1.0)
 
     def reach(self, counts: Tensor, rows: Tensor) -> Tensor:
-        """See :meth:`CountDistributions.reach`: one, since nothing is known between whole numbers."""
+        """See :meth:`CountDistributions.reach`: one, since the function is a step function."""
         return torch.ones_like(counts)
 
 

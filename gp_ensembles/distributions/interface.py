@@ -14,10 +14,9 @@ class Distribution(Protocol):
 
     Example:
         >>> from gp_ensembles.distributions import Mixture
-        >>> normal: Distribution = Mixture(
-        ...     torch.zeros(1), torch.zeros(1, 2), torch.ones(1, 2)
-        ... )
-        >>> normal.cdf(torch.zeros(2))
+        >>> zero = torch.zeros(1, 2)
+        >>> normal: Distribution = Mixture(zero[0, :1], zero, zero + 1)
+        >>> normal.cdf(zero[0])
         tensor([0.5000, 0.5000])
     """
 

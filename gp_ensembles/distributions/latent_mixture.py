@@ -1,4 +1,4 @@
-"""What an ensemble with a likelihood predicts: one mixture of the likelihood's distributions for each row."""
+"""Mixtures of a likelihood's distributions: predictions of an ensemble with this likelihood, one for each row."""
 
 import copy
 import functools
@@ -23,13 +23,13 @@ _CERTAIN = 1e-12  # latent variance of what is hardly uncertain
 
 
 class Response(NamedTuple):
-    """How the experts of one object turn latent values into targets.
+    """Likelihood and prediction method of the experts of one object.
 
     Attributes:
         likelihood: Their likelihood.
         predictive: How predictions are computed.
         num_experts: How many experts the object has.
-        batch_shape: In what shape.
+        batch_shape: Their batch shape.
     """
 
     likelihood: Likelihood
@@ -53,12 +53,12 @@ class LatentMixture(NamedTuple):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.likelihoods import GaussHermite, LogisticLikelihood
+        >>> from gp_ensembles.likelihoods.predictive import GaussHermite
+        >>> from gp_ensembles.likelihoods.classification import LogisticLikelihood
         >>> zero = torch.zeros(2, 3, dtype=torch.float64)
         >>> response = Response(LogisticLikelihood(), GaussHermite(), 2, torch.Size([2]))
-        >>> mixture = LatentMixture(
-        ...     zero[:, 0] + torch.log(zero[0, 0] + 0.5), zero, zero + 1, (response,)
-        ... )
+        >>> log_weights = torch.log(zero[:, 0] + 0.5)
+        >>> mixture = LatentMixture(log_weights, zero, zero + 1, (response,))
         >>> mixture.class_probabilities.shape, mixture.mean
         (torch.Size([3, 2]), tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64))
     """
@@ -129,8 +129,8 @@ class LatentMixture(NamedTuple):
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of a target up to y (..., N), of that shape, for classes and counts; NaN where y is.
 
-        Any number will do: it is zero below zero and one at infinity. For Poisson counts it is right to 1e-9; for other
-        counts see :class:`~gp_ensembles.distributions.counts.TabulatedCounts`.
+        Targets may be any numbers: it is zero below zero and one at infinity. For Poisson counts it is right to 1e-9;
+        for other counts see :class:`~gp_ensembles.distributions.counts.TabulatedCounts`.
 
         Raises:
             ValueError: If the shape is another.
@@ -177,10 +177,10 @@ class LatentMixture(NamedTuple):
         return below.sum(-1).clamp_max(table.shape[1] - 1).to(table.dtype)
 
     def counts(self) -> CountDistributions:
-        """The rows' distributions of counts, to be asked more than once: the table that some need is built here.
+        """The rows' distributions of counts, for repeated use: the table that some need is built here.
 
         Raises:
-            TypeError: If targets are no counts.
+            TypeError: If targets are not counts.
             ValueError: If a row spreads over too many of them for a table; never for Poisson counts.
         """
         likelihoods = [response.likelihood for response in self.responses]
@@ -196,7 +196,7 @@ class LatentMixture(NamedTuple):
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Independent draws for each row: an expert, a latent value, a target; shape (S, N).
 
-        torch's distributions draw from the global generator; its state is that of ``generator`` for the time being.
+        torch's distributions draw from the global generator; it takes the state of ``generator`` meanwhile.
         """
         if num < 1:
             raise ValueError(f"the number of draws must be at least one, got {num}")
@@ -248,7 +248,7 @@ class LatentMixture(NamedTuple):
 
     def _check_shape(self, y: Tensor) -> None:
         if y.ndim == 0 or y.shape[-1] != self.num_rows:
-            raise ValueError(f"y must have shape (..., {self.num_rows}), one value a row, got {tuple(y.shape)}")
+            raise ValueError(f"y must have shape (..., {self.num_rows}), one value per row, got {tuple(y.shape)}")
 
     def _column_weights(self) -> Tensor:
         return self.log_weights.unsqueeze(-1) if self.log_weights.ndim == 1 else self.log_weights
@@ -280,7 +280,7 @@ def certain_classes(log_prob: Tensor, *, is_binary: bool) -> LatentMixture:
 
 @functools.cache
 def _response_of_classes(num_classes: int | None) -> Response:
-    """Two classes, or so many without an order; kept, for to build a likelihood takes longer than to ask it."""
+    """Two classes, or several without an order; cached, as building a likelihood costs more than using it."""
     likelihood = LogisticLikelihood() if num_classes is None else MulticlassLikelihood(num_classes)
     return Response(likelihood, ProbitApproximation(), 1, torch.Size([1]))
 
@@ -295,7 +295,7 @@ def _stack(parts: Sequence[Tensor], num_axes: int) -> Tensor:
 
 @contextmanager
 def _borrowed(generator: torch.Generator | None, device: torch.device) -> Iterator[None]:
-    """Inside, what draws from a device's global generator draws from this one; afterwards both have their own state."""
+    """Within it, a device's global generator has the state of this one; both are restored and advanced afterwards."""
     if generator is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What an ensemble predicts: one mixture of normal distributions for each row."""
+"""Mixtures of normal distributions: predictions of an ensemble, one for each row."""
 
 from typing import NamedTuple
 
@@ -57,36 +57,15 @@ class Mixture(NamedTuple):
         return self._unflatten(mean), self._unflatten(variance)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log density of the full mixture.
-
-        Args:
-            y: Targets, shape (..., N).
-
-        Returns:
-            Log densities, shape (..., N); NaN where y is.
-        """
+        """Log density of targets (..., N), shape (..., N); NaN where y is."""
         return self._unflatten(mixtures.log_prob(*self._columns(), self._flatten(y)))
 
     def cdf(self, y: Tensor) -> Tensor:
-        """Probability of a target up to y.
-
-        Args:
-            y: Targets, shape (..., N).
-
-        Returns:
-            Probabilities, shape (..., N).
-        """
+        """Probability of a target up to y (..., N), shape (..., N)."""
         return self._unflatten(mixtures.cdf(*self._columns(), self._flatten(y)))
 
     def quantile(self, p: float | Tensor) -> Tensor:
-        """Quantiles of the full mixture.
-
-        Args:
-            p: One probability, or a tensor that broadcasts with (..., N); for K probabilities at all rows
-                give shape (K, 1).
-
-        Returns:
-            Quantiles, shape (N,) or (..., N).
+        """Quantiles at p, one probability or a tensor that broadcasts with (..., N), such as (K, 1).
 
         Raises:
             ValueError: If a probability is not in [0, 1].
@@ -95,15 +74,7 @@ class Mixture(NamedTuple):
         return self._unflatten(mixtures.icdf(*self._columns(), self._flatten(level)))
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Independent draws for each row, reparametrized in means and variances.
-
-        Args:
-            num: Number of draws S of each row.
-            generator: Source of randomness; ``None`` for torch's global one.
-
-        Returns:
-            Draws, shape (S, N).
-        """
+        """Independent draws for each row, shape (S, N), reparametrized in means and variances."""
         return self._unflatten(mixtures.rsample(*self._columns(), num, generator=generator))
 
     def __repr__(self) -> str:

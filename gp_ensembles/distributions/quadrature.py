@@ -19,7 +19,7 @@ _CENTER = 0.3
 _BEND = 0.025
 _REACH = 6.4
 _STEP = 0.2
-_FEW = 64  # components that are looked at one by one
+_FEW = 64  # components that are kept one by one
 # Rows at once, whose numbers fit in a cache: of nodes and of single targets.
 _ROWS = 32
 _TARGETS = 128

@@ -1,4 +1,4 @@
-"""A distribution seen through a monotone map of its distribution function."""
+"""Recalibrated distributions: a monotone map of the distribution function of others."""
 
 from typing import NamedTuple
 

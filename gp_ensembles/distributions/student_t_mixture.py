@@ -1,13 +1,10 @@
-"""What an ensemble with experts of unknown noise predicts: one mixture of Student-t distributions for each row."""
+"""Mixtures of Student-t distributions: predictions of an ensemble with experts of unknown noise, one for each row."""
 
-import math
 from typing import NamedTuple
 
 import torch
-from scipy import special
 from torch import Tensor
 
-from gp_ensembles.distributions.mixture import Mixture
 from gp_ensembles.distributions.table import distribution_text
 from gp_ensembles.numerics import mixtures, student_t
 from gp_ensembles.numerics.display import counted
@@ -33,9 +30,8 @@ class StudentTMixture(NamedTuple):
         >>> import torch
         >>> half = torch.tensor([0.5, 0.5], dtype=torch.float64)
         >>> mean = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
-        >>> mixture = StudentTMixture(
-        ...     half.log(), mean, torch.ones_like(mean), torch.full_like(mean, 5.0)
-        ... )
+        >>> one = torch.ones_like(mean)
+        >>> mixture = StudentTMixture(half.log(), mean, one, 5 * one)
         >>> mixture.mean, mixture.variance
         (tensor([0.], dtype=torch.float64), tensor([2.], dtype=torch.float64))
         >>> mixture.cdf(mixture.quantile(0.9))
@@ -127,22 +123,6 @@ class StudentTMixture(NamedTuple):
             component_mean=self.component_mean * scale + shift, component_variance=self.component_variance * scale**2
         )
 
-    def as_normals(self, num_nodes: int = 16) -> Mixture:
-        """Each component as an equal mixture of normals, its precisions the medians of equal shares of their gamma law.
-
-        Close in the middle and too light in the far tails: for pictures and for scores that tails do not decide.
-        """
-        shares = (torch.arange(num_nodes, dtype=torch.float64, device="cpu") + 0.5) / num_nodes
-        half = 0.5 * self.degrees_of_freedom.clamp_max(1e8).double().cpu()
-        precision = special.gammaincinv(half.unsqueeze(1).numpy(), shares.reshape(-1, *[1] * (half.ndim - 1)).numpy())
-        relative = torch.as_tensor(precision).to(half) / half.unsqueeze(1)
-        inverse = (1 / relative).movedim(1, -1).contiguous()  # summed row by row, see numerics.reductions
-        relative = relative * inverse.mean(-1).unsqueeze(1)  # the variance is kept
-        variance = (self.component_variance.unsqueeze(1) / relative.to(self.component_variance)).flatten(0, 1)
-        mean = self.component_mean.repeat_interleave(num_nodes, dim=0)
-        weights = (self.log_weights - math.log(num_nodes)).repeat_interleave(num_nodes, dim=0)
-        return Mixture(weights, mean, variance)
-
     def _column_weights(self) -> Tensor:
         return self.log_weights.unsqueeze(-1) if self.log_weights.ndim == 1 else self.log_weights
 
@@ -214,7 +194,7 @@ def _below(mixture: StudentTMixture, y: Tensor) -> Tensor:
         z = (y - location).div_(spread.mul_(_squared_scale(own)).sqrt_())
         part = student_t.cdf(z.mT.contiguous(), own.mT)
         terms[:, kind] = part.mul_(weight.mT)
-    return terms.sum(-1)  # in the components' own order, so that a row does not know its neighbors
+    return terms.sum(-1)  # in the components' own order, so that a row's bits do not depend on the others
 
 
 class _Rows(NamedTuple):
@@ -252,7 +232,7 @@ class _Rows(NamedTuple):
             part, slope = student_t.cdf_and_density(z, df)
             probabilities.append(weights * part)
             densities.append(weights * slope / scale)
-        # Summed in the components' own order, so that a row does not know its neighbors.
+        # Summed in the components' own order, so that a row's bits do not depend on the others.
         total = [torch.cat(parts, dim=-1)[..., self.places].sum(-1) for parts in (probabilities, densities)]
         return total[0], total[1]
 

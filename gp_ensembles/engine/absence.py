@@ -1,11 +1,11 @@
-r"""Experts that say nothing of some rows: the others share their weight there, and it is theirs again when they speak.
+r"""Experts without a prediction for a row get weight zero there; their share is renormalized over the others.
 
-Such an expert sleeps (Freund, Schapire, Singer and Warmuth 1997, "Using and combining predictors that specialize"). For
-a row t with the awake experts A and weights w in force before it,
+These are the sleeping experts of Freund, Schapire, Singer and Warmuth (1997, "Using and combining predictors that
+specialize"). For a row t with the awake experts A and the weights w before it,
 
 .. math:: w'_m = \frac{w_m}{\sum_{j \in A} w_j} \quad (m \in A), \qquad p(y_t) = \sum_{m \in A} w'_m\, p_m(y_t)
 
-and to the rule a sleeping expert's density is :math:`p(y_t)`, so that it neither gains nor loses beside the others.
+and to the rule the density of a sleeping expert is :math:`p(y_t)`, so that its weight neither rises nor falls.
 """
 
 import itertools
@@ -24,7 +24,7 @@ P = TypeVar("P", bound=Predictions)
 
 
 def find_absent(steps: Predictions, external_models: Sequence[int]) -> Tensor | None:
-    """Which experts say nothing of which rows, (M, B): a mean that is not a number; ``None`` if all speak."""
+    """Mask (M, B) of predictions that are absent, whose mean is NaN; ``None`` if there are none."""
     if not external_models:
         return None
     places = list(external_models)
@@ -38,10 +38,10 @@ def find_absent(steps: Predictions, external_models: Sequence[int]) -> Tensor | 
 
 
 def awake_weights(log_weights: Tensor, absent: Tensor, first_row: int | None = None) -> Tensor:
-    """Log weights (M,) or (M, N) in which the absent (M, N) have none and the others theirs, summing to one.
+    """Log weights (M,) or (M, N), renormalized over the experts that are not ``absent`` (M, N).
 
     Raises:
-        NumericalError: If no expert that has weight speaks of a row; counts rows from ``first_row``, if it is given.
+        NumericalError: If no expert that has weight predicts a row; names it, counted from ``first_row``, if given.
     """
     weights = log_weights if log_weights.ndim == 2 else log_weights.unsqueeze(-1)
     weights = weights.masked_fill(absent, -torch.inf)
@@ -50,7 +50,7 @@ def awake_weights(log_weights: Tensor, absent: Tensor, first_row: int | None = N
     if bool(unheard.any()):
         where = "a row" if first_row is None else f"row {first_row + int(unheard.int().argmax())}"
         raise NumericalError(
-            f"all experts that have weight are absent from {where}, or their numbers overflow there; add one that "
+            f"no expert that has weight predicts {where}: all are absent or overflow there; add an expert that "
             f"always predicts, or correct the inputs"
         )
     return weights - total
@@ -59,10 +59,7 @@ def awake_weights(log_weights: Tensor, absent: Tensor, first_row: int | None = N
 def weigh_awake(
     rule: MetaLearner, state: MetaState, log_prob: Tensor, absent: Tensor, missing: Tensor | None, share: Tensor | None
 ) -> tuple[MetaState, MetaOutput]:
-    """Weigh a row of which some experts say nothing.
-
-    Shapes: ``log_prob`` (M, 1), ``absent`` (M, 1), ``missing`` (1,), ``share`` (1,).
-    """
+    """Update the rule with one row: ``log_prob`` and ``absent`` (M, 1), ``missing`` and ``share`` (1,)."""
     weights = awake_weights(rule.log_weights(state), absent)
     if missing is not None and bool(missing):
         after, _ = rule.update_block(state, torch.zeros_like(log_prob))
@@ -75,7 +72,7 @@ def weigh_awake(
 
 
 def segments(absent: Tensor) -> Iterator[tuple[slice, bool]]:
-    """Rows of a block of which the same experts (M, B) are absent one after the other, and whether any is."""
+    """Consecutive rows of a block at which the same experts of ``absent`` (M, B) are absent, and whether any is."""
     changes = (absent[:, 1:] != absent[:, :-1]).any(0).nonzero().flatten() + 1
     ends = [0, *changes.tolist(), absent.shape[1]]
     anyone = absent.any(0).tolist()
@@ -84,18 +81,18 @@ def segments(absent: Tensor) -> Iterator[tuple[slice, bool]]:
 
 
 def impute_absent(steps: P, absent: Tensor) -> P:
-    """Predictions (M, B) in which N(0, 1) stands for those that were not made: their weight is zero."""
+    """Predictions (M, B) with N(0, 1) in place of the absent ones, whose weight is zero."""
     where = absent if steps.mean.ndim == absent.ndim else absent.unsqueeze(-1)  # several outputs
     mean, variance = steps.mean.masked_fill(where, 0.0), steps.variance.masked_fill(where, 1.0)
     return type(steps)(**{**steps._asdict(), "mean": mean, "variance": variance})
 
 
 def marked(steps: P, absent: Tensor) -> P:
-    """Predictions (M, B) with NaN for those that were not made."""
+    """Predictions (M, B) with NaN in place of the absent ones."""
     fields = {name: _filled(value, absent) for name, value in steps._asdict().items()}
     return type(steps)(**fields)
 
 
 def _filled(value: Tensor, absent: Tensor) -> Tensor:
-    """NaN for the absent (M, B) in values (M, B, ...)."""
+    """Values (M, B, ...) with NaN where ``absent`` (M, B)."""
     return value.masked_fill(absent.reshape(*absent.shape, *[1] * (value.ndim - absent.ndim)), torch.nan)

@@ -1,4 +1,4 @@
-"""An ensemble with its hyperparameters read: what ``OnlineEnsemble`` reads once and uses until it is stale."""
+"""Ensemble with its hyperparameters read once, which ``OnlineEnsemble`` uses until one of them changes."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,7 +23,7 @@ _VERSION = attrgetter("_version")
 
 
 class BoundEnsemble:
-    """What is read from the hyperparameters once, and how to tell that it is stale."""
+    """Experts bound to their hyperparameters, their runners, and whether these are still up to date."""
 
     def __init__(self, ensemble: Ensemble, state: EnsembleState, shared_bases: Sequence[SharedBasisBatch]) -> None:
         self._parameters = list(ensemble.parameters())
@@ -36,9 +36,9 @@ class BoundEnsemble:
         names, tensors = zip(*named_tensors(state), strict=True)
         self._names: tuple[str, ...] = names
         self._tensors: tuple[Tensor, ...] = tensors
-        self._ensemble, self._twins = ensemble, shared_bases
+        self._ensemble, self._shared_bases = ensemble, shared_bases
         self.state = state
-        self.out: tuple[int, ...] = places_out(state.quarantine)  # this is made anew when somebody goes or returns
+        self.out: tuple[int, ...] = places_out(state.quarantine)  # rebuilt when an expert enters or leaves quarantine
         self.like: Tensor = state.meta.log_weights
         self.bounded: tuple[FeatureMap, ...] = ensemble.bounded_features()
         self.experts: tuple[BoundExpert, ...] = ensemble.bind()
@@ -50,10 +50,8 @@ class BoundEnsemble:
             self.responses = (Response(group.likelihood, group.predictive, ensemble.num_experts, shape),)
         self.checkers: tuple[Expert, ...] = ensemble.experts[:1] if self.latent_group is not None else ensemble.experts
         limits = (e.transition.max_rows for e in ensemble.experts if e.transition is not None)
-        self.limits: list[int] = [
-            limit for limit in limits if limit is not None
-        ]  # longest blocks that transitions allow
-        self.recording: Recording | None = None  # made when it is first asked for
+        self.limits: list[int] = [limit for limit in limits if limit is not None]  # longest blocks of transitions
+        self.recording: Recording | None = None  # made on first use
         self.batches: RunnerBatches = RunnerBatches.of(self.experts, state.experts, shared_bases)
 
     def inputs(self, X: Tensor, y: Tensor) -> Tensor:
@@ -61,8 +59,8 @@ class BoundEnsemble:
         return with_lags(self._ensemble.memory, self.state.history, X, y)[1]
 
     def is_fresh(self, buffers: Mapping[str, Tensor | None]) -> bool:
-        """Whether nothing that was read has changed since, and the state still lies in these buffers."""
-        # Without a line of Python for each tensor: this is done for every row.
+        """Whether nothing that was read has changed since, and the state is still in these buffers."""
+        # Without a Python loop over tensors: this runs for every row.
         return (
             all(map(is_, map(buffers.get, self._names), self._tensors))
             and self._versions == list(map(_VERSION, self._buffers))
@@ -71,24 +69,24 @@ class BoundEnsemble:
 
     @cached_property
     def row(self) -> RowEnsemble | None:
-        """What runs a row by itself; ``None`` where blocks do. What it leaves is to be settled."""
-        return RowEnsemble.of(self._ensemble, self.experts, self.state, self._twins)
+        """The fast path for single rows, to be flushed afterwards; ``None`` where only blocks can run."""
+        return RowEnsemble.of(self._ensemble, self.experts, self.state, self._shared_bases)
 
     def flush(self) -> None:
-        """Make the state whole after rows by themselves."""
-        row = self.__dict__.get("row")  # not made for this
+        """Complete the state after single rows."""
+        row = self.__dict__.get("row")  # do not build it here
         if row is not None:
             row.flush()
 
     def _is_equal(self) -> bool:
-        """Whether all hyperparameters are what they were."""
+        """Whether no hyperparameter has changed."""
         if self._as_bytes and self._pointers != list(map(Tensor.data_ptr, self._parameters)):
             return False
         now, then = self._read(), self._values
         return torch.equal(now, then) if isinstance(now, Tensor) and isinstance(then, Tensor) else now == then
 
     def _read(self) -> bytes | Tensor:
-        """The hyperparameters: on the processor as bytes, for rows that come one at a time."""
+        """The hyperparameters; as bytes on the CPU, where rows may come one at a time."""
         if self._as_bytes:
             return b"".join(self._memories)
         return torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])

@@ -1,4 +1,4 @@
-"""Whether external models keep to what they may know: the rows before a target, and that target's inputs."""
+"""Causality check of external models: predictions depend on past rows and the inputs of their own row only."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,7 +10,7 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.external import BoundExternal, ExternalExpert, TrainedModels
 from gp_ensembles.experts.model_adapter import ModelAdapter
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.states import ExternalState
 
 _PLACES = 7  # rows at which the rest of the stream is changed
@@ -21,12 +21,12 @@ _Run = Callable[[Tensor, Tensor, int], Tensor]
 
 @torch.no_grad()
 def check_causal(external_models: ModelAdapter | OnlineEnsemble, X: Tensor, y: Tensor) -> None:
-    """Raise if an external model peeks: if what it says of a row depends on that row's target or on later rows.
+    """Raise if an external model peeks: if its prediction depends on the row's own target or on later rows.
 
     Shapes: ``X`` (N, D), ``y`` (N,).
 
     Raises:
-        TypeError: If it is neither.
+        TypeError: If the argument is neither an adapter nor an ensemble.
         ValueError: Naming the model, the row, and what its prediction must not depend on.
     """
     if not isinstance(external_models, ModelAdapter | OnlineEnsemble):
@@ -38,9 +38,9 @@ def check_causal(external_models: ModelAdapter | OnlineEnsemble, X: Tensor, y: T
         size = len(y)
         whole = run(X, y, size)
         if bool(whole[:, size // 2 :].isnan().any(0).all()):  # by then it is trained
-            raise ValueError(f"{name} answered no row, so nothing can be said of it; ask it by itself for the reason")
+            raise ValueError(f"{name} predicted no row, so it cannot be checked; call it directly to see why")
         again = run(X, y, size)
-        _compare(whole, again, f"{name} is not reproducible: trained again on the same rows it says otherwise", "")
+        _compare(whole, again, f"{name} is not reproducible: a second training on the same rows predicts otherwise", "")
         _compare(run(X, y, 1), whole, f"{name} peeks", "the rows that are predicted with it")
         for place in range(len(y) // _PLACES, len(y), max(len(y) // _PLACES, 1)):
             before = X.clone(), y.clone()
@@ -56,7 +56,7 @@ def check_causal(external_models: ModelAdapter | OnlineEnsemble, X: Tensor, y: T
 
 
 def _runs(external_models: ModelAdapter | OnlineEnsemble, X: Tensor) -> Iterator[tuple[str, _Run]]:
-    """The name of each external model, and what predicts and learns rows with it from where it stands."""
+    """The name of each external model, and a function that predicts and learns rows from its current state."""
     if isinstance(external_models, ModelAdapter):
         features = InputFeatures(X.shape[1], X.new_ones(()))
         alone = ExternalExpert(external_models, features, max(X.shape[0] // 8, 1), max(X.shape[0] // 4, 1), X.shape[0])
@@ -81,7 +81,7 @@ def _runs(external_models: ModelAdapter | OnlineEnsemble, X: Tensor) -> Iterator
 
 
 def _predicted(expert: ExternalExpert, state: ExternalState, Phi: Tensor, y: Tensor, size: int) -> Tensor:
-    """Means and variances (2, N) of rows in blocks, by models that are trained anew."""
+    """Means and variances (2, N) of rows in blocks, from newly trained models."""
     kept, parts = expert.models, []
     expert.models = TrainedModels()
     try:
@@ -100,5 +100,5 @@ def _compare(first: Tensor, second: Tensor, complaint: str, cause: str) -> None:
     wrong = ~(same | near).all(0)
     if bool(wrong.any()):
         row = int(wrong.int().argmax())
-        depends = f": what it says of row {row} depends on {cause}" if cause else f" of row {row}"
+        depends = f": its prediction of row {row} depends on {cause}" if cause else f" at row {row}"
         raise ValueError(f"{complaint}{depends}")

@@ -1,10 +1,28 @@
-"""Whether a file's states were learned by an ensemble of the same parts, which shapes alone do not tell."""
+"""Checks that a checkpoint belongs to the object it is loaded into: the shapes of tensors, the parts of an ensemble."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from torch import Tensor, nn
+
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.innovations import InnovationModel
+
+
+def check_shapes(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, kind: str = "ensemble") -> None:
+    """Raise before anything is loaded if a tensor is missing or has another shape: something else was saved.
+
+    Raises:
+        RuntimeError: Naming the first tensor that does not fit.
+    """
+    own = module.state_dict()
+    saved = {name: state_dict[prefix + name].shape for name in own if prefix + name in state_dict}
+    wrong = [name for name, value in own.items() if saved.get(name) != value.shape]
+    if wrong:
+        raise RuntimeError(
+            f"this state_dict is of another {kind}: {len(wrong)} of {len(own)} tensors are missing or have another "
+            f"shape, the first is {wrong[0]!r}; build the {kind} as it was when it was saved"
+        )
 
 
 def parts_in_words(ensemble: Ensemble) -> dict[str, str]:

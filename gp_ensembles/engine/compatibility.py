@@ -1,4 +1,4 @@
-"""Which experts can be mixed: those that predict targets of one kind."""
+"""Compatibility of experts: a mixture needs predictions of targets of one kind."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 class _Kind(NamedTuple):
-    """What an expert says about its targets; ``None`` where that does not apply."""
+    """The kind of an expert's targets; ``None`` where an entry does not apply."""
 
     likelihood: str | None
     num_outputs: int | None
@@ -32,14 +32,14 @@ def check_compatible(experts: Sequence[Expert], names: Sequence[str]) -> None:
     """Raise unless all experts predict targets of one kind, so that their predictions have a mixture.
 
     Raises:
-        ValueError: Naming two experts that do not fit, in what they differ, and the mend.
+        ValueError: Naming two experts that do not fit, how they differ, and how to correct it.
     """
     kinds = [_kind(expert) for expert in experts]
     start = 0
     for expert, kind in zip(experts, kinds, strict=True):
         problem = _difference(kinds[0], kind)
         if problem is not None:
-            raise ValueError(f"experts {names[0]!r} and {names[start]!r} cannot weigh one another: {problem}")
+            raise ValueError(f"experts {names[0]!r} and {names[start]!r} cannot be mixed: {problem}")
         start += expert.num_experts
 
 
@@ -65,7 +65,7 @@ def _difference(one: _Kind, other: _Kind) -> str | None:
             f"{first} has {one.num_latent} latent value(s) behind each target and {second} {other.num_latent}; "
             f"choose unordered classes or ordered levels for both"
         )
-    # Classes are numbered from zero, so the same number of them is the same support however it is stated.
+    # Classes are numbered from zero, so the same number of them is the same support however it is specified.
     if one.num_classes is None and None not in (one.support, other.support) and one.support != other.support:
         return f"{first} and {second} are for targets of different kinds of values; give both one kind of likelihood"
     return None
@@ -82,7 +82,7 @@ def _kind(expert: Expert) -> _Kind:
 
 @torch.no_grad()
 def _support(likelihood: Likelihood, bound: BoundLaplace) -> tuple[bool, float, float] | None:
-    """Kind and ends of the support that the likelihood's distribution states, at latent values of zero."""
+    """Kind and ends of the support of the likelihood's distribution, at latent values of zero."""
     dim = latent_dim(likelihood)
     if bound.prior_variance.is_meta:
         return None

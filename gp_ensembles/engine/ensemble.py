@@ -1,4 +1,4 @@
-"""The ensemble as pure functions: state in, state out, and predict, weigh, learn in three places."""
+"""Ensemble as pure functions: state in, state out."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.engine.absence import awake_weights, find_absent, marked
 from gp_ensembles.engine.compatibility import check_compatible, count_outputs
-from gp_ensembles.engine.external_counts import init_tally
+from gp_ensembles.engine.external_counts import init_counts
 from gp_ensembles.engine.input_checks import check_inputs, check_targets, missing_rows, without_columns
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, flatten, invalid_rows, make_mixture
 from gp_ensembles.engine.quarantine import init_quarantine, places_out
-from gp_ensembles.engine.row_noise import widened
+from gp_ensembles.engine.row_timing import widened
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.engine.weighing import Layers, append_copies, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
@@ -27,7 +27,8 @@ from gp_ensembles.experts.laplace import BoundLaplace, LaplaceExpert
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState, Predictions
-from gp_ensembles.innovations import InnovationBank, InnovationModel
+from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations.bank import InnovationBank
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.numerics.display import ensemble_text
 from gp_ensembles.numerics.gpytorch_types import Kernel
@@ -38,9 +39,9 @@ class Ensemble(nn.Module):
     """Experts, and a rule that weighs them.
 
     Expert objects may be batches; their experts are numbered in order. Objects that share one feature map evaluate it
-    once. Columns of X that an :class:`~gp_ensembles.experts.external.ExternalExpert` claims as forecasts are seen by it
-    alone. Innovation models make further predictions of each expert's, which stand behind it: the rule weighs
-    M = (number of experts) (1 + number of innovation models) predictions, and takes each for an expert.
+    once. Only an :class:`~gp_ensembles.experts.external.ExternalExpert` sees the columns of X that it takes as
+    forecasts. Each innovation model turns each expert's prediction into another one: the rule weighs M = (number of
+    experts) (1 + number of innovation models) predictions, those of one expert together, as if each were an expert.
 
     Args:
         experts: Expert objects; all take the same inputs, in one dtype on one device, and predict targets of one
@@ -48,14 +49,14 @@ class Ensemble(nn.Module):
         meta_learner: The rule that weighs the M experts.
         names: A name for each expert; numbers by default.
         innovations: Innovation models; only for one output with Gaussian noise.
-        memory: Past targets that the experts see as further inputs, behind the D columns of X.
+        memory: Past targets that the experts see as inputs after the D columns of X.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less, see
             :func:`~gp_ensembles.engine.weighing.run_block`; ``None`` for never.
 
     Raises:
         ValueError: If there is no expert, inputs differ in number, names are not M distinct ones, two experts
             predict targets of different kinds, or the rule was built for another number of experts.
-        TypeError: If something is no expert.
+        TypeError: If an object is not an expert.
 
     Example:
         >>> import torch
@@ -64,13 +65,8 @@ class Ensemble(nn.Module):
         >>> from gp_ensembles.filters import RandomWalk
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
         >>> features = LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        >>> static, moving = (
-        ...     GaussianExpert(features),
-        ...     GaussianExpert(features, transition=RandomWalk(1e-2)),
-        ... )
-        >>> ensemble = Ensemble(
-        ...     [static, moving], BayesianModelAveraging(), names=["static", "moving"]
-        ... )
+        >>> moving = GaussianExpert(features, transition=RandomWalk(1e-2))
+        >>> ensemble = Ensemble([GaussianExpert(features), moving], BayesianModelAveraging())
         >>> X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> state, predictions = ensemble.update(ensemble.init(), X, X.squeeze(-1))
         >>> predictions.log_weights.detach().exp()[:, 0]
@@ -92,9 +88,7 @@ class Ensemble(nn.Module):
             raise ValueError("an ensemble needs at least one expert")
         wrong = next((expert for expert in experts if not isinstance(expert, Expert)), None)
         if wrong is not None:
-            raise TypeError(
-                f"experts must be such as ExternalExpert(external model, features), got {type(wrong).__name__}"
-            )
+            raise TypeError(f"experts must be such as ExternalExpert(adapter, features), got {type(wrong).__name__}")
         inputs = {expert.features.num_inputs for expert in experts if not _columns_of(expert)}
         if len(inputs) > 1:
             raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
@@ -117,7 +111,7 @@ class Ensemble(nn.Module):
         # Columns of X, forecasts among them, without those of remembered targets.
         self.num_inputs: int = sum(inputs) - (0 if memory is None else memory.num_columns) + len(self.forecasts)
         self.memory = memory
-        self.layers: Layers = Layers(meta_learner, bank, memory, outlier_threshold, _places_of_guests(experts))
+        self.layers: Layers = Layers(meta_learner, bank, memory, outlier_threshold, _external_places(experts))
         labels = ["", *(f" + {model.label}" for model in innovations)]
         self.names: tuple[str, ...] = tuple(f"{name}{label}" for name in self.expert_names for label in labels)
         self.num_experts: int = len(self.names)
@@ -134,7 +128,7 @@ class Ensemble(nn.Module):
         noise: Tensor,
         generator: torch.Generator | None = None,
     ) -> Self:
-        """Static Gaussian experts on random Fourier features, one for each kernel, hyperparameters as they are.
+        """Static Gaussian experts on random Fourier features, one for each kernel with its hyperparameters.
 
         Args:
             kernels: M stationary kernels, of any classes with a spectral form, without a batch.
@@ -152,14 +146,9 @@ class Ensemble(nn.Module):
             >>> import torch
             >>> from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
             >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-            >>> kernels = [
-            ...     ScaleKernel(RBFKernel()).double(),
-            ...     ScaleKernel(MaternKernel()).double(),
-            ... ]
-            >>> noise = torch.tensor([0.1, 0.2], dtype=torch.float64)
-            >>> Ensemble.from_kernels(
-            ...     kernels, 1, 50, BayesianModelAveraging(), noise=noise
-            ... ).num_experts
+            >>> kernels = [ScaleKernel(kernel).double() for kernel in (RBFKernel(), MaternKernel())]
+            >>> rule, noise = BayesianModelAveraging(), torch.tensor([0.1, 0.2], dtype=torch.float64)
+            >>> Ensemble.from_kernels(kernels, 1, 50, rule, noise=noise).num_experts
             2
         """
         if noise.shape != (len(kernels),) or not bool((noise > 0).all()):
@@ -177,15 +166,11 @@ class Ensemble(nn.Module):
 
     def init(self) -> EnsembleState:
         """State before any data."""
-        return self.init_layers()._replace(experts=tuple(expert.init() for expert in self.experts))
-
-    def init_layers(self) -> EnsembleState:
-        """The same without the states of experts."""
         like = self.experts[0].features.prior_variance.detach()
         meta = self.meta_learner.init(self.num_experts, like)
         bank, memory = self.layers.bank, self.memory
         return EnsembleState(
-            (),
+            tuple(expert.init() for expert in self.experts),
             meta,
             None if bank is None else bank.init(len(self.expert_names), like),
             None if memory is None else memory.init(like),
@@ -197,7 +182,7 @@ class Ensemble(nn.Module):
         """Counts of external models before any row, (9, G), on the device of ``like``; ``None`` for none."""
         external_models = [e for e in self.experts if isinstance(e, ExternalExpert) for _ in range(e.num_experts)]
         return (
-            init_tally([e.adapter.initial is not None for e in external_models], like.device)
+            init_counts([e.adapter.initial is not None for e in external_models], like.device)
             if external_models
             else None
         )
@@ -229,7 +214,7 @@ class Ensemble(nn.Module):
         """
         self.check_block(X, y)
         if state.quarantine is not None and not readable_all(state.quarantine.until == 0):
-            raise ValueError("some experts of this state are in quarantine, which an OnlineEnsemble looks after")
+            raise ValueError("some experts of this state are in quarantine; use an OnlineEnsemble, which handles it")
         bound = self.bind()
         states: list[FilterState] = []
 
@@ -245,26 +230,21 @@ class Ensemble(nn.Module):
                 parts.append(part)
             return flatten(parts)
 
-        missing = missing_rows(y)
-        done = run_block(self.layers, state, X, y, stage, missing=missing)
-        predictions = done.predictions._replace(responses=responses_of(bound))
-        after = EnsembleState(
-            tuple(states), done.meta, done.innovations, done.history, done.external_models, state.quarantine
-        )
-        return after, predictions
+        after, predictions = run_block(self.layers, state, X, y, stage, missing=missing_rows(y))
+        return after._replace(experts=tuple(states)), predictions._replace(responses=responses_of(bound))
 
     def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
-        """Predict one step ahead at each row of X (N, D) on its own, learning nothing."""
+        """Predict each row of X (N, D) separately as the next one; learns nothing."""
         self.check_inputs(X)
         return predict_mixture(self.layers, self.bind(), state, X, out=places_out(state.quarantine))
 
     def check_inputs(self, X: Tensor) -> None:
-        """Raise a clear error if X (N, D) is not a legal input."""
+        """Raise unless X (N, D) is a valid input."""
         like = self.experts[0].features.prior_variance
         check_inputs(X, self.num_inputs, like, self.bounded_features(), self.forecasts)
 
     def check_block(self, X: Tensor, y: Tensor) -> None:
-        """Raise a clear error if X (B, D) and y (B,) are not a legal block."""
+        """Raise unless X (B, D) and y (B,) are a valid block."""
         self.check_inputs(X)
         check_targets(X, y, self.num_outputs)
         for expert in self.experts:
@@ -276,7 +256,7 @@ class Ensemble(nn.Module):
         return self.num_outputs is None and not any(isinstance(e, LaplaceExpert) for e in self.experts)
 
     def bounded_features(self) -> tuple[FeatureMap, ...]:
-        """The distinct feature maps that are not valid everywhere."""
+        """The distinct feature maps with a bounded domain."""
         maps = {id(e.features): e.features for e in self.experts if e.features.domain is not None}
         return tuple(maps.values())
 
@@ -303,10 +283,10 @@ def predict_mixture(
     out: Sequence[int] = (),
     first_row: int = 0,
 ) -> AnyMixture:
-    """Predict one step ahead at each row of X (N, D) from bound experts and a state, without those that are out.
+    """Predict each row of X (N, D) as the next one from bound experts and a state, without those in quarantine.
 
     Raises:
-        NumericalError: If no expert that has weight is left at a row; counts rows from ``first_row``.
+        NumericalError: If no expert that has weight predicts a row; names it, counted from ``first_row``.
     """
     features = evaluate(bound, next_inputs(layers, state, X))
     parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, features, strict=True)]
@@ -330,12 +310,12 @@ def predict_mixture(
 
 
 def _columns_of(expert: Expert | BoundExpert) -> list[int]:
-    """Places of the forecasts that an expert alone sees."""
+    """Places of the forecasts that only this expert sees."""
     return list(expert.columns) if isinstance(expert, ExternalExpert | BoundExternal) else []
 
 
-def _places_of_guests(experts: Sequence[Expert]) -> tuple[int, ...]:
-    """Places of the experts that may say nothing of a row."""
+def _external_places(experts: Sequence[Expert]) -> tuple[int, ...]:
+    """Places of the external models, which may not predict a row."""
     start, places = 0, list[int]()
     for expert in experts:
         if isinstance(expert, ExternalExpert):
@@ -345,7 +325,7 @@ def _places_of_guests(experts: Sequence[Expert]) -> tuple[int, ...]:
 
 
 def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:
-    """Raise unless innovation models, remembered targets and outliers mean something for the targets."""
+    """Raise unless targets are of a kind that innovation models, lags and an outlier threshold are for."""
     if ensemble.num_outputs is not None or any(isinstance(e.bind(), BoundLaplace) for e in ensemble.experts):
         raise ValueError(
             "innovation models, remembered targets and an outlier threshold are for targets of one real number; leave "
@@ -356,14 +336,14 @@ def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:
 
 
 def next_inputs(layers: Layers, state: EnsembleState, X: Tensor) -> Tensor:
-    """Rows X (N, D) that all come next as the experts see them, with the last targets behind them, (N, D + P)."""
+    """Inputs (N, D + P) of the experts for rows X (N, D), each the next one: its columns, then the last targets."""
     if layers.memory is None or state.history is None:
         return X
     return torch.cat([X, layers.memory.next_columns(state.history, X.shape[0])], dim=-1)
 
 
 def responses_of(bound: Sequence[BoundExpert]) -> tuple[Response, ...]:
-    """How the experts with a likelihood turn latent values into targets; empty where there are none."""
+    """The likelihoods of experts that have one, which turn latent values into targets."""
     found = [b for b in bound if isinstance(b, BoundLaplace)]
     shapes = [b.prior_variance.shape for b in found]
     return tuple(Response(b.likelihood, b.predictive, s.numel(), s) for b, s in zip(found, shapes, strict=True))

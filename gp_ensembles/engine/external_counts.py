@@ -1,4 +1,4 @@
-"""What is counted of external models as rows come: a few sums, of which reports are made."""
+"""Running sums of the scores and weights of external models, for reports on them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,15 +17,15 @@ class ExternalCounts(NamedTuple):
     """Sums for each of G external models, double precision, shape (G,); in a state they are one tensor.
 
     Attributes:
-        before: Nats by which it was ahead of the mixture on the warm-up rows, where these count for the weights.
+        before: Nats by which it was ahead of the mixture on the warm-up rows, if these count for the weights.
         ahead: The same since then. Outliers count for their share.
-        own: Its log densities of the targets that it predicted.
+        own: Its log densities of the targets of rows that it predicted.
         mixed: The mixture's of the same targets.
-        num_targets: How many these are.
-        num_answered: Rows that it answered, those with a missing target among them.
-        num_absent: Rows that it did not.
-        weight: Its weights in the rows that it answered.
-        is_awake: One if it answered the last row, or would before any; else zero.
+        num_targets: Number of these targets.
+        num_answered: Rows that it predicted, including those with a missing target.
+        num_absent: Rows that it did not predict.
+        weight: Its weights in the rows that it predicted.
+        is_awake: One if it predicted the last row or, before any row, can predict; else zero.
     """
 
     before: Tensor
@@ -39,7 +39,7 @@ class ExternalCounts(NamedTuple):
     is_awake: Tensor
 
 
-def init_tally(awake: Sequence[bool], device: torch.device) -> Tensor:
+def init_counts(awake: Sequence[bool], device: torch.device) -> Tensor:
     """Before any row, (9, G)."""
     zeros = torch.zeros(len(ExternalCounts._fields), len(awake), dtype=torch.float64, device=device)
     zeros[-1] = torch.tensor(awake, dtype=torch.float64, device=device)
@@ -47,7 +47,7 @@ def init_tally(awake: Sequence[bool], device: torch.device) -> Tensor:
 
 
 def after_warm_up(tally: Tensor, *, keep_weights: bool) -> Tensor:
-    """Sums begin anew: who is awake is remembered, and how far each was ahead if the rule keeps its weights."""
+    """Sums reset after the warm-up: kept are who is awake and, if the rule keeps its weights, who was ahead."""
     counted = ExternalCounts(*tally)
     start = torch.zeros_like(tally)
     start[-1] = counted.is_awake
@@ -63,10 +63,7 @@ def count_block(
     predictions: EnsemblePredictions,
     share: Tensor | None,
 ) -> Tensor:
-    """After a block of B rows.
-
-    Shapes: ``tally`` (9, G), ``share`` (B,).
-    """
+    """Sums (9, G) after a block of B rows that count ``share`` (B,)."""
     places = [place * num_copies for place in external_models]
     own = torch.stack([predictions.experts.log_prob[place] for place in places]).double()
     weights = torch.stack([predictions.log_weights[place : place + num_copies].exp().sum(0) for place in places])
@@ -88,10 +85,7 @@ def count_block(
 
 
 def count_row(tally: Numbers, own: Numbers, weights: Numbers, mixed: float) -> Numbers:
-    """After one row that counts in full and that all have answered, on plain arrays.
-
-    Shapes: ``tally`` (9, G), ``own`` (G,), ``weights`` (G,).
-    """
+    """Sums (9, G) after a row that counts in full and that all models predicted; ``own`` and ``weights`` (G,)."""
     one, zero = np.ones_like(own), np.zeros_like(own)
     after: Numbers = tally + np.stack([zero, own - mixed, own, mixed * one, one, one, zero, weights, zero])
     after[-1] = 1.0
@@ -99,7 +93,7 @@ def count_row(tally: Numbers, own: Numbers, weights: Numbers, mixed: float) -> N
 
 
 def next_weights(log_weights: Tensor, tally: Tensor, external_models: Sequence[int], num_copies: int) -> Tensor:
-    """Log weights (M K,) of the next row if those who were absent from the last one are absent from it, too."""
+    """Log weights (M K,) of the next row if the models that were absent from the last row are absent again."""
     inactive = torch.zeros_like(log_weights, dtype=torch.bool).unflatten(0, (-1, num_copies))
     inactive[list(external_models)] = (ExternalCounts(*tally).is_awake == 0).unsqueeze(-1)
     left = log_weights.masked_fill(inactive.flatten(), -torch.inf)

@@ -1,4 +1,4 @@
-"""What became of the external models in a running ensemble: how often they answered, and who was ahead."""
+"""Reports on the external models of a running ensemble: their scores, weights and absences."""
 
 import math
 from typing import NamedTuple
@@ -17,18 +17,18 @@ class ExternalReport(NamedTuple):
     """One external model, on the rows after the warm-up.
 
     Attributes:
-        name: What the expert is called.
-        num_answered: Rows that it answered.
-        num_absent: Rows that it did not.
-        num_targets: Rows that it answered and that had a target: those that are scored.
-        log_score: Mean log density that it gave these targets, in nats; ``None`` without any.
-        ensemble_log_score: What the ensemble gave the same targets, before recalibration.
+        name: Name of the expert.
+        num_answered: Rows that it predicted.
+        num_absent: Rows that it did not predict.
+        num_targets: Rows that it predicted and that had a target, which are scored.
+        log_score: Mean log density of these targets under the model, in nats; ``None`` without any.
+        ensemble_log_score: The same under the ensemble, before recalibration.
         regret: Its log density of these targets minus the ensemble's, in nats, negative where the ensemble is ahead,
             and the most that the rule can lose to it. Outliers count for their share.
-        weight: Its weight in the next row with its innovation models; zero if it was absent from the last one.
-        mean_weight: Mean of its weights in the rows that it answered; ``None`` without any.
-        reason: Why it was absent, the last time; empty if it never was.
-        mend: What can be done about it; likewise.
+        weight: Its weight in the next row, innovation models included; zero if it was absent from the last row.
+        mean_weight: Mean of its weights in the rows that it predicted; ``None`` without any.
+        reason: Why it was last absent; empty if it never was.
+        mend: How to correct that; likewise.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ExternalReport(NamedTuple):
     mend: str
 
     def __str__(self) -> str:
-        """A line on who was ahead where it answered, and one on its absence if there was any."""
+        """A line on the scores, and one on absences if there were any."""
         lines = []
         if self.log_score is not None and self.ensemble_log_score is not None and self.mean_weight is not None:
             side, (ahead, bound) = "behind" if self.regret.regret > 0 else "ahead", self.regret
@@ -55,13 +55,13 @@ class ExternalReport(NamedTuple):
                 f"now, {self.mean_weight:.3f} on average"
             )
         if self.reason or not lines:
-            answered = f"{self.name}: answered {self.num_answered} of {self.num_answered + self.num_absent} rows"
-            why = f"; absent the last time because {self.reason}: {self.mend}" if self.reason else ""
+            answered = f"{self.name}: predicted {self.num_answered} of {self.num_answered + self.num_absent} rows"
+            why = f"; last absent because {self.reason}: {self.mend}" if self.reason else ""
             lines.append(answered + why)
         return "\n".join(lines)
 
     def in_units(self, scale: float) -> "ExternalReport":
-        """With densities per unit of the target, of which the ensemble's own unit is ``scale``."""
+        """The report with densities in the units of the target, ``scale`` of which are one unit of the ensemble."""
         if self.log_score is None or self.ensemble_log_score is None:
             return self
         shift = math.log(scale)
@@ -92,7 +92,7 @@ def external_reports(online: OnlineEnsemble) -> tuple[ExternalReport, ...]:
 def _report(
     online: OnlineEnsemble, place: int, state: ExternalState, counted: ExternalCounts, weight: float
 ) -> ExternalReport:
-    """A report from the sums of one model, scalars."""
+    """The report from the sums of one model."""
     ensemble, steps = online.ensemble, max(int(online.state.meta.num_seen), 1)
     size = StreamSize(ensemble.num_experts, steps, math.inf)
     path = torch.full((steps,), place * ensemble.layers.num_copies, dtype=torch.int64, device="cpu")

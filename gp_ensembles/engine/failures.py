@@ -1,18 +1,23 @@
-"""Numerical failures within a stream, told in the terms of its user: the row of the call and the expert's name."""
+"""Failures of experts within a stream: the row and expert by name, and a retry of the block with it in quarantine."""
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import final
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.engine.access_lock import uninterrupted
+from gp_ensembles.engine.bound import BoundEnsemble
 from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.input_checks import missing_rows
-from gp_ensembles.engine.predictions import flatten, invalid_rows
-from gp_ensembles.engine.runner import Runner
-from gp_ensembles.engine.runners import CompactRunner
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_predictions, flatten, invalid_rows
+from gp_ensembles.engine.quarantine import Quarantine, let_in_, next_return, places_out, shut_out_
+from gp_ensembles.engine.row_timing import RowTiming
+from gp_ensembles.engine.runners import Runner
+from gp_ensembles.engine.shared_basis import CompactRunner, RunnerBatches
+from gp_ensembles.engine.state import EnsembleState, snapshot
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.filters.states import (
     FilterState,
     MultiOutputState,
@@ -24,7 +29,7 @@ from gp_ensembles.filters.states import (
 from gp_ensembles.filters.transitions import ExponentialForgetting
 from gp_ensembles.numerics.cholesky import NumericalError
 
-# States of which the experts of a batch share a part, or the number of rows: they fail and begin anew together.
+# States of which the experts of a batch share a part, or the number of rows: they fail and restart together.
 Shared = MultiOutputState | RefittedState | StructuralState | WindowState
 
 # Steps and experts by their numbers within a block and an expert object mean nothing to the caller.
@@ -32,11 +37,11 @@ _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
 
 
 class ExpertFailureError(Exception):
-    """An expert of an ensemble cannot go on, or some of an object that run together.
+    """Failure of an expert of an ensemble, or of all experts of an object that run together.
 
     Attributes:
-        who: Which, in words.
-        places: Which.
+        who: The expert in words.
+        places: Places of the experts that failed.
         row: Row of the call.
         reason: Why, a clause.
     """
@@ -49,84 +54,83 @@ class ExpertFailureError(Exception):
         self.reason = reason
 
     def later(self, num_rows: int) -> "ExpertFailureError":
-        """The same in a call that began so many rows before."""
+        """The same failure in a call that began ``num_rows`` rows earlier."""
         later = ExpertFailureError(self.who, self.places, self.row + num_rows, self.reason)
         later.__cause__ = self.__cause__
         return later
 
 
-class Block(NamedTuple):
-    """A block that failed, and what was to run on it.
+def explain(
+    error: NumericalError,
+    ensemble: Ensemble,
+    bound: BoundEnsemble,
+    batches: RunnerBatches,
+    X: Tensor,
+    y: Tensor,
+    *,
+    alive: Tensor | None,
+    first_row: int,
+) -> NumericalError | ExpertFailureError:
+    """The same failure with its row and expert, found by running the block once more; states are not touched.
 
-    Attributes:
-        bound: The bound experts.
-        states: Their states before the block.
-        runners: What runs each of them.
-        alive: Indices of the experts that were run, (L,); ``None`` for all.
-        out: Places of the experts that are kept out.
+    Args:
+        error: The failure of the block.
+        ensemble: The ensemble.
+        bound: Its hyperparameters and its state before the block.
+        batches: The runners of the block.
         X: Inputs of the block, shape (B, D).
         y: Its targets, shape (B,) or (B, O).
-        first_row: Row of the call with which it starts.
+        alive: Indices of the experts that were run, (L,); ``None`` for all.
+        first_row: Row of the call at which the block starts.
     """
-
-    bound: Sequence[BoundExpert]
-    states: Sequence[FilterState]
-    runners: Sequence[Runner]
-    alive: Tensor | None
-    out: Sequence[int]
-    X: Tensor
-    y: Tensor
-    first_row: int
-
-
-def explain(error: NumericalError, ensemble: Ensemble, block: Block) -> NumericalError | ExpertFailureError:
-    """The same failure with its row and expert, found by running the block once more; states are not touched."""
-    for runner in block.runners:
+    runners = [batches.single(number) for number in range(len(bound.experts))]
+    for runner in runners:
         if isinstance(runner, CompactRunner):
             runner.scatter()
     reason = _INTERNAL.sub("", str(error))
     parts: list[Predictions] = []
     start = 0
-    features = evaluate(block.bound, block.X)
+    features = evaluate(bound.experts, bound.inputs(X, y))
     for number, Phi in enumerate(features):
         expert = ensemble.experts[number]
-        part = _stage(block.runners[number], Phi, block.y)
+        part = _stage(runners[number], Phi, y)
         if part is None:
-            entry, runner = _culprit(number, expert, block, start, Phi)
-            row = block.first_row + _first_failure(runner, Phi, block.y)
+            is_run = [alive is None or bool((alive == start + entry).any()) for entry in range(expert.num_experts)]
+            entry, runner = _culprit(bound, number, runners[number], is_run, Phi, y)
+            row = first_row + _first_failure(runner, Phi, y)
             name = _name(ensemble.expert_names, start, expert.num_experts, entry)
             places = _places(start, expert.num_experts, entry)
             return ExpertFailureError(name, places, row, f"{reason}{_mend(expert)}")
         parts.append(part)
         start += expert.num_experts
-    silent = [*ensemble.layers.external_models, *block.out]
+    silent = [*ensemble.layers.external_models, *bound.out]
     steps = flatten(parts)
-    illegal = _illegal(steps, block.y, silent, block.alive)
+    illegal = _illegal(steps, y, silent, alive)
     if bool(illegal.any()):
         step = int(illegal.any(0).int().argmax())
         index = int(illegal[:, step].int().argmax())
         number, start = _object_of(ensemble.experts, index)
-        step = _first_illegal(block.runners[number], index - start, features[number], block.y, step)
+        step = _first_illegal(runners[number], index - start, features[number], y, step)
         why = f"{_symptom(steps, index, step)}{_mend(ensemble.experts[number])}"
         expert, entry = ensemble.experts[number], index - start
-        one = None if isinstance(block.states[number], Shared) and expert.num_experts > 1 else entry
+        one = None if isinstance(bound.state.experts[number], Shared) and expert.num_experts > 1 else entry
         name = _name(ensemble.expert_names, start, expert.num_experts, one)
-        return ExpertFailureError(name, _places(start, expert.num_experts, one), block.first_row + step, why)
-    last = block.first_row + block.y.shape[0] - 1
-    return NumericalError(f"the weights failed within rows {block.first_row} to {last} of this call: {reason}")
+        return ExpertFailureError(name, _places(start, expert.num_experts, one), first_row + step, why)
+    last = first_row + y.shape[0] - 1
+    return NumericalError(f"the weights failed within rows {first_row} to {last} of this call: {reason}")
 
 
-def _culprit(number: int, expert: Expert, block: Block, start: int, Phi: Tensor) -> tuple[int | None, Runner]:
-    """The expert within an object that fails alone, and what runs it; ``None`` and the whole if it cannot be told."""
-    whole, state = block.runners[number], block.states[number]
-    if expert.num_experts == 1 or isinstance(state, Shared):
-        return (0 if expert.num_experts == 1 else None), whole
-    for entry in range(expert.num_experts):
-        if block.alive is not None and not bool((block.alive == start + entry).any()):
-            continue
-        index = torch.tensor([entry], dtype=torch.int64, device=block.y.device)
-        single = CompactRunner(block.bound[number], state, index)
-        if _stage(single, Phi, block.y) is None:
+def _culprit(
+    bound: BoundEnsemble, number: int, whole: Runner, is_run: Sequence[bool], Phi: Tensor, y: Tensor
+) -> tuple[int | None, Runner]:
+    """The expert within an object that fails alone, and its runner; ``None`` and the whole if none does."""
+    state = bound.state.experts[number]
+    if len(is_run) == 1 or isinstance(state, Shared):
+        return (0 if len(is_run) == 1 else None), whole
+    for entry in (entry for entry, run in enumerate(is_run) if run):
+        index = torch.tensor([entry], dtype=torch.int64, device=y.device)
+        single = CompactRunner(bound.experts[number], state, index)
+        if _stage(single, Phi, y) is None:
             return entry, single
     return None, whole
 
@@ -139,7 +143,7 @@ def _stage(runner: Runner, Phi: Tensor, y: Tensor) -> Predictions | None:
 
 
 def _first_failure(runner: Runner, Phi: Tensor, y: Tensor) -> int:
-    """The step after which a runner fails; the last one has done so."""
+    """The first step at which a runner fails, given that it fails by the last one."""
     lengths = range(1, y.shape[0])
     failed = (n - 1 for n in lengths if _stage(runner, Phi[..., :n, :], y[:n]) is None)
     return next(failed, y.shape[0] - 1)
@@ -166,15 +170,15 @@ def _object_of(experts: Sequence[Expert], index: int) -> tuple[int, int]:
 
 
 def _illegal(steps: Predictions, y: Tensor, silent: Sequence[int], alive: Tensor | None) -> Tensor:
-    """Which predictions (M, B) are none, or say of a target what is no density."""
+    """Mask (M, B) of invalid predictions, or of targets whose log density is not a number below infinity."""
     illegal = ~(steps.log_prob < torch.inf) & ~missing_rows(y)
-    illegal[list(silent)] = False  # NaN means that they are absent
+    illegal[list(silent)] = False  # for these NaN means absent
     wrong = invalid_rows(steps, silent, alive)
     return illegal if wrong is None else illegal | wrong
 
 
 def _first_illegal(runner: Runner, entry: int, Phi: Tensor, y: Tensor, step: int) -> int:
-    """The row at which an expert of an object fails without later rows, which may spoil what was said of ``step``."""
+    """The first row at which an expert of an object fails without later rows, which may spoil ``step`` before them."""
     for row in range(step, y.shape[0] - 1):
         part = _stage(runner, Phi[..., : row + 1, :], y[: row + 1])
         if part is None or bool(_illegal(flatten([part]), y[: row + 1], (), None)[entry, row]):
@@ -186,13 +190,125 @@ def _symptom(steps: Predictions, index: int, step: int) -> str:
     mean, variance, log_prob = (part[index, step] for part in steps[:3])
     if bool((mean.isfinite() & (variance > 0) & variance.isfinite()).all()):
         return f"the log density of the target is {float(log_prob)}, its predictive variance has vanished"
-    return f"its predictive mean is {mean.tolist()} and its variance {variance.tolist()}: numbers overflow"
+    return f"its predictive mean is {mean.tolist()} and its variance {variance.tolist()}: an overflow"
 
 
 def _mend(expert: Expert) -> str:
     if not isinstance(expert.transition, ExponentialForgetting):
         return ""
     return (
-        "; under ExponentialForgetting the covariance winds up where inputs do not vary: use StabilizedForgetting or "
-        "RandomWalk instead"
+        "; under ExponentialForgetting the covariance grows without bound where inputs do not vary: "
+        "use StabilizedForgetting or RandomWalk instead"
     )
+
+
+Run = Callable[[Tensor, Tensor, bool, RowTiming], EnsemblePredictions]
+
+
+@final
+class Watch:
+    """Runs an ensemble of which an expert is in quarantine or about to be."""
+
+    def __init__(
+        self, ensemble: Ensemble, read: Callable[[], EnsembleState], run: Run, renew: Callable[[], None]
+    ) -> None:
+        self._ensemble = ensemble
+        self._read = read
+        self._run = run
+        self._renew = renew
+        self._prepared: list[tuple[Tensor, Tensor]] = []  # states of restarted experts, and copies from before
+
+    def observe(
+        self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming, failure: ExpertFailureError | None
+    ) -> EnsemblePredictions:
+        """Predict and learn rows that were checked; all or none.
+
+        Shapes: ``X`` (N, D), ``y`` (N,) or (N, O).
+
+        Raises:
+            NumericalError: If no expert that has weight would be left, or the weights fail.
+        """
+        restore = snapshot(self._read(), X.shape[0])
+        self._prepared.clear()
+        try:
+            return self._observe(X, y, has_gaps, timing, failure)
+        except BaseException:
+            with uninterrupted():
+                for value, old in reversed(self._prepared):  # a snapshot has only the ends of long windows
+                    value.copy_(old)
+                restore()
+                self._renew()
+            raise
+
+    def _observe(
+        self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming, failure: ExpertFailureError | None
+    ) -> EnsemblePredictions:
+        num_rows, start = X.shape[0], 0
+        limit = num_rows if failure is None else failure.row
+        done: list[EnsemblePredictions] = []
+        while start < num_rows or not done:
+            if failure is not None and start == limit:
+                self._shut_out(failure)
+                failure, limit = None, num_rows
+            stop = min(limit, start + self._rows_until_return())
+            rows, targets = X[start:stop], y[start:stop]
+            gaps = has_gaps and bool(torch.isnan(targets).any())
+            try:
+                done.append(self._run(rows, targets, gaps, timing.rows(slice(start, stop))))
+            except ExpertFailureError as error:
+                failure = error.later(start)  # an earlier row of the same expert, or a later one
+                limit = failure.row
+            else:
+                start = stop
+        return concatenate_predictions(done)
+
+    def _rows_until_return(self) -> int:
+        """Rows until the next expert leaves quarantine, after releasing those that are due."""
+        state = self._read()
+        quarantine, num_seen = _of(state), int(state.meta.num_seen)
+        if not places_out(quarantine):
+            return 1 << 62
+        if next_return(quarantine) <= num_seen:
+            let_in_(quarantine, num_seen)
+            self._renew()
+            return self._rows_until_return()
+        return next_return(quarantine) - num_seen
+
+    def _shut_out(self, failure: ExpertFailureError) -> None:
+        """Put experts into quarantine from the next row on, with their priors as their states."""
+        state, layers = self._read(), self._ensemble.layers
+        quarantine = _of(state)
+        weights = layers.by_expert(layers.rule.log_weights(state.meta)).exp()
+        left = weights.index_fill(0, _index(weights, [*failure.places, *places_out(quarantine)]), 0.0)
+        if not bool((left > 0).any()):
+            raise NumericalError(str(failure)) from failure.__cause__
+        start = 0
+        for expert, old in zip(self._ensemble.experts, state.experts, strict=True):
+            own = [place - start for place in failure.places if start <= place < start + expert.num_experts]
+            if own:
+                self._prepared += [(value, value.clone()) for value in old]
+                _restart(old, expert.init(), expert.features.prior_variance.shape, own)
+            start += expert.num_experts
+        shut_out_(quarantine, failure.places, int(state.meta.num_seen), failure.reason)
+        self._renew()
+
+
+def _of(state: EnsembleState) -> Quarantine:
+    assert state.quarantine is not None
+    return state.quarantine
+
+
+def _restart(state: FilterState, first: FilterState, batch_shape: torch.Size, entries: Sequence[int]) -> None:
+    """Reset some experts of an object to their prior in place, or all if they share a state."""
+    whole = len(entries) == batch_shape.numel() or isinstance(state, Shared)
+    for old, new in zip(state, first, strict=True):
+        if whole:
+            old.copy_(new)
+        else:
+            size, rest = batch_shape.numel(), old.shape[len(batch_shape) :]
+            index = _index(old, entries)
+            old.view(size, *rest)[index] = new.reshape(size, *rest)[index].to(old)
+
+
+def _index(like: Tensor, places: Sequence[int]) -> Tensor:
+    return torch.tensor(list(places), dtype=torch.int64, device=like.device)

@@ -1,10 +1,10 @@
-"""A block of fixed length in fixed memory, of which the host reads no number: what a CUDA graph can record.
+"""Block of fixed length in fixed memory, from which the host reads no number, so that a CUDA graph can record it.
 
-The code of an ensemble asks for numbers here and there: is a prediction sound, is a target possible? A block takes the
-usual answers for granted (:func:`~gp_ensembles.numerics.reductions.assuming`) and looks afterwards, on the device: if
-one was wrong, or a target is an outlier, the block teaches nothing, nor does any after it, until the host has looked
-after it. What is asked in other ways cannot be read under ``torch.func.vmap``, and the code goes the way that is right
-for all numbers; so the block is run there, along an axis of length one.
+The code of an ensemble reads a few numbers: is a prediction valid, is a target possible? A block assumes the usual
+answers (:func:`~gp_ensembles.numerics.reductions.assuming`) and checks them afterwards on the device: if one was wrong,
+or a target is an outlier, nothing is learned from this block and those after it until the host has handled it. Other
+reads fail under ``torch.func.vmap``, where the code takes the branch that is correct for all numbers; therefore the
+block runs there, along an axis of length one.
 """
 
 from abc import ABC, abstractmethod
@@ -20,20 +20,28 @@ from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.engine.weighing import innovate, weigh, within_reach
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.filters.block import condition_block
-from gp_ensembles.filters.states import FilterState, GaussianState, Predictions, StepPredictions
+from gp_ensembles.filters.states import (
+    FilterState,
+    GaussianState,
+    Predictions,
+    SquareRootState,
+    StepPredictions,
+    StudentTState,
+)
 from gp_ensembles.filters.transitions import RandomWalk, make_schedule
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.reductions import assuming
 
 
 class Progress(NamedTuple):
-    """What blocks that run one after the other tell one another, and the host when it asks.
+    """State shared by blocks that run one after the other, which the host reads at the end.
 
     Attributes:
-        stopped: Whether a block was left to the host, and all after it, shape ().
-        num_done: How many were learned, shape ().
+        stopped: Whether a block, and with it all later ones, was left to the host, shape ().
+        num_done: Number of blocks that were learned, shape ().
     """
 
     stopped: Tensor
@@ -51,9 +59,9 @@ class FixedBlock:
         progress: Shared by all blocks of a stream.
 
     Attributes:
-        X: Where the inputs go, shape (B, D).
-        y: Where the targets go, shape (B,).
-        predicted: What was said before each target, for :meth:`predictions`, shape (R, B).
+        X: Memory of the inputs, shape (B, D).
+        y: Memory of the targets, shape (B,).
+        predicted: Predictions made before each target, for :meth:`predictions`, shape (R, B).
     """
 
     y: Tensor
@@ -69,6 +77,7 @@ class FixedBlock:
         self._kind: type[Predictions] = StepPredictions
         self.X, self.y = like.new_zeros(num_rows, ensemble.num_inputs), like.new_zeros(num_rows)
         self.predicted: Tensor = torch.empty_like(self._run()[1])
+        self._graph: torch.cuda.CUDAGraph | None = None
 
     @torch.no_grad()
     def run(self) -> None:
@@ -80,8 +89,29 @@ class FixedBlock:
         self._progress.stopped.logical_or_(~fine)
         self.predicted.copy_(predicted)
 
+    def record(self) -> None:
+        """Record :meth:`run` as a CUDA graph for :meth:`replay`, where the block is on a GPU."""
+        if self.y.device.type == "cuda":
+            self._progress.stopped.fill_(True)  # the runs that warm up learn nothing
+            stream = torch.cuda.Stream(self.y.device)
+            stream.wait_stream(torch.cuda.current_stream(self.y.device))
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    self.run()
+            torch.cuda.current_stream(self.y.device).wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=stream):  # on the device of the block, whichever is the current
+                self.run()
+
+    def replay(self) -> None:
+        """Predict and learn what is in the block's memory, from its graph if it has one."""
+        if self._graph is None:
+            self.run()
+        else:
+            self._graph.replay()
+
     def predictions(self, predicted: Tensor) -> EnsemblePredictions:
-        """Predictions of N rows from what was said before their targets, (R, N)."""
+        """Predictions of N rows from ``predicted`` (R, N)."""
         num = len(self._state.meta.log_weights)
         mean, variance, log_prob = predicted[:3]
         log_weights, *steps = predicted[3:].split(num)
@@ -89,7 +119,7 @@ class FixedBlock:
 
     @torch.no_grad()
     def _run(self) -> tuple[Tensor, ...]:
-        """Whether all is fine, what was said, and what is to be learned."""
+        """Whether the block is valid, its predictions, and the updates of the state."""
         tensors = [value for _, value in named_tensors(self._state)]
         given = [part.unsqueeze(0) for part in (self.X, self.y, *tensors)]
         results: tuple[Tensor, ...] = torch.func.vmap(self._one)(*given)
@@ -113,7 +143,7 @@ class FixedBlock:
             parts.append(part)
             learned += taught
         own = flatten(parts)
-        invalid_rows(own)  # asks
+        invalid_rows(own)  # an assumption
         missing = y.isnan() if self._has_gaps else None
         innovations, steps = innovate(layers, state.innovations, own, y, None, missing, None)
         meta, output = weigh(layers.rule, state.meta, steps.log_prob, None, missing)
@@ -133,7 +163,7 @@ class FixedBlock:
         return fine
 
     def _learn(self, learned: Iterator[Tensor], keep: Tensor) -> None:
-        """Change the state by what experts and layers were taught, if ``keep`` is set."""
+        """Update the state of experts and layers in place, if ``keep`` is set."""
         for expert in self._experts:
             expert.learn(learned, keep)
         state = self._state
@@ -143,38 +173,36 @@ class FixedBlock:
 
 
 class _Expert(ABC):
-    """An expert object on its state."""
+    """Expert object with its state."""
 
     @abstractmethod
     def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        """Predictions, and what the block teaches, from the state as a function of which it is to be computed."""
+        """Predictions, and the updates of the state, as functions of the state ``before``."""
 
     @abstractmethod
     def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
-        """Change the state by what was taught, if ``keep`` is set; NaN stays out."""
+        """Update the state in place, if ``keep`` is set; NaN does not enter it."""
 
 
 @final
-class _Anew(_Expert):
-    """Any expert: what the block teaches is a whole new state."""
+class _WholeState(_Expert):
+    """Any expert: the update is a whole new state."""
 
     def __init__(self, bound: BoundExpert, state: FilterState) -> None:
         self._bound, self._state = bound, state
 
     def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        """See :meth:`_Expert.stage`."""
         after, steps = self._bound.update_block(before, Phi, y)
         return steps, list(after)
 
     def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
-        """See :meth:`_Expert.learn`."""
         for old in self._state:
             old.copy_(torch.where(keep, next(taught), old))
 
 
 @final
 class _InPlace(_Expert):
-    """Gaussian experts in covariance form: the block teaches a gain, and large states are gone through once."""
+    """Gaussian experts in covariance form: the update is a gain, so large states are read and written once."""
 
     def __init__(self, bound: BoundGaussian, state: GaussianState) -> None:
         self._bound = bound
@@ -182,7 +210,6 @@ class _InPlace(_Expert):
         self._diagonal = state.moments[..., :-1].diagonal(dim1=-2, dim2=-1)
 
     def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        """See :meth:`_Expert.stage`."""
         assert isinstance(before, GaussianState)
         bound = self._bound
         walk = make_schedule(bound.transition, len(y), bound.prior_variance).walk
@@ -190,7 +217,6 @@ class _InPlace(_Expert):
         return steps, [gain.left, gain.right, *([] if gain.drift is None else [gain.drift])]
 
     def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
-        """See :meth:`_Expert.learn`."""
         left, right = (torch.where(keep, next(taught), 0.0) for _ in range(2))
         num = len(self._moments)
         left, right = left.reshape(num, *left.shape[-2:]), right.reshape(num, *right.shape[-2:])
@@ -203,7 +229,7 @@ def _expert(bound: BoundExpert, state: FilterState) -> _Expert:
     is_plain = bound.transition is None or type(bound.transition) is RandomWalk
     if is_plain and isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
         return _InPlace(bound, state)
-    return _Anew(bound, state)
+    return _WholeState(bound, state)
 
 
 def with_tensors(like: EnsembleState, tensors: Iterator[Tensor]) -> EnsembleState:
@@ -212,3 +238,29 @@ def with_tensors(like: EnsembleState, tensors: Iterator[Tensor]) -> EnsembleStat
     meta = MetaState(*(next(tensors) for _ in like.meta))
     innovations = None if like.innovations is None else InnovationState(*(next(tensors) for _ in like.innovations))
     return EnsembleState(experts, meta, innovations, None if like.history is None else next(tensors))
+
+
+def check_fixed_size(ensemble: Ensemble, start: EnsembleState, what: str) -> None:
+    """Raise unless all states of an ensemble have a fixed size and no number is read while it learns.
+
+    Raises:
+        TypeError: If an expert's state has no fixed size, or the rule reads numbers.
+        ValueError: If there are several targets, or columns of forecasts among the inputs.
+    """
+    if ensemble.num_outputs is not None or ensemble.forecasts:
+        raise ValueError(f"ensembles of {what} have one target and no columns of forecasts among their inputs")
+    try:
+        meta = type(start.meta)(*(part.unsqueeze(0) for part in start.meta))
+        zero = start.meta.log_weights.new_zeros(1, ensemble.num_experts, 1)
+        torch.func.vmap(ensemble.meta_learner.update_block)(meta, zero)
+    except RuntimeError:
+        rule = type(ensemble.meta_learner).__name__
+        raise TypeError(f"{rule} cannot be the rule of {what}; take FixedShare() or another rule") from None
+    for expert, bound, state in zip(ensemble.experts, ensemble.bind(), start.experts, strict=True):
+        if isinstance(bound, BoundLaplace) and bound.num_latent > 1:
+            raise TypeError(f"ensembles of {what} have one latent value: two classes, levels or counts, not classes")
+        if not isinstance(state, GaussianState | SquareRootState | StudentTState):
+            raise TypeError(
+                f"{type(expert).__name__} cannot be an expert of {what}, whose states have a fixed size; leave it "
+                f"out, as the preset light does"
+            )

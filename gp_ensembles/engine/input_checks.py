@@ -1,4 +1,4 @@
-"""Whether inputs and targets fit one another and an ensemble; the messages name the argument and the mend."""
+"""Checks of inputs and targets; messages name the argument and how to correct it."""
 
 from collections.abc import Sequence
 
@@ -56,19 +56,17 @@ def check_real_numbers(X: Tensor, y: Tensor) -> None:
     if not isinstance(y, Tensor):
         raise TypeError(f"y must be a tensor, got {type(y).__name__}; use torch.as_tensor(y, dtype=X.dtype)")
     if not y.is_floating_point():
-        raise TypeError(f"y must be of one floating point dtype with X, {X.dtype}, got {y.dtype}; use y.to(X.dtype)")
+        raise TypeError(f"y must have the floating point dtype of X, {X.dtype}, got {y.dtype}; use y.to(X.dtype)")
     if y.dtype != X.dtype or y.device != X.device:
         raise TypeError(f"y is {y.dtype} on {y.device}, X is {X.dtype} on {X.device}; give both one dtype and device")
 
 
 def check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> bool:
-    """Raise unless y belongs to the B >= 1 rows of X; tell whether any target is missing (NaN).
-
-    Shapes: ``X`` (B, D), ``y`` (B, O).
+    """Raise unless y (B,) or (B, O) fits the B >= 1 rows of X (B, D); return whether any target is missing (NaN).
 
     Raises:
         ValueError: If the shape is wrong.
-        TypeError: If y is no tensor, or of another dtype or device.
+        TypeError: If y is not a tensor, or has another dtype or device.
     """
     check_real_numbers(X, y)
     num_rows = X.shape[0]
@@ -79,7 +77,7 @@ def check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> bool:
 
 
 def missing_rows(y: Tensor) -> Tensor:
-    """Which rows have no target, (B,), of targets (B,) or (B, O); a row of which one output was observed has one."""
+    """Mask (B,) of rows without any observed target, for targets (B,) or (B, O)."""
     missing = torch.isnan(y)
     return missing if y.ndim == 1 else missing.all(-1)
 
@@ -95,15 +93,15 @@ def _hint(y: Tensor, X: Tensor) -> str:
 
 
 def check_made(argument: str, value: object, kind: type, example: str) -> None:
-    """Raise unless an argument is an object of a kind, and say so if it is the class itself.
+    """Raise unless an argument is an instance of a class, with a hint if it is the class itself.
 
     Raises:
-        TypeError: Naming the argument and the mend.
+        TypeError: Naming the argument and how to correct it.
     """
     if not isinstance(value, kind):
         raise TypeError(f"{argument} must be an object such as {example}, got {describe_argument(value)}")
 
 
 def describe_argument(value: object) -> str:
-    """What was given, with a hint if it is a class in place of an object."""
+    """Text of an argument for messages, with a hint if it is a class instead of an object."""
     return f"the class {value.__name__}: call it" if isinstance(value, type) else repr(value)

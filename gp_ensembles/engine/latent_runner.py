@@ -1,8 +1,7 @@
-"""How the shell runs experts with likelihoods: each its own features and weights, all their sites together.
+"""Runner of experts with likelihoods: features and weights of each expert object, the sites of all of them together.
 
-A target says something about its latent value only. So the experts of an ensemble that share a likelihood search for
-their modes at once, as one batch of numbers, whatever their bases and sizes; a search for each expert object by itself
-would take as many small operations for each of them.
+The likelihood of a target depends on its latent value only. So the experts of an ensemble that share a likelihood find
+their modes at once, as one batch of numbers, whatever their bases and sizes, instead of in as many small searches.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.runner import Runner
+from gp_ensembles.engine.runners import Runner
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.laplace import BoundLaplace, join_likelihoods, latent_predictions
 from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, lower_factor
@@ -31,8 +30,8 @@ class LatentGroup(NamedTuple):
 
     Attributes:
         likelihood: The likelihood, of batch shape (M,) or none.
-        rule: How a target becomes a site.
-        predictive: How predictions are computed.
+        rule: Gives the site of each target.
+        predictive: Computes predictions of targets.
     """
 
     likelihood: Likelihood
@@ -41,7 +40,7 @@ class LatentGroup(NamedTuple):
 
 
 def join_latent(bound: Sequence[BoundExpert]) -> LatentGroup | None:
-    """All experts of an ensemble as one group; ``None`` unless they have one likelihood and learn in the same way."""
+    """All experts of an ensemble as one group; ``None`` unless they share a likelihood and the kind of update."""
     members = [b for b in bound if isinstance(b, BoundLaplace) and b.num_latent == 1]
     if len(members) < len(bound):
         return None
@@ -80,7 +79,7 @@ def stage_latent(
 
 
 class _Scratch:
-    """What blocks of one length need: their schedule, and memory that is set aside once."""
+    """Schedule and scratch memory of blocks of one length."""
 
     def __init__(self, bound: BoundLaplace, moments: Tensor, num_rows: int) -> None:
         num_experts, num_features = moments.shape[:2]
@@ -92,7 +91,7 @@ class _Scratch:
         self.right = moments.new_zeros(num_experts, num_rows + 1, num_features + 1)
         self.right[:, -1, -1] = -1.0
         self.walk: Tensor | None = None  # the diagonal of Q times the steps, or Q
-        self.steps: Tensor | None = None  # beside a matrix Q
+        self.steps: Tensor | None = None  # if Q is a matrix
         self.drift: Tensor | None = None
         walk = self.schedule.walk
         if walk is not None:
@@ -152,10 +151,7 @@ class LatentRunner(Runner):
         return LatentBlock(cross, joint[..., -1], torch.bmm(design, cross.mT), scratch.schedule.target_scale, None)
 
     def keep(self, block: LatentBlock, sites: BlockSites, lower: Tensor, rows: slice) -> None:
-        """Keep what a block teaches these experts, which are ``rows`` of those of the sites, until :meth:`commit`.
-
-        Shapes: ``lower`` (M, B, B).
-        """
+        """Keep the update of these experts, ``rows`` among the sites and ``lower`` (M, B, B), until :meth:`commit`."""
         num_rows = block.mean.shape[-1]
         scratch = self._prepared[num_rows]
         curvature, gradient, cross = sites.curvature[rows].unsqueeze(-1), sites.gradient[rows], block.cross
@@ -169,9 +165,7 @@ class LatentRunner(Runner):
 
     def uneven(self, steps: Tensor) -> "LatentRunner":
         """See :meth:`Runner.uneven`."""
-        bound = self._bound.uneven(steps)
-        assert isinstance(bound, BoundLaplace)
-        return LatentRunner(bound, self._state, self._alone)
+        return LatentRunner(self._bound.uneven(steps), self._state, self._alone)
 
     def commit(self) -> None:
         """Learn the staged block."""

@@ -1,4 +1,4 @@
-"""Experts come and go: adding some to a running ensemble, and giving dead ones weight again."""
+"""Adding experts to a running ensemble, and reviving dead ones."""
 
 import itertools
 from collections.abc import Sequence
@@ -26,35 +26,33 @@ def add_experts(
     meta_learner: MetaLearner | None = None,
     rows: tuple[Tensor, Tensor] | None = None,
 ) -> OnlineEnsemble:
-    """An ensemble that goes on where this one stands, with more experts; this one is unchanged.
+    """An ensemble that continues from this one's state with more experts; this one is unchanged.
 
     Args:
         online: The running ensemble.
         experts: Fitted expert objects to add; they are numbered after the old ones.
-        share: Weight that the new experts get together, between 0 and 1; the old ones keep their proportions. It is
-            their weight before the next step of the rule: one that switches or forgets before it uses its weights has
-            done so in ``log_weights`` (dynamic model averaging makes 0.2022 of a share of 0.2, say).
-        names: A name for each new expert; by default "new 0", "new 1", ..., numbered on from those that are taken.
-        meta_learner: The rule for all M + n experts; by default the old rule, which must then be one that was not built
-            for M experts (a transition or prior weights were). A rule with a memory of its own, such as
-            :class:`~gp_ensembles.meta_learners.OnlineNewton`, can only go on where one of its kind stood.
+        share: Total weight of the new experts, between 0 and 1; the old ones keep their proportions. It is their weight
+            before the next step of the rule: in ``log_weights``, one that switches or forgets first has already done so
+            (dynamic model averaging turns a share of 0.2 into 0.2022, for instance).
+        names: A name for each new expert; by default "new 0", "new 1", ..., skipping names that are taken.
+        meta_learner: The rule for all M + n experts; by default the old rule, which must not have been built for M
+            experts, as with a transition or prior weights. A rule with a memory of its own, such as
+            :class:`~gp_ensembles.meta_learners.OnlineNewton`, can only follow one of its own kind.
         rows: Inputs (N, D) and targets (N,) that the new experts learn first, for instance the last rows of the stream.
 
     Returns:
         The enlarged ensemble.
 
     Raises:
-        ValueError: If the rule belongs to another number of experts or needs a memory that the old one has not, a
-            name is taken, or an expert or a row is not legal.
+        ValueError: If the rule is for another number of experts or needs a memory that the old one does not keep, a
+            name is taken, or an expert or a row is invalid.
 
     Example:
         >>> import torch
         >>> from gp_ensembles.experts import GaussianExpert
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
-        >>> expert = GaussianExpert(
-        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        ... )
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
         >>> online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
         >>> new = GaussianExpert(LinearFeatures(1, torch.tensor(9.0, dtype=torch.float64)))
         >>> add_experts(online, [new], share=0.2).log_weights.exp()
@@ -100,18 +98,18 @@ def _free_names(taken: Sequence[str], num_new: int) -> list[str]:
 
 
 def _check_memory(old: MetaLearner, new: MetaLearner, start: MetaState) -> None:
-    """Raise if the new rule, which starts from ``start``, remembers what the old one did not."""
+    """Raise if the new rule, which starts from ``start``, has a memory that the old one did not keep."""
     if start.memory.shape[-1] and _what_it_remembers(new) != _what_it_remembers(old):
         owner = type(old).__name__ if type(old) is not type(new) else "the old one, of other rules or references,"
         raise ValueError(
-            f"{type(new).__name__} goes on from a memory of its own, which {owner} did not keep; give "
+            f"{type(new).__name__} needs a memory that {owner} did not keep; give "
             f"meta_learner a rule of the old kind or one without memory (FixedShare, BayesianModelAveraging), or start "
             f"the new rule afresh with OnlineEnsemble"
         )
 
 
 def _what_it_remembers(rule: MetaLearner) -> tuple[object, ...]:
-    """The type of a rule, of those inside it, and the experts that it compares with."""
+    """The types of a rule and of those inside it, and the experts that serve as references."""
     inside = [*rule.rules, rule.over] if isinstance(rule, CombinedRules) else []
     inside += [rule.rule] if isinstance(rule, ReferenceAveraging) else []
     references = rule.references if isinstance(rule, ReferenceAveraging) else ()
@@ -121,12 +119,12 @@ def _what_it_remembers(rule: MetaLearner) -> tuple[object, ...]:
 def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -> None:
     """Give dead experts of an ensemble weight again, in place.
 
-    An expert that died was not run any more: it goes on from the posterior that it had when it died.
+    Dead experts are not run: they continue from the posteriors that they had when they died.
 
     Args:
         online: The ensemble.
         names: Names of dead experts.
-        share: Weight that they get together, between 0 and 1; the living keep their proportions.
+        share: Their total weight, between 0 and 1; living experts keep their proportions.
 
     Raises:
         ValueError: If a name is unknown, an expert is alive, or the share is out of range; nothing changes then.
@@ -137,8 +135,7 @@ def revive_experts(online: OnlineEnsemble, names: Sequence[str], share: float) -
         >>> from gp_ensembles.features import LinearFeatures
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging
         >>> expert = GaussianExpert(LinearFeatures(1, torch.ones(2, dtype=torch.float64)))
-        >>> # the second is dead
-        >>> rule = BayesianModelAveraging(torch.tensor([1.0, 0.0], dtype=torch.float64))
+        >>> rule = BayesianModelAveraging(torch.tensor([1.0, 0.0], dtype=torch.float64))  # the second is dead
         >>> online = OnlineEnsemble(Ensemble([expert], rule, ["a", "b"]))
         >>> revive_experts(online, ["b"], share=0.25)
         >>> online.log_weights.exp()

@@ -1,4 +1,4 @@
-"""What an ensemble remembers of its targets: some past ones as further inputs of its experts."""
+"""Lagged targets as input columns of the experts, and the season of a series."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gp_ensembles.numerics.reductions import readable_flags
 
 _FAR = 100.0  # in widths of the range of the warm-up targets
 _LEAST_CORRELATION = 0.2  # of a season
-_RIDGE = 1e-6  # of the autoregression that bridges gaps, relative to the number of rows
+_RIDGE = 1e-6  # of the autoregression that fills gaps, relative to the number of rows
 
 
 @final
@@ -47,14 +47,11 @@ class TargetMemory(nn.Module):
         return len(self.lags)
 
     def init(self, like: Tensor) -> Tensor:
-        """The last targets before there are any, shape (L,) for the longest lag L."""
+        """The history before any target, shape (L,) for the longest lag L."""
         return like.new_zeros(self.lags[-1])
 
     def columns(self, history: Tensor, y: Tensor, *, is_complete: bool = False) -> tuple[Tensor, Tensor]:
-        """Lagged targets at each row of a block.
-
-        Shapes: ``history`` (L,), ``y`` (B,) or (S, B); returns (B, P) or (S, B, P).
-        """
+        """History after a block of targets, (B,) or (S, B), and the lagged targets of its rows, (B, P) or (S, B, P)."""
         longest = self.lags[-1]
         y = y.clamp(*self.reach())
         if is_complete:
@@ -65,20 +62,20 @@ class TargetMemory(nn.Module):
         return known[..., -longest:], torch.stack(columns, dim=-1)
 
     def next_columns(self, history: Tensor, num_rows: int) -> Tensor:
-        """Lagged targets of rows that all come next, shape (N, P)."""
+        """Lagged targets of N rows, each the next one, shape (N, P)."""
         return torch.stack([history[-lag] for lag in self.lags]).expand(num_rows, -1)
 
     def reach(self) -> tuple[Tensor, Tensor]:
-        """The ends to which targets further out are moved."""
+        """The limits to which more distant targets are clamped."""
         reach = _FAR * (self.bounds[1] - self.bounds[0])
         return self.bounds[0] - reach, self.bounds[1] + reach
 
     def is_usual(self, target: Tensor) -> bool:
-        """Whether a target, a scalar, is no further from the range of the warm-up's than the width of that range."""
+        """Whether a target is no farther from the range of the warm-up targets than the width of that range."""
         return bool(self.is_usual_each(target))
 
     def is_usual_each(self, targets: Tensor) -> Tensor:
-        """The same of targets of any shape, each on its own."""
+        """The same for each of several targets of any shape."""
         lower, upper = self.bounds.unbind()
         return (targets >= lower - (upper - lower)) & (targets <= upper + (upper - lower))
 
@@ -97,7 +94,7 @@ class TargetMemory(nn.Module):
         return known.new_tensor(values)
 
     def _filled_each(self, history: Tensor, y: Tensor) -> Tensor:
-        """The same for S series, (S, L) and (S, B)."""
+        """Known targets of S series, history (S, L) and block (S, B), with gaps filled."""
         known, longest = torch.cat([history, y], dim=-1), history.shape[-1]
         lower, upper = self.bounds.unbind()
         for place in range(longest, known.shape[-1]):
@@ -121,10 +118,7 @@ def _autoregression(lags: tuple[int, ...], y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_season(y: Tensor) -> int | None:
-    """The lag at which the autocorrelation has its highest peak, after a straight line is taken away.
-
-    Shapes: ``y`` (N,).
-    """
+    """The lag of the highest peak of the autocorrelation of y (N,) around a straight line; ``None`` without a peak."""
     rows = torch.arange(y.shape[0], dtype=torch.float64, device=y.device)
     seen = ~torch.isnan(y)
     line = torch.stack([rows, torch.ones_like(rows)], dim=-1)

@@ -1,8 +1,8 @@
 """One row of an ensemble on plain arrays, which share the memory of its state.
 
-A call of torch costs a microsecond whatever its size, and a row of a small ensemble takes two hundred of them. Here
-are the same equations as in :mod:`~gp_ensembles.engine.weighing`, for what occurs in nearly every row: a target that
-is there and no outlier. Everything else is left to the blocks.
+A call of torch costs a microsecond whatever its size, and a row of a small ensemble takes two hundred of them. These
+are the equations of :mod:`~gp_ensembles.engine.weighing` for nearly every row: its target is observed and is no
+outlier. All other rows are left to blocks.
 """
 
 import math
@@ -12,20 +12,191 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.external_counts import count_row
-from gp_ensembles.engine.row_batches import LinearObjects, RowBatches, is_linear
+from gp_ensembles.engine.shared_basis import SharedBasisBatch
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.one_row import RowExpert, row_expert
-from gp_ensembles.filters.states import GaussianState, StructuralState
+from gp_ensembles.experts.structural import BoundStructural
+from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.one_row import RowFeatures
+from gp_ensembles.filters.one_row import learn_row, mirror, predict_row
+from gp_ensembles.filters.states import FilterState, GaussianState, StructuralState
+from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations.one_row import learn_models, predict_models
 from gp_ensembles.meta_learners.one_row import RowRule, WeighedRow
 from gp_ensembles.numerics.compiled import compiled
 
 Numbers = NDArray[np.float64]
+
+
+class _RowBatch(NamedTuple):
+    """Expert objects that share features, T of them with E experts each; see :func:`predict_row` for the shapes."""
+
+    design: Numbers
+    moments: Numbers
+    walk: Numbers
+    noise: Numbers
+    joint: Numbers
+    mean: Numbers
+    variance: Numbers
+
+
+class _Season(NamedTuple):
+    """The design of a structural expert at each row: a level, a trend and a season."""
+
+    design: Numbers  # (1, S)
+    num_rows: NDArray[np.int64]  # the state's own memory
+    growth: float  # of the straight trend, for each row
+    waves: Numbers  # of each row of a season, and the columns after them, (season, S - 2)
+    slope: "_Slope | None"
+
+
+class _Slope(NamedTuple):
+    """A slope that walks: the moments of the batch are those of the next row, computed from the state's."""
+
+    moments: Numbers  # the state's own memory, (S, S + 1)
+    ahead: Numbers  # the batch's, (S, S + 1)
+    variance: float
+    damping: float
+
+
+@final
+class RowBatches:
+    """Linear experts at one row.
+
+    Args:
+        objects: Linear expert objects, those on one basis together.
+        features: A feature map for each of these.
+        bound: All bound experts of the ensemble.
+        states: Their states, changed in place by :meth:`learn`, and whole after :meth:`flush`.
+
+    Attributes:
+        experts: Places of the linear experts among all, in the order of :attr:`mean`.
+        mean: Means at the last row.
+        variance: Their variances.
+    """
+
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+    def __init__(
+        self,
+        objects: Sequence[SharedBasisBatch],
+        features: Sequence[FeatureMap],
+        bound: Sequence[BoundExpert],
+        states: Sequence[FilterState],
+    ) -> None:
+        self._features = RowFeatures(features)
+        starts = np.cumsum([0, *(b.prior_variance.numel() for b in bound)]).tolist()
+        self._seasons: list[_Season] = []
+        self._batches: list[_RowBatch] = []
+        sizes = [len(one.places) * len(design) for one, design in zip(objects, self._features.designs, strict=True)]
+        self.mean, self.variance = np.empty(sum(sizes)), np.empty(sum(sizes))
+        experts, at = [], 0
+        for (own, moments), design in zip(objects, self._features.designs, strict=True):
+            first = bound[own[0]]
+            if isinstance(first, BoundStructural):
+                season = _season(first, states[own[0]])
+                self._seasons.append(season)
+                design = season.design
+                if season.slope is not None:
+                    moments = torch.from_numpy(season.slope.ahead)
+            shape, width = (len(own), len(design)), moments.shape[-2]
+            end = at + shape[0] * shape[1]
+            walk = [_walk(bound[place], (len(design), width)) for place in own]
+            noise = [_noise(bound[place]) for place in own]
+            self._batches.append(
+                _RowBatch(
+                    design,
+                    moments.numpy().reshape(*shape, width, width + 1),
+                    np.stack(walk),
+                    np.stack(noise),
+                    np.empty((*shape, width + 1)),
+                    self.mean[at:end].reshape(shape),
+                    self.variance[at:end].reshape(shape),
+                )
+            )
+            experts += [starts[place] + number for place in own for number in range(len(design))]
+            at = end
+        self.experts: NDArray[np.int64] = np.array(experts, dtype=np.int64)
+        self._is_whole = True
+
+    def look(self, x: Numbers) -> None:
+        """Predict a row x (D,) and keep what learning needs."""
+        self._features.fill(x)
+        for design, num_rows, growth, waves, slope in self._seasons:
+            design[0, 1] = growth * num_rows
+            design[0, 2:] = waves[num_rows % len(waves)]
+            if slope is not None:
+                _go_on(*slope)
+        for design, moments, walk, noise, joint, mean, variance in self._batches:
+            predict_row(moments, walk, noise, design, joint, mean, variance)
+
+    def learn(self, y: float) -> None:
+        """Learn the target of the last row."""
+        self._is_whole = False
+        for _, moments, walk, _, joint, mean, variance in self._batches:
+            learn_row(moments, walk, joint, mean, variance, y)
+        for season in self._seasons:
+            season.num_rows[...] += 1
+            if season.slope is not None:
+                mirror(season.slope.ahead[None, None])
+                season.slope.moments[...] = season.slope.ahead
+
+    def flush(self) -> None:
+        """Complete the states, before others read them."""
+        if not self._is_whole:
+            for batch in self._batches:
+                mirror(batch.moments)
+            self._is_whole = True
+
+
+def is_linear(bound: BoundExpert, state: FilterState) -> bool:
+    """Whether :class:`RowBatches` runs an expert: in covariance form, with weights static or on a random walk."""
+    if isinstance(bound, BoundStructural):
+        return isinstance(state, StructuralState) and bound.noise.numel() == 1
+    walks = bound.transition is None or isinstance(bound.transition, RandomWalk)
+    return isinstance(bound, BoundGaussian) and isinstance(state, GaussianState) and walks
+
+
+def _walk(bound: BoundExpert, shape: tuple[int, int]) -> Numbers:
+    """Variances of a step of the random walks of E experts, (E, F)."""
+    transition = bound.walk if isinstance(bound, BoundStructural) else bound.transition
+    if not isinstance(transition, RandomWalk):
+        return np.zeros(shape)
+    variance = transition.variance.detach()
+    return np.broadcast_to(variance.reshape(-1, variance.shape[-1]).numpy(), shape)
+
+
+def _noise(bound: BoundExpert) -> Numbers:
+    assert isinstance(bound, BoundGaussian | BoundStructural)
+    return bound.noise.detach().reshape(-1).numpy()
+
+
+def _season(bound: BoundStructural, state: FilterState) -> _Season:
+    assert isinstance(state, StructuralState)
+    whole = bound.design(torch.arange(bound.period + 1, device=state.num_rows.device)).numpy()
+    slope = None
+    if bound.slope is not None:
+        moments = state.moments.numpy().reshape(state.moments.shape[-2:])
+        slope = _Slope(moments, moments.copy(), float(bound.slope.variance), float(bound.slope.damping))
+    return _Season(whole[:1].copy(), state.num_rows.numpy(), float(whole[1, 1]), whole[:-1, 2:].copy(), slope)
+
+
+@compiled
+def _go_on(moments: Numbers, ahead: Numbers, variance: float, damping: float) -> None:
+    """Moments one step later, given the level and the slope, the first and the last state."""
+    last = len(moments) - 1
+    ahead[:] = moments
+    ahead[0] += ahead[last]
+    ahead[last] *= damping
+    ahead[:, 0] += ahead[:, last]
+    ahead[:, last] *= damping
+    ahead[last, last] += variance
 
 
 class RowMixture(NamedTuple):
@@ -43,14 +214,14 @@ class RowMixture(NamedTuple):
 
 
 class StagedRow(NamedTuple):
-    """A row that is predicted and not yet learned.
+    """A row that has been predicted and not yet learned.
 
     Attributes:
-        mixture: The mixture before the target.
-        weighed: What the rule makes of the target.
+        mixture: Its predictive mixture.
+        weighed: The result of the rule for its target.
         y: The target.
         innovations: Sizes of errors, sums of the autoregression and errors after it.
-        external_models: What is counted of external models after it, (9, G).
+        external_models: Counts of external models after it, (9, G).
     """
 
     mixture: RowMixture
@@ -62,7 +233,7 @@ class StagedRow(NamedTuple):
 
 @final
 class RowEnsemble:
-    """One row at a time, for an ensemble that :meth:`of` knows."""
+    """Runs an ensemble one row at a time on plain arrays."""
 
     def __init__(
         self,
@@ -94,9 +265,9 @@ class RowEnsemble:
         ensemble: Ensemble,
         bound: Sequence[BoundExpert],
         state: EnsembleState,
-        shared_bases: Sequence[tuple[tuple[int, ...], Tensor]],
+        shared_bases: Sequence[SharedBasisBatch],
     ) -> "RowEnsemble | None":
-        """The same for an ensemble; ``None`` for one that blocks are made for."""
+        """The fast path of an ensemble; ``None`` where only blocks can run."""
         layers, like = ensemble.layers, state.meta.log_weights
         if like.dtype != torch.float64 or like.device.type != "cpu" or layers.bank is None or state.innovations is None:
             return None
@@ -106,26 +277,28 @@ class RowEnsemble:
         if rule is None:
             return None
         starts = np.cumsum([0, *(expert.num_experts for expert in ensemble.experts)]).tolist()
-        joined = {places[0]: (places, moments) for places, moments in shared_bases}
+        joined = {batch.places[0]: batch for batch in shared_bases}
         taken = {place for places, _ in shared_bases for place in places}
-        objects: list[LinearObjects] = []
+        objects: list[SharedBasisBatch] = []
         others: list[tuple[slice, RowExpert]] = []
         for number, (b, part) in enumerate(zip(bound, state.experts, strict=True)):
             features = ensemble.experts[number].features
             if number in joined:
-                places, moments = joined[number]
-                objects.append(LinearObjects(places, features, moments, [starts[place] for place in places]))
+                objects.append(joined[number])
             elif number not in taken and is_linear(b, part) and isinstance(part, GaussianState | StructuralState):
-                objects.append(LinearObjects((number,), features, part.moments, starts[number : number + 1]))
+                objects.append(SharedBasisBatch((number,), part.moments.unsqueeze(0)))
             elif number not in taken:
                 other = row_expert(b, part, features)
                 if other is None:
                     return None
                 others.append((slice(starts[number], starts[number + 1]), other))
-        return cls(ensemble, state, rule, RowBatches(objects, bound, state.experts), others) if objects else None
+        if not objects:
+            return None
+        maps = [ensemble.experts[batch.places[0]].features for batch in objects]
+        return cls(ensemble, state, rule, RowBatches(objects, maps, bound, state.experts), others)
 
     def predict(self, x: Numbers) -> RowMixture | None:
-        """The mixture of a row x (D,) that comes next; ``None`` where an expert says nothing of it."""
+        """The mixture of the next row x (D,); ``None`` if an expert does not predict it."""
         if not self._look(x):
             return None
         scale, products, last_error, age = self._innovations
@@ -137,7 +310,7 @@ class RowEnsemble:
         return RowMixture(self._rule.log_weights(), means, variances)
 
     def stage(self, x: Numbers, y: float) -> StagedRow | None:
-        """Predict a target from a row x (D,); the state is not touched."""
+        """Predict and weigh a row x (D,) with target y; the state is unchanged. ``None`` for rows that need a block."""
         if not (all(other.is_ready() for _, other in self._others) and self._look(x)):
             return None
         mean, variance = self._mean, self._variance
@@ -161,7 +334,7 @@ class RowEnsemble:
         return StagedRow(mixture, weighed, y, (sizes, sums, errors), tally)
 
     def commit(self, row: StagedRow) -> None:
-        """Learn the row that was staged last."""
+        """Learn the row that was last staged."""
         self._batches.learn(row.y)
         for _, other in self._others:
             other.learn(row.y)
@@ -175,13 +348,13 @@ class RowEnsemble:
             self._history[-1] = min(max(row.y, self._reach[0]), self._reach[1])
 
     def flush(self) -> None:
-        """Make the state whole, for all that reads or changes it elsewhere."""
+        """Complete the state, before others read or change it."""
         self._batches.flush()
         for _, other in self._others:
             other.forget()
 
     def _look(self, x: Numbers) -> bool:
-        """Predict a row x (D,) with all experts, which keep what learning it takes; whether each says something."""
+        """Predict a row x (D,) with all experts and keep what learning needs; whether all of them predicted it."""
         num_inputs = len(x)
         self._inputs[:num_inputs] = x
         if len(self._lags):
@@ -203,7 +376,7 @@ class RowEnsemble:
 def _is_usual(
     log_weights: Numbers, means: Numbers, variances: Numbers, of_experts: Numbers, y: float, threshold: float
 ) -> bool:
-    """Whether all variances are positive numbers, and a target is within some deviations of the mixture's mean."""
+    """Whether all variances are positive and finite, and the target is no outlier of the mixture."""
     if not (of_experts.min() > 0 and np.isfinite(of_experts.sum())):
         return False
     weights = np.exp(log_weights).reshape(means.shape)

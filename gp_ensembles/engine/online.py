@@ -1,4 +1,4 @@
-"""The shell that owns a state: what a user keeps, feeds, saves and loads."""
+"""Online ensemble: the object that owns a state, learns from rows in place, predicts, saves and loads."""
 
 import copy
 import math
@@ -9,18 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture
-from gp_ensembles.engine.access_lock import AccessLock, guarded
+from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.bound import BoundEnsemble
-from gp_ensembles.engine.ensemble import (
-    Ensemble,
-    evaluate,
-    predict_mixture,
-)
+from gp_ensembles.engine.checkpoint_match import check_shapes
+from gp_ensembles.engine.ensemble import Ensemble, evaluate, predict_mixture
 from gp_ensembles.engine.external_counts import next_weights
-from gp_ensembles.engine.failures import Block, ExpertFailureError, explain
+from gp_ensembles.engine.failures import ExpertFailureError, Watch, explain
 from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, missing_rows
-from gp_ensembles.engine.interrupts import uninterrupted
-from gp_ensembles.engine.loading import check_shapes
 from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.engine.predictions import (
     AnyMixture,
@@ -37,12 +32,17 @@ from gp_ensembles.engine.quarantine import (
 )
 from gp_ensembles.engine.recorded import CannotRecordError, Recording, observe_recorded
 from gp_ensembles.engine.row_timing import RowTiming
-from gp_ensembles.engine.runner import Runner
-from gp_ensembles.engine.runners import CompactRunner, SilentRunner, scatter
-from gp_ensembles.engine.shared_basis import RunnerBatches, SharedBasisBatch, find_shared_bases, lay_together
+from gp_ensembles.engine.runners import Runner, SilentRunner
+from gp_ensembles.engine.shared_basis import (
+    CompactRunner,
+    RunnerBatches,
+    SharedBasisBatch,
+    find_shared_bases,
+    make_contiguous,
+    scatter,
+)
 from gp_ensembles.engine.sizes import check_answers_fit, check_states_fit, usual_block_size
 from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, snapshot
-from gp_ensembles.engine.watch import Watch
 from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.filters.states import (
     ExternalState,
@@ -55,7 +55,7 @@ from gp_ensembles.filters.states import (
     StructuralState,
     WindowState,
 )
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
@@ -71,7 +71,7 @@ class OnlineEnsemble(nn.Module):
 
     Learning is not differentiable; for gradients through a stream use :class:`Ensemble` itself. The state
     lives in buffers, so ``state_dict`` holds everything (hyperparameters, features, posteriors, weights) and
-    loads, weights only, into a fresh object built the same way. One thread learns, others may predict beside it.
+    loads, weights only, into a new object that is built the same way. Only one thread may learn at a time.
 
     Args:
         ensemble: The ensemble.
@@ -80,7 +80,7 @@ class OnlineEnsemble(nn.Module):
 
     Attributes:
         records: Whether blocks are recorded as CUDA graphs and replayed, where they can be; ``None`` for on a GPU only.
-        why_eager: Why they cannot be, once that was tried; ``None`` if nothing stands against it.
+        why_eager: Why they cannot be recorded, once that was tried; ``None`` otherwise.
 
     Example:
         >>> import torch
@@ -116,16 +116,16 @@ class OnlineEnsemble(nn.Module):
         self._has_layers = start.innovations is not None, start.history is not None, start.external_models is not None
         for name, value in named_tensors(start):
             self.register_buffer(name, value.detach().clone())
-        self._lay_together()
+        self._make_contiguous()
         before_loading: Callable[..., object] = self.register_load_state_dict_pre_hook
         before_loading(_match_forms)
         before_saving: Callable[..., object] = self.register_state_dict_pre_hook
-        before_saving(OnlineEnsemble._settle)
+        before_saving(OnlineEnsemble._flush)
 
     @property
     def state(self) -> EnsembleState:
         """The state, by reference: copy it before you keep it."""
-        self._settle()
+        self._flush()
         experts: list[FilterState] = []
         for number, kind in enumerate(self._kinds):
             experts.append(kind(*(self._buffer(f"expert_{number}_{field}") for field in kind._fields)))
@@ -146,10 +146,7 @@ class OnlineEnsemble(nn.Module):
 
     @property
     def log_weights(self) -> Tensor:
-        """Log weights in force for the next target, shape (M,); none for experts in quarantine.
-
-        Nor for external models that were absent from the last row.
-        """
+        """Log weights for the next target, (M,); no weight for experts in quarantine or absent from the last row."""
         layers, state = self.ensemble.layers, self.state
         log_weights = weights_without(layers.rule.log_weights(state.meta), state.quarantine, layers.num_copies)
         if state.external_models is None:
@@ -158,25 +155,23 @@ class OnlineEnsemble(nn.Module):
 
     @property
     def failures(self) -> tuple[QuarantineReport, ...]:
-        """Experts that have failed, and when those in quarantine return; rows as the weight rule counts them."""
+        """Experts that have failed, and when those in quarantine return, in rows as the weight rule counts them."""
         quarantine = self.state.quarantine
         assert quarantine is not None
         return quarantine_reports(quarantine, self.ensemble.expert_names)
 
     @torch.no_grad()
     def observe(self, X: Tensor, y: Tensor, timing: RowTiming | None = None) -> EnsemblePredictions:
-        """Predict each target, then learn it; a rejected call leaves everything as it was.
+        """Predict each target, then learn it; a call that raises or is interrupted leaves the state unchanged.
 
-        So does an interruption by Ctrl-C, save for one that comes while a block that is the whole call is being
-        written to the state: it takes effect when that is done.
-
-        An expert that fails, at a row with or without a target, is kept out for a while, see
-        :mod:`~gp_ensembles.engine.quarantine` and :attr:`failures`.
+        An expert that fails at a row, with or without a target, is put into quarantine for a while, see
+        :mod:`~gp_ensembles.engine.quarantine` and :attr:`failures`. Ctrl-C while the state is being written takes
+        effect once that is done.
 
         Args:
             X: Inputs in the order of time, shape (N, D).
             y: Targets, shape (N,); NaN where a target was not observed.
-            timing: Time between the rows, and their further noise; ``None`` for one step each and none.
+            timing: Time between rows and their extra noise; by default one step each, and none.
 
         Returns:
             Predictions made before each target.
@@ -186,8 +181,7 @@ class OnlineEnsemble(nn.Module):
                 target is infinite.
             TypeError: If a dtype or device is wrong.
             NumericalError: If the last expert that has weight fails: its predictive covariance is not positive
-                definite, or its variance not a number any more, or its mean overflows; names the expert
-                and the row of this call.
+                definite, or its mean or variance overflows; names the expert and the row of this call.
         """
         bound = self._bind()
         bound.flush()
@@ -202,14 +196,14 @@ class OnlineEnsemble(nn.Module):
         return self._observe_watched(X, y, has_gaps, timing)
 
     def _observe_watched(self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming) -> EnsemblePredictions:
-        """Rows that were checked, with a look at whoever fails; all or none."""
+        """Learn rows that were checked, with experts that fail in quarantine; all or none."""
         bound, first = self._bind(), None
         if not bound.out:
             try:
                 return self._observe_rows(X, y, has_gaps, timing, bound)
             except ExpertFailureError as failure:
                 first = failure
-        watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._read_anew)
+        watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._invalidate)
         return watch.observe(X, y, has_gaps, timing, first)
 
     def _observe_recorded(self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming) -> EnsemblePredictions:
@@ -224,14 +218,14 @@ class OnlineEnsemble(nn.Module):
         except BaseException as error:
             with uninterrupted():
                 restore()
-                self._read_anew()
+                self._invalidate()
             if not isinstance(error, CannotRecordError):
                 raise
             self.why_eager = str(error)
             return self._observe_watched(X, y, has_gaps, timing)
 
     def _recording(self) -> Recording | None:
-        """The blocks that are recorded; ``None`` where there are none, or an expert is out."""
+        """The recorded blocks; ``None`` where blocks are not recorded or an expert is in quarantine."""
         wanted = self.device.type == "cuda" if self.records is None else self.records
         if not wanted or self.why_eager is not None or (bound := self._bind()).out:
             return None
@@ -246,7 +240,7 @@ class OnlineEnsemble(nn.Module):
     def _observe_rows(
         self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming, bound: BoundEnsemble | None = None
     ) -> EnsemblePredictions:
-        """Rows that were checked, with those experts that are in."""
+        """Learn rows that were checked, with the experts that are not in quarantine."""
         bound = self._bind() if bound is None else bound
         size = (
             min([self.block_size, *bound.limits])
@@ -265,7 +259,7 @@ class OnlineEnsemble(nn.Module):
 
     @torch.no_grad()
     def predict(self, X: Tensor, timing: RowTiming | None = None) -> AnyMixture:
-        """Predict one step ahead at each row of X (N, D) on its own, or by its pace; learns nothing.
+        """Predict each row of X (N, D) separately as the next one, after the steps of ``timing``; learns nothing.
 
         Experts whose numbers overflow at a row have no weight there.
 
@@ -288,16 +282,16 @@ class OnlineEnsemble(nn.Module):
         return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
 
     def condition_on(self, X: Tensor, y: Tensor) -> "OnlineEnsemble":
-        """A new ensemble that has also learned these rows; this one is unchanged. Arguments as in observe."""
+        """A new ensemble that has also learned these rows, as by :meth:`observe`; this one is unchanged."""
         other = copy.deepcopy(self)
         other.observe(X, y)
         return other
 
     @property
     def one_row(self) -> RowEnsemble | None:
-        """What predicts and learns a row by itself, in the memory of the state; ``None`` where blocks do.
+        """The fast path for single rows, in the memory of the state; ``None`` where only blocks can run.
 
-        Read nothing of the state in between but through :attr:`state` or ``state_dict``.
+        In between, read the state only through :attr:`state` or ``state_dict``.
         """
         bound = self._bind()
         return None if bound.out else bound.row
@@ -324,24 +318,17 @@ class OnlineEnsemble(nn.Module):
 
         missing = missing_rows(y) if has_gaps else None
         try:
-            done = run_block(
+            after, predictions = run_block(
                 self.ensemble.layers, bound.state, X, y, stage, missing=missing, alive=alive, out=bound.out
             )
         except NumericalError as error:
-            runners = [batches.single(number) for number in range(len(bound.experts))]
-            block = Block(
-                bound.experts, bound.state.experts, runners, alive, bound.out, bound.inputs(X, y), y, first_row
-            )
-            raise explain(error, self.ensemble, block) from error
-        after = bound.state._replace(
-            meta=done.meta, innovations=done.innovations, history=done.history, external_models=done.external_models
-        )
+            raise explain(error, self.ensemble, bound, batches, X, y, alive=alive, first_row=first_row) from error
         with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
             batches.commit()
             for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
                 if new is not old:
                     old.copy_(new)
-        return done.predictions._replace(responses=bound.responses) if bound.responses else done.predictions
+        return predictions._replace(responses=bound.responses) if bound.responses else predictions
 
     def _observe_blocks(
         self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int, timing: RowTiming
@@ -371,21 +358,21 @@ class OnlineEnsemble(nn.Module):
         return max(1, min([self.block_size, *(int(limit / longest) for limit in limits)]))
 
     def _dead_experts(self) -> Tensor | None:
-        """Which experts no prediction of has weight any more; ``None`` if all predictions have some."""
+        """Mask of the experts whose predictions have all lost their weight; ``None`` if every prediction has some."""
         if float(self._buffer("meta_log_weights").amin()) > -math.inf:
             return None
-        # Weights in force: a switching rule gives back to an expert what a gross error took from it altogether.
+        # Weights for the next target: a switching rule revives an expert that an outlier left without weight.
         dead = torch.isneginf(self.ensemble.layers.rule.log_weights(self.state.meta))
         return dead.reshape(-1, self.ensemble.layers.num_copies).all(-1)
 
     def _out_mask(self, bound: BoundEnsemble) -> Tensor:
-        """Which experts are kept out."""
+        """Mask of the experts in quarantine."""
         mask = torch.zeros(len(self.ensemble.expert_names), dtype=torch.bool, device=self.device)
         mask[list(bound.out)] = True
         return mask
 
     def _without(self, silent: Tensor, bound: BoundEnsemble) -> dict[int, Runner]:
-        """Runners of those expert objects of which some experts are not run: the dead and those that are out."""
+        """Runners of the expert objects of which some experts are not run: those that are dead or in quarantine."""
         runners: dict[int, Runner] = {}
         sizes = [expert.num_experts for expert in self.ensemble.experts]
         out = self._out_mask(bound)
@@ -400,7 +387,7 @@ class OnlineEnsemble(nn.Module):
         return runners
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any) -> Self:
-        """Move as any module does, or raise before; rows that are kept for long keep their precision."""
+        """Move as any module does, or raise first; states in double precision stay in it."""
         like = self._buffer("meta_log_weights")
         there = fn(like.new_empty(0))  # tells where to, and in which precision
         if there.device != like.device:
@@ -413,7 +400,7 @@ class OnlineEnsemble(nn.Module):
         }
         if self._has_layers[2]:
             kept["external_models"] = self._buffer("external_models")
-        self._read_anew()  # blocks were recorded where the state was
+        self._invalidate()  # blocks were recorded where the state was
         self.why_eager = None
         super()._apply(fn, *arguments)  # type: ignore[no-untyped-call]
         for name, value in kept.items():
@@ -422,30 +409,30 @@ class OnlineEnsemble(nn.Module):
                 self._buffers[name] = value.to(moved.device)
         return self
 
-    def _settle(self, *_: object) -> None:
-        """Make the state whole after rows by themselves, before it is read, saved, copied or replaced."""
+    def _flush(self, *_: object) -> None:
+        """Complete the state after single rows, before it is read, saved, copied or replaced."""
         if self._bound_ensemble is not None:
             self._bound_ensemble.flush()
 
-    def _read_anew(self) -> None:
-        """Forget what was read of hyperparameters and state."""
-        self._settle()
+    def _invalidate(self) -> None:
+        """Drop what was read from hyperparameters and state."""
+        self._flush()
         self._bound_ensemble = None
 
     def _bind(self) -> BoundEnsemble:
         if self._bound_ensemble is None or not self._bound_ensemble.is_fresh(self._buffers):
-            self._settle()
-            shared_bases = self._lay_together()  # elsewhere since the state was moved to another device
+            self._flush()
+            shared_bases = self._make_contiguous()  # moved apart when the state goes to another device
             with torch.no_grad():  # covariances round otherwise where gradients are kept
                 self._bound_ensemble = BoundEnsemble(self.ensemble, self.state, shared_bases)
         return self._bound_ensemble
 
-    def _lay_together(self) -> list[SharedBasisBatch]:
-        """Bring the states of experts that are run together side by side in memory, if they are not."""
+    def _make_contiguous(self) -> list[SharedBasisBatch]:
+        """Make the states of experts that run together contiguous in memory, if they are not."""
         shared_bases = []
         for places in find_shared_bases(self.ensemble.experts, self._kinds):
             names = [f"expert_{place}_moments" for place in places]
-            shared_bases.append(SharedBasisBatch(places, lay_together(self._buffers, names)))
+            shared_bases.append(SharedBasisBatch(places, make_contiguous(self._buffers, names)))
         return shared_bases
 
     @property
@@ -472,14 +459,14 @@ class OnlineEnsemble(nn.Module):
         return type(self.ensemble.meta_learner).__name__
 
     def __getstate__(self) -> dict[str, object]:
-        self._settle()
+        self._flush()
         return {**self.__dict__, "_bound_ensemble": None}
 
 
 def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
     """Before loading: take on the form (covariance or square root) of each expert's saved state."""
     assert isinstance(module, OnlineEnsemble)
-    module._settle()
+    module._flush()
     kinds: list[type[FilterState]] = []
     forms: tuple[type[FilterState], ...] = (GaussianState, SquareRootState)
     for number, old in enumerate(module._kinds):
@@ -493,7 +480,7 @@ def _match_forms(module: nn.Module, state_dict: MutableMapping[str, Tensor], pre
             for name in names[new]:
                 module.register_buffer(name, like.new_empty(state_dict[prefix + name].shape))
         kinds.append(new)
-    for name in (f"quarantine_{field}" for field in Quarantine._fields):  # saved before there was one: nobody is out
+    for name in (f"quarantine_{field}" for field in Quarantine._fields):  # absent from older checkpoints
         state_dict.setdefault(prefix + name, torch.zeros_like(module._buffer(name)))
     check_shapes(module, state_dict, prefix)
     module._kinds = tuple(kinds)

@@ -1,4 +1,4 @@
-"""What an ensemble says about a block: the experts' predictions put together."""
+"""Predictions of an ensemble for a block of rows, assembled from those of its experts."""
 
 import math
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ class EnsemblePredictions(NamedTuple):
         variance: Variance of the mixture, noise and disagreement included, shape (B,).
         log_prob: Log density of each target under the full mixture, shape (B,); NaN where it is missing, as in
             ``experts``.
-        log_weights: Log weights in force before each target, shape (M, B).
-        experts: The experts' own predictions, each (M, B); NaN mean and variance and a log density of minus infinity
-            for an expert that is dead (weight zero for good) and no longer run; all NaN, and weight zero, for one that
-            said nothing of the row.
-        responses: How latent values become targets under a likelihood that is not Gaussian; else empty.
+        log_weights: Log weights before each target, shape (M, B).
+        experts: The experts' own predictions, each (M, B). A dead expert (weight zero for good) is no longer run: its
+            mean and variance are NaN, its log density minus infinity. One that is absent from the row has weight zero
+            and NaN everywhere.
+        responses: Likelihoods that are not Gaussian, which turn latent values into targets; else empty.
     """
 
     mean: Tensor
@@ -42,14 +42,14 @@ class EnsemblePredictions(NamedTuple):
 
     @property
     def mixture(self) -> AnyMixture:
-        """The predictive mixture of each row; a dead expert, whose weight is zero, stands in as N(0, 1)."""
+        """The predictive mixture of each row; a dead expert, whose weight is zero, is replaced by N(0, 1)."""
         return make_mixture(self.log_weights, self.experts, self.responses)
 
     def __repr__(self) -> str:
         return distribution_text(self._head(), self.mixture)
 
     def _repr_html_(self) -> str:
-        """The last rows as a band, for notebooks; classes without an order and several outputs have only the text."""
+        """The last rows as a band, for notebooks; only text for unordered classes and several outputs."""
         if self.mean.ndim > 1 or self.mean.numel() < 2:
             return text_html(repr(self))
         return band_html(self._head(), self.mean, self.variance.sqrt())
@@ -59,7 +59,7 @@ class EnsemblePredictions(NamedTuple):
 
 
 def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Response, ...]) -> AnyMixture:
-    """The mixture of the experts' predictions, (M, N) each; an expert that was not run stands in as N(0, 1)."""
+    """The mixture of the experts' predictions, (M, N) each; an expert that was not run is replaced by N(0, 1)."""
     if isinstance(experts, LatentPredictions):
         dead = torch.isnan(experts.latent_mean)
         variance = experts.latent_variance
@@ -78,9 +78,9 @@ def make_mixture(log_weights: Tensor, experts: Predictions, responses: tuple[Res
 
 
 def invalid_rows(steps: Predictions, silent: Sequence[int] = (), alive: Tensor | None = None) -> Tensor | None:
-    """Which predictions are none, (M, B): a mean that is not finite, or a variance that is no positive number.
+    """Mask (M, B) of predictions whose mean is not finite or whose variance is not positive; ``None`` if all are valid.
 
-    Shapes: ``alive`` (L,).
+    Those of ``silent`` experts, and of experts that are not among ``alive`` (L,), are not looked at.
     """
     is_latent = isinstance(steps, LatentPredictions)
     variance = steps.variance
@@ -99,7 +99,7 @@ def invalid_rows(steps: Predictions, silent: Sequence[int] = (), alive: Tensor |
 
 
 def _all_sound(mean: Tensor, variance: Tensor) -> bool:
-    """Whether all are, at the price of few calls; False if one is not, or a sum overflows, or cannot be read."""
+    """Whether all are valid, in few calls; False also if a sum overflows or cannot be read."""
     try:
         return math.isfinite((mean + variance.log()).detach().sum())
     except RuntimeError:  # inside vmap and on the meta device
@@ -112,7 +112,7 @@ def concatenate_mixtures(parts: Sequence[AnyMixture]) -> AnyMixture:
     if len(parts) == 1:
         return first
     names = [name for name in first._fields if name not in ("log_weights", "responses")]
-    if any(part.log_weights.ndim > 1 for part in parts):  # some expert is absent from some rows
+    if any(part.log_weights.ndim > 1 for part in parts):  # an expert is absent from some rows
         num = len(first.log_weights)
         each = [part.log_weights.reshape(num, -1).expand(num, _num_rows(part)) for part in parts]
         first = first._replace(log_weights=torch.cat(each, dim=1))
@@ -149,18 +149,18 @@ def _as_student_t(part: Predictions) -> StudentTPredictions:
 
 
 def assemble(steps: Predictions, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
-    """The ensemble's predictions from the experts' and the weights in force, (M, B) each."""
+    """The ensemble's predictions from those of the experts and their weights, (M, B) each."""
     weights = log_weights.exp()
     if steps.mean.ndim > weights.ndim:  # several outputs
         weights = weights.unsqueeze(-1)
     mean = (weights * steps.mean).sum(0)
-    spread = steps.variance + (steps.mean - mean).square()  # may be infinity, which zero must not multiply
+    spread = steps.variance + (steps.mean - mean).square()  # may be infinite, where a weight of zero would give NaN
     variance = (weights * spread.masked_fill(weights == 0, 0)).sum(0)
     return EnsemblePredictions(mean, variance, log_prob, log_weights, steps)
 
 
 def assemble_living(steps: Predictions, alive: Tensor, log_weights: Tensor, log_prob: Tensor) -> EnsemblePredictions:
-    """The same where only the experts ``alive`` (L,) were run; the dead get NaN."""
+    """The same if only the experts ``alive`` (L,) were run; the others are NaN."""
     living = type(steps)(*(field[alive] for field in steps))
     return assemble(living, log_weights[alive], log_prob)._replace(log_weights=log_weights, experts=steps)
 

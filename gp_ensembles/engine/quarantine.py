@@ -1,9 +1,9 @@
-r"""Experts that failed are kept out for a while: the others share their weight, and they return from their priors.
+"""Quarantine of experts that failed: weight zero for a while, then a return from their priors.
 
-An expert whose predictive variance has vanished, or whose numbers overflow, says nothing that can be weighed. It
-sleeps, as an external model does that has no answer (see :mod:`~gp_ensembles.engine.absence`): to the rule its
-density is the mixture's, so that it neither gains nor loses. Its state becomes its prior at once. It is in again after
-``QUARANTINE_ROWS`` rows, after twice as many when it has failed a second time, and so on.
+An expert whose predictive variance vanishes, or whose numbers overflow, cannot be weighed. It sleeps, like an external
+model that is absent (see :mod:`~gp_ensembles.engine.absence`): its weight is shared by the others and neither rises nor
+falls. Its state is reset to its prior at once. It returns after ``QUARANTINE_ROWS`` rows, after twice as many when it
+has failed a second time, and so on.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ _NUM_BYTES = 300
 
 
 class Quarantine(NamedTuple):
-    """What is known of the failures of E experts; rows are counted as the weight rule counts them.
+    """Failures of E experts; rows are counted as the weight rule counts them.
 
     Attributes:
-        until: The row before which an expert is in again, shape (E,); zero for those that are in.
-        row: The row at which it failed the last time, shape (E,).
+        until: The row before which an expert returns, shape (E,); zero for those that are not in quarantine.
+        row: The row at which it last failed, shape (E,).
         times: How often it has failed, shape (E,).
-        words: Why, the last time, 300 bytes of text each, shape (E, 300).
+        words: Why it last failed, 300 bytes of text each, shape (E, 300).
     """
 
     until: Tensor
@@ -41,9 +41,9 @@ class QuarantineReport(NamedTuple):
     Attributes:
         name: The expert.
         times: How often it has failed.
-        row: The row at which it failed the last time, counted from 1.
-        reason: Why, the last time.
-        returns: The row at which it is in again; ``None`` if it is in.
+        row: The row at which it last failed, counted from 1.
+        reason: Why it last failed.
+        returns: The row at which it returns; ``None`` if it has returned.
     """
 
     name: str
@@ -53,7 +53,7 @@ class QuarantineReport(NamedTuple):
     returns: int | None
 
     def __str__(self) -> str:
-        """A line for the eye."""
+        """The report as one line."""
         often = f", {self.times} times so far," if self.times > 1 else ""
         now = "it has returned from its prior"
         if self.returns is not None:
@@ -61,25 +61,25 @@ class QuarantineReport(NamedTuple):
         return f"{self.name} failed{often} at row {self.row} ({self.reason}); {now}"
 
     def later(self, num_rows: int) -> "QuarantineReport":
-        """With rows counted from so many rows before."""
+        """The same with rows counted from ``num_rows`` rows earlier."""
         returns = None if self.returns is None else self.returns + num_rows
         return self._replace(row=self.row + num_rows, returns=returns)
 
 
 def init_quarantine(num_experts: int, device: torch.device) -> Quarantine:
-    """Nobody has failed."""
+    """No expert has failed."""
     none = torch.zeros(num_experts, dtype=torch.int64, device=device)
     words = torch.zeros(num_experts, _NUM_BYTES, dtype=torch.uint8, device=device)
     return Quarantine(none, none.clone(), none.clone(), words)
 
 
 def places_out(quarantine: Quarantine | None) -> tuple[int, ...]:
-    """Places of the experts that are out."""
+    """Places of the experts in quarantine."""
     return () if quarantine is None else tuple(quarantine.until.nonzero().flatten().tolist())
 
 
 def shut_out_(quarantine: Quarantine, places: Sequence[int], num_seen: int, reason: str) -> None:
-    """Keep some experts out, in place."""
+    """Put some experts into quarantine, in place."""
     index = torch.tensor(list(places), dtype=torch.int64, device=quarantine.until.device)
     quarantine.times[index] += 1
     doubled = (quarantine.times[index] - 1).clamp_max(_MOST_DOUBLINGS)
@@ -89,17 +89,17 @@ def shut_out_(quarantine: Quarantine, places: Sequence[int], num_seen: int, reas
 
 
 def let_in_(quarantine: Quarantine, num_seen: int) -> None:
-    """Let those in whose time has come, in place, after so many rows."""
+    """Release the experts that are due after so many rows, in place."""
     quarantine.until[quarantine.until <= num_seen] = 0
 
 
 def next_return(quarantine: Quarantine) -> int:
-    """Rows that will have been learned when the next expert returns; some must be out."""
+    """Number of rows learned when the next expert returns; at least one must be in quarantine."""
     return int(quarantine.until[quarantine.until > 0].min())
 
 
-def counted_anew(quarantine: Quarantine | None, num_seen: int) -> Quarantine | None:
-    """The same where so many rows count no more."""
+def rebased(quarantine: Quarantine | None, num_seen: int) -> Quarantine | None:
+    """The same with rows counted from ``num_seen`` rows later."""
     if quarantine is None:
         return None
     until = torch.where(quarantine.until > 0, quarantine.until - num_seen, quarantine.until)
@@ -107,7 +107,7 @@ def counted_anew(quarantine: Quarantine | None, num_seen: int) -> Quarantine | N
 
 
 def grown(quarantine: Quarantine | None, num_new: int) -> Quarantine | None:
-    """With so many more experts, none of which has failed."""
+    """The same with ``num_new`` more experts, none of which has failed."""
     if quarantine is None:
         return None
     new = init_quarantine(num_new, quarantine.until.device)
@@ -115,7 +115,7 @@ def grown(quarantine: Quarantine | None, num_new: int) -> Quarantine | None:
 
 
 def weights_without(log_weights: Tensor, quarantine: Quarantine | None, num_copies: int) -> Tensor:
-    """Log weights (E K,) in which the experts that are out have none and the others theirs, summing to one."""
+    """Log weights (E K,), renormalized over the experts that are not in quarantine."""
     if quarantine is None:
         return log_weights
     is_out = (quarantine.until > 0).repeat_interleave(num_copies)

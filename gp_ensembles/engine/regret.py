@@ -1,7 +1,7 @@
-"""What a weight rule lost on a stream, beside the most that it could have lost.
+"""Regret of a weight rule on a stream, and its bounds.
 
-:func:`path_bound` and :func:`mixture_bound` know the bounds of this library's rules; register a function with them for
-a rule of your own.
+:func:`path_bound` and :func:`mixture_bound` have the bounds of this library's rules; register a function with them for
+your own rule.
 """
 
 import math
@@ -36,11 +36,11 @@ from gp_ensembles.metrics.regret_bounds import (
 
 
 class Regret(NamedTuple):
-    """What a rule lost to one rival.
+    """Regret of a rule to one competitor.
 
     Attributes:
-        regret: The rival's log density of the whole stream minus the rule's, in nats; negative where the rule is ahead.
-        bound: Most that the rule can lose to this rival, in nats; ``None`` where no finite bound is known.
+        regret: The competitor's log density of the stream minus the rule's, in nats; negative where the rule is ahead.
+        bound: Upper bound of the regret, in nats; ``None`` where no finite one is known.
     """
 
     regret: float
@@ -48,7 +48,7 @@ class Regret(NamedTuple):
 
 
 class RegretReport(NamedTuple):
-    """What a rule lost to the rivals that are best when all is known.
+    """Regret of a rule to the best competitors in hindsight.
 
     Attributes:
         expert: To the best expert.
@@ -62,12 +62,12 @@ class RegretReport(NamedTuple):
 
 
 class StreamSize(NamedTuple):
-    """What bounds depend on besides the rule.
+    """Quantities that bounds depend on besides the rule.
 
     Attributes:
         num_experts: Number of experts M.
         num_steps: Number of steps T.
-        largest_ratio: Most by which the densities of two experts for one target differ, as a factor; may be infinite.
+        largest_ratio: Largest ratio of the densities of one target under two experts; may be infinite.
     """
 
     num_experts: int
@@ -77,16 +77,16 @@ class StreamSize(NamedTuple):
 
 @torch.no_grad()
 def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretReport:
-    r"""Run a rule from its start and say what it lost to each rival, and what it could have lost.
+    r"""Run a rule from its start and compute its regret to each competitor, with bounds.
 
-    Where rule and rival both gave a target density zero there is no regret: infinite losses cancel, one for one. A
-    rival that found a target impossible which another expert did not has no bound.
+    Where rule and competitor both gave a target density zero there is no regret: infinite losses cancel, one for one.
+    There is no bound for a competitor under which a target was impossible that was not for another expert.
 
     Args:
         rule: The rule; its weights before the first target are those of ``rule.init``.
         log_prob: Log densities of the experts, each made before its target, shape (M, T), in nats; NaN for all of
             them where the target is missing.
-        path: Expert of each step in the rival sequence, shape (T,), int64: the best one with S switches is
+        path: Expert of each step in the competing sequence, shape (T,), int64: the best one with S switches is
             ``gp_ensembles.metrics.best_switching_path(log_prob, S)``.
 
     Raises:
@@ -97,12 +97,9 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
     Example:
         >>> import torch
         >>> from gp_ensembles.meta_learners import FixedShare
-        >>> log_prob = torch.tensor(
-        ...     [[0.9, 0.8, 0.1, 0.1], [0.1, 0.2, 0.9, 0.9]], dtype=torch.float64
-        ... ).log()
-        >>> report = regret_report(
-        ...     FixedShare(0.2), log_prob, path=torch.tensor([0, 0, 1, 1])
-        ... )
+        >>> probability = [[0.9, 0.8, 0.1, 0.1], [0.1, 0.2, 0.9, 0.9]]
+        >>> log_prob = torch.tensor(probability, dtype=torch.float64).log()
+        >>> report = regret_report(FixedShare(0.2), log_prob, path=torch.tensor([0, 0, 1, 1]))
         >>> round(report.switching.regret, 4), round(report.switching.bound, 4)
         (2.6426, 3.2065)
         >>> report.mixture.bound is None  # fixed share looks for experts, not for mixtures
@@ -124,7 +121,7 @@ def regret_report(rule: MetaLearner, log_prob: Tensor, path: Tensor) -> RegretRe
 
 @singledispatch
 def mixture_bound(rule: MetaLearner, stream: StreamSize) -> float:
-    """Most that a rule loses to any mixture of fixed weights, in nats; infinite where none is known."""
+    """Upper bound of the regret to any mixture of fixed weights, in nats; infinite where none is known."""
     return math.inf
 
 
@@ -152,18 +149,18 @@ def _(rule: CombinedRules, stream: StreamSize) -> float:
 
 @mixture_bound.register
 def _(rule: ReferenceAveraging, stream: StreamSize) -> float:
-    return _beside_references(rule, stream) + mixture_bound(rule.rule, stream)
+    return _above_references(rule, stream) + mixture_bound(rule.rule, stream)
 
 
 @singledispatch
 def path_bound(rule: MetaLearner, stream: StreamSize, path: Tensor) -> float:
-    """Most that a rule loses to one sequence of experts (T,), in nats; infinite where none is known."""
+    """Upper bound of the regret to one sequence of experts (T,), in nats; infinite where none is known."""
     return math.inf if _num_switches(path) else mixture_bound(rule, stream)
 
 
 @path_bound.register
 def _(rule: BayesianModelAveraging, stream: StreamSize, path: Tensor) -> float:
-    if _num_switches(path) or rule.prune_below is not None:  # the pruned may have been right
+    if _num_switches(path) or rule.prune_below is not None:  # a pruned expert may have been right
         return math.inf
     return averaging_bound(stream.num_experts) if rule.log_prior is None else -float(rule.log_prior[path[0]])
 
@@ -191,20 +188,20 @@ def _(rule: CombinedRules, stream: StreamSize, path: Tensor) -> float:
 
 @path_bound.register
 def _(rule: ReferenceAveraging, stream: StreamSize, path: Tensor) -> float:
-    through = _beside_references(rule, stream) + path_bound(rule.rule, stream, path)
+    through = _above_references(rule, stream) + path_bound(rule.rule, stream, path)
     if _num_switches(path) or int(path[0]) not in rule.references:
         return through
     straight = math.log(len(rule.references) / rule.prior)
     return min(through, straight - (stream.num_steps - 1) * math.log1p(-rule.share * (1 - rule.prior)))
 
 
-def _beside_references(rule: ReferenceAveraging, stream: StreamSize) -> float:
-    """Most that is lost to the rule itself by weighing it against its references."""
+def _above_references(rule: ReferenceAveraging, stream: StreamSize) -> float:
+    """Upper bound of the regret to the rule inside from weighing it against its references."""
     return -math.log1p(-rule.prior) - (stream.num_steps - 1) * math.log1p(-rule.share * rule.prior)
 
 
 def _parts(rule: CombinedRules, stream: StreamSize) -> list[tuple[float, MetaLearner]]:
-    """Each of the rules, with the most that the rule over them loses to it; mixtures differ no more than experts do."""
+    """Each of the rules, with the bound of the regret to it; mixtures differ no more than experts do."""
     above = stream._replace(num_experts=len(rule.rules))
     paths = torch.arange(len(rule.rules), device="cpu").unsqueeze(1).expand(-1, stream.num_steps)
     return [(path_bound(rule.over, above, path), part) for path, part in zip(paths, rule.rules, strict=True)]
@@ -215,7 +212,7 @@ def _num_switches(path: Tensor) -> int:
 
 
 def _largest_ratio(log_prob: Tensor) -> float:
-    """The factor; a target that is impossible under all experts tells them apart no more than a missing one does."""
+    """The largest ratio; a target that is impossible under all experts counts as missing."""
     best = log_prob.double().amax(0)
     spread = torch.where(best == -torch.inf, 0.0, best - log_prob.double().amin(0))
     return float(spread.amax().exp())
@@ -237,8 +234,8 @@ def _check(log_prob: Tensor, path: Tensor) -> None:
         )
     if path.shape != log_prob.shape[1:] or path.dtype != torch.int64:
         raise ValueError(
-            f"the rival sequence must hold one index a step, int64, shape ({log_prob.shape[1]},), "
+            f"path must have one index per step, int64, shape ({log_prob.shape[1]},), "
             f"got {path.dtype} and {tuple(path.shape)}"
         )
     if not bool(((path >= 0) & (path < log_prob.shape[0])).all()):
-        raise ValueError(f"the rival sequence must hold indices of experts, 0 to {log_prob.shape[0] - 1}")
+        raise ValueError(f"path must contain indices of experts, 0 to {log_prob.shape[0] - 1}")

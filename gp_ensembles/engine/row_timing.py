@@ -1,20 +1,35 @@
-"""What rows bring beside inputs and targets: the time since the row before, and further noise."""
+r"""Uneven time between rows, and rows with extra noise, for instance because an input was missing and is imputed.
 
-from collections.abc import Iterator
+Every expert predicts a row with extra noise variance e with variance :math:`v + e`. An expert with noise variance
+:math:`\sigma^2` learns it with noise :math:`\sigma^2 + e`, which is what a row :math:`r \phi` and a target :math:`r y`
+with :math:`r^2 = \sigma^2 / (\sigma^2 + e)` teach. Experts that are run together have one r, from the mean of their
+noise variances. Those whose noise is itself learned (Student-t, refitted) and external models learn such a row as any
+other.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.experts.base import BoundExpert
+from gp_ensembles.experts.gaussian import BoundGaussian
+from gp_ensembles.experts.robust import BoundRobust
+from gp_ensembles.experts.structural import BoundStructural
+from gp_ensembles.experts.window import BoundWindow
+from gp_ensembles.filters.states import LatentPredictions, Predictions, StudentTPredictions
+from gp_ensembles.numerics import normal, student_t
+
 
 class RowTiming(NamedTuple):
-    """Time between rows, and their further noise.
+    """Time between rows, and their extra noise.
 
     Attributes:
-        steps: Steps since the row before, at least zero, shape (N,); ``None`` for one each. Weights walk, and old rows
-            are forgotten, in proportion.
-        extra: Noise variance that targets have beyond that of all rows, at least zero, shape (N,), for single real
-            targets; ``None`` for none. See :mod:`~gp_ensembles.engine.row_noise`.
+        steps: Steps since the previous row, at least zero, shape (N,); ``None`` for one each. Walks and forgetting
+            are in proportion.
+        extra: Extra noise variance of the targets, at least zero, shape (N,), for single real targets; ``None`` for
+            none.
     """
 
     steps: Tensor | None = None
@@ -22,15 +37,15 @@ class RowTiming(NamedTuple):
 
     @property
     def is_usual(self) -> bool:
-        """Whether rows bring nothing but inputs and targets."""
+        """Whether all rows are one step apart and have no extra noise."""
         return self.steps is None and self.extra is None
 
     def checked(self, X: Tensor, is_real: bool) -> "RowTiming":
         """The same in the precision of rows X (N, D); steps of one each, or no noise at all, are left out.
 
         Raises:
-            ValueError: If a shape is wrong, a number is negative or not finite, or targets of another kind are to have
-                further noise.
+            ValueError: If a shape is wrong, a number is negative or not finite, or targets that are not single real
+                numbers have extra noise.
         """
         steps, extra = self._of(self.steps, "steps", X), self._of(self.extra, "extra", X)
         if steps is not None and bool((steps == 1).all()):
@@ -38,7 +53,7 @@ class RowTiming(NamedTuple):
         if extra is not None and not bool((extra > 0).any()):
             extra = None
         if extra is not None and not is_real:
-            raise ValueError("only single real targets can have further noise; leave extra out")
+            raise ValueError("only single real targets can have extra noise; omit extra")
         return RowTiming(steps, None if extra is None else extra.to(X.dtype))
 
     def rows(self, rows: slice) -> "RowTiming":
@@ -51,12 +66,12 @@ class RowTiming(NamedTuple):
         return RowTiming(steps, extra)
 
     def unusual(self) -> list[int]:
-        """Numbers of the rows that bring something, ascending."""
+        """Indices of the rows that are not one step after the previous one or have extra noise, ascending."""
         flags = [part != usual for part, usual in ((self.steps, 1), (self.extra, 0)) if part is not None]
         return torch.stack(flags).any(0).nonzero().flatten().tolist() if flags else []
 
     def alike(self, num_rows: int, most: int) -> Iterator[tuple[slice, "RowTiming"]]:
-        """Pieces of all rows, of at most so many that follow one another and have the same number of steps."""
+        """Slices of at most ``most`` consecutive rows with the same number of steps."""
         start = 0
         changes = [] if self.steps is None else (1 + self.steps.diff().nonzero().flatten()).tolist()
         for stop in [*changes, num_rows]:
@@ -77,3 +92,44 @@ class RowTiming(NamedTuple):
             row = int(wrong.int().argmax())
             raise ValueError(f"{name} must be finite and at least zero, got {float(value[row]):g} in row {row}")
         return value.detach().to(X.device)
+
+
+def noise_of(bound: Sequence[BoundExpert]) -> Tensor | None:
+    r"""Noise variances of K expert objects that are run together, (K, \*batch), or (\*batch) of one; or none known."""
+    known = (BoundGaussian, BoundRobust, BoundStructural, BoundWindow)
+    found = [b.noise.detach() for b in bound if isinstance(b, known)]
+    if len(found) < len(bound):
+        return None
+    return found[0] if len(found) == 1 else torch.stack(found)
+
+
+def row_counts(noise: Tensor, extra: Tensor) -> Tensor:
+    """The factor r of each row, (B,), for the mean of these noise variances."""
+    mean = noise.mean().to(extra)
+    return (mean / (mean + extra)).sqrt()
+
+
+def unscaled(steps: Predictions, y: Tensor, counts: Tensor, noise: Tensor, extra: Tensor) -> Predictions:
+    r"""Predictions of targets y (B,) from those of ``counts`` y, for ``noise`` (\*batch) and ``extra`` (B,)."""
+    assert not isinstance(steps, LatentPredictions)
+    noise = noise.to(extra).unsqueeze(-1)
+    variance = steps.variance / counts.square() - noise / counts.square() + noise + extra
+    rows = torch.where(extra > 0, variance, steps.variance)  # exact for the others
+    mean = torch.where(extra > 0, steps.mean / counts, steps.mean)
+    return _rescored(steps, y, mean, rows, extra)
+
+
+def widened(steps: Predictions, y: Tensor, extra: Tensor) -> Predictions:
+    """Predictions (..., B) with extra noise variance (B,) added."""
+    assert not isinstance(steps, LatentPredictions)
+    return _rescored(steps, y, steps.mean, steps.variance + extra, extra)
+
+
+def _rescored(steps: Predictions, y: Tensor, mean: Tensor, variance: Tensor, extra: Tensor) -> Predictions:
+    if isinstance(steps, StudentTPredictions):
+        log_prob = student_t.log_prob(y, mean, variance, steps.degrees_of_freedom)
+    else:
+        log_prob = normal.log_prob(y, mean, variance)
+    kept = (extra == 0) | torch.isinf(steps.log_prob)  # a dead expert stays dead
+    log_prob = torch.where(kept, steps.log_prob, log_prob)
+    return steps._replace(mean=mean, variance=variance, log_prob=log_prob)

@@ -1,22 +1,18 @@
-"""How the shell runs one expert object over a stream: stage a block, then commit it in place."""
+"""Runners of one expert object over a stream: stage a block, then commit it to the state in place."""
 
-import copy
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.engine.input_checks import missing_rows
-from gp_ensembles.engine.latent_runner import LatentRunner, join_latent
-from gp_ensembles.engine.runner import Runner
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.external import BoundExternal, ExternalRows
 from gp_ensembles.experts.external import append_ as append_external_
 from gp_ensembles.experts.gaussian import BoundGaussian
-from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.experts.multi_output import BoundMultiOutput
-from gp_ensembles.experts.refitted import BoundRefitted, RefittedBlock, rows_until_refit, store_
-from gp_ensembles.experts.window import BoundWindow
+from gp_ensembles.experts.refitted import BoundRefitted, RefittedBlock, store_
+from gp_ensembles.experts.window import BoundWindow, rows_until_refit
 from gp_ensembles.filters.multi_output import (
     GroupGain,
     apply_gains,
@@ -40,8 +36,24 @@ from gp_ensembles.filters.transitions import make_schedule
 from gp_ensembles.filters.window import WindowChange
 
 
+class Runner(ABC):
+    """Runs one expert object block by block on a state that it changes in place."""
+
+    @abstractmethod
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Learn the staged block."""
+
+    @abstractmethod
+    def uneven(self, steps: Tensor) -> "Runner":
+        """A runner on the same state for one block whose rows are ``steps`` (B,) after the previous row each."""
+
+
 class CovarianceRunner(Runner):
-    """The covariance form, with scratch memory kept between blocks of one length."""
+    """Covariance form, with scratch memory kept between blocks of one length."""
 
     def __init__(self, bound: BoundGaussian, state: GaussianState) -> None:
         self._bound = bound
@@ -54,7 +66,7 @@ class CovarianceRunner(Runner):
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         num_rows = y.shape[0]
         if num_rows not in self._prepared:
-            if len(self._prepared) > 3:  # streams have few block lengths; odd ones must not pile up
+            if len(self._prepared) > 3:  # few block lengths recur; the others must not accumulate
                 self._prepared.clear()
             self._prepared[num_rows] = self._prepare(num_rows)
         schedule, stream, scales = self._prepared[num_rows]
@@ -66,9 +78,7 @@ class CovarianceRunner(Runner):
 
     def uneven(self, steps: Tensor) -> "Runner":
         """See :meth:`Runner.uneven`."""
-        bound = self._bound.uneven(steps)
-        assert isinstance(bound, BoundGaussian)
-        return CovarianceRunner(bound, self._state)
+        return CovarianceRunner(self._bound.uneven(steps), self._state)
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -92,7 +102,7 @@ class CovarianceRunner(Runner):
 
 
 class MultiOutputRunner(Runner):
-    """Outputs that share covariances: those in use change in place, the room for others is not touched."""
+    """Several outputs: the covariances in use change in place, the memory reserved for others is not touched."""
 
     def __init__(self, bound: BoundMultiOutput, state: MultiOutputState) -> None:
         self._bound = bound
@@ -110,9 +120,7 @@ class MultiOutputRunner(Runner):
 
     def uneven(self, steps: Tensor) -> "Runner":
         """See :meth:`Runner.uneven`."""
-        bound = self._bound.uneven(steps)
-        assert isinstance(bound, BoundMultiOutput)
-        return MultiOutputRunner(bound, self._state)
+        return MultiOutputRunner(self._bound.uneven(steps), self._state)
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -140,7 +148,7 @@ class WindowRunner(Runner):
         return predictions
 
     def uneven(self, steps: Tensor) -> "Runner":
-        """Itself: nothing in it depends on time."""
+        """Itself: it does not depend on time."""
         return self
 
     def commit(self) -> None:
@@ -164,7 +172,7 @@ class ExternalRunner(Runner):
         return predictions
 
     def uneven(self, steps: Tensor) -> "Runner":
-        """Itself: nothing in it depends on time."""
+        """Itself: it does not depend on time."""
         return self
 
     def commit(self) -> None:
@@ -175,7 +183,7 @@ class ExternalRunner(Runner):
 
 
 class RefittedRunner(Runner):
-    """In place until the block that the next refit falls into, which runs on a copy."""
+    """In place, except for blocks with a refit, which run on a copy."""
 
     def __init__(self, bound: BoundRefitted, state: RefittedState) -> None:
         self._bound = bound
@@ -191,7 +199,7 @@ class RefittedRunner(Runner):
             self._staged, predictions = self._bound.update_block(self._state, Phi, y)
             return predictions
         due = int(self._state.due)
-        if due != self._due or len(self._prepared) > 3:  # another model, or many odd lengths of blocks
+        if due != self._due or len(self._prepared) > 3:  # another model, or too many block lengths
             self._prepared.clear()
             self._due = due
         if y.shape[0] not in self._prepared:
@@ -203,9 +211,7 @@ class RefittedRunner(Runner):
 
     def uneven(self, steps: Tensor) -> "Runner":
         """See :meth:`Runner.uneven`."""
-        bound = self._bound.uneven(steps)
-        assert isinstance(bound, BoundRefitted)
-        return RefittedRunner(bound, self._state)
+        return RefittedRunner(self._bound.uneven(steps), self._state)
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -245,7 +251,7 @@ class PureRunner(Runner):
 
 
 class SilentRunner(Runner):
-    """An expert object of which nobody is run: it says nothing, and learns nothing."""
+    """An expert object of which no expert is run: it predicts NaN and learns nothing."""
 
     def __init__(self, bound: BoundExpert, state: FilterState) -> None:
         self._bound = bound
@@ -253,7 +259,7 @@ class SilentRunner(Runner):
         self._num_experts = bound.prior_variance.numel()
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
-        r"""Predictions (M, B) that are no numbers, with no chance for any target; of features (\*batch, B, F)."""
+        r"""Predictions (M, B) that are NaN, with log density minus infinity, for features (\*batch, B, F)."""
         example = self._bound.predict(self._state, Phi[..., :1, :])
         axis = example.log_prob.ndim - 1
         shapes = {name: (self._num_experts, y.shape[0], *v.shape[axis + 1 :]) for name, v in example._asdict().items()}
@@ -261,7 +267,7 @@ class SilentRunner(Runner):
         return type(example)(**{**fields, "log_prob": impossible(y, self._num_experts)})
 
     def uneven(self, steps: Tensor) -> "Runner":
-        """Itself: time passes it by."""
+        """Itself: it does not depend on time."""
         return self
 
     def commit(self) -> None:
@@ -269,79 +275,6 @@ class SilentRunner(Runner):
 
 
 def impossible(y: Tensor, num_experts: int) -> Tensor:
-    """Log densities of experts that give no target any chance, (M, B); NaN where there is no target."""
+    """Log densities of minus infinity, (M, B); NaN where there is no target."""
     row = y.new_full(y.shape[:1], -torch.inf).masked_fill(missing_rows(y), torch.nan)
     return row.repeat(num_experts, 1)
-
-
-class CompactRunner(Runner):
-    """Only the living experts of a batch, on a private copy of their states, until :meth:`scatter`."""
-
-    def __init__(self, bound: BoundExpert, state: FilterState, alive: Tensor) -> None:
-        batch_shape = bound.prior_variance.shape
-        num_axes = len(batch_shape)
-        self._num_experts = batch_shape.numel()
-        self._full = tuple(field.view(self._num_experts, *field.shape[num_axes:]) for field in state)
-        self._alive = alive
-        self._bound, self._state = bound, state
-        self._parts = type(state)(*(field[alive] for field in self._full))
-        self._runner: Runner | None = None
-        if alive.numel():
-            self._runner = make_runner(bound.take(alive), self._parts)
-
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        if self._runner is None:
-            return SilentRunner(self._bound, self._state).stage(Phi, y, has_gaps)
-        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], y, has_gaps)
-        parts = living._asdict()
-        full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
-        full["log_prob"] = impossible(y, self._num_experts).index_copy(0, self._alive, living.log_prob)
-        return type(living)(**full)
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`."""
-        other = copy.copy(self)
-        other._runner = None if self._runner is None else self._runner.uneven(steps)
-        return other
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if self._runner is not None:
-            self._runner.commit()
-
-    def scatter(self) -> None:
-        """Bring the living experts' states back to where they came from."""
-        for full, part in zip(self._full, self._parts, strict=True):
-            full[self._alive] = part
-
-    def _scattered(self, living: Tensor, rest: float) -> Tensor:
-        full = living.new_full((self._num_experts, *living.shape[1:]), rest)
-        full[self._alive] = living
-        return full
-
-
-def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
-    """The fastest runner for an expert and the type of its state."""
-    if isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
-        return CovarianceRunner(bound, state)
-    if isinstance(bound, BoundMultiOutput) and isinstance(state, MultiOutputState):
-        return MultiOutputRunner(bound, state)
-    if isinstance(bound, BoundWindow) and isinstance(state, WindowState):
-        return WindowRunner(bound, state)
-    if isinstance(bound, BoundRefitted) and isinstance(state, RefittedState):
-        return RefittedRunner(bound, state)
-    if isinstance(bound, BoundExternal) and isinstance(state, ExternalState):
-        return ExternalRunner(bound, state)
-    if isinstance(bound, BoundLaplace) and isinstance(state, GaussianState):
-        group = join_latent([bound])
-        if group is not None:
-            return LatentRunner(bound, state, group)
-    return PureRunner(bound, state)
-
-
-def scatter(runners: Mapping[int, Runner]) -> None:
-    """Bring states that runners keep for themselves back to where they came from."""
-    for runner in runners.values():
-        if isinstance(runner, CompactRunner):
-            runner.scatter()

@@ -1,8 +1,7 @@
-"""Experts on one basis that differ in how fast their weights walk, static ones among them, are run as one batch.
+"""Runners of all expert objects of an ensemble: one for Gaussian experts on one basis, one for each other object.
 
-A static expert is one whose weights walk by nothing. Such twins have one set of features, so what a block costs
-whatever its size is paid once for all of them. Their states lie side by side in one piece of memory, of which the state
-of each is a part.
+Experts on one basis that differ in how fast their weights walk, not at all for static ones, share their features, so
+the fixed cost of a block is paid once for all of them. Their states are parts of one piece of memory.
 """
 
 import copy
@@ -12,26 +11,49 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.latent_runner import LatentGroup, LatentRunner, stage_latent
+from gp_ensembles.engine.latent_runner import LatentGroup, LatentRunner, join_latent, stage_latent
 from gp_ensembles.engine.predictions import flatten
-from gp_ensembles.engine.row_noise import noise_of, row_counts, unscaled, widened
-from gp_ensembles.engine.runner import Runner
-from gp_ensembles.engine.runners import make_runner
+from gp_ensembles.engine.row_timing import noise_of, row_counts, unscaled, widened
+from gp_ensembles.engine.runners import (
+    CovarianceRunner,
+    ExternalRunner,
+    MultiOutputRunner,
+    PureRunner,
+    RefittedRunner,
+    Runner,
+    SilentRunner,
+    WindowRunner,
+    impossible,
+)
 from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.external import BoundExternal
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
-from gp_ensembles.filters.states import FilterState, GaussianState, Predictions, StepPredictions
+from gp_ensembles.experts.laplace import BoundLaplace
+from gp_ensembles.experts.multi_output import BoundMultiOutput
+from gp_ensembles.experts.refitted import BoundRefitted
+from gp_ensembles.experts.window import BoundWindow
+from gp_ensembles.filters.states import (
+    ExternalState,
+    FilterState,
+    GaussianState,
+    MultiOutputState,
+    Predictions,
+    RefittedState,
+    StepPredictions,
+    WindowState,
+)
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk
 
-_KEPT = 4  # block lengths whose scratch memory is kept: streams have few, odd ones must not pile up
+_KEPT = 4  # block lengths whose scratch memory is kept: few recur, the others must not accumulate
 
 
 class SharedBasisBatch(NamedTuple):
-    r"""Some expert objects on one basis.
+    r"""Expert objects on one basis, or a single one.
 
     Attributes:
         places: Their numbers, ascending.
-        moments: Their states [covariance | mean], K of them, shape (K, \*batch, F, F + 1); the memory of their states.
+        moments: The memory of their states [covariance | mean], shape (K, \*batch, F, F + 1).
     """
 
     places: tuple[int, ...]
@@ -39,15 +61,88 @@ class SharedBasisBatch(NamedTuple):
 
 
 class RunnerBatch(NamedTuple):
-    """What runs some expert objects together.
+    """A runner of one or more expert objects.
 
     Attributes:
         places: Their numbers.
-        runner: Its predictions have an axis for them in front if they are more than one.
+        runner: Its predictions have a leading axis for them if there are several.
     """
 
     places: tuple[int, ...]
     runner: Runner
+
+
+class CompactRunner(Runner):
+    """Runs only the living experts of a batch, on a copy of their states until :meth:`scatter`."""
+
+    def __init__(self, bound: BoundExpert, state: FilterState, alive: Tensor) -> None:
+        batch_shape = bound.prior_variance.shape
+        num_axes = len(batch_shape)
+        self._num_experts = batch_shape.numel()
+        self._full = tuple(field.view(self._num_experts, *field.shape[num_axes:]) for field in state)
+        self._alive = alive
+        self._bound, self._state = bound, state
+        self._parts = type(state)(*(field[alive] for field in self._full))
+        self._runner: Runner | None = None
+        if alive.numel():
+            self._runner = make_runner(bound.take(alive), self._parts)
+
+    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        if self._runner is None:
+            return SilentRunner(self._bound, self._state).stage(Phi, y, has_gaps)
+        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], y, has_gaps)
+        parts = living._asdict()
+        full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
+        full["log_prob"] = impossible(y, self._num_experts).index_copy(0, self._alive, living.log_prob)
+        return type(living)(**full)
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """See :meth:`Runner.uneven`."""
+        other = copy.copy(self)
+        other._runner = None if self._runner is None else self._runner.uneven(steps)
+        return other
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._runner is not None:
+            self._runner.commit()
+
+    def scatter(self) -> None:
+        """Write the living experts' states back."""
+        for full, part in zip(self._full, self._parts, strict=True):
+            full[self._alive] = part
+
+    def _scattered(self, living: Tensor, rest: float) -> Tensor:
+        full = living.new_full((self._num_experts, *living.shape[1:]), rest)
+        full[self._alive] = living
+        return full
+
+
+def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
+    """The fastest runner for an expert and the type of its state."""
+    if isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
+        return CovarianceRunner(bound, state)
+    if isinstance(bound, BoundMultiOutput) and isinstance(state, MultiOutputState):
+        return MultiOutputRunner(bound, state)
+    if isinstance(bound, BoundWindow) and isinstance(state, WindowState):
+        return WindowRunner(bound, state)
+    if isinstance(bound, BoundRefitted) and isinstance(state, RefittedState):
+        return RefittedRunner(bound, state)
+    if isinstance(bound, BoundExternal) and isinstance(state, ExternalState):
+        return ExternalRunner(bound, state)
+    if isinstance(bound, BoundLaplace) and isinstance(state, GaussianState):
+        group = join_latent([bound])
+        if group is not None:
+            return LatentRunner(bound, state, group)
+    return PureRunner(bound, state)
+
+
+def scatter(runners: Mapping[int, Runner]) -> None:
+    """Write states back of which runners have copies."""
+    for runner in runners.values():
+        if isinstance(runner, CompactRunner):
+            runner.scatter()
 
 
 def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterState]]) -> list[tuple[int, ...]]:
@@ -60,9 +155,10 @@ def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterStat
     return [tuple(places) for places in by_features.values() if len(places) > 1]
 
 
-def lay_together(buffers: MutableMapping[str, Tensor | None], names: Sequence[str]) -> Tensor:
-    """Some tensors of one shape as one, with an axis for them in front; put side by side in memory if they are not."""
-    values = _present(buffers, names)
+def make_contiguous(buffers: MutableMapping[str, Tensor | None], names: Sequence[str]) -> Tensor:
+    """Tensors of one shape as one, with a leading axis; moved to one piece of memory if they are not in one."""
+    values = [value for value in (buffers[name] for name in names) if value is not None]
+    assert len(values) == len(names)
     first, size = values[0], values[0].numel()
     memory, start = first.untyped_storage().data_ptr(), first.storage_offset()
     places = [(v.untyped_storage().data_ptr(), v.storage_offset(), v.is_contiguous()) for v in values]
@@ -74,18 +170,9 @@ def lay_together(buffers: MutableMapping[str, Tensor | None], names: Sequence[st
     return whole
 
 
-def _present(buffers: Mapping[str, Tensor | None], names: Sequence[str]) -> list[Tensor]:
-    found = [value for value in (buffers[name] for name in names) if value is not None]
-    assert len(found) == len(names)
-    return found
-
-
 @final
 class SharedBasisRunner(Runner):
-    r"""Gaussian experts in covariance form on one basis, static or with weights that walk at random.
-
-    Shapes: ``moments`` (K, \*batch, F, F + 1).
-    """
+    r"""K Gaussian objects in covariance form on one basis, static or walking; moments (K, \*batch, F, F + 1)."""
 
     def __init__(self, bound: Sequence[BoundGaussian], moments: Tensor) -> None:
         self._moments = moments
@@ -137,7 +224,7 @@ def _walks(bound: Sequence[BoundGaussian], num_features: int) -> Tensor | None:
 
 @final
 class RunnerBatches:
-    """What runs the expert objects of an ensemble over a stream."""
+    """Runners of all expert objects of an ensemble."""
 
     def __init__(
         self, bound: Sequence[BoundExpert], states: Sequence[FilterState], batches: Sequence[RunnerBatch]
@@ -150,7 +237,7 @@ class RunnerBatches:
     def of(
         cls, bound: Sequence[BoundExpert], states: Sequence[FilterState], shared_bases: Sequence[SharedBasisBatch]
     ) -> "RunnerBatches":
-        """SharedBasisBatch together, the others each by itself."""
+        """Experts on a shared basis together, each other object by itself."""
         joined = {places[0]: (places, moments) for places, moments in shared_bases}
         taken = {place for places, _ in shared_bases for place in places}
         batches = []
@@ -164,23 +251,23 @@ class RunnerBatches:
         return cls(bound, states, batches)
 
     def single(self, number: int) -> Runner:
-        """What runs one expert object alone."""
+        """A runner of one expert object alone."""
         alone = (runner for places, runner in self.batches if places == (number,))
         return next(alone, None) or make_runner(self._bound[number], self._states[number])
 
     def uneven(self, steps: Tensor) -> "RunnerBatches":
-        """The same for one block whose rows are so many steps after the row before each, (B,)."""
+        """The same for one block whose rows are ``steps`` (B,) after the previous row each."""
         batches = [RunnerBatch(places, runner.uneven(steps)) for places, runner in self.batches]
         return RunnerBatches(self._bound, self._states, batches)
 
     def replaced(self, runners: Mapping[int, Runner]) -> "RunnerBatches":
-        """The same with other runners for some expert objects; their twins are then run alone too."""
+        """The same with other runners for some expert objects; others on the same basis then run alone, too."""
         batches: list[RunnerBatch] = []
-        for lane in self.batches:
-            if runners.keys().isdisjoint(lane.places):
-                batches.append(lane)
+        for batch in self.batches:
+            if runners.keys().isdisjoint(batch.places):
+                batches.append(batch)
             else:
-                batches += [RunnerBatch((place,), runners.get(place) or self.single(place)) for place in lane.places]
+                batches += [RunnerBatch((place,), runners.get(place) or self.single(place)) for place in batch.places]
         return RunnerBatches(self._bound, self._states, batches)
 
     def stage(
@@ -191,9 +278,9 @@ class RunnerBatches:
         has_gaps: bool,
         extra: Tensor | None = None,
     ) -> Predictions:
-        r"""Predict a block with all expert objects; states are not touched.
+        r"""Predictions (M, B) of a block by all expert objects; states are not touched.
 
-        Shapes: ``features`` (\*batch, B, F), ``y`` (B,) or (B, O), ``extra`` (B,); returns (M, B).
+        Shapes: ``features`` (\*batch, B, F) of each object, ``y`` (B,) or (B, O), ``extra`` (B,).
         """
         latent = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)]
         if group is not None and len(latent) == len(self.batches):
@@ -201,16 +288,16 @@ class RunnerBatches:
         if extra is None:
             parts = [runner.stage(features[places[0]], y, has_gaps) for places, runner in self.batches]
         else:
-            parts = [self._noisier(lane, features[lane.places[0]], y, has_gaps, extra) for lane in self.batches]
+            parts = [self._noisier(batch, features[batch.places[0]], y, has_gaps, extra) for batch in self.batches]
         steps = flatten(parts)
         return steps if self._order is None else type(steps)(*(field[self._order] for field in steps))
 
-    def _noisier(self, lane: RunnerBatch, Phi: Tensor, y: Tensor, has_gaps: bool, extra: Tensor) -> Predictions:
-        noise = noise_of([self._bound[place] for place in lane.places])
+    def _noisier(self, batch: RunnerBatch, Phi: Tensor, y: Tensor, has_gaps: bool, extra: Tensor) -> Predictions:
+        noise = noise_of([self._bound[place] for place in batch.places])
         counts = None if noise is None else row_counts(noise, extra)
         if noise is None or counts is None:
-            return widened(lane.runner.stage(Phi, y, has_gaps), y, extra)
-        steps = lane.runner.stage(Phi * counts.unsqueeze(-1), y * counts, has_gaps)
+            return widened(batch.runner.stage(Phi, y, has_gaps), y, extra)
+        steps = batch.runner.stage(Phi * counts.unsqueeze(-1), y * counts, has_gaps)
         return unscaled(steps, y, counts, noise, extra)
 
     def commit(self) -> None:
@@ -220,8 +307,8 @@ class RunnerBatches:
 
 
 def _order(batches: Sequence[RunnerBatch], bound: Sequence[BoundExpert]) -> Tensor | None:
-    """Where each expert stands among the predictions of all lanes, (M,); ``None`` where they are in order."""
-    places = [place for lane in batches for place in lane.places]
+    """Place of each expert among the predictions of all batches, (M,); ``None`` if they are in order."""
+    places = [place for batch in batches for place in batch.places]
     if places == sorted(places):
         return None
     sizes = [b.prior_variance.numel() for b in bound]

@@ -1,4 +1,4 @@
-"""What follows from the sizes of experts: how many rows a block has, and the memory that an ensemble takes."""
+"""Block size and memory of an ensemble, from the sizes of its experts."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.refitted import RefittedExpert
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.filters.stream import choose_block_size
-from gp_ensembles.numerics.memory import check_memory
+from gp_ensembles.numerics.devices import check_memory
 
-_LONGER_BLOCK = 256  # what a window solves for and an external model is asked for at once
-_MANY_OBJECTS, _LONG_BLOCK = 12, 64  # what a block costs whatever its length counts once for each object
-_MANY_ROWS, _FIELDS = 10_000, 10  # rows from which room is asked for, and numbers kept of each of their predictions
-_COPIES = 2  # states as they are, and as they were: while they are made, and for the way back
+_LONGER_BLOCK = 256  # rows that windows and external models predict at once
+_MANY_OBJECTS, _LONG_BLOCK = 12, 64  # the fixed cost of a block is paid for each object
+_MANY_ROWS, _FIELDS = 10_000, 10  # rows from which memory is checked, and numbers kept of each prediction
+_COPIES = 2  # states and their copies, while they are made and in snapshots
 
 
 def usual_block_size(experts: Sequence[Expert]) -> int:
-    """Rows that run fastest as a block: those of the largest object, or many where there are many small ones."""
+    """The fastest block size: that of the largest object, or a long one for many small objects."""
     if any(isinstance(expert, WindowExpert | ExternalExpert) for expert in experts):
         return _LONGER_BLOCK
     if len(experts) >= _MANY_OBJECTS:
@@ -28,7 +28,7 @@ def usual_block_size(experts: Sequence[Expert]) -> int:
 
 
 def state_bytes(experts: Sequence[Expert], like: Tensor) -> int:
-    """What the states of experts take in numbers like those of a tensor; trees and external models are left out."""
+    """Bytes of the states of experts in the dtype of ``like``, without trees and external models."""
     return sum(_state_bytes(expert, like.element_size()) for expert in experts)
 
 
@@ -36,7 +36,7 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -
     """Raise if experts cannot run on a GPU: a lower bound of their memory, twice their states and one block of rows.
 
     Raises:
-        ValueError: Saying what is needed, what is free and by how much it is too little.
+        ValueError: Naming the memory needed, free and missing.
     """
     if like.device.type != "cuda":
         return
@@ -44,7 +44,7 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -
     block = sum(_block_bytes(expert, block_size, like.element_size()) for expert in experts)
     what = (
         f"an ensemble of {sum(expert.num_experts for expert in experts)} experts (states of {states / 1e9:.3g} GB, "
-        f"which are there twice, and blocks of {block_size} rows)"
+        f"which are kept twice, and blocks of {block_size} rows)"
     )
     mend = "take fewer experts or features, float32, or the device cpu"
     check_memory(_COPIES * states + block, like.device, what, mend)
@@ -54,11 +54,11 @@ def check_answers_fit(X: Tensor, num_experts: int) -> None:
     """Raise if predictions of all rows X (N, D) at once cannot fit into memory.
 
     Raises:
-        ValueError: Saying so.
+        ValueError: Naming the memory needed and free.
     """
     if X.shape[0] > _MANY_ROWS:
-        what = f"what {num_experts} predictions say of {X.shape[0]} rows"
-        check_memory(X.shape[0] * num_experts * X.element_size() * _FIELDS, X.device, what, "give the rows in parts")
+        what = f"the predictions of {num_experts} experts for {X.shape[0]} rows"
+        check_memory(X.shape[0] * num_experts * X.element_size() * _FIELDS, X.device, what, "pass fewer rows per call")
 
 
 def _state_bytes(expert: Expert, each: int) -> int:
@@ -71,7 +71,7 @@ def _state_bytes(expert: Expert, each: int) -> int:
 
 
 def _block_bytes(expert: Expert, num_rows: int, each: int) -> int:
-    """Features of a block and what they teach: three matrices (B, F) and one (B, B) for each expert."""
+    """Memory of a block: three matrices (B, F) and one (B, B) for each expert."""
     if isinstance(expert, WindowExpert | ExternalExpert | RefittedExpert):
         return 0
     return expert.num_experts * num_rows * (3 * expert.features.num_features + num_rows) * each

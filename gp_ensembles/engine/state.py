@@ -1,4 +1,4 @@
-"""The state of an ensemble, the names of its tensors, and the way back to it."""
+"""State of an ensemble, the names of its tensors, and snapshots of it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from torch import Tensor
 from gp_ensembles.engine.quarantine import Quarantine
 from gp_ensembles.filters.states import FilterState, WindowState
 from gp_ensembles.filters.window import cut_, num_used
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.display import record_text
 
@@ -20,10 +20,10 @@ class EnsembleState(NamedTuple):
         experts: State of each expert object.
         meta: State of the weight rule.
         innovations: State of the innovation models; ``None`` where there are none.
-        history: Last targets, gaps filled, shape (L,); ``None`` where no target is remembered.
-        external_models: What is counted of each of G external models, a
+        history: Last targets with gaps filled, shape (L,); ``None`` without lagged targets.
+        external_models: Counts of G external models, an
             :class:`~gp_ensembles.engine.external_counts.ExternalCounts` in one tensor, shape (9, G); ``None`` for none.
-        quarantine: What is known of experts that have failed; ``None`` if nobody looks after them.
+        quarantine: Failures of experts; ``None`` in a state that no :class:`OnlineEnsemble` owns.
     """
 
     experts: tuple[FilterState, ...]
@@ -59,7 +59,7 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
 
 
 def snapshot(state: EnsembleState, num_rows: int) -> Callable[[], None]:
-    """What makes a state as it is now again, in place, after at most ``num_rows`` rows were learned."""
+    """A function that restores the present state in place, after at most ``num_rows`` rows were learned."""
     ends: list[tuple[WindowState, Tensor]] = []
     copies = [(value, value.clone()) for _, value in named_layers(state)]
     for part in state.experts:
@@ -78,5 +78,5 @@ def snapshot(state: EnsembleState, num_rows: int) -> Callable[[], None]:
 
 
 def _only_appends(state: WindowState, num_rows: int) -> bool:
-    """Whether nothing is dropped within so many rows, and nothing is ever refitted."""
+    """Whether no row is dropped within ``num_rows`` rows and nothing is ever refitted."""
     return state.hyperparameters.shape[-1] == 0 and num_used(state) + num_rows < state.targets.shape[-1]

@@ -1,4 +1,4 @@
-"""From the experts' predictions of a block to the ensemble's: lags, innovation models, the weight rule, outliers."""
+"""Prediction and weighing of a block: lagged targets, innovation models, the weight rule, outliers."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,27 +12,27 @@ from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, assemble_living, invalid_rows
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
-from gp_ensembles.innovations import InnovationBank, InnovationPredictions, InnovationState
+from gp_ensembles.innovations.bank import InnovationBank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
 
-# Inputs as the experts see them (B, D + P), targets (B,), and the root of what counts of each row's precision (B,),
-# None for all of it: predictions of all experts.
+# Predictions of all experts from their inputs (B, D + P), targets (B,), and the square root of the share of each row's
+# precision that counts (B,), None for all of it.
 Stage = Callable[[Tensor, Tensor, Tensor | None], Predictions]
 
-# Targets are standardized. One further away is moved to here, lest its digits drown the prediction beside it.
+# Standardized targets are clamped to this, so that in an error the digits of the prediction are not lost.
 _FARTHEST, _FARTHEST_SINGLE = 1e8, 1e6
 
 
 class Layers(NamedTuple):
-    """What stands around the experts of an ensemble.
+    """Parts of an ensemble other than its experts.
 
     Attributes:
         rule: The weight rule.
-        bank: Innovation models, each a further expert for the rule; ``None`` for none.
+        bank: Innovation models; ``None`` for none.
         memory: Past targets as inputs; ``None`` for none.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
-        external_models: Places of the experts that may say nothing of a row, see :mod:`~gp_ensembles.engine.absence`.
+        external_models: Places of the experts that may be absent from a row, see :mod:`~gp_ensembles.engine.absence`.
     """
 
     rule: MetaLearner
@@ -43,27 +43,17 @@ class Layers(NamedTuple):
 
     @property
     def num_copies(self) -> int:
-        """How many predictions the rule weighs for each expert: its own, and that of each innovation model."""
+        """Number K of predictions that the rule weighs for each expert: its own, and one for each innovation model."""
         return 1 if self.bank is None else 1 + len(self.bank.models)
 
     def by_expert(self, log_weights: Tensor) -> Tensor:
-        """Log weights of the experts, each with its innovation models, (M / K, ...), from those that the rule gave."""
+        """Log weights (M / K, ...) of the experts, innovation models included, from those of the rule (M, ...)."""
         return log_weights if self.bank is None else log_weights.unflatten(0, (-1, self.num_copies)).logsumexp(1)
 
     def weighed(self, alive: Tensor) -> Tensor:
         """Places of the predictions that some experts (L,) make, (L K,)."""
         copies = torch.arange(self.num_copies, device=alive.device)
         return (alive.unsqueeze(1) * self.num_copies + copies).flatten()
-
-
-class Weighed(NamedTuple):
-    """What came of a block: the states after it, and the predictions made before each target."""
-
-    meta: MetaState
-    innovations: InnovationState | None
-    history: Tensor | None
-    external_models: Tensor | None
-    predictions: EnsemblePredictions
 
 
 def run_block(
@@ -76,8 +66,10 @@ def run_block(
     missing: Tensor | None = None,
     alive: Tensor | None = None,
     out: Sequence[int] = (),
-) -> Weighed:
-    """Predict and weigh a block; what ``stage`` was called with last is to be learned.
+) -> tuple[EnsembleState, EnsemblePredictions]:
+    """Predict and weigh a block: the state after it, less the experts', and the predictions made before each target.
+
+    The experts then learn what ``stage`` was called with last.
 
     Shapes: ``X`` (B, D), ``y`` (B,) or (B, O), ``missing`` (B,), ``alive`` (L,).
     """
@@ -101,7 +93,7 @@ def run_block(
             innovations, weighed = _innovate_awake(layers, state.innovations, steps, y, share, missing, alive, absent)
             absent = absent.repeat_interleave(layers.num_copies, 0)
             meta, output = _weigh_awake(layers.rule, state.meta, weighed.log_prob, share, missing, absent)
-        # For one row the weights in force may be the state's own memory, which is about to change.
+        # For one row the weights may share memory with the state, which is about to change.
         log_weights = output.log_weights.clone()
         if alive is None:
             predictions = assemble(weighed, log_weights, output.log_prob)
@@ -116,13 +108,14 @@ def run_block(
                 external_models = count_block(
                     external_models, layers.external_models, layers.num_copies, predictions, share
                 )
-            return Weighed(meta, innovations, history, external_models, predictions)
+            after = state._replace(meta=meta, innovations=innovations, history=history, external_models=external_models)
+            return after, predictions
         share, remembered = _discount(layers, predictions, y, row, share, remembered)
         kept, start = steps, row + 1
 
 
 def within_reach(layers: Layers, y: Tensor) -> Tensor:
-    """Targets of any shape, where outliers count less moved to where their digits leave room for predictions."""
+    """Targets of any shape, clamped if there is an outlier threshold."""
     if layers.outlier_threshold is None:
         return y
     limit = _FARTHEST if y.dtype == torch.float64 else _FARTHEST_SINGLE
@@ -132,7 +125,7 @@ def within_reach(layers: Layers, y: Tensor) -> Tensor:
 def weigh(
     rule: MetaLearner, state: MetaState, log_prob: Tensor, share: Tensor | None, missing: Tensor | None
 ) -> tuple[MetaState, MetaOutput]:
-    """The rule on densities to the power of what counts of each target; mixture densities are of the whole target."""
+    """Update the rule with densities to the power of each target's share; mixture densities are of the whole target."""
     counted = log_prob if share is None else log_prob * share
     if missing is None:
         meta, output = rule.update_block(state, counted)
@@ -147,7 +140,7 @@ def weigh(
 def with_lags(
     memory: TargetMemory | None, history: Tensor | None, X: Tensor, y: Tensor
 ) -> tuple[Tensor | None, Tensor]:
-    """The last targets after a block, and its inputs as the experts see them; before any targets without a history."""
+    """The last targets after a block, and the inputs of the experts; without a history, that before any target."""
     if memory is None:
         return None, X
     if history is None:
@@ -165,7 +158,7 @@ def innovate(
     missing: Tensor | None,
     alive: Tensor | None,
 ) -> tuple[InnovationState | None, Predictions]:
-    """The experts' predictions with those of the innovation models behind each, (M K, B)."""
+    """The experts' predictions, each followed by those of its innovation models, (M K, B)."""
     if layers.bank is None or state is None:
         return None, steps
     dead = None
@@ -187,7 +180,7 @@ def _innovate_awake(
     alive: Tensor | None,
     absent: Tensor,
 ) -> tuple[InnovationState | None, Predictions]:
-    """The same where some experts are absent, (M, B): their innovation models learn nothing then, and are so, too."""
+    """The same if some experts are absent (M, B): then their innovation models are absent, too, and learn nothing."""
     steps = impute_absent(steps, absent)
     if layers.bank is None or state is None:
         return None, steps
@@ -219,7 +212,7 @@ def _weigh_awake(
     missing: Tensor | None,
     absent: Tensor,
 ) -> tuple[MetaState, MetaOutput]:
-    """The rule where some predictions are absent, (M K, B): row by row there, and in blocks in between."""
+    """Update the rule if some predictions are absent (M K, B): row by row there, in blocks elsewhere."""
     outputs = []
     for rows, anyone in segments(absent):
         for part in [slice(t, t + 1) for t in range(rows.start, rows.stop)] if anyone else [rows]:
@@ -235,7 +228,7 @@ def _weigh_awake(
 
 
 def append_copies(steps: Predictions, copies: InnovationPredictions) -> StudentTPredictions:
-    """The experts' own predictions, (M, N), and behind each those of its K - 1 innovation models: (M K, N) in all."""
+    """The experts' predictions (M, N), each followed by those of its K - 1 innovation models: (M K, N) in all."""
     df = steps.degrees_of_freedom if isinstance(steps, StudentTPredictions) else torch.full_like(steps.mean, torch.inf)
     own = (steps.mean, steps.variance, steps.log_prob, df)
     parts = (torch.cat([one.unsqueeze(1), more], dim=1).flatten(0, 1) for one, more in zip(own, copies, strict=True))
@@ -243,7 +236,7 @@ def append_copies(steps: Predictions, copies: InnovationPredictions) -> StudentT
 
 
 def _splice(before: Predictions, after: Predictions, row: int) -> Predictions:
-    """Predictions (M, B) of which the rows up to ``row`` are from one and the others from another."""
+    """Predictions (M, B) from ``before`` up to ``row`` and from ``after`` from there on."""
     fields = (torch.cat([one[:, :row], two[:, row:]], dim=1) for one, two in zip(before, after, strict=True))
     return type(after)(*fields)
 
@@ -259,13 +252,13 @@ def _first_outlier(predictions: EnsemblePredictions, y: Tensor, threshold: float
 def _discount(
     layers: Layers, predictions: EnsemblePredictions, y: Tensor, row: int, share: Tensor | None, remembered: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What counts of each row, (B,), and the targets as they are remembered, with one more outlier."""
+    """The share of each row that counts, (B,), and the targets to remember, with one more outlier."""
     assert layers.outlier_threshold is not None
     mean, error = predictions.mean[row], y[row] - predictions.mean[row]
     counts = (layers.outlier_threshold * predictions.variance[row].sqrt() / error) ** 4
     share = torch.ones_like(y) if share is None else share.clone()
     share[row] = counts
     if layers.memory is not None and not layers.memory.is_usual(y[row]):
-        remembered = remembered.clone()  # a usual target is remembered: then the prediction was the outlier
+        remembered = remembered.clone()  # a usual target is remembered: it was the prediction that was off
         remembered[row] = mean + error * counts
     return share, remembered

@@ -1,4 +1,4 @@
-"""Records of the experts of an ensemble: what to build from the warm-up rows, not yet fitted."""
+"""Records of bases: the feature maps of an ensemble's experts, built from the warm-up rows and not yet fitted."""
 
 import math
 import warnings
@@ -24,7 +24,7 @@ from gp_ensembles.ensembles.spec_checks import (
 from gp_ensembles.features.base import FeatureMap, log_scale
 from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
+from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.optimized_fourier import OptimizedFourierFeatures
 from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
@@ -34,21 +34,21 @@ from gp_ensembles.features.spline import AdditiveSplineFeatures
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.numerics.kmeans import kmeans
 
-# Starting length scales as shares of each column's range. The papers' 0.1, 1 and 10 leave the first and the last
+# Starting length scales as shares of each column's range. Of the papers' 0.1, 1 and 10 the first and the last stay
 # where the evidence is flat (all features zero, or all inputs alike); these were best or near it on three tables.
 _STARTS = (0.2, 0.7, 2.0)
-_ROOM = 3.0  # on both sides of a column that is constant, in standardized units: where it wakes up functions are smooth
+_ROOM = 3.0  # on both sides of a constant column, in standardized units, for values that come later
 _GOLDEN = 0.6180339887498949
 _MOST_COLUMNS, _MOST_ADDITIVE = 200, 2000  # columns beyond which additive bases have so many features in all
 _MORE_SPLINES = 3  # cubic B-splines than intervals
-_LINEAR_START = 0.01  # starting prior variance of a linear part: small, so that it does not explain all by itself
+_LINEAR_START = 0.01  # starting prior variance of a linear part: small, so that it does not explain everything
 
 
 class Basis(ABC):
-    """A record: given warm-up rows, feature maps with starting hyperparameters, a batch entry per start.
+    """Record of feature maps to build from warm-up rows, with a batch entry for each start of the hyperparameters.
 
-    Maps of one ensemble need distinct names. A map is called by its kind, followed by the settings that differ from the
-    defaults ("rff nu=1.5"), so that bases of one kind can stand side by side; ``name`` calls it as you like.
+    Maps of one ensemble need distinct names. By default a map is named after its kind and the settings that differ from
+    the defaults ("rff nu=1.5"), so that an ensemble can have several bases of one kind.
     """
 
     @abstractmethod
@@ -57,7 +57,7 @@ class Basis(ABC):
 
         Args:
             X: Warm-up inputs, shape (N, D).
-            generator: Source of randomness of the maps that draw frequencies or centers.
+            generator: Source of randomness of frequencies and centers.
         """
 
 
@@ -70,7 +70,7 @@ class FourierBasis(Basis):
         num_features: Features F, twice the number of frequencies.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
         starts: Starting length scales, as shares of each column's range.
-        name: What the experts are called; by default their kind and the settings that are not the default ones.
+        name: Name of the experts; by default their kind and the settings that differ from the defaults.
     """
 
     num_features: int = 100
@@ -100,7 +100,7 @@ class OptimizedFourierBasis(Basis):
         num_features: Features F, twice the number of frequencies.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
         starts: Length scales of the kernel that frequencies are drawn for, as shares of each column's range.
-        name: What the experts are called; by default their kind and the settings that are not the default ones.
+        name: Name of the experts; by default their kind and the settings that differ from the defaults.
     """
 
     num_features: int = 100
@@ -126,14 +126,14 @@ class OptimizedFourierBasis(Basis):
 class HilbertBasis(Basis):
     """Additive Hilbert-space Gaussian process of an ARD Matern or RBF kernel, several starting length scales.
 
-    Inputs beyond the warm-up range are moved to its edge: the basis is not valid outside its box, which leaves two
-    starting length scales beyond that range. Ten frequencies make up for the width of that box.
+    Inputs beyond the warm-up range are clamped to it, because the basis is not valid outside its box, which extends two
+    starting length scales beyond that range.
 
     Attributes:
         num_frequencies: Frequencies per column, fewer for more than 200 columns, see :func:`most_per_column`.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
         starts: Starting length scales, as shares of each column's range.
-        name: What the experts are called; by default their kind and the settings that are not the default ones.
+        name: Name of the experts; by default their kind and the settings that differ from the defaults.
     """
 
     num_frequencies: int = 10
@@ -158,17 +158,17 @@ class HilbertBasis(Basis):
 @final
 @dataclass(frozen=True)
 class RadialBasis(Basis):
-    """Gaussian bumps at k-means centers with ARD length scales, beside a linear part; several starts.
+    """Gaussian bumps at k-means centers with ARD length scales, and a linear part; several starts.
 
-    Bumps alone vanish far from all centers, where they would predict the mean with the variance of the noise.
+    Without it predictions far from all centers would be the mean with the variance of the noise.
 
     Attributes:
         num_centers: Most centers; no more than half of the distinct warm-up rows are used.
         starts: Starting length scales, as shares of each column's range.
-        train_centers: Whether centers are fitted with the other hyperparameters (Waxman and Djuric 2024), for each
-            expert its own. So many overfit a warm-up of a thousand rows, and are too many for a Laplace approximation
-            (``FitSettings(perturbation=GaussianPerturbation())``).
-        name: What the experts are called; by default their kind and the settings that are not the default ones.
+        train_centers: Whether each expert's centers are fitted with its other hyperparameters (Waxman and Djuric 2024).
+            So many overfit a warm-up of a thousand rows and are too many for a Laplace approximation: use
+            ``FitSettings(perturbation=GaussianPerturbation())``.
+        name: Name of the experts; by default their kind and the settings that differ from the defaults.
     """
 
     num_centers: int = 200
@@ -197,12 +197,12 @@ class RadialBasis(Basis):
 class PolynomialBasis(Basis):
     """Additive polynomials, one expert per order, features scaled to unit mean square on the warm-up rows.
 
-    Inputs beyond the warm-up range by more than a quarter of it are moved to that limit: fourth powers of outliers
-    would throw the fit far off.
+    Inputs are clamped to the warm-up range and a quarter of its width on both sides: fourth powers of outliers would
+    spoil the fit.
 
     Attributes:
         orders: Largest powers; fewer of them for more than 200 columns, see :func:`most_per_column`.
-        name: What the experts are called, before their order; "poly" by default.
+        name: Name of the experts, before their order; "poly" by default.
     """
 
     orders: tuple[int, ...] = (2, 3, 4)
@@ -231,7 +231,7 @@ class LinearBasis(Basis):
     """The inputs and a constant.
 
     Attributes:
-        name: What the experts are called, "linear" by default.
+        name: Name of the experts, "linear" by default.
     """
 
     name: str | None = None
@@ -247,17 +247,17 @@ class LinearBasis(Basis):
 @final
 @dataclass(frozen=True)
 class RecurringBasis(Basis):
-    """A basis of those columns that come back: that rise at some of the warm-up rows and fall at others.
+    """A basis of recurring columns only: those that rise at some of the warm-up rows and fall at others.
 
-    Of a clock, which only rises, a function of local features knows nothing beyond the last row, though it may predict
-    the very next one well: several rows ahead it goes back to the mean. Hours of the day and days of the week come
-    back, and so do past targets. Where no column does, nothing is built.
+    Local features of a column that only rises, such as time, do not extrapolate: they may predict the next row well,
+    but several rows ahead return to the mean. Hours of the day, days of the week and past targets recur. Without a
+    recurring column nothing is built.
 
     Attributes:
         basis: The basis.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is not a basis.
 
     Example:
         >>> import torch
@@ -286,12 +286,12 @@ class RecurringBasis(Basis):
 @final
 @dataclass(frozen=True)
 class SplineBasis(Basis):
-    """Additive cubic B-splines over the warm-up range; inputs beyond it are moved to its edge.
+    """Additive cubic B-splines over the warm-up range, to which inputs are clamped.
 
     Attributes:
         num_intervals: Intervals between break points per column, fewer for more than 200 columns, see
             :func:`most_per_column`.
-        name: What the experts are called; by default their kind and the settings that are not the default ones.
+        name: Name of the experts; by default their kind and the settings that differ from the defaults.
     """
 
     num_intervals: int = 8
@@ -318,7 +318,7 @@ class KernelDictionary(Basis):
 
     Attributes:
         num_features: Features of each expert, twice the number of frequencies.
-        name: What the experts are called.
+        name: Name of the experts.
     """
 
     num_features: int = 100
@@ -342,7 +342,7 @@ class KernelDictionary(Basis):
 def _label(
     basis: FourierBasis | OptimizedFourierBasis | HilbertBasis | RadialBasis | LinearBasis | SplineBasis, kind: str
 ) -> str:
-    """The basis own name, or its kind and what differs from the defaults."""
+    """The name of a basis, or its kind and the settings that differ from the defaults."""
     if basis.name is not None:
         return basis.name
     settings = [(field, getattr(basis, field.name)) for field in fields(basis)]
@@ -354,11 +354,11 @@ def _plain(value: float | tuple[float, ...]) -> str:
 
 
 def most_per_column(number: int, num_columns: int, what: str) -> int:
-    """How many features of an additive basis each of more than 200 columns gets: one at least, and 2 000 in all."""
+    """Features per column of an additive basis; with more than 200 columns at least one, and at most 2 000 in all."""
     most = max(1, _MOST_ADDITIVE // num_columns) if num_columns > _MOST_COLUMNS else number
     if number > most:
         warnings.warn(
-            f"each of {num_columns} columns has {most} {what} in place of {number}: {number * num_columns} features "
+            f"each of {num_columns} columns has {most} {what} instead of {number}: {number * num_columns} features "
             f"would be too many; leave out columns for more",
             UserWarning,
             stacklevel=6,
@@ -367,18 +367,18 @@ def most_per_column(number: int, num_columns: int, what: str) -> int:
 
 
 def with_spare_columns(X: Tensor) -> Tensor:
-    """Rows (N, D) in which columns that are constant vary about that, so that a basis has room for them."""
+    """Rows (N, D) in which constant columns are spread around their value, so that a basis covers later ones."""
     still = X.amax(0) == X.amin(0)
     if not bool(still.any()):
         return X
     rows = torch.arange(X.shape[0], dtype=torch.float64, device=X.device)
-    spread = ((rows * _GOLDEN) % 1.0).to(X)  # evenly, and in no order
+    spread = ((rows * _GOLDEN) % 1.0).to(X)  # even and unordered
     spread = (spread - spread.amin()) / (spread.amax() - spread.amin())
     return torch.where(still, X + _ROOM * (2 * spread - 1).unsqueeze(-1), X)
 
 
 def _starting_lengthscales(X: Tensor, starts: Sequence[float]) -> Tensor:
-    """Shares of each column's range, shape (S, D)."""
+    """Starting length scales, shares of each column's range, shape (S, D)."""
     spread = X.amax(0) - X.amin(0)
     spread = torch.where(spread > 0, spread, 2 * _ROOM)
     return X.new_tensor(starts).unsqueeze(-1) * spread

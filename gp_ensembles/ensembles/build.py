@@ -1,4 +1,4 @@
-"""How an ensemble is built from warm-up rows: features, hyperparameters, samples, conditioning."""
+"""Construction of an ensemble from warm-up rows: features, hyperparameters, samples, conditioning."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,23 +13,27 @@ from gp_ensembles.engine.external_counts import after_warm_up
 from gp_ensembles.engine.input_checks import check_made, check_real_numbers, check_rows
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.quarantine import counted_anew
+from gp_ensembles.engine.quarantine import rebased
 from gp_ensembles.ensembles.bases import Basis
 from gp_ensembles.ensembles.spec_checks import check_count, check_positive
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
-from gp_ensembles.experts.fixed_kernels import fit_fixed_kernels, has_fixed_kernels
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.hyper_laplace import repeat_expert, sample_hyperparameters
-from gp_ensembles.experts.hyper_perturbation import GaussianPerturbation, perturb_hyperparameters
+from gp_ensembles.experts.hyper_sampling import (
+    GaussianPerturbation,
+    perturb_hyperparameters,
+    repeat_expert,
+    sample_hyperparameters,
+)
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
+from gp_ensembles.experts.profiled_evidence import fit_fixed_kernels, has_fixed_kernels
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import MetaLearner
+from gp_ensembles.numerics.devices import check_memory
 from gp_ensembles.numerics.display import call_text
-from gp_ensembles.numerics.memory import check_memory
 
 _REAL = RealTarget()
 _MIN_ROWS = 10
@@ -39,22 +43,22 @@ _FAR = 10.0  # mean or scale of targets beyond which starting values are far off
 @final
 @dataclass(frozen=True)
 class FitSettings:
-    """How hyperparameters are found from the warm-up rows.
+    """Fit of hyperparameters to the warm-up rows.
 
     Attributes:
-        method: Optimizer of the evidence; ``None`` keeps the starting values. Kernels that are fixed need none: the
-            best noise and prior variance of each follow from one decomposition, without a start and its prior.
+        method: Optimizer of the evidence; ``None`` keeps the starting values. Fixed kernels need none: the best noise
+            and prior variance of each follow from one decomposition.
         num_samples: Experts per optimum: the optimum itself, and draws around it, from a Laplace approximation or by
             ``perturbation``.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space
-            (logarithms): weak, so that what the data do not determine stays near its start.
+            (logarithms); weak, so that only what the data do not determine stays near its start.
         prior_precision: Floor of the curvature of the Laplace approximation in the same space; directions that
             the data do not determine spread with a variance of one over it.
         perturbation: Draws by independent noise on every hyperparameter in place of the Laplace approximation, whose
             Hessian is out of reach where centers or frequencies are fitted.
 
     Raises:
-        TypeError: If a number is none.
+        TypeError: If a field is not a number.
         ValueError: If a number is out of range.
 
     Example:
@@ -122,7 +126,7 @@ def _check_room(name: str, features: FeatureMap, X: Tensor) -> None:
 
 
 def only_label(target: Target, y: Tensor) -> int | None:
-    """The class of all observed labels (N,), if they are of one; ``None`` too where that is no kind of target."""
+    """The class of all observed labels (N,) if there is only one; ``None`` for targets that may not be constant."""
     seen = y[~torch.isnan(y)]
     if not target.may_be_constant or seen.numel() == 0 or not bool((seen == seen[0]).all()):
         return None
@@ -130,10 +134,10 @@ def only_label(target: Target, y: Tensor) -> int | None:
 
 
 def one_class_message(label: int) -> str:
-    """What it means that all labels of the warm-up are of one class."""
+    """Message about labels of the warm-up that are all of one class."""
     return (
         f"all labels of the warm-up are {label}, which does not tell how inputs matter: hyperparameters keep their "
-        f"starting values; a longer warm-up that holds other classes would fit them"
+        f"starting values; use a longer warm-up with other classes to fit them"
     )
 
 
@@ -169,12 +173,12 @@ def _fit(
 
 
 def static_group(maps: Sequence[NamedExpert]) -> list[NamedExpert]:
-    """Experts as they are, named static."""
+    """Static experts with their names."""
     return [(f"{name}/static", expert) for name, expert in maps]
 
 
 def dynamic_group(maps: Sequence[NamedExpert], X: Tensor, random_walk_variances: Sequence[float]) -> list[NamedExpert]:
-    """SharedBasisBatch of static experts, one for each speed, that share their features and noise and walk at random.
+    """Copies of static experts on a random walk, one for each speed, that share their features and noise.
 
     Raises:
         ValueError: If there is no speed, one is not positive, or two are equal.
@@ -202,12 +206,12 @@ def group_size(group: Sequence[NamedExpert]) -> int:
 
 
 def condition(X: Tensor, y: Tensor, groups: Sequence[Sequence[NamedExpert]], rule: MetaLearner) -> OnlineEnsemble:
-    """The ensemble of some groups, conditioned on the warm-up rows; its weights are those before them."""
+    """The ensemble of some groups, conditioned on the warm-up rows, with the rule's initial weights."""
     return conditioned(assemble(groups, rule), X, y)
 
 
 def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool = False) -> OnlineEnsemble:
-    """An ensemble that has learned the warm-up rows; its weights are those before them, or after."""
+    """An ensemble conditioned on the warm-up rows, with the rule's initial weights unless ``keep_weights``."""
     online = OnlineEnsemble(ensemble)
     online.observe(X, y)
     external_models = online.state.external_models
@@ -216,7 +220,7 @@ def conditioned(ensemble: Ensemble, X: Tensor, y: Tensor, *, keep_weights: bool 
     if keep_weights:
         return online
     state = online.state
-    quarantine = counted_anew(state.quarantine, int(state.meta.num_seen))
+    quarantine = rebased(state.quarantine, int(state.meta.num_seen))
     return OnlineEnsemble(ensemble, state._replace(meta=ensemble.init().meta, quarantine=quarantine))
 
 
@@ -241,7 +245,7 @@ def assemble(
 
 
 def check_warm_up(X: Tensor, y: Tensor, target: Target) -> None:
-    """Raise unless X (N, D) and y (N,) or (N, O) can be fitted to; warn of real targets far from standardized.
+    """Raise unless X (N, D) and y (N,) or (N, O) are a valid warm-up; warn of real targets far from standardized.
 
     Raises:
         ValueError: If a shape is wrong, an input is not finite, all columns are constant, fewer than ten rows have a
@@ -273,7 +277,7 @@ def _warn_of_scale(y: Tensor) -> None:
     if abs(mean) > _FAR or not 1 / _FAR < scale < _FAR:
         warnings.warn(
             f"the warm-up targets have mean {mean:.3g} and standard deviation {scale:.3g}; ensembles expect "
-            f"standardized targets (mean 0, deviation 1), see gp_ensembles.streaming.Standardizer",
+            f"standardized targets (mean 0, deviation 1), see gp_ensembles.streaming.scales.Standardizer",
             UserWarning,
             stacklevel=5,
         )

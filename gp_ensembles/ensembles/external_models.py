@@ -1,4 +1,4 @@
-"""External models as further experts, as frozen records."""
+"""Records of external models as experts: boosted trees, models of other libraries, forecasts in the table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,39 +7,38 @@ from typing import final
 from torch import Tensor
 
 from gp_ensembles.ensembles.build import NamedExpert
-from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp
-from gp_ensembles.ensembles.external_checks import check_adapter
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, check_adapter
 from gp_ensembles.ensembles.spec_checks import check_count, check_flag, check_name, check_positive
 from gp_ensembles.experts.adapters import ColumnsAdapter
 from gp_ensembles.experts.boosting import HistogramBoosting
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.model_adapter import LAST_ERRORS, ModelAdapter, check_levels
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 
-_FIRST, _RENEWED = 10, 50  # rows after which the size of the errors of forecasts is computed, and computed anew
-_TRAININGS = 8  # the first one is after an eighth of the warm-up rows: at their end there are errors to learn from
+_FIRST, _RENEWED = 10, 50  # rows until the size of errors of forecasts is first computed, and between updates of it
+_TRAININGS = 8  # the first is after an eighth of the warm-up rows, so that errors are known at their end
 
 
 @final
 @dataclass(frozen=True)
 class Boosting(ExpertRecord):
-    """Gradient-boosted trees of histograms, trained anew now and then: best where the function has steps.
+    """Histogram gradient boosting, retrained as rows come: best where the function has steps.
 
-    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.boosting.HistogramBoosting`. It is
-    trained after an eighth, a quarter, a half and all of the warm-up rows, and so on, see
+    A second model learns the scale of the errors, see :class:`~gp_ensembles.experts.boosting.HistogramBoosting`. Both
+    are trained after an eighth, a quarter, a half and all of the warm-up rows, and so on, see
     :class:`~gp_ensembles.experts.external.ExternalExpert`.
 
     Attributes:
         num_trees: Trees for the mean.
-        learning_rate: What each of them counts.
-        every: Most rows between two trainings.
+        learning_rate: Shrinkage of each tree.
+        every: Most rows between trainings.
         num_rows: Most rows that it is trained on, the last ones.
-        lags: Whether it sees past targets behind the inputs, where the ensemble has any.
-        name: What the expert is called.
+        lags: Whether its inputs include past targets, if the ensemble has any.
+        name: Name of the expert.
 
     Raises:
-        TypeError: If a number is none.
+        TypeError: If a field is not a number.
         ValueError: If a number is out of range.
 
     Example:
@@ -47,9 +46,8 @@ class Boosting(ExpertRecord):
         >>> from dataclasses import replace
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
-        >>> X = torch.rand(
-        ...     300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        ... )
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> X = torch.rand(300, 2, generator=generator, dtype=torch.float64)
         >>> y = (X > 0.5).double().sum(-1) - 1
         >>> online = replace(oebe, bases=(LinearBasis(),), extra_experts=(Boosting(),)).fit(X, y)
         >>> predictions = online.observe(X, y)
@@ -80,19 +78,19 @@ class Boosting(ExpertRecord):
 @final
 @dataclass(frozen=True)
 class ExternalModel(ExpertRecord):
-    """A model of your own as one more expert, trained anew now and then as :class:`Boosting` is.
+    """Your own model as an expert, retrained like :class:`Boosting`.
 
-    The record has no name in files: a model with it is kept by pickling, and trained again where it is loaded.
+    Files cannot contain this record: save a model with it by pickling; the external model is then trained again.
 
     Attributes:
         adapter: The model, such as a :class:`~gp_ensembles.experts.adapters.RegressorAdapter`.
-        every: Most rows between two trainings.
+        every: Most rows between trainings.
         num_rows: Most rows that it is trained on, the last ones.
-        lags: Whether it sees past targets behind the inputs, where the ensemble has any.
-        name: What the expert is called.
+        lags: Whether its inputs include past targets, if the ensemble has any.
+        name: Name of the expert.
 
     Raises:
-        TypeError: If ``external model`` is no external model, or a number is none.
+        TypeError: If the adapter is not a :class:`ModelAdapter`, or a field is not a number.
         ValueError: If a number is out of range.
 
     Example:
@@ -102,17 +100,12 @@ class ExternalModel(ExpertRecord):
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.experts.adapters import RegressorAdapter
-        >>> neighbors = ExternalModel(
-        ...     RegressorAdapter(KNeighborsRegressor()), every=100, name="neighbors"
-        ... )
-        >>> X = torch.rand(
-        ...     300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        ... )
-        >>> online = replace(oebe, bases=(LinearBasis(),), extra_experts=(neighbors,)).fit(
-        ...     X, (9 * X[:, 0]).sin()
-        ... )
-        >>> online.ensemble.expert_names[-1]
-        'neighbors/0'
+        >>> neighbors = ExternalModel(RegressorAdapter(KNeighborsRegressor()), every=100)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> X = torch.rand(300, 2, generator=generator, dtype=torch.float64)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(neighbors,))
+        >>> spec.fit(X, (9 * X[:, 0]).sin()).ensemble.expert_names[-1]
+        'external/0'
     """
 
     adapter: ModelAdapter
@@ -136,22 +129,21 @@ class ExternalModel(ExpertRecord):
 @final
 @dataclass(frozen=True)
 class ForecastColumns(ExpertRecord):
-    """Forecasts that stand in the table, as one more expert: a weather model, a model run elsewhere, a person.
+    """Columns of forecasts in the table as an expert: of a weather model, a model run elsewhere, or a person.
 
-    The columns are in the target's units. They are no inputs: no other expert sees them. A NaN means that there is no
-    forecast for the row, and the expert is absent from it. Where only a mean stands there its deviation is the root
-    mean square of its last 500 errors, renewed every 50 rows.
+    They are in the target's units, and no other expert sees them. The expert is absent from rows with NaN. The standard
+    deviation of a mean alone is the root mean square of its last 500 errors, updated every 50 rows.
 
     Attributes:
         columns: Names of the columns: one of means; or several, of quantiles at ``levels``, or else of draws (the
             members of an ensemble forecast).
-        deviation: Name of a column of standard deviations, beside one of means.
+        deviation: Name of a column of standard deviations for one column of means.
         levels: Probabilities of the quantiles.
-        name: What the expert is called.
+        name: Name of the expert.
 
     Raises:
-        TypeError: If names are no words.
-        ValueError: If there is no column, one stands twice, or there are not as many as levels.
+        TypeError: If a name is not a string.
+        ValueError: If there is no column, one appears twice, or their number is not that of the levels.
 
     Example:
         >>> import torch
@@ -160,12 +152,9 @@ class ForecastColumns(ExpertRecord):
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.streaming import OnlineModel, StreamConfig
         >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(ForecastColumns("nwp"),))
-        >>> table = torch.rand(
-        ...     100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        ... )
-        >>> model = OnlineModel(
-        ...     StreamConfig(spec, warmup=40), feature_names=["humidity", "nwp"]
-        ... )
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> table = torch.rand(100, 2, generator=generator, dtype=torch.float64)
+        >>> model = OnlineModel(StreamConfig(spec, warmup=40), feature_names=["humidity", "nwp"])
         >>> predictions = model.observe(table, table[:, 1] ** 2)
         >>> model.used_features, model.external_models[0].name
         (('humidity',), 'forecast/0')
@@ -187,7 +176,7 @@ class ForecastColumns(ExpertRecord):
         if not columns or len(set(self.all_columns)) < len(self.all_columns):
             raise ValueError(f"ForecastColumns needs distinct columns, at least one, got {list(self.all_columns)}")
         if self.deviation is not None and len(columns) > 1:
-            raise ValueError(f"a column of deviations stands beside one column of means, got {list(columns)}")
+            raise ValueError(f"a column of deviations needs exactly one column of means, got {list(columns)}")
         check_levels(self.levels)
         if self.levels and len(self.levels) != len(columns):
             raise ValueError(f"{len(columns)} columns of ForecastColumns need as many levels, got {len(self.levels)}")
@@ -195,7 +184,7 @@ class ForecastColumns(ExpertRecord):
 
     @property
     def all_columns(self) -> tuple[str, ...]:
-        """Names of all columns that it reads, a deviation last."""
+        """Names of all its columns, the deviation last."""
         return self.columns if self.deviation is None else (*self.columns, self.deviation)
 
     def build(self, warm_up: WarmUp) -> list[NamedExpert]:
@@ -215,11 +204,11 @@ def _external(adapter: ModelAdapter, warm_up: WarmUp, record: Boosting | Externa
 
 
 def without_forecasts(X: Tensor, forecasts: Sequence[str]) -> Tensor:
-    """The inputs of rows (N, D + F) behind which F columns of forecasts stand.
+    """The inputs of rows (N, D + F) whose last F columns are forecasts.
 
     Raises:
         ValueError: If there is no input before them.
     """
     if X.ndim != 2 or X.shape[1] <= len(forecasts):
-        raise ValueError(f"X must have inputs and behind them the forecasts {list(forecasts)}, got {tuple(X.shape)}")
+        raise ValueError(f"X must have inputs followed by the forecasts {list(forecasts)}, got {tuple(X.shape)}")
     return X[:, : -len(forecasts)]

@@ -1,4 +1,4 @@
-"""Past targets as inputs of some experts, as a frozen record: which lags, and what is built on them."""
+"""Record of lagged targets as inputs: the choice of lags, and the experts that use them."""
 
 from dataclasses import dataclass
 from numbers import Integral
@@ -19,8 +19,7 @@ from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.structural import fit_structural
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.constant import ConstantFeatures
-from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.features.linear import ConstantFeatures, LinearFeatures
 from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.numerics.display import call_text
 from gp_ensembles.numerics.lag_selection import find_lags
@@ -30,14 +29,14 @@ _LEVEL_NOISE = 1e-2  # noise of the level in steps of its walk: nearly all of a 
 
 
 class Lagged(NamedTuple):
-    """What the warm-up rows make of :class:`TargetLags`.
+    """Result of :class:`TargetLags` on the warm-up rows.
 
     Attributes:
         memory: The columns of past targets.
         inputs: Warm-up inputs with these columns behind them, shape (N, D + P).
-        maps: Feature maps by name, on D + P columns: those of the inputs alone, then those of the lags.
-        plain: By name, the expert that predicts the previous value, where there is a season that of a season ago, and
-            those of level, trend and season.
+        maps: Feature maps by name, on D + P columns: those of the inputs only, then those of the lags.
+        plain: By name, experts for the previous value, for the value one season ago, if there is a season, and for
+            level, trend and season.
     """
 
     memory: TargetMemory
@@ -49,27 +48,27 @@ class Lagged(NamedTuple):
 @final
 @dataclass(frozen=True)
 class TargetLags:
-    """Experts that see past targets: for streams whose rows follow one another at equal steps.
+    """Experts with past targets as inputs, for streams whose rows are equally spaced in time.
 
-    Further experts, static and at every speed of the ensemble: one is linear in the lagged targets alone, others have
-    bases of the inputs and the lagged targets together. One more predicts the previous value, as the level of a random
-    walk (Durbin and Koopman 2012, section 2) whose steps have the mean square of the warm-up's. Where the past says
-    nothing about the next target, nothing is added. Where the autocorrelation of the warm-up has a peak, one more
-    regresses on the value that long ago, see :func:`~gp_ensembles.engine.memory.find_season`: a season may be longer
-    than the lags that are looked for. And one is the basic structural model of a series,
-    :class:`~gp_ensembles.experts.structural.StructuralExpert`, or some of them, whose trend may change.
+    They are static and at every speed of the ensemble: one is linear in the lagged targets only, others have bases of
+    the inputs and the lagged targets together. One more predicts the previous value, as the level of a random walk
+    (Durbin and Koopman 2012, section 2) whose steps have the mean square of the warm-up's. Nothing is added if past
+    targets do not predict the next one. If the autocorrelation of the warm-up has a peak, one more regresses on the
+    value at that lag, see :func:`~gp_ensembles.engine.memory.find_season`: a season may be longer than the longest lag.
+    One or more are basic structural models, :class:`~gp_ensembles.experts.structural.StructuralExpert`.
 
     Attributes:
-        lags: Rows back, distinct and ascending; found on the warm-up rows by forward selection on the partial
-            correlation if ``None``, see :func:`~gp_ensembles.numerics.lag_selection.find_lags`.
-        most: Most lags to find.
-        longest: Longest lag to look for; no more than half of the warm-up rows is, a fifth where no lag is found in it.
+        lags: Distinct and ascending; selected on the warm-up rows by forward selection on the partial correlation if
+            ``None``, see :func:`~gp_ensembles.numerics.lag_selection.find_lags`.
+        most: Largest number of lags to select.
+        longest: Longest lag to consider, at most half of the warm-up rows, or a fifth if no lag is found there.
         bases: Bases of the inputs and the lagged targets together.
-        changing_trend: Whether there are structural experts with a season or without, whose trend may change, for
-            forecasts of several rows; see :func:`~gp_ensembles.experts.changing_trend.fit_trends`.
+        changing_trend: Whether to add structural experts, with a season and without, whose trend changes, for forecasts
+            of several rows; see :func:`~gp_ensembles.experts.changing_trend.fit_trends`.
 
     Raises:
-        TypeError: If a lag is not a whole number, a basis is none, or ``changing_trend`` is not True or False.
+        TypeError: If a lag is not a whole number, a basis is not a :class:`Basis`, or ``changing_trend`` is not True or
+            False.
         ValueError: If lags are not positive, distinct and ascending, or a number is not positive.
 
     Example:
@@ -107,12 +106,12 @@ class TargetLags:
     def build(
         self, X: Tensor, y: Tensor, maps: list[tuple[str, FeatureMap]], *, generator: torch.Generator | None = None
     ) -> Lagged | None:
-        """Columns of past targets, and what sees them; ``None`` where there is nothing to see.
+        """Columns of past targets and the experts that use them; ``None`` if no lag is found.
 
         Args:
             X: Warm-up inputs, standardized, shape (N, D).
             y: Warm-up targets, standardized, shape (N,); NaN where missing.
-            maps: Feature maps of the inputs alone.
+            maps: Feature maps of the inputs only.
             generator: Source of randomness of the bases.
 
         Raises:
@@ -159,7 +158,7 @@ def _level(y: Tensor, num_inputs: int) -> Expert:
 
 
 def _seasonal(before: Tensor, y: Tensor, column: int, num_inputs: int) -> Expert:
-    """A regression on the value a season ago alone, shape (N,), whose noise is the mean square of the differences."""
+    """A regression on the value one season ago, shape (N,), whose noise is the mean square of the differences."""
     difference = (y - before)[~torch.isnan(y)]
     features = LinearFeatures(1, torch.ones_like(difference[0]), bias=False)
     likelihood = GaussianLikelihood(noise_constraint=Positive()).to(features.prior_variance)

@@ -9,21 +9,20 @@ name         what it is                                                         
 ``doebe``    the weights of every expert walk at random                               the same
 ``soebe``    static experts, Markov switching                                         the same
 ``sdoebe``   dynamic experts, Markov switching                                        the same
-``e_doebe``  static experts and their dynamic twins exchange weight                   the same, section 4.2
+``e_doebe``  static experts and their dynamic copies exchange weight                  the same, section 4.2
 ``ie_gp``    a dictionary of eleven RBF kernels, Bayesian model averaging             Lu et al. (2022)
 ``sie_gp``   the dictionary, Markov switching                                         the same, section 5
 ``die_gp``   the dictionary, dynamic experts                                          the same, section 5
 ``dsie_gp``  the dictionary, dynamic experts and Markov switching                     the same
 ``auto``     bases, a window of the last rows, wide features and boosted trees        the page "Benchmarks"
-``light``    random features, few and many: for one row at a time                     the same
-``deep``     more and larger ones of each, at ten times the price of a row            the same
+``light``    random features only: fastest for one row at a time                      the same
+``deep``     more and larger ones of each, at ten times the cost per row              the same
 ============ ======================================================================== ============================
 
-``forecaster`` is for several rows ahead: what it is made of, and why, is on the page "Forecasts: the next H rows
-together".
+``forecaster`` is for several rows ahead, see the page "Forecasts: the next H rows together".
 
-Where they differ from the published codes: the transition of ``e_doebe`` has columns that sum to one, predictions never
-see their target, and walks come in several speeds (the papers have one, 1e-3).
+Differences to the published code: the columns of the transition of ``e_doebe`` sum to one, predictions never see their
+target, and random walks have several speeds (the papers have one, 1e-3).
 """
 
 from dataclasses import replace
@@ -52,17 +51,17 @@ from gp_ensembles.meta_learners import CombinedRules, FixedShare, MetaLearner, S
 
 # Real streams drift at very different speeds: each of these was best on some of the tables in benchmarks/README.md.
 SPEEDS = (1e-4, 1e-3, 1e-2)
-_FAST = (1e-3, 1e-2)  # beside static experts
+_FAST = (1e-3, 1e-2)  # next to static experts
 _FASTEST = (1e-2,)
-# What the errors of an expert say of the next one, as three further experts each: a scale of the last twenty errors
-# with moderate tails, a slow narrow peak on heavy tails, and a scale of the last three (``benchmarks/README.md``).
+# Three models of the next error of each expert: a scale of the last twenty errors with moderate tails, a slow narrow
+# peak on heavy tails, and a scale of the last three (``benchmarks/README.md``).
 INNOVATIONS = (
     InnovationModel(degrees_of_freedom=8, rate=0.05),
     InnovationModel(degrees_of_freedom=4, rate=0.02, width=0.1),
     InnovationModel(degrees_of_freedom=4, rate=0.3),
 )
 _OPTIMUM_ONLY = FitSettings(num_samples=1)
-# To a thousandth of a nat a step for a thousand rows: on thirty tables evidence is the same to .3 nats, scores to .001.
+# Per row 1e-6 nats a step: on thirty tables the evidence is the same to 0.3 nats, scores to 0.001.
 _QUICK = FitSettings(LBFGS(loss_tolerance=1e-6), num_samples=1)
 
 oebe: EnsembleSpec = EnsembleSpec("oebe")
@@ -78,22 +77,22 @@ dsie_gp: EnsembleSpec = replace(die_gp, name="dsie_gp", rule=StickySwitching())
 
 
 def default_rule() -> MetaLearner:
-    """Fixed share and Soft-Bayes, weighed by a fixed share: follows changes, mixes where no expert is right."""
+    """Fixed share and Soft-Bayes, combined by a fixed share: it follows changes, and mixes if no expert is right."""
     return CombinedRules([FixedShare(0.01), SoftBayes(0.05)], over=FixedShare(0.02))
 
 
 def _slow_rule() -> MetaLearner:
-    """As :func:`default_rule`, for rows in no order: what few rows say at the end of a table shifts no weights."""
+    """As :func:`default_rule` for unordered rows: the last few rows of a table do not shift the weights."""
     return CombinedRules([FixedShare(0.001), SoftBayes(0.05)], over=FixedShare(0.02))
 
 
-# One start each: beside a window and boosted trees further ones gained .004 nats a row for half of the experts' time.
+# One start each: with a window and boosted trees, others gained 0.004 nats per row for half of the experts' time.
 _ONE_START = (0.7,)
 _FOURIER = FourierBasis(starts=_ONE_START, name="rff")
 _WIDE_NOISES = (0.003, 0.03)
 _ONE_NOISE = (0.01,)
-# On eighteen tables (benchmarks/choose_parts.py): rows of the window gain most for what they cost, then come small
-# leaves of the trees; a second noise of the wide features, and more of them, little.
+# On eighteen tables (benchmarks/choose_parts.py) rows of the window gain most for their cost, then small leaves of the
+# trees; a second noise of the wide features, or more of them, gain little.
 auto: EnsembleSpec = EnsembleSpec(
     "auto",
     (HilbertBasis(starts=_ONE_START, name="hsgp"), _FOURIER),
@@ -107,8 +106,8 @@ auto: EnsembleSpec = EnsembleSpec(
     rank_on_warm_up=True,
 )
 _ALL = (HilbertBasis(), FourierBasis(), RadialBasis(), PolynomialBasis((2, 3, 4)), LinearBasis(), SplineBasis())
-# Few objects and small covariances: of a row by itself each object costs as much as a hundred features, and covariances
-# that do not fit into the second-level cache cost most of all.
+# Few objects and small covariances: for single rows each object costs as much as a hundred features, and covariances
+# that do not fit into the second-level cache cost most.
 light: EnsembleSpec = replace(
     auto,
     name="light",
@@ -131,19 +130,19 @@ deep: EnsembleSpec = replace(
         Refitted(),
     ),
 )
-# Several rows ahead: linear in time, so that nothing goes back to the mean where time goes on; local features of what
-# comes back only (benchmarks/README.md).
-_COMING_BACK = (LinearBasis(), RecurringBasis(_FOURIER))
+# Several rows ahead: linear in time, so that predictions do not return to the mean as time goes on; local features of
+# recurring columns only (benchmarks/README.md).
+_RECURRING = (LinearBasis(), RecurringBasis(_FOURIER))
 forecaster: EnsembleSpec = replace(
     light,
     name="forecaster",
-    bases=_COMING_BACK,
-    lags=TargetLags(bases=_COMING_BACK, changing_trend=True),
+    bases=_RECURRING,
+    lags=TargetLags(bases=_RECURRING, changing_trend=True),
     extra_experts=(),
 )
-# A likelihood that is not Gaussian is paid for row by row: of all bases those that won most.
+# Likelihoods that are not Gaussian cost more per row: of all bases only those that won most often.
 _FEW = (FourierBasis(), RadialBasis(), LinearBasis())
-# Where the last error says nothing of the next one: a slow scale with heavy tails, and a narrow peak on them.
+# If errors are independent: a slow scale with heavy tails, and a narrow peak on them.
 _TAILS = (
     InnovationModel(degrees_of_freedom=4, rate=0.02, autoregressive=False),
     InnovationModel(degrees_of_freedom=4, rate=0.02, width=0.1, autoregressive=False),
@@ -151,17 +150,17 @@ _TAILS = (
 
 
 def auto_for(target: Target, *, one_step: bool = True) -> EnsembleSpec:
-    """The default ensemble for a kind of target: further experts for one real number, bases alone for others.
+    """The default ensemble for a kind of target: extra experts for one real number, only bases for others.
 
     Args:
         target: The kind of target.
-        one_step: Whether what is predicted is always the row that comes next, one step of time later. If not, as where
-            a table is predicted with a model of another, no target is predicted from the one before: there are no
-            lags, innovation models for the size and the tails of errors only, a rule that shifts weights more slowly,
-            and the exact Gaussian process of the last thousand rows, of all where there are no more.
+        one_step: Whether each prediction is of the next row, one step later. If not, as for a table that is predicted
+            with a model of another, targets are not predicted from previous ones: there are no lags, innovation models
+            only for the scale and the tails of errors, a rule that shifts weights more slowly, and the exact Gaussian
+            process of the last thousand rows.
 
-    Classes and levels have static experts and the fastest walk: on eleven streams the two slower ones made nothing
-    better, on counts they did. What else was tried is on the page "Benchmarks".
+    Classes and levels have static experts and the fastest walk: on eleven streams the two slower ones were no better,
+    on counts they were. The page "Benchmarks" has the alternatives that were tried.
 
     Example:
         >>> from gp_ensembles.ensembles.targets import CountTarget, RealTarget

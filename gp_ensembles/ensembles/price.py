@@ -1,4 +1,4 @@
-"""What a row costs, measured on this machine: of a model, and of random features, whose number follows from a price."""
+"""Cost per row, measured on this machine, of a model and of random features, and the size that meets a price."""
 
 import copy
 import time
@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.engine.runners import make_runner
+from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.stream import choose_block_size
@@ -20,7 +20,7 @@ _FEWEST, _MOST = 2, 20  # repetitions
 
 
 class Observer(Protocol):
-    """A model that learns rows: :class:`~gp_ensembles.streaming.OnlineModel`, or an online ensemble."""
+    """Model that learns rows: :class:`~gp_ensembles.streaming.OnlineModel` or an online ensemble."""
 
     def observe(self, X: Tensor, y: Tensor, /) -> object:
         """Predict each target of y (N,) from X (N, D), then learn it."""
@@ -29,20 +29,20 @@ class Observer(Protocol):
 def price_of_row(
     model: Observer, X: Tensor, y: Tensor, *, rows_per_call: int | None = None, repetitions: int = 3
 ) -> float:
-    """Microseconds that a model takes to predict and to learn a row, the fastest of several runs over the same rows.
+    """Microseconds per row that a model takes to predict and learn, the fastest of several runs over the same rows.
 
-    Runs are of copies: the model is not changed. What happens once in many rows, such as retraining, counts if it
-    happens on these. Other work on the machine makes a run slower, none makes it faster: hence the fastest.
+    Runs use copies of the model. Rare work, such as retraining, counts if it falls on these rows. The fastest run is
+    the one least disturbed by other work on the machine.
 
     Args:
-        model: What has an ``observe``, past its warm-up.
-        X: Inputs that come next, shape (N, D).
+        model: The model, after its warm-up.
+        X: Inputs of the next rows, shape (N, D).
         y: Their targets, shape (N,).
         rows_per_call: Rows given to ``observe`` at once, for instance 1; all by default.
         repetitions: Runs.
 
     Raises:
-        ValueError: If there is no row, a number is below one, or the model keeps the rows for its warm-up.
+        ValueError: If there is no row, a number is below one, or the model is still in its warm-up.
 
     Example:
         >>> from dataclasses import replace
@@ -56,8 +56,8 @@ def price_of_row(
     """
     if X.shape[0] < 1 or (rows_per_call is not None and rows_per_call < 1) or repetitions < 1:
         raise ValueError(
-            f"a price needs rows, at least one a call and one run, got {X.shape[0]} rows, rows_per_call="
-            f"{rows_per_call} and repetitions={repetitions}"
+            f"price_of_row needs at least one row, one row per call and one repetition, got {X.shape[0]} rows, "
+            f"rows_per_call={rows_per_call} and repetitions={repetitions}"
         )
     length = X.shape[0] if rows_per_call is None else rows_per_call
     blocks = list(zip(X.split(length), y.split(length), strict=True))
@@ -66,17 +66,14 @@ def price_of_row(
         for rows, targets in blocks:
             predicted: Any = other.observe(rows, targets)
             if predicted is not None and predicted.mean.shape[0] < targets.shape[0]:
-                raise ValueError("the model's warm-up is not over, so it predicts nothing; give it these rows first")
+                raise ValueError("the model is still in its warm-up and predicts nothing; let it observe more rows")
 
     return 1e6 * min(_seconds(lambda: copy.deepcopy(model), run, X.device) for _ in range(repetitions)) / X.shape[0]
 
 
 @torch.no_grad()
 def price_of_features(num_features: int, num_experts: int, like: Tensor) -> float:
-    """Microseconds a row of a batch of static experts with so many random Fourier features, in blocks.
-
-    Shapes: ``like`` (N, D).
-    """
+    """Microseconds per row, in blocks, of static experts with random Fourier features of inputs ``like`` (N, D)."""
     one = like.new_ones(num_experts)
     kernel = ScaleKernel(RBFKernel(batch_shape=one.shape), batch_shape=one.shape).to(like)
     generator = torch.Generator().manual_seed(0)
@@ -94,7 +91,7 @@ def price_of_features(num_features: int, num_experts: int, like: Tensor) -> floa
     def nothing() -> None:
         return None
 
-    _seconds(nothing, run, like.device)  # sets memory aside
+    _seconds(nothing, run, like.device)  # allocates memory
     times: list[float] = []
     spent = 0.0
     while len(times) < _FEWEST or (spent < _MOST_SECONDS and len(times) < _MOST):
@@ -104,10 +101,10 @@ def price_of_features(num_features: int, num_experts: int, like: Tensor) -> floa
 
 
 def largest_size(price: float, sizes: Sequence[int], price_of: Callable[[int], float], what: str) -> int:
-    """The last of some ascending sizes that costs no more than a price; those behind the first too dear are not tried.
+    """The largest of some ascending sizes that meets a price; stops at the first that costs more.
 
     Raises:
-        ValueError: If the first is too dear; names what it costs.
+        ValueError: If the first costs more; names its cost.
     """
     chosen = None
     for size in sizes:
@@ -115,8 +112,8 @@ def largest_size(price: float, sizes: Sequence[int], price_of: Callable[[int], f
         if measured > price:
             if chosen is None:
                 raise ValueError(
-                    f"a price of {price:g} microseconds a row cannot be met: the least, {size} {what}, costs "
-                    f"{measured:.3g} on this machine; state a price of at least that, or give the number of {what}"
+                    f"a price of {price:g} microseconds per row cannot be met: {size} {what}, the smallest size, cost "
+                    f"{measured:.3g} on this machine; raise the price, or give the number of {what}"
                 )
             break
         chosen = size
@@ -125,7 +122,7 @@ def largest_size(price: float, sizes: Sequence[int], price_of: Callable[[int], f
 
 
 def _seconds(prepare: Callable[[], T], run: Callable[[T], None], device: torch.device) -> float:
-    """Wall time of a run on something prepared, the work on the device included."""
+    """Wall time of a run, including the work on the device."""
     prepared = prepare()
     _finish(device)
     started = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Ensembles in YAML files and checkpoints: records by short names from one table, as plain containers.
+"""Serialization of ensemble specifications to plain containers, for YAML files and checkpoints.
 
-``FourierBasis`` stands for that record with its defaults, ``{FourierBasis: {num_features: 20}}`` for one with other
-settings. A name that is not in the table is an error: nothing that is read can import a module or call anything else.
+``FourierBasis`` is that record with its defaults, ``{FourierBasis: {num_features: 20}}`` one with other settings. A
+name that is not in the table is an error: nothing that is read can import a module or call anything else.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwit
 from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
-from gp_ensembles.experts.hyper_perturbation import GaussianPerturbation
+from gp_ensembles.experts.hyper_sampling import GaussianPerturbation
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
@@ -55,16 +55,16 @@ def spec_to_plain(spec: EnsembleSpec) -> dict[str, Any]:
     """An ensemble as plain containers with all its settings, which :func:`spec_from_plain` reads back.
 
     Raises:
-        TypeError: If a part is a record of the user's own, which no table names.
+        TypeError: If a part is a user's own record, which is not in the table.
     """
     return {field.name: _to_plain(getattr(spec, field.name)) for field in fields(spec)}
 
 
 def spec_from_plain(plain: object, where: str = "ensemble") -> EnsembleSpec:
-    """An ensemble from what a file says: a preset's name, or settings that differ from those of ``like``, a preset.
+    """An ensemble from a file: a preset's name, or settings that differ from those of the preset ``like``.
 
     Raises:
-        ValueError: If a name or a key is unknown, or a value is not of its kind; the place is named.
+        ValueError: Naming the place of an unknown name or key, or of a value of the wrong kind.
     """
     if isinstance(plain, str):
         plain = {"like": plain}
@@ -110,14 +110,14 @@ def _to_plain(value: object) -> Any:
 
 
 def _alike(kind: type) -> str:
-    """What may stand in the place of a class: what has a base of ours in common with it, or all there is."""
+    """Names of the known classes that share a base class with another, or of all."""
     bases = [base for base in kind.__mro__[1:] if base.__module__.startswith("gp_ensembles.")]
     names = [name for name, known in TABLE.items() if any(issubclass(known, base) for base in bases)]
     return f"one of {names or list(TABLE)}"
 
 
 def _from_plain(plain: object, hint: Any, where: str) -> Any:
-    """The value that a type hint asks for."""
+    """A value of the type of a hint."""
     if get_origin(hint) in (Union, types.UnionType):
         options = get_args(hint)
         if plain is None and type(None) in options:
@@ -126,7 +126,7 @@ def _from_plain(plain: object, hint: Any, where: str) -> Any:
         return _from_plain(plain, kinds[0], where) if len(kinds) == 1 else _record(plain, tuple(kinds), where)
     if get_origin(hint) in (tuple, list) or getattr(get_origin(hint), "__name__", "") == "Sequence":
         if isinstance(plain, str) and get_args(hint)[0] is str:
-            plain = [plain]  # one name is a list of one
+            plain = [plain]  # one name is allowed as a list of one
         if not isinstance(plain, list | tuple):
             raise ValueError(f"{where} must be a list, got {plain!r}")
         return tuple(_from_plain(part, get_args(hint)[0], f"{where}[{k}]") for k, part in enumerate(plain))
@@ -138,13 +138,13 @@ def _from_plain(plain: object, hint: Any, where: str) -> Any:
         return _number(plain, hint, where)
     if hint is str:
         if not isinstance(plain, str):
-            raise ValueError(f"{where} must be words, got {plain!r}")
+            raise ValueError(f"{where} must be a string, got {plain!r}")
         return plain
     return _record(plain, (hint,), where)
 
 
 def _number(plain: object, kind: type[int] | type[float], where: str) -> float:
-    """A number; YAML takes 1e-3 for a word, and so it may be written."""
+    """A number; also as a string, because YAML reads 1e-3 as one."""
     wanted = "a whole number" if kind is int else "a number"
     try:
         value = float(plain) if isinstance(plain, int | float | str) and not isinstance(plain, bool) else math.nan
@@ -156,12 +156,12 @@ def _number(plain: object, kind: type[int] | type[float], where: str) -> float:
 
 
 def _record(plain: object, kinds: tuple[type, ...], where: str) -> Any:
-    """A record of the table, of one of some kinds."""
+    """A record of one of some kinds from the table."""
     fitting = [known for known, kind in TABLE.items() if issubclass(kind, kinds)]
     name: object = plain
     settings: object = {}
     if isinstance(plain, Mapping) and len(fitting) == 1 and fitting[0] not in plain:
-        name, settings = fitting[0], plain  # there is no choice, so the name need not be told
+        name, settings = fitting[0], plain  # there is no choice, so the name may be omitted
     elif isinstance(plain, Mapping) and len(plain) == 1:
         name, settings = next(iter(plain.items()))
         settings = {} if settings is None else settings
@@ -175,7 +175,7 @@ def _record(plain: object, kinds: tuple[type, ...], where: str) -> Any:
     values = {key: _from_plain(value, hints[key], f"{where}.{name}.{key}") for key, value in settings.items()}
     lacking = [key for key in _required(kind) if key not in values]
     if lacking:
-        raise ValueError(f"{where}.{name} lacks {', '.join(lacking)}")
+        raise ValueError(f"{where}.{name} needs {', '.join(lacking)}")
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
@@ -183,7 +183,7 @@ def _record(plain: object, kinds: tuple[type, ...], where: str) -> Any:
 
 
 def _settings(kind: type) -> dict[str, Any]:
-    """Names and type hints of what a record is made of; prior weights are tensors and have no name in files."""
+    """Names and type hints of the settings of a record; prior weights are tensors and cannot be in files."""
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         return {field.name: hints[field.name] for field in fields(kind)}

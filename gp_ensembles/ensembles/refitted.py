@@ -1,4 +1,4 @@
-"""An expert that is found anew as the stream goes on, as a frozen record."""
+"""Record of experts whose lags and hyperparameters are refitted as the stream goes on."""
 
 import copy
 import math
@@ -24,11 +24,11 @@ from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.numerics.lag_selection import carried_forward
 from gp_ensembles.spectral import OrthogonalDraws
 
-# Two experts of 200 random features predict better than four of 100 that start at two length scales, and differ less
-# from draw to draw if frequencies are orthogonal (``benchmarks/README.md``).
-_START, _SHORT = 1.0, 0.2  # length scales that searches begin at, as shares of each column's range
-_SPEEDS = (0.0, 1e-2)  # weights that stay, and the fastest walk of ``auto``
-_LINEAR_START = 0.01  # prior variance of the linear part, which shall not explain all by itself
+# Two experts of 200 random features predict better than four of 100 from two starting length scales, and vary less
+# between draws if frequencies are orthogonal (``benchmarks/README.md``).
+_START, _SHORT = 1.0, 0.2  # starting length scales as shares of each column's range
+_SPEEDS = (0.0, 1e-2)  # static weights, and the fastest walk of ``auto``
+_LINEAR_START = 0.01  # prior variance of the linear part, which must not explain everything
 _MOST_LAGS = 7
 _TOLERANCE = 1e-5
 
@@ -36,21 +36,21 @@ _TOLERANCE = 1e-5
 @final
 @dataclass(frozen=True)
 class Refitted(ExpertRecord):
-    """Two experts, static and walking, whose lags and hyperparameters are found anew every so many rows.
+    """Two experts, static and on a random walk, whose lags and hyperparameters are refitted at regular intervals.
 
-    Their features are linear and random Fourier ones of the inputs and of past targets that they choose for themselves.
-    Where the warm-up is short they soon know as much as after a long one, and where a stream changes, in its length
-    scales or in what past targets matter, they follow. See :class:`~gp_ensembles.experts.refitted.RefittedExpert`.
+    Their features are linear and random Fourier ones of the inputs and of lags that they select themselves. After a
+    short warm-up they are soon as good as after a long one, and they follow changes of length scales and of lags. See
+    :class:`~gp_ensembles.experts.refitted.RefittedExpert`.
 
     Attributes:
         num_features: Random features, twice the number of frequencies.
         lags: Whether past targets are among their inputs.
-        every: Rows between two refits, the first after as many rows again as the warm-up has.
-        num_rows: Most rows that are fitted to; twice as many are remembered and learned at a refit.
-        name: What the experts are called.
+        every: Rows between refits; the first comes after as many rows as the warm-up has, if these are fewer.
+        num_rows: Most rows of a fit; twice as many are stored and learned at a refit.
+        name: Name of the experts.
 
     Raises:
-        TypeError: If a number is none.
+        TypeError: If a field is not a number.
         ValueError: If a number is out of range.
 
     Example:
@@ -59,12 +59,8 @@ class Refitted(ExpertRecord):
         >>> from gp_ensembles.ensembles.presets import default_rule, oebe
         >>> X = torch.linspace(-1, 1, 300, dtype=torch.float64).unsqueeze(-1)
         >>> y = torch.sin(torch.arange(300, dtype=torch.float64).square() / 300)
-        >>> spec = replace(
-        ...     oebe,
-        ...     bases=(LinearBasis(),),
-        ...     rule=default_rule(),
-        ...     extra_experts=(Refitted(num_features=20),),
-        ... )
+        >>> spec = replace(oebe, bases=(LinearBasis(),), rule=default_rule())
+        >>> spec = replace(spec, extra_experts=(Refitted(num_features=20),))
         >>> online = spec.fit(X[:60], y[:60], generator=torch.Generator().manual_seed(0))
         >>> log_prob = online.observe(X[60:], y[60:]).experts.log_prob.mean(-1)
         >>> online.names[int(log_prob.argmax())]
@@ -128,5 +124,5 @@ class Refitted(ExpertRecord):
 
 
 def _padded(lags: tuple[int, ...]) -> tuple[int, ...]:
-    """Room for as many lags as there may ever be."""
+    """Lags padded with zeros to their largest possible number."""
     return (*lags, *[0] * (_MOST_LAGS - len(lags)))

@@ -1,4 +1,4 @@
-"""An ensemble as one frozen record: what it is made of, and how it is fitted to the first rows of a stream."""
+"""Specification of an ensemble as one frozen record, and its fit to the first rows of a stream."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -23,41 +23,40 @@ from gp_ensembles.ensembles.build import (
     group_size,
     static_group,
 )
-from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp
-from gp_ensembles.ensembles.external_checks import check_records
+from gp_ensembles.ensembles.expert_records import ExpertRecord, WarmUp, check_records
 from gp_ensembles.ensembles.external_models import ExternalModel, ForecastColumns, without_forecasts
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.spec_checks import check_flag
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.experts.wrapping import spelled
+from gp_ensembles.experts.adapters import spelled
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     MarkovSwitching,
     MetaLearner,
     ReferenceAveraging,
-    edoebe_transition,
     sticky_transition,
 )
+from gp_ensembles.meta_learners.switching import edoebe_transition
 from gp_ensembles.numerics.display import call_text, changed, spread_text
 
 
 class GroupedRule(ABC):
-    """A weight rule that depends on how many experts there are, and which of them are twins."""
+    """Weight rule that depends on the number of experts and on groups of them that differ in speed only."""
 
     @abstractmethod
     def build(self, group_size: int, num_groups: int) -> MetaLearner:
-        """The rule for groups of experts, one after the other; expert m of a group is a twin of those m of others."""
+        """The rule for consecutive groups of experts; experts m of all groups differ in speed only."""
 
 
 @final
 @dataclass(frozen=True)
 class StickySwitching(GroupedRule):
-    """Markov switching in which every expert keeps its weight with one probability and shares the rest out evenly.
+    """Markov switching that stays with an expert with one probability, else moves to any other with equal probability.
 
     Attributes:
-        stay: That probability.
+        stay: Probability of staying.
 
     Example:
         >>> StickySwitching(0.9).build(group_size=2, num_groups=1).transition
@@ -75,10 +74,10 @@ class StickySwitching(GroupedRule):
 @final
 @dataclass(frozen=True)
 class SpeedSwitching(GroupedRule):
-    """Markov switching between twins only, which differ in how fast their weights walk (Waxman and Djuric 2024).
+    """Markov switching only between experts that differ in the speed of their walk (Waxman and Djuric 2024).
 
     Attributes:
-        delta: Probability per step of passing to one twin.
+        delta: Probability per step of switching to each of the other speeds.
 
     Example:
         >>> SpeedSwitching(0.1).build(group_size=1, num_groups=2).transition
@@ -93,45 +92,44 @@ class SpeedSwitching(GroupedRule):
         return MarkovSwitching(edoebe_transition(group_size, num_groups, self.delta))
 
 
-NAMED: dict[str, "EnsembleSpec"] = {}  # what is printed of records that are equal: filled by ``presets``
+NAMED: dict[str, "EnsembleSpec"] = {}  # names of records for ``repr``: filled by ``presets``
 
 
 @final
 @dataclass(frozen=True)
 class EnsembleSpec:
-    """What an ensemble is made of; :mod:`gp_ensembles.ensembles.presets` has the papers' and the default one.
+    """Specification of an ensemble; :mod:`gp_ensembles.ensembles.presets` has the papers' and the default one.
 
     Every map of every basis becomes a static expert, fitted by empirical Bayes, with experts sampled around each
-    optimum; dynamic twins share its features and hyperparameters, and their weights walk at random. All experts are
-    conditioned on the warm-up rows.
+    optimum, and dynamic experts that share its features and hyperparameters and whose weights are on a random walk. All
+    experts are conditioned on the warm-up rows.
 
     Attributes:
-        name: What it is called in tables and files.
+        name: Its name in tables and files.
         bases: Records that make the experts' features.
-        static: Whether the static experts are among them.
-        random_walk_variances: For each speed a dynamic twin: what a step of the walk adds to the variance of the
-            function, on average over the warm-up rows, in squared units of the standardized target. For random Fourier
-            features this is the variance of each weight's step, as in the papers.
+        static: Whether there are static experts.
+        random_walk_variances: The speeds of dynamic experts: the variance that a step of the walk adds to the function,
+            on average over the warm-up rows, in squared units of the standardized target. For random Fourier features
+            this is the variance of each weight's step, as in the papers.
         rule: Weighs the experts; copied for each ensemble.
         fit_settings: How hyperparameters are found.
-        target: What kind of target is predicted; targets that are not real numbers are not standardized.
-        innovations: What the experts' own errors are used for: each makes a further prediction of every expert's.
-        lags: Past targets as inputs of further experts; ``None`` for none. Those that predict the previous value and
-            that of a season ago are references of the rule, which is not long behind them:
+        target: Kind of target; targets that are not real numbers are not standardized.
+        innovations: Models of the experts' errors, each of which turns every expert's prediction into another one.
+        lags: Past targets as inputs of more experts; ``None`` for none. Those that predict the previous value and that
+            of one season ago are references of the rule, which cannot fall far behind them:
             :class:`~gp_ensembles.meta_learners.ReferenceAveraging`.
-        extra_experts: Further experts, such as the exact Gaussian process of the last rows.
+        extra_experts: Other experts, such as the exact Gaussian process of the last rows.
         outlier_threshold: Error in standard deviations of the mixture from which a target counts less; ``None`` for
             never.
-        rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows. Their one-step log densities there sum
-            to the evidence that their hyperparameters were fitted to; with few rows that is far better than equal
-            weights, with which experts else start, as in the papers.
+        rank_on_warm_up: Whether the rule weighs the experts on the warm-up rows, where their one-step log densities sum
+            to the evidence of the fit; far better with few rows than equal weights, the default, as in the papers.
 
-    Innovations, lags, further experts and the threshold are for targets of one real number; others are without them.
+    Innovations, lags, extra experts and the threshold apply to targets of one real number only.
 
     Raises:
         TypeError: If a part is not of its kind.
         ValueError: If there is no basis, neither a static expert nor a speed, speeds are not distinct and positive,
-            further experts have one name, or a rule for twins has innovations, lags or further experts beside it.
+            two extra experts share a name, or a :class:`GroupedRule` has innovations, lags or extra experts with it.
 
     Example:
         >>> import torch
@@ -161,7 +159,7 @@ class EnsembleSpec:
     rank_on_warm_up: bool = False
 
     def __repr__(self) -> str:
-        """The preset that is nearest, and what differs from it."""
+        """The nearest preset, and the differences to it."""
         own = {field.name: call_text(getattr(self, field.name)) for field in fields(self)}
         nearest, differing = "", list(changed(self))
         for name, spec in NAMED.items():
@@ -206,8 +204,8 @@ class EnsembleSpec:
             check_records(f"extra_experts[{number}]", record)
         if (self.innovations or self.lags is not None or self.extra_experts) and isinstance(self.rule, GroupedRule):
             raise ValueError(
-                f"{type(self.rule).__name__} is for twins that differ in speed; use a rule such as FixedShare() with "
-                f"innovations, lags or further experts"
+                f"{type(self.rule).__name__} is for experts that differ in speed only; use a rule such as FixedShare() "
+                f"with innovations, lags or extra experts"
             )
         if not self.target.is_real or self.target.num_outputs is not None:
             own = next((one for one in self.extra_experts if isinstance(one, ExternalModel | ForecastColumns)), None)
@@ -217,20 +215,20 @@ class EnsembleSpec:
                 )
         names = [record.name for record in self.extra_experts]
         if len(set(names)) < len(names):
-            raise ValueError(f"further experts must have distinct names, got {names}; give each another name=")
+            raise ValueError(f"extra experts must have distinct names, got {names}; give each another name=")
         object.__setattr__(self, "extra_experts", tuple(self.extra_experts))
         object.__setattr__(self, "innovations", tuple(self.innovations))
         object.__setattr__(self, "bases", tuple(self.bases))
         object.__setattr__(self, "random_walk_variances", tuple(float(speed) for speed in speeds))
 
     def resolved(self, X: Tensor) -> "EnsembleSpec":
-        """The same with sizes in place of prices, as this machine has them; saved with it, they hold on any machine.
+        """The same with prices replaced by sizes, measured on this machine; once saved they no longer depend on it.
 
         Args:
-            X: Warm-up inputs, shape (N, D): their columns, dtype and device count.
+            X: Warm-up inputs, shape (N, D), for their number of columns, dtype and device.
 
         Raises:
-            ValueError: If a price cannot be met; names the least one.
+            ValueError: If a price cannot be met.
 
         Example:
             >>> import torch
@@ -246,7 +244,7 @@ class EnsembleSpec:
 
     @property
     def forecast_columns(self) -> tuple[str, ...]:
-        """Names of the columns of forecasts, which stand behind the inputs in the rows of the ensemble."""
+        """Names of the columns of forecasts, which come after the inputs in the rows of the ensemble."""
         if not self.target.is_real or self.target.num_outputs is not None:
             return ()
         records = [record for record in self.extra_experts if isinstance(record, ForecastColumns)]
@@ -255,13 +253,13 @@ class EnsembleSpec:
     def fit(
         self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None, progress: bool = False
     ) -> OnlineEnsemble:
-        """An ensemble whose hyperparameters are fitted to warm-up rows, and which is conditioned on them.
+        """Fit an ensemble to warm-up rows and condition it on them.
 
-        Weights are equal, or those that the rule gives after the warm-up rows (``rank_on_warm_up``).
+        Weights are equal, or those of the rule after the warm-up rows (``rank_on_warm_up``).
 
         Args:
-            X: Warm-up inputs, standardized, shape (N, D); the last columns are :attr:`forecast_columns`, if there are
-                any, in the units of the standardized target, NaN where there is no forecast.
+            X: Warm-up inputs, standardized, shape (N, D); the last columns are :attr:`forecast_columns`, if any, in
+                the units of the standardized target, NaN where there is no forecast.
             y: Warm-up targets, shape (N,), standardized if they are real numbers; NaN where missing.
             generator: Source of all randomness: frequencies, centers, sampled hyperparameters.
             progress: Show a progress bar.
@@ -276,9 +274,9 @@ class EnsembleSpec:
         return conditioned(ensemble, X, y, keep_weights=self.rank_on_warm_up)
 
     def unfitted(self, X: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> OnlineEnsemble:
-        """An ensemble of the same shape before any data, with hyperparameters as they start.
+        """An ensemble of the same shape before any data, with starting hyperparameters, to load a ``state_dict`` into.
 
-        A saved ``state_dict`` loads into it. Arguments as in :meth:`fit`.
+        Arguments as in :meth:`fit`.
         """
         settings = replace(self.fit_settings, method=None)
         return OnlineEnsemble(self._assembled(X, y, settings, generator, progress=False))

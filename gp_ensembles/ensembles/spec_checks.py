@@ -1,4 +1,4 @@
-"""What a record of an ensemble may hold: checks that name the record, its field and what is allowed."""
+"""Checks of the fields of ensemble records; messages name the record, the field and the allowed values."""
 
 import math
 from numbers import Integral, Real
@@ -10,7 +10,7 @@ from gp_ensembles.experts.latent_update import LatentUpdate
 _SMOOTHNESS = (0.5, 1.5, 2.5, math.inf)
 
 
-MOST_FEATURES = 100_000  # an expert keeps the square of their number
+MOST_FEATURES = 100_000  # the state of an expert has the square of their number
 
 
 def check_count(
@@ -89,7 +89,7 @@ def check_orders(record: object, orders: object) -> None:
 
 
 def check_name(record: object, name: object) -> None:
-    """Raise unless a basis's own name is absent, or words without the slash that parts the names of experts.
+    """Raise unless a name is ``None`` or a string without a slash, which separates the parts of experts' names.
 
     Raises:
         TypeError: If it is not a string.
@@ -101,7 +101,7 @@ def check_name(record: object, name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"{where} must be a string, got {name!r}")
     if not name.strip() or "/" in name:
-        raise ValueError(f"{where} must not be blank and must hold no '/', which parts an expert's name, got {name!r}")
+        raise ValueError(f"{where} must not be blank and must not contain '/', got {name!r}")
 
 
 def check_flag(record: object, field: str, value: object) -> None:
@@ -115,10 +115,10 @@ def check_flag(record: object, field: str, value: object) -> None:
 
 
 def check_latent_update(record: object, value: object) -> None:
-    """Raise unless the way in which experts learn is absent or an object that says it.
+    """Raise unless the latent update is ``None`` or a :class:`LatentUpdate`.
 
     Raises:
-        TypeError: If it is not, for instance a name or a class.
+        TypeError: If it is anything else, such as a name or a class.
     """
     if value is not None and not isinstance(value, LatentUpdate):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""What kind of target an ensemble predicts, as frozen records: each makes the experts for it.
+"""Kinds of targets as frozen records, each of which makes the experts for it.
 
 Real numbers: :class:`RealTarget`, :class:`UnknownNoiseTarget`, :class:`OutlierTarget`. Classes and counts:
 :class:`BinaryTarget`, :class:`ClassTarget`, :class:`LevelTarget`, :class:`CountTarget`.
@@ -23,25 +23,20 @@ from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
 from gp_ensembles.features.base import FeatureMap
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.response import check_support
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 class Target(ABC):
-    """A kind of target.
+    """Kind of target.
 
     Attributes:
         is_real: Whether targets are real numbers, to be standardized.
-        is_ordered: Whether the order of targets has a meaning: numbers, levels, or just two classes.
-        may_be_constant: Whether warm-up targets may all be the same: one class says what to expect until another comes,
-            a single number has no scale, and levels no places between them.
+        is_ordered: Whether targets are ordered: numbers, levels, or two classes.
+        may_be_constant: Whether warm-up targets may all be equal, as classes may; numbers then have no scale, and
+            levels no cut points.
         num_labels: Number of classes; ``None`` where targets are numbers.
         num_outputs: Number of outputs O of targets (N, O); ``None`` where there is one, of shape (N,).
     """
@@ -58,10 +53,10 @@ class Target(ABC):
 
     @abstractmethod
     def check(self, y: Tensor) -> None:
-        """Raise a clear error unless an expert can be fitted to warm-up targets (N,) or (N, O); NaN means missing.
+        """Raise unless an expert can be fitted to warm-up targets (N,) or (N, O), NaN where missing.
 
         Raises:
-            ValueError: Naming the value and the row, or what is missing.
+            ValueError: Naming the value and the row, or the problem.
         """
 
 
@@ -162,7 +157,7 @@ class BinaryTarget(Target):
 
     Attributes:
         is_probit: Whether the link is probit and not logistic.
-        latent_update: How experts learn; by Laplace's method if left out.
+        latent_update: Approximation of the posterior; by default Laplace's method.
 
     Raises:
         TypeError: If a field is of another type.
@@ -195,7 +190,7 @@ class ClassTarget(Target):
 
     Attributes:
         num_classes: Number of classes C.
-        latent_update: How experts learn; by Laplace's method if left out.
+        latent_update: Approximation of the posterior; by default Laplace's method.
 
     Raises:
         TypeError: If a field is of another type.
@@ -229,7 +224,7 @@ class LevelTarget(Target):
 
     Attributes:
         num_levels: Number of levels J.
-        latent_update: How experts learn; by Laplace's method if left out.
+        latent_update: Approximation of the posterior; by default Laplace's method.
 
     Raises:
         TypeError: If a field is of another type.
@@ -262,7 +257,7 @@ class CountTarget(Target):
     """Counts from zero on, whose log rate is the function.
 
     Attributes:
-        latent_update: How experts learn; by Laplace's method if left out.
+        latent_update: Approximation of the posterior; by default Laplace's method.
 
     Raises:
         TypeError: If the latent update is not an object such as ``LaplaceUpdate()``.
@@ -286,7 +281,7 @@ class CountTarget(Target):
 
 @functools.cache
 def _kept(kind: Callable[..., Likelihood], *arguments: int) -> Likelihood:
-    """A likelihood without parameters, built once: to build one takes longer than to ask it."""
+    """A likelihood without parameters, built once, because building takes longer than the check."""
     return kind(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""Many random Fourier features, their length scales from an exact Gaussian process, as a frozen record."""
+"""Record of experts with many random Fourier features, their length scales from an exact Gaussian process."""
 
 import math
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.rebatch import take_experts
 
-_MOST_ROWS = 500  # that the exact process is fitted to: O(N^3) for each step of the optimizer
+_MOST_ROWS = 500  # of the exact process: O(N^3) per step of the optimizer
 _NUM_FEATURES = 1000
 _SIZES = (100, 250, 500, 1000, 2000, 4000)  # among which a price chooses
 _START = 0.5  # starting length scale as a share of each column's range
@@ -35,36 +35,36 @@ _START = 0.5  # starting length scale as a share of each column's range
 @final
 @dataclass(frozen=True)
 class WideFeatures(ExpertRecord):
-    r"""Many random Fourier features of an ARD kernel whose length scales an exact Gaussian process has found.
+    r"""Many random Fourier features of an ARD kernel with the length scales of an exact Gaussian process.
 
-    All rows of the stream at a cost that stays: O(F²) for each noise and row. The evidence of so many features would
-    cost O(N F²) a step of the optimizer; that of the exact process costs O(N³) with N at most 500 warm-up rows,
-    and its length scales and output scale serve. **Its noise does not.** The process is
-    :math:`f(x) = \phi(x)^\top \theta + r(x)`, and what F features cannot say, :math:`E\,r(x)^2 = a_F`, is lost: after N
-    rows the variance that the expert claims is
+    They learn all rows of the stream at constant cost, O(F²) per noise and row. The evidence of so many features would
+    cost O(N F²) per step of the optimizer; that of the exact process costs O(N³) with N at most 500 warm-up rows, and
+    its length scales and output scale can be used. **Its noise cannot.** The process is
+    :math:`f(x) = \phi(x)^\top \theta + r(x)`, and the part that F features miss, :math:`E\,r(x)^2 = a_F`, is lost:
+    after N rows the predictive variance of the expert is
 
     .. math:: \sigma^2 + \sigma^2 \phi(x)^\top \Big(\sum_n \phi(x_n) \phi(x_n)^\top + \tfrac{\sigma^2}{\sigma_\theta^2}
               I\Big)^{-1} \phi(x) \;\to\; \sigma^2,
               \qquad\text{while}\quad E(y - \hat y)^2 \;\to\; \sigma^2 + a_F
 
     (variance starvation; Wang, Gehring, Kohli and Jegelka 2018). A log score then loses
-    :math:`a_F / 2\sigma^2` nats a row, without bound where the noise is small. The shortfall depends on the kernel, the
-    number of columns and F, so the noises are a few fixed ones far apart, in squared units of the standardized target,
-    an expert with draws of its own for each; the rule weighs them, and innovation models set right their scale.
+    :math:`a_F / 2\sigma^2` nats per row, without bound for small noise. The loss depends on the kernel, the number of
+    columns and F, so there are a few fixed noises far apart, in squared units of the standardized target, an expert
+    with its own draws for each; the rule weighs them, and innovation models correct their scale.
 
     Attributes:
         num_features: Features F of each expert, twice the number of frequencies; 1 000 by default.
-        price: Instead of their number: microseconds that a row may cost, in blocks and for all noises together. The
-            largest of 100, 250, 500, 1 000, 2 000 and 4 000 features that this machine does at that price is taken when
-            the ensemble is fitted; :meth:`resolved` says which.
-        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel, whose spectrum has no tails for
-            features to be spent on.
+        price: Instead of their number, the most microseconds per row, in blocks and for all noises together. The fit
+            takes the largest of 100, 250, 500, 1 000, 2 000 and 4 000 features that meet it on this machine; see
+            :meth:`resolved`.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel, whose spectrum has no heavy
+            tails that would need more features.
         noises: Noise variances, an expert for each.
-        lags: Whether it sees the past targets that the ensemble remembers as inputs, too; without such the same.
-        name: What the experts are called.
+        lags: Whether inputs include the past targets of the ensemble, if it has any.
+        name: Name of the experts.
 
     Raises:
-        TypeError: If a number is none.
+        TypeError: If a field is not a number.
         ValueError: If a number is out of range, or both a number of features and a price are given.
 
     Example:
@@ -74,9 +74,8 @@ class WideFeatures(ExpertRecord):
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
         >>> y, wide = (5 * X).sin().squeeze(-1), WideFeatures(num_features=100)
-        >>> online = replace(
-        ...     oebe, bases=(LinearBasis(),), extra_experts=(wide,), rank_on_warm_up=True
-        ... ).fit(X, y)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(wide,), rank_on_warm_up=True)
+        >>> online = spec.fit(X, y)
         >>> online.names[-len(wide.noises) :]
         ('wide/0', 'wide/1')
     """
@@ -104,13 +103,13 @@ class WideFeatures(ExpertRecord):
         check_name(self, self.name)
 
     def resolved(self, X: Tensor) -> "WideFeatures":
-        """The same with a number of features in place of a price, measured on this machine.
+        """The same with the price replaced by a number of features, measured on this machine.
 
         Args:
-            X: Warm-up inputs, shape (N, D): their columns, dtype and device count.
+            X: Warm-up inputs, shape (N, D), for their number of columns, dtype and device.
 
         Raises:
-            ValueError: If the price cannot be met; names the least one.
+            ValueError: If the price cannot be met.
         """
         if self.price is None:
             return self

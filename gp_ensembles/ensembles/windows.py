@@ -1,4 +1,4 @@
-"""The exact Gaussian process of the last rows as a further expert, as a frozen record."""
+"""Record of an exact Gaussian process of the last rows as an expert."""
 
 from dataclasses import dataclass
 from typing import final
@@ -20,8 +20,8 @@ from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_baye
 from gp_ensembles.experts.window import Refit, WindowExpert
 from gp_ensembles.features.compose import SelectColumns
 
-# Against a search on all of a thousand rows to 1e-7, on sixteen tables: a sixth of the time, predictions between 0.03
-# nats a row below and 0.04 above its own, and less than 0.01 below where their scale follows their errors.
+# Compared with a fit to all of a thousand rows to 1e-7, on sixteen tables: a sixth of the time, log scores between 0.03
+# nats per row below and 0.04 above, and less than 0.01 below if their scale follows their errors.
 _FEW, _LAST_STEPS = 500, 8
 _COARSE_TOLERANCE, _TOLERANCE = 1e-4, 1e-5
 
@@ -32,20 +32,20 @@ class WindowGP(ExpertRecord):
     """An exact Gaussian process of the last rows, with an ARD Matern or RBF kernel: best where rows are few or smooth.
 
     Its hyperparameters are fitted to some of the warm-up rows and then, for a few more steps of the optimizer, to the
-    last ``num_rows`` of them, which costs O(W³) a step; afterwards a row costs O(W²). They may be refitted later on.
-    Where there are more columns than rows, past targets counted, it is left out, with a warning.
+    last ``num_rows`` of them, at a cost of O(W³) per step; afterwards a row costs O(W²). They may be refitted later on.
+    With more columns, including past targets, than rows it is omitted, with a warning.
 
     Attributes:
-        num_rows: Rows W that the window knows at least, once there have been so many.
+        num_rows: Least number of rows W in the window, once there have been so many.
         nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
         starts: Starting length scales, as shares of each column's range; an expert for each.
-        lags: Whether it sees the past targets that the ensemble remembers as inputs, too; without such the same.
-        refit_every: Rows between two refits of the hyperparameters to the last rows, after as many again as the warm-up
-            has; see :class:`~gp_ensembles.experts.window.Refit`. ``None`` for none.
-        name: What the experts are called.
+        lags: Whether inputs include the past targets of the ensemble, if it has any.
+        refit_every: Rows between refits of the hyperparameters to the last rows; the first comes after as many rows as
+            the warm-up has, if these are fewer; see :class:`~gp_ensembles.experts.window.Refit`. ``None`` for none.
+        name: Name of the experts.
 
     Raises:
-        TypeError: If a number is none.
+        TypeError: If a field is not a number.
         ValueError: If a number is out of range.
 
     Example:
@@ -56,9 +56,8 @@ class WindowGP(ExpertRecord):
         >>> from gp_ensembles.ensembles.windows import WindowGP
         >>> X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
         >>> y = (5 * X).sin().squeeze(-1)
-        >>> online = replace(
-        ...     oebe, bases=(LinearBasis(),), extra_experts=(WindowGP(),), rank_on_warm_up=True
-        ... ).fit(X, y)
+        >>> spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(WindowGP(),), rank_on_warm_up=True)
+        >>> online = spec.fit(X, y)
         >>> online.names[int(online.log_weights.argmax())]
         'window/0'
     """
@@ -102,7 +101,7 @@ class WindowGP(ExpertRecord):
 
 
 def _stages(rows: Tensor, method: LBFGS | Adam) -> list[tuple[Tensor, LBFGS | Adam]]:
-    """Which rows to fit to, and how far: most steps are made on few of the last rows, the last steps on all."""
+    """Rows and settings of the fits: most steps on few of the last rows, the last steps on all."""
     if isinstance(method, Adam):
         return [(rows, method)]
     fine = method._replace(loss_tolerance=max(method.loss_tolerance, _TOLERANCE))

@@ -16,10 +16,11 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import auto, auto_for, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.scikit_learn import class_target
-from gp_ensembles.streaming import OnlineModel, StreamConfig, constant_columns
+from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checks import illegal_input, illegal_target, too_large
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.running import running_distribution
+from gp_ensembles.streaming.scales import constant_columns
 
 try:
     from river.base import MiniBatchClassifier, MiniBatchRegressor

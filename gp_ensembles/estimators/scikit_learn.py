@@ -21,7 +21,7 @@ from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarge
 from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
 from gp_ensembles.estimators.frames import Columns, checked_inputs, encoded_names, fit_frame
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.forecasting import Forecast
+from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.predictions import StreamDistribution
 

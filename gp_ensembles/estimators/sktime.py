@@ -11,7 +11,7 @@ from gp_ensembles.ensembles.presets import forecaster, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.arrays import Array, as_array
 from gp_ensembles.estimators.scikit_learn import OnlineRegressor
-from gp_ensembles.streaming.forecasting import Forecast
+from gp_ensembles.streaming.forecasting.forecast import Forecast
 
 try:
     import pandas as pd

@@ -13,11 +13,9 @@ from gp_ensembles.experts.model_adapter import (
     ModelAdapter,
     TrainingRows,
     check_levels,
+    fit_scale,
     moments_of,
-    scale_deviation,
-    scale_rows,
 )
-from gp_ensembles.experts.wrapping import as_adapter, check_methods, spelled
 
 
 @final
@@ -43,7 +41,7 @@ class RegressorAdapter(ModelAdapter):
         self.regressors: tuple[Any, ...] = tuple(regressor) if several else (regressor,)
         self.scale, self.levels = scale, tuple(float(level) for level in levels)
         for given in self.regressors if scale is None else (*self.regressors, scale):
-            check_methods(given, "RegressorAdapter", "fit", "predict")
+            _check_methods(given, "RegressorAdapter", "fit", "predict")
         check_levels(self.levels)
         if several and len(self.regressors) != len(self.levels):
             raise ValueError(f"{len(self.regressors)} regressors need as many levels, got {len(self.levels)}")
@@ -51,8 +49,7 @@ class RegressorAdapter(ModelAdapter):
     def fit(self, rows: TrainingRows) -> Forecast:
         """Train copies of the regressors; see :meth:`ModelAdapter.fit`."""
         models = [_fitted(regressor, rows.inputs, rows.targets) for regressor in self.regressors]
-        known = None if self.scale is None else scale_rows(rows)
-        scale = None if known is None else _fitted(self.scale, *known)
+        scale = None if self.scale is None else fit_scale(rows, self._train_scale)
 
         def forecast(X: Tensor) -> tuple[Tensor, Tensor | None]:
             if len(models) > 1:
@@ -61,10 +58,14 @@ class RegressorAdapter(ModelAdapter):
                 predicted, deviation = _predicted(models[0], X)
             mean, spread = moments_of(predicted, self.levels)
             if scale is not None:
-                return mean, scale_deviation(_predicted(scale, X)[0])
+                return mean, scale(X)
             return mean, spread if deviation is None else deviation
 
         return forecast
+
+    def _train_scale(self, X: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        model = _fitted(self.scale, X, y)
+        return lambda rows: _predicted(model, rows)[0]
 
 
 @final
@@ -76,7 +77,7 @@ class RiverAdapter(ModelAdapter):
     """
 
     def __init__(self, regressor: Any) -> None:
-        check_methods(regressor, "RiverAdapter", "learn_one", "predict_one")
+        _check_methods(regressor, "RiverAdapter", "learn_one", "predict_one")
         self.regressor = regressor
 
     def fit(self, rows: TrainingRows) -> Forecast:
@@ -119,7 +120,7 @@ class FunctionAdapter(ModelAdapter):
 
 @final
 class ColumnsAdapter(ModelAdapter):
-    """Forecasts that stand in the inputs: nothing is trained, but the size of their errors is learned."""
+    """Forecasts that are columns of the inputs: nothing is trained, but the size of their errors is learned."""
 
     def __init__(self, levels: Sequence[float] = (), has_deviation: bool = False) -> None:
         self.levels: tuple[float, ...] = tuple(float(level) for level in levels)
@@ -135,6 +136,45 @@ class ColumnsAdapter(ModelAdapter):
         return (X[:, 0], X[:, 1]) if self.has_deviation else moments_of(X, self.levels)
 
 
+def spelled(value: object) -> str:
+    """A model as it would be written in code."""
+    if isinstance(value, type):
+        return f"{value.__name__}()"
+    name = getattr(value, "__name__", None)
+    if isinstance(name, str):
+        return name if name.isidentifier() else "function"
+    return f"{type(value).__name__}(...)"
+
+
+def as_adapter(value: object) -> str | None:
+    """Code that makes an external model of a model, a function or a class of models; ``None`` if nothing can."""
+    if isinstance(value, ModelAdapter) or (isinstance(value, type) and issubclass(value, ModelAdapter)):
+        return spelled(value)
+    if _has(value, "learn_one", "predict_one"):
+        return f"RiverAdapter({spelled(value)})"
+    if _has(value, "fit", "predict"):
+        return f"RegressorAdapter({spelled(value)})"
+    return f"FunctionAdapter({spelled(value)})" if callable(value) and not isinstance(value, type) else None
+
+
+def _check_methods(value: object, kind: str, *methods: str) -> None:
+    """Raise unless a model is an object that has some methods.
+
+    Raises:
+        TypeError: If it is a class, or a method is missing; the message names an adapter that fits.
+    """
+    if isinstance(value, type):
+        raise TypeError(f"{kind} takes an object, got the class {value.__name__}: call it")
+    if not _has(value, *methods):
+        other = as_adapter(value)
+        hint = "" if other is None else f"; use {other}"
+        raise TypeError(f"{kind} takes an object with {' and '.join(methods)}, got {spelled(value)}{hint}")
+
+
+def _has(value: object, *methods: str) -> bool:
+    return all(callable(getattr(value, method, None)) for method in methods)
+
+
 def _fitted(regressor: Any, X: Tensor, y: Tensor) -> Any:
     """A trained copy; arrays are copies, too, as some regressors write into what they are given."""
     model = copy.deepcopy(regressor)
@@ -143,7 +183,7 @@ def _fitted(regressor: Any, X: Tensor, y: Tensor) -> Any:
 
 
 def _predicted(model: Any, X: Tensor) -> tuple[Tensor, Tensor | None]:
-    """What it predicts, and with what deviation if it states one."""
+    """Its predictions, and their standard deviations if it has any."""
     rows = X.numpy().copy()
     if "return_std" in inspect.signature(model.predict).parameters:
         mean, deviation = model.predict(rows, return_std=True)

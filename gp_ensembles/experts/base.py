@@ -1,7 +1,8 @@
-"""The abstractions of this package: features, a likelihood and a filter make an expert."""
+"""Abstract base classes of experts: features, a likelihood and a filter."""
 
 import copy
 from abc import ABC, abstractmethod
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from gp_ensembles.filters.transitions import Transition, UnevenSteps
 
 
 class BoundExpert(ABC):
-    r"""An expert's numbers, read from its hyperparameters once: what loops use.
+    r"""An expert's hyperparameters as plain tensors, read once: the view that loops use.
 
     Shapes: ``prior_variance`` (\*batch).
     """
@@ -34,7 +35,7 @@ class BoundExpert(ABC):
     def predict(self, state: FilterState, Phi: Tensor) -> Predictions:
         r"""Predict each row (\*batch, N, F) one step ahead on its own, as a row whose target is missing."""
 
-    def uneven(self, steps: Tensor) -> "BoundExpert":
+    def uneven(self, steps: Tensor) -> Self:
         """The same for one block whose rows are so many steps after the row before each, (B,); one for predictions."""
         other = copy.copy(self)
         other.steps = steps

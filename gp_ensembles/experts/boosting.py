@@ -1,14 +1,16 @@
 """Histogram boosting of scikit-learn as an external model, with a second model for the scale of its errors."""
 
-from typing import Any, final
+from collections.abc import Callable
+from functools import partial
+from typing import final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.experts.flat_trees import FlatTrees, predict_trees
-from gp_ensembles.experts.model_adapter import Forecast, ModelAdapter, TrainingRows, scale_deviation, scale_rows
+from gp_ensembles.experts.model_adapter import Forecast, ModelAdapter, TrainingRows, fit_scale
 
-# Small leaves for the mean: steps are often of few rows. Of the scale few small trees know all (benchmarks/README.md).
+# Small leaves for the mean: steps are often of few rows. Few small trees suffice for the scale (benchmarks/README.md).
 _LEAST_IN_LEAF, _MEAN_LEAVES = 5, 31
 _FEW_ROWS, _PROOF_ROWS = 4, 64  # so few are predicted by flat trees, which are held against so many
 _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF = 20, 0.2, 8, 20
@@ -27,40 +29,20 @@ class HistogramBoosting(ModelAdapter):
 
     def fit(self, rows: TrainingRows) -> Forecast:
         """Train both models; see :meth:`ModelAdapter.fit`."""
-        mean = _Trees(
-            _boosted(self.num_trees, self.learning_rate, _MEAN_LEAVES, _LEAST_IN_LEAF), rows.inputs, rows.targets
-        )
-        known = scale_rows(rows)
-        if known is None:
-            return lambda X: (mean(X), None)
-        scale = _Trees(_boosted(_SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF), *known)
-        return lambda X: (mean(X), scale_deviation(scale(X)))
+        mean = _trained(self.num_trees, self.learning_rate, _MEAN_LEAVES, _LEAST_IN_LEAF, rows.inputs, rows.targets)
+        scale = fit_scale(rows, partial(_trained, _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF))
+        return lambda X: (mean(X), None if scale is None else scale(X))
 
 
-class _Trees:
-    """Boosted trees that were trained in one thread, so that the same rows give the same trees."""
-
-    def __init__(self, model: Any, X: Tensor, y: Tensor) -> None:
-        from threadpoolctl import ThreadpoolController
-
-        self._threads = ThreadpoolController()
-        self._model = model
-        with self._threads.limit(limits=1):
-            self._model.fit(X.numpy(), y.numpy())
-            self._flat = FlatTrees.of(self._model, X[-_PROOF_ROWS:].numpy())
-
-    def __call__(self, X: Tensor) -> Tensor:
-        if self._flat is not None and X.shape[0] <= _FEW_ROWS:
-            return torch.from_numpy(predict_trees(self._flat, X.numpy()))
-        with self._threads.limit(limits=1):
-            return torch.from_numpy(self._model.predict(X.numpy()))
-
-
-def _boosted(num_trees: int, rate: float, num_leaves: int, least_rows: int) -> Any:
-    """Untrained trees of histograms."""
+def _trained(
+    num_trees: int, rate: float, num_leaves: int, least_rows: int, X: Tensor, y: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """The predictions of boosted trees that were trained in one thread, so that the same rows give the same trees."""
     from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import ThreadpoolController
 
-    return HistGradientBoostingRegressor(
+    threads = ThreadpoolController()
+    model = HistGradientBoostingRegressor(
         max_iter=num_trees,
         learning_rate=rate,
         max_leaf_nodes=num_leaves,
@@ -68,3 +50,14 @@ def _boosted(num_trees: int, rate: float, num_leaves: int, least_rows: int) -> A
         early_stopping=False,
         random_state=0,
     )
+    with threads.limit(limits=1):
+        model.fit(X.numpy(), y.numpy())
+        flat = FlatTrees.of(model, X[-_PROOF_ROWS:].numpy())
+
+    def predict(X: Tensor) -> Tensor:
+        if flat is not None and X.shape[0] <= _FEW_ROWS:
+            return torch.from_numpy(predict_trees(flat, X.numpy()))
+        with threads.limit(limits=1):
+            return torch.from_numpy(model.predict(X.numpy()))
+
+    return predict

@@ -1,9 +1,9 @@
-r"""Structural experts by the evidence of the warm-up: what it says of the trend, and what it does not rule out.
+r"""Structural experts selected by the evidence of a warm-up: straight, changing and fast changing trends.
 
-Whether the slope of a trend walks, and whether it is drawn back to the straight trend, is chosen by the Bayesian
-information criterion: the log evidence less :math:`\frac12 \log N` for each parameter more. A short warm-up says little
-of slow changes, such as those of a trend's slope, and variances that it finds to be zero stay so for ever. So there is
-a second expert whose slope and season walk as fast as the evidence allows.
+The Bayesian information criterion chooses whether the slope of a trend walks and whether it is damped: the log evidence
+less :math:`\frac12 \log N` for each additional parameter. A short warm-up has little information about slow changes,
+such as those of a trend's slope, and a variance estimated as zero stays zero. So there is a second expert whose slope
+and season walk as fast as the evidence allows.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _LEAST = (1e-7, 1e-8, 1e-9, 1e-10)  # variances of noise, level, season and slop
 _NOISES, _LEVELS, _SEASONS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4), (1e-1, 1e-3, 1e-5), (1e-2, 1e-3, 1e-4, 1e-5, 1e-7)
 _SLOPES, _SOME_DAMPINGS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7), (0.5, 0.8, 0.95)
 _MORE = (1.0, 10.0, 100.0)  # a slope that is drawn back walks faster for it
-# Beside a slope or a season that walks faster there is less left for noise and level.
+# With a slope or a season that walks faster, noise and level have less to explain.
 _LESS_NOISE, _LESS_LEVEL = (0.1, 10**-0.5, 1.0), (1e-3, 0.1, 10**-0.5, 1.0)
 
 
@@ -79,10 +79,10 @@ def fit_trends(y: Tensor, season: int | None, num_inputs: int) -> list[tuple[str
     """
     series, worth = _Series(y, season, num_inputs), 0.5 * math.log(y.shape[0])
     straight = _searched(series, _grid((0.0,) if season is None else _SEASONS, (0.0,)), (1.0,))
-    starts = _beside([straight.point._replace(slope=slope) for slope in _SLOPES])
+    starts = _with_less([straight.point._replace(slope=slope) for slope in _SLOPES])
     walking = _searched(series, [*starts, *_grid((straight.point.season,), _SLOPES)], (1.0,))
     straight = _searched(series, [straight.point, walking.point._replace(slope=0.0)], (1.0,))
-    starts += _beside([walking.point._replace(slope=walking.point.slope * more) for more in _MORE])
+    starts += _with_less([walking.point._replace(slope=walking.point.slope * more) for more in _MORE])
     some = [point._replace(damping=damping) for point in starts for damping in _SOME_DAMPINGS]
     damped = _searched(series, some, _DAMPINGS)
     changing = walking if walking.evidence >= damped.evidence - worth else damped
@@ -127,8 +127,8 @@ def _grid(seasons: Sequence[float], slopes: Sequence[float]) -> list[_Point]:
     return [_Point(*values) for values in itertools.product(_NOISES, _LEVELS, seasons, slopes, (1.0,))]
 
 
-def _beside(points: Sequence[_Point]) -> list[_Point]:
-    """Points with all noises and levels that may be left beside each."""
+def _with_less(points: Sequence[_Point]) -> list[_Point]:
+    """Each point with smaller noises and levels: a faster slope or season explains part of them."""
     return [
         point._replace(noise=max(point.noise * less, _LEAST[0]), level=max(point.level * lower, _LEAST[1]))
         for point in points
@@ -137,11 +137,13 @@ def _beside(points: Sequence[_Point]) -> list[_Point]:
 
 
 def _fastest(series: _Series, found: _Found) -> _Point:
-    """The largest variances of slope and season, each for itself, that are not ruled out beside the best others."""
+    """The largest variances of slope and season, each on its own, that the evidence does not rule out."""
 
     def largest(of: Callable[[float], _Point], now: float) -> float:
         values = [now, *(value for value in _HALF_DECADES if value > 1.1 * now)]
-        evidence = series.y.new_tensor(series.evidence(_beside([of(value) for value in values])), dtype=torch.float64)
+        evidence = series.y.new_tensor(
+            series.evidence(_with_less([of(value) for value in values])), dtype=torch.float64
+        )
         profile = evidence.reshape(len(values), -1).amax(1)
         least = max(float(profile.max()), found.evidence) - _LOSS
         return max((value for value, one in zip(values, profile.tolist(), strict=True) if one >= least), default=now)
@@ -152,4 +154,4 @@ def _fastest(series: _Series, found: _Found) -> _Point:
     if series.season is not None:
         season = largest(lambda value: best._replace(season=value), best.season)
     fast = best._replace(slope=slope, season=season)
-    return fast if fast == best else series.best(_beside([fast])).point
+    return fast if fast == best else series.best(_with_less([fast])).point

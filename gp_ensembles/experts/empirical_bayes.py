@@ -1,5 +1,6 @@
-"""Hyperparameters by empirical Bayes: the evidence of the first rows, maximized for all experts at once."""
+"""Empirical Bayes: hyperparameters that maximize the evidence of the first rows, for all experts at once."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -8,12 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gp_ensembles.experts.base import Expert
-from gp_ensembles.experts.parameters import (
-    get_vectors,
-    gradient_vectors,
-    set_vectors_,
-    trainable,
-)
+from gp_ensembles.experts.parameters import get_vectors, gradient_vectors, set_vectors_, trainable
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.minimize import minimize
 
@@ -47,7 +43,7 @@ class Adam(NamedTuple):
 
 
 class EvidenceFit(NamedTuple):
-    """What fitting did, per expert.
+    """Result of a fit, per expert.
 
     Attributes:
         log_evidence: Log evidence (plus log priors, if any) at the end, in nats, shape (M,).
@@ -112,12 +108,8 @@ def fit_empirical_bayes(
         >>> from gp_ensembles.features import LinearFeatures
         >>> generator = torch.Generator().manual_seed(0)
         >>> X = torch.randn(50, 1, generator=generator, dtype=torch.float64)
-        >>> y = 2 * X.squeeze(-1) + 0.1 * torch.randn(
-        ...     50, generator=generator, dtype=torch.float64
-        ... )
-        >>> expert = GaussianExpert(
-        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        ... )
+        >>> y = 2 * X.squeeze(-1) + 0.1 * torch.randn(50, generator=generator, dtype=torch.float64)
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
         >>> fit = fit_empirical_bayes(expert, X, y)
         >>> bool(fit.converged), round(expert.likelihood.noise.sqrt().item(), 1)
         (True, 0.1)
@@ -149,8 +141,46 @@ def fit_empirical_bayes(
     return EvidenceFit(torch.where(better, final, initial), iterations, converged)
 
 
+def gradient_ascent(
+    expert: Expert, evidence: Callable[[], Tensor], method: LBFGS, start_precision: float, num_rows: int
+) -> Tensor:
+    """Hyperparameters (M, P) after a few ascent steps on each expert's log posterior, never worse than the current."""
+    start = get_vectors(expert)
+
+    def loss(points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
+        vectors = start.clone()
+        vectors[problems] = points.to(start)
+        set_vectors_(expert, vectors)
+        value = evidence().reshape(-1) + log_priors(expert)
+        usable = torch.isfinite(value)
+        gradient = gradient_vectors(expert, torch.where(usable, value, 0.0).sum())
+        step = vectors - start
+        gradient = (start_precision * step - gradient) / num_rows
+        usable = usable & torch.isfinite(gradient).all(-1)
+        value = (0.5 * start_precision * step.square().sum(-1) - value.detach()) / num_rows
+        value, gradient = torch.where(usable, value, torch.inf), torch.where(usable.unsqueeze(-1), gradient, 0.0)
+        return value[problems].to(points), gradient[problems].to(points)
+
+    with torch.inference_mode(False), torch.enable_grad():
+        every = torch.arange(len(start), device=start.device)
+        try:
+            good = loss(start, every)[0].isfinite().nonzero().squeeze(-1)
+            if not good.numel():
+                return start
+            found = minimize(
+                lambda points, problems: loss(points, good[problems.to(good.device)]),
+                start[good].double(),
+                max_iterations=method.max_iterations,
+                gradient_tolerance=method.gradient_tolerance,
+                loss_tolerance=method.loss_tolerance,
+            )
+        except RuntimeError:  # of a kernel or of a factorization: the start stays
+            return start
+    return start.index_copy(0, good, found.point.to(start))
+
+
 class _Objective:
-    """The log posterior of a batch of experts as a function of what they hold now."""
+    """The log posterior of a batch of experts at their current hyperparameters."""
 
     def __init__(self, expert: Expert, X: Tensor, y: Tensor, start_precision: float) -> None:
         self.expert, self._X, self._y = expert, X, y

@@ -1,12 +1,12 @@
-"""The evidence of a Bayesian linear model in weight space, for a batch of experts at once."""
+"""Evidence of Bayesian linear models in weight space, for a batch of experts at once."""
 
 import math
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.autograd import gram
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
-from gp_ensembles.numerics.gram import gram
 
 
 def log_evidence(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:

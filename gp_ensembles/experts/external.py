@@ -29,6 +29,7 @@ from gp_ensembles.filters.transitions import Transition
 
 # Inputs (N, D) to means and deviations, (N,) each.
 _Complete = Callable[[Tensor], tuple[Tensor, Tensor]]
+_Trained = _Complete | str  # the text is why training failed
 
 _KEPT = 3  # trained models: a block is predicted more than once where there are outliers
 _LEAST_ROWS = 10  # to train on
@@ -37,7 +38,7 @@ _LARGEST = 1e30  # mean or variance, in standardized units: single precision hol
 
 
 class ExternalRows(NamedTuple):
-    """What a state gets from a block: b observed rows, the counts after it, and the words if a row was not answered."""
+    """The change of a state by a block: b observed rows, the counts after it, and why a row has no prediction."""
 
     inputs: Tensor
     targets: Tensor
@@ -53,7 +54,7 @@ class ExternalRows(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """Observed rows as a state has them."""
+    """Observed rows as a state stores them."""
 
     inputs: Tensor
     targets: Tensor
@@ -62,7 +63,7 @@ class _Stored(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """What a model said of N rows: means and variances (N,), NaN where it is absent, and why it was so last."""
+    """Predictions of N rows: means and variances (N,), NaN where it is absent, and the last reason for that."""
 
     mean: Tensor
     variance: Tensor
@@ -70,18 +71,14 @@ class _Answers(NamedTuple):
     words: str = ""
 
 
-class _TrainingError(Exception):
-    """Training failed; there is nothing to ask until the next one."""
-
-
 @final
 class TrainedModels:
-    """The last models that were trained, by the digest of their rows; a copy shares them, a file holds none."""
+    """Cache of the last trained models by the digest of their rows; copies share them, files hold none."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, _Complete] = OrderedDict()
+        self._kept: OrderedDict[int, _Trained] = OrderedDict()
 
-    def get(self, digest: int, train: Callable[[], _Complete]) -> _Complete:
+    def get(self, digest: int, train: Callable[[], _Trained]) -> _Trained:
         """The model of a digest, trained if it is not there."""
         if digest not in self._kept:
             self._kept[digest] = train()
@@ -101,7 +98,7 @@ class TrainedModels:
 
 @final
 class BoundExternal(BoundExpert):
-    """What a loop uses of an external expert."""
+    """The view of an external expert that loops use."""
 
     def __init__(self, expert: "ExternalExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -124,7 +121,7 @@ class BoundExternal(BoundExpert):
         return self._steps(predicted.mean, predicted.variance, torch.full_like(predicted.mean, torch.nan), Phi)
 
     def condition(self, state: ExternalState, Phi: Tensor, y: Tensor) -> tuple[ExternalRows, StepPredictions]:
-        """Predict a block, and what :func:`append_` writes to the state; models are trained where they are due."""
+        """Predict a block, and what :func:`append_` writes to the state; models are trained when they are due."""
         X, weight = self._rows(Phi)
         targets, shares = y.detach().double().cpu() / weight, weight.square()
         seen = ~torch.isnan(targets)
@@ -156,13 +153,13 @@ class BoundExternal(BoundExpert):
         return self._expert.take(index).bind()
 
     def answer(self, state: ExternalState, row: Tensor) -> tuple[float, float] | None:
-        """Mean and variance of a row (1, D), double precision on the CPU; ``None`` where there are no legal ones."""
+        """Mean and variance of a row (1, D), double precision on the CPU; ``None`` if the prediction is not legal."""
         forecast = self._forecast(state, int(state.digest), None)
-        if forecast is None:
+        if forecast is None or isinstance(forecast, str):
             return None
         try:
             mean, deviation = map(float, forecast(row.float().double()))
-        except Exception:  # whatever a stranger's code may raise: who asks for a block is told
+        except Exception:  # external code may raise anything; the reason is recorded where blocks are predicted
             return None
         variance = deviation**2
         legal = abs(mean) < _LARGEST and deviation > 0 and 1 / _LARGEST < variance < _LARGEST
@@ -176,18 +173,18 @@ class BoundExternal(BoundExpert):
     def _ask(self, state: ExternalState, digest: int, rows: TrainingRows | None, X: Tensor) -> _Answers:
         """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
         forecast = self._forecast(state, digest, rows)
-        if forecast is None:
-            nothing = X.new_full(X.shape[:1], torch.nan)
-            return _Answers(nothing, nothing, UNTRAINED)
-        return _answers(forecast, X)
+        if forecast is not None and not isinstance(forecast, str):
+            return _answers(forecast, X)
+        nothing = X.new_full(X.shape[:1], torch.nan)
+        return _Answers(nothing, nothing, FAILED_TRAINING if forecast else UNTRAINED, forecast or "")
 
-    def _forecast(self, state: ExternalState, digest: int, rows: TrainingRows | None) -> _Complete | None:
+    def _forecast(self, state: ExternalState, digest: int, rows: TrainingRows | None) -> _Trained | None:
         """The model of a digest, trained where it has to be; ``None`` before the first training."""
         if not digest:
             initial = self._expert.adapter.initial
             return None if initial is None else _completed(initial, 1.0)
 
-        def train() -> _Complete:
+        def train() -> _Trained:
             return _trained(self._expert.adapter, self._stored(state) if rows is None else rows)
 
         return self._expert.models.get(digest, train)
@@ -209,14 +206,14 @@ class ExternalExpert(Expert):
     """An external model that is trained on the last rows now and then, and predicts every row in between.
 
     Args:
-        adapter: What is trained.
-        features: :class:`~gp_ensembles.features.inputs.InputFeatures` of all columns, or of some of them. Experts of a
+        adapter: The external model.
+        features: :class:`~gp_ensembles.features.linear.InputFeatures` of all columns, or of some of them. Experts of a
             batch are alike.
         first: Rows, those without a target among them, after which it is trained first.
         every: Rows between two trainings later on.
         num_rows: Most observed rows that it is trained on, the last ones.
         columns: Places of its inputs in the rows of an ensemble, if they are forecasts, which may be NaN and which no
-            other expert sees; empty if it sees what all see.
+            other expert sees; empty if it has the same inputs as the others.
 
     Raises:
         ValueError: If a number is not positive, or there are not as many columns as inputs.
@@ -258,7 +255,7 @@ class ExternalExpert(Expert):
         return ExternalState(inputs, zeros, torch.ones_like(zeros), zeros * torch.nan, *counts)
 
     def bind(self) -> BoundExternal:
-        """What a loop uses."""
+        """See :meth:`Expert.bind`."""
         return BoundExternal(self)
 
     def check_targets(self, y: Tensor) -> None:
@@ -266,7 +263,7 @@ class ExternalExpert(Expert):
         check_single_output(y)
 
     def log_evidence(self, X: Tensor, y: Tensor) -> Tensor:
-        """Sum of the log densities of what it answered one step ahead, a constant; see :meth:`Expert.log_evidence`."""
+        """Sum of the one-step-ahead log densities, a constant; see :meth:`Expert.log_evidence`."""
         steps = self.update(self.init(), X, y)[1]
         return steps.log_prob.nansum(-1)
 
@@ -290,7 +287,7 @@ class ExternalExpert(Expert):
 
 
 def append_(state: ExternalState, rows: ExternalRows) -> None:
-    """Write what came of a block to a state, in place."""
+    """Write the rows and counts of a block to a state, in place."""
     capacity = state.targets.shape[0]
     places = torch.arange(rows.num_stored - rows.targets.shape[0], rows.num_stored, device=state.targets.device)
     places = places[-capacity:] % capacity
@@ -315,16 +312,14 @@ def _history(state: ExternalState, stop: int, new: _Stored, most: int) -> Traini
 
 
 def _answers(forecast: _Complete, X: Tensor) -> _Answers:
-    """What is legal of what a model says; where a block fails its rows are asked for one by one."""
+    """The legal predictions of a model; if it fails on a block, its rows are predicted one by one."""
     reason, words, nothing = 0, "", X.new_full(X.shape[:1], torch.nan)
     try:
         mean, deviation = forecast(X)
         if mean.shape != nothing.shape or deviation.shape != nothing.shape:
             shapes = f"shapes {tuple(mean.shape)} and {tuple(deviation.shape)}"
             reason, words = WRONG_LENGTH, f"{shapes} for inputs {tuple(X.shape)}"
-    except _TrainingError as error:
-        return _Answers(nothing, nothing, FAILED_TRAINING, str(error))
-    except Exception as error:  # whatever a stranger's code may raise
+    except Exception as error:  # external code may raise anything
         reason, words = FAILED_PREDICTION, f"{type(error).__name__}: {error}"
     if reason and X.shape[0] > 1:
         parts = [_answers(forecast, row) for row in X.split(1)]
@@ -350,29 +345,24 @@ def _answers(forecast: _Complete, X: Tensor) -> _Answers:
 
 
 def _digest(rows: TrainingRows) -> int:
-    """A number that is another one for other rows, never zero."""
+    """A hash of the rows, never zero."""
     digest = hashlib.blake2b(digest_size=8)
     for part in rows:
         digest.update(part.contiguous().numpy().tobytes())
     return int.from_bytes(digest.digest(), "little", signed=True) or 1
 
 
-def _trained(adapter: ModelAdapter, rows: TrainingRows) -> _Complete:
-    """A forecast that always states a deviation, or always says why there is none."""
+def _trained(adapter: ModelAdapter, rows: TrainingRows) -> _Trained:
+    """A forecast that always has a deviation, or why training failed."""
     try:
         forecast = adapter.fit(rows)
-    except Exception as error:  # whatever a stranger's code may raise
-        failure = f"{type(error).__name__}: {error}"
-
-        def fail(X: Tensor) -> tuple[Tensor, Tensor]:
-            raise _TrainingError(failure)
-
-        return fail
+    except Exception as error:  # external code may raise anything
+        return f"{type(error).__name__}: {error}"
     return _completed(forecast, error_size(rows))
 
 
 def _completed(forecast: Forecast, size: float) -> _Complete:
-    """A forecast with a deviation where it states none."""
+    """A forecast whose deviation is ``size`` if it has none."""
 
     def complete(X: Tensor) -> tuple[Tensor, Tensor]:
         predicted = forecast(X)

@@ -1,4 +1,4 @@
-"""Trees of scikit-learn's histogram boosting as plain arrays: at a few rows calling them one by one costs most."""
+"""Trees of scikit-learn's histogram boosting as plain arrays, for fast predictions of few rows."""
 
 from typing import Any, NamedTuple
 
@@ -12,17 +12,17 @@ Places = NDArray[np.int64]
 
 
 class FlatTrees(NamedTuple):
-    """T trees, their nodes behind one another.
+    """T trees, their nodes concatenated.
 
     Attributes:
-        baseline: What is predicted without any tree.
+        baseline: Prediction without any tree.
         roots: Places of the trees' first nodes, shape (T,).
-        columns: Which input a node asks for, shape (N,); zero for a leaf.
-        thresholds: Up to which number it goes to the left, shape (N,).
+        columns: Input that a node splits on, shape (N,); zero for a leaf.
+        thresholds: Largest value that goes to the left, shape (N,).
         left: Place of the node to the left, shape (N,); a leaf's own.
         right: Likewise to the right.
-        missing_left: Whether a missing number goes to the left, shape (N,).
-        values: What a leaf adds, shape (N,).
+        missing_left: Whether missing values go to the left, shape (N,).
+        values: Contribution of a leaf, shape (N,).
     """
 
     baseline: float
@@ -49,7 +49,7 @@ class FlatTrees(NamedTuple):
 
 
 def predict_trees(trees: FlatTrees, X: Numbers) -> Numbers:
-    """What trees predict at rows X (N, D), shape (N,)."""
+    """Predictions of trees at rows X (N, D), shape (N,)."""
     out = np.empty(len(X))
     _predict(*trees, np.ascontiguousarray(X), out)
     return out

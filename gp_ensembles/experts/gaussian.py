@@ -88,9 +88,7 @@ class GaussianExpert(Expert):
     Example:
         >>> import torch
         >>> from gp_ensembles.features import LinearFeatures
-        >>> expert = GaussianExpert(
-        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64))
-        ... )
+        >>> expert = GaussianExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)))
         >>> X = torch.arange(6, dtype=torch.float64).unsqueeze(-1)
         >>> state, steps = expert.update(expert.init(), X, X.squeeze(-1))
         >>> mean, variance = expert.predict(state, X[:2])
@@ -106,14 +104,7 @@ class GaussianExpert(Expert):
         initial_state: InitialState | None = None,
     ) -> None:
         super().__init__(features, transition)
-        if likelihood is None:
-            likelihood = default_likelihood(features)
-        if likelihood.noise.shape[:-1] != features.batch_shape:
-            raise ValueError(
-                f"the likelihood's batch shape {tuple(likelihood.noise.shape[:-1])} is not the feature map's "
-                f"{tuple(features.batch_shape)}; build it with batch_shape=features.batch_shape"
-            )
-        self.likelihood = likelihood
+        self.likelihood = checked_likelihood(features, likelihood)
         self.initial_state = initial_state
 
     def init(self) -> LinearState:
@@ -162,6 +153,22 @@ def default_likelihood(features: FeatureMap) -> GaussianLikelihood:
     floor = GreaterThan(_NOISE_FLOOR, transform=torch.exp, inv_transform=torch.log)
     likelihood = GaussianLikelihood(noise_constraint=floor, batch_shape=features.batch_shape).to(prior_variance)
     likelihood.noise = prior_variance.new_full((*features.batch_shape, 1), _NOISE_START)
+    return likelihood
+
+
+def checked_likelihood(features: FeatureMap, likelihood: GaussianLikelihood | None) -> GaussianLikelihood:
+    """A likelihood for a feature map, the default one for ``None``.
+
+    Raises:
+        ValueError: If it has another batch shape.
+    """
+    if likelihood is None:
+        return default_likelihood(features)
+    if likelihood.noise.shape[:-1] != features.batch_shape:
+        raise ValueError(
+            f"the likelihood has batch shape {tuple(likelihood.noise.shape[:-1])} and the features have "
+            f"{tuple(features.batch_shape)}; build it with batch_shape={tuple(features.batch_shape)}"
+        )
     return likelihood
 
 

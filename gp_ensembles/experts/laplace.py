@@ -13,13 +13,7 @@ from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.sites import SiteRule, VectorRule
-from gp_ensembles.filters.states import (
-    FilterState,
-    GaussianState,
-    LatentMoments,
-    LatentPredictions,
-    gaussian_state,
-)
+from gp_ensembles.filters.states import FilterState, GaussianState, LatentMoments, LatentPredictions, gaussian_state
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.classification import OrdinalLink
@@ -104,8 +98,8 @@ class LaplaceExpert(Expert):
         transition: How the weights change before every row; ``None`` for static weights.
         latent_update: How the expert learns: :class:`~gp_ensembles.experts.latent_update.LaplaceUpdate` by default, or
             :class:`~gp_ensembles.experts.latent_update.MomentMatchingUpdate`.
-        predictive: How predictions are computed: :class:`~gp_ensembles.likelihoods.GaussHermite` by default, or
-            :class:`~gp_ensembles.likelihoods.ProbitApproximation`.
+        predictive: How predictions are computed: :class:`~gp_ensembles.likelihoods.predictive.GaussHermite` by
+            default, or :class:`~gp_ensembles.likelihoods.ProbitApproximation`.
 
     Raises:
         ValueError: If the transition does not fit.
@@ -114,11 +108,8 @@ class LaplaceExpert(Expert):
     Example:
         >>> import torch
         >>> from gp_ensembles.features import LinearFeatures
-        >>> from gp_ensembles.likelihoods import LogisticLikelihood
-        >>> expert = LaplaceExpert(
-        ...     LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64)),
-        ...     LogisticLikelihood(),
-        ... )
+        >>> from gp_ensembles.likelihoods.classification import LogisticLikelihood
+        >>> expert = LaplaceExpert(LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64)), LogisticLikelihood())
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
         >>> state, steps = expert.update(expert.init(), X, (X.squeeze(-1) > 0).double())
         >>> probability, _ = expert.predict(state, X[[0, -1]])
@@ -222,7 +213,7 @@ def join_likelihoods(likelihoods: Sequence[Likelihood], batch_shapes: Sequence[t
 
 
 def _settings(thing: object) -> object:
-    """What tells two likelihoods apart beside their parameters."""
+    """The settings of a likelihood other than its parameters."""
     if not isinstance(thing, Likelihood | OrdinalLink):
         return thing
     values = {name: value for name, value in vars(thing).items() if not name.startswith("_")}

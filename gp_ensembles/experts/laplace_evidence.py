@@ -1,4 +1,4 @@
-r"""The evidence of targets that are not Gaussian, by Laplace's approximation over all weights, for a batch of experts.
+r"""Laplace approximation of the evidence of non-Gaussian targets, over all weights, for a batch of experts.
 
 .. math:: \log p(y) \approx \sum_n \ell_n(\hat z_n) - \frac{\|\hat\theta\|^2}{2 \sigma_\theta^2}
           - \tfrac12 \log \Big| I + \sigma_\theta^2 \sum_n H_n \otimes \phi_n \phi_n^\top \Big|

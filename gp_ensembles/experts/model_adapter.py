@@ -1,4 +1,4 @@
-"""What an external model has to offer: trained on rows, it predicts the mean and the deviation of targets."""
+"""The interface of external models: trained on rows, they predict the mean and the standard deviation of targets."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from torch import Tensor
 # Inputs (N, D) to means and standard deviations, (N,) each; None for the size of past errors.
 Forecast = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
-LAST_ERRORS = 500  # whose size stands in for a deviation that a model does not state
+LAST_ERRORS = 500  # their size replaces a deviation that a model does not give
 LEAST_DEVIATION = 1e-3  # of standardized targets, as of the noise of other experts
 _LEAST_ERRORS = 10
 _SCALE_ERRORS, _LEAST_SCALE_ERRORS = 4000, 100  # that a second model learns the scale from
@@ -20,12 +20,12 @@ _LOG_NORMAL = 0.5 * (math.log(2) + 0.5772156649015329)  # minus the mean logarit
 
 
 class TrainingRows(NamedTuple):
-    """What a model is trained on: N observed rows in the order of time, on the CPU, in double precision.
+    """Training data of a model: N observed rows in the order of time, on the CPU, in double precision.
 
     Attributes:
         inputs: Shape (N, D).
         targets: Shape (N,).
-        errors: What was left of each target by the prediction made before it, shape (N,); NaN where there was none.
+        errors: Target minus the prediction made before it, shape (N,); NaN without a prediction.
     """
 
     inputs: Tensor
@@ -34,10 +34,10 @@ class TrainingRows(NamedTuple):
 
 
 class ModelAdapter(ABC):
-    """An external model, trained now and then on rows that were stored.
+    """An external model that is trained from time to time on stored rows.
 
     Attributes:
-        initial: What it forecasts before it is trained; ``None`` for one that has to be.
+        initial: Its forecast before the first training; ``None`` if it has to be trained.
     """
 
     initial: Forecast | None = None
@@ -59,31 +59,21 @@ def error_size(rows: TrainingRows) -> float:
     return max(math.sqrt(float(values.square().mean())), LEAST_DEVIATION)
 
 
-class ScaleRows(NamedTuple):
-    """What a second model learns the scale of errors from: logarithms of past errors, N of them.
+def fit_scale(
+    rows: TrainingRows, train: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
+) -> Callable[[Tensor], Tensor] | None:
+    """Standard deviations by a second model, trained on the logarithms of the sizes of the last 4000 errors.
 
-    Attributes:
-        inputs: Shape (N, D).
-        logarithms: Shape (N,).
+    ``train`` takes inputs (N, D) and logarithms (N,). ``None`` while there are fewer than 100 errors.
     """
-
-    inputs: Tensor
-    logarithms: Tensor
-
-
-def scale_rows(rows: TrainingRows) -> ScaleRows | None:
-    """The last 4000 errors as logarithms of their size; ``None`` while there are fewer than 100."""
     known = (~torch.isnan(rows.errors)).nonzero().flatten()[-_SCALE_ERRORS:]
     if known.shape[0] < _LEAST_SCALE_ERRORS:
         return None
     errors = rows.errors[known]
     size = max(float(errors.square().mean().sqrt()), LEAST_DEVIATION)
-    return ScaleRows(rows.inputs[known], (errors.abs() + _SMALLEST * size).log())
-
-
-def scale_deviation(logarithms: Tensor) -> Tensor:
-    """Standard deviations from expected logarithms of the size of normal errors."""
-    return (logarithms + _LOG_NORMAL).exp().clamp_min(LEAST_DEVIATION)
+    expected = train(rows.inputs[known], (errors.abs() + _SMALLEST * size).log())
+    # The errors are taken for normal ones.
+    return lambda X: (expected(X) + _LOG_NORMAL).exp().clamp_min(LEAST_DEVIATION)
 
 
 def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,17 +88,16 @@ def normal_of_quantiles(quantiles: Tensor, levels: Tensor) -> tuple[Tensor, Tens
 
 
 def moments_of(predicted: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor, Tensor | None]:
-    """Means and deviations from what a model says of N rows.
+    """Means (N,) and standard deviations (N,) from predictions of N rows; ``None`` for deviations of means alone.
 
-    Shapes: ``predicted`` (N,) or (N, 1). Returns: means (N,), and deviations (N,); ``None`` where only a mean was
-    said.
+    ``predicted`` has shape (N,) for means, (N, K) for K levels, or for K members of an ensemble where there are none.
 
     Raises:
         ValueError: If there are not as many columns as levels.
     """
     if levels:
         if predicted.ndim != 2 or predicted.shape[-1] != len(levels):
-            raise ValueError(f"{len(levels)} quantiles a row were expected, got shape {tuple(predicted.shape)}")
+            raise ValueError(f"{len(levels)} quantiles per row were expected, got shape {tuple(predicted.shape)}")
         return normal_of_quantiles(predicted, predicted.new_tensor(list(levels)))
     if predicted.ndim == 2 and predicted.shape[-1] > 1:
         return predicted.mean(-1), predicted.std(-1)
@@ -116,7 +105,7 @@ def moments_of(predicted: Tensor, levels: Sequence[float] = ()) -> tuple[Tensor,
 
 
 def check_levels(levels: Sequence[float]) -> None:
-    """Raise a ValueError unless levels are none, or at least two distinct probabilities."""
+    """Raise a ValueError unless levels are empty, or at least two distinct probabilities."""
     legal = all(0 < level < 1 for level in levels) and len(set(levels)) == len(levels) != 1
     if not legal:
         raise ValueError(f"levels must be at least two distinct probabilities between 0 and 1, got {tuple(levels)}")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.evidence import whitened_statistics
-from gp_ensembles.experts.gaussian import check_real_targets, default_likelihood
+from gp_ensembles.experts.gaussian import check_real_targets, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
@@ -79,9 +79,7 @@ class MultiOutputExpert(Expert):
     Example:
         >>> import torch
         >>> from gp_ensembles.features import LinearFeatures
-        >>> expert = MultiOutputExpert(
-        ...     LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)), num_outputs=2
-        ... )
+        >>> expert = MultiOutputExpert(LinearFeatures(1, torch.tensor(1.0, dtype=torch.float64)), num_outputs=2)
         >>> X = torch.linspace(-1, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> state, steps = expert.update(expert.init(), X, torch.cat([X, -X], dim=-1))
         >>> steps.mean.shape, steps.log_prob.shape
@@ -101,12 +99,7 @@ class MultiOutputExpert(Expert):
         if num_outputs < 1:
             raise ValueError(f"there must be at least one output, got {num_outputs}")
         self.num_outputs = num_outputs
-        self.likelihood = default_likelihood(features) if likelihood is None else likelihood
-        if self.likelihood.noise.shape[:-1] != features.batch_shape:
-            raise ValueError(
-                f"the likelihood's batch shape {tuple(self.likelihood.noise.shape[:-1])} is not the feature map's "
-                f"{tuple(features.batch_shape)}; build it with batch_shape=features.batch_shape"
-            )
+        self.likelihood = checked_likelihood(features, likelihood)
         self.scale_constraint = log_scale()
         start = features.prior_variance.detach().new_zeros(*features.batch_shape, num_outputs)
         self.register_parameter("raw_scale", nn.Parameter(start))

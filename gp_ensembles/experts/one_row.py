@@ -1,4 +1,4 @@
-"""Experts that hold rows, a window or an external model, at one row by itself, in the memory of their states."""
+"""Single-row path of experts that store rows (windows and external models), in the memory of their states."""
 
 from abc import ABC, abstractmethod
 from typing import final
@@ -12,7 +12,7 @@ from gp_ensembles.experts.external import BoundExternal
 from gp_ensembles.experts.window import BoundWindow
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.states import ExternalState, FilterState, WindowState
 from gp_ensembles.filters.window import WindowChange
 from gp_ensembles.filters.window_row import RowWindow
@@ -26,11 +26,11 @@ class RowExpert(ABC):
 
     @abstractmethod
     def predict(self, x: Numbers) -> tuple[Numbers | float, Numbers | float] | None:
-        """Means and variances (E,), or one of all, at a row x (D,); ``None`` where it says nothing of the row."""
+        """Means and variances (E,), or one for all, at a row x (D,); ``None`` without a prediction."""
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether the next row is like most: nothing is dropped, trained or refitted after it."""
+        """Whether the next row needs nothing special: no row dropped, no training, no refit after it."""
 
     @abstractmethod
     def learn(self, y: float) -> None:
@@ -42,7 +42,7 @@ class RowExpert(ABC):
 
 
 def row_expert(bound: BoundExpert, state: FilterState, features: FeatureMap) -> RowExpert | None:
-    """What runs an expert at one row."""
+    """The single-row path of an expert; ``None`` if it has none."""
     columns = _columns(features)
     if columns is None:
         return None
@@ -54,7 +54,7 @@ def row_expert(bound: BoundExpert, state: FilterState, features: FeatureMap) -> 
 
 
 def _columns(features: FeatureMap) -> Places | None:
-    """Which columns a map takes as they are; ``None`` if it is another map."""
+    """Columns that a map passes through; ``None`` for a map that does more."""
     if isinstance(features, InputFeatures):
         return np.arange(features.num_inputs)
     if isinstance(features, SelectColumns) and isinstance(features.features, InputFeatures):

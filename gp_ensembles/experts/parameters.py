@@ -1,4 +1,4 @@
-"""The trainable hyperparameters of a batch of experts as one matrix, a row per expert."""
+"""Trainable hyperparameters of a batch of experts as one matrix, one row per expert."""
 
 import torch
 from torch import Tensor, nn

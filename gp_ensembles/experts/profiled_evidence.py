@@ -1,4 +1,4 @@
-r"""The evidence of a linear model whose features are fixed, for all variances at once.
+r"""Evidence of linear models with fixed features, for all variances at once, and empirical Bayes by it.
 
 One decomposition of the features :math:`\Phi = U \mathrm{diag}(\sqrt{\lambda_i}) V^\top` gives the evidence for every
 noise :math:`\sigma^2` and every ratio :math:`r = \sigma_\theta^2 / \sigma^2` of prior to noise at F operations each.
@@ -15,18 +15,26 @@ import math
 from typing import NamedTuple
 
 import torch
+from gpytorch.kernels import ScaleKernel
 from torch import Tensor
+
+from gp_ensembles.experts.base import Expert
+from gp_ensembles.experts.empirical_bayes import log_priors
+from gp_ensembles.experts.gaussian import GaussianExpert
+from gp_ensembles.experts.parameters import trainable
+from gp_ensembles.features.fourier import RandomFourierFeatures
 
 # The function's prior variance in units of the noise. Below, evidence is that of no function at all to a thousandth
 # of a nat for a thousand rows; above, the sum of what a filter in double precision says of a thousand rows one by one
 # and the evidence come apart in the fourth decimal.
 _LEAST_RATIO, _MOST_RATIO = 1e-6, 1e10
 _GRID = 300  # ratios that are tried: a sixth of a unit of their logarithm apart, where the evidence changes over units
+_TRAINED = frozenset({"features.kernel.raw_outputscale", "likelihood.noise_covar.raw_noise"})
 _GOLDEN, _STEPS = (math.sqrt(5) - 1) / 2, 40  # the bracket shrinks to 1e-9
 
 
 class Profile(NamedTuple):
-    r"""What the evidence needs of features (\*batch, N, F) and targets.
+    r"""Sufficient statistics of the evidence for features (\*batch, N, F) and targets.
 
     Attributes:
         eigenvalues: :math:`\lambda_i`, shape (\*batch, min(N, F)), or (\*batch, F) with zeros.
@@ -114,6 +122,38 @@ def best_variances(found: Profile, least_noise: float) -> Variances:
     ratio = ends.gather(0, torch.stack([height(end) for end in ends]).argmax(0, keepdim=True)).squeeze(0).exp()
     noise = _noise_at(found, ratio, least_noise)
     return Variances(noise, ratio * noise, evidence_at(found, noise, ratio).value)
+
+
+def has_fixed_kernels(expert: Expert) -> bool:
+    """Whether noise and kernel scale are all that is to be fitted of an expert, without priors."""
+    return (
+        isinstance(expert, GaussianExpert)
+        and isinstance(expert.features, RandomFourierFeatures)
+        and isinstance(expert.features.kernel, ScaleKernel)
+        and set(trainable(expert)) == _TRAINED
+        and isinstance(log_priors(expert), float)
+    )
+
+
+@torch.no_grad()
+def fit_fixed_kernels(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
+    """Give every expert of a batch the noise and prior variance with the highest evidence, in place.
+
+    Shapes: ``X`` (N, D), ``y`` (N,); returns (M,).
+
+    Raises:
+        ValueError: If more hyperparameters are to be fitted.
+    """
+    if not has_fixed_kernels(expert):
+        raise ValueError("an expert has more to be fitted than noise and scale; use fit_empirical_bayes")
+    kernel, noise_model = expert.features.kernel, expert.likelihood.noise_covar
+    assert isinstance(kernel, ScaleKernel)
+    least = float(noise_model.raw_noise_constraint.lower_bound)
+    above = least + max(least, 1e-6) ** 2  # the bound itself is infinitely far away on the scale of logarithms
+    best = best_variances(profile(expert.features(X), y), above)
+    kernel.outputscale = best.prior.to(X)
+    expert.likelihood.noise = best.noise.to(X).unsqueeze(-1)
+    return best.log_evidence
 
 
 def _noise_at(found: Profile, ratio: Tensor, least_noise: float) -> Tensor:

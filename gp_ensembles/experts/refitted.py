@@ -1,4 +1,4 @@
-"""Experts whose hyperparameters, and the past targets that they look at, are found anew as the stream goes on."""
+"""Linear experts whose hyperparameters and lags are refitted on a schedule."""
 
 import copy
 from typing import NamedTuple, final
@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
-from gp_ensembles.experts.gradient_ascent import gradient_ascent
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
-from gp_ensembles.experts.window import Refit
+from gp_ensembles.experts.window import Refit, rows_until_refit
 from gp_ensembles.features.base import BoundFeatures
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
 from gp_ensembles.filters.states import (
     FilterState,
@@ -32,21 +31,21 @@ from gp_ensembles.numerics.lag_selection import carried_forward, find_lags
 # what is known of the last two thousand rows predicts as well as what is known of four thousand.
 _SEARCH = LBFGS(max_iterations=15, loss_tolerance=1e-5)
 _PRECISION = 0.5  # of a prior around the hyperparameters until then
-_REMEMBERED = 2  # rows that are remembered and learned anew, in those that are fitted to
+_REMEMBERED = 2  # stored rows, all of them learned again after a refit, as a multiple of those that are fitted to
 LONGEST_LAG = 200
 _LEAST_ROWS = 10
 _BLOCK = 64
 
 
 class InitialFit(NamedTuple):
-    """What a refitted expert begins with.
+    """The start of a refitted expert.
 
     Attributes:
         lags: Lags at first, one for each lagged column; zero where there is none.
         mean_square: Mean squared norm of the features at first, by which speeds become variances of weights' steps.
         hyperparameters: Unconstrained hyperparameters (P,) from which a second search is made as long as refits come at
-            twice as many rows each: what few rows said may be far from what more rows say, and evidence has several
-            modes. ``None`` for those of the model.
+            twice as many rows each: the best values for few rows may be far from those for more, and the evidence has
+            several modes. ``None`` for those of the model.
     """
 
     lags: tuple[int, ...] = ()
@@ -55,12 +54,12 @@ class InitialFit(NamedTuple):
 
 
 class RefittedBlock(NamedTuple):
-    r"""A block as a refitted expert takes it.
+    r"""A block of rows prepared for a refitted expert.
 
     Attributes:
         inputs: Rows, shape (B, D).
         targets: Targets, NaN where missing or where they count less than others, shape (B,).
-        remembered: Targets with gaps at the last value before them, shape (B,).
+        remembered: Targets with gaps filled by the last value before them, shape (B,).
         design: Features, shape (\*batch, B, F).
         weighted: Targets multiplied as the rows of the design, shape (B,).
     """
@@ -83,7 +82,7 @@ class _Model(NamedTuple):
 
 @final
 class BoundRefitted(BoundExpert):
-    """A refitted expert's numbers: those that a state holds."""
+    """The view of a refitted expert for loops; its hyperparameters are in the state."""
 
     def __init__(self, expert: "RefittedExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -127,12 +126,12 @@ class BoundRefitted(BoundExpert):
         return predict_joint_linear(moments, design, model.noise, walk, model.prior_variance)[1].to(Phi.dtype)
 
     def linear(self, state: RefittedState) -> tuple[Tensor, Tensor, RandomWalk]:
-        r"""Noise variances and prior variances, (\*batch) each, and the walks of the linear model in force."""
+        r"""Noise variances and prior variances, (\*batch) each, and the walks of the current linear model."""
         model = self._model(state)
         return model.noise, model.prior_variance, RandomWalk(state.walks[..., None])
 
     def remembered(self, state: RefittedState) -> Tensor:
-        """The last targets as they are remembered, shape (200,), the newest last."""
+        """The last targets, gaps filled, shape (200,), the newest last."""
         back = torch.arange(LONGEST_LAG, 0, -1, device=state.due.device)
         return state.remembered[(state.num_rows - back) % state.targets.shape[0]]
 
@@ -147,7 +146,7 @@ class BoundRefitted(BoundExpert):
         return self._expert.take(index).bind()
 
     def block(self, state: RefittedState, Phi: Tensor, y: Tensor) -> RefittedBlock:
-        r"""A block of rows (\*batch, B, D + 1) and targets (B,) with the features of the model in force."""
+        r"""A block of rows (\*batch, B, D + 1) and targets (B,) with the features of the current model."""
         rows, weight = _rows(Phi)
         counted = torch.where(weight < 1, torch.nan, y.double())
         number, capacity = state.num_rows, state.targets.shape[0]
@@ -177,7 +176,7 @@ class BoundRefitted(BoundExpert):
         return self._latest
 
     def _own(self, rows: Tensor) -> Tensor:
-        """The columns that it looks at."""
+        """Its input columns."""
         return rows[:, : self._expert.num_columns]
 
     def _design(self, state: RefittedState, columns: Tensor) -> Tensor:
@@ -198,7 +197,7 @@ class BoundRefitted(BoundExpert):
 
     @torch.no_grad()
     def _refitted(self, state: RefittedState) -> RefittedState:
-        """The model found anew and conditioned on all that is remembered; as it was where arithmetic gives out."""
+        """The model refitted and conditioned on all stored rows; unchanged after a numerical failure."""
         state = state._replace(due=state.due + state.due.clamp(max=self._expert.refit.every))
         capacity, count = state.targets.shape[0], int(state.num_rows)
         used = min(count, capacity)
@@ -209,12 +208,12 @@ class BoundRefitted(BoundExpert):
         seen = (~torch.isnan(targets[first:])).nonzero().flatten()[-self._expert.refit.num_rows :]
         if len(seen) < _LEAST_ROWS:
             return state
-        anew = state._replace(lags=_lags_anew(state.lags, remembered))
-        columns = torch.cat([state.inputs[order], lagged_columns(remembered, anew.lags)], dim=-1)[first:]
+        changed = state._replace(lags=_updated_lags(state.lags, remembered))
+        columns = torch.cat([state.inputs[order], lagged_columns(remembered, changed.lags)], dim=-1)[first:]
         targets = targets[first:]
         try:
             return self._learned(
-                anew._replace(hyperparameters=self._fitted(anew, columns[seen], targets[seen])), columns, targets
+                changed._replace(hyperparameters=self._fitted(changed, columns[seen], targets[seen])), columns, targets
             )
         except NumericalError:
             return state
@@ -249,11 +248,11 @@ class BoundRefitted(BoundExpert):
 
 @final
 class RefittedExpert(Expert):
-    """A linear model in features of inputs and past targets, found anew every so many rows from what it remembers.
+    """A linear model in features of inputs and past targets, refitted every so many rows to the rows it stores.
 
     Args:
         model: A single expert without a transition, on D inputs and L lagged targets behind them, valid everywhere.
-        num_inputs: Number of input columns, of which it looks at the first D.
+        num_inputs: Number of input columns; the model takes the first D.
         initial_fit: Its lags at first, and where a second search begins.
         speeds: For each expert of the batch what a step of its walk adds to the variance of the function, shape (K,);
             zero for weights that stay.
@@ -271,12 +270,7 @@ class RefittedExpert(Expert):
     start: Tensor
 
     def __init__(
-        self,
-        model: GaussianExpert,
-        num_inputs: int,
-        initial_fit: InitialFit,
-        speeds: Tensor,
-        refit: Refit,
+        self, model: GaussianExpert, num_inputs: int, initial_fit: InitialFit, speeds: Tensor, refit: Refit
     ) -> None:
         lags = initial_fit.lags
         if model.num_experts != 1 or model.transition is not None:
@@ -286,7 +280,7 @@ class RefittedExpert(Expert):
             )
         if model.features.domain is not None:
             raise ValueError(
-                "the model's features are not valid everywhere, as those of a stream must be that moves on"
+                "the model's features are valid in a box only; a stream may leave it, so use features valid everywhere"
             )
         if speeds.ndim != 1 or not bool((speeds >= 0).all()):
             raise ValueError(f"speeds must be numbers (K,) that are not negative, got {speeds}")
@@ -297,7 +291,7 @@ class RefittedExpert(Expert):
             )
         self_columns = model.features.num_inputs - len(lags)
         if num_inputs < self_columns:
-            raise ValueError(f"the model looks at {self_columns} inputs and there are {num_inputs}")
+            raise ValueError(f"the model takes {self_columns} inputs and there are only {num_inputs}")
         like = model.features.prior_variance.detach()
         super().__init__(InputFeatures(num_inputs, like.new_ones(speeds.shape)), None)
         self.model, self.refit, self.lags = model, refit, tuple(int(lag) for lag in lags)
@@ -350,19 +344,14 @@ class RefittedExpert(Expert):
         """An expert that shares its model with this one.
 
         Raises:
-            ValueError: If there is a transition: its experts walk at speeds of their own.
+            ValueError: If there is a transition: the speeds set the walks.
         """
         if transition is not None:
-            raise ValueError("a refitted expert walks at speeds of its own (speeds)")
+            raise ValueError("a refitted expert takes no transition; its weights walk at its own speeds (speeds)")
         return RefittedExpert(self.model, self.features.num_inputs, self._initial_fit(), self.speeds, self.refit)
 
     def _initial_fit(self) -> InitialFit:
         return InitialFit(self.lags, self.mean_square, self.start)
-
-
-def rows_until_refit(state: RefittedState) -> int:
-    """Rows until the model is found anew."""
-    return int(state.due - state.num_rows)
 
 
 def store_(state: RefittedState, block: RefittedBlock) -> None:
@@ -399,7 +388,7 @@ def _lagged(known: Tensor, lags: Tensor, num_rows: int) -> Tensor:
     return torch.where(lags > 0, known[place], 0.0)
 
 
-def _lags_anew(lags: Tensor, remembered: Tensor) -> Tensor:
+def _updated_lags(lags: Tensor, remembered: Tensor) -> Tensor:
     """The lags that help now, those that stay in their places, (L,); zero where there is none."""
     room = lags.numel()
     if room == 0:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.evidence import whitened_statistics
-from gp_ensembles.experts.gaussian import check_single_output, default_likelihood
+from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.sites import RobustRule
@@ -109,12 +109,7 @@ class RobustExpert(Expert):
         threshold: Tensor | float = 4.0,
     ) -> None:
         super().__init__(features, transition)
-        self.likelihood = default_likelihood(features) if likelihood is None else likelihood
-        if self.likelihood.noise.shape[:-1] != features.batch_shape:
-            raise ValueError(
-                f"the likelihood's batch shape {tuple(self.likelihood.noise.shape[:-1])} is not the feature map's "
-                f"{tuple(features.batch_shape)}; build it with batch_shape=features.batch_shape"
-            )
+        self.likelihood = checked_likelihood(features, likelihood)
         value = exact_tensor(threshold).to(features.prior_variance)
         if not bool((value > 0).all()):
             raise ValueError(f"threshold must be positive, got {value.tolist()}; 4 standard deviations is the default")

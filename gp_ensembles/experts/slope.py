@@ -1,4 +1,4 @@
-r"""A slope that walks, and what it does to a level over any number of steps.
+r"""Local linear trend: a slope that walks, and its effect on the level over any number of steps.
 
 .. math::
     \mu_{t+1} = \mu_t + b_t, \qquad b_{t+1} = \phi\, b_t + \zeta_t, \quad \zeta_t \sim N(0, q)
@@ -100,7 +100,7 @@ class WalkingSlope:
         return _moved(state, self.over(count))
 
     def joint(self, state: GaussianState, design: Tensor, walk: Tensor, steps: Tensor, counts: Tensor) -> JointBlock:
-        r"""What is known of a block before any of its targets.
+        r"""Joint moments of a block before any of its targets.
 
         Shapes: ``design`` (\*batch, B, F), ``walk`` (\*batch, F), ``steps`` (B,), ``counts`` (B,).
         """

@@ -1,4 +1,4 @@
-"""A series as level, trend and season: time itself is its only input."""
+"""Structural time series: level, trend and season; time is the only input."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.slope import WalkingSlope
-from gp_ensembles.features.constant import ConstantFeatures
+from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.filters.block import apply_gain, condition_joint, joint_moments
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, StructuralState, gaussian_state
 from gp_ensembles.filters.transitions import RandomWalk, Transition, UnevenSteps
@@ -29,11 +29,7 @@ _EIGHTHS = tuple(10.0 ** (k / 8) for k in range(-2, 3))
 
 @final
 class BoundStructural(BoundExpert):
-    """A structural expert's numbers.
-
-    Args:
-        expert: The expert.
-    """
+    """The view of a structural expert for loops."""
 
     noise: Tensor
 
@@ -197,10 +193,10 @@ class StructuralExpert(Expert):
         """Itself.
 
         Raises:
-            ValueError: If there is a transition: how its states walk is what it is made of.
+            ValueError: If there is a transition: the variances set the walks.
         """
         if transition is not None:
-            raise ValueError("a structural expert has walks of its own, given by its variances")
+            raise ValueError("a structural expert takes no transition; its variances set its walks")
         return self
 
 

@@ -124,12 +124,8 @@ class StudentTExpert(Expert):
         >>> from gp_ensembles.features import LinearFeatures
         >>> generator = torch.Generator().manual_seed(0)
         >>> X = torch.randn(400, 1, generator=generator, dtype=torch.float64)
-        >>> y = 2 * X.squeeze(-1) + 0.3 * torch.randn(
-        ...     400, generator=generator, dtype=torch.float64
-        ... )
-        >>> expert = StudentTExpert(
-        ...     LinearFeatures(1, torch.tensor(9.0, dtype=torch.float64))
-        ... )
+        >>> y = 2 * X.squeeze(-1) + 0.3 * torch.randn(400, generator=generator, dtype=torch.float64)
+        >>> expert = StudentTExpert(LinearFeatures(1, torch.tensor(9.0, dtype=torch.float64)))
         >>> state, _ = expert.update(expert.init(), X, y)
         >>> # the true noise variance is 0.09
         >>> round((state.rate / (state.concentration - 1)).item(), 1)

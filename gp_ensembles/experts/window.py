@@ -1,4 +1,4 @@
-"""The exact Gaussian process of the last rows, with any kernel and mean, whose hyperparameters may keep learning."""
+"""Exact Gaussian process of the last rows, with any kernel and mean, and refits of its hyperparameters."""
 
 import copy
 from dataclasses import dataclass
@@ -9,15 +9,14 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.empirical_bayes import LBFGS
-from gp_ensembles.experts.gaussian import check_single_output, default_likelihood
-from gp_ensembles.experts.gradient_ascent import gradient_ascent
+from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
+from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.covariance import bind_covariance, bind_mean
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.states import FilterState, StepPredictions, WindowState, concatenate_steps
+from gp_ensembles.filters.states import FilterState, RefittedState, StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.filters.window import (
@@ -32,13 +31,13 @@ from gp_ensembles.filters.window import (
     stage_window,
     window_state,
 )
+from gp_ensembles.numerics.autograd import log_marginal
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Mean
-from gp_ensembles.numerics.log_marginal import log_marginal
 
 M = TypeVar("M", bound=nn.Module | GPyTorchModule)
-# Few steps, often: more of them, or steps on the last rows only, fit what the next rows do not repeat. But where there
-# are twice as many rows as before a search goes on to its end, or what few rows said stays (``benchmarks/README.md``).
+# Few steps, often: more of them, or steps on the last rows only, overfit. But with twice as many rows as before the
+# search runs to its end, or hyperparameters of few rows would stay (``benchmarks/README.md``).
 _REFIT = LBFGS(max_iterations=3, loss_tolerance=1e-5)
 _REFIT_TO_MORE = LBFGS(max_iterations=30, loss_tolerance=1e-5)
 _WORTH = 1.0  # nats of evidence that a refit must gain for each hyperparameter
@@ -48,7 +47,7 @@ _REFIT_PRECISION = 0.5  # of a prior around the hyperparameters until then
 @final
 @dataclass(frozen=True)
 class Refit:
-    """When a window's hyperparameters are fitted anew: three steps of the optimizer from where they were.
+    """Schedule on which a window's hyperparameters are refitted: three steps of the optimizer from their last values.
 
     Attributes:
         every: Rows between two refits.
@@ -72,7 +71,7 @@ class Refit:
 
 @final
 class BoundWindow(BoundExpert):
-    """A window expert's numbers; where they are refitted, those that a state holds."""
+    """The view of a window expert for loops; refitted hyperparameters are in the state."""
 
     def __init__(self, expert: "WindowExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -103,7 +102,7 @@ class BoundWindow(BoundExpert):
         return predict(state, Phi, None, self.window_of(state))
 
     def stage(self, state: WindowState, Phi: Tensor, y: Tensor) -> tuple[WindowChange | WindowState, StepPredictions]:
-        """Predict a block, and what :meth:`commit` makes of it: the state after it if there is a refit in it."""
+        """Predict a block, and the change for :meth:`commit`: the whole state after it if a refit falls into it."""
         if self._refitted is not None and y.shape[0] >= rows_until_refit(state):
             return self.update_block(state, Phi, y)
         return stage_window(state, Phi, y, self.window_of(state))
@@ -133,17 +132,17 @@ class BoundWindow(BoundExpert):
         return self._expert.take(index).bind()
 
     def window_of(self, state: WindowState) -> Window:
-        """Kernel, noise and prior mean at the hyperparameters in force."""
+        """Kernel, noise and prior mean at the current hyperparameters."""
         return self._window if self._refitted is None else self._refitted.window(state)
 
 
-def rows_until_refit(state: WindowState) -> int:
+def rows_until_refit(state: WindowState | RefittedState) -> int:
     """Rows until the next refit."""
     return int(state.due.max()) - int(state.num_rows.max())
 
 
 class _Refitted:
-    """The windows of hyperparameters that states hold, and how these are refitted."""
+    """The window at the hyperparameters of a state, and their refits."""
 
     def __init__(self, expert: "WindowExpert", refit: Refit) -> None:
         self._refit = refit
@@ -166,10 +165,10 @@ class _Refitted:
         if rows_until_refit(state):
             return state
         due = state.due + state.due.clamp(max=self._refit.every)
-        return self._climbed(state)._replace(due=due)
+        return self._refit_state(state)._replace(due=due)
 
-    def _climbed(self, state: WindowState) -> WindowState:
-        """The window with better hyperparameters, or as it was where none are found."""
+    def _refit_state(self, state: WindowState) -> WindowState:
+        """The window with better hyperparameters, or unchanged if none are found."""
         last, axis = num_used(state), state.targets.ndim - 1
         if last == 0:
             return state
@@ -207,7 +206,7 @@ class _Refitted:
 
 @final
 class WindowExpert(Expert):
-    r"""A batch of exact Gaussian processes that know the last rows only.
+    r"""A batch of exact Gaussian processes of the last rows.
 
     .. math::
         y_t = f(x_t) + \varepsilon_t, \quad f \sim GP(m, k), \quad \varepsilon_t \sim N(0, \sigma^2)
@@ -218,13 +217,13 @@ class WindowExpert(Expert):
     where all rows fit into it this is the exact Gaussian process of all of them. The number of rows is read, so it does
     not run inside ``torch.func.vmap``.
 
-    Hyperparameters stay as they are, or are refitted now and then: then those in force are part of the state, and
+    Hyperparameters stay as they are, or are refitted now and then: then the current ones are part of the state, and
     predictions are not differentiable in the expert's. A refit that fails leaves them as they were.
 
     Args:
         kernel: Any GPyTorch kernel of one output, with batch shape () or (M,); kept, not copied.
         inputs: Number of input columns D, or what makes the rows that the kernel sees:
-            :class:`~gp_ensembles.features.inputs.InputFeatures` of some of the columns.
+            :class:`~gp_ensembles.features.linear.InputFeatures` of some of the columns.
         num_rows: Rows W that the window knows at least, once there have been so many.
         likelihood: GPyTorch's Gaussian likelihood with the kernel's batch shape; by default a new one.
         mean: Any GPyTorch prior mean with the kernel's batch shape; ``None`` for zero.
@@ -267,12 +266,7 @@ class WindowExpert(Expert):
         super().__init__(features, None)
         self.kernel = kernel
         self.num_rows = num_rows
-        self.likelihood = default_likelihood(features) if likelihood is None else likelihood
-        if self.likelihood.noise.shape[:-1] != features.batch_shape:
-            raise ValueError(
-                f"the likelihood's batch shape {tuple(self.likelihood.noise.shape[:-1])} is not the kernel's "
-                f"{tuple(features.batch_shape)}; build it with batch_shape=kernel.batch_shape"
-            )
+        self.likelihood = checked_likelihood(features, likelihood)
         self.mean = mean
         self.refit = refit
         if refit is not None:

@@ -1,42 +1,23 @@
 """Feature maps: finite bases with a normal prior on their weights, for one expert or a batch.
 
-- ``base``: ``FeatureMap``, which all are; the scale convention.
-- ``fourier``: ``RandomFourierFeatures`` of a stationary kernel.
-- ``optimized_fourier``: ``OptimizedFourierFeatures``, whose frequencies are parameters.
-- ``hilbert_additive``, ``hilbert_tensor``: ``HilbertAdditiveFeatures`` and ``HilbertTensorFeatures`` on a ``box``.
-- ``inducing``: ``InducingPointFeatures`` of any kernel and knots.
-- ``linear``: ``LinearFeatures``.
-- ``polynomial``: ``AdditivePolynomialFeatures``.
-- ``spline``: ``AdditiveSplineFeatures``, and breakpoints for them.
-- ``radial``: ``RadialBasisFeatures``, and centers for them.
-- ``neural``: ``NeuralFeatures``: the last layer of a network.
-- ``constant``: ``ConstantFeatures``.
-- ``compose``: ``Concatenate`` and ``SelectColumns``.
-- ``rescale``: ``Standardize`` and ``Clamp``.
-- ``stacking``: kernels of one class as one batch.
+``base`` has ``FeatureMap``, which all are, and the scale convention; ``compose`` and ``rescale`` make maps of maps.
 """
 
 from gp_ensembles.features.base import FeatureMap
-from gp_ensembles.features.compose import Concatenate, SelectColumns
-from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
-from gp_ensembles.features.hilbert_tensor import HilbertTensorFeatures
+from gp_ensembles.features.hilbert import HilbertAdditiveFeatures, HilbertTensorFeatures
 from gp_ensembles.features.inducing import InducingPointFeatures
 from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.neural import NeuralFeatures
 from gp_ensembles.features.optimized_fourier import OptimizedFourierFeatures
 from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
-from gp_ensembles.features.rescale import Clamp, Standardize
+from gp_ensembles.features.rescale import Standardize
 from gp_ensembles.features.spline import AdditiveSplineFeatures
 
 __all__ = [
     "AdditivePolynomialFeatures",
     "AdditiveSplineFeatures",
-    "Clamp",
-    "Concatenate",
-    "ConstantFeatures",
     "FeatureMap",
     "HilbertAdditiveFeatures",
     "HilbertTensorFeatures",
@@ -46,6 +27,5 @@ __all__ = [
     "OptimizedFourierFeatures",
     "RadialBasisFeatures",
     "RandomFourierFeatures",
-    "SelectColumns",
     "Standardize",
 ]

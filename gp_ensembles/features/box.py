@@ -41,7 +41,7 @@ def box_from_data(
 
     .. math:: L_j = \max(a\,S_j,\; b\,\ell_j,\; S_j + c\,\ell_j)
 
-    Shapes: ``X`` (N, D); returns (\*batch, D).
+    Shapes: ``X`` (N, D); returns a box (\*batch, D).
 
     Raises:
         TypeError: If X is not floating point, of another dtype than the kernel, or the kernel is not supported.

@@ -31,12 +31,10 @@ class Concatenate(FeatureMap):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.features.constant import ConstantFeatures
-        >>> from gp_ensembles.features.linear import LinearFeatures
+        >>> from gp_ensembles.features.linear import ConstantFeatures, LinearFeatures
         >>> slope = LinearFeatures(1, bias=False, dtype=torch.float64)
-        >>> features = Concatenate(
-        ...     [slope, ConstantFeatures(1, prior_variance=3.0, dtype=torch.float64)]
-        ... )
+        >>> constant = ConstantFeatures(1, prior_variance=3.0, dtype=torch.float64)
+        >>> features = Concatenate([slope, constant])
         >>> features(torch.tensor([[2.0]], dtype=torch.float64)).detach()
         tensor([[1.0000, 0.8660]], dtype=torch.float64)
     """
@@ -96,9 +94,8 @@ class SelectColumns(FeatureMap):
         >>> import torch
         >>> from gp_ensembles.features.linear import LinearFeatures
         >>> one = LinearFeatures(1, bias=False, dtype=torch.float64)
-        >>> SelectColumns(one, columns=[2], num_inputs=3)(
-        ...     torch.tensor([[7.0, 8.0, 9.0]], dtype=torch.float64)
-        ... )
+        >>> X = torch.tensor([[7.0, 8.0, 9.0]], dtype=torch.float64)
+        >>> SelectColumns(one, columns=[2], num_inputs=3)(X)
         tensor([[9.]], dtype=torch.float64)
     """
 

@@ -43,7 +43,7 @@ class BoundCovariance(NamedTuple):
     Attributes:
         between: Covariances of rows (..., \*batch, K, D) and (..., \*batch, N, D), shape (..., \*batch, K, N).
         diagonal: Variances of rows (..., \*batch, N, D), shape (..., \*batch, N).
-        stationary: The same as a function of distances; ``None`` for kernels that are none.
+        stationary: The same as a function of distances; ``None`` for kernels that are not stationary.
     """
 
     between: Callable[[Tensor, Tensor], Tensor]

@@ -3,7 +3,7 @@
 GPyTorch takes squared distances from a matrix product. Of rows that coincide, or nearly, round-off leaves a little more
 or a little less than zero, depending on the processor; what is less is set to zero by a clamp, which has no derivative.
 Values do not suffer, but second derivatives of a covariance in its rows vanish, exactly at knots and observed rows,
-where optima of acquisition functions like to be.
+which is where acquisition functions often have their optima.
 """
 
 import copy

@@ -46,7 +46,7 @@ class RandomFourierFeatures(FeatureMap):
     :meth:`from_kernels` to make the base draws.
 
     Args:
-        kernel: The kernel, of a registered class (``gp_ensembles.spectral.spectral_components``).
+        kernel: The kernel, of a registered class (``gp_ensembles.spectral.frequencies.spectral_components``).
         num_inputs: Number of input columns D.
         base: Base draws in the kernel's dtype, normals (\*batch, F/2, D) and uniforms (\*batch, F/2); a summand
             that sees d columns uses the first d normals.
@@ -59,12 +59,7 @@ class RandomFourierFeatures(FeatureMap):
         >>> import torch
         >>> from gpytorch.kernels import MaternKernel, ScaleKernel
         >>> kernel = ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2)).double()
-        >>> features = RandomFourierFeatures.from_kernel(
-        ...     kernel,
-        ...     num_inputs=2,
-        ...     num_features=100,
-        ...     generator=torch.Generator().manual_seed(0),
-        ... )
+        >>> features = RandomFourierFeatures.from_kernel(kernel, 2, num_features=100)
         >>> Phi = features(torch.zeros(3, 2, dtype=torch.float64))
         >>> Phi.shape, bool((Phi.square().sum(-1) - 1).abs().max() < 1e-12)
         (torch.Size([3, 100]), True)
@@ -130,20 +125,14 @@ class RandomFourierFeatures(FeatureMap):
 
         Args:
             kernels: S kernels of one structure, each without a batch.
-            num_inputs: Number of input columns D.
+            num_inputs: As in :meth:`from_kernel`, like all that follow; experts have independent draws.
             num_features: Number of features F of each expert.
-            draws: How to draw; ``IIDDraws()`` if ``None``. Experts have independent draws.
-            generator: Source of randomness; torch's global one if ``None``.
+            draws: How to draw.
+            generator: Source of randomness.
 
         Raises:
             TypeError: If a kernel's class is not registered.
             ValueError: If the structures differ, F is odd, or smaller than twice the number of summands.
-
-        Example:
-            >>> from gpytorch.kernels import RBFKernel
-            >>> features = RandomFourierFeatures.from_kernels([RBFKernel(), RBFKernel()], 1, 10)
-            >>> features.batch_shape
-            torch.Size([2])
         """
         return cls.from_kernel(stack_kernels(kernels), num_inputs, num_features, draws=draws, generator=generator)
 

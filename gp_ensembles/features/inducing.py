@@ -1,4 +1,4 @@
-"""Features of a Gaussian process seen through knots: the Nystroem approximation of any kernel."""
+"""Features of a Gaussian process at inducing points (knots): the Nystroem approximation of any kernel."""
 
 from collections.abc import Sequence
 from typing import Self, final
@@ -30,7 +30,7 @@ class InducingPointFeatures(FeatureMap):
     stationary kernel v, the :attr:`prior_variance`, is the sum of its output scales.
 
     The features vanish far from all knots, and with them the variance that the knots do not know:
-    :meth:`unexplained` is what the Gaussian process has beside it.
+    :meth:`unexplained` is the variance of the Gaussian process that they lack.
 
     Knots given as a plain tensor stay fixed (a buffer); knots given as an ``nn.Parameter`` are trained, each expert
     its own copy.
@@ -143,7 +143,7 @@ class InducingPointFeatures(FeatureMap):
             if shape != wanted:
                 raise ValueError(
                     f"the kernel's matrix of {self.num_features} knots has shape {tuple(shape)} instead of {wanted}; "
-                    f"kernels of one output and of the map's batch shape will do"
+                    f"the kernel must have one output and the map's batch shape"
                 )
             variance = self.prior_variance
             if not bool(((variance > 0.0) & torch.isfinite(variance)).all()):

@@ -1,4 +1,4 @@
-"""Several feature maps at one row of plain numbers: all sines at once, where a call of torch costs more than they."""
+"""Several feature maps at one row on plain arrays: all sines at once, since a call of torch costs more than they do."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, final
@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.constant import ConstantFeatures
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
-from gp_ensembles.features.linear import LinearFeatures
+from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
+from gp_ensembles.features.linear import ConstantFeatures, LinearFeatures
 from gp_ensembles.features.rescale import Clamp
 
 Numbers = NDArray[np.float64]
@@ -40,7 +39,7 @@ class _Clip(NamedTuple):
 
 @final
 class RowFeatures:
-    r"""Feature maps on all or some columns, within a box or anywhere, with their hyperparameters read.
+    r"""Feature maps with their hyperparameters read, on all or some columns, clamped to a box or not.
 
     .. math:: \sin(\omega_w^\top x + \beta_w), \cos(\omega_w^\top x + \beta_w), x_1, \dots, x_D, 1
     """

@@ -33,10 +33,8 @@ class OptimizedFourierFeatures(FeatureMap):
 
     Example:
         >>> import torch
-        >>> features = OptimizedFourierFeatures(
-        ...     torch.tensor([[1.0], [2.0]], dtype=torch.float64)
-        ... )
-        >>> features(torch.zeros(1, 1, dtype=torch.float64)).detach()
+        >>> features = OptimizedFourierFeatures(torch.tensor([[1.0], [2.0]]).double())
+        >>> features(torch.zeros(1, 1).double()).detach()
         tensor([[0.0000, 0.0000, 0.7071, 0.7071]], dtype=torch.float64)
     """
 
@@ -74,11 +72,6 @@ class OptimizedFourierFeatures(FeatureMap):
         Raises:
             TypeError: If the kernel's class is not registered.
             ValueError: If F is odd or the kernel is a sum.
-
-        Example:
-            >>> from gpytorch.kernels import RBFKernel
-            >>> OptimizedFourierFeatures.from_kernel(RBFKernel(), 2, 10).frequencies.shape
-            torch.Size([5, 2])
         """
         with torch.no_grad():
             base = draw_for_kernel(kernel, num_inputs, num_features, generator=generator)

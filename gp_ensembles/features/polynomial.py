@@ -78,19 +78,10 @@ class AdditivePolynomialFeatures(FeatureMap):
             order: Largest power p.
             prior_variance: Initial prior variance of the scaled features' weights, a number or shape (\*batch).
 
-        Returns:
-            The map, with the batch shape of ``prior_variance``.
-
         Raises:
             ValueError: If X is not a finite matrix, or a column's power has no finite, positive mean square
                 (the column is named).
             TypeError: If X is not a floating point tensor.
-
-        Example:
-            >>> import torch
-            >>> X = torch.tensor([[3.0], [-1.0]], dtype=torch.float64)
-            >>> AdditivePolynomialFeatures.from_data(X, order=2)(X).square().mean(0)
-            tensor([1., 1., 1.], dtype=torch.float64)
         """
         check_matrix(X)
         powers = _powers(X.reshape(-1, X.shape[-1]), order)

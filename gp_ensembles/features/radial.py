@@ -18,7 +18,7 @@ class RadialBasisFeatures(FeatureMap):
 
     the RBF network of Waxman and Djuric (2024). The bumps vanish far from all centers, so there predictions
     return to the prior mean with a variance of the noise alone; concatenate the map with
-    :class:`~gp_ensembles.features.constant.ConstantFeatures` or
+    :class:`~gp_ensembles.features.linear.ConstantFeatures` or
     :class:`~gp_ensembles.features.linear.LinearFeatures` where that is not wanted.
 
     Centers given as a plain tensor stay fixed (a buffer); centers given as an ``nn.Parameter`` are trained,
@@ -27,7 +27,7 @@ class RadialBasisFeatures(FeatureMap):
 
     The squared distances are computed by a matrix product about the centers' mean. Their absolute error is
     the round-off of :math:`\sum_j ((x_j - \bar c_j)/\ell_j)^2`: use float64 with length scales that are
-    small beside the spread of the inputs.
+    small compared with the spread of the inputs.
 
     Args:
         centers: Centers, in units of the inputs, shape (K, D) or (\*batch, K, D); a tensor for fixed ones, an
@@ -97,21 +97,10 @@ class RadialBasisFeatures(FeatureMap):
             prior_variance: Initial prior variance, a number or shape (\*batch).
             generator: Source of the start of k-means.
 
-        Returns:
-            The map; its batch shape is that of ``lengthscale`` and ``prior_variance`` together.
-
         Raises:
             ValueError: If X is not a finite matrix, has fewer than ``num_centers`` distinct rows, or a start
                 value is not positive.
             TypeError: If X is not a floating point tensor.
-
-        Example:
-            >>> import torch
-            >>> generator = torch.Generator().manual_seed(0)
-            >>> X = torch.randn(50, 2, dtype=torch.float64, generator=generator)
-            >>> starts = torch.tensor([[0.5], [5.0]], dtype=torch.float64)
-            >>> RadialBasisFeatures.from_data(X, 10, starts, generator=generator)(X).shape
-            torch.Size([2, 50, 10])
         """
         check_matrix(X)
         return cls(kmeans(X, num_centers, generator=generator), lengthscale, prior_variance)

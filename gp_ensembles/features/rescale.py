@@ -1,4 +1,4 @@
-"""Feature maps whose inputs are moved first: standardized, or clamped to a box."""
+"""Feature maps of transformed inputs: standardized, or clamped to a box."""
 
 from typing import final
 
@@ -57,19 +57,9 @@ class Standardize(FeatureMap):
             features: The map, of inputs in standardized units.
             X: The first rows, shape (N, D).
 
-        Returns:
-            The map of inputs in the units of X.
-
         Raises:
             ValueError: If X is not a finite matrix of the map's width, or has constant columns (they are named).
             TypeError: If X is not a floating point tensor.
-
-        Example:
-            >>> import torch
-            >>> from gp_ensembles.features.linear import LinearFeatures
-            >>> X = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
-            >>> Standardize.from_data(LinearFeatures.from_data(X), X).mean
-            tensor([2.], dtype=torch.float64)
         """
         check_matrix(X, features.num_inputs)
         rows = X.reshape(-1, X.shape[-1])
@@ -99,8 +89,7 @@ class Clamp(FeatureMap):
     .. math:: \phi(x) = \phi_0\big(\min(\max(x_1, l_1), u_1), \dots, \min(\max(x_D, l_D), u_D)\big)
 
     Use it around a map with a :attr:`domain` when a stream may leave it: predictions out there are those at
-    the edge, and so is their stated uncertainty, which is then too small. :meth:`num_clamped` tells how often
-    it happens.
+    the edge, and so is their uncertainty, which is then too small. :meth:`num_clamped` counts how often it happens.
 
     Args:
         features: The map.
@@ -115,9 +104,8 @@ class Clamp(FeatureMap):
         >>> import torch
         >>> from gp_ensembles.features.linear import LinearFeatures
         >>> X = torch.tensor([[0.5], [7.0]], dtype=torch.float64)
-        >>> features = Clamp(
-        ...     LinearFeatures.from_data(X, bias=False), -X.new_ones(1), X.new_ones(1)
-        ... )
+        >>> slope, one = LinearFeatures.from_data(X, bias=False), X.new_ones(1)
+        >>> features = Clamp(slope, -one, one)
         >>> features(X).T, features.num_clamped(X)
         (tensor([[0.5000, 1.0000]], dtype=torch.float64), 1)
     """
@@ -144,12 +132,6 @@ class Clamp(FeatureMap):
     @classmethod
     def to_domain(cls, features: FeatureMap) -> "Clamp":
         """Clamp the inputs of a map to its own domain.
-
-        Args:
-            features: A map with a domain.
-
-        Returns:
-            The map, valid everywhere.
 
         Raises:
             ValueError: If the map has no domain.

@@ -1,4 +1,4 @@
-"""Small helpers the maps share: the experts' axis, and start values of positive hyperparameters."""
+"""Batch axes of features, and checks of positive start values and of columns."""
 
 import torch
 from torch import Tensor

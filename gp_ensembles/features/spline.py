@@ -83,9 +83,6 @@ class AdditiveSplineFeatures(FeatureMap):
             prior_variance: Initial prior variance, a number or shape (\*batch).
             degree: Degree p of the pieces.
 
-        Returns:
-            The map, with the batch shape of ``prior_variance``.
-
         Raises:
             ValueError: If X is not a finite matrix, has a constant column (it is named), or an argument is out
                 of range.

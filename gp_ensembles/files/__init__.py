@@ -1,8 +1,8 @@
-"""The one layer that writes files: whatever ends a process, and whenever, a reader finds old files or new ones.
+"""Atomic writes of files: whatever ends a process, and whenever, a reader finds old files or new ones.
 
 - ``operations``: open, write, truncate, fsync, rename, unlink, mkdir, rmdir, each in one place that tests can watch.
 - ``replacing``: one file in one step.
-- ``together``: several files of a folder in one step, by a journal.
+- ``transaction``: several files of a folder in one step, by a journal.
 - ``growing``: tables that rows are appended to.
 - ``lock``: one owner of a folder at a time.
 """

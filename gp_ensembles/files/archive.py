@@ -1,4 +1,4 @@
-"""Archives of tensors from anywhere: nothing in them is run, and nothing larger than the file is allocated."""
+"""Archives of tensors from untrusted sources: nothing in them is run or allocates more than the file holds."""
 
 import pickletools
 import zipfile
@@ -13,7 +13,7 @@ def read_archive(file: BinaryIO) -> Any:
     """Tensors and plain containers from an archive that ``torch.save`` wrote, on the host.
 
     Raises:
-        ValueError: If it is no such archive, has wrong checksums, is compressed, says more than it holds, or names
+        ValueError: If it is no such archive, has wrong checksums, is compressed, claims more than it holds, or names
             anything but tensors and plain containers.
     """
     size = file.seek(0, 2)
@@ -30,7 +30,7 @@ def read_archive(file: BinaryIO) -> Any:
 
 
 def _check_parts(archive: zipfile.ZipFile, size: int) -> None:
-    """Parts lie in the file as they are: a compressed or overlapping one could be a thousand times as large."""
+    """Check that parts are stored as they are: a compressed or overlapping one could be a thousand times as large."""
     parts = archive.infolist()
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
         raise ValueError("a part of it is compressed")
@@ -41,7 +41,7 @@ def _check_parts(archive: zipfile.ZipFile, size: int) -> None:
 
 
 def _check_names(archive: zipfile.ZipFile) -> None:
-    """What torch would run for weights: fewer things than it allows, none of which takes memory of its own accord."""
+    """Check the names in the pickle: fewer than torch allows, none of which allocates memory by itself."""
     for name in archive.namelist():
         if name.endswith("/data.pkl"):
             for operation, text, _ in pickletools.genops(archive.read(name)):

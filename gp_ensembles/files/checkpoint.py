@@ -1,12 +1,11 @@
 """Checkpoints as files: written in one step, and read only if they are whole and of the right kind.
 
 A checkpoint is an archive that ``torch.load(path, weights_only=True)`` reads too: one file, without a further library.
-Beside its content it holds ``format``, ``format_version`` and a ``manifest``, see
+Besides its content it holds ``format``, ``format_version`` and a ``manifest``, see
 :func:`~gp_ensembles.files.manifest.manifest_of`. The digest covers what is read, not how it lies in the file.
 """
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,15 +20,13 @@ _HEAD = ("format", "format_version", "manifest")
 
 
 class Kind(NamedTuple):
-    """What a checkpoint is of.
+    """A kind of checkpoint.
 
     Attributes:
         format: Its mark in the file.
-        version: The version that is written.
-        name: What a message calls it, as in "a stream".
+        version: The version that is written, and the only one that is read.
+        name: Its name in messages, as in "a stream".
         advice: What to do instead, at the end of a message.
-        migrations: Earlier versions are read with these, the oldest first: each makes the content of one version that
-            of the next, and the last one makes that of ``version``.
         parts: Names of parts that get digests of their own in the manifest, as in ``model/config``.
     """
 
@@ -37,13 +34,7 @@ class Kind(NamedTuple):
     version: int
     name: str
     advice: str
-    migrations: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
     parts: tuple[str, ...] = ()
-
-
-def unchanged(content: dict[str, Any]) -> dict[str, Any]:
-    """The migration to a version that only says more about the file, such as the first one with a manifest."""
-    return content
 
 
 def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
@@ -60,7 +51,7 @@ def write_checkpoint(path: Path, kind: Kind, content: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
-    """What :func:`write_checkpoint` has written, as content of the version that is written today.
+    """The content that :func:`write_checkpoint` has written.
 
     Raises:
         OSError: If there is no such file or it cannot be read.
@@ -73,35 +64,26 @@ def read_checkpoint(path: Path, kind: Kind) -> dict[str, Any]:
             content = read_archive(file)
         except ValueError as error:
             raise ValueError(
-                f"{path} is not a readable checkpoint: it is damaged, cut short or another file"
+                f"{path} is not a readable checkpoint: it is damaged, truncated or another file"
             ) from error
     if not isinstance(content, dict) or content.get("format") != kind.format:
         raise ValueError(f"{path} is not a checkpoint of {kind.name}; {kind.advice}")
-    version, oldest = content.get("format_version"), kind.version - len(kind.migrations)
-    if type(version) is not int or not oldest <= version <= kind.version:
-        read = str(kind.version) if oldest == kind.version else f"{oldest} to {kind.version}"
+    version, manifest = content.get("format_version"), content.get("manifest")
+    if type(version) is not int or version != kind.version:
         raise ValueError(
-            f"{path} has checkpoint format {version}, this version of the library reads {read}; resume with the "
-            "version that wrote it"
+            f"{path} has checkpoint format {version}, this version of the library reads {kind.version}; resume with "
+            "the version that wrote it"
         )
-    manifest = content.get("manifest")
     found: dict[str, Any] = {name: value for name, value in content.items() if name not in _HEAD}
-    if manifest is not None or version == kind.version:  # files of the first versions have none
-        _check_digest(path, found, manifest)
-    for migrate in kind.migrations[len(kind.migrations) - (kind.version - version) :]:
-        found = migrate(found)
-    return found
-
-
-def _check_digest(path: Path, content: dict[str, Any], manifest: Any) -> None:
     try:
-        is_whole = isinstance(manifest, dict) and manifest["digest"] == digest(content)
+        is_whole = isinstance(manifest, dict) and manifest["digest"] == digest(found)
     except (KeyError, ValueError):
         is_whole = False
     if not is_whole:
         raise ValueError(
-            f"{path} is damaged or was changed: what it holds is not what its manifest says; take an earlier one"
+            f"{path} is damaged or was changed: its content does not match its manifest; use an earlier one"
         )
+    return found
 
 
 def fingerprint(*tensors: Tensor) -> str:

@@ -10,7 +10,7 @@ from gp_ensembles.files.replacing import about
 
 @final
 class GrowingTable:
-    """A text file that is there, on the disk up to the last :meth:`sync`, and is appended to.
+    """An existing text file that is appended to, and is on the disk up to the last :meth:`sync`.
 
     Raises:
         OSError: If it cannot be opened.
@@ -26,15 +26,15 @@ class GrowingTable:
             if found < size:
                 self._file.close()
                 raise ValueError(
-                    f"{path} has {found} bytes where the checkpoint knows {size}; it is cut short or of another run, "
-                    f"so begin anew, or go on into another folder"
+                    f"{path} has {found} bytes where the checkpoint knows {size}; it is truncated or of another run, "
+                    f"so start again, or continue into another folder"
                 )
             self._file.truncate(size)
             self._is_safe = False
         self._file.seek(0, os.SEEK_END)
 
     def append(self, text: str) -> None:
-        """Hand text to the operating system, as it is: a process that is killed now loses none of it.
+        """Hand text to the operating system: a process that is killed now loses none of it.
 
         Raises:
             OSError: If it cannot be written; a part of it may stand there.
@@ -46,11 +46,11 @@ class GrowingTable:
             raise about(error, self.path) from error
 
     def sync(self) -> None:
-        """Have all of it on the disk: a machine that stops now loses none of it."""
+        """Write all of it to the disk: a machine that stops now loses none of it."""
         if not self._is_safe:
             self._file.fsync()
             self._is_safe = True
 
     def close(self) -> None:
-        """Close it as it is."""
+        """Close it without a sync."""
         self._file.close()

@@ -1,7 +1,6 @@
-"""One owner of a folder at a time: a lock file in it, locked with ``filelock``, holds the name of the process.
+"""Locks of folders, one owner at a time: a lock file, locked with ``filelock``, holds the name of the process.
 
-The lock is one of the kernel, which goes with the process, however it ends: a file that a killed process has left
-behind is free.
+The kernel releases the lock when the process ends in any way: the file that a killed process has left behind is free.
 """
 
 import json
@@ -27,7 +26,7 @@ class FolderInUseError(OSError):
 
 
 class Owner(NamedTuple):
-    """Who writes into a folder.
+    """The owner of a folder.
 
     Attributes:
         pid: Number of its process.
@@ -99,8 +98,8 @@ def _refuse_other_machines(path: Path) -> None:
     owner, here = _owner_of(path), Owner.here()
     if owner is not None and owner.host != here.host and (owner.boot != here.boot or not here.boot):
         raise FolderInUseError(
-            f"{path.parent} was taken by {owner}, another machine, so it cannot be seen from here whether that still "
-            f"runs; if it does not, remove {path}"
+            f"{path.parent} was taken by {owner}, another machine, and whether that still runs cannot be "
+            f"checked from here; if it does not, remove {path}"
         )
 
 

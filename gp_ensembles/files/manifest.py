@@ -1,4 +1,4 @@
-"""What stands in a checkpoint: names, shapes and dtypes of its tensors, digests, versions."""
+"""Manifests of checkpoints: names, shapes and dtypes of tensors, digests, versions."""
 
 import hashlib
 import platform
@@ -14,7 +14,7 @@ _LIBRARIES = ("gp_ensembles", "torch", "gpytorch", "numpy")
 _NUMBERS = frozenset({bool, int, float})
 _PLAIN = (str, bool, int, float, type(None))
 _DEEPEST = 100  # containers within containers
-_MOST = 1_000_000  # things in a checkpoint, however they are shared; a list of numbers is one thing
+MOST_PARTS = 1_000_000  # things in a checkpoint, however they are shared; a list of numbers is one thing
 
 
 def manifest_of(content: Mapping[str, Any], parts: Sequence[str] = ()) -> dict[str, Any]:
@@ -46,15 +46,15 @@ def digest(content: Any) -> str:
     found = hashlib.sha256()
     for name, value in _walk(content):
         if isinstance(value, Tensor):
-            said = f"tensor {value.dtype} {list(value.shape)}"
+            text = f"tensor {value.dtype} {list(value.shape)}"
         elif isinstance(value, Mapping):
-            said = f"dict {list(value)!r}"
+            text = f"dict {list(value)!r}"
         elif isinstance(value, list | tuple) and not _is_of_numbers(value):
-            said = f"{type(value).__name__} {len(value)}"
+            text = f"{type(value).__name__} {len(value)}"
         else:
-            said = repr(value)
-        for text in (name, said):
-            encoded = text.encode("utf-8", "surrogatepass")
+            text = repr(value)
+        for part in (name, text):
+            encoded = part.encode("utf-8", "surrogatepass")
             found.update(struct.pack("<Q", len(encoded)) + encoded)
         if isinstance(value, Tensor):
             _update(found.update, value)
@@ -62,7 +62,7 @@ def digest(content: Any) -> str:
 
 
 def solid(content: Any) -> Any:
-    """The same with tensors that hold all that they say, where views repeat what they hold."""
+    """The same with expanded views of tensors copied to contiguous memory."""
     if isinstance(content, Tensor):
         return content if _is_whole(content) else content.clone(memory_format=torch.contiguous_format)
     if isinstance(content, Mapping):
@@ -84,7 +84,7 @@ def _walk(content: Any) -> Iterator[tuple[str, Any]]:
     while waiting:
         name, value, depth = waiting.pop()
         num_seen += 1
-        if depth > _DEEPEST or num_seen > _MOST:
+        if depth > _DEEPEST or num_seen > MOST_PARTS:
             raise ValueError(f"{name} is nested too deeply or holds too much")
         if isinstance(value, Tensor):
             _check_tensor(name, value)
@@ -103,7 +103,7 @@ def _walk(content: Any) -> Iterator[tuple[str, Any]]:
 
 def _check_tensor(name: str, value: Tensor) -> None:
     if value.layout != torch.strided or not _is_whole(value):
-        raise ValueError(f"{name} says more than it holds")
+        raise ValueError(f"{name} claims more than it holds")
 
 
 def _is_whole(value: Tensor) -> bool:
@@ -111,7 +111,7 @@ def _is_whole(value: Tensor) -> bool:
 
 
 def _is_of_numbers(value: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether a container is one thing: long ones of numbers would cost more than all else."""
+    """Whether a container counts as one thing: long ones of numbers would cost more than all else."""
     return all(type(part) in _NUMBERS for part in value)
 
 

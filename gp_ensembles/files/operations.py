@@ -1,4 +1,4 @@
-"""The primitive operations on files, each in one place: what a test watches, and cuts short, wherever it likes."""
+"""Primitive operations on files, each in one place, where tests can watch and interrupt them."""
 
 import io
 import os
@@ -15,7 +15,7 @@ _APART = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # not for pro
 
 
 class Operation(NamedTuple):
-    """What is about to be done.
+    """An operation that is about to be done.
 
     Attributes:
         kind: ``open``, ``write``, ``truncate``, ``fsync``, ``rename``, ``unlink``, ``mkdir`` or ``rmdir``.
@@ -36,7 +36,7 @@ _watchers: Final[list[Watcher]] = []
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Inside, every operation is told to ``watcher`` before it is done; what that raises takes its place."""
+    """Call ``watcher`` before every operation inside; an exception that it raises replaces the operation."""
     _watchers.append(watcher)
     try:
         yield
@@ -84,7 +84,7 @@ class OpenFile(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """It has places."""
+        """It can be positioned."""
         return True
 
     def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]  # other buffers are never given
@@ -104,21 +104,21 @@ class OpenFile(io.RawIOBase):
             raise
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place."""
+        """Set the position."""
         return os.lseek(self._descriptor, offset, whence)
 
     def tell(self) -> int:
-        """The place where it stands."""
+        """The current position."""
         return os.lseek(self._descriptor, 0, os.SEEK_CUR)
 
     def truncate(self, size: int | None = None) -> int:
-        """Cut it to a size, that up to the place where it stands by default."""
+        """Truncate it to a size, by default to the current position."""
         length = self.tell() if size is None else size
         _do(Operation("truncate", self.path), lambda: os.ftruncate(self._descriptor, length))
         return length
 
     def fsync(self) -> None:
-        """Have it on the disk before this returns."""
+        """Sync it to the disk."""
         _do(Operation("fsync", self.path, descriptor=self._descriptor), lambda: os.fsync(self._descriptor))
 
     def close(self) -> None:
@@ -129,17 +129,17 @@ class OpenFile(io.RawIOBase):
 
 
 def rename(source: Path, goal: Path) -> None:
-    """Give a file another name; another file of that name is no more."""
+    """Rename a file, replacing another one of that name."""
     _do(Operation("rename", goal), lambda: os.replace(source, goal))
 
 
 def unlink(path: Path) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file, if it exists."""
     _do(Operation("unlink", path), lambda: path.unlink(missing_ok=True))
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder with its parents, where they are not there.
+    """Make a folder with its parents, where they do not exist.
 
     Raises:
         OSError: If one cannot be made.
@@ -160,7 +160,7 @@ def remove_folder(path: Path) -> None:
 
 
 def fsync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk before this returns, where the system can do that."""
+    """Sync the names in a folder to the disk, where the system supports it."""
     if sys.platform == "win32":
         return
 
@@ -178,6 +178,6 @@ def fsync_folder(path: Path) -> None:
 
 
 def remove_if_possible(path: Path) -> None:
-    """Remove a file that is of no use; one that cannot be removed does no harm."""
+    """Remove a file, ignoring errors."""
     with suppress(OSError):
         unlink(path)

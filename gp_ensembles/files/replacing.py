@@ -17,10 +17,10 @@ _AT_ONCE = 1 << 20  # bytes that are handed over together
 
 
 def replace_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside its goal, have it on the disk, give it its name, and have that on the disk.
+    """Write a temporary file, sync it, rename it to its goal, and sync the folder.
 
     Raises:
-        OSError: If it cannot be written, naming the goal; what was there is as it was.
+        OSError: If it cannot be written, naming the goal; then the old file is unchanged.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     raw: OpenFile | None = None
@@ -41,10 +41,10 @@ def replace_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
 
 
 def about(error: OSError, path: Path) -> OSError:
-    """The same error about another path, with what can be done about a full disk."""
+    """The same error about another path, with advice for a full disk."""
     text = os.strerror(error.errno or 0)
     if error.errno in (ENOSPC, EDQUOT):
-        text += "; make room and run it again, what was there before is as it was"
+        text += "; make room and run it again, the old file is unchanged"
     return OSError(error.errno, text, str(path))
 
 

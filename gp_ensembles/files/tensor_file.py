@@ -1,7 +1,7 @@
 """Tensors in files of the safetensors format, which other programs and languages read and map into memory.
 
-Such a file has no checksum. Whoever writes one keeps the digest that :func:`write_tensors` gives, in a checkpoint, and
-gives it to :func:`read_tensors`.
+Such a file has no checksum: the digest that :func:`write_tensors` returns is kept in a checkpoint and given to
+:func:`read_tensors`.
 """
 
 import hashlib
@@ -31,15 +31,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Any) -> str:
 
 
 def read_tensors(path: Path, digest: str) -> tuple[dict[str, Tensor], Any]:
-    """What :func:`write_tensors` has written: the tensors, on the host, and what was told about them.
+    """The tensors that :func:`write_tensors` wrote, on the host, and their metadata.
 
     Raises:
         OSError: If there is no such file or it cannot be read.
-        ValueError: If it is not the file of this digest, or no such file at all.
+        ValueError: If it is not the file of this digest, or not such a file.
     """
     whole = path.read_bytes()
     if hashlib.sha256(whole).hexdigest() != digest:
-        raise ValueError(f"{path} is damaged, was changed or belongs to another save: its digest is not the one known")
+        raise ValueError(f"{path} is damaged, was changed or belongs to another save: its digest does not match")
     try:
         tensors = safetensors.torch.load(whole)
         end = _LENGTH_BYTES + int.from_bytes(whole[:_LENGTH_BYTES], "little")

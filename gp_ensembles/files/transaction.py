@@ -1,7 +1,7 @@
-"""Several files of a folder replaced together: a journal says what shall be moved, and whoever comes next completes it.
+"""Several files of a folder replaced in one transaction: a journal lists the moves, and the next owner completes them.
 
-The new files are on the disk beside the old ones before the journal is there, and the journal is on the disk before
-the first of them is moved. A process that ends before the journal has replaced nothing; one that ends after it leaves a
+The new files are on the disk, next to the old ones, before the journal, and the journal is on the disk before the
+first of them is moved. A process that ends before the journal has replaced nothing; one that ends after it leaves a
 folder whose next owner calls :func:`complete`.
 """
 
@@ -46,7 +46,7 @@ def replace_together(folder: Path, moved: Mapping[str, str], removed: Sequence[s
     """Give files of a folder new names, all or none of them.
 
     Raises:
-        OSError: If the journal cannot be written: nothing is moved; or a file moved: :func:`complete` goes on then.
+        OSError: If the journal cannot be written: nothing is moved; or a file moved: then :func:`complete` continues.
     """
     gone = [name for name in removed if name not in moved.values()]
     write_text(folder / JOURNAL, json.dumps({"moved": dict(moved), "removed": gone}) + "\n")
@@ -54,10 +54,10 @@ def replace_together(folder: Path, moved: Mapping[str, str], removed: Sequence[s
 
 
 def complete(folder: Path) -> bool:
-    """Do what the journal of a folder says, as far as it was not done.
+    """Complete the moves in the journal of a folder; returns whether there was one.
 
     Raises:
-        ValueError: If its journal is none of ours.
+        ValueError: If its journal is damaged or foreign.
         OSError: If a file cannot be moved; the journal stays.
     """
     journal = folder / JOURNAL
@@ -86,12 +86,12 @@ def _read(journal: Path) -> tuple[dict[str, str], list[str]]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{journal} is damaged; remove it, and run the last command into this folder again") from error
     if any(Path(name).name != name for name in names):
-        raise ValueError(f"{journal} names files of other folders; it is none of ours, so remove it")
+        raise ValueError(f"{journal} names files of other folders; it was not written by this library, so remove it")
     return moved, removed
 
 
 def _clear(place: Path) -> None:
-    """Remove the place with what an earlier process has left there; nothing in it is of use without a journal."""
+    """Remove the staging folder that an earlier process has left; its files are useless without a journal."""
     if place.is_dir():
         with suppress(OSError):
             for path in place.iterdir():

@@ -2,8 +2,8 @@
 
 ``update_block(state, Phi, y, transition, observation)`` predicts and learns a block of targets whatever the state, and
 ``predict(state, Phi, transition, observation)`` predicts rows that all come next (``predict_joint`` with their
-covariance). A transition says how the weights change before every row; an observation says
-what a target tells about them.
+covariance). A transition describes how the weights change before every row, an observation how
+targets depend on them.
 
 =================  ====================================================================================================
 ``update``         the one signature, and which algebra serves which state
@@ -17,44 +17,23 @@ what a target tells about them.
 ``multi_output``   outputs that share a covariance
 ``window``         the exact Gaussian process of the last rows: no weights, covariances of rows
 ``latent``         targets that are not Gaussian: blocks of scalar latent values, rows of latent vectors
-``sites``          what one such target says: Laplace, moment matching, robust; scalar and vector
+``sites``          one such target as a Gaussian factor: Laplace, moment matching, robust; scalar and vector
 ``textbook``       one row at a time as the textbooks have it: the reference of the tests
 =================  ====================================================================================================
 """
 
-from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
-from gp_ensembles.filters.sites import (
-    LaplaceRule,
-    MomentMatchingRule,
-    RobustRule,
-    VectorLaplaceRule,
-    VectorMomentMatchingRule,
-)
-from gp_ensembles.filters.states import SquareRootState, gaussian_state, square_root_state
-from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
+from gp_ensembles.filters.states import gaussian_state
 from gp_ensembles.filters.textbook import textbook_filter
 from gp_ensembles.filters.transitions import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
-from gp_ensembles.filters.update import predict, predict_joint, update_block
+from gp_ensembles.filters.update import predict, update_block
 
 __all__ = [
     "CorrelatedWalk",
     "ExponentialForgetting",
-    "LaplaceRule",
-    "MomentMatchingRule",
-    "MultiOutputNoise",
-    "NoiseDiscount",
     "RandomWalk",
-    "RobustRule",
-    "SquareRootState",
     "StabilizedForgetting",
-    "VectorLaplaceRule",
-    "VectorMomentMatchingRule",
     "gaussian_state",
-    "multi_output_state",
     "predict",
-    "predict_joint",
-    "square_root_state",
-    "student_t_state",
     "textbook_filter",
     "update_block",
 ]

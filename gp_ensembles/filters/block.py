@@ -51,7 +51,7 @@ class BlockGain(NamedTuple):
     Attributes:
         left: W, shape (\*batch, B, F).
         right: [W | -e], shape (\*batch, B, F + 1). The moments of the weights lose ``left.mT @ right``.
-        drift: What the walk adds to the covariance in all: its diagonal (\*batch, 1) or (\*batch, F), or the matrix
+        drift: Sum of what the walk adds to the covariance: its diagonal (\*batch, 1) or (\*batch, F), or the matrix
             (\*batch, F, F); ``None`` for static weights.
     """
 
@@ -68,14 +68,14 @@ def condition_block(
     random_walk_variance: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> tuple[BlockGain, StepPredictions]:
-    """Predict a block one step ahead and work out what it teaches; arguments as in :func:`update_covariance`."""
+    """Predict a block one step ahead and compute its gain; arguments as in :func:`update_covariance`."""
     return condition_joint(*joint_moments(state, Phi, noise, random_walk_variance, steps), y, noise)
 
 
 def condition_joint(
     cross: Tensor, mean: Tensor, covariance: Tensor, drift: Tensor | None, y: Tensor, noise: Tensor
 ) -> tuple[BlockGain, StepPredictions]:
-    """The same from what :func:`joint_moments` gives."""
+    """The same from the results of :func:`joint_moments`."""
     missing = torch.isnan(y)
     if _any(missing):
         return _condition_with_gaps(covariance, cross, mean, y, noise, drift)
@@ -118,7 +118,7 @@ def joint_covariance(
 def _condition_with_gaps(
     covariance: Tensor, cross: Tensor, mean: Tensor, y: Tensor, noise: Tensor, drift: Tensor | None
 ) -> tuple[BlockGain, StepPredictions]:
-    """The same where some targets are missing: they teach nothing but are predicted all the same."""
+    """The same where some targets are missing: they are predicted, but not learned from."""
     seen = (~torch.isnan(y)).to(mean.dtype).expand_as(mean)
     residual = torch.where(seen > 0, mean - y, 0.0)
     masked = covariance * seen.unsqueeze(-1) * seen.unsqueeze(-2)

@@ -1,6 +1,6 @@
-r"""Filters for targets that are not Gaussian: exact in blocks, given the rule that makes a site of a target.
+r"""Filters for targets that are not Gaussian: exact in blocks, given the rule that turns a target into a site.
 
-Everything that a target teaches passes through its latent value :math:`z_t = \phi_t^\top \theta_t`. So a block of B
+A target informs the weights only through its latent value :math:`z_t = \phi_t^\top \theta_t`. So a block of B
 targets is filtered on B numbers, whose joint moments two matrix products give: one site after the other, each moving
 the latent values of the rows after it. The F weights are updated once at the end, as in the Gaussian block filter.
 Experts that share a likelihood find their sites together, whatever their features (:func:`find_sites`).
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.block import BlockGain, apply_gain, joint_moments, predict_linear
-from gp_ensembles.filters.logistic_block import logistic_sites
+from gp_ensembles.filters.plain_sites import logistic_sites
 from gp_ensembles.filters.schedule import Schedule, scale_features, scale_state
 from gp_ensembles.filters.sites import LaplaceRule, MomentMatchingRule, SiteRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments
@@ -29,7 +29,8 @@ class LatentBlock(NamedTuple):
         cross: cov(z, \theta_B), shape (\*batch, B, F).
         mean: Means of the latent values, shape (\*batch, B).
         covariance: Their covariance, shape (\*batch, B, B); only what is on and below the diagonal counts.
-        target_scale: What takes latent values to those of the likelihood, shape (B,) or (\*batch, B); ``None`` for one.
+        target_scale: Factor from latent values to those of the likelihood, shape (B,) or (\*batch, B); ``None`` for
+            one.
         drift: As in :class:`~gp_ensembles.filters.block.BlockGain`.
     """
 
@@ -41,12 +42,12 @@ class LatentBlock(NamedTuple):
 
 
 class BlockSites(NamedTuple):
-    r"""What the targets of a block teach, each given those before it.
+    r"""Sites of the targets of a block, each given those before it.
 
     Attributes:
         latent: Latent values one step ahead.
-        gradient: What each target moves, in units of covariance, shape (\*batch, B).
-        curvature: What it takes from the covariance, likewise.
+        gradient: Shift of the latent mean per unit of covariance, shape (\*batch, B).
+        curvature: Reduction of the covariance, likewise.
         columns: cov(z, z_t) before target t in column t, shape (\*batch, B, B).
     """
 

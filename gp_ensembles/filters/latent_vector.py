@@ -2,7 +2,7 @@ r"""Filters for targets with a vector of latent values, one for each of C classe
 
 The weights of all classes are one vector, class after class, so the state is that of C F weights. With the latent
 values :math:`z_c = \phi^\top \theta_c` normal before a target, mean m and covariance S, a rule gives the gradient a and
-the curvature W (C by C) of what the target teaches, and
+the curvature W (C by C) of the target's site, and
 
 .. math:: \mu \leftarrow \mu + G a, \qquad \Sigma \leftarrow \Sigma - G W G^\top, \qquad G = \mathrm{cov}(\theta, z)
 

@@ -1,7 +1,7 @@
-r"""One row of each of many series by the covariance filter, in place and in memory's own pace.
+r"""One row of each of many series by the covariance filter, in place.
 
 The same recursion as in :mod:`~gp_ensembles.filters.block` with one row, for S series of M experts each. A series costs
-what it takes to read its state twice and to write it once, so states are worked on a few at a time, in the cache:
+two reads and one write of its state, so states are processed a few at a time, in the cache:
 
 .. math:: c = \Sigma \phi + Q \phi, \quad v = \phi^\top c + \sigma^2, \quad m = \phi^\top \mu, \qquad
           [\Sigma \mid \mu] \leftarrow [\Sigma + Q \mid \mu] - \frac{c}{v}\, [c^\top \mid m - y]
@@ -17,7 +17,7 @@ _CACHE_BYTES = 1_000_000
 
 
 class RowPredictions(NamedTuple):
-    """What is known of a row of each of S series before its target.
+    """Prediction of one row of each of S series.
 
     Attributes:
         joint: [c | m], shape (S, M, F + 1).
@@ -50,7 +50,7 @@ def predict_rows(moments: Tensor, places: Tensor, Phi: Tensor, walk: Tensor | No
 
 
 def learn_rows(moments: Tensor, places: Tensor, rows: RowPredictions, y: Tensor, walk: Tensor | None) -> None:
-    """Learn the targets that :func:`predict_rows` has predicted; states change in place.
+    """Learn the targets of the rows that :func:`predict_rows` has predicted; states change in place.
 
     Shapes: ``y`` (S,).
     """

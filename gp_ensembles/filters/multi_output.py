@@ -3,7 +3,7 @@ r"""The block filter for several outputs that share features and covariance.
 With outputs that are independent given the features and have one prior and one noise, the posterior covariance does not
 depend on the targets, so all outputs share it and differ in their means only. That ends where outputs are missing in
 different rows: outputs with the same history of gaps are a *group* with one covariance, and a row that is observed for
-some outputs of a group only splits it. So every answer is exact, and the price grows with the number of groups only.
+only some outputs of a group splits it. So every result is exact, and the cost grows with the number of groups only.
 """
 
 import math
@@ -46,7 +46,7 @@ class GroupGain(NamedTuple):
         source: Number of the group they come from.
         whitened: W, shape (\*batch, B, F).
         error: e, shape (\*batch, B, K).
-        drift: What the walk adds to the covariance, as in :class:`gp_ensembles.filters.block.BlockGain`.
+        drift: Sum of what the walk adds to the covariance, as in :class:`gp_ensembles.filters.block.BlockGain`.
     """
 
     outputs: Tensor
@@ -135,7 +135,7 @@ def num_groups(state: MultiOutputState) -> int:
 def condition_multi_output(
     state: MultiOutputState, Phi: Tensor, y: Tensor, noise: MultiOutputNoise, schedule: Schedule
 ) -> tuple[list[GroupGain], StepPredictions]:
-    """Predict a block one step ahead and work out what it teaches each group; the state is not touched."""
+    """Predict a block one step ahead and compute the gain of each group; the state is not touched."""
     gains, means, variances, order = [], [], [], []
     missing = torch.isnan(y)
     log_prob = torch.zeros_like(Phi[..., 0])
@@ -178,7 +178,7 @@ def apply_gains(state: MultiOutputState, gains: list[GroupGain], schedule: Sched
 
 
 def apply_gains_(state: MultiOutputState, gains: list[GroupGain], schedule: Schedule) -> None:
-    """The same in place, where no group has parted."""
+    """The same in place, where no group has split."""
     for gain in gains:
         covariance = state.covariance[gain.source]
         if covariance.ndim == 3:

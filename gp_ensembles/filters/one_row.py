@@ -6,8 +6,8 @@ The state [Σ | μ] of E experts on each of T transitions is read and changed in
 .. math:: c = \Sigma \phi + Q \phi, \quad v = \phi^\top c + \sigma^2, \quad m = \phi^\top \mu, \qquad
           [\Sigma \mid \mu] \leftarrow [\Sigma + Q \mid \mu] - \frac{c}{v}\, [c^\top \mid m - y]
 
-What it costs is the way to memory and back, so the compiled loops read and change the lower triangle of the covariance
-alone, and :func:`mirror` makes the state whole before anything else reads it. Without numba the products are those of
+The cost is that of memory access, so the compiled loops read and change the lower triangle of the covariance alone, and
+:func:`mirror` fills the upper triangle before anything else reads the state. Without numba the products are those of
 numpy and torch, and there is nothing to mirror.
 """
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters.logistic_block import Quadrature
-from gp_ensembles.filters.softmax_site import softmax_site
+from gp_ensembles.filters.plain_sites import Quadrature, softmax_site
 from gp_ensembles.numerics.derivatives import Differentiator, KnownDerivatives, KnownVectorDerivatives, LogDensity
 
 _NEWTON_STEPS = 8  # plain Newton steps before damping is paid for
@@ -79,10 +78,7 @@ class LaplaceRule(SiteRule):
     Example:
         >>> import torch
         >>> rule = LaplaceRule(lambda z, y: -0.5 * (y - z).square() / 0.5)
-        >>> zero, one = (
-        ...     torch.zeros(1, dtype=torch.float64),
-        ...     torch.ones(1, dtype=torch.float64),
-        ... )
+        >>> zero, one = torch.zeros(1).double(), torch.ones(1).double()
         >>> sites = rule.solve(zero, one, one)
         >>> sites.precision, sites.point
         (tensor([2.], dtype=torch.float64), tensor([0.6667], dtype=torch.float64))
@@ -185,10 +181,7 @@ class MomentMatchingRule(SiteRule):
     Example:
         >>> import torch
         >>> from gp_ensembles.numerics.gauss_hermite import gauss_hermite
-        >>> zero, one = (
-        ...     torch.zeros(1, dtype=torch.float64),
-        ...     torch.ones(1, dtype=torch.float64),
-        ... )
+        >>> zero, one = torch.zeros(1).double(), torch.ones(1).double()
         >>> rule = MomentMatchingRule(
         ...     lambda z, y: -0.5 * (y - z).square() / 0.5, *gauss_hermite(32, one)
         ... )
@@ -243,11 +236,8 @@ class RobustRule(SiteRule):
 
     Example:
         >>> import torch
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> rule = RobustRule(one, 4 * one)
-        >>> rule.solve(
-        ...     one.reshape(1), one.reshape(1), torch.tensor([1.0, 1e3], dtype=torch.float64)
-        ... ).precision
+        >>> one, y = torch.ones(1).double(), torch.tensor([1.0, 1e3]).double()
+        >>> RobustRule(one[0], 4 * one[0]).solve(one, one, y).precision
         tensor([1.0000e+00, 3.2063e-05], dtype=torch.float64)
     """
 
@@ -308,10 +298,7 @@ class VectorLaplaceRule(VectorRule):
         >>> rule = VectorLaplaceRule(
         ...     lambda z, y: -0.5 * (z - y.unsqueeze(-1)).square().sum(-1)
         ... )
-        >>> zero, one = (
-        ...     torch.zeros(2, dtype=torch.float64),
-        ...     torch.ones((), dtype=torch.float64),
-        ... )
+        >>> zero, one = torch.zeros(2).double(), torch.ones(()).double()
         >>> rule.solve(zero, torch.diag_embed(zero + 1), one).gradient
         tensor([0.5000, 0.5000], dtype=torch.float64)
     """
@@ -409,10 +396,7 @@ class VectorMomentMatchingRule(VectorRule):
     Example:
         >>> import torch
         >>> from gp_ensembles.numerics.gauss_hermite import normal_nodes
-        >>> zero, one = (
-        ...     torch.zeros(2, dtype=torch.float64),
-        ...     torch.ones((), dtype=torch.float64),
-        ... )
+        >>> zero, one = torch.zeros(2).double(), torch.ones(()).double()
         >>> nodes, weights = normal_nodes(16, 2, zero, 1024)
         >>> rule = VectorMomentMatchingRule(
         ...     lambda z, y: -0.5 * (z - y.unsqueeze(-1)).square().sum(-1), nodes, weights

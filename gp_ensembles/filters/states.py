@@ -98,18 +98,18 @@ class MultiOutputState(NamedTuple):
 
 
 class WindowState(NamedTuple):
-    r"""The last rows of an exact Gaussian process, in the order of time, C at most; what is not used yet is neutral.
+    r"""The last rows of an exact Gaussian process, in the order of time, C at most; unused entries are neutral.
 
     Attributes:
         inputs: Rows, shape (\*batch, C, D).
         targets: Targets, shape (\*batch, C).
-        noise_scale: What the noise variance of each target is multiplied with, shape (\*batch, C).
+        noise_scale: Factor of the noise variance of each target, shape (\*batch, C).
         factor: Lower Cholesky factor of the covariance of the targets, shape (\*batch, C, C).
         projected: The factor's inverse times the targets less their prior means, shape (\*batch, C).
         num_used: Rows in use, integers, shape (\*batch).
-        hyperparameters: Those in force where they are refitted, unconstrained, shape (\*batch, P); else P is zero.
-        num_rows: Rows that came, missing ones included, integers, shape (\*batch); zero where nothing is refitted.
-        due: How many must have come for the next refit, integers, shape (\*batch).
+        hyperparameters: Current ones where they are refitted, unconstrained, shape (\*batch, P); else P is zero.
+        num_rows: Rows so far, missing ones included, integers, shape (\*batch); zero where nothing is refitted.
+        due: Value of ``num_rows`` at which the next refit is due, integers, shape (\*batch).
     """
 
     inputs: Tensor
@@ -132,15 +132,15 @@ class ExternalState(NamedTuple):
     Attributes:
         inputs: Rows, single precision, shape (C, D).
         targets: Targets, double precision like all that follow but the counts, shape (C,).
-        shares: What counts of each target, shape (C,).
-        errors: What was left of each target by the prediction made before it, shape (C,); NaN where there was none.
+        shares: Weight of each target, shape (C,).
+        errors: Error of the prediction made before each target, shape (C,); NaN where there was none.
         num_seen: Rows so far, those with a missing target among them, an integer.
         num_stored: Observed rows so far, an integer.
         due: Value of ``num_seen`` at which the model is trained next, an integer.
         trained_at: Value of ``num_stored`` when it was trained last, an integer.
         digest: Of the rows that it was trained on, an integer; zero before it is trained.
-        reason: Why it was absent from a row the last time, an integer; zero before.
-        words: What it said of it, 200 bytes of UTF-8 with zeros behind, shape (200,).
+        reason: Code of why it last had no prediction, an integer; zero before.
+        words: Its message then, 200 bytes of UTF-8 padded with zeros, shape (200,).
     """
 
     inputs: Tensor
@@ -169,18 +169,18 @@ class StructuralState(NamedTuple):
 
 
 class RefittedState(NamedTuple):
-    r"""Posterior of the weights of a model that is found anew from the last rows, and those rows, C at most.
+    r"""Posterior of the weights of a model that is refitted on the last rows, and those rows, C at most.
 
     Attributes:
         moments: [covariance | mean], shape (\*batch, F, F + 1).
-        hyperparameters: Those in force, unconstrained, shape (P,).
+        hyperparameters: Current ones, unconstrained, shape (P,).
         walks: Variance of each weight's step, shape (\*batch).
-        lags: Past targets that are inputs, by how many rows ago they were, integers, shape (L,); zero for none.
+        lags: Lags of the past targets that are inputs, integers, shape (L,); zero for none.
         inputs: Rows, shape (C, D).
-        targets: Targets, shape (C,); NaN where missing, or where they counted less than others.
-        remembered: Targets with gaps at the last value before them, shape (C,); zero before the first.
+        targets: Targets, shape (C,); NaN where missing or downweighted.
+        remembered: Targets with gaps filled by the last value before them, shape (C,); zero before the first.
         num_rows: Rows so far, those with a missing target among them, an integer.
-        due: How many must have come for the next refit, an integer.
+        due: Value of ``num_rows`` at which the next refit is due, an integer.
     """
 
     moments: Tensor

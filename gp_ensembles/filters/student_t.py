@@ -52,9 +52,8 @@ def student_t_state(prior_variance: Tensor, num_features: int, concentration: Te
 
     Example:
         >>> import torch
-        >>> student_t_state(
-        ...     torch.tensor(1.0), 1, torch.tensor(3.0), torch.tensor(1.0)
-        ... ).covariance
+        >>> one = torch.tensor(1.0)
+        >>> student_t_state(one, 1, 3 * one, one).covariance
         tensor([[0.5000]])
     """
     return StudentTState(gaussian_state(prior_variance, num_features).moments, concentration, rate)

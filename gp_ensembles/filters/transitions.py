@@ -39,7 +39,7 @@ class Transition(nn.Module, ABC):
     @property
     @abstractmethod
     def max_rows(self) -> int | None:
-        """Longest block whose coordinates keep their digits; ``None`` for any."""
+        """Longest block whose coordinates stay numerically accurate; ``None`` for any."""
 
     @abstractmethod
     def slowest_walk(self) -> Tensor | None:
@@ -50,7 +50,7 @@ class Transition(nn.Module, ABC):
         """Raise a clear error unless the transition fits experts of this batch shape and number of features.
 
         Raises:
-            ValueError: Naming the shape that does not fit.
+            ValueError: If it does not; the message names the shape.
         """
 
     @abstractmethod
@@ -78,7 +78,7 @@ def split_rows(Phi: Tensor, y: Tensor, transition: Transition | None) -> list[tu
 
 @final
 class UnevenSteps(Transition):
-    """A transition over one block whose rows are not one step apart each: s steps before a row for one.
+    """A transition over a block whose rows are unevenly spaced: s steps before a row instead of one.
 
     Shapes: ``steps`` (B,).
     """
@@ -93,7 +93,7 @@ class UnevenSteps(Transition):
 
     @property
     def max_rows(self) -> int | None:
-        """Any length: the block was made short enough."""
+        """Any length: the block has been made short enough."""
         return None
 
     def slowest_walk(self) -> Tensor | None:
@@ -256,9 +256,7 @@ class ExponentialForgetting(Transition):
 
     Example:
         >>> import torch
-        >>> ExponentialForgetting(0.5).schedule(
-        ...     2, torch.tensor(1.0, dtype=torch.float64)
-        ... ).covariance_scale
+        >>> ExponentialForgetting(0.5).schedule(2, torch.ones(()).double()).covariance_scale
         tensor(4.0000, dtype=torch.float64)
     """
 
@@ -314,9 +312,7 @@ class StabilizedForgetting(Transition):
 
     Example:
         >>> import torch
-        >>> StabilizedForgetting(0.5).schedule(
-        ...     2, torch.tensor(1.0, dtype=torch.float64)
-        ... ).steps
+        >>> StabilizedForgetting(0.5).schedule(2, torch.ones(()).double()).steps
         tensor([1.0000, 3.0000], dtype=torch.float64)
     """
 

@@ -31,7 +31,7 @@ from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.window import Window, predict_window, update_window
 
 Observation = Tensor | SiteRule | VectorRule | NoiseDiscount | MultiOutputNoise | Window
-L = TypeVar("L", bound=LinearState)
+S = TypeVar("S", bound=LinearState | MultiOutputState | WindowState)
 
 _WANTED = {
     GaussianState: "the noise variance, a tensor (*batch), or a rule such as LaplaceRule",
@@ -47,14 +47,14 @@ _WANTED = {
 
 @overload
 def update_block(
-    state: L,
+    state: S,
     Phi: Tensor,
     y: Tensor,
     transition: Transition | None = None,
-    observation: Tensor = ...,
+    observation: Tensor | MultiOutputNoise | Window = ...,
     *,
     prior_variance: Tensor | None = None,
-) -> tuple[L, StepPredictions]: ...
+) -> tuple[S, StepPredictions]: ...
 @overload
 def update_block(
     state: GaussianState,
@@ -75,26 +75,6 @@ def update_block(
     *,
     prior_variance: Tensor | None = None,
 ) -> tuple[StudentTState, StudentTPredictions]: ...
-@overload
-def update_block(
-    state: MultiOutputState,
-    Phi: Tensor,
-    y: Tensor,
-    transition: Transition | None = None,
-    observation: MultiOutputNoise = ...,
-    *,
-    prior_variance: Tensor | None = None,
-) -> tuple[MultiOutputState, StepPredictions]: ...
-@overload
-def update_block(
-    state: WindowState,
-    Phi: Tensor,
-    y: Tensor,
-    transition: None = None,
-    observation: Window = ...,
-    *,
-    prior_variance: Tensor | None = None,
-) -> tuple[WindowState, StepPredictions]: ...
 def update_block(
     state: FilterState,
     Phi: Tensor,
@@ -122,7 +102,7 @@ def update_block(
         y: Targets, shape (B,), or (B, O) for several outputs; NaN where missing.
         transition: How the weights change before every row, such as
             :class:`~gp_ensembles.filters.transitions.RandomWalk`; ``None`` for static weights.
-        observation: What a target says of the weights, by the type of the state as above.
+        observation: How targets depend on the weights, by the type of the state as above.
         prior_variance: Prior variance of the weights, shape (\*batch); only for a transition that goes back to the
             prior, :class:`~gp_ensembles.filters.transitions.StabilizedForgetting`.
 
@@ -138,13 +118,9 @@ def update_block(
         >>> import torch
         >>> from gp_ensembles.filters import RandomWalk, gaussian_state
         >>> noise = torch.tensor(0.1, dtype=torch.float64)
-        >>> Phi, y = (
-        ...     torch.ones(3, 1, dtype=torch.float64),
-        ...     torch.ones(3, dtype=torch.float64),
-        ... )
-        >>> state, steps = update_block(
-        ...     gaussian_state(10 * noise, 1), Phi, y, RandomWalk(0.01), noise
-        ... )
+        >>> start, walk = gaussian_state(10 * noise, 1), RandomWalk(0.01)
+        >>> Phi, y = torch.ones(3, 1).double(), torch.ones(3).double()
+        >>> state, steps = update_block(start, Phi, y, walk, noise)
         >>> steps.mean
         tensor([0.0000, 0.9099, 0.9552], dtype=torch.float64)
     """
@@ -166,10 +142,10 @@ def update_block(
 
 @overload
 def predict(
-    state: LinearState,
+    state: S,
     Phi: Tensor,
     transition: Transition | None = None,
-    observation: Tensor = ...,
+    observation: Tensor | MultiOutputNoise | Window = ...,
     *,
     prior_variance: Tensor | None = None,
 ) -> StepPredictions: ...
@@ -191,24 +167,6 @@ def predict(
     *,
     prior_variance: Tensor | None = None,
 ) -> StudentTPredictions: ...
-@overload
-def predict(
-    state: MultiOutputState,
-    Phi: Tensor,
-    transition: Transition | None = None,
-    observation: MultiOutputNoise = ...,
-    *,
-    prior_variance: Tensor | None = None,
-) -> StepPredictions: ...
-@overload
-def predict(
-    state: WindowState,
-    Phi: Tensor,
-    transition: None = None,
-    observation: Window = ...,
-    *,
-    prior_variance: Tensor | None = None,
-) -> StepPredictions: ...
 def predict(
     state: FilterState,
     Phi: Tensor,
@@ -227,7 +185,7 @@ def predict(
         prior_variance: As in :func:`update_block`.
 
     Returns:
-        Predictions as those of :func:`update_block`; log densities are NaN, for there is no target.
+        Predictions as those of :func:`update_block`; log densities are NaN, as there is no target.
 
     Raises:
         TypeError: If the observation is not one for this state.
@@ -275,10 +233,8 @@ def predict_joint(
     Example:
         >>> import torch
         >>> from gp_ensembles.filters import gaussian_state
-        >>> one = torch.ones((), dtype=torch.float64)
-        >>> predict_joint(
-        ...     gaussian_state(one, 1), torch.ones(2, 1, dtype=torch.float64), None, one
-        ... )[1]
+        >>> one, Phi = torch.ones(()).double(), torch.ones(2, 1).double()
+        >>> predict_joint(gaussian_state(one, 1), Phi, None, one)[1]
         tensor([[2., 1.],
                 [1., 2.]], dtype=torch.float64)
     """

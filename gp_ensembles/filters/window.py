@@ -1,23 +1,51 @@
-"""The exact Gaussian process of the last rows: a Cholesky factor to which rows are appended, and dropped in lots."""
+"""The exact Gaussian process of the last rows: a Cholesky factor that grows by rows and drops them in batches."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gp_ensembles.filters.kernels import Covariance, PriorMean
 from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
 
 _WHAT = "the covariance of the targets"
-_SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; those left of them are multiplied
-_COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel is some passes over them
+_SOLVED_AT_ONCE = 512  # rows of a factor that are copied for a triangular solve; the columns before them are multiplied
+_COMPUTED_AT_ONCE = 60_000  # covariances, half a megabyte: a kernel makes several passes over them
+
+
+class StationaryForm(Protocol):
+    """A covariance that depends on the distance of two rows in length scales."""
+
+    @property
+    def inverse(self) -> Tensor:
+        r"""Reciprocals of length scales, shape (\*batch, 1, D) or (\*batch, 1, 1)."""
+
+    @property
+    def profile(self) -> Callable[[Tensor], Tensor]:
+        r"""Covariances (\*batch, K, N) of squared distances in length scales, of the same shape."""
+
+
+class Covariance(Protocol):
+    """A kernel as plain functions of rows, its hyperparameters read, in double precision."""
+
+    @property
+    def between(self) -> Callable[[Tensor, Tensor], Tensor]:
+        r"""Covariances of rows (\*batch, K, D) and (\*batch, N, D), shape (\*batch, K, N)."""
+
+    @property
+    def diagonal(self) -> Callable[[Tensor], Tensor]:
+        r"""Variances of rows (\*batch, N, D), shape (\*batch, N)."""
+
+    @property
+    def stationary(self) -> StationaryForm | None:
+        """The same as a function of distances; ``None`` for kernels that are not stationary."""
 
 
 class Window(NamedTuple):
-    r"""What stays the same while rows come and go.
+    r"""Settings of a window: kernel, noise, size and prior mean.
 
     Attributes:
         covariance: The kernel.
@@ -29,17 +57,17 @@ class Window(NamedTuple):
     covariance: Covariance
     noise: Tensor
     keep: int
-    mean: PriorMean | None = None
+    mean: Callable[[Tensor], Tensor] | None = None
 
 
 class WindowRows(NamedTuple):
-    r"""What a window gets from a block, n rows being in use before: the state's fields for b observed rows.
+    r"""Fields of a window's state for the b observed rows of a block, n rows being in use before.
 
     Attributes:
         inputs: Rows, shape (\*batch, b, D).
         targets: Targets, shape (\*batch, b).
-        noise_scale: What their noise variance is multiplied with, shape (\*batch, b).
-        beside: What their rows of the factor have in its old columns, shape (\*batch, b, n).
+        noise_scale: Factor of their noise variance, shape (\*batch, b).
+        cross: Their rows of the factor in its old columns, shape (\*batch, b, n).
         factor: The rest of these rows, lower triangular, shape (\*batch, b, b).
         projected: Shape (\*batch, b).
     """
@@ -47,21 +75,21 @@ class WindowRows(NamedTuple):
     inputs: Tensor
     targets: Tensor
     noise_scale: Tensor
-    beside: Tensor
+    cross: Tensor
     factor: Tensor
     projected: Tensor
 
     @property
     def end(self) -> int:
         """Rows in use with these."""
-        return self.beside.shape[-1] + self.factor.shape[-1]
+        return self.cross.shape[-1] + self.factor.shape[-1]
 
 
 class WindowChange(NamedTuple):
-    """What a block does to a window.
+    """Change of a window by a block.
 
     Attributes:
-        kept: The rows that stayed when it was full, without room for more; ``None`` if it was not.
+        kept: The rows that stayed when it was full, without unused capacity; ``None`` if it was not.
         rows: Rows behind these, or behind those of the window before the block; ``None`` for none.
     """
 
@@ -132,16 +160,16 @@ def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window)
     scale = weight.reciprocal().square()
     noise = window.noise.unsqueeze(-1) * scale
     n = num_used(state)
-    beside = _solved(state, rows, covariance, n)  # (*batch, B, n)
-    joint = own_covariance(covariance, rows, noise) - beside @ beside.mT
-    before = _plus_mean(_projected(beside, state.projected[..., :n]), rows, window)
+    cross = _solved(state, rows, covariance, n)  # (*batch, B, n)
+    joint = own_covariance(covariance, rows, noise) - cross @ cross.mT
+    before = _plus_mean(_projected(cross, state.projected[..., :n]), rows, window)
     errors = (targets - before).unsqueeze(-1)
     if bool(seen.all()):
         factor = cholesky(joint, _WHAT)
         whitened = torch.linalg.solve_triangular(factor, errors, upper=False).squeeze(-1)
         mean = before + _projected(factor.tril(-1), whitened)
         variance = torch.maximum(factor.diagonal(dim1=-2, dim2=-1).square(), noise)
-        found = WindowRows(rows, targets, scale, beside, factor, whitened)
+        found = WindowRows(rows, targets, scale, cross, factor, whitened)
     else:
         factor = cholesky(joint[..., seen, :][..., seen], _WHAT)
         right = torch.cat([joint[..., seen, :], errors[..., seen, :]], dim=-1)
@@ -153,7 +181,7 @@ def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window)
         mean = before + (causal * whitened.unsqueeze(-1)).sum(-2)
         variance = torch.maximum(joint.diagonal(dim1=-2, dim2=-1) - causal.square().sum(-2), noise)
         found = WindowRows(
-            rows[..., seen, :], targets[..., seen], scale[..., seen], beside[..., seen, :], factor, whitened
+            rows[..., seen, :], targets[..., seen], scale[..., seen], cross[..., seen, :], factor, whitened
         )
     log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
     return found, StepPredictions(*(value.to(y.dtype) for value in (mean, variance, log_prob)))
@@ -201,7 +229,7 @@ def _append_(state: WindowState, rows: WindowRows) -> None:
     state.inputs[..., start:end, :] = rows.inputs
     state.targets[..., start:end] = rows.targets
     state.noise_scale[..., start:end] = rows.noise_scale
-    state.factor[..., start:end, :start] = rows.beside
+    state.factor[..., start:end, :start] = rows.cross
     state.factor[..., start:end, start:end] = rows.factor
     state.projected[..., start:end] = rows.projected
     state.num_used.fill_(end)
@@ -248,7 +276,7 @@ def mean_window(state: WindowState, Phi: Tensor, window: Window, weights: Tensor
 
 
 def refactored(state: WindowState, window: Window, keep: int) -> WindowState:
-    """The newest rows only, their factor computed anew from the kernel, behind them what is not used yet.
+    """The newest rows only, their factor recomputed from the kernel, followed by unused capacity.
 
     Raises:
         NumericalError: If a covariance is not positive definite.
@@ -372,7 +400,7 @@ def _appended(state: WindowState, rows: WindowRows) -> WindowState:
     end, axis = rows.end, state.targets.ndim - 1
     start, capacity = end - rows.targets.shape[-1], state.targets.shape[-1]
     rest = rows.factor.new_zeros(*rows.factor.shape[:-1], capacity - end)
-    factor = torch.cat([rows.beside, rows.factor, rest], dim=-1)
+    factor = torch.cat([rows.cross, rows.factor, rest], dim=-1)
     inputs, targets, scale, factor, projected = (
         torch.cat([old.narrow(axis, 0, start), value, old.narrow(axis, end, capacity - end)], dim=axis)
         for old, value in zip(state[:5], (*rows[:3], factor, rows.projected), strict=True)

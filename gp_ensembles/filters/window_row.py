@@ -2,8 +2,8 @@ r"""One row of the exact Gaussian process of the last rows, in the memory of its
 
 With the factor :math:`L L^\top = K + \sigma^2 I` of the window's rows, :math:`v = L^{-1} k(X, x)` and
 :math:`z = L^{-1} y`, a target has mean :math:`v^\top z` and variance :math:`k(x, x) + \sigma^2 - v^\top v`, and
-:math:`(v^\top, \sqrt{\text{variance}})` is the new row of L. Reading L once is what it costs, so what was solved for a
-row that is predicted is kept for learning it.
+:math:`(v^\top, \sqrt{\text{variance}})` is the new row of L. The cost is that of reading L once, so the solution
+for a row that is predicted is kept for learning it.
 """
 
 from typing import NamedTuple, final
@@ -13,16 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.filters.kernels import Covariance
 from gp_ensembles.filters.states import WindowState
-from gp_ensembles.filters.window import Window
-from gp_ensembles.numerics.triangular import forward_row
+from gp_ensembles.filters.window import Covariance, Window
+from gp_ensembles.numerics.cholesky import forward_row
 
 Numbers = NDArray[np.float64]
 
 
 class _Seen(NamedTuple):
-    """A row x (D,) at which E windows of n rows have been asked: v (E, n) and the moments (E,) of its target."""
+    """A row x (D,) that E windows of n rows have predicted: v (E, n) and the moments (E,) of its target."""
 
     x: Numbers
     solved: Numbers
@@ -31,7 +30,7 @@ class _Seen(NamedTuple):
 
 
 class _Scaled(NamedTuple):
-    """Inputs of windows in length scales, as far as they were needed: columns first, so that sums are long."""
+    """Inputs of windows in length scales, as far as they have been needed, columns first for fast sums."""
 
     inverse: Tensor  # whose length scales these are
     scales: Numbers  # (E, D, 1)

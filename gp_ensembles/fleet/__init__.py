@@ -1,14 +1,12 @@
 """A model for each of many series.
 
-In their own units: ``model`` (the object), ``settings`` (what it is made of), ``scales`` (the units), ``warm_up``
-and ``fitting`` (the ensemble and the hyperparameters that they share), ``variances`` and ``length_scales`` (those of
-each), ``calls`` (rows of a call), ``predictions`` (what is said of them), ``exported`` (a series by itself). Below:
-``ensemble_fleet`` (an ensemble for each), ``slots`` and ``store`` (who stands where, and the states), ``arrivals``
-(which rows are worked on together), ``step`` and ``batches`` (what a batch of rows goes through), ``row_buffer`` (what
-was predicted of the rows of a call), ``checkpoint`` (fleets in files).
+In their own units: ``model`` (the object), ``scales`` (the units), ``warm_up`` and ``fitting`` (the shared ensemble and
+its hyperparameters), ``variances`` and ``length_scales`` (those of each series), ``calls`` (checks of settings and
+rows), ``predictions``, ``exported`` (a series by itself). Below: ``ensemble_fleet`` (an ensemble for each), ``slots``
+and ``store`` (places and states), ``arrivals`` (rows that are processed together), ``step`` and ``series_batches``
+(the computation of a batch of rows), ``checkpoint`` (fleets in files).
 """
 
-from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.fleet.model import Fleet
 
-__all__ = ["EnsembleFleet", "Fleet"]
+__all__ = ["Fleet"]

@@ -1,4 +1,4 @@
-"""Rows that arrive in any order, for any of the series: which of them are worked on together."""
+"""Batches of rows that arrive in any order, for any of the series."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ LENGTHS = (64, 8, 1)
 
 
 class Batch(NamedTuple):
-    """So many rows of each of some series.
+    """Equally many rows of each of some series.
 
     Attributes:
         places: Places of the series, distinct, ascending, shape (S,).
@@ -22,10 +22,7 @@ class Batch(NamedTuple):
 
 
 def batches(places: Tensor, lengths: Sequence[int] = LENGTHS) -> Iterator[Batch]:
-    """Rows as batches in which every series has as many, in an order that keeps that of each series.
-
-    Shapes: ``places`` (N,).
-    """
+    """Rows, of series at places (N,), as batches with equally many of each series, in the order of each series."""
     order = places.argsort(stable=True)
     series, counts = places[order].unique_consecutive(return_counts=True)
     starts = counts.cumsum(0) - counts

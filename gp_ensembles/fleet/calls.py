@@ -1,13 +1,21 @@
-"""The rows of a call: what is legal, and how they are divided over several fleets."""
+"""Checks of a fleet's settings and of the rows of its calls, and rows divided over several fleets."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.input_checks import check_real_numbers
+from gp_ensembles.calibration.levels import check_coverages
+from gp_ensembles.engine.input_checks import check_made, check_real_numbers
+from gp_ensembles.ensembles.bases import FourierBasis
+from gp_ensembles.ensembles.lags import TargetLags
+from gp_ensembles.ensembles.presets import light
+from gp_ensembles.ensembles.spec import EnsembleSpec
+from gp_ensembles.ensembles.spec_checks import check_count, check_flag
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
+from gp_ensembles.fleet.warm_up import LEAST_TARGETS
 
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -27,13 +35,11 @@ class CallRows(NamedTuple):
 
 
 def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | None) -> CallRows:
-    """Names, inputs and targets in float64, if they are legal.
-
-    Shapes: ``X`` (N, D), ``y`` (N,).
+    """Names, inputs X (N, D) and targets y (N,) in float64, if they are legal.
 
     Raises:
         ValueError: If they are not.
-        TypeError: If a kind is wrong.
+        TypeError: If one is of a wrong type.
     """
     given = listed(names)
     if not isinstance(X, Tensor) or X.ndim != 2 or not X.is_floating_point():
@@ -66,3 +72,36 @@ def divided(rows: CallRows, owners: Sequence[Owner]) -> tuple[dict[Owner, Tensor
         for owner, here in places.items()
     }
     return places, parts
+
+
+_BASIS = FourierBasis(num_features=50, starts=(0.7,), name="rff")
+# ``light`` with few features: eighty kilobytes for each series.
+SMALL: EnsembleSpec = replace(light, name="small", bases=(_BASIS,), lags=TargetLags(bases=(_BASIS,)), extra_experts=())
+
+
+def check_fleet_settings(
+    fleet: object,
+    spec: EnsembleSpec,
+    warmup: int,
+    seed: int,
+    coverages: Sequence[float],
+    dtype: torch.dtype,
+    own_variances: bool,
+    own_length_scales: bool,
+) -> None:
+    """Raise unless these can be the settings of a fleet, which messages name.
+
+    Raises:
+        TypeError: If one is of another kind, as the name of an ensemble or of a dtype is.
+        ValueError: If targets are not single real numbers, or a number is out of range.
+    """
+    check_made("spec", spec, EnsembleSpec, "gpe.light or gpe.e_doebe")
+    if not spec.target.is_real or spec.target.num_outputs is not None:
+        raise ValueError(f"series of a fleet have single real numbers as targets, got {spec.target!r}")
+    check_count(fleet, "warmup", warmup, least=LEAST_TARGETS)
+    check_count(fleet, "seed", seed, least=0, most=2**63 - 1)
+    check_coverages(coverages)
+    if dtype not in (torch.float64, torch.float32):
+        raise TypeError(f"dtype must be torch.float64 or torch.float32, got {dtype!r}")
+    check_flag(fleet, "own_variances", own_variances)
+    check_flag(fleet, "own_length_scales", own_length_scales)

@@ -19,18 +19,11 @@ from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoin
 from gp_ensembles.files.operations import make_folder, remove_folder, remove_if_possible
 from gp_ensembles.files.tensor_file import read_tensors, write_tensors
 
-
-def _with_digests(content: dict[str, Any]) -> dict[str, Any]:
-    """Shards of the first version were checkpoints, which have digests of their own."""
-    return {**content, "shards": [{**shard, "digest": None} for shard in content["shards"]]}
-
-
 HEAD = "fleet.pt"
 _ADVICE = "give a folder that a fleet was saved in"
-_HEAD_KIND = Kind("gp_ensembles fleet", 2, "a fleet", _ADVICE, (_with_digests,))
-_OLD_SHARD_KIND = Kind("gp_ensembles fleet shard", 1, "a shard of a fleet", _ADVICE)
+_KIND = Kind("gp_ensembles fleet", 3, "a fleet", _ADVICE)
 SHARD_BYTES = 256_000_000
-_SHARD = re.compile(r"shard-(\d+)-(\d+)\.(pt|safetensors)")
+_SHARD = re.compile(r"shard-(\d+)-(\d+)\.safetensors")
 
 Name = str | int
 
@@ -44,9 +37,7 @@ def save_fleet(
     *,
     progress: bool = False,
 ) -> None:
-    """Write a fleet.
-
-    Shapes: ``places`` (S,).
+    """Write a fleet of series at places (S,).
 
     Raises:
         TypeError: If a name is neither a string nor a whole number.
@@ -68,7 +59,7 @@ def save_fleet(
         content = {name: value[some].clone().cpu() for name, value in tensors.items()}
         digest = write_tensors(folder / file, content, list(names[start : start + len(some)]))
         shards.append({"file": file, "num_series": len(some), "digest": digest})
-    write_checkpoint(folder / HEAD, _HEAD_KIND, {"about": dict(about), "shards": shards})
+    write_checkpoint(folder / HEAD, _KIND, {"about": dict(about), "shards": shards})
     for path, _ in earlier:
         remove_if_possible(path)
 
@@ -79,16 +70,16 @@ class Shard(NamedTuple):
     Attributes:
         path: Its file.
         num_series: Number of its series.
-        digest: That of the file; ``None`` for one of the first version, which has its own.
+        digest: SHA-256 of the file.
     """
 
     path: Path
     num_series: int
-    digest: str | None
+    digest: str
 
 
 def read_about(folder: Path) -> tuple[dict[str, Any], list[Shard]]:
-    """What all series share, and the shards.
+    """The head, with what all series share, and the shards.
 
     Raises:
         FileNotFoundError: If there is no fleet.
@@ -96,14 +87,14 @@ def read_about(folder: Path) -> tuple[dict[str, Any], list[Shard]]:
     """
     if not (folder / HEAD).exists():
         raise FileNotFoundError(f"{folder} holds no fleet: there is no {HEAD} in it; {_ADVICE}")
-    head = read_checkpoint(folder / HEAD, _HEAD_KIND)
+    head = read_checkpoint(folder / HEAD, _KIND)
     return head["about"], [
         Shard(folder / shard["file"], int(shard["num_series"]), shard["digest"]) for shard in head["shards"]
     ]
 
 
 def read_about_units(folder: Path) -> dict[str, Any]:
-    """What all series share of a fleet that has units.
+    """The head of a fleet that has units.
 
     Raises:
         FileNotFoundError: If there is no fleet.
@@ -116,10 +107,9 @@ def read_about_units(folder: Path) -> dict[str, Any]:
 
 
 def settings_in(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers that a fleet with units was made with; those that earlier versions lacked as they were then."""
-    numbers = {name: about[name] for name in ("warmup", "coverages", "seed", "own_variances")}
-    dtype: torch.dtype = getattr(torch, about["dtype"])
-    return {**numbers, "own_length_scales": about.get("own_length_scales", False), "dtype": dtype}
+    """The settings of a fleet with units."""
+    names = ("warmup", "coverages", "seed", "own_variances", "own_length_scales")
+    return {**{name: about[name] for name in names}, "dtype": getattr(torch, about["dtype"])}
 
 
 def read_shard(shard: Shard) -> tuple[list[Name], dict[str, Tensor]]:
@@ -130,23 +120,19 @@ def read_shard(shard: Shard) -> tuple[list[Name], dict[str, Tensor]]:
         ValueError: If it is damaged, something else, or of another fleet.
     """
     path, num_series, digest = shard
-    if digest is None:
-        old = read_checkpoint(path, _OLD_SHARD_KIND)
-        names, states = old["names"], old["states"]
-    else:
-        states, names = read_tensors(path, digest)
+    states, names = read_tensors(path, digest)
     if len(names) != num_series or any(len(value) != num_series for value in states.values()):
         raise ValueError(f"{path} holds {len(names)} series where the fleet has {num_series}; it is of another one")
     return names, states
 
 
 def part_folder(folder: Path, generation: int, number: int) -> Path:
-    """Where one of several fleets in a folder stands, as it was saved one time of many."""
+    """The folder of one of several fleets in a folder, of one of many saves."""
     return folder / f"{generation}-{number}"
 
 
 def remove_part(folder: Path) -> None:
-    """Remove a fleet's folder with its files; what cannot be removed is in nobody's way."""
+    """Remove a fleet's folder with its files, as far as possible."""
     for path in folder.iterdir():
         remove_if_possible(path)
     with suppress(OSError):

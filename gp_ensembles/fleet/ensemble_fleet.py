@@ -1,4 +1,4 @@
-"""Many series, each with an ensemble of its own: one object, whose states are learned together."""
+"""Many series, each with its own ensemble, in one object that learns them together."""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.checkpoint_match import check_parts, parts_in_words
 from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.fixed_size import check_fixed_size
+from gp_ensembles.engine.fixed_block import check_fixed_size
 from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
@@ -21,9 +21,8 @@ from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import batches
 from gp_ensembles.fleet.checkpoint import read_about, read_shard, remove_part, save_fleet
 from gp_ensembles.fleet.exported import with_own_variances
-from gp_ensembles.fleet.row_buffer import RowBuffer
 from gp_ensembles.fleet.slots import Slots
-from gp_ensembles.fleet.step import Step, Work
+from gp_ensembles.fleet.step import RowBuffer, Step, Work
 from gp_ensembles.fleet.store import Store, new_folder
 from gp_ensembles.fleet.variances import Variances
 
@@ -40,19 +39,18 @@ Names = Sequence[Hashable] | HasToList
 
 
 class AllSetAsideError(ValueError):
-    """Every series of a call is set aside, some perhaps in it."""
+    """Every series of a call has failed, before it or in it."""
 
 
 @guarded(writes=["observe", "add", "retire", "load"], reads=["predict", "log_weights", "export", "save"])
 class EnsembleFleet:
     """An ensemble for each of many series, with shared hyperparameters and a state of its own for each.
 
-    What a series learns is what an :class:`~gp_ensembles.engine.online.OnlineEnsemble` of its own would learn, in
-    whatever order rows arrive, but all that arrive together are learned together.
+    A series learns what its own :class:`~gp_ensembles.engine.online.OnlineEnsemble` would learn, in whatever order rows
+    arrive, but rows that arrive together are learned together.
 
-    Where an expert of a series fails the series is set aside, the others go on: it keeps the state that it had before
-    that row, what is said of its rows is NaN, :attr:`failures` names it, and :meth:`retire` and :meth:`add` begin it
-    anew.
+    Where an expert of a series fails, the series is set aside and the others continue: it keeps the state before that
+    row, predictions of its rows are NaN, :attr:`failures` names it, and :meth:`retire` and :meth:`add` restart it.
 
     Args:
         ensemble: The ensemble that every series has; its hyperparameters are read when this object is made. Experts are
@@ -61,7 +59,7 @@ class EnsembleFleet:
         names: Names of the first series.
         start: State of a series before its first row; by default, the ensemble's before any data.
         folder: Where states live as memory-mapped files, an empty or new folder; by default they live in memory.
-        notes: Further numbers that are kept for each series, by name, and what they are at first.
+        notes: Further numbers kept for each series, by name, with their initial values.
         own_variances: Whether series have noise and prior variances of their own, see :meth:`add`.
 
     Attributes:
@@ -112,7 +110,7 @@ class EnsembleFleet:
         self.folder: Path | None = new_folder(folder, start.meta.num_seen.device)
         self._store = Store(start, self.folder, notes)
         self._step: Step | None = None
-        self._store.on_move = self._read_anew
+        self._store.on_move = self._read_again
         self.add(names)
 
     @property
@@ -144,10 +142,10 @@ class EnsembleFleet:
 
         Args:
             names: Their names, new and distinct.
-            state: The state that each begins with, such as that of an ensemble of its own (imported, with its noise and
-                prior variances where series have their own); by default, that before any data.
-            variances: For each expert object those of the S series, with which they begin before any data; ``None``
-                for the expert's own. None of them by default.
+            state: The initial state of each, such as that of a single ensemble (imported, with its noise and prior
+                variances where series have their own); by default, that before any data.
+            variances: For each expert object those of the S series, before any data; ``None`` for the expert's own.
+                None of them by default.
 
         Raises:
             ValueError: If a series is there already or named twice, or the state is one of another ensemble, or has
@@ -181,7 +179,7 @@ class EnsembleFleet:
                     self._store.put_variances(number, places, own)
 
     def retire(self, names: Names) -> None:
-        """Take series out; their places are taken by the next ones.
+        """Remove series; their places are reused.
 
         Raises:
             KeyError: If a series is unknown; then all stay.
@@ -200,7 +198,7 @@ class EnsembleFleet:
         return OnlineEnsemble(ensemble, self._store.state(place))
 
     def _sound(self, number: int, own: Variances) -> Variances:
-        """Variances with which the form that all series' states have keeps its digits."""
+        """Variances for which the form of the states is numerically accurate."""
         if self._store.kinds[number] is not GaussianState:
             return own
         transition = self.ensemble.experts[number].transition
@@ -269,11 +267,11 @@ class EnsembleFleet:
 
     @torch.no_grad()
     def log_weights(self, names: Names) -> Tensor:
-        """Log weights in force for the next target of each series, shape (N, M)."""
+        """Log weights for the next target of each series, shape (N, M)."""
         return self._read().log_weights(self._slots.places(listed(names)).to(self._store.failed.device))
 
     def read_hyperparameters(self) -> None:
-        """Read the ensemble's hyperparameters anew; without series only, for states belong to those they learned with.
+        """Read the ensemble's hyperparameters again; without series only, for states belong to their hyperparameters.
 
         Raises:
             ValueError: If there are series.
@@ -282,14 +280,14 @@ class EnsembleFleet:
             raise ValueError(f"{len(self)} series have learned with these hyperparameters; fit them before adding any")
         notes = _variance_notes(self.ensemble) if self.has_own_variances else {}
         self._store = self._store.without_series(self.ensemble.init(), notes)
-        self._read_anew()
+        self._read_again()
 
     def note(self, note: str, names: Names) -> Tensor:
-        """A copy of the numbers that are kept under a name for each series, shape (S, ...)."""
+        """A copy of the further numbers of a name of each series, shape (S, ...)."""
         return self._store.note(note)[self._slots.places(listed(names)).to(self._store.failed.device)]
 
     def write_note(self, note: str, names: Names, values: Tensor) -> None:
-        """Keep other numbers (S, ...) for series, which are distinct."""
+        """Write further numbers (S, ...) of series, which are distinct."""
         places = self._slots.places(listed(names)).to(self._store.failed.device)
         self._store.note(note)[places] = values
 
@@ -315,10 +313,10 @@ class EnsembleFleet:
         save_fleet(Path(folder), whole, names, places, self._store.tensors, progress=progress)
 
     def load(self, folder: str | Path) -> None:
-        """Become what was saved in a folder, to the bit, by a fleet whose ensemble was built alike.
+        """Load what a fleet whose ensemble was built alike saved in a folder, equal to the bit.
 
-        One shard at a time is in memory, so a fleet in files may be larger than memory: its new files stand beside
-        the old ones until the last shard is read.
+        One shard at a time is in memory, so a fleet in files may be larger than memory: its new files are kept
+        along with the old ones until the last shard is read.
 
         Raises:
             FileNotFoundError: If there is no fleet in the folder.
@@ -328,7 +326,7 @@ class EnsembleFleet:
         about, shards = read_about(Path(folder))
         if "spec" in about and "note_X_mean" not in self._store.tensors:
             raise ValueError(f"{folder} was saved by Fleet, with units of its series; read it with Fleet.load")
-        check_parts(self.ensemble, about.get("parts", {}), folder)
+        check_parts(self.ensemble, about["parts"], folder)
         _check_alike(self.ensemble.state_dict(), about["ensemble"])
         before = {name: value.clone() for name, value in self.ensemble.state_dict().items()}
         self.ensemble.load_state_dict(about["ensemble"])
@@ -347,11 +345,11 @@ class EnsembleFleet:
             self.ensemble.load_state_dict(before)
             raise
         old, self._store, self._slots = self._store, store, slots
-        self._read_anew()
+        self._read_again()
         old.remove_files()
 
     def remove_files(self) -> None:
-        """Remove the folder in which states live, if they do; the fleet is of no use afterwards."""
+        """Remove the folder of states, if there is one; the fleet cannot be used afterwards."""
         if self.folder is not None:
             remove_part(self.folder)
 
@@ -368,11 +366,11 @@ class EnsembleFleet:
             self._step = Step(self.ensemble, self._store)
         return self._step
 
-    def _read_anew(self) -> None:
+    def _read_again(self) -> None:
         self._step = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what was read of the ensemble, for copies and pickles, which live in memory."""
+        """Copies and pickles live in memory."""
         return {**self.__dict__, "_step": None, "folder": None}
 
     def __repr__(self) -> str:
@@ -409,7 +407,7 @@ def _is_missing(name: Hashable) -> bool:
 
 
 def _variance_notes(ensemble: Ensemble) -> dict[str, Tensor]:
-    """What the variances of a series are at first: the experts' own."""
+    """Initial variances of a series: the experts' own."""
     notes = {}
     for number, (expert, bound) in enumerate(zip(ensemble.experts, ensemble.bind(), strict=True)):
         if not isinstance(bound, BoundGaussian):

@@ -1,4 +1,4 @@
-"""One series of a fleet by itself: its units, and the experts of the fleet with variances of its own."""
+"""One series of a fleet by itself: its units, and the experts of the fleet with its own variances."""
 
 import copy
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ class SeriesModel(NamedTuple):
 
     Attributes:
         online: Its ensemble, on standardized rows.
-        scales: Its units, as of one row; what is not observed of a row is filled before.
+        scales: Its units, as of one row; missing inputs are to be filled before.
         levels: Its interval levels, ends (C, 1).
-        last: Its last inputs, which stand in where some are missing, shape (1, D).
+        last: Its last inputs, which replace missing ones, shape (1, D).
 
     Example:
         >>> from gp_ensembles.fleet import Fleet
@@ -32,8 +32,8 @@ class SeriesModel(NamedTuple):
         >>> fleet = Fleet(warmup=20)
         >>> fleet.fit(["north", "south"] * 30, X, X.squeeze(-1).sin())
         >>> model = fleet.export("north")
-        >>> said = model.online.predict(model.scales.inputs(X[:1]))
-        >>> mean = said.mean * model.scales.y_scale + model.scales.y_mean
+        >>> predicted = model.online.predict(model.scales.inputs(X[:1]))
+        >>> mean = predicted.mean * model.scales.y_scale + model.scales.y_mean
         >>> bool((mean - fleet.predict(["north"], X[:1]).mean).abs() < 1e-9)
         True
         >>> fleet.add(["a second north"], model)
@@ -64,14 +64,14 @@ class SeriesModel(NamedTuple):
             raise ValueError("the model has other hyperparameters than the fleet; export it from one that shares them")
 
     def repeated(self, num: int) -> tuple[SeriesScales, LevelsState, Tensor]:
-        """Units, levels and last inputs for so many series."""
+        """Units, levels and last inputs, repeated for a number of series."""
         scales = SeriesScales(*(part.expand(num, *part.shape[1:]) for part in self.scales))
         return scales, LevelsState(*(end.expand(-1, num) for end in self.levels)), self.last.expand(num, -1)
 
 
 @torch.no_grad()
 def _see_alike(one: Ensemble, other: Ensemble, X: Tensor) -> bool:
-    """Whether all feature maps of two ensembles are the same functions, as far as some rows tell."""
+    """Whether all feature maps of two ensembles agree on some rows."""
     widths = [e.num_inputs + (0 if e.memory is None else e.memory.num_columns) for e in (one, other)]
     if widths[0] != widths[1]:
         return False
@@ -102,7 +102,7 @@ class OwnPriorVariance(FeatureMap):
         return self.own
 
     def bind(self) -> BoundFeatures:
-        """The map as a plain function of tensors."""
+        """See :meth:`FeatureMap.bind`."""
         return self.features.bind()
 
 

@@ -2,8 +2,8 @@ r"""Hyperparameters that many series share: those with the highest sum of the se
 
 .. math:: \max_\lambda \sum_s \log p(y_s \mid X_s, \lambda)
 
-Every series has a function of its own, drawn from one prior: rows of several series are not put into one table, which
-would take what tells them apart for noise.
+Every series has a function of its own, drawn from one prior: rows of several series are not pooled, which
+would treat their differences as noise.
 """
 
 import math
@@ -26,9 +26,7 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 
 def evidence_of_each(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
-    r"""Log evidence of the targets of each series under each expert's static model, differentiable.
-
-    Shapes: ``X`` (S, N, D), ``y`` (S, N); returns (S, \*batch).
+    r"""Log evidence (S, \*batch) of targets y (S, N) of inputs X (S, N, D) under each static expert, differentiable.
 
     Raises:
         NumericalError: If it cannot be computed for one.
@@ -59,10 +57,7 @@ def _sum_or_nan(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -
 
 @final
 class _Shared(Expert):
-    """Experts whose evidence is the sum over series, whatever rows it is asked for.
-
-    Shapes: ``X`` (S, N, D), ``y`` (S, N).
-    """
+    """Experts whose evidence is the sum over series with rows X (S, N, D) and y (S, N), whatever the arguments."""
 
     def __init__(self, expert: GaussianExpert, X: Tensor, y: Tensor) -> None:
         super().__init__(expert.features, expert.transition)
@@ -97,9 +92,7 @@ class _Shared(Expert):
 def fit_shared(
     expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings, *, progress: bool = False
 ) -> EvidenceFit:
-    """Fit the hyperparameters of every expert of a batch to several series at once, in place.
-
-    Shapes: ``X`` (S, N, D), ``y`` (S, N).
+    """Fit the hyperparameters of every expert of a batch to series X (S, N, D) and y (S, N) at once, in place.
 
     Raises:
         NumericalError: If an evidence cannot be computed where it starts.
@@ -113,10 +106,7 @@ def fit_shared(
 
 
 def fit_bases(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, *, progress: bool = False) -> None:
-    """Fit the experts on bases of an ensemble that was built but not fitted, see :func:`fit_shared`.
-
-    Shapes: ``X`` (S, N, D), ``y`` (S, N).
-    """
+    """Fit the experts on bases of an unfitted ensemble to series X (S, N, D) and y (S, N), see :func:`fit_shared`."""
     X = with_lagged(ensemble, X, y)
     done: set[int] = set()
     for expert in experts_on_bases(ensemble):
@@ -139,7 +129,7 @@ def fit_own_variances(
 ) -> list[Variances | None]:
     """Variances of each series under the experts on bases, see :func:`fit_variances`; ``None`` for other experts.
 
-    Shapes: ``X`` (S, N, D), ``y`` (S, N), ``may_move`` (S,).
+    Series that ``may_move`` (S,) excludes keep the shared variances.
     """
     X, known = with_lagged(ensemble, X, y), dict[int, Variances]()
     fitted = {id(expert) for expert in experts_on_bases(ensemble)}
@@ -159,7 +149,7 @@ def fit_own_variances(
 
 
 def experts_on_bases(ensemble: Ensemble) -> Sequence[GaussianExpert]:
-    """The static experts and walking twins that :class:`~gp_ensembles.ensembles.spec.EnsembleSpec` makes of bases."""
+    """The static experts and random walks that :class:`~gp_ensembles.ensembles.spec.EnsembleSpec` makes of bases."""
     found, start = [], 0
     for expert in ensemble.experts:
         name = ensemble.expert_names[start]

@@ -1,8 +1,8 @@
 r"""Length scales of each of many series: factors of its inputs, found by evidence.
 
-A stationary kernel with a longer length scale is the same kernel of smaller inputs. So a series that is to have length
-scales of its own divides the standardized inputs by factors of its own, one a column, and goes on with the features
-that all share: no state grows, and the factors stand among the scales of the series.
+A stationary kernel with a longer length scale is the same kernel of smaller inputs. So a series with its own length
+scales divides its standardized inputs by factors, one per column, and keeps the features that all series share: no
+state grows, and the factors are part of the scales of the series.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from gp_ensembles.fleet.fitting import evidence_terms, experts_on_bases, fit_own
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.numerics.minimize import minimize
 
-# Logarithms of factors of all columns at once to begin from: with length scales that are far off a function looks like
-# noise, and nothing shows the way.
+# Logarithms of factors of all columns to start from: with length scales that are far off a function looks like noise,
+# and the gradient is of no help.
 _STARTS = (0.0, -0.7, 0.7, -1.4, 1.4, -2.1, 2.1)
-_TOLERANCE = 1e-3  # nats a row, for those of a warm-up tell no more
+_TOLERANCE = 1e-3  # nats per row
 _NUMBERS_AT_ONCE = 300_000  # features of some series: what stays in the cache
 
 
@@ -43,7 +43,7 @@ def fit_factors(ensemble: Ensemble, X: Tensor, y: Tensor, fit: FitSettings, may_
         raise TypeError("no expert has Gaussian noise and a basis to fit length scales of; leave own_length_scales out")
     size = max(1, _NUMBERS_AT_ONCE // (y.shape[1] * sum(expert.features.num_features for expert in experts)))
     parts = zip(X.split(size), y.split(size), may_move.split(size), strict=True)
-    logs = torch.cat([_climb(ensemble, *rows[:2], *_best_start(ensemble, *rows, fit), fit) for rows in parts])
+    logs = torch.cat([_ascent(ensemble, *rows[:2], *_best_start(ensemble, *rows, fit), fit) for rows in parts])
     return torch.where(may_move.unsqueeze(-1), logs, 0.0).exp()
 
 
@@ -64,7 +64,7 @@ def _best_start(
     return logs, chosen
 
 
-def _climb(
+def _ascent(
     ensemble: Ensemble, X: Tensor, y: Tensor, start: Tensor, variances: Sequence[Variances], fit: FitSettings
 ) -> Tensor:
     """Logarithms of factors (S, D) that are better than those to start from, with given variances."""
@@ -88,7 +88,7 @@ def _climb(
 
 
 def _mean_evidence(ensemble: Ensemble, X: Tensor, y: Tensor, variances: Sequence[Variances]) -> Tensor:
-    """Mean over the experts on bases of the log evidence of each series, (S,); an expert and its twin count once."""
+    """Mean over the experts on bases of the log evidence of each series, (S,), each feature map once."""
     X, experts = with_lagged(ensemble, X, y), experts_on_bases(ensemble)
     bound: dict[int, tuple[BoundExpert, Variances]] = {}
     for expert, own in zip(experts, variances, strict=True):

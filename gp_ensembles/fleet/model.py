@@ -1,4 +1,4 @@
-"""Many series in their own units, each with an ensemble of its own: rows in, distributions and intervals out."""
+"""Many series in their own units, each with its own ensemble: rows in, distributions and intervals out."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,19 +15,24 @@ from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.fleet.arrivals import numbered
-from gp_ensembles.fleet.calls import CallRows, checked_rows
+from gp_ensembles.fleet.calls import SMALL, CallRows, check_fleet_settings, checked_rows
 from gp_ensembles.fleet.checkpoint import read_about, read_about_units, settings_in
 from gp_ensembles.fleet.ensemble_fleet import AllSetAsideError, EnsembleFleet, Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.fitting import fit_bases
-from gp_ensembles.fleet.predictions import FleetPredictions, in_units, nothing, place_of, quantile_each
+from gp_ensembles.fleet.predictions import (
+    FleetPredictions,
+    coverage_index,
+    empty_predictions,
+    in_series_units,
+    quantile_each,
+)
 from gp_ensembles.fleet.scales import fill
-from gp_ensembles.fleet.settings import SMALL, check_settings
 from gp_ensembles.fleet.store import new_folder, next_folder
 from gp_ensembles.fleet.units import first_notes, levels_of, levels_of_rows, scales_of, write_levels, write_scales
 from gp_ensembles.fleet.warm_up import (
     LEAST_TARGETS,
-    Rows,
+    WarmUpRows,
     joined,
     length_of_warm_up,
     moves,
@@ -55,14 +60,14 @@ class Fleet:
 
     The first rows of a series set its scales. Hyperparameters are fitted once, to the sum of the evidences of up to
     fifty series: by :meth:`fit`, to all rows that it is given, or by the first call of :meth:`observe` in which a
-    series comes to the end of its warm-up, to the warm-ups of those that do. Until a series has had its warm-up nothing
-    is said of it. Missing targets are NaN; for missing inputs the series' last values stand in.
+    series comes to the end of its warm-up, to the warm-ups of those that do. A series is not predicted during its
+    warm-up. Missing targets are NaN; missing inputs are imputed by the series' last values.
 
     Args:
         spec: What every series' ensemble is made of; experts whose states have no fixed size, such as windows and
-            boosted trees, cannot be among them. The default takes eighty kilobytes a series.
-        warmup: Rows from which a series' scales come.
-        coverages: Shares of targets that intervals are to cover, each series' following its own targets.
+            boosted trees, cannot be among them. The default takes eighty kilobytes per series.
+        warmup: Rows from which the scales of a series are taken.
+        coverages: Target coverages of adaptive intervals, which follow the targets of each series.
         seed: Seed of all randomness.
         dtype: Precision of the states; scales and predictions are in float64.
         device: Where scales, states and predictions are, for instance ``cpu`` or ``cuda``; rows may come from anywhere.
@@ -103,7 +108,7 @@ class Fleet:
         own_length_scales: bool = False,
         folder: str | Path | None = None,
     ) -> None:
-        check_settings(self, spec, warmup, seed, coverages, dtype, own_variances, own_length_scales)
+        check_fleet_settings(self, spec, warmup, seed, coverages, dtype, own_variances, own_length_scales)
         self.access: AccessLock = AccessLock()
         self.spec: EnsembleSpec = spec
         self.warmup: int = int(warmup)
@@ -114,17 +119,17 @@ class Fleet:
         self.intervals: IntervalLevels = IntervalLevels(tuple(float(share) for share in coverages))
         self.series: EnsembleFleet | None = None
         self.folder: Path | None = new_folder(folder, self.device)
-        self._waiting: dict[Hashable, Rows] = {}
-        self._template: Rows | None = None  # standardized rows of the series that the ensemble is made for
+        self._waiting: dict[Hashable, WarmUpRows] = {}
+        self._template: WarmUpRows | None = None  # standardized rows of the series that the ensemble is made for
 
     @property
     def names(self) -> tuple[Hashable, ...]:
-        """Names of the series that have begun."""
+        """Names of the series that have started."""
         return () if self.series is None else self.series.names
 
     @property
     def waiting(self) -> dict[Hashable, int]:
-        """Series whose warm-up is not over, and how many rows each has had."""
+        """Series in their warm-up, and how many rows each has had."""
         return {name: len(rows.y) for name, rows in self._waiting.items()}
 
     @property
@@ -134,7 +139,7 @@ class Fleet:
 
     @property
     def weights(self) -> dict[Hashable, dict[str, float]]:
-        """Weights in force for the next target of each series, by expert with its innovation models."""
+        """Weights for the next target of each series, by expert with its innovation models."""
         if self.series is None or not self.names:
             return {}
         layers, experts = self.series.ensemble.layers, self.series.ensemble.expert_names
@@ -157,7 +162,7 @@ class Fleet:
             names: The series of each row, N of them. The rows of one series are in the order of time.
             X: Inputs in their units, shape (N, D), any float dtype; NaN where missing.
             y: Targets, shape (N,); NaN where missing.
-            shared: A fleet that was fitted, whose shared hyperparameters are taken in place of fitting them.
+            shared: A fitted fleet, whose shared hyperparameters are taken instead of fitting them.
             progress: Show a progress bar.
 
         Raises:
@@ -165,20 +170,20 @@ class Fleet:
                 settings or is not fitted.
             NumericalError: If an evidence cannot be computed where it starts.
         """
-        with self._anew(names, X, y, must_fit=shared is None) as (other, ready):
+        with self._restarted(names, X, y, must_fit=shared is None) as (other, ready):
             if shared is not None:
                 other._share(shared)
             other._prepare(ready, must_fit=True, progress=progress)
 
     def fit_shared(self, names: Names, X: Tensor, y: Tensor, *, progress: bool = False) -> None:
-        """Forget everything, and fit only what series share to these rows: no series begins, see :meth:`fit`."""
-        with self._anew(names, X, y, must_fit=True) as (other, ready):
+        """Forget everything, and fit only the shared hyperparameters to these rows; no series starts."""
+        with self._restarted(names, X, y, must_fit=True) as (other, ready):
             other._fit(standardized([other._waiting[name] for name in ready])[0], progress)
             other._waiting = {}
 
     @contextmanager
-    def _anew(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "Iterator[tuple[Fleet, _Counts]]":
-        """A fleet in which only these rows wait, and which series have enough; this one becomes it after the block."""
+    def _restarted(self, names: Names, X: Tensor, y: Tensor, *, must_fit: bool) -> "Iterator[tuple[Fleet, _Counts]]":
+        """A fleet with only these rows, and the series that have enough; this one becomes it after the block."""
         other = self.fresh()
         other.folder = self.folder
         other._waiting = joined({}, *other.checked(names, X, y))
@@ -196,7 +201,7 @@ class Fleet:
                 other.series.remove_files()
             raise
         old = self.series
-        self.__dict__.update({**other.__dict__, "turns": self.access})
+        self.__dict__.update({**other.__dict__, "access": self.access})
         if old is not None:
             old.remove_files()
 
@@ -205,7 +210,7 @@ class Fleet:
             raise ValueError("the fleet whose hyperparameters are to be shared is not fitted yet")
         if spec_to_plain(self.spec) != spec_to_plain(other.spec) or self.seed != other.seed:
             raise ValueError("the fleet whose hyperparameters are to be shared has another ensemble or seed")
-        self._template = Rows(*other._template).to(self.device)
+        self._template = WarmUpRows(*other._template).to(self.device)
         self.series = self._empty(self._template)
         self.series.ensemble.load_state_dict(other.series.ensemble.state_dict())
         self.series.read_hyperparameters()
@@ -261,7 +266,7 @@ class Fleet:
         series = self._series_of(given)
         scales, last = scales_of(series, given), series.note("last", given)
         inputs = scales.inputs(torch.where(X.isnan(), last, X)).to(self.dtype)
-        return in_units(series.predict(given, inputs), scales)
+        return in_series_units(series.predict(given, inputs), scales)
 
     def predict_interval(self, names: Names, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, (N,) each, of intervals of the next target of a series at each row.
@@ -271,13 +276,17 @@ class Fleet:
             X: As there.
             coverage: One of the fleet's coverages.
         """
-        place, distribution, given = place_of(coverage, self.intervals.coverages), self.predict(names, X), listed(names)
+        place, distribution, given = (
+            coverage_index(coverage, self.intervals.coverages),
+            self.predict(names, X),
+            listed(names),
+        )
         state = levels_of(self._series_of(given), given)
         lower, upper = self.intervals.probabilities_each(state)[:, place]
         return quantile_each(distribution, lower), quantile_each(distribution, upper)
 
     def retire(self, names: Names) -> None:
-        """Take series out, those whose warm-up is not over among them.
+        """Remove series, including those in their warm-up.
 
         Raises:
             KeyError: If one is unknown; then all stay.
@@ -306,8 +315,8 @@ class Fleet:
             model: One of this fleet, or of another with the same hyperparameters and settings.
 
         Raises:
-            ValueError: If a series is there or waits, the model has other hyperparameters, columns or coverages, or
-                nothing is fitted yet.
+            ValueError: If a series exists or is in its warm-up, nothing is fitted yet, or the model has other
+                hyperparameters, columns or coverages.
         """
         given = listed(names)
         if waiting := [name for name in given if name in self._waiting]:
@@ -354,7 +363,7 @@ class Fleet:
         Args:
             folder: Where it was saved.
             states: Where states live as memory-mapped files; by default they live in memory.
-            device: Where it goes on.
+            device: Where it continues.
 
         Raises:
             FileNotFoundError: If there is no fleet in the folder.
@@ -362,10 +371,10 @@ class Fleet:
         """
         about = read_about_units(Path(folder))
         fleet = cls(spec_from_plain(about["spec"]), **settings_in(about), device=device, folder=states)
-        fleet._template = Rows(**about["template"]).to(fleet.device)
+        fleet._template = WarmUpRows(**about["template"]).to(fleet.device)
         fleet.series = fleet._empty(fleet._template)
         fleet.series.load(folder)
-        fleet._waiting = {row["name"]: Rows(row["X"], row["y"]).to(fleet.device) for row in about["waiting"]}
+        fleet._waiting = {row["name"]: WarmUpRows(row["X"], row["y"]).to(fleet.device) for row in about["waiting"]}
         return fleet
 
     @staticmethod
@@ -386,30 +395,30 @@ class Fleet:
         return f"Fleet({self.spec.name}, {len(self.names)} series, {len(self._waiting)} waiting)"
 
     def _learn(self, call: CallRows, rows: Tensor) -> FleetPredictions:
-        """Predict and learn those rows (R,) of a call that are of series which have begun."""
+        """Predict and learn those rows (R,) of a call whose series have started."""
         (given, X, y), coverages = call, self.intervals.coverages
         if self.series is None or not len(rows):
-            return nothing(y, rows, coverages)
+            return empty_predictions(y, rows, coverages)
         names = [given[row] for row in rows.tolist()]
         try:
-            return self._observe(self.series, names, X[rows], y[rows], nothing(y, rows, coverages))
+            return self._observe(self.series, names, X[rows], y[rows], empty_predictions(y, rows, coverages))
         except AllSetAsideError:
-            return nothing(y, rows[:0], coverages)
+            return empty_predictions(y, rows[:0], coverages)
 
     def _observe(
         self, series: EnsembleFleet, names: Sequence[Hashable], X: Tensor, y: Tensor, predicted: FleetPredictions
     ) -> FleetPredictions:
-        """Rows of series that have begun."""
+        """Predict and learn rows of series that have started."""
         scales, codes, distinct = scales_of(series, names), *numbered(names, y)
         X = fill(X, codes, series.note("last", names))
         predictions = series.observe(names, scales.inputs(X).to(self.dtype), scales.targets(y).to(self.dtype))
-        distribution = in_units(predictions.mixture, scales)
+        distribution = in_series_units(predictions.mixture, scales)
         state = levels_of(series, distinct)
         after, output, newest = levels_of_rows(self.intervals, state, codes, cdf_by_pieces(distribution, y))
         write_levels(series, distinct, after)
         series.write_note("last", distinct, X[newest])
         log_prob = predictions.log_prob.double() - scales.y_scale.log()
-        return predicted.told(distribution, log_prob, output)
+        return predicted.filled(distribution, log_prob, output)
 
     def checked(self, names: Names, X: Tensor, y: Tensor | None = None) -> CallRows:
         """Names, inputs and targets (zeros by default) in float64 on the device, if legal; ValueError if not."""
@@ -424,7 +433,7 @@ class Fleet:
         return next((rows.X.shape[1] for rows in self._waiting.values()), None)
 
     def _keep(self, names: Sequence[Hashable], X: Tensor, y: Tensor) -> Tensor:
-        """Keep the rows of warm-ups, begin with the series that have theirs now; tells which rows were kept, (K,)."""
+        """Keep the rows of warm-ups and start the series that have enough; returns numbers of the rows kept, (K,)."""
         new = [row for row, name in enumerate(names) if self.series is None or name not in self.series]
         rows = torch.tensor(new, dtype=torch.int64, device=y.device)
         if not new:
@@ -437,8 +446,8 @@ class Fleet:
         return rows[torch.tensor(rows_of_warm_ups(own, came, prepared), dtype=torch.bool, device=y.device)]
 
     def _prepare(self, ready: _Counts, *, must_fit: bool = False, progress: bool = False) -> _Counts:
-        """Begin with series, each from its first so many rows; with none while there is nothing to fit to."""
-        warm = {name: Rows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
+        """Start series, each from its first rows; none while there is nothing to fit to."""
+        warm = {name: WarmUpRows(*(part[:num] for part in self._waiting[name])) for name, num in ready.items()}
         if not warm or (self.series is None and not must_fit and not any(moves(rows) for rows in warm.values())):
             return {}
         standard, scales, last = standardized(list(warm.values()))
@@ -456,8 +465,8 @@ class Fleet:
         self._waiting = {name: rows for name, rows in self._waiting.items() if name not in ready}
         return ready
 
-    def _fit(self, standard: Sequence[Rows], progress: bool) -> None:
-        """Find the hyperparameters that some series share, from their standardized rows."""
+    def _fit(self, standard: Sequence[WarmUpRows], progress: bool) -> None:
+        """Fit the shared hyperparameters to standardized rows of some series."""
         series = self._empty(template := template_of(standard))
         if (settings := self.spec.fit_settings).method is not None:
             X, y = (part.to(self.dtype) for part in stacked(some_of(standard)))
@@ -466,10 +475,10 @@ class Fleet:
             series.read_hyperparameters()
         self.series, self._template = series, template
 
-    def _empty(self, template: Rows) -> EnsembleFleet:
-        """No series yet, with hyperparameters as they start."""
+    def _empty(self, template: WarmUpRows) -> EnsembleFleet:
+        """A fleet without series, with initial hyperparameters."""
         notes = first_notes(template.X.new_zeros(template.X.shape[1]), self.intervals)
-        ensemble = shared_ensemble(self.spec, Rows(*(part.to(self.dtype) for part in template)), self.seed)
+        ensemble = shared_ensemble(self.spec, WarmUpRows(*(part.to(self.dtype) for part in template)), self.seed)
         return EnsembleFleet(ensemble, folder=next_folder(self.folder), notes=notes, own_variances=self.own_variances)
 
     def _series_of(self, names: Sequence[Hashable]) -> EnsembleFleet:
@@ -478,7 +487,7 @@ class Fleet:
                 f"series {waiting!r} has had {self.waiting[waiting]} of the {self.warmup} rows of its warm-up"
             )
         if self.series is None:
-            raise KeyError("no series has begun: observe or fit first")
+            raise KeyError("no series has started: observe or fit first")
         if unknown := [name for name in names if name not in self.series]:
             raise KeyError(f"unknown series {unknown[0]!r}; observe rows of it first")
         return self.series

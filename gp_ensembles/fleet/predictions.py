@@ -1,4 +1,4 @@
-"""What a fleet says of the rows of a call."""
+"""Predictions of a fleet for the rows of a call."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,15 +17,15 @@ from gp_ensembles.numerics.display import predictions_head
 class FleetPredictions(NamedTuple):
     """Predictions of the N rows of a call, each made before its target was seen.
 
-    Nothing is said of rows of a series whose warm-up is not over: they are NaN, as are those of one that is set aside.
+    Rows of a series in its warm-up are not predicted: they are NaN, as are those of a series that is set aside.
 
     Attributes:
         mean: Means in the units of each target, shape (N,).
         variance: Variances, noise included, shape (N,).
-        log_prob: Log densities of the targets, in nats, shape (N,); NaN where a target is missing, too.
-        rows: Numbers of the R rows of which something is said, shape (R,).
+        log_prob: Log densities of the targets, in nats, shape (N,); also NaN where a target is missing.
+        rows: Numbers of the R predicted rows, shape (R,).
         distribution: Predictive distributions of these rows; ``None`` where there are none.
-        coverages: Shares of targets that intervals are to cover, C of them.
+        coverages: Target coverages of the intervals, C of them.
         levels: Probabilities at the lower and upper ends of their intervals, shape (2, C, R).
         covered: Whether each target lies inside, 0 or 1, shape (C, N); NaN where it is missing.
 
@@ -54,7 +54,7 @@ class FleetPredictions(NamedTuple):
         Raises:
             ValueError: If it is none of the fleet's coverages.
         """
-        place = place_of(coverage, self.coverages)
+        place = coverage_index(coverage, self.coverages)
         ends = torch.full((2, len(self.mean)), torch.nan, dtype=self.mean.dtype, device=self.mean.device)
         if self.distribution is not None:
             for end, levels in zip(ends, self.levels[:, place], strict=True):
@@ -68,32 +68,29 @@ class FleetPredictions(NamedTuple):
             return f"{head}, all of them in the warm-up"
         return distribution_text(head, self.distribution, self.rows.tolist())
 
-    def told(
+    def filled(
         self, distribution: Mixture | StudentTMixture, log_prob: Tensor, output: LevelsOutput
     ) -> "FleetPredictions":
-        """This with what is said of its rows, written into its tensors: log densities (R,), levels and covered."""
+        """These predictions with those of its R rows, whose numbers are written into its tensors."""
         predicted = distribution.mean, distribution.variance, log_prob, output.covered
         for old, new in zip((self.mean, self.variance, self.log_prob, self.covered), predicted, strict=True):
             old.index_copy_(-1, self.rows, new)
         return self._replace(distribution=distribution, levels=output.levels)
 
 
-def nothing(y: Tensor, rows: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:
-    """Predictions of rows (N,) before anything is said of some of them, (R,)."""
+def empty_predictions(y: Tensor, rows: Tensor, coverages: tuple[float, ...]) -> FleetPredictions:
+    """Predictions of rows (N,) before any is filled in, of which (R,) will be."""
     none = torch.full_like(y, torch.nan)
     levels = y.new_zeros(2, len(coverages), 0)
     covered = none.expand(len(coverages), -1).clone()
     return FleetPredictions(none, none.clone(), none.clone(), rows, None, coverages, levels, covered)
 
 
-def in_order(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> FleetPredictions:
-    """Predictions of a call whose rows were divided: for each part the numbers of its rows, and what was said of them.
-
-    Shapes: ``y`` (N,).
-    """
+def merge_predictions(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> FleetPredictions:
+    """Predictions of a call of N rows from parts: numbers of the rows of each, and their predictions."""
     rows = torch.cat([here[part.rows] for here, part in parts])
     order = rows.argsort()
-    whole = nothing(y, rows[order], parts[0][1].coverages)
+    whole = empty_predictions(y, rows[order], parts[0][1].coverages)
     for here, part in parts:
         for old, new in zip(whole[:3], part[:3], strict=True):
             old.index_copy_(-1, here, new)
@@ -102,19 +99,16 @@ def in_order(parts: Sequence[tuple[Tensor, FleetPredictions]], y: Tensor) -> Fle
     distributions = [part.distribution for _, part in parts if part.distribution is not None]
     if not distributions:
         return whole._replace(levels=levels)
-    return whole._replace(levels=levels, distribution=together(distributions, order))
+    return whole._replace(levels=levels, distribution=merge_distributions(distributions, order))
 
 
-def together(parts: Sequence[Mixture | StudentTMixture], order: Tensor) -> Mixture | StudentTMixture:
-    """Distributions of rows that were divided, in one.
-
-    Shapes: ``order`` (N,).
-    """
+def merge_distributions(parts: Sequence[Mixture | StudentTMixture], order: Tensor) -> Mixture | StudentTMixture:
+    """Distributions of the rows of all parts, in an order (N,)."""
     return type(parts[0])(*(torch.cat(field, dim=1)[:, order] for field in zip(*parts, strict=True)))
 
 
-def place_of(coverage: float, coverages: tuple[float, ...]) -> int:
-    """Where a coverage stands among those of a fleet.
+def coverage_index(coverage: float, coverages: tuple[float, ...]) -> int:
+    """The index of a coverage among those of a fleet.
 
     Raises:
         ValueError: If it is none of them.
@@ -135,7 +129,7 @@ def quantile_each(distribution: Mixture | StudentTMixture, levels: Tensor) -> Te
     return found
 
 
-def in_units(mixture: AnyMixture, scales: SeriesScales) -> Mixture | StudentTMixture:
+def in_series_units(mixture: AnyMixture, scales: SeriesScales) -> Mixture | StudentTMixture:
     """Distributions of standardized targets (N,) in the units of the series of each, in float64."""
     assert isinstance(mixture, Mixture | StudentTMixture)
     doubles = {name: value.double() for name, value in mixture._asdict().items()}

@@ -1,4 +1,4 @@
-"""Units of many series: shifts and scales of each, and what stands in for its missing inputs."""
+"""Units of many series: shifts and scales of each, and imputation of its missing inputs by its last ones."""
 
 from typing import NamedTuple, Self
 
@@ -13,9 +13,9 @@ class SeriesScales(NamedTuple):
 
     Attributes:
         X_mean: Means of the inputs, shape (N, D).
-        X_scale: Their standard deviations, shape (N, D); one where a column did not move.
+        X_scale: Their standard deviations, shape (N, D); one where a column is constant.
         y_mean: Means of the targets, shape (N,).
-        y_scale: Their standard deviations, shape (N,); where targets did not move, their size, or one.
+        y_scale: Their standard deviations, shape (N,); where targets are constant, their absolute value, or one.
     """
 
     X_mean: Tensor
@@ -42,7 +42,7 @@ class SeriesScales(NamedTuple):
 
 
 def _moments(X: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and population standard deviations of the observed values of X (N, D), (1, D) each; round-off is none."""
+    """Means and population standard deviations of the observed values of X (N, D), (1, D); zero within round-off."""
     seen = (~X.isnan()).sum(0, keepdim=True).clamp_min(1)
     mean = X.nansum(0, keepdim=True) / seen
     scale = ((X - mean).square().nansum(0, keepdim=True) / seen).sqrt()
@@ -51,10 +51,7 @@ def _moments(X: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fill(X: Tensor, places: Tensor, last: Tensor) -> Tensor:
-    """Inputs whose missing values are those that their series had before, also within these rows.
-
-    Shapes: ``X`` (N, D), ``places`` (N,), ``last`` (N, D).
-    """
+    """Inputs X (N, D) with missing values replaced by the last ones of their series, (N, D) before these rows."""
     gaps = X.isnan()
     if not bool(gaps.any()):
         return X
@@ -68,7 +65,7 @@ def fill(X: Tensor, places: Tensor, last: Tensor) -> Tensor:
 
 
 def _carried(before: Tensor, batch: Batch, values: Tensor, places: Tensor) -> Tensor:
-    """What each row's series had last, after some of them had a row."""
+    """The last inputs of each row's series, after a batch of rows."""
     room = int(places.max()) + 1
     table = before.new_zeros(room, before.shape[-1])
     table[places] = before

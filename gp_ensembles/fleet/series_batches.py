@@ -1,8 +1,8 @@
-"""How the expert objects of an ensemble predict and learn rows of many series at once.
+"""Batches of rows of many series under the expert objects of an ensemble.
 
-What a batch teaches is staged first; the states of all series change only by :meth:`SeriesBatch.commit`, for those
-series that are to learn. One row of each series of Gaussian experts is learned in place, at the pace of memory;
-everything else on copies of the states, a few series at a time.
+Updates are staged first; states change only by :meth:`SeriesBatch.commit`, for those series that are to learn. One
+row of each series of Gaussian experts is learned in place, at the speed of memory; everything else on copies of the
+states, a few series at a time.
 """
 
 from abc import ABC, abstractmethod
@@ -51,14 +51,14 @@ class SeriesBatch(ABC):
 
     @abstractmethod
     def stage(self, places: Tensor, Phi: Tensor, y: Tensor, own: Variances | None) -> Predictions:
-        r"""Predict rows, and keep what they teach.
+        r"""Predict rows of series at places (S,), features (S, \*batch, B, F) and targets (S, B); keep their updates.
 
-        Shapes: ``places`` (S,), ``Phi`` (S, \*batch, B, F), ``y`` (S, B); returns (S, \*batch, B).
+        Returns predictions of shape (S, \*batch, B).
         """
 
     @abstractmethod
     def commit(self, keep: Tensor) -> None:
-        """Learn what was staged, for some of the series: places among them, integers."""
+        """Write the staged updates of some of the series: places among them, integers."""
 
     @abstractmethod
     def predict(self, places: Tensor, Phi: Tensor, own: Variances | None) -> Predictions:
@@ -115,7 +115,7 @@ class RowSeriesBatch(SeriesBatch):
         return Phi.reshape(len(Phi), len(self._noise), Phi.shape[-1])
 
     def _predictions(self, rows: RowPredictions, log_prob: Tensor, Phi: Tensor) -> StepPredictions:
-        # A copy: learning uses the memory that the means stand in.
+        # A copy: learning overwrites the memory of the means.
         return StepPredictions(*(part.reshape(Phi.shape[:-1]) for part in (rows.mean.clone(), rows.variance, log_prob)))
 
 
@@ -176,7 +176,7 @@ class BlockSeriesBatch(SeriesBatch):
 
 
 def row_series_batch(bound: BoundExpert, state: FilterState) -> SeriesBatch:
-    """What runs one row of each series."""
+    """The batch that runs one row of each series."""
     is_plain = isinstance(bound, BoundGaussian) and isinstance(state, GaussianState)
     if is_plain and (bound.transition is None or type(bound.transition) is RandomWalk):
         assert isinstance(bound, BoundGaussian)

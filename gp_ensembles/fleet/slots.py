@@ -1,4 +1,4 @@
-"""Which series stands where: names of series and places in the arrays that hold their states."""
+"""Places of series, by name, in the arrays that hold their states."""
 
 from collections.abc import Hashable, Iterable, Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Slots:
-    """Places of series by name; places of retired series are taken again."""
+    """Places of series by name; places of retired series are reused."""
 
     def __init__(self) -> None:
         self._places: dict[Hashable, int] = {}
@@ -43,7 +43,7 @@ class Slots:
         raise KeyError(f"unknown series {_few(unknown)}; add them first with fleet.add([...])")
 
     def size_with(self, num_new: int) -> int:
-        """The size after so many more series."""
+        """The size after adding a number of series."""
         return self._num_used + max(0, num_new - len(self._free))
 
     def check_new(self, names: Sequence[Hashable]) -> None:
@@ -71,7 +71,7 @@ class Slots:
         return torch.tensor(taken, dtype=torch.int64, device="cpu")
 
     def retire(self, names: Iterable[Hashable]) -> None:
-        """Take series out.
+        """Remove series.
 
         Raises:
             KeyError: If one is unknown; then all stay.

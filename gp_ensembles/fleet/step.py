@@ -1,7 +1,7 @@
-"""A batch of rows of many series through experts, innovation models, weight rule and outliers: what each learns alone.
+"""A batch of rows of many series through experts, innovation models, weight rule and outlier treatment.
 
-The experts are run by :mod:`~gp_ensembles.fleet.series_batches`; what stands around them, a few dozen numbers a
-series, is the code of one series under ``torch.func.vmap``.
+The experts are run by :mod:`~gp_ensembles.fleet.series_batches`; the layers around them, a few dozen numbers per
+series, are the code of one series under ``torch.func.vmap``.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,15 @@ from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, ass
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.engine.weighing import append_copies, innovate, weigh, within_reach
 from gp_ensembles.filters.states import LatentPredictions, Predictions
-from gp_ensembles.fleet.row_buffer import RowBuffer
 from gp_ensembles.fleet.series_batches import BlockSeriesBatch, SeriesBatch, row_series_batch, side_by_side
 from gp_ensembles.fleet.store import Store
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaOutput, MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
 class Work(NamedTuple):
-    """As many rows of each of some series.
+    """Equally many rows of each of some series.
 
     Attributes:
         places: Distinct places of the series, shape (S,).
@@ -48,30 +47,52 @@ class Work(NamedTuple):
         return Work(self.places, self.rows[:, here], self.X[:, here], self.y[:, here])
 
 
-class _Given(NamedTuple):
-    """What the layers around the experts are given, with an axis for the series in front."""
-
-    state: EnsembleState
-    steps: Predictions
-    y: Tensor
-    share: Tensor | None
-    missing: Tensor | None
-
-
 class _Weighed(NamedTuple):
-    """What came of it: the states after it, and what was said before each target.
+    """What the layers around the experts made of some rows.
 
     Attributes:
-        state: Without the experts' own.
+        state: The state after them, without those of the experts.
         own: The experts' own predictions, (S, M, B) each.
         steps: The same with those of the innovation models.
-        output: What the weight rule said.
+        output: The output of the weight rule.
     """
 
     state: EnsembleState
     own: Predictions
     steps: Predictions
     output: MetaOutput
+
+
+class RowBuffer:
+    """Predictions of the N rows of a call, put together from batches in any order; NaN for rows without one.
+
+    Attributes:
+        whole: All rows; ``None`` before any prediction.
+    """
+
+    whole: EnsemblePredictions | None
+
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows, self.whole = num_rows, None
+
+    def put(self, rows: Tensor, part: EnsemblePredictions) -> None:
+        """Write the predictions of some rows, integers (n,)."""
+        if self.whole is None:
+            steps = type(part.experts)(*(self._empty(value, 1) for value in part.experts))
+            mean, variance, log_prob = (self._empty(value, 0) for value in part[:3])
+            log_weights = self._empty(part.log_weights, 1)
+            self.whole = EnsemblePredictions(mean, variance, log_prob, log_weights, steps, part.responses)
+        for whole, value in zip(self.whole[:3], part[:3], strict=True):
+            whole.index_copy_(0, rows, value)
+        for whole, value in zip(
+            (self.whole.log_weights, *self.whole.experts), (part.log_weights, *part.experts), strict=True
+        ):
+            whole.index_copy_(1, rows, value)
+
+    def _empty(self, like: Tensor, axis: int) -> Tensor:
+        shape = list(like.shape)
+        shape[axis] = self._num_rows
+        return like.new_full(shape, torch.nan)
 
 
 class Step:
@@ -88,11 +109,11 @@ class Step:
         ]
 
     def most_series(self, num_rows: int) -> int:
-        """How many series are worked on at once, with so many rows each."""
-        return min(lane.most_series for lane in self._batches(num_rows))
+        """How many series are processed at once, with this many rows each."""
+        return min(batch.most_series for batch in self._batches(num_rows))
 
     def observe(self, work: Work, predicted: RowBuffer) -> None:
-        """Predict and learn; what was said before each target is put into ``predicted``."""
+        """Predict and learn; the predictions made before each target are put into ``predicted``."""
         well = self._store.failed[work.places] < 0
         if not bool(well.all()):
             work = work.take(well)
@@ -121,8 +142,8 @@ class Step:
         features = self._features(X.unsqueeze(-2))
         steps = side_by_side(
             [
-                lane.predict(places, Phi, self._store.variances(number, places))
-                for number, (lane, Phi) in enumerate(zip(self._rows, features, strict=True))
+                batch.predict(places, Phi, self._store.variances(number, places))
+                for number, (batch, Phi) in enumerate(zip(self._rows, features, strict=True))
             ]
         )
         bank, rule = self._layers.bank, self._layers.rule
@@ -135,7 +156,7 @@ class Step:
         return make_mixture(log_weights.T, _flat(steps), self._responses)
 
     def log_weights(self, places: Tensor) -> Tensor:
-        """Log weights in force for the next target of each series (N,), shape (N, M)."""
+        """Log weights for the next target of each series (N,), shape (N, M)."""
         weights: Tensor = torch.func.vmap(self._layers.rule.log_weights)(self._store.layers(places).meta)
         return weights
 
@@ -143,7 +164,7 @@ class Step:
         return self._rows if num_rows == 1 else self._blocks
 
     def _block(self, work: Work, predicted: RowBuffer) -> None:
-        """A block of each series; those with an outlier or a failure in it row by row."""
+        """A block of each series; series with an outlier or a failure row by row."""
         weighed, _ = self._weighed(work, self._store.layers(work.places))
         predictions = self._assembled(weighed)
         y = within_reach(self._layers, work.y)
@@ -191,9 +212,9 @@ class Step:
         root = share.sqrt()
         shaped = [Phi * root.reshape(-1, *[1] * (Phi.ndim - 1)) for Phi in features]
         self._stage(self._rows, work.places, shaped, y * root)
-        weighed = self._weigh(_Given(before, steps, y, share, None))
+        weighed = self._weigh(before, steps, y, share, None)
         history, memory = None, self._layers.memory
-        if memory is not None and before.history is not None:  # a usual target is remembered: the prediction was wrong
+        if memory is not None and before.history is not None:  # a usual target is remembered as it is
             remembered = torch.where(memory.is_usual_each(y), y, mean + (y - mean) * share)
             history, _ = memory.columns(before.history, remembered)
         state = weighed.state._replace(history=history)
@@ -201,7 +222,7 @@ class Step:
         predicted.put(work.rows.flatten(), self._assembled(weighed))
 
     def _weighed(self, work: Work, before: EnsembleState) -> tuple[_Weighed, list[Tensor]]:
-        """Everything up to what a target teaches, and the features."""
+        """Predictions and updates before they are written, and the features."""
         y, X, history = within_reach(self._layers, work.y), work.X, None
         if self._layers.memory is not None and before.history is not None:
             history, columns = self._layers.memory.columns(before.history, y)
@@ -210,16 +231,16 @@ class Step:
         batches = self._batches(y.shape[1])
         steps = side_by_side(self._stage(batches, work.places, features, y))
         missing = y.isnan()
-        weighed = self._weigh(_Given(before, steps, y, None, missing if bool(missing.any()) else None))
+        weighed = self._weigh(before, steps, y, None, missing if bool(missing.any()) else None)
         return weighed._replace(state=weighed.state._replace(history=history)), features
 
     def _stage(
         self, batches: list[SeriesBatch], places: Tensor, features: Sequence[Tensor], y: Tensor
     ) -> list[Predictions]:
-        """Predict rows with all expert objects, and keep what they teach."""
+        """Predict rows with all expert objects, and keep their updates."""
         return [
-            lane.stage(places, Phi, y, self._store.variances(number, places))
-            for number, (lane, Phi) in enumerate(zip(batches, features, strict=True))
+            batch.stage(places, Phi, y, self._store.variances(number, places))
+            for number, (batch, Phi) in enumerate(zip(batches, features, strict=True))
         ]
 
     def _features(self, X: Tensor) -> list[Tensor]:
@@ -232,10 +253,12 @@ class Step:
             values.append(known[id(Phi)])
         return values
 
-    def _weigh(self, given: _Given) -> _Weighed:
-        """Innovation models and the weight rule, all series at once."""
-        has_share, has_gaps = given.share is not None, given.missing is not None
-        optional = [part for part in (given.share, given.missing) if part is not None]
+    def _weigh(
+        self, state: EnsembleState, own: Predictions, y: Tensor, share: Tensor | None, missing: Tensor | None
+    ) -> _Weighed:
+        """Innovation models and the weight rule, all series at once, with an axis for the series in front."""
+        has_share, has_gaps = share is not None, missing is not None
+        optional = [part for part in (share, missing) if part is not None]
 
         def one(
             meta: MetaState, innovations: InnovationState | None, steps: Predictions, y: Tensor, *optional: Tensor
@@ -245,12 +268,9 @@ class Step:
             meta, output = weigh(self._layers.rule, meta, weighed.log_prob, share, missing)
             return meta, innovations, weighed, output
 
-        state = given.state
         if state.innovations is not None:
-            meta, innovations, steps, output = torch.func.vmap(one)(
-                state.meta, state.innovations, given.steps, given.y, *optional
-            )
-            return _Weighed(EnsembleState((), meta, innovations), given.steps, steps, output)
+            meta, innovations, steps, output = torch.func.vmap(one)(state.meta, state.innovations, own, y, *optional)
+            return _Weighed(EnsembleState((), meta, innovations), own, steps, output)
 
         def without(
             meta: MetaState, steps: Predictions, y: Tensor, *optional: Tensor
@@ -258,8 +278,8 @@ class Step:
             after, _, weighed, output = one(meta, None, steps, y, *optional)
             return after, weighed, output
 
-        meta, steps, output = torch.func.vmap(without)(state.meta, given.steps, given.y, *optional)
-        return _Weighed(EnsembleState((), meta), given.steps, steps, output)
+        meta, steps, output = torch.func.vmap(without)(state.meta, own, y, *optional)
+        return _Weighed(EnsembleState((), meta), own, steps, output)
 
     def _assembled(self, weighed: _Weighed) -> EnsemblePredictions:
         """Predictions of all rows, those of a series one after the other."""
@@ -275,9 +295,9 @@ class Step:
         return ((y.flatten() - predictions.mean).abs() > threshold * predictions.variance.sqrt()).reshape(y.shape)
 
     def _commit(self, batches: list[SeriesBatch], work: Work, state: EnsembleState, keep: Tensor) -> None:
-        """Write what some of the series learned, places among them."""
-        for lane in batches:
-            lane.commit(keep)
+        """Write the updates of some of the series, places among them."""
+        for batch in batches:
+            batch.commit(keep)
         innovations = None
         if state.innovations is not None:
             innovations = InnovationState(*(part[keep] for part in state.innovations))

@@ -14,9 +14,9 @@ from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.files.operations import OpenFile, make_folder, remove_if_possible
 from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_state, square_root_state
 from gp_ensembles.fleet.variances import Variances
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
-from gp_ensembles.numerics.memory import check_memory
+from gp_ensembles.numerics.devices import check_memory
 
 FAILED = "failed"  # rows learned until a series failed, -1 for those that did not
 _LEAST_ROOM = 16
@@ -47,7 +47,7 @@ class Store:
         return other
 
     def emptied(self) -> "Store":
-        """A store of the same kind without series; one in files has its own, beside those of this one."""
+        """A store of the same kind without series, with files of its own if states are in files."""
         other = copy.copy(self)
         other._folder, other._number = self._folder, self._number + 1
         other._tensors = {name: self._room(name, value, 0) for name, value in self._start.items()}
@@ -60,7 +60,7 @@ class Store:
                 remove_if_possible(self._path(name))
 
     def prepare_with_variances(self, number: int, places: Tensor, own: Variances) -> None:
-        """Let series begin anew under one expert object, with variances (S, ...) of their own."""
+        """Restart series under one expert object, with their own variances (S, ...)."""
         state, kind = self.expert(number), self.kinds[number]
         num_features = state[0].shape[-2] if kind is GaussianState else state[0].shape[-1]
         first = (gaussian_state if kind is GaussianState else square_root_state)(own.prior, num_features)
@@ -110,7 +110,7 @@ class Store:
         return self._tensors[f"note_{name}"]
 
     def layers(self, places: Tensor) -> EnsembleState:
-        """Copies of what stands around the experts, (S, ...) each; the experts' own states are left out."""
+        """Copies of the states of the layers around the experts, (S, ...) each, without the experts' own."""
         meta = MetaState(*(self._tensors[f"meta_{field}"][places] for field in MetaState._fields))
         innovations = history = None
         if self._layers[0]:
@@ -122,7 +122,7 @@ class Store:
         return EnsembleState((), meta, innovations, history)
 
     def put_layers(self, places: Tensor, state: EnsembleState) -> None:
-        """Write what :meth:`layers` reads."""
+        """Write the states that :meth:`layers` reads."""
         for name, value in named_tensors(state._replace(experts=(), quarantine=None)):
             self._tensors[name].index_copy_(0, places, value)
 
@@ -185,7 +185,7 @@ class Store:
         return values
 
     def reserve(self, least: int) -> None:
-        """Make room for so many series.
+        """Make room for this many series.
 
         Raises:
             ValueError: As :meth:`check_growth`; then nothing changes.
@@ -194,7 +194,7 @@ class Store:
         self._grow(least)
 
     def check_growth(self, least: int) -> None:
-        """Raise unless there is space for so many series: on the disk, or in memory while old and new stand there.
+        """Raise unless there is space for this many series: on the disk, or in memory for old and new arrays together.
 
         Raises:
             ValueError: Saying both sizes.
@@ -209,7 +209,7 @@ class Store:
                 )
         elif room > self.room:
             device = self.failed.device
-            old = self.room if device.type == "cpu" else 0  # what is free on a GPU is told without it
+            old = self.room if device.type == "cpu" else 0  # free memory of a GPU is counted without it
             what = f"{room} series, with the {self.room} places that are copied,"
             check_memory((room + old) * self.bytes_each, device, what, "add fewer, or give a folder")
 
@@ -256,7 +256,7 @@ def _shape(shape: Sequence[int] | None) -> str:
 
 
 def next_folder(folder: Path | None) -> Path | None:
-    """A new name in a folder in which the states of several fleets are to live, one after the other."""
+    """A new subfolder of a folder that holds the states of several fleets, one after the other."""
     if folder is None:
         return None
     numbers = (int(path.name) for path in folder.iterdir() if path.name.isdecimal())
@@ -264,7 +264,7 @@ def next_folder(folder: Path | None) -> Path | None:
 
 
 def new_folder(folder: str | Path | None, device: torch.device) -> Path | None:
-    """Make the folder in which states are to live, if there shall be one.
+    """Make the folder of states, if one is given.
 
     Raises:
         ValueError: If it is not empty, or the states are on another device than the host.

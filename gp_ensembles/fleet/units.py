@@ -1,4 +1,4 @@
-"""Scales and interval levels of series, as they stand among the numbers that a fleet keeps for each."""
+"""Scales and interval levels of series, kept as further numbers of a fleet."""
 
 from collections.abc import Hashable, Sequence
 
@@ -11,7 +11,7 @@ from gp_ensembles.fleet.scales import SeriesScales
 
 
 def first_notes(zero: Tensor, intervals: IntervalLevels) -> dict[str, Tensor]:
-    """What a fleet keeps for each series, as it is at first; ``zero`` is an input of D zeros."""
+    """Initial further numbers of a series; ``zero`` is an input of D zeros."""
     levels = intervals.init(zero)
     scales = {"X_mean": zero, "X_scale": zero + 1, "y_mean": zero.new_zeros(()), "y_scale": zero.new_ones(())}
     return {**scales, "last": zero, "lower": levels.lower, "upper": levels.upper}
@@ -42,10 +42,10 @@ def write_levels(series: EnsembleFleet, names: Sequence[Hashable], state: Levels
 def levels_of_rows(
     intervals: IntervalLevels, state: LevelsState, series: Tensor, pit: Tensor
 ) -> tuple[LevelsState, LevelsOutput, Tensor]:
-    """Follow the levels of S series over the rows of a call.
+    """Follow the levels of S series over the rows of a call, of series (N,) and with probabilities ``pit`` (N,).
 
-    Shapes: ``series`` (N,), ``pit`` (N,). Returns: levels after, ends (C, S); levels (2, C, N) before each row, and
-    which targets are covered (C, N); the newest row of each series, shape (S,).
+    Returns: the state after them, ends (C, S); levels (2, C, N) before each row and covered targets (C, N); the newest
+    row of each series, shape (S,).
     """
     num = len(intervals.coverages)
     levels, covered = pit.new_zeros(2, num, len(pit)), pit.new_zeros(num, len(pit))

@@ -1,8 +1,8 @@
-r"""Noise and prior variance of each of many series on features that they share, profiled exactly.
+r"""Noise and prior variances of many series on shared features, profiled exactly.
 
 With the features fixed, one decomposition for each series and expert gives its evidence for all variances
-(:mod:`gp_ensembles.experts.profiled_evidence`); a prior around the variances that the series share holds those that few
-rows say little of. Length scales: :mod:`gp_ensembles.fleet.length_scales`.
+(:mod:`gp_ensembles.experts.profiled_evidence`); a prior around the shared variances regularizes those of
+series with few rows. Length scales: :mod:`gp_ensembles.fleet.length_scales`.
 """
 
 from typing import NamedTuple
@@ -35,9 +35,7 @@ class Variances(NamedTuple):
 
 @torch.no_grad()
 def fit_variances(expert: GaussianExpert, X: Tensor, y: Tensor, fit: FitSettings) -> Variances:
-    """The variances of each series with the highest evidence, under a prior around the expert's own.
-
-    Shapes: ``X`` (S, N, D), ``y`` (S, N).
+    """The variances of each series X (S, N, D), y (S, N) with the highest evidence, under a prior around the expert's.
 
     Raises:
         ValueError: If the optimizer is another.

@@ -7,17 +7,22 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.innovations import autoregression, volatility
-from gp_ensembles.innovations.autoregression import AutoregressionState
 from gp_ensembles.innovations.model import InnovationModel
 from gp_ensembles.innovations.one_row import RowModels, update_row
+from gp_ensembles.innovations.recursions import (
+    AutoregressionState,
+    init_autoregression,
+    predict_error,
+    update_autoregression,
+    update_scale,
+)
 from gp_ensembles.numerics.display import record_text
 
 _NORMAL_DF = 20.0  # of the score that the scale of a normal model follows: gross errors do not make it useless
 
 
 class InnovationState(NamedTuple):
-    """What the innovation models of M experts remember between two targets.
+    """State of the innovation models of M experts between two targets.
 
     Attributes:
         scale: Size of past errors in the experts' variances, one row for each of V models that follow it, (V, M).
@@ -81,19 +86,14 @@ class InnovationBank:
     Example:
         >>> import torch
         >>> bank = InnovationBank([InnovationModel(rate=0.1)])
-        >>> mean, variance = (
-        ...     torch.zeros(1, 200, dtype=torch.float64),
-        ...     torch.ones(1, 200, dtype=torch.float64),
-        ... )
+        >>> mean = torch.zeros(1, 200, dtype=torch.float64)
+        >>> variance = torch.ones_like(mean)
         >>> generator = torch.Generator().manual_seed(0)
         >>> # three times as large as predicted
         >>> y = 3 * torch.randn(200, generator=generator, dtype=torch.float64)
         >>> state, predictions = bank.update_block(bank.init(1, mean), mean, variance, y)
-        >>> (
-        ...     bool(predictions.variance[0, 0, 0] == 1),
-        ...     bool(predictions.variance[0, 0, 100:].mean().sqrt().round() == 3),
-        ... )
-        (True, True)
+        >>> float(predictions.variance[0, 0, 100:].mean().sqrt().round())
+        3.0
     """
 
     def __init__(self, models: Sequence[InnovationModel]) -> None:
@@ -108,7 +108,7 @@ class InnovationBank:
 
     def init(self, num_experts: int, like: Tensor) -> InnovationState:
         """State before any error, with the dtype and device of ``like``."""
-        start = autoregression.init(num_experts, like)
+        start = init_autoregression(num_experts, like)
         return InnovationState(like.new_ones(len(self._followed), num_experts), *start)
 
     def update_block(
@@ -129,10 +129,10 @@ class InnovationBank:
             mean: The experts' means, shape (M, B).
             variance: Their variances, shape (M, B).
             y: Targets, shape (B,).
-            share: What counts of each error in the autoregression, shape (B,): less than one for an outlier.
+            share: Weight of each error in the autoregression, shape (B,): less than one for an outlier.
             missing: Which targets are missing, shape (B,); ``None`` if none is. They keep the state.
             dead: Which experts were not run, shape (M,); ``None`` if all were. They keep their scale and the sums of
-                their autoregression but have no last error, have NaN moments and give no target any chance.
+                their autoregression but have no last error; their moments are NaN and their densities zero.
 
         Returns:
             State after the block, and the predictions made before each target.
@@ -149,11 +149,11 @@ class InnovationBank:
             errors = errors.masked_fill(missing, 0.0)
         counted = errors if share is None else errors * share
         start = AutoregressionState(state.products, state.last_error, state.age)
-        after, drift = autoregression.update_block(start, counted, variance, missing)
+        after, drift = update_autoregression(start, counted, variance, missing)
         squares = torch.stack([errors, errors - drift]).square() / variance
         squares = squares.clamp_max(torch.finfo(squares.dtype).max ** 0.5)  # a gross target's square may overflow
         rate, df, rows, _ = self._on(mean)
-        scale, scales = volatility.update_block(state.scale, squares[rows], rate, df, missing)
+        scale, scales = update_scale(state.scale, squares[rows], rate, df, missing)
         moments = self._moments(mean, variance, drift, scales)
         log_prob = self._log_prob(squares, scales, variance)
         if missing is not None:
@@ -169,12 +169,12 @@ class InnovationBank:
     def predict(self, state: InnovationState, mean: Tensor, variance: Tensor) -> InnovationPredictions:
         """Predict rows that all come next, from the experts' moments (M, N); log densities are NaN."""
         start = AutoregressionState(state.products, state.last_error, state.age)
-        drift = autoregression.predict(start).unsqueeze(-1)
+        drift = predict_error(start).unsqueeze(-1)
         mean, variance, df = self._moments(mean, variance, drift, state.scale.unsqueeze(-1))
         return InnovationPredictions(mean, variance, torch.full_like(mean, torch.nan), df)
 
     def grow(self, state: InnovationState, num_new: int) -> InnovationState:
-        """A state in which new experts, without errors so far, stand behind the old ones."""
+        """A state with new experts, without errors so far, appended to the old ones."""
         new = self.init(num_new, state.scale)
         scale, products, errors = (torch.cat([old, more], -1) for old, more in zip(state[:3], new[:3], strict=True))
         return InnovationState(scale, products, errors, state.age)
@@ -225,7 +225,7 @@ def _kernel(square: Tensor, df: float) -> Tensor:
 
 
 def _without(predictions: InnovationPredictions, dead: Tensor) -> InnovationPredictions:
-    """The same with the moments and densities of experts that were not run."""
+    """The same, with NaN moments and densities of zero for experts that were not run."""
     mean, variance = (part.masked_fill(dead, torch.nan) for part in predictions[:2])
     possible = ~dead | predictions.log_prob.isnan()
     return InnovationPredictions(

@@ -1,4 +1,4 @@
-"""One innovation model as a frozen record."""
+"""An innovation model: settings of one further prediction of each expert."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _LEAST_DF = 2.0  # below, a Student-t distribution has no variance
 @final
 @dataclass(frozen=True)
 class InnovationModel:
-    r"""A further prediction made of an expert's own one-step prediction and its past errors.
+    r"""A further prediction, made from an expert's own one-step prediction and its past errors.
 
     With the expert's prediction :math:`N(m_t, s_t^2)` and its past errors :math:`e = y - m`, the target has location
     :math:`m_t + h_t` and squared scale :math:`c\, g_t s_t^2`, normal or Student-t with :math:`\nu` degrees of freedom:
@@ -47,7 +47,7 @@ class InnovationModel:
 
     @property
     def label(self) -> str:
-        """What it is called after an expert's name."""
+        """Its name, which follows that of an expert."""
         kind = "normal" if math.isinf(self.degrees_of_freedom) else f"t{self.degrees_of_freedom:g}"
         parts = ["ar"] * self.autoregressive + [kind, f"rate {self.rate:g}"]
         return " ".join([*parts, *([f"width {self.width:g}"] if self.width != 1 else [])])

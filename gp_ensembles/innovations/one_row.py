@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.innovations.autoregression import HIGHEST, LOWEST, MEMORY, NOISE
 from gp_ensembles.innovations.model import InnovationModel
-from gp_ensembles.innovations.volatility import LARGEST, SMALLEST
+from gp_ensembles.innovations.recursions import HIGHEST, LARGEST, LOWEST, MEMORY, NOISE, SMALLEST
 from gp_ensembles.numerics.compiled import compiled
 
 Numbers = NDArray[np.float64]
@@ -26,10 +25,10 @@ class RowModels(NamedTuple):
     Attributes:
         rate: Share of the newest error of each recursion, shape (V, 1).
         scale_df: Degrees of freedom of the density whose score it follows, shape (V, 1).
-        drifts: Whether it follows what the autoregression leaves of errors, 0 or 1, shape (V,).
+        drifts: Whether it follows the residuals of the autoregression instead of the errors, 0 or 1, shape (V,).
         places: The recursion of each model, shape (K,).
         shifts: Whether each model is autoregressive, 0 or 1, shape (K,).
-        width: What a model's squared scale is multiplied with, shape (K, 1).
+        width: Factor of a model's squared scale, shape (K, 1).
         factor: Variance of a model over its squared scale, widened, shape (K, 1).
         df: Degrees of freedom, shape (K, 1).
         constant: Logarithm of the density of the standard distribution at zero, shape (K, 1).
@@ -167,7 +166,7 @@ def learn_models(
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Learn one target, from arrays.
 
-    Returns shape (M, 1 + K).
+    Returns: log densities (M, 1 + K), the scales (V, M) and sums (2, M) after it, and the experts' errors (M,).
     """
     errors = y - mean
     squares = np.empty((2, len(mean)))

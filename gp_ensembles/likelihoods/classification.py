@@ -188,7 +188,7 @@ class OrdinalLikelihood(_OneDimensionalLikelihood):
         batch_shape: Shape of the batch of experts, each with its own parameters.
         scale_constraint: Constraint of the trainable scale :math:`\tau` of the noise, such as GPyTorch's
             ``Positive()``. By default the scale is one and not trained: the prior variance of the latent value and the
-            cut points say the same.
+            cut points have the same effect.
 
     Raises:
         ValueError: If there are fewer than two levels.

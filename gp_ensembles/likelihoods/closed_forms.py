@@ -8,8 +8,8 @@ curve and a small odd remainder that vanishes within a few units of zero:
 
 The integrand is analytic in a strip and falls exponentially, so the trapezoidal rule on a fixed grid is right to eight
 digits or more however wide the normal distribution is; where it is narrow, Gauss-Hermite nodes are. Far below zero,
-where the remainder is no longer small beside the rest, :math:`E\,\sigma(z) = e^{m + s/2}\, E\,\sigma(-z - s)` takes
-over.
+where the remainder is no longer small compared with the rest, :math:`E\,\sigma(z) = e^{m + s/2}\, E\,\sigma(-z - s)`
+takes over.
 """
 
 import functools
@@ -138,14 +138,14 @@ def logit_normal_log_odds(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _by_tiers(mean: Tensor, variance: Tensor) -> Tensor:
-    """Each number by the rule for its own variance, whatever stands beside it."""
+    """Each number by the rule for its own variance, whatever the others are."""
     tiers = [variance <= _NARROW, (variance > _NARROW) & (variance <= _WIDE), ~(variance <= _WIDE)]
     for number, flags in enumerate(tiers):
         if readable_all(flags):
             return _RULES[number](mean, variance)
     try:
         places = [flags.nonzero(as_tuple=True) for flags in tiers]
-    except RuntimeError:  # values cannot be read: each rule is fed what it can digest, for the sake of derivatives
+    except RuntimeError:  # values cannot be read: each rule gets arguments in its range, for derivatives
         parts = [
             rule(mean, torch.where(flags, variance, safe))
             for rule, flags, safe in zip(_RULES, tiers, (_NARROW, _WIDE, 2 * _WIDE), strict=True)

@@ -1,6 +1,6 @@
-r"""Derivatives of log densities in their latent value in closed form, for likelihoods that are concave in it.
+r"""Derivatives of log densities in their latent value in closed form, for log-concave likelihoods.
 
-What a target teaches is found by Newton's method on one number, a few steps for each row and expert. With derivatives
+The site of a target is found by Newton's method on one number, a few steps for each row and expert. With derivatives
 in closed form a step is a handful of operations, and with the right start it needs no damping: the function whose zero
 is sought, :math:`z - m - s\, \ell'(z)`, is increasing and curved to one side from there on, so that steps never
 overshoot.

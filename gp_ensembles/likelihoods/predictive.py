@@ -1,4 +1,4 @@
-r"""Predictions of targets from normal latent values: expectations of a likelihood."""
+r"""Predictions of targets from normal latent values: expectations under a likelihood."""
 
 import math
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ class Predictive(ABC):
     def assess(
         self, likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What :meth:`moments` and :meth:`log_prob` say, at little more than the price of one of them."""
+        """Results of :meth:`moments` and :meth:`log_prob`, at little more than the cost of one of them."""
 
     @abstractmethod
     def class_probabilities(self, likelihood: Likelihood, mean: Tensor, variance: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ def observed_log_prob(distribution: Distribution, y: Tensor) -> Tensor:
 
 
 class _Switch:
-    """How many are inside :func:`_unvalidated`, and what was set before the first came."""
+    """Number of callers inside :func:`_unvalidated`, and the setting before the first one."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -147,7 +147,7 @@ def check_support(likelihood: Likelihood, y: Tensor) -> None:
     Shapes: ``y`` (N,).
 
     Raises:
-        IllegalTargetError: If a target is outside the support; a ValueError that knows the value and its row.
+        IllegalTargetError: If a target is outside the support; a ValueError with the value and its row.
     """
     if y.ndim != 1:
         raise ValueError(f"targets must have shape (N,), got {tuple(y.shape)}")

@@ -1,4 +1,4 @@
-"""Weight rules: how the weights of a mixture follow from the experts' log densities, and from nothing else.
+"""Weight rules: mixture weights from the experts' log densities alone.
 
 - :mod:`~gp_ensembles.meta_learners.averaging`, one expert is right: :class:`BayesianModelAveraging`, and
   :class:`DynamicModelAveraging`, which forgets.
@@ -10,12 +10,12 @@
 - :mod:`~gp_ensembles.meta_learners.newton`, a mixture is right, second-order: :class:`OnlineNewton`,
   :class:`DiscountedOnlineNewton`; the quadratic programs that they solve are in
   :mod:`~gp_ensembles.numerics.simplex_path`.
-- :mod:`~gp_ensembles.meta_learners.combined`: a rule that weighs other rules, :class:`CombinedRules`.
-- :mod:`~gp_ensembles.meta_learners.reference`: a rule averaged with a few experts that it must not stay behind,
+- :mod:`~gp_ensembles.meta_learners.combined`: a mixture of rules weighed by another rule, :class:`CombinedRules`.
+- :mod:`~gp_ensembles.meta_learners.reference`: a rule averaged with a few reference experts,
   :class:`ReferenceAveraging`.
-- :mod:`~gp_ensembles.meta_learners.base`: :class:`MetaLearner`, which a rule of your own extends, and what rules share.
+- :mod:`~gp_ensembles.meta_learners.base`: :class:`MetaLearner`, the base class of rules, and their shared helpers.
 
-What each rule can lose, and to whom, is in :mod:`gp_ensembles.metrics.regret_bounds`.
+Regret bounds of each rule are in :mod:`gp_ensembles.metrics.regret_bounds`.
 """
 
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging, DynamicModelAveraging
@@ -24,13 +24,7 @@ from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
 from gp_ensembles.meta_learners.newton import DiscountedOnlineNewton, OnlineNewton
 from gp_ensembles.meta_learners.reference import ReferenceAveraging
-from gp_ensembles.meta_learners.switching import (
-    FixedShare,
-    MarkovSwitching,
-    edoebe_transition,
-    group_transition,
-    sticky_transition,
-)
+from gp_ensembles.meta_learners.switching import FixedShare, MarkovSwitching, sticky_transition
 
 __all__ = [
     "BayesianModelAveraging",
@@ -44,7 +38,5 @@ __all__ = [
     "OnlineNewton",
     "ReferenceAveraging",
     "SoftBayes",
-    "edoebe_transition",
-    "group_transition",
     "sticky_transition",
 ]

@@ -64,11 +64,7 @@ class BayesianModelAveraging(MetaLearner):
         self.register_buffer("log_prior", log_prior)
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
-        """State before any data: the prior weights.
-
-        Args:
-            num_experts: Number of experts M.
-            like: A tensor with the dtype and device the state shall have.
+        """State before any data: the prior weights; see :meth:`MetaLearner.init`.
 
         Raises:
             ValueError: If the prior weights belong to another number of experts, or ``prune_below`` would
@@ -82,27 +78,14 @@ class BayesianModelAveraging(MetaLearner):
         return initial_state(self.log_prior, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order.
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`.
 
         Where every living expert gives a target density zero, the weights stay and the mixture's log density
         is minus infinity.
-
-        Args:
-            state: The state before the block.
-            log_prob: Log densities of the block's targets under each expert, shape (M, B). A column of zeros
-                is a missing target.
-
-        Returns:
-            The state after the block, and the weights and mixture log densities before each target.
-
-        Raises:
-            ValueError: If the shape is wrong.
-            TypeError: If the dtype is not the state's.
-            NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
         """
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
@@ -210,11 +193,11 @@ class DynamicModelAveraging(MetaLearner):
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, flattened, shape (M,)."""
+        """Log weights for the next target, flattened, shape (M,)."""
         return torch.log_softmax(self.forgetting * state.log_weights, 0)
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         num_steps = log_prob.shape[1]
         if num_steps == 0:
@@ -263,7 +246,7 @@ def _average(state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]
     best = log_prob.detach().amax(0)
     joint = torch.cat([before, before + (log_prob - best).cumsum(1)], dim=1)
     normalizer = joint.logsumexp(0)
-    # Dead or undefined sums stay so: the last one tells of all.
+    # Dead or undefined sums stay so: checking the last one is enough.
     if not readable_all(normalizer[-1].isfinite()):
         return None
     log_weights = normalized(joint, normalizer)

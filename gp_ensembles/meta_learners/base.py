@@ -1,4 +1,4 @@
-"""The abstract weight rule with its state and output, and what rules share: checks, Bayes' rule, loops over targets."""
+"""Abstract weight rule, its state and output, and shared helpers: checks, Bayes' rule, loops over targets."""
 
 import math
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ class MetaOutput(NamedTuple):
     """Weights and mixture log densities over a block of targets.
 
     Attributes:
-        log_weights: Log weights in force **before** each target, shape (M, B); they sum to one over M.
+        log_weights: Log weights **before** each target, shape (M, B); they sum to one over M.
         log_prob: Log density of each target under the mixture, shape (B,).
     """
 
@@ -68,7 +68,7 @@ class MetaLearner(nn.Module, ABC):
 
     @abstractmethod
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
 
     @abstractmethod
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
@@ -83,14 +83,19 @@ class MetaLearner(nn.Module, ABC):
 
         Returns:
             The state after the block, and the weights and mixture log densities before each target.
+
+        Raises:
+            ValueError: If the shape is wrong.
+            TypeError: If the dtype is not the state's.
+            NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
         """
 
     @abstractmethod
     def grow(self, state: MetaState, num_new: int, share: float) -> MetaState:
-        """A state in which new experts stand behind the old ones; ``state`` itself is unchanged.
+        """A state with new experts appended to the old ones; ``state`` itself is unchanged.
 
         Call it on the rule of the **enlarged** ensemble. Rules built for no particular number of experts serve old
-        and new ensemble alike; one built with prior weights or a transition has to be built anew for M + n experts.
+        and new ensemble alike; one built with prior weights or a transition has to be rebuilt for M + n experts.
 
         Args:
             state: State of the M experts so far.
@@ -100,7 +105,7 @@ class MetaLearner(nn.Module, ABC):
 
         Raises:
             ValueError: If ``num_new`` or ``share`` is out of range, the rule was built for another number of experts
-                than M + n, or it goes on from a memory that is not in the state: another rule left it.
+                than M + n, or the state has no memory of this rule.
         """
 
     def revive(self, state: MetaState, experts: Tensor, share: float) -> MetaState:
@@ -112,7 +117,7 @@ class MetaLearner(nn.Module, ABC):
             share: Weight that they get together, in equal parts; between 0 and 1. The living keep their proportions.
 
         Raises:
-            ValueError: If ``share`` is out of range, an index is not an expert's or stands twice, an expert lives, or
+            ValueError: If ``share`` is out of range, an index is not an expert's or repeated, an expert is alive, or
                 the rule averages other rules, whose weights it cannot give back.
             TypeError: If the indices are not integers.
         """
@@ -136,7 +141,7 @@ class MetaLearner(nn.Module, ABC):
         revived = state._replace(log_weights=log_weights.index_copy(0, experts.to(log_weights.device), part))
         if bool(torch.isneginf(self.log_weights(revived)[experts]).any()):
             raise ValueError(
-                f"under {type(self).__name__}, a rule of rules, the dead stay dead; add them anew with add_experts"
+                f"{type(self).__name__} averages rules and cannot revive dead experts; add them again with add_experts"
             )
         return revived
 
@@ -185,9 +190,8 @@ def check_state_size(rule: MetaLearner, state: MetaState, width: int) -> None:
     """Raise unless a state to grow has the memory, (M, ``width``), from which a rule goes on."""
     if state.memory.shape[-1] != width:
         raise ValueError(
-            f"{type(rule).__name__} goes on from a memory of {width} numbers an expert, but the state has "
-            f"{state.memory.shape[-1]}: another rule left it; use a rule without memory, or start this one afresh with "
-            f"init"
+            f"{type(rule).__name__} needs a memory of {width} numbers per expert, but the state has "
+            f"{state.memory.shape[-1]}: it is of another rule; use a rule without memory, or start with init"
         )
 
 

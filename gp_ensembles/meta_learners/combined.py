@@ -1,4 +1,4 @@
-"""A mixture of weight rules, themselves weighed by a further rule."""
+"""Mixture of weight rules, themselves weighed by another rule."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ class CombinedRules(MetaLearner):
     r"""A mixture of the mixtures that several rules make of the same experts.
 
     With :math:`w_{r}` the weights of rule r before a target, its mixture is a prediction :math:`p_r = w_r^\top p` of
-    its own, and a further rule weighs these predictions:
+    its own, and another rule weighs these predictions:
 
     .. math:: w = \sum_r W_r\, w_r, \qquad w^\top p = \sum_r W_r\, p_r
 
-    So the log loss exceeds that of the best rule by no more than the further rule's regret, log R for Bayesian model
-    averaging of R rules. No rule is best on all streams (one expert is right on some, their mixture on others);
+    The log loss exceeds that of the best rule by no more than the regret of the rule over them, log R for Bayesian
+    model averaging of R rules. No rule is best on all streams (one expert is right on some, their mixture on others);
     this makes the choice unnecessary.
 
     Args:
@@ -31,9 +31,7 @@ class CombinedRules(MetaLearner):
     Example:
         >>> import torch
         >>> from gp_ensembles.meta_learners import BayesianModelAveraging, SoftBayes
-        >>> rule = CombinedRules(
-        ...     [BayesianModelAveraging(), SoftBayes()], over=BayesianModelAveraging()
-        ... )
+        >>> rule = CombinedRules([BayesianModelAveraging(), SoftBayes()], over=BayesianModelAveraging())
         >>> log_prob = torch.tensor([[0.0, 0.0], [-2.0, -2.0]], dtype=torch.float64)
         >>> state, output = rule.update_block(rule.init(2, like=log_prob), log_prob)
         >>> output.log_weights.exp().sum(0)
@@ -55,13 +53,13 @@ class CombinedRules(MetaLearner):
         return self._pack(states, self.over.init(len(self.rules), like))
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
         states, over = self._unpack(state)
         own = torch.stack([rule.log_weights(s) for rule, s in zip(self.rules, states, strict=True)])
         return (self.over.log_weights(over).unsqueeze(-1) + own).logsumexp(0)
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         num_rows = log_prob.shape[1]
         if num_rows and state.memory.shape[1] == 2 * len(self.rules):

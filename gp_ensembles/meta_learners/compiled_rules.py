@@ -46,7 +46,7 @@ class Row(NamedTuple):
         learned: Log weights of the experts under each rule after it, shape (M, R).
         over: Log weights of the rules after it, shape (R,).
         joint: Log weights of the experts in their mixture after it, shape (M,).
-        log_weights: Those in force before it, shape (M, 1).
+        log_weights: Those before it, shape (M, 1).
         log_prob: Log density of the target under that mixture, shape (1,).
     """
 
@@ -77,7 +77,7 @@ def run_row(rules: Sequence[MetaLearner], over: MetaLearner, before: Tensor, log
 
 
 def run_rows(rules: Sequence[MetaLearner], over: MetaLearner, before: Tensor, log_prob: Tensor) -> Row | None:
-    """The same for a block: log densities (M, B), weights in force (M, B) and densities of the mixture (B,)."""
+    """The same for a block: log densities (M, B), current weights (M, B) and densities of the mixture (B,)."""
     forms = row_forms(rules, over)
     is_plain = log_prob.dtype == torch.float64 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
     if not is_plain or forms is None:
@@ -94,7 +94,7 @@ def run_rows(rules: Sequence[MetaLearner], over: MetaLearner, before: Tensor, lo
     weights, above = np.empty((num_rows + 1, num_rules, num_experts)), np.empty((num_rows + 1, num_rules))
     weights[0], above[0] = np.exp(known[:, :num_rules].T), np.exp(known[0, num_rules:])
     densities, mixed = np.empty((num_rows, num_rules)), np.empty(num_rows)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what came of it is looked at
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # results are checked below
         _recurse(forms, relative, weights, above, densities, mixed)
     if not (densities.min() > _SMALLEST and mixed.min() > _SMALLEST):
         return None

@@ -68,11 +68,11 @@ class ExponentiatedGradient(MetaLearner):
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
@@ -155,11 +155,11 @@ class SoftBayes(MetaLearner):
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])

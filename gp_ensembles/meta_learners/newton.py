@@ -1,6 +1,6 @@
 r"""Second-order rules for the best mixture: they also accumulate the curvature of the mixture's log density.
 
-With :math:`g_t = p(y_t) / w_t^\top p(y_t)` the gradient at the weights in force, :math:`g_t g_t^\top` is minus the
+With :math:`g_t = p(y_t) / w_t^\top p(y_t)` the gradient at the current weights, :math:`g_t g_t^\top` is minus the
 Hessian. Both rules end a step with the exact projection on the simplex in the norm of the curvature.
 """
 
@@ -39,7 +39,7 @@ class OnlineNewton(MetaLearner):
     it is exact. A missing target has all ratios one, which leaves the projection where it is.
 
     The projection is the minimum of a sum of squares, :math:`|w|^2 + \sum_t (g_t^\top w - c)^2` with
-    :math:`c = \delta (1 + 1/\beta)`, found anew after each target from the experts that had weight before it.
+    :math:`c = \delta (1 + 1/\beta)`, recomputed after each target from the experts that had weight before it.
 
     Weights are computed from the memory in float64 whatever the dtype of the densities, and carry no gradient;
     the mixture's log density carries that of the experts' densities at the target itself.
@@ -77,11 +77,11 @@ class OnlineNewton(MetaLearner):
         return state._replace(memory=torch.cat([curvature, curvature.new_zeros(num_experts, 1)], dim=1))
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
@@ -134,7 +134,7 @@ class DiscountedOnlineNewton(MetaLearner):
         epsilon: Curvature ε without data, positive.
         share: Share δ of the weight that is spread equally, from 0 to below 1. Without one an expert can have weight
             exactly zero, which an online ensemble takes for dead, and one target that is all but impossible under the
-            weights in force makes the curvature singular in double precision, which raises an error.
+            current weights makes the curvature singular in double precision, which raises an error.
 
     Raises:
         ValueError: If a number is out of range.
@@ -168,11 +168,11 @@ class DiscountedOnlineNewton(MetaLearner):
         return state._replace(memory=torch.cat([curvature, leader], dim=1))
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
@@ -231,7 +231,7 @@ def _relative_densities(log_prob: Tensor) -> Numbers:
 
 
 def _near_leader(weights: Tensor, share: float) -> Tensor:
-    """About the leader from which weights in force were made: right in its support, but for experts next to none."""
+    """About the leader from which current weights were made: right in its support, but for experts next to none."""
     raw = ((weights - share / weights.shape[0]) / (1 - share)).clamp(min=0)
     kept = torch.where(raw > 1e-6 * raw.max(), raw, 0.0)
     return kept / kept.sum()

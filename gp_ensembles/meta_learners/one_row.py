@@ -1,4 +1,4 @@
-"""One target under the default rule on plain arrays, in the memory of its state."""
+"""Single-target path of the default rule on plain arrays, in the memory of its state."""
 
 from typing import NamedTuple, final
 
@@ -14,10 +14,10 @@ Numbers = NDArray[np.float64]
 
 
 class WeighedRow(NamedTuple):
-    """A target that is weighed and not yet learned.
+    """A weighed target, before the rule learns it.
 
     Attributes:
-        log_weights: Log weights in force before it, shape (M,).
+        log_weights: Log weights before it, shape (M,).
         log_prob: Its log density.
         after: Log weights after it, (M,).
         memory: The rule's memory after it, of the state's shape.
@@ -31,7 +31,7 @@ class WeighedRow(NamedTuple):
 
 @final
 class RowRule:
-    """Several rules under one over them, and references beside them or none."""
+    """Combined rules, averaged with references or not, for one target at a time."""
 
     def __init__(self, rules: CombinedRules, reference: ReferenceAveraging | None, state: MetaState) -> None:
         forms = row_forms(rules.rules, rules.over)
@@ -54,7 +54,7 @@ class RowRule:
         return cls(rules, reference, state)
 
     def log_weights(self) -> Numbers:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
         weights = np.exp(self._own)
         mixture: Numbers = weights[:, : self._num_rules].dot(weights[0, self._num_rules :])
         if self._reference is not None:

@@ -1,4 +1,4 @@
-"""A weight rule averaged with a few reference experts, lest the mixture stay behind what is obvious."""
+"""Average of a weight rule with a few reference experts, which bounds its loss to them."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,9 @@ _LARGEST = 600.0  # of a log density above another, lest its factor overflow
 
 
 class ReferenceAveraging(MetaLearner):
-    r"""A rule's mixture and that of a few reference experts, weighed against each other by a nearly fixed Bayes' rule.
+    r"""A rule's mixture and that of a few reference experts, averaged by Bayes' rule with a small share.
 
-    Where many experts differ by a thousandth of a nat a row, a rule that follows changes within a hundred rows cannot
+    Where many experts differ by a thousandth of a nat per row, a rule that follows changes within a hundred rows cannot
     tell which of them is best: their differences are lost in what it shares out. Two predictions can be told apart over
     thousands of rows. With :math:`w_r` the weights that the rule gives before a target, :math:`u` those of Bayesian
     model averaging of the references alone, and :math:`v` the weight of the latter,
@@ -47,7 +47,7 @@ class ReferenceAveraging(MetaLearner):
         >>> from gp_ensembles.meta_learners import FixedShare
         >>> rule = ReferenceAveraging(FixedShare(0.01), references=[2])
         >>> log_prob = torch.zeros(3, 2000, dtype=torch.float64)
-        >>> log_prob[2] = 0.01  # ahead by a hundredth of a nat a row
+        >>> log_prob[2] = 0.01  # ahead by a hundredth of a nat per row
         >>> state, _ = rule.update_block(rule.init(3, like=log_prob), log_prob)
         >>> bool(rule.log_weights(state)[2].exp() > 0.9), bool(FixedShare(0.01).update_block(
         ...     FixedShare(0.01).init(3, log_prob), log_prob)[0].log_weights[2].exp() < 0.7)
@@ -89,13 +89,13 @@ class ReferenceAveraging(MetaLearner):
         return self._packed(self.rule.init(num_experts, like), among, self._between.init(2, like))
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
         inner, among, between = self._unpacked(state)
         weights = self._between.log_weights(between)
         return self._joined(self.rule.log_weights(inner), among.log_weights, weights[0], weights[1])
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         inner, among, between = self._unpacked(state)
         inner, own = self.rule.update_block(inner, log_prob)

@@ -1,6 +1,7 @@
 """Switching experts: fixed share, Markov switching, and its transition matrices."""
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,12 +25,29 @@ from gp_ensembles.meta_learners.base import (
     share_logs,
     share_out,
 )
-from gp_ensembles.meta_learners.pair import is_pair, switch_pair
 from gp_ensembles.numerics.reductions import readable_all
 
 SMALLEST_SHARE = 1e-12  # with less, log space only: weights must stay far from the smallest number
 _PLAIN = 1e3  # a log density whose digits leave room for weights
+_LEAST_ENTRY = 1e-12  # of a transition of two experts: weights stay far from the smallest number
+_LEAST_DENSITY = 1e-290  # relative to the better expert's, lest it be inexact
 _STEPS_PER_SCALE = 16  # shares fall by at most the smallest entry of Q per step: far from underflow in 16
+
+
+class PairSteps(NamedTuple):
+    """A block of two experts.
+
+    Attributes:
+        log_weights: Log weights before each target, shape (2, B).
+        log_prob: Log density of each target under the mixture, shape (B,).
+        learned: Log weights after the last target, before the next switch, shape (2,).
+        switched: Those after it, shape (2,).
+    """
+
+    log_weights: Tensor
+    log_prob: Tensor
+    learned: Tensor
+    switched: Tensor
 
 
 class FixedShare(MetaLearner):
@@ -67,11 +85,11 @@ class FixedShare(MetaLearner):
         return initial_state(None, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, shape (M,)."""
+        """Log weights for the next target, shape (M,)."""
         return state.log_weights
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order; arguments, results and errors as in Bayesian model averaging."""
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`."""
         check_block(state, log_prob)
         if log_prob.shape[1] == 0:
             return pack(state, state.log_weights, [], [])
@@ -166,40 +184,19 @@ class MarkovSwitching(MetaLearner):
         self.register_buffer("same_community", same_community.to(transition))
 
     def init(self, num_experts: int, like: Tensor) -> MetaState:
-        """State before any data and before the first switch.
-
-        Args:
-            num_experts: Number of experts M.
-            like: A tensor with the dtype and device the state shall have.
-
-        Raises:
-            ValueError: If the transition belongs to another number of experts.
-        """
+        """State before any data and before the first switch; see :meth:`MetaLearner.init`."""
         check_num_experts(self.transition.shape[0], num_experts)
         return initial_state(self.log_prior, num_experts, like)
 
     def log_weights(self, state: MetaState) -> Tensor:
-        """Log weights in force for the next target, after the switch, shape (M,)."""
+        """Log weights for the next target, after the switch, shape (M,)."""
         return _switch(self.log_transition.to(state.log_weights.dtype), state.log_weights)
 
     def update_block(self, state: MetaState, log_prob: Tensor) -> tuple[MetaState, MetaOutput]:
-        """Weigh a block of targets in order.
+        """Weigh a block of targets in order; see :meth:`MetaLearner.update_block`.
 
         Where every living expert gives a target density zero, the weights switch but do not learn, and the
         mixture's log density is minus infinity.
-
-        Args:
-            state: The state before the block.
-            log_prob: Log densities of the block's targets under each expert, shape (M, B). A column of zeros
-                is a missing target.
-
-        Returns:
-            The state after the block, and the weights and mixture log densities before each target.
-
-        Raises:
-            ValueError: If the shape is wrong.
-            TypeError: If the dtype is not the state's.
-            NumericalError: If a log density is NaN or plus infinity; names the expert and the step.
         """
         check_block(state, log_prob)
         pair = switch_pair(self.transition, self.log_weights(state), log_prob) if is_pair(log_prob) else None
@@ -272,7 +269,7 @@ class MarkovSwitching(MetaLearner):
         log_weights = normalized(joint, joint.logsumexp(0))
         after = log_weights + (log_prob - best[1:])
         density = after.logsumexp(0)
-        # A product that underflows is off by at most ``tiny``: nothing beside shares above this bound.
+        # A product that underflows is off by at most ``tiny``: negligible for shares above this bound.
         exact = shares.detach() > num_experts * info.tiny / info.eps
         if not readable_all(exact.all() & density.isfinite().all()):
             return None
@@ -284,6 +281,41 @@ class MarkovSwitching(MetaLearner):
         lowest = torch.full_like(values, -torch.inf)
         index = self.community.unsqueeze(1).expand_as(values)
         return lowest.scatter_reduce(0, index, values, "amax").gather(0, index)
+
+
+def is_pair(log_prob: Tensor) -> bool:
+    """Whether log densities (M, B) are of two experts, on the CPU, and no derivative of them is wanted."""
+    num_experts, num_rows = log_prob.shape
+    return num_experts == 2 and num_rows > 0 and log_prob.device.type == "cpu" and not torch.is_grad_enabled()
+
+
+def switch_pair(transition: Tensor, log_weights: Tensor, log_prob: Tensor) -> PairSteps | None:
+    """Weigh a block of targets under two experts, each time by Bayes' rule and then a switch.
+
+    Shapes: ``transition`` (2, 2), ``log_weights`` (2,), ``log_prob`` (2, B).
+    """
+    best = log_prob.amax(0)
+    try:
+        (stay, come), (go, remain) = transition.tolist()
+        first, second = log_weights.exp().tolist()
+        ones, twos = (log_prob - best).exp().tolist()
+    except RuntimeError:  # inside vmap
+        return None
+    if min(first, second) < _LEAST_DENSITY or min(stay, come, go, remain) < _LEAST_ENTRY:
+        return None
+    before, densities = [], []
+    one, two = first, second
+    for p, q in zip(ones, twos, strict=True):
+        before.append((first, second))
+        one, two = first * p, second * q
+        total = one + two
+        if not total > _LEAST_DENSITY:
+            return None
+        densities.append(total)
+        one, two = one / total, two / total
+        first, second = stay * one + come * two, go * one + remain * two
+    after = log_prob.new_tensor([[one, two], [first, second]]).log()
+    return PairSteps(log_prob.new_tensor(before).log().mT, log_prob.new_tensor(densities).log() + best, *after)
 
 
 def sticky_transition(num_experts: int, stay: float) -> Tensor:

@@ -1,8 +1,8 @@
-r"""Regret: log density lost by a stream of predictions, in nats, against rivals chosen in hindsight.
+r"""Regret: log density that a stream of predictions lost, in nats, compared with rivals chosen in hindsight.
 
-The loss of a step is minus the log density of its target, so regret is the rival's log density minus one's own,
-summed. ``log_prob`` (T,) are log densities of the ensemble made before each target, ``expert_log_prob`` (M, T) those of
-its experts. A missing target is NaN in all of them and adds nothing. Curves end in the regret of the whole
+The loss of a step is minus the log density of its target, so regret is the sum of the rival's log densities minus those
+of the stream. ``log_prob`` (T,) are log densities of the ensemble made before each target, ``expert_log_prob`` (M, T)
+those of its experts; a missing target is NaN in all of them and adds nothing. Curves end in the regret of the whole
 stream. Where both gave a target density zero there is no regret at that step: infinite losses cancel, one for one.
 
 A rival can also be a function that never changes: give :func:`static_regret` the log densities of
@@ -100,9 +100,7 @@ def best_fixed_mixture(log_prob: Tensor, tolerance: float = 1e-9, max_iterations
 
     Example:
         >>> import torch
-        >>> log_prob = torch.tensor(
-        ...     [[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64
-        ... ).log()
+        >>> log_prob = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
         >>> best_fixed_mixture(log_prob).weights
         tensor([0.2222, 0.7778], dtype=torch.float64)
     """
@@ -148,9 +146,7 @@ def best_switching_path(expert_log_prob: Tensor, num_switches: int) -> Tensor:
 
     Example:
         >>> import torch
-        >>> best_switching_path(
-        ...     torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1
-        ... )
+        >>> best_switching_path(torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]]), num_switches=1)
         tensor([0, 0, 1])
     """
     expert_log_prob = _checked(expert_log_prob)
@@ -220,16 +216,10 @@ def anytime_regret(log_prob: Tensor, expert_log_prob: Tensor) -> Tensor:
 
 
 def mixture_regret(log_prob: Tensor, mixture_log_prob: Tensor) -> Tensor:
-    r"""Cumulative regret against one other stream of log densities, for instance the best fixed mixture's.
+    r"""Cumulative regret against one other stream of log densities, shape (T,), for instance the best fixed mixture's.
 
-    The best fixed mixture, :math:`\log \sum_m w_m e^{\ell_{m, t}}`, is never worse than the best expert.
-
-    Args:
-        log_prob: Log densities of the ensemble, shape (T,), in nats.
-        mixture_log_prob: Log densities of the rival, shape (T,).
-
-    Raises:
-        ValueError: If the shapes differ.
+    The best fixed mixture, :math:`\log \sum_m w_m e^{\ell_{m, t}}`, is never worse than the best expert. Result and
+    errors as in :func:`static_regret`.
 
     Example:
         >>> import torch
@@ -241,18 +231,10 @@ def mixture_regret(log_prob: Tensor, mixture_log_prob: Tensor) -> Tensor:
 
 
 def switching_regret(log_prob: Tensor, expert_log_prob: Tensor, num_switches: int) -> Tensor:
-    """Cumulative regret against the best sequence of experts with at most so many switches.
+    """Cumulative regret against the best sequence of experts with at most ``num_switches`` switches.
 
     The sequence is :func:`best_switching_path`, the best for the whole stream; without switches this is
-    :func:`static_regret`.
-
-    Args:
-        log_prob: Log densities of the ensemble, shape (T,), in nats.
-        expert_log_prob: Log densities of the experts, shape (M, T).
-        num_switches: Most switches S of the rival; the curve is as there.
-
-    Raises:
-        ValueError: If the shapes do not fit, there is no expert, or ``num_switches`` is negative.
+    :func:`static_regret`, whose arguments, result and errors it shares.
 
     Example:
         >>> import torch

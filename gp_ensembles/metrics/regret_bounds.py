@@ -1,4 +1,4 @@
-r"""Bounds on the regret, in nats, against rivals chosen in hindsight, and the regret against a fixed function.
+r"""Regret bounds of weight rules, in nats, against rivals chosen in hindsight, and against a fixed function.
 
 Each bound holds for every sequence of densities, at every length T, from equal initial weights (or the prior weights
 that are given). Steps include missing targets, on which nobody loses. ``largest_ratio`` ρ is the most by which the
@@ -147,9 +147,12 @@ def newton_bound(
     Raises:
         ValueError: If a number is out of range.
     """
-    _check_newton(num_experts, num_steps, beta, share, largest_ratio)
+    _check(num_experts, num_steps)
+    _check_share(share)
+    if not (beta > 0 and largest_ratio >= 1):
+        raise ValueError(f"beta must be positive and the factor at least one, got {beta} and {largest_ratio}")
     excess = delta * (1 + 1 / beta) - 1
-    most = _largest_gradient(num_experts, share, largest_ratio)
+    most = min(largest_ratio, num_experts / share if share else math.inf)  # of the entries of a gradient
     if num_experts == 1:
         return 0.0
     if not (excess > 0 and 1 / excess <= _largest_beta(most)):
@@ -245,10 +248,6 @@ def _cost_of_forgetting(num_experts: int, forgetting: float) -> float:
     return math.log1p(scale * math.exp(forgetting * high)) - math.log1p(math.exp(high))
 
 
-def _largest_gradient(num_experts: int, share: float, largest_ratio: float) -> float:
-    return min(largest_ratio, num_experts / share if share else math.inf)
-
-
 def _largest_beta(most: float) -> float:
     """Largest β for which log r <= (r - 1) - β / 2 (r - 1)^2 for all ratios r up to ``most``."""
     excess = most - 1
@@ -270,10 +269,3 @@ def _check_share(share: float) -> None:
 def _check_switches(num_steps: int, num_switches: int) -> None:
     if not 0 <= num_switches <= num_steps - 1:
         raise ValueError(f"a sequence of {num_steps} steps cannot switch {num_switches} times")
-
-
-def _check_newton(num_experts: int, num_steps: int, beta: float, share: float, largest_ratio: float) -> None:
-    _check(num_experts, num_steps)
-    _check_share(share)
-    if not (beta > 0 and largest_ratio >= 1):
-        raise ValueError(f"beta must be positive and the factor at least one, got {beta} and {largest_ratio}")

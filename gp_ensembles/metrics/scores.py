@@ -1,7 +1,9 @@
-"""Scores of predictions over a whole stream: points, densities, intervals, and an approximation beside the exact model.
+"""Scores of predictions over a whole stream: points, densities, intervals, and divergence from an exact model.
 
-Every function takes plain tensors: predictions made **before** each target, with the weights then in force, and targets
+Every function takes plain tensors: predictions made **before** each target, with the weights at that time, and targets
 ``y`` (N,) in which NaN is missing. Scores of a row are NaN where its target is; averages run over the observed rows.
+Mixtures are given by log weights of shape (M, N), (M, 1) or (M,), and by the means and variances (M, N) of their
+components, noise included.
 """
 
 import math
@@ -18,12 +20,7 @@ _PAIRS = 32_768  # up to so many ordered pairs at once, twice the work but one p
 def observed_mean(score: Tensor, y: Tensor) -> Tensor:
     """Average of a score over the rows with an observed target; NaN if there are none.
 
-    Args:
-        score: One number a row, shape (..., N); what stands in a missing row is ignored.
-        y: Targets, shape (N,); NaN is missing.
-
-    Returns:
-        Averages, shape (...).
+    ``score`` (..., N) has one number per row; values of missing rows are ignored.
 
     Example:
         >>> import torch
@@ -37,9 +34,7 @@ def observed_mean(score: Tensor, y: Tensor) -> Tensor:
 def log_score(log_prob: Tensor, y: Tensor) -> Tensor:
     """Mean log predictive density in nats per observed row; larger is better.
 
-    Args:
-        log_prob: Log predictive densities made before each target, shape (..., N).
-        y: Targets, shape (N,); NaN is missing.
+    ``log_prob`` (..., N) are log predictive densities made before each target.
 
     Example:
         >>> import torch
@@ -56,12 +51,7 @@ def median_mnlp(log_prob: Tensor, y: Tensor) -> Tensor:
     (:func:`log_score` with the opposite sign), do not count. Of an even number of rows it is the mean of the middle
     two.
 
-    Args:
-        log_prob: Log predictive densities of the targets, noise counted once, shape (..., N).
-        y: Targets, shape (N,); NaN is missing.
-
-    Returns:
-        Medians, shape (...); NaN if no target is observed.
+    ``log_prob`` (..., N) are log predictive densities, noise counted once. NaN if no target is observed.
 
     Example:
         >>> import torch
@@ -79,12 +69,7 @@ def nmse(mean: Tensor, y: Tensor) -> Tensor:
 
     The variance is the population variance of the T observed targets, so predicting their mean scores 1.
 
-    Args:
-        mean: Predictive means, shape (..., N).
-        y: Targets, shape (N,); NaN is missing.
-
-    Returns:
-        Errors, shape (...); infinite or NaN if the targets are constant.
+    Of means (..., N); infinite or NaN if the targets are constant.
 
     Example:
         >>> import torch
@@ -112,12 +97,7 @@ def sample_srmse(mean: Tensor, y: Tensor) -> Tensor:
     The deviation is that of the observed test targets with divisor T - 1, as the authors' R code has it;
     the square root of :func:`nmse` divides by T and is larger by :math:`\sqrt{T / (T - 1)}`.
 
-    Args:
-        mean: Predictive means, shape (..., T).
-        y: Targets, shape (T,); NaN is missing.
-
-    Returns:
-        Errors, shape (...); NaN for fewer than two targets, infinite or NaN if they are constant.
+    Of means (..., T); NaN for fewer than two targets, infinite or NaN if they are constant.
 
     Example:
         >>> import torch
@@ -130,23 +110,20 @@ def sample_srmse(mean: Tensor, y: Tensor) -> Tensor:
 
 
 def crps_mixture(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor, *, tolerance: float = 0.0) -> Tensor:
-    r"""CRPS of a mixture of normals, one score a row, in units of the target.
+    r"""CRPS of a mixture of normals, one score per row, in units of the target.
 
     .. math:: \sum_m w_m A(y - \mu_m, v_m) - \tfrac12 \sum_{m,n} w_m w_n A(\mu_m - \mu_n, v_m + v_n), \quad
               A(\mu, v) = E|N(\mu, v)|
 
-    (Grimit et al. 2006, eq. 5). The double sum costs M²/2 terms a row; rows are taken in chunks.
+    (Grimit et al. 2006, eq. 5). The double sum costs M²/2 terms per row; rows are taken in chunks.
 
     Args:
-        log_weights: Log weights in force before each target, shape (M, N), (M, 1) or (M,).
-        mean: Component means, shape (M, N).
-        variance: Component variances, positive, shape (M, N).
-        y: Targets, shape (N,).
+        log_weights: Log weights of the mixture.
+        mean: Means of its components.
+        variance: Their variances, positive.
+        y: Targets.
         tolerance: Largest error allowed per row, in units of the target. Components whose pairs provably
             add less than this in all are left out of the double sum; 0 leaves out those of weight zero only.
-
-    Returns:
-        Scores, shape (N,); NaN where the target is.
 
     Raises:
         ValueError: If the tolerance is negative.
@@ -171,15 +148,6 @@ def pit(log_weights: Tensor, mean: Tensor, variance: Tensor, y: Tensor) -> Tenso
 
     Uniform on [0, 1] and independent over time if the predictions are right.
 
-    Args:
-        log_weights: Log weights in force before each target, shape (M, N), (M, 1) or (M,).
-        mean: Component means, shape (M, N).
-        variance: Component variances, observation noise included, shape (M, N).
-        y: Targets, shape (N,).
-
-    Returns:
-        PIT values, shape (N,); NaN where the target is.
-
     Example:
         >>> import torch
         >>> one = torch.zeros(1, 1)
@@ -195,17 +163,10 @@ def _columns(log_weights: Tensor) -> Tensor:
 
 
 def covered(pit_values: Tensor, level: float) -> Tensor:
-    """Whether the target lies in the central interval of a level: one or zero, in the dtype of the PIT.
+    """Coverage of the central interval of a level, one or zero per PIT value; NaN where that is.
 
     It lies between the quantiles (1 - level)/2 and (1 + level)/2 exactly when its PIT value lies between these two
     numbers, so no quantile need be solved for. Coverage is the mean, see :func:`observed_mean`.
-
-    Args:
-        pit_values: PIT values, shape (N,); NaN is missing.
-        level: Level of the interval, between 0 and 1, for instance 0.9.
-
-    Returns:
-        Ones and zeros, shape (N,); NaN where the PIT is.
 
     Raises:
         ValueError: If the level is not in [0, 1].

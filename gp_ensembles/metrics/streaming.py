@@ -120,15 +120,12 @@ def update_scores(
     Args:
         state: The state before the block.
         y: Targets, shape (B,); NaN is missing.
-        log_weights: Log weights in force before each target, shape (M, B) or (M, 1).
+        log_weights: Log weights before each target, shape (M, B) or (M, 1).
         mean: The experts' means, shape (M, B).
-        variance: The experts' variances, observation noise included, shape (M, B).
+        variance: The experts' variances, noise included, shape (M, B).
         level: Level of the central interval whose coverage is counted; keep it the same over a stream.
         crps_tolerance: Error allowed in each CRPS, in units of the target, see
             :func:`~gp_ensembles.metrics.crps_mixture`.
-
-    Returns:
-        The state after the block.
 
     Example:
         >>> import torch
@@ -174,12 +171,6 @@ def count_scores(state: StreamScores, y: Tensor, rows: RowScores) -> StreamScore
 
 def summarize(state: StreamScores) -> ScoreSummary:
     """Averages of the scores so far.
-
-    Args:
-        state: The scores of a stream.
-
-    Returns:
-        The averages, each a float64 scalar.
 
     Example:
         >>> import torch

@@ -1,13 +1,19 @@
-"""Devices by name, asked for before anything is put on them."""
+"""Devices: checks of their name and of their memory before anything is put on them."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
 
 def check_device(name: str | torch.device) -> torch.device:
-    """The device of a name, if torch can use it here.
+    """The device of a name, if torch can use it on this machine.
 
     Raises:
-        TypeError: If it is no name.
+        TypeError: If it is not a name.
         ValueError: If it is unknown or absent.
     """
     try:
@@ -23,3 +29,32 @@ def check_device(name: str | torch.device) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device {str(name)!r} is not supported; use cpu or cuda")
     return device
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that this process may have of the host, or that are free for it on a GPU."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept by torch
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    limits = []
+    with suppress(AttributeError, ValueError, OSError):  # not available on every system
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for name in _CGROUPS:
+        with suppress(OSError, ValueError):  # "max", where there is no limit
+            limits.append(int(Path(name).read_text(encoding="ascii")))
+    return min(limits, default=1 << 62)
+
+
+def check_memory(num_bytes: float, device: torch.device, what: str, mend: str) -> None:
+    """Raise if something cannot fit into memory.
+
+    Raises:
+        ValueError: If it does not fit; the message names both sizes and the difference.
+    """
+    limit = memory_of(device)
+    if num_bytes > limit:
+        where = "" if device.type == "cpu" else f" of {device}"
+        needed, free, short = (f"{size / 1e9:.3g} GB" for size in (num_bytes, limit, num_bytes - limit))
+        raise ValueError(
+            f"{what} would take {needed} of memory{where}, but only {free} is available, {short} too little; {mend}"
+        )

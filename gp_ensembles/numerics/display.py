@@ -12,7 +12,7 @@ from torch import Tensor, nn
 _MOST_LINES, _MOST_COLUMNS = 10, 120  # of a text
 _MOST_EXPERTS = 6  # listed by name, the heaviest first
 _EACH_END = 3  # rows shown at the beginning and at the end of a block
-_MOST_OUTPUTS = 4  # shown of a row
+_MOST_OUTPUTS = 4  # shown per row
 _FEW = 4  # numbers that are listed one by one
 _MOST_POINTS = 400  # rows drawn in a band
 _ABSENT = object()
@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT = 480, 120  # of a band, in pixels
 
 
 def block_text(head: str, lines: Sequence[str] = ()) -> str:
-    """A head with lines below it, cut to ten lines of 120 characters."""
+    """A heading with lines below it, cut to ten lines of 120 characters."""
     most = _MOST_LINES - 1
     if len(lines) > most:
         lines = [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
@@ -71,7 +71,7 @@ def changed(record: object) -> dict[str, str]:
 
 
 def spread_text(kind: str, arguments: Sequence[str]) -> str:
-    """A call on one line if it fits, else an argument a line."""
+    """A call on one line if it fits, else one argument per line."""
     line = f"{kind}({', '.join(arguments)})"
     if len(line) <= _MOST_COLUMNS:
         return line
@@ -162,12 +162,12 @@ def _heaviest(names: Sequence[str], weights: Tensor) -> list[tuple[str, float]]:
 
 
 def counted(*numbers: tuple[int, str]) -> str:
-    """Numbers of things."""
+    """Counts with their nouns, as in "3 rows, 1 expert"."""
     return ", ".join(f"{number} {thing}{'s' * (number != 1)}" for number, thing in numbers)
 
 
 def text_html(text: str) -> str:
-    """A text as it is."""
+    """A text as preformatted HTML."""
     return f"<pre>{html.escape(text)}</pre>"
 
 

@@ -1,6 +1,6 @@
-"""Random numbers from a generator of any device: made where it is, and taken to where they are needed.
+"""Random numbers from a generator on any device: drawn on its device, then moved to where they are needed.
 
-torch refuses a generator of the host for numbers on a GPU. Without a generator torch's global one is meant.
+torch refuses a CPU generator for numbers on a GPU. Without a generator, torch's global one is used.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def generator_device(generator: torch.Generator | None, otherwise: torch.device | str = "cpu") -> torch.device:
-    """Where a generator's numbers are made: its device, or another where there is no generator."""
+    """Device on which a generator draws, or another one where there is no generator."""
     return torch.device(otherwise) if generator is None else generator.device
 
 

@@ -19,7 +19,7 @@ _SEED = 20110207
 def gauss_hermite(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Gauss-Hermite nodes and weights for the standard normal distribution.
 
-    Returns shape (K,).
+    Returns: nodes and weights, shape (K,) each.
 
     Raises:
         ValueError: If the number of nodes is not from 1 to 256.

@@ -1,7 +1,7 @@
-"""GPyTorch's kernels, likelihoods and means, as the annotations of this package name them.
+"""GPyTorch's kernels, likelihoods and means, for type annotations.
 
-They are GPyTorch's own classes when the code runs. GPyTorch ships no ``py.typed``, so a type checker that asks for
-whole types knows nothing of them, nor of any class of ours that holds one; it reads what is used of them here instead.
+At run time they are GPyTorch's own classes. GPyTorch ships no ``py.typed``, so a strict type checker knows nothing of
+them, nor of any class of ours that holds one; it reads these protocols instead.
 """
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable

@@ -1,4 +1,4 @@
-"""Which past values of a series help to predict the next one."""
+"""Lag selection: the past values of a series that help to predict the next one."""
 
 import math
 

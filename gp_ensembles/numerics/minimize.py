@@ -19,7 +19,7 @@ Differentiated = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Minimum(NamedTuple):
-    """Where M searches ended.
+    """Results of M searches.
 
     Attributes:
         point: The points reached, shape (M, P).
@@ -87,7 +87,7 @@ class _Line(NamedTuple):
 
 
 class _Search:
-    """How far the search of one problem is; what is a number here is a row of tensors in :func:`minimize`."""
+    """Progress of the search of one problem; its numbers here are rows of tensors in :func:`minimize`."""
 
     def __init__(self, converged: bool) -> None:
         self.converged, self.stuck, self.remembers = converged, False, False
@@ -173,13 +173,13 @@ def minimize(
 
 
 def no_pairs(gradient: Tensor, memory: int) -> CurvaturePairs:
-    """What searches with gradients (R, P) remember before their first steps: they will go one unit downhill."""
+    """Memory of searches with gradients (R, P) before their first steps, which go one unit downhill."""
     empty = gradient.new_zeros(len(gradient), memory, gradient.shape[-1])
     return CurvaturePairs(empty, empty, gradient.square().sum(-1).rsqrt())
 
 
 def remember(pairs: CurvaturePairs, step: Tensor, change: Tensor, moved: Tensor) -> CurvaturePairs:
-    """What searches remember after one more step of some; a step without positive curvature is not remembered.
+    """Memory of searches after one more step of some; a step without positive curvature is not kept.
 
     Shapes: ``step`` (R, P), ``change`` (R, P), ``moved`` (R,).
     """
@@ -193,14 +193,14 @@ def remember(pairs: CurvaturePairs, step: Tensor, change: Tensor, moved: Tensor)
 
 
 def inverse_hessian_product(vector: Tensor, pairs: CurvaturePairs) -> Tensor:
-    r"""The inverse Hessians that searches estimate from what they remember, times a vector each.
+    r"""The inverse Hessians that searches estimate from their curvature pairs, times a vector each.
 
     .. math:: u = U^{-1} S g, \quad r = \gamma (g - Y^\top u), \quad H g = r + S^\top U^{-\top} (u - Y r).
 
     Shapes: ``vector`` (R, P).
     """
     steps, changes, column = pairs.steps, pairs.changes, vector.unsqueeze(-1)
-    # The triangle's diagonal is one by scaling, or where nothing is remembered yet makes zero of zero.
+    # The triangle's diagonal is one by scaling, or where no pair is kept yet, zero divided by one is zero.
     products = torch.bmm(steps, changes.mT)
     first = torch.linalg.solve_triangular(products, torch.bmm(steps, column), upper=True, unitriangular=True)
     rest = pairs.scale[:, None, None] * torch.baddbmm(column, changes.mT, first, alpha=-1)

@@ -3,11 +3,9 @@ r"""Mixtures of normal distributions, one for each of N rows: density, moments, 
 All functions take ``log_weights``, ``mean`` and ``variance`` with the experts' (components') axis last but
 one: log weights (\*batch, M, N), or (\*batch, M, 1) where all rows share them, mean and variance
 (\*batch, M, N). Log weights sum to one in linear space along the axis; minus infinity is a dead component,
-whose mean and variance must be finite all the same. Variances are positive. The bits of a row's numbers do not depend
-on the rows beside it.
+whose mean and variance must be finite all the same. Variances are positive. The bits of a row's
+numbers do not depend on the other rows.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +32,7 @@ def moments(log_weights: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor
     r"""Mean and variance, :math:`\mu = \sum_m w_m \mu_m`, :math:`v = \sum_m w_m (v_m + (\mu_m - \mu)^2)`.
 
     Shapes: ``log_weights`` (\*batch, M, N) or (\*batch, M, 1), ``mean`` (\*batch, M, N), ``variance`` (\*batch, M,
-    N); returns (\*batch, N).
+    N); returns two tensors (\*batch, N).
     """
     weights = log_weights.exp()
     center = sum_over_experts(weights * mean)
@@ -101,28 +99,19 @@ def _solve(weights: Tensor, mean: Tensor, stddev: Tensor, p: Tensor) -> Tensor:
             "a mixture has no quantiles: it has no weight, or its means or variances are not finite and positive"
         )
     finest = stddev.masked_fill(dead, torch.inf).amin(0)
-    root = _chandrupatla(_Tail(weights, center, stddev, target.log()), lower, upper, finest)
+    root = _chandrupatla(weights, center, stddev, target.log(), lower, upper, finest)
     root = torch.where(upper_tail, -root, root)
     return root.masked_fill(~inner & upper_tail, torch.inf).masked_fill(~inner & ~upper_tail, -torch.inf)
 
 
-class _Tail(NamedTuple):
-    """Log distribution functions of K mixtures less their targets: what is to vanish."""
+def _chandrupatla(
+    weights: Tensor, center: Tensor, stddev: Tensor, log_target: Tensor, lower: Tensor, upper: Tensor, finest: Tensor
+) -> Tensor:
+    """Where the log distribution functions of K mixtures meet their targets, each in its bracket."""
 
-    weights: Tensor
-    center: Tensor
-    stddev: Tensor
-    log_target: Tensor
+    def tail(x: Tensor) -> Tensor:
+        return sum_over_experts(weights * normal.cdf((x - center) / stddev)).log() - log_target
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return sum_over_experts(self.weights * normal.cdf((x - self.center) / self.stddev)).log() - self.log_target
-
-    def select(self, some: Tensor) -> "_Tail":
-        return _Tail(*(tensor[..., some] for tensor in self))
-
-
-def _chandrupatla(tail: _Tail, lower: Tensor, upper: Tensor, finest: Tensor) -> Tensor:
-    """Roots of increasing functions, each in its bracket; what has converged leaves the loop."""
     eps = torch.finfo(lower.dtype).eps
     roots = torch.empty_like(lower)
     active = torch.arange(lower.shape[0], device=lower.device)
@@ -140,7 +129,8 @@ def _chandrupatla(tail: _Tail, lower: Tensor, upper: Tensor, finest: Tensor) -> 
             going = (~done).nonzero().squeeze(-1)
             if going.shape[0] == 0:
                 return roots
-            active, finest, tail, tolerance = active[going], finest[going], tail.select(going), tolerance[going]
+            weights, center, stddev = (part[..., going] for part in (weights, center, stddev))  # what has not converged
+            active, finest, log_target, tolerance = (part[going] for part in (active, finest, log_target, tolerance))
             x1, x2, x3, f1, f2, f3 = (tensor[going] for tensor in (x1, x2, x3, f1, f2, f3))
         step = torch.full_like(x1, 0.5)
         place, height = (x1 - x2) / (x3 - x2), (f1 - f2) / (f3 - f2)

@@ -93,7 +93,7 @@ def tabulated(u: Tensor, log_weights: Tensor, shift: Tensor, scale: Tensor) -> T
     grid = torch.linspace(-LIMIT, LIMIT, _INTERVALS + 1, dtype=u.dtype, device=u.device)
     z = (grid - shift.unsqueeze(-1)) / scale.unsqueeze(-1)
     densities = (-0.5 * z.square()).exp() / (scale.unsqueeze(-1) * math.sqrt(2 * math.pi))
-    weights = log_weights.exp().mT.contiguous().unsqueeze(1)  # a product for each row: its bits do not know the others
+    weights = log_weights.exp().mT.contiguous().unsqueeze(1)  # a product for each row: its bits depend on no other
     values = torch.cat([normal.cdf(z), densities], dim=1)
     tables = torch.bmm(weights, values.expand(weights.shape[0], -1, -1))
     heights, slopes = tables.squeeze(1).mT.split(_INTERVALS + 1)

@@ -1,9 +1,9 @@
-"""Sums over experts whose last digit does not depend on the rows beside a row, and flags that may be unreadable.
+"""Sums over experts whose bits do not depend on the other rows of a block, and flags that may be unreadable.
 
 On a CPU, torch sums the columns of a contiguous matrix several at a time, and those that fill no vector register in
-another order: the last bit of a column's sum depends on where it stands and on how many there are. A row that is summed
-by itself does not know its neighbors. What a stream writes to files is made of such sums, so its bits are the same
-whatever the number of rows that are predicted at once.
+another order: the last bit of a column's sum depends on where it stands and on how many there are. Summing
+each row by itself avoids that, so the bits of what a stream writes to files are the same however many rows are
+predicted at once.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def logsumexp_over_experts(values: Tensor) -> Tensor:
 
 @contextmanager
 def assuming() -> Iterator[list[Tensor]]:
-    """Take flags that :func:`readable_all` is asked about for set; collect each as a tensor ()."""
+    """Within it, :func:`readable_all` assumes that flags are set, and collects each as a tensor ()."""
     asked: list[Tensor] = []
     token = _ASKED.set(asked)
     try:

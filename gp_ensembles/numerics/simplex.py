@@ -10,34 +10,6 @@ ROUNDINGS = 64  # a gradient within so many roundings of its terms counts as zer
 
 
 @torch.no_grad()
-def project_to_simplex(point: Tensor, matrix: Tensor | None = None) -> Tensor:
-    """Nearest point of the simplex in the norm of a positive definite matrix.
-
-    Shapes: ``point`` (M,), ``matrix`` (M, M); returns (M,).
-
-    Raises:
-        ValueError: If a shape is wrong.
-        NumericalError: If the matrix is not positive definite, or the point not finite.
-    """
-    if point.ndim != 1 or point.shape[0] == 0:
-        raise ValueError(f"the point must have shape (M,), got {tuple(point.shape)}")
-    if not bool(point.isfinite().all()):
-        raise NumericalError("the point to project has an entry that is not finite")
-    if matrix is not None:
-        _check_matrix(matrix, point)
-        # The simplex lies on a plane, so a multiple of its normal may be taken out of the point: it then does not
-        # lose digits however far away it is.
-        normal = torch.cholesky_solve(torch.ones_like(point).unsqueeze(1), cholesky(matrix, "the matrix")).squeeze(1)
-        near = point + (1 - point.sum()) / normal.sum() * normal
-        return simplex_quadratic(matrix, matrix @ near)
-    descending = point.sort(descending=True).values
-    counts = torch.arange(1, point.shape[0] + 1, device=point.device)
-    thresholds = (descending.cumsum(0) - 1) / counts
-    last = int((descending > thresholds).sum()) - 1
-    return (point - thresholds[max(last, 0)]).clamp(min=0)
-
-
-@torch.no_grad()
 def simplex_quadratic(matrix: Tensor, linear: Tensor, start: Tensor | None = None) -> Tensor:
     r"""Minimizer of :math:`\tfrac12 w^\top A w - c^\top w` over the simplex.
 

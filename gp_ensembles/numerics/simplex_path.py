@@ -1,6 +1,6 @@
 r"""Minimizers over the probability simplex of a quadratic that gains one term after another, on plain arrays.
 
-Each minimizer is found anew from the one before it, by the quick active-set method of
+Each minimizer is found from the one before it, by the quick active-set method of
 :func:`~gp_ensembles.numerics.simplex.simplex_quadratic`: one symmetric elimination on a support, then one more for each
 change of it. A call of torch costs as much as a whole elimination for a dozen numbers; compiled, a term takes
 microseconds.
@@ -23,12 +23,12 @@ class Growth(NamedTuple):
     r"""How the quadratic grows with a target of densities x: by its gradient :math:`g = x / w^\top x`.
 
     Attributes:
-        discount: γ.
-        refill: ρ.
+        discount: Discount γ of the curvature per target.
+        refill: Multiple ρ of the identity that is added after it.
         step: What the linear term gains, in gradients.
-        is_proximal: Whether the quadratic starts anew from the minimizer v before the target, with the linear term
+        is_proximal: Whether the quadratic restarts from the minimizer v before the target, with the linear term
             :math:`A v + \text{step} \cdot g`; else the linear term is a multiple of the sum of all gradients.
-        share: Share of the weights in force w that is spread equally; the rest is the minimizer.
+        share: Share of the current weights w that is spread equally; the rest is the minimizer.
     """
 
     discount: float
@@ -45,7 +45,7 @@ class Followed(NamedTuple):
         matrix: Curvature A, shape (M, M).
         sums: Sum of all gradients, shape (M,).
         leader: Minimizer, shape (M,).
-        weights: Weights in force before each target and after the last, shape (B + 1, M).
+        weights: Weights before each target and after the last, shape (B + 1, M).
     """
 
     matrix: Numbers
@@ -69,7 +69,7 @@ def follow_minimizer(before: Followed, rows: Numbers, growth: Growth) -> Followe
         done = _follow(matrix, sums, leader, weights, rows, linear, done, *growth)
         if done == len(rows):
             return Followed(matrix, sums, leader, weights)
-        # The quick method went round in circles.
+        # The quick method did not settle.
         found = simplex_quadratic(*(torch.from_numpy(part) for part in (matrix, linear, leader)))
         leader[:] = found.numpy()
         done += 1
@@ -177,7 +177,7 @@ def _follow(
     is_proximal: bool,
     share: float,
 ) -> int:
-    """Follow from a row on, all in place; the number of rows done, less than all where the quick method gave out."""
+    """Follow from a row on, all in place; the number of rows done, fewer where the quick method did not settle."""
     size = len(sums)
     diagonal = matrix.reshape(-1)[:: size + 1]
     for number in range(start, len(rows)):

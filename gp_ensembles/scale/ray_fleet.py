@@ -1,8 +1,7 @@
-"""A fleet over the machines of a Ray cluster: an actor for each shard, and none that is lost is missed.
+"""A fault-tolerant fleet on a Ray cluster, with an actor for each shard.
 
-Ray starts processes, sends rows to them and tells when one is gone. What is kept here is the order of things: every
-shard has a folder with a fleet in it, and the driver keeps the rows that came since that was written. An actor in the
-place of one that was lost reads the folder and is given these rows again.
+Ray starts processes, sends rows to them and reports lost ones. Every shard has a folder with a saved fleet, and the
+driver keeps the rows since that save. An actor that replaces a lost one reads the folder and learns these rows again.
 """
 
 import zlib
@@ -23,49 +22,49 @@ from gp_ensembles.fleet.checkpoint import part_folder, remove_part
 from gp_ensembles.fleet.ensemble_fleet import Names, listed
 from gp_ensembles.fleet.exported import SeriesModel
 from gp_ensembles.fleet.model import Fleet
-from gp_ensembles.fleet.predictions import FleetPredictions, in_order, together
+from gp_ensembles.fleet.predictions import FleetPredictions, merge_distributions, merge_predictions
 
 _HEAD = "shards.pt"
-_KIND = Kind("gp_ensembles divided fleet", 1, "a divided fleet", "give a folder that divide_fleet wrote")
-_ATTEMPTS = 5  # to begin a shard anew
+_KIND = Kind("gp_ensembles divided fleet", 2, "a divided fleet", "give a folder that divide_fleet wrote")
+_ATTEMPTS = 5  # to restart a shard
 
 
 class _Call(NamedTuple):
-    """A call that changes a shard: a method of its fleet, and what it is given."""
+    """A call that changes a shard: a method of its fleet, and its arguments."""
 
     what: str
     given: tuple[Any, ...]
 
 
 class ShardLostError(RuntimeError):
-    """A shard could not be begun anew: its actor ends again and again, or its folder cannot be read."""
+    """A shard could not be restarted: its actor ends again and again, or its folder cannot be read."""
 
 
-class Shard:
-    """What an actor holds: a fleet, from the folder in which it was saved."""
+class ShardActor:
+    """The state of an actor: a fleet, from the folder in which it was saved."""
 
     def __init__(self, folder: str) -> None:
         torch.set_num_threads(1)
         self._fleet = Fleet.load(folder)
 
     def call(self, what: str, *given: Any) -> Any:
-        """What a method of the fleet returns."""
+        """Call a method of the fleet."""
         return getattr(self._fleet, what)(*given)
 
 
 def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
-    """Write a fleet into a folder, its series divided over so many shards, each a fleet of its own there.
+    """Write a fleet into a folder, its series divided over shards, each of them a fleet.
 
-    A series goes where the hash of its name says, those that come later too. Every shard can be read by
+    The hash of its name assigns a series, old or new, to a shard. Every shard can be read by
     :meth:`Fleet.load`, all of them are run by :class:`RayFleet`.
 
     Args:
-        fleet: A fleet that has begun; it stays as it is.
+        fleet: A fitted fleet; it is not changed.
         folder: A new or empty folder.
         num_shards: How many.
 
     Raises:
-        ValueError: If there is no shard, nothing is fitted yet, or there is something in the folder.
+        ValueError: If there is no shard, nothing is fitted yet, or the folder is not empty.
         OSError: If a file cannot be written.
 
     Example:
@@ -91,44 +90,44 @@ def divide_fleet(fleet: Fleet, folder: str | Path, num_shards: int) -> None:
 
 
 def _new_folder(folder: str | Path, num_shards: int) -> Path:
-    """A folder for a divided fleet; ValueError if there is no shard, or anything in it."""
+    """A folder for a divided fleet; ValueError if there is no shard, or the folder is not empty."""
     folder = Path(folder)
     if num_shards < 1:
         raise ValueError(f"num_shards must be positive, got {num_shards}")
     if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"there is something in {folder} already; give a new folder, or open it with RayFleet")
+        raise ValueError(f"{folder} is not empty; give a new folder, or open it with RayFleet")
     make_folder(folder)
     return folder
 
 
 def _write_head(folder: Path, num_shards: int, generation: int) -> None:
-    """Say which of the shards in a folder are the fleet."""
+    """Write which of the shards in a folder are the fleet."""
     write_checkpoint(folder / _HEAD, _KIND, {"num_shards": num_shards, "generation": generation})
 
 
 def shard_of(name: Hashable, num_shards: int) -> int:
-    """Where a series belongs, the same in every process."""
+    """The shard of a series, the same in every process."""
     return zlib.crc32(repr(name).encode()) % num_shards
 
 
 @final
 @guarded(writes=["observe", "predict", "add", "retire", "export", "save"], reads=[])
 class RayFleet:
-    """A divided fleet on a Ray cluster, an actor for each shard; what it says are the bits that shards' fleets say.
+    """A divided fleet on a Ray cluster, an actor for each shard; it predicts what the shards' fleets do, to the bit.
 
-    An actor that is lost, with its machine or by itself, is begun anew from its shard's folder and learns the rows that
-    came since :meth:`save` again, which the driver keeps: the result is the same to the bit. Folders must be where all
-    machines find them under one name.
+    A lost actor, with its machine or by itself, is restarted from its shard's folder and learns again the rows since
+    :meth:`save`, which the driver keeps: the result is the same to the bit. Folders must have the same name on all
+    machines.
 
     Args:
         folder: What :func:`divide_fleet` wrote.
         num_cpus: Processors of each actor.
-        most_unsaved_rows: Rows that the driver keeps; with more of them everything is saved.
+        most_unsaved_rows: Rows that the driver keeps; beyond them everything is saved.
 
     Raises:
         ImportError: If Ray is not installed.
         FileNotFoundError: If there is no divided fleet in the folder.
-        ShardLostError: If an actor cannot be begun.
+        ShardLostError: If an actor cannot be started.
 
     Example:
         >>> fleet = RayFleet("/shared/meters")  # doctest: +SKIP
@@ -148,7 +147,7 @@ class RayFleet:
         self._checks = Fleet.load(part_folder(self._folder, self._generation, 0))
         self._checks.retire([*self._checks.names, *self._checks.waiting])
         self._unsaved: list[list[_Call]] = [[] for _ in range(self.num_shards)]
-        self.actors: list[Any] = [self._begin(number) for number in range(self.num_shards)]
+        self.actors: list[Any] = [self._start(number) for number in range(self.num_shards)]
 
     @classmethod
     def fit(
@@ -156,12 +155,12 @@ class RayFleet:
     ) -> "RayFleet":
         """Fit to rows as :meth:`Fleet.fit` and :func:`divide_fleet` do, with a task for each shard.
 
-        What all series share is fitted here, to fifty of them at most. Noise and prior variances of each series are
-        fitted where its shard's task runs, which also learns its rows and writes the shard: so much of a fit grows with
-        the number of series. A task whose machine is lost is run again by Ray.
+        Shared hyperparameters are fitted here, to at most fifty series. Noise and prior variances of each series are
+        fitted in the task of its shard, which also learns its rows and writes the shard. Ray runs a task again whose
+        machine is lost.
 
         Args:
-            fleet: The settings; it stays as it is.
+            fleet: The settings; it is not changed.
             names: As in :meth:`Fleet.fit`.
             X: As there.
             y: As there.
@@ -185,7 +184,7 @@ class RayFleet:
         folder = _new_folder(folder, num_shards)
         parts = divided(rows, [shard_of(name, num_shards) for name in rows.names])[1]
         places = [part_folder(folder, 0, number) for number in range(num_shards)]
-        task, settled = ray.remote(_begin_shard), ray.put(shared)
+        task, settled = ray.remote(_fit_shard), ray.put(shared)
         asked = [task.remote(settled, parts.get(number), str(place.absolute())) for number, place in enumerate(places)]
         try:
             ray.get(asked)
@@ -206,12 +205,12 @@ class RayFleet:
 
         Raises:
             ValueError: If rows are malformed; then no shard has learned anything.
-            ShardLostError: If an actor that was lost cannot be begun anew.
+            ShardLostError: If a lost actor cannot be restarted.
         """
         given, X, y = self._checks.checked(names, X, y)
         places, parts = self._divided(CallRows(given, X, y))
         predicted = self._teach("observe", parts)
-        return in_order([(places[number], predicted[number]) for number in parts], y)
+        return merge_predictions([(places[number], predicted[number]) for number in parts], y)
 
     def predict(self, names: Names, X: Tensor) -> Mixture | StudentTMixture:
         """Distributions of the next target of a series at each row, as :meth:`Fleet.predict`.
@@ -219,28 +218,28 @@ class RayFleet:
         Raises:
             KeyError: If a series is unknown, or its warm-up is not over.
             ValueError: If rows are malformed.
-            ShardLostError: If an actor that was lost cannot be begun anew.
+            ShardLostError: If a lost actor cannot be restarted.
         """
         given, X, y = self._checks.checked(names, X)
         places, parts = self._divided(CallRows(given, X, y))
         predicted = self._ask("predict", {number: (part.names, part.X) for number, part in parts.items()})
-        return together([predicted[number] for number in parts], torch.cat(list(places.values())).argsort())
+        return merge_distributions([predicted[number] for number in parts], torch.cat(list(places.values())).argsort())
 
     def add(self, names: Names, model: SeriesModel) -> None:
         """Add series, as :meth:`Fleet.add`.
 
         Raises:
             ValueError: As there; then no shard has any of them.
-            ShardLostError: If an actor that was lost cannot be begun anew.
+            ShardLostError: If a lost actor cannot be restarted.
         """
         self._teach("add", {number: (own, model) for number, own in self._owned(names).items()})
 
     def retire(self, names: Names) -> None:
-        """Take series out, as :meth:`Fleet.retire`.
+        """Remove series, as :meth:`Fleet.retire`.
 
         Raises:
             KeyError: If one is unknown; then all stay.
-            ShardLostError: If an actor that was lost cannot be begun anew.
+            ShardLostError: If a lost actor cannot be restarted.
         """
         self._teach("retire", {number: (own,) for number, own in self._owned(names).items()})
 
@@ -249,7 +248,7 @@ class RayFleet:
 
         Raises:
             KeyError: As there.
-            ShardLostError: If an actor that was lost cannot be begun anew.
+            ShardLostError: If a lost actor cannot be restarted.
         """
         number = shard_of(listed([name])[0], self.num_shards)
         model: SeriesModel = self._ask("export", {number: (name,)})[number]
@@ -260,7 +259,7 @@ class RayFleet:
 
         Raises:
             OSError: If a file cannot be written.
-            ShardLostError: If an actor that was lost cannot be begun anew.
+            ShardLostError: If a lost actor cannot be restarted.
         """
         generation = self._generation + 1
         everyone = range(self.num_shards)
@@ -283,12 +282,12 @@ class RayFleet:
         return found
 
     def _teach(self, what: str, given: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """What shards answer to a call that changes them, which is kept until all is saved; all of them or none."""
+        """Answers of shards to a call that changes all of them or none, which is kept until the next save."""
         try:
             predicted = self._ask(what, given)
         except BaseException:  # some may have learned what others have not
             for number in given:
-                self.actors[number] = self._begun_anew(number)
+                self.actors[number] = self._restart(number)
             raise
         for number, part in given.items():
             self._unsaved[number].append(_Call(what, part))
@@ -297,7 +296,7 @@ class RayFleet:
         return predicted
 
     def _ask(self, what: str, given: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """What shards answer; those that are lost are begun anew and asked again."""
+        """Answers of shards; lost ones are restarted and called again."""
         lost = self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError
         asked = {number: self.actors[number].call.remote(what, *part) for number, part in given.items()}
         answers = {}
@@ -307,7 +306,7 @@ class RayFleet:
                     answers[number] = self._ray.get(answer)
                     break
                 except lost:
-                    self.actors[number] = self._begun_anew(number)
+                    self.actors[number] = self._restart(number)
                     answer = self.actors[number].call.remote(what, *given[number])
                 except self._ray.exceptions.RayTaskError as error:
                     raise error.cause from error
@@ -315,31 +314,31 @@ class RayFleet:
                 raise ShardLostError(f"shard {number} was lost {_ATTEMPTS} times over one call; look at Ray's logs")
         return answers
 
-    def _begin(self, number: int) -> Any:
-        """An actor with what stands in the folder of a shard."""
-        remote = self._ray.remote(num_cpus=self._num_cpus, scheduling_strategy="SPREAD")(Shard)
+    def _start(self, number: int) -> Any:
+        """An actor with the fleet in the folder of a shard."""
+        remote = self._ray.remote(num_cpus=self._num_cpus, scheduling_strategy="SPREAD")(ShardActor)
         return remote.remote(str(part_folder(self._folder, self._generation, number).absolute()))
 
-    def _begun_anew(self, number: int) -> Any:
-        """An actor with what stands in the folder of a shard and all that it has learned since."""
-        self._ray.kill(self.actors[number])  # one that is out of reach may still be there
+    def _restart(self, number: int) -> Any:
+        """An actor with the fleet in the folder of a shard and all that it has learned since."""
+        self._ray.kill(self.actors[number])  # one that cannot be reached may still run
         error: Exception | None = None
         for _ in range(_ATTEMPTS):
-            actor = self._begin(number)
+            actor = self._start(number)
             try:
                 self._ray.get([actor.call.remote(call.what, *call.given) for call in self._unsaved[number]])
             except self._ray.exceptions.RayError as found:
                 error = found
             else:
                 return actor
-        raise ShardLostError(f"shard {number} cannot be begun anew: {error}") from error
+        raise ShardLostError(f"shard {number} cannot be restarted: {error}") from error
 
     def __repr__(self) -> str:
         return f"RayFleet({str(self._folder)!r}, {self.num_shards} shards)"
 
 
-def _begin_shard(shared: Fleet, rows: CallRows | None, folder: str) -> None:
-    """Begin the series of a shard, of which there may be none, and write it."""
+def _fit_shard(shared: Fleet, rows: CallRows | None, folder: str) -> None:
+    """Fit the series of a shard, of which there may be none, and write it."""
     torch.set_num_threads(1)
     fleet = shared if rows is None else shared.fresh()
     if rows is not None:

@@ -1,4 +1,4 @@
-"""Data sets of Ray through a fleet, and many configs and seeds on one stream as Ray's tasks."""
+"""Ray data sets through a fleet, and sweeps of configs and seeds on one stream as Ray tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +14,11 @@ from gp_ensembles.streaming.model import OnlineModel
 
 
 class Score(NamedTuple):
-    """How a config did on the rows after its warm-up.
+    """Scores of a config on the rows after its warm-up.
 
     Attributes:
         config: Its name.
-        seed: The seed that stood in the place of its own.
+        seed: The seed that replaced its own.
         log_score: Mean log density of the targets, in nats.
         rmse: Root mean squared error, in units of the target.
     """
@@ -30,12 +30,12 @@ class Score(NamedTuple):
 
 
 class FleetColumns(NamedTuple):
-    """What the columns of a data set are.
+    """The columns of a data set.
 
     Attributes:
-        series: Tells whose row it is.
-        inputs: Numbers, at least one column.
-        target: A number.
+        series: The name of the series of each row.
+        inputs: Numeric columns, at least one.
+        target: A numeric column.
     """
 
     series: str
@@ -54,11 +54,11 @@ def observe_dataset(fleet: Fleet | RayFleet, dataset: Any, columns: FleetColumns
 
     Returns:
         A ``ray.data.Dataset`` with as many rows in the same order. Its columns are the series, ``mean``, ``std``,
-        ``lower`` and ``upper`` of the fleet's first coverage, ``log_prob`` and ``target``; NaN where nothing is said.
+        ``lower`` and ``upper`` of the fleet's first coverage, ``log_prob`` and ``target``; NaN without a prediction.
 
     Raises:
         ImportError: If Ray is not installed.
-        ValueError: If a column is not there, or rows are malformed; batches before are learned.
+        ValueError: If a column does not exist, or rows are malformed; earlier batches are learned.
 
     Example:
         >>> columns = FleetColumns(series="meter", inputs=("hour",), target="load")

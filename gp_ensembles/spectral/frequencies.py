@@ -55,7 +55,7 @@ class IIDDraws(FrequencyDraws):
 
     Example:
         >>> import torch
-        >>> IIDDraws().draw(6, 2, generator=torch.Generator().manual_seed(0)).normals.shape
+        >>> IIDDraws().draw(6, 2).normals.shape
         torch.Size([6, 2])
     """
 
@@ -73,11 +73,7 @@ class OrthogonalDraws(FrequencyDraws):
 
     Example:
         >>> import torch
-        >>> normals = (
-        ...     OrthogonalDraws()
-        ...     .draw(2, 2, generator=torch.Generator().manual_seed(0))
-        ...     .normals
-        ... )
+        >>> normals = OrthogonalDraws().draw(2, 2).normals
         >>> bool((normals[0] @ normals[1]).abs() < 1e-12)
         True
     """
@@ -180,11 +176,8 @@ def spectral_components(kernel: Kernel, num_inputs: int) -> Components:
         >>> @spectral_components.register(Broad)
         ... def _(kernel, num_inputs):
         ...     weight = kernel.lengthscale.new_ones(kernel.batch_shape)
-        ...     return (
-        ...         SpectralComponent(
-        ...             weight, num_inputs, lambda draws: draws.normals / kernel.lengthscale
-        ...         ),
-        ...     )
+        ...     scale = lambda draws: draws.normals / kernel.lengthscale
+        ...     return (SpectralComponent(weight, num_inputs, scale),)
         >>> len(components_of(Broad(), num_inputs=2))
         1
     """
@@ -194,7 +187,7 @@ def spectral_components(kernel: Kernel, num_inputs: int) -> Components:
 def components_of(kernel: Kernel, num_inputs: int) -> Components:
     r"""The stationary summands of a kernel that is called on all D columns; ``active_dims`` are respected.
 
-    Returns shape (\*batch, R, D).
+    Their frequencies have shape (\*batch, R, D).
 
     Raises:
         TypeError: If a kernel's class is not registered.

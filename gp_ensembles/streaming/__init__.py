@@ -1,12 +1,15 @@
-"""The one pipeline: tables in their own units in, distributions in the units of the target out.
+"""The pipeline from tables in their own units to distributions in the units of the target.
 
-``model`` (:class:`OnlineModel`: warm-up, fit, observe, predict, save and load), ``config`` (:class:`StreamConfig`, what
-such a model is), ``scales`` (:class:`Standardizer`), ``checks`` (which rows can be learned), ``running`` (what is
-predicted while the warm-up lasts), ``checkpoint`` (files). The command line, scikit-learn and river stand on it.
+``model`` (:class:`OnlineModel`: warm-up, fit, observe, predict, save and load), ``config`` (:class:`StreamConfig`),
+``scales`` (:class:`Standardizer`), ``inputs`` (columns, gaps, ranges), ``checks`` (rows that can be learned),
+``running`` (predictions during the warm-up), ``content`` (files), ``forecasting`` (several rows ahead). The command
+line, scikit-learn and river use it.
 """
 
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.model import OnlineModel
-from gp_ensembles.streaming.scales import Standardizer, constant_columns
 
-__all__ = ["OnlineModel", "Standardizer", "StreamConfig", "constant_columns"]
+__all__ = [
+    "OnlineModel",
+    "StreamConfig",
+]

@@ -1,4 +1,4 @@
-"""What becomes of the mixture of the experts: recalibrated distributions and adaptive intervals, with their state."""
+"""Calibration of the mixture of the experts: recalibrated distributions and adaptive intervals, with their state."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -36,12 +36,12 @@ _ROWS = 256
 
 
 class CalibrationState(NamedTuple):
-    """What is known of past errors of the mixture; on the CPU, as its recursions are sequential and small.
+    """State of the calibration of the mixture; on the CPU, as its recursions are sequential and small.
 
     Attributes:
         recalibration: State of the recalibration; ``None`` where there is none.
         levels: State of the adaptive intervals; ``None`` where there are none.
-        labels: What is known of past labels; ``None`` unless targets are unordered classes, or two.
+        labels: State of the label recursion; ``None`` unless targets are unordered classes, or two.
         classes: State of the recalibration of such classes, likewise.
     """
 
@@ -81,7 +81,7 @@ def init_calibration(config: StreamConfig) -> CalibrationState:
 
 
 def remember(state: CalibrationState, y: Tensor) -> CalibrationState:
-    """The state after targets (N,) of which nothing was said, those of the warm-up: their labels are known."""
+    """The state after targets (N,) of the warm-up, which were not predicted: their labels are known."""
     if state.labels is None or state.classes is None:
         return state
     labels, _ = update_labels(state.labels, y.cpu())
@@ -129,10 +129,7 @@ def next_levels(state: CalibrationState, config: StreamConfig, coverage: float) 
 def calibrate_block(
     state: CalibrationState, config: StreamConfig, mixture: AnyMixture, y: Tensor, block_size: int = _ROWS
 ) -> tuple[CalibrationState, CalibratedBlock]:
-    """Learn a block of targets, and say what was predicted before each.
-
-    Shapes: ``y`` (B,).
-    """
+    """Learn a block of targets (B,); returns the state and the predictions made before each."""
     nothing = torch.zeros_like(y[..., 0] if y.ndim > 1 else y)
     if isinstance(mixture, LatentMixture) and state.labels is not None and state.classes is not None:
         predicted, seen = _predicted_rows(mixture, block_size), y.double().cpu()

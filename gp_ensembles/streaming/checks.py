@@ -1,4 +1,4 @@
-"""Which rows a stream can learn; what is wrong with one is said with its row, its column and how to mend it."""
+"""Checks of the rows of a stream; messages name the row, the column and the remedy."""
 
 import warnings
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class IllegalRow(NamedTuple):
     Attributes:
         row: Its place in the block, counted from 0.
         column: The input that is wrong, counted from 0; ``None`` for the target.
-        problem: What is wrong and how to mend it.
+        problem: What is wrong and how to fix it.
     """
 
     row: int
@@ -78,10 +78,7 @@ def illegal_input(X: Tensor) -> IllegalRow | None:
 
 
 def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
-    """The first row that holds a number which cannot be squared, so that no scale can be taken from it.
-
-    Shapes: ``X`` (N, D), ``y`` (N,) or (N, O).
-    """
+    """The first row of X (N, D) and y (N,) or (N, O) with a number too large to be squared, if there is one."""
     numbers = torch.cat([X, y.reshape(y.shape[0], -1)], dim=-1)
     wrong = numbers.abs() > LARGEST
     if not bool(wrong.any()):
@@ -94,7 +91,7 @@ def too_large(X: Tensor, y: Tensor) -> IllegalRow | None:
 
 
 def num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
-    """The row with which the warm-up ends: ``warmup`` rows, enough targets, not all alike; ``None`` if it goes on."""
+    """The length of the warm-up: ``warmup`` rows, enough targets, not all equal; ``None`` while it continues."""
     columns = y.reshape(y.shape[0], -1)
     seen = ~columns.isnan()
     first = columns.gather(0, seen.int().argmax(0, keepdim=True))  # the first target of each output
@@ -106,7 +103,7 @@ def num_warm_up_rows(y: Tensor, warmup: int, target: Target) -> int | None:
 
 
 def warn_of_waiting(num_before: int, num_rows: int, warmup: int) -> None:
-    """A ``UserWarning``, once, where a warm-up has become twice as long as it was to be, and goes on."""
+    """A ``UserWarning``, once, when a warm-up has become twice as long as planned and continues."""
     if num_before < 2 * warmup <= num_rows:
         warnings.warn(
             f"the warm-up of {warmup} rows has not ended after {num_rows}: fewer than {MIN_WARM_UP} targets were "
@@ -140,9 +137,9 @@ def columns_of(X: Tensor, kept: Sequence[int]) -> Tensor:
 def wild_number(
     X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor, kept: Sequence[int], dtype: torch.dtype
 ) -> IllegalRow | None:
-    """The first row that holds a number out of all proportion to the warm-up, or beyond the precision of a run.
+    """The first row with a number too far from the warm-up mean or beyond the precision of a run, if there is one.
 
-    Shapes: ``X`` (N, D), ``y`` (N,) or (N, O), ``inputs`` (N, K).
+    ``inputs`` (N, K) and ``targets`` are X (N, D) and y in standardized units.
     """
     num_rows = X.shape[0]
     given = torch.cat([columns_of(X, kept).nan_to_num(0.0), y.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)

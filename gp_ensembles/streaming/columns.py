@@ -1,4 +1,4 @@
-"""Which columns of a table are inputs, with their scales and what fills their gaps, as the warm-up rows tell."""
+"""The columns of a table: inputs with scales and imputation, and forecasts, found from the warm-up rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from gp_ensembles.streaming.scales import Standardizer, constant_columns
 
 
 class Columns(NamedTuple):
-    """What becomes of the columns of a table.
+    """The use of the columns of a table.
 
     Attributes:
         kept: Places of the K inputs.
         forecasts: Places of the forecasts, which only their experts see.
         scales: Shifts and scales of the inputs and of the target; scale one of inputs that are constant in the warm-up.
-        inactive: Which of the inputs these are, see :mod:`~gp_ensembles.streaming.inactive_columns`.
-        is_known: Which of the inputs have a value in the warm-up, shape (K,).
+        inactive: Places of these among the inputs, see :mod:`~gp_ensembles.streaming.inactive_columns`.
+        is_known: Whether each input has a value in the warm-up, shape (K,).
         imputation: How gaps are filled.
         gap_share: Shares of gaps in the warm-up, of the columns with an indicator, shape (I,).
         gap_scale: Standard deviations of their indicators, shape (I,).
@@ -37,9 +37,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, config: StreamConfig, X: Tensor, y: Tensor, names: Sequence[str]) -> "Columns":
-        """From warm-up rows.
-
-        Shapes: ``X`` (N, D), ``y`` (N,).
+        """From warm-up rows X (N, D) and y (N,) or (N, O).
 
         Raises:
             ValueError: If all inputs are constant, or targets are not of their kind.

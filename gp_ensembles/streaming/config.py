@@ -1,4 +1,4 @@
-"""What a model on a stream is: one frozen record."""
+"""Settings of a model on a stream: one frozen record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -32,16 +32,16 @@ class StreamConfig:
         device: Where the ensemble runs, for instance ``cpu`` or ``cuda``.
         dtype: Precision of the ensemble; scales and predictions are always in float64.
         block_size: Rows learned at once; chosen from the sizes by default. It changes speed only.
-        impute: What stands in for a missing input: the column's ``last`` value, its ``mean``, or what was ``found``
+        impute: What a missing input is imputed by: the column's ``last`` value, its ``mean``, or what was ``found``
             between these on the warm-up rows, see :mod:`~gp_ensembles.streaming.gaps`.
-        clip: Inputs are clipped at so many warm-up deviations from the warm-up mean; not at all by default.
-        limit_inputs: Move inputs far beyond all that were seen to where they can do no lasting harm, and wild ones of
-            the warm-up to the others' edge, see :mod:`~gp_ensembles.streaming.input_range`.
-        recalibrate: Correct the mixture's distribution function by the errors that it has made, for a single output of
-            real numbers; the probabilities of classes likewise, with the help of the labels just seen. Levels and
-            counts are left as they are.
-        coverages: Shares of targets that intervals are to cover, whose ends follow the targets beyond them; likewise.
-            With none, intervals are the distribution's own.
+        clip: Inputs are clipped at this many warm-up standard deviations from the warm-up mean; not by default.
+        limit_inputs: Move inputs far beyond the range seen so far to where they do no lasting harm, and outliers of the
+            warm-up to the edge of the other values, see :mod:`~gp_ensembles.streaming.input_range`.
+        recalibrate: Correct the mixture's distribution function by its past errors, for a single output of real
+            numbers; likewise the probabilities of classes, with the help of the latest labels. Levels and counts are
+            not recalibrated.
+        coverages: Target coverages of adaptive intervals, for a single output of real numbers; with none, intervals are
+            those of the distribution.
 
     Raises:
         TypeError: If ``ensemble`` is not a record, or a number is of another type.
@@ -94,7 +94,7 @@ class StreamConfig:
             raise ValueError(f"block_size must be positive, got {self.block_size}")
 
     def _set(self, name: str, kind: type, plain: type, what: str) -> None:
-        """Turn a number into Python's, which every file can hold."""
+        """Convert a number to Python's, which every file can hold."""
         value = getattr(self, name)
         if value is None and name in ("block_size", "clip"):
             return
@@ -129,7 +129,7 @@ class StreamConfig:
         return self if spec is self.ensemble else replace(self, ensemble=spec)
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain containers, which :meth:`from_plain` reads back; also what a YAML file would hold.
+        """Plain containers, which :meth:`from_plain` reads back; also the content of a YAML file.
 
         Example:
             >>> StreamConfig().to_plain()["warmup"]

@@ -1,4 +1,4 @@
-"""Columns of a table that are forecasts of the target: where they stand, and in which units the ensemble takes them."""
+"""Columns of a table that are forecasts of the target: their places and their standardization."""
 
 import warnings
 from collections.abc import Sequence
@@ -26,27 +26,19 @@ def forecast_places(spec: EnsembleSpec, names: Sequence[str]) -> list[int]:
             hint = "" if known[:1] != ["column 0"] else "; name them by feature_names, or by the columns of a frame"
             raise ValueError(f"there is no column {name!r} of forecasts; the columns are {', '.join(known)}{hint}")
     if len(spec.forecast_columns) == len(known):
-        raise ValueError(
-            f"the columns are forecasts only, {', '.join(known)}; at least one input is needed beside them"
-        )
+        raise ValueError(f"the columns are forecasts only, {', '.join(known)}; at least one input is needed as well")
     return [known.index(name) for name in spec.forecast_columns]
 
 
 def standard_forecasts(spec: EnsembleSpec, forecasts: Tensor, scales: Standardizer) -> Tensor:
-    """Forecasts in the units of the standardized target.
-
-    Shapes: ``forecasts`` (N, F).
-    """
+    """Forecasts (N, F) in the units of the standardized target."""
     spreads = {record.deviation for record in spec.extra_experts if isinstance(record, ForecastColumns)}
     shifts = forecasts.new_tensor([name not in spreads for name in spec.forecast_columns]) * scales.y_mean
     return (forecasts - shifts) / scales.y_scale
 
 
 def warn_of_poor_forecasts(spec: EnsembleSpec, forecasts: Tensor, y: Tensor) -> None:
-    """A ``UserWarning`` for each record whose forecasts are further from the warm-up targets than their mean is.
-
-    Shapes: ``forecasts`` (N, F), ``y`` (N,).
-    """
+    """A ``UserWarning`` for each record whose forecasts are further from the warm-up targets than their mean is."""
     places = {name: place for place, name in enumerate(spec.forecast_columns)}
     for record in spec.extra_experts:
         if not isinstance(record, ForecastColumns) or not places:
@@ -55,17 +47,17 @@ def warn_of_poor_forecasts(spec: EnsembleSpec, forecasts: Tensor, y: Tensor) -> 
         known = ~(predicted.isnan() | y.isnan())
         if int(known.sum()) < _LEAST_ROWS:
             continue
-        told, seen = predicted[known], y[known]
-        off, spread = _size(told - seen), _size(seen - seen.mean())
+        forecast, seen = predicted[known], y[known]
+        off, spread = _size(forecast - seen), _size(seen - seen.mean())
         if off > spread:
-            centered = told - told.mean()
+            centered = forecast - forecast.mean()
             slope = (centered * seen).sum() / centered.square().sum().clamp_min(torch.finfo(seen.dtype).tiny)
             line = _size(seen - seen.mean() - slope * centered)
             names = ", ".join(map(repr, record.columns))
             warnings.warn(
                 f"the forecasts {names} were off by {off:.4g} in the warm-up rows (root mean square), where the mean "
                 f"of the targets is off by {spread:.4g} and the best line through the forecasts by {line:.4g}: are "
-                f"they in the units of the target, and do they stand in the row that they are of?",
+                f"they in the units of the target, and in the row that they predict?",
                 UserWarning,
                 stacklevel=5,
             )

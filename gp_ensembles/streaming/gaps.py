@@ -1,4 +1,4 @@
-r"""Missing inputs: what stands in for them, what that leaves uncertain, and whether it matters that they are missing.
+r"""Missing inputs: imputation, the uncertainty that it leaves, and indicators of missing values.
 
 Between its mean m and its last value l, age a rows ago, a column that is an autoregression of order one with
 coefficient :math:`\rho` is best predicted by :math:`m + \rho^a (l - m)`, whose squared error is
@@ -40,10 +40,9 @@ class Gaps(NamedTuple):
         return cls(torch.full_like(like, torch.nan), zero, zero)
 
     def follow(self, X: Tensor) -> tuple["Gaps", Tensor, Tensor]:
-        """The last observed values at rows that follow one another.
+        """The last observed values at consecutive rows X (N, K).
 
-        Shapes: ``X`` (N, K). Returns: the same after them; the last observed values at each row, (N, K); and how many
-        rows ago they were, (N, K).
+        Returns: the state after them; the last observed values at each row, (N, K); and their ages in rows, (N, K).
         """
         missing = X.isnan()
         if not bool(missing.any()):
@@ -61,7 +60,7 @@ class Gaps(NamedTuple):
 
 
 class Imputation(NamedTuple):
-    r"""How the gaps of K columns are filled, as the warm-up rows tell.
+    r"""Imputation of K columns, found from the warm-up rows.
 
     Attributes:
         mean: Means, shape (K,).
@@ -88,7 +87,7 @@ class Imputation(NamedTuple):
         return found._replace(indicators=_indicators(found.fill(last, age), missing, y))
 
     def settled(self, inactive: Sequence[int]) -> "Imputation":
-        """The same with the last value, and no doubt, for columns that were constant in the warm-up."""
+        """The same with the last value, and no uncertainty, for columns that were constant in the warm-up."""
         persistence, used = self.persistence.clone(), self.used.clone()
         persistence[list(inactive)] = used[list(inactive)] = 1.0
         return self._replace(persistence=persistence, used=used)
@@ -103,14 +102,14 @@ class Imputation(NamedTuple):
         filled = self.mean + self.used**age * (last.nan_to_num(0.0) - self.mean)
         return torch.where(last.isnan(), self.mean, torch.where(age > 0, filled, last))
 
-    def doubt(self, last: Tensor, age: Tensor) -> Tensor:
-        """Squared errors of what stands in, in variances of the columns; zero where nothing is missing, (N, K)."""
+    def uncertainty(self, last: Tensor, age: Tensor) -> Tensor:
+        """Expected squared errors of imputed values, in variances of the columns, (N, K); zero elsewhere."""
         used = torch.where(last.isnan(), 0.0, self.used**age)
         return torch.where(age > 0, 1 - 2 * used * self.persistence**age + used.square(), 0.0).clamp_min(0.0)
 
 
 def _persistence(deviation: Tensor) -> Tensor:
-    """Autocorrelations of deviations from the mean, NaN where missing, (N, K) at one row's distance, at least zero."""
+    """Lag-one autocorrelations of deviations from the mean (N, K), NaN where missing; at least zero."""
     now, before = deviation[1:], deviation[:-1]
     both = ~(now.isnan() | before.isnan())
     now, before = (torch.where(both, part, 0.0) for part in (now, before))
@@ -120,10 +119,7 @@ def _persistence(deviation: Tensor) -> Tensor:
 
 
 def _indicators(filled: Tensor, missing: Tensor, y: Tensor) -> tuple[int, ...]:
-    """Columns whose gaps tell more of the target than a line through all inputs, as they stand in, and the last target.
-
-    Shapes: ``filled`` (N, K), ``missing`` (N, K), ``y`` (N,) or (N, O).
-    """
+    """Columns whose gaps predict the residual of a regression of y on imputed inputs (N, K) and the last target."""
     share = missing.double().mean(0)
     candidates = ((share >= _LEAST_SHARE) & (share <= 1 - _LEAST_SHARE)).nonzero().flatten().tolist()
     if not candidates:

@@ -1,4 +1,4 @@
-"""Whether a stream is well: what it promised and keeps, who has weight or failed, what was lacking, how fast it is."""
+"""Health checks of a stream: coverage, weights, failed experts, missing and moved inputs, speed."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from gp_ensembles.calibration.coverage import CoverageState
-from gp_ensembles.streaming.failures import failures
+from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.streaming.model import OnlineModel
 
 _FEWEST_ROWS = 100  # of which a share says something
@@ -14,17 +14,16 @@ _FEWEST_ROWS = 100  # of which a share says something
 
 @dataclass(frozen=True)
 class HealthLimits:
-    r"""From where on a number is a reason to look.
+    r"""Limits beyond which a number is a warning.
 
     Attributes:
-        coverage_gap: Most that the share of covered targets of all windows, or the levels at which adaptive intervals
-            have to stand, may differ from what is promised, as a share of the misses that are promised: 0.5 is 5 %
-            for intervals of 90 %.
+        coverage_gap: Largest difference of the empirical coverage, or of the levels of adaptive intervals, from the
+            nominal coverage, as a share of the nominal misses: 0.5 is 5 % for intervals of 90 %.
         least_experts: Least effective number of experts, :math:`\exp(-\sum_m w_m \log w_m)`.
-        experts_out: Most experts in quarantine.
-        inputs_moved: Most inputs beyond all that the warm-up had shown, as a share of all inputs.
-        inputs_imputed: Most inputs that were missing, as a share of all.
-        slowdown: Most times that a row may take as long as one of the first thousand.
+        experts_out: Maximum number of experts in quarantine.
+        inputs_moved: Largest share of inputs far beyond the range seen so far.
+        inputs_imputed: Largest share of missing inputs.
+        slowdown: Largest ratio of the time per row to that of the first thousand rows.
 
     Raises:
         ValueError: If a limit is negative.
@@ -47,22 +46,22 @@ class Finding(NamedTuple):
     """One number and its limit.
 
     Attributes:
-        name: What was looked at.
-        value: What was found.
-        limit: Where it becomes a reason to look.
-        is_well: Whether it is within.
+        name: What was checked.
+        value: The number.
+        limit: Beyond it the number is a warning.
+        ok: Whether it is within the limit.
         meaning: A sentence.
     """
 
     name: str
     value: float
     limit: float
-    is_well: bool
+    ok: bool
     meaning: str
 
 
 class Throughput(NamedTuple):
-    """Seconds a row.
+    """Seconds per row.
 
     Attributes:
         first: Of the first thousand rows.
@@ -80,16 +79,16 @@ def health(
     coverage: CoverageState | None = None,
     timing: Throughput | None = None,
 ) -> tuple[Finding, ...]:
-    """Look at a model on its stream.
+    """Check a model on its stream.
 
     Args:
         model: The model; nothing is found before its warm-up is over.
-        limits: From where on a number is a reason to look.
-        coverage: What its intervals of 90 % have kept, where somebody counts.
-        timing: How long rows took, where somebody measures.
+        limits: Limits beyond which a number is a warning.
+        coverage: Empirical coverage of its intervals of 90 %, if it is counted.
+        timing: Time per row, if it is measured.
 
     Returns:
-        What was found, in the order of :class:`HealthLimits`.
+        Findings in the order of :class:`HealthLimits`.
 
     Example:
         >>> from dataclasses import replace
@@ -101,7 +100,7 @@ def health(
         ...     StreamConfig(replace(oebe, bases=(LinearBasis(),)), warmup=20)
         ... )
         >>> _ = model.observe(X[:30], X[:30, 0].sin())
-        >>> [finding.name for finding in health(model) if finding.is_well]
+        >>> [finding.name for finding in health(model) if finding.ok]
         ['interval levels', 'effective experts', 'experts in quarantine', 'inputs moved', 'inputs imputed']
     """
     if model.online is None:
@@ -120,7 +119,7 @@ def health(
     rows = max(model.num_rows - model.config.warmup, 1)
     cells = rows * max(len(model.used_features), 1)
     moved, imputed = model.anomaly_counts.inputs_moved / cells, model.anomaly_counts.inputs_imputed / cells
-    predicted = f"{100 * moved:.3g} % of the inputs lay far beyond all that had been seen"
+    predicted = f"{100 * moved:.3g} % of the inputs lay far beyond the range seen so far"
     found.append(_at_most("inputs moved", moved, limits.inputs_moved, predicted))
     predicted = f"{100 * imputed:.3g} % of the inputs were missing"
     found.append(_at_most("inputs imputed", imputed, limits.inputs_imputed, predicted))
@@ -139,7 +138,7 @@ def _coverage(share: float, promised: float, limits: HealthLimits) -> Finding:
 
 def _levels(lower: float, upper: float, promised: float, limits: HealthLimits) -> Finding:
     gap, limit = abs(upper - lower - promised), limits.coverage_gap * (1 - promised)
-    predicted = f"to keep {100 * promised:g} % the intervals now stand at levels {lower:.3g} and {upper:.3g}"
+    predicted = f"to cover {100 * promised:g} % the intervals are now at levels {lower:.3g} and {upper:.3g}"
     return _at_most("interval levels", gap, limit, predicted)
 
 
@@ -147,9 +146,17 @@ def _effective(model: OnlineModel, limits: HealthLimits) -> Finding:
     weights = torch.tensor(list(model.weights.values()), dtype=torch.float64, device="cpu")
     number = float(torch.special.entr(weights).sum().exp())
     predicted = f"the weights are those of {number:.3g} equal experts among {len(weights)}"
-    is_well = number >= limits.least_experts - 1e-9
-    return Finding("effective experts", number, limits.least_experts, is_well, predicted)
+    ok = number >= limits.least_experts - 1e-9
+    return Finding("effective experts", number, limits.least_experts, ok, predicted)
 
 
 def _at_most(name: str, value: float, limit: float, meaning: str) -> Finding:
     return Finding(name, float(value), float(limit), value <= limit, meaning)
+
+
+def failures(model: OnlineModel) -> tuple[QuarantineReport, ...]:
+    """Reports of the experts that have failed, with rows counted from the first of the stream."""
+    if model.online is None:
+        return ()
+    before = model.num_rows - int(model.online.state.meta.num_seen)
+    return tuple(report.later(before) for report in model.online.failures)

@@ -1,12 +1,12 @@
-r"""Columns that are constant in the warm-up, or have no value there: they sleep, and wake up when they first move.
+r"""Inactive columns: constant in the warm-up or without a value there, and used from their first change on.
 
-A sleeping column is zero to the ensemble. Its deviations :math:`d_t` from the constant, or from its first value, are
+An inactive column is zero to the ensemble. Its deviations :math:`d_t` from the constant, or from its first value, are
 divided by a scale that only they set, with the geometric mean
 
 .. math:: s_t = \exp\Big(\frac1n \sum_{i \le n} \log |d_i|\Big)
 
 of the first hundred that are not zero, so that a column of zeros and ones is itself, whichever it began with, up to a
-sign, and neither one wild number nor a hundred times smaller beginning sets the scale for good. A scale is doubled for
+sign, and neither one outlier nor a beginning a hundred times smaller sets the scale for good. A scale is doubled for
 as many rows as a deviation is more than ten times as large, and no standardized value is beyond ten.
 """
 
@@ -22,7 +22,7 @@ _ROUND_OFF = 10 * torch.finfo(torch.float64).eps
 
 
 class InactiveColumns(NamedTuple):
-    """What is known of S columns that slept in the warm-up.
+    """State of S columns that were constant in the warm-up.
 
     Attributes:
         base: What they deviate from, NaN before there is a value, shape (S,).
@@ -30,7 +30,7 @@ class InactiveColumns(NamedTuple):
         num: How many these are, (S,).
         floor: What the scale has grown to since, (S,).
         activated_at: Number of the row in which a column first moved, counting the rows of the stream from 1; zero
-            while it sleeps, (S,).
+            while it is inactive, (S,).
     """
 
     base: Tensor
@@ -41,21 +41,18 @@ class InactiveColumns(NamedTuple):
 
     @classmethod
     def of(cls, base: Tensor) -> "InactiveColumns":
-        """Sleeping columns that deviate from some values (S,), NaN where there is none."""
+        """Inactive columns with these constants (S,), NaN where there is none."""
         zero = torch.zeros_like(base, dtype=torch.float64)
         return cls(base.double(), zero, zero, zero, zero)
 
     @property
     def scale(self) -> Tensor:
-        """Scales in force, one while a column sleeps, shape (S,)."""
+        """Current scales, one while a column is inactive, shape (S,)."""
         own = torch.where(self.num > 0, (self.log_sum / self.num.clamp_min(1)).exp(), 1.0)
         return torch.maximum(own, self.floor)
 
     def follow(self, X: Tensor, first_row: int) -> tuple["InactiveColumns", Tensor]:
-        """Standardize rows that follow one another.
-
-        Shapes: ``X`` (N, S); returns (N, S).
-        """
+        """Standardize consecutive rows X (N, S)."""
         columns, found = [], []
         for one, values in zip(torch.stack(self).T.tolist(), X.T, strict=True):
             if bool((values == one[0]).all()) or bool(values.isnan().all()):
@@ -78,7 +75,7 @@ class InactiveColumns(NamedTuple):
 
 
 class _Column:
-    """One column, a value at a time."""
+    """One column, one value at a time."""
 
     def __init__(self, base: float, log_sum: float, count: float, floor: float, activated_at: float) -> None:
         self.numbers = [base, log_sum, count, floor, activated_at]

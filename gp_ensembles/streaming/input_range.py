@@ -1,7 +1,7 @@
-r"""How far inputs may stray: a range that grows with them, but slowly, so that one wild number does no lasting harm.
+r"""A range of inputs that grows with them, but slowly, so that one outlier does no lasting harm.
 
-A static expert takes a row as far out as a thousand others for as much knowledge as theirs together; from one broken
-number it would never recover. So an input further beyond the range seen so far than the width w of the warm-up's
+A row a thousand times as far out as the others has the leverage of a million of them: a static expert would never
+recover from one broken number. So an input further beyond the range seen so far than the width w of the warm-up's
 is moved to there. With lower and upper end :math:`a_t, b_t` of a column,
 
 .. math:: x_t \leftarrow \min(\max(x_t, a_t - w), b_t + w), \qquad b_{t+1} = \max(b_t, \min(x_t, b_t + w / 10))
@@ -37,15 +37,12 @@ class InputRange(NamedTuple):
         return cls(lower, upper, upper - lower)
 
     def limit(self, X: Tensor) -> Tensor:
-        """Rows (N, D) that all come next, moved into reach."""
+        """Rows (N, D) that all come next, moved into range."""
         reach = REACH * self.width
         return X.clamp(self.lower - reach, self.upper + reach)
 
     def follow(self, X: Tensor) -> tuple["InputRange", Tensor, Tensor]:
-        """Move rows into reach of the rows before them.
-
-        Shapes: ``X`` (N, D); returns (N,).
-        """
+        """Move rows X (N, D) into the range of the rows before them; the last part is how many of each were moved."""
         upper = _follow(self.upper, X, GROWTH * self.width)
         lower = -_follow(-self.lower, -X, GROWTH * self.width)
         reach = REACH * self.width

@@ -1,4 +1,4 @@
-"""From the columns of a table to what the ensemble takes: gaps filled, scales, sleeping columns, indicators, reach."""
+"""Inputs of an ensemble from the columns of a table: imputation, scales, constant columns, indicators, range."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
@@ -15,18 +15,18 @@ from gp_ensembles.streaming.gaps import Gaps
 from gp_ensembles.streaming.inactive_columns import InactiveColumns
 from gp_ensembles.streaming.input_range import InputRange
 
-_SLEEPERS_WIDTH = 2.0  # of the range of a sleeping column, in its scales
+_INACTIVE_WIDTH = 2.0  # of the range of a column that was constant in the warm-up, in its scales
 _EFFECT_ROWS = 64  # of the warm-up, at which effects are measured
-_MOST_DOUBT = 1.0  # variance of the standardized target
+_MOST_UNCERTAINTY = 1.0  # variance of the standardized target
 
 
 class InputState(NamedTuple):
-    """What is followed of the inputs over a stream.
+    """State of the inputs over a stream.
 
     Attributes:
-        gaps: Last values of the K columns that are kept.
-        inactive_columns: Scales of those that slept in the warm-up.
-        effect: Mean square of what the prediction changes by when a column is replaced by its mean, (K,).
+        gaps: Last values of the K inputs.
+        inactive_columns: Scales of those that were constant in the warm-up.
+        effect: Mean squared change of the prediction when a column is replaced by its mean, (K,).
         within: The range so far of all inputs, indicators among them; ``None`` where they are not limited.
     """
 
@@ -41,27 +41,27 @@ class InputState(NamedTuple):
         gaps, inactive_columns = (
             [part.clone().cpu() for part in parts] for parts in (self.gaps, self.inactive_columns)
         )
-        return {"gaps": gaps, "sleepers": inactive_columns, "effect": self.effect.clone().cpu(), "within": within}
+        return {"gaps": gaps, "inactive": inactive_columns, "effect": self.effect.clone().cpu(), "within": within}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any], device: torch.device) -> "InputState":
-        """What :meth:`to_plain` wrote, on a device."""
+        """The state that :meth:`to_plain` wrote, on a device."""
         within = plain["within"]
         return cls(
             Gaps(*(part.to(device) for part in plain["gaps"])),
-            InactiveColumns(*(part.to(device) for part in plain["sleepers"])),
+            InactiveColumns(*(part.to(device) for part in plain["inactive"])),
             plain["effect"].to(device),
             None if within is None else InputRange(*(part.to(device) for part in within)),
         )
 
 
 class Standard(NamedTuple):
-    """Rows in standardized units, before they are moved into reach.
+    """Rows in standardized units, before they are moved into range.
 
     Attributes:
-        inputs: K columns, and indicators behind them, shape (N, K + I).
+        inputs: K columns, followed by indicators, shape (N, K + I).
         extra: Noise variance that gaps add to each row, (N,); ``None`` if there is no gap.
-        state: What is known after the rows, but for the range.
+        state: The state after the rows, but for the range.
     """
 
     inputs: Tensor
@@ -71,7 +71,7 @@ class Standard(NamedTuple):
 
 @final
 class InputPath:
-    """What stays as it is after the warm-up."""
+    """The transformation of rows, which is constant after the warm-up."""
 
     def __init__(self, config: StreamConfig, columns: Columns) -> None:
         self.columns = columns
@@ -100,12 +100,12 @@ class InputPath:
         if self._config.limit_inputs:
             within = InputRange.of(inputs)
             width = within.width.clone()
-            width[list(self.columns.inactive)] = _SLEEPERS_WIDTH
+            width[list(self.columns.inactive)] = _INACTIVE_WIDTH
             state = state._replace(within=within._replace(width=width))
         return state._replace(effect=self._effect(online, self.with_forecasts(inputs, X)))
 
     def follow(self, state: InputState, X: Tensor, first_row: int) -> Standard:
-        """Standardize rows X (N, D) in their units that follow one another, from a row of the stream on."""
+        """Standardize consecutive rows X (N, D) in their units, the first of which has a number in the stream."""
         X = self.columns.of_table(X)
         gaps, last, age = state.gaps.follow(X)
         inputs = self._scaled(last, age)
@@ -138,17 +138,34 @@ class InputPath:
         return wrong if wrong is not None and (wild is None or wrong.row <= wild.row) else wild
 
     def limited(self, state: InputState, standard: Standard, X: Tensor) -> Tensor:
-        """Rows X (N, D) that all come next, as the ensemble takes them: within reach, with forecasts."""
+        """Rows X (N, D) that all come next, as the ensemble takes them: within range, with forecasts."""
         inputs = standard.inputs if state.within is None else state.within.limit(standard.inputs)
         return self.with_forecasts(inputs, X)
 
     def with_forecasts(self, inputs: Tensor, X: Tensor) -> Tensor:
-        """Standardized inputs of rows X (N, D) with their forecasts behind them, in the precision of the run."""
+        """Standardized inputs of rows X (N, D) followed by their forecasts, in the precision of the run."""
         columns, config = self.columns, self._config
         if columns.forecasts:
             forecasts = standard_forecasts(config.ensemble, X[:, columns.forecasts], columns.scales)
             inputs = torch.cat([inputs, forecasts], dim=-1)
         return inputs.to(config.torch_dtype)
+
+    def build_ensemble(self, X: Tensor, y: Tensor, *, is_fitted: bool, progress: bool = False) -> OnlineEnsemble:
+        """The ensemble of the config, built from warm-up rows X (N, D) and y (N,) or (N, O), and fitted to them or not.
+
+        Raises:
+            NumericalError: If an expert's evidence cannot be computed where it starts.
+        """
+        config, generator = self._config, torch.Generator().manual_seed(self._config.seed)  # on the CPU everywhere
+        inputs = self.with_forecasts(self.follow(self.start(), X, 1).inputs, X)
+        targets = self.targets(y).to(config.torch_dtype)
+        if is_fitted:
+            online = config.ensemble.fit(inputs, targets, generator=generator, progress=progress)
+        else:
+            online = config.ensemble.unfitted(inputs, targets, generator=generator)
+        if config.block_size is not None:
+            online.block_size = config.block_size
+        return online
 
     def _scaled(self, last: Tensor, age: Tensor) -> Tensor:
         return self.columns.scales.transform_inputs(self.columns.imputation.fill(last, age) if age.any() else last)
@@ -156,7 +173,7 @@ class InputPath:
     def _standard(self, inputs: Tensor, last: Tensor, age: Tensor, state: InputState) -> Standard:
         missing, extra, imputation = age > 0, None, self.columns.imputation
         if self._adds_noise and bool(missing.any()):
-            extra = (imputation.doubt(last, age) * state.effect).sum(-1).clamp_max(_MOST_DOUBT)
+            extra = (imputation.uncertainty(last, age) * state.effect).sum(-1).clamp_max(_MOST_UNCERTAINTY)
         if self._config.clip is not None:
             inputs = inputs.clamp(-self._config.clip, self._config.clip)
         if imputation.indicators:
@@ -166,7 +183,7 @@ class InputPath:
 
     @torch.no_grad()
     def _effect(self, online: OnlineEnsemble, inputs: Tensor) -> Tensor:
-        """Mean squares of what predictions change by at warm-up rows (N, ...) with a column at its mean, shape (K,)."""
+        """Mean squared changes of predictions at warm-up rows (N, ...) with a column at its mean, shape (K,)."""
         mean = self.columns.scales.X_mean
         effect = torch.zeros_like(mean)
         if not self._adds_noise:
@@ -174,10 +191,10 @@ class InputPath:
         num_rows = inputs.shape[0]
         places = torch.linspace(0, num_rows - 1, min(num_rows, _EFFECT_ROWS), dtype=torch.float64, device=inputs.device)
         rows = inputs[places.round().long()]
-        told = online.predict(rows).mean
+        predicted = online.predict(rows).mean
         for column in range(mean.shape[0]):
             if column not in self.columns.inactive:
                 without = rows.clone()
                 without[:, column] = 0.0
-                effect[column] = (online.predict(without).mean - told).double().square().mean()
-        return effect.clamp_max(_MOST_DOUBT)
+                effect[column] = (online.predict(without).mean - predicted).double().square().mean()
+        return effect.clamp_max(_MOST_UNCERTAINTY)

@@ -21,8 +21,8 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
 
     .. math:: \sum_m w_m \left(C_m + (\mu_m - \mu)(\mu_m - \mu)^\top\right)
 
-    Shapes: ``X`` (N, D). Returns: covariance in squared units of the target, shape (N, N), or (N, N, O) for O
-    independent outputs.
+    Returns the covariance of rows X (N, D) in squared units of the target, shape (N, N), or (N, N, O) for O independent
+    outputs.
 
     Raises:
         TypeError: If targets are not real numbers.
@@ -40,7 +40,7 @@ def joint_covariance(model: OnlineModel, X: Tensor) -> Tensor:
     bound, state, layers = model.online.ensemble.bind(), model.online.state, model.online.ensemble.layers
     inputs = next_inputs(layers, state, model.next_inputs(X.to(model.device, torch.float64)))
     weights = distribution.log_weights.exp()
-    if distribution.log_weights.ndim > 1:  # some are absent from some rows: correlations of those that speak of all
+    if distribution.log_weights.ndim > 1:  # some are absent from some rows: correlations of those that predict all
         weights = distribution.log_weights.amin(1).softmax(0)
     error = distribution.component_mean - torch.einsum("m,m...->...", weights, distribution.component_mean)
     total = torch.einsum("m,m...->...", weights, error.unsqueeze(1) * error.unsqueeze(2))
@@ -66,13 +66,13 @@ def _of_a_row(ratio: Tensor) -> Tensor:
 def expert_covariance(expert: BoundExpert, state: FilterState, Phi: Tensor) -> Tensor:
     r"""Joint covariances of the targets of several rows under each expert of one object, noise included.
 
-    Shapes: ``Phi`` (\*batch, N, F). Returns: shape (M, N, N), or (M, N, N, O) for O outputs; of experts from
-    outside, which say nothing of two rows together, diagonal.
+    From features (\*batch, N, F): shape (M, N, N), or (M, N, N, O) for O outputs; diagonal for external models, which
+    predict rows one at a time.
     """
     num_rows = Phi.shape[-2]
     if isinstance(expert, BoundWindow | BoundRefitted):  # no quadratic form in features
         return expert.joint_covariance(state, Phi).reshape(-1, num_rows, num_rows)
-    if isinstance(expert, BoundExternal):  # says nothing of two rows together
+    if isinstance(expert, BoundExternal):  # predicts rows one at a time
         variance = expert.predict(state, Phi).variance.reshape(-1, num_rows)
         return torch.diag_embed(variance.nan_to_num(0.0))  # one that is absent has no weight
     first, second = torch.triu_indices(num_rows, num_rows, 1, device=Phi.device)

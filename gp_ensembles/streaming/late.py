@@ -1,4 +1,4 @@
-"""Targets that come late: rows are predicted when they come, and learned in their order when their targets arrive."""
+"""Delayed targets: rows are predicted when they arrive, and learned in order when their targets arrive."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -8,21 +8,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.distributions import LatentMixture, Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.streaming.checks import illegal_target, too_large
 from gp_ensembles.streaming.model import OnlineModel
 from gp_ensembles.streaming.predictions import StreamDistribution
-from gp_ensembles.streaming.serialization import predictions_from_plain, predictions_to_plain, smoothed_draws
+from gp_ensembles.streaming.running import class_distribution
 
 _PATHS = 500
 _MOST_STEPS = 1000  # ahead
 
 
 class Scored(NamedTuple):
-    """A target beside what was said of it before it came.
+    """A target with the prediction that was made before it arrived.
 
     Attributes:
         identity: The row's identity.
-        y: The target; NaN where it was given up.
+        y: The target; NaN if it will never arrive.
         predicted: The distribution of the row when it was predicted, of N = 1 rows.
         log_prob: Log density or probability of the target under it, in nats; NaN where it was given up.
     """
@@ -44,23 +45,23 @@ class _Waiting:
 
 
 class LateTargets:
-    """A model whose targets come late, in any order within a window.
+    """A model whose targets are delayed, in any order within a window.
 
-    Each row is predicted when it comes, by :meth:`predict`, under an identity of its own. Its target is told by
-    :meth:`observe` when it arrives, and scored by what was said of the row then. Rows are learned in their order: a
-    target waits until those before it have arrived or were given up, which they are when ``window`` rows wait, and
-    count as missing then. So the model is, whatever the order of arrival, that of a stream in order with gaps where
-    targets never came. While rows wait, the next one is several steps ahead of what was learned: a number is forecast
-    then (:meth:`OnlineModel.forecast`), inputs of the waiting rows included; classes are told as for the next row.
+    Each row is predicted when it arrives, by :meth:`predict`, under an identity of its own. Its target is given to
+    :meth:`observe` when it arrives, and scored by that prediction. Rows are learned in order: a target is kept until
+    those before it have arrived or were dropped, which count as missing; a row is dropped when ``window`` rows are
+    pending. So the model is, whatever the order of arrival, that of a stream in order with gaps where targets never
+    arrived. While rows are pending, the next one is several steps ahead of the last learned row: a number is forecast
+    (:meth:`OnlineModel.forecast`) given the inputs of the pending rows; classes are predicted as for the next row.
 
     Args:
         model: The model; it is changed in place.
-        window: Most rows that wait for their targets.
-        patience: A row is given up when so many rows behind it have their targets, and it has not: they seldom come in
-            another order, and meanwhile those behind it cannot be learned. ``None`` for never.
+        window: Maximum number of pending rows.
+        patience: A pending row is dropped when this many later rows have targets: targets seldom arrive in another
+            order, and later rows cannot be learned before it. ``None`` for never.
 
     Attributes:
-        num_given_up: Rows that were learned without a target, as it did not come in time or will never come.
+        num_given_up: Rows that were learned without a target, as it did not arrive in time or never will.
 
     Example:
         >>> from dataclasses import replace
@@ -96,7 +97,7 @@ class LateTargets:
         return identity in self._rows
 
     def is_waiting(self, identity: Hashable) -> bool:
-        """Whether the target of a row has yet to come."""
+        """Whether the target of a row has yet to arrive."""
         return identity in self._rows and self._rows[identity].y is None
 
     @property
@@ -106,14 +107,14 @@ class LateTargets:
 
     @property
     def waiting(self) -> tuple[Hashable, ...]:
-        """Identities of the rows whose targets have not come, in their order."""
+        """Identities of the rows whose targets have not arrived, in their order."""
         return tuple(identity for identity, row in self._rows.items() if row.y is None)
 
     def predict(self, identity: Hashable, X: Tensor, *, steps: float = 1.0) -> StreamDistribution:
-        """Predict the next row and remember it until its target comes.
+        """Predict the next row and keep it until its target arrives.
 
         Args:
-            identity: Its name, number or time: whatever tells it apart from others that wait.
+            identity: Its name, number or time, unique among the pending rows.
             X: Its inputs, in their units, shape (D,); NaN where missing.
             steps: Time since the row before, in usual steps.
 
@@ -121,10 +122,10 @@ class LateTargets:
             Its distribution, of N = 1 rows.
 
         Raises:
-            ValueError: If a row of this identity waits already, or the row is not legal; nothing is remembered then.
+            ValueError: If a row of this identity is pending, or the row is not legal; then nothing changes.
         """
         if identity in self._rows:
-            raise ValueError(f"a row {identity!r} waits for its target already; give each row an id of its own")
+            raise ValueError(f"a row {identity!r} is pending already; give each row an id of its own")
         row = X.reshape(1, -1).detach().to("cpu", torch.float64)
         time = None if steps == 1 else row.new_full((1,), steps)
         predicted = self.model.predict(row, time)  # refuses what is not legal before anything is changed
@@ -138,28 +139,24 @@ class LateTargets:
         return predicted
 
     def observe(self, identity: Hashable, y: float) -> Scored:
-        """Take the target of a row that was predicted, and learn all rows that are no longer waiting for others.
+        """Take the target of a predicted row, and learn all rows that can be learned in order.
 
         Args:
             identity: The row's identity.
-            y: Its target; NaN if it is known that it will never come.
+            y: Its target; NaN if it will never arrive.
 
         Returns:
-            The target beside what was said of it.
+            The target with its prediction.
 
         Raises:
-            ValueError: If no such row waits for its target, or the target is not legal; nothing changes then.
+            ValueError: If no such row is pending, or the target is not legal; then nothing changes.
             NumericalError: If an expert fails; the target has not been taken then.
         """
         row = self._rows.get(identity)
         if row is None or row.y is not None:
-            why = (
-                "its target came before"
-                if row is not None
-                else f"it was never predicted, is learned, or is more \
-than {self.window} rows old"
-            )
-            raise ValueError(f"no row {identity!r} waits for a target: {why}")
+            why = f"it was never predicted, is learned, or is more than {self.window} rows old"
+            why = why if row is None else "its target arrived before"
+            raise ValueError(f"no row {identity!r} is pending: {why}")
         target = torch.tensor([float(y)], dtype=torch.float64, device="cpu")
         self._refuse(row.X, target)
         row.y = float(y)
@@ -172,7 +169,7 @@ than {self.window} rows old"
         return Scored(identity, row.y, row.predicted, float(row.predicted.log_prob(target.to(self.model.device))[0]))
 
     def content(self) -> dict[str, Any]:
-        """The rows that wait as plain containers and tensors, which :meth:`restore` reads back; the model is not in it.
+        """The pending rows as plain containers and tensors, which :meth:`restore` reads back; without the model.
 
         Raises:
             TypeError: If an identity is neither text nor a number.
@@ -186,7 +183,7 @@ than {self.window} rows old"
 
     @classmethod
     def restore(cls, model: OnlineModel, content: Mapping[str, Any]) -> "LateTargets":
-        """What :meth:`content` described, around the model as it was then."""
+        """The pending rows that :meth:`content` described, with the model as it was then."""
         late = cls(model, content["window"], content["patience"])
         late.num_given_up = content["num_given_up"]
         for identity, X, steps, predicted, y in content["rows"]:
@@ -194,14 +191,14 @@ than {self.window} rows old"
         return late
 
     def _ahead(self, row: Tensor, steps: float) -> StreamDistribution:
-        """The distribution of a row behind those that wait."""
+        """The distribution of a row after those that are pending."""
         X = self._with_rows_between(row, steps)
         generator = torch.Generator().manual_seed(self.model.num_rows + len(self._rows))  # the same after a restart
         forecast = self.model.forecast(X, num_paths=_PATHS, generator=generator)
         return smoothed_draws(forecast.paths[:, -1])
 
     def _with_rows_between(self, row: Tensor, steps: float) -> Tensor:
-        """The rows that wait and one behind them, with rows of unknown inputs where steps were left out in time."""
+        """The pending rows and one after them, with rows of unknown inputs in gaps of time."""
         parts, most = list[Tensor](), min(self.model.num_rows, _MOST_STEPS)
         for X, passed in (*((waiting.X, waiting.steps) for waiting in self._rows.values()), (row, steps)):
             num_between = max(0, min(round(passed) - 1, most - 1))
@@ -209,7 +206,7 @@ than {self.window} rows old"
         return torch.cat(parts)[-most:]
 
     def _num_hopeless(self) -> int:
-        """Rows that have no target though ``patience`` rows behind them have."""
+        """Rows that have no target though ``patience`` later rows have."""
         if self.patience is None:
             return 0
         num_reported, num_hopeless = 0, 0
@@ -221,7 +218,7 @@ than {self.window} rows old"
         return num_hopeless
 
     def _num_ready(self, give_up: int = 0) -> int:
-        """How many rows at the front can be learned, where so many count as missing if their targets have not come."""
+        """How many rows at the front can be learned if the first ``give_up`` without a target count as missing."""
         num_ready = 0
         for row in self._rows.values():
             if row.y is None:
@@ -232,7 +229,7 @@ than {self.window} rows old"
         return num_ready
 
     def _learn(self, num_ready: int) -> None:
-        """Learn so many rows at the front."""
+        """Learn this many rows at the front."""
         if num_ready == 0:
             return
         ready = list(self._rows)[:num_ready]
@@ -248,7 +245,7 @@ than {self.window} rows old"
         self.num_given_up += sum(value != value for value in y)
 
     def _refuse(self, X: Tensor, y: Tensor) -> None:
-        """Raise if a row cannot be learned as it is."""
+        """Raise if a row cannot be learned."""
         model = self.model
         if model.is_fitted:
             wrong = model.first_illegal(X.to(model.device), y.to(model.device))
@@ -256,3 +253,50 @@ than {self.window} rows old"
             wrong = illegal_target(model.config.ensemble.target, y) or too_large(X, y)
         if wrong is not None:
             raise ValueError(wrong.message(model.num_rows + 1, model.feature_names or ()))
+
+
+_KINDS: dict[str, Any] = {"mixture": Mixture, "student_t": StudentTMixture, "recalibrated": Recalibrated}
+
+
+def smoothed_draws(draws: Tensor) -> Mixture:
+    """A kernel density of draws (S,) with their mean and variance."""
+    variance, mean = torch.var_mean(draws, correction=0)
+    lower, upper = torch.quantile(draws, draws.new_tensor([0.25, 0.75])).unbind()
+    deviation = variance.sqrt()
+    spread = torch.minimum(deviation, (upper - lower) / 1.349)
+    # Draws that are half the same have no interquartile range; draws that are all the same have no density.
+    spread = torch.where(spread > 0, spread, deviation).clamp_min(torch.finfo(draws.dtype).tiny ** 0.5)
+    bandwidth = 0.9 * spread * draws.shape[0] ** -0.2
+    within = (variance - bandwidth.square()).clamp_min(0.0) / variance.clamp_min(torch.finfo(draws.dtype).tiny)
+    centers = mean + within.sqrt() * (draws - mean)
+    log_weights = torch.zeros_like(draws).log_softmax(0)
+    return Mixture(log_weights, centers.unsqueeze(-1), bandwidth.square().expand_as(draws).unsqueeze(-1))
+
+
+def predictions_to_plain(predicted: StreamDistribution) -> dict[str, Any]:
+    """A distribution as plain containers and tensors, which :func:`predictions_from_plain` reads back.
+
+    Raises:
+        TypeError: If it is one of counts.
+    """
+    if isinstance(predicted, LatentMixture):
+        return {"kind": "classes", "probabilities": predicted.class_probabilities.clone().cpu()}
+    kind = next(name for name, known in _KINDS.items() if isinstance(predicted, known))
+    plain: dict[str, Any] = {"kind": kind}
+    for name, value in predicted._asdict().items():
+        plain[name] = value.clone().cpu() if isinstance(value, Tensor) else predictions_to_plain(value)
+    return plain
+
+
+def predictions_from_plain(plain: dict[str, Any], device: torch.device) -> StreamDistribution:
+    """The distribution that :func:`predictions_to_plain` wrote."""
+    if plain["kind"] == "classes":
+        return class_distribution(plain["probabilities"].to(device))
+    fields: dict[str, Any] = {}
+    for name, value in plain.items():
+        if isinstance(value, Tensor):
+            fields[name] = value.to(device)
+        elif name == "base":
+            fields[name] = predictions_from_plain(value, device)
+    predicted: StreamDistribution = _KINDS[plain["kind"]](**fields)
+    return predicted

@@ -1,4 +1,4 @@
-"""The one pipeline: rows in their own units, warm-up, fit, predict, learn, save and load."""
+"""An ensemble on a stream of rows in their own units: warm-up, fit, predict, learn, save and load."""
 
 import copy
 import html
@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.access_lock import AccessLock, guarded
+from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.external_report import ExternalReport, external_reports
 from gp_ensembles.engine.input_checks import check_made
-from gp_ensembles.engine.interrupts import uninterrupted
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.files.checkpoint import read_checkpoint, write_checkpoint
@@ -25,8 +24,6 @@ from gp_ensembles.streaming.after_mixture import (
     next_levels,
     remember,
 )
-from gp_ensembles.streaming.anomaly_counts import AnomalyCounts, num_discounted
-from gp_ensembles.streaming.building import build
 from gp_ensembles.streaming.checks import (
     IllegalRow,
     check_input_shape,
@@ -37,16 +34,16 @@ from gp_ensembles.streaming.checks import (
     too_large,
     warn_of_waiting,
 )
-from gp_ensembles.streaming.column_report import ColumnReport, column_reports
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.content import KIND, Parts, content_of, parts_of, restore
-from gp_ensembles.streaming.forecasting.ahead import check_forecast, forecast_rows, rows_to_come
+from gp_ensembles.streaming.forecasting.ahead import check_forecast, forecast_rows, future_rows
 from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.forecasting.paths import FutureRows
 from gp_ensembles.streaming.forecasts import forecast_places, warn_of_poor_forecasts
 from gp_ensembles.streaming.inputs import InputPath, InputState, Standard
 from gp_ensembles.streaming.one_row import RowPipeline, is_plain
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
+from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports, num_discounted
 from gp_ensembles.streaming.running import no_predictions, running_distribution
 from gp_ensembles.streaming.scales import Standardizer
 from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
@@ -57,11 +54,11 @@ class OnlineModel:
     """An ensemble on a stream of rows in their own units.
 
     The first rows are kept until there are ``config.warmup`` of them, at least ten with a target, and numbers are not
-    all the same. They set scales and hyperparameters; from there a row costs the same for ever. Classes may all be the
-    same, as where the other is rare: hyperparameters then stay, with a warning. Everything that comes out is in the
-    units of the target. A missing target is NaN. So is a missing input: something between the column's last value and
-    its mean stands in, and predictions are less sure. Columns that are constant in the warm-up wake up when they first
-    move (see the page "Missing, sleeping, late and uneven").
+    all the same. They set scales and hyperparameters; every row after them costs the same. Classes may all be the same,
+    as where the other is rare: hyperparameters are then not fitted, with a warning. All outputs are in the units of the
+    target. A missing target is NaN. So is a missing input: it is imputed by something between the column's last value
+    and its mean, and predictions become less certain. Columns that are constant in the warm-up are used from the row
+    in which they first change.
 
     Args:
         config: The ensemble, and how rows are given to it; a price in it becomes a size with the first rows.
@@ -87,9 +84,7 @@ class OnlineModel:
         if isinstance(feature_names, str):
             raise TypeError(f"feature_names must be a sequence of names, got {feature_names!r}")
         self.device: torch.device = self.config.torch_device
-        self.feature_names: tuple[str, ...] | None = (
-            None if feature_names is None else tuple(str(name) for name in feature_names)
-        )
+        self.feature_names: tuple[str, ...] | None = None if feature_names is None else tuple(map(str, feature_names))
         self.access: AccessLock = AccessLock()
         self.num_rows: int = 0
         self.online: OnlineEnsemble | None = None
@@ -118,9 +113,9 @@ class OnlineModel:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weights in force for the next target, by expert with its innovation models; none while the warm-up lasts.
+        """Weights for the next target, by expert with its innovation models; none while the warm-up lasts.
 
-        An external model that was absent from the last row has none: the others share its weight.
+        An external model that did not predict the last row has weight zero: the others share its weight.
         """
         if self.online is None:
             return {}
@@ -129,7 +124,7 @@ class OnlineModel:
 
     @property
     def external_models(self) -> tuple[ExternalReport, ...]:
-        """What became of each external model after the warm-up, in units of the target; none while that lasts."""
+        """Reports of the external models, in units of the target; none while the warm-up lasts."""
         reports = () if self.online is None else external_reports(self.online)
         return tuple(report.in_units(float(self.scales.y_scale)) for report in reports)
 
@@ -140,14 +135,14 @@ class OnlineModel:
 
     @property
     def columns(self) -> tuple[ColumnReport, ...]:
-        """What became of each input: gaps filled, when it woke up, whether it has an indicator; none in the warm-up."""
+        """A report of each input: imputed values, first change, missing-value indicator; none in the warm-up."""
         if self._path is None or self._followed is None:
             return ()
         return column_reports(self._path.columns, self._followed, self._names_of(self._path.columns.kept))
 
     @property
     def scales(self) -> Standardizer:
-        """Shifts and scales of the inputs, one for those that slept in the warm-up, and of the target.
+        """Shifts and scales of the inputs, one for those that were constant in the warm-up, and of the target.
 
         Raises:
             ValueError: If the warm-up is not over.
@@ -197,9 +192,9 @@ class OnlineModel:
             Predictions of the rows that came after the warm-up.
 
         Raises:
-            ValueError: If a row is not legal, or holds a number out of all proportion (more than 1e6 warm-up deviations
-                from the warm-up mean); or when the warm-up ends, as in :meth:`fit`.
-            NumericalError: If an expert fails; its name and the row are said.
+            ValueError: If a row is not legal, or holds a number more than 1e6 warm-up standard deviations from the
+                warm-up mean; or when the warm-up ends, as in :meth:`fit`.
+            NumericalError: If an expert fails; the message names it and the row.
         """
         if steps is None and (predicted := self._observe_row(X, y)) is not None:
             return predicted
@@ -247,7 +242,7 @@ class OnlineModel:
             Distributions in the units of the target; float64 for real numbers, else in the precision of the run.
 
         Raises:
-            ValueError: If a row is malformed, or holds a number out of all proportion, as in :meth:`observe`.
+            ValueError: If a row is malformed, or holds a number too far from the warm-up mean, as in :meth:`observe`.
         """
         row = self._pipeline(X) if steps is None else None
         if row is not None and (predicted := row.predict(X, self._inputs[1], self._calibration)) is not None:
@@ -275,10 +270,10 @@ class OnlineModel:
     def forecast(self, X: Tensor | int, *, num_paths: int = 500, generator: torch.Generator | None = None) -> Forecast:
         """Sample the targets of the next H rows together; learns nothing and changes nothing.
 
-        The first row alone is as :meth:`predict` says; for others see the page "Forecasts: the next H rows together".
+        The marginal of the first row is that of :meth:`predict`; see the page "Forecasts: the next H rows together".
 
         Args:
-            X: Rows to come, in their units, shape (H, D), NaN where an input is not known; or H, where none is.
+            X: Future rows in their units, shape (H, D), NaN where an input is not known; or H, where none is.
             num_paths: Number of sample paths.
             generator: Source of randomness.
 
@@ -289,13 +284,13 @@ class OnlineModel:
         scales, online, known = self.scales, self.online, self.warm_X
         assert online is not None
         assert known is not None
-        X = self._checked_inputs(rows_to_come(X, known.shape[1]))
+        X = self._checked_inputs(future_rows(X, known.shape[1]))
         check_forecast(self.config.ensemble.target, X.shape[0], self.num_rows, num_paths)
         path, followed = self._inputs
         standard = path.follow(followed, X, self.num_rows + 1)
         self._refuse(path.illegal(standard, X), 1)
-        to_come = FutureRows(path.limited(followed, standard, X), standard.extra)
-        return forecast_rows(online, to_come, scales, self.predict(X[:1]), num_paths, generator)
+        future = FutureRows(path.limited(followed, standard, X), standard.extra)
+        return forecast_rows(online, future, scales, self.predict(X[:1]), num_paths, generator)
 
     def interval_levels(self, coverage: float = 0.9) -> tuple[float, float]:
         """Probabilities at the lower and upper end of the next interval.
@@ -327,7 +322,7 @@ class OnlineModel:
         return self._inputs[0].targets(y.to(self.device))
 
     def first_illegal(self, X: Tensor, y: Tensor) -> IllegalRow | None:
-        """The first of the rows to come, X (N, D) and y (N,), that cannot be learned, if there is one."""
+        """The first of the next rows X (N, D) and y (N,) that cannot be learned, if there is one."""
         (path, followed), X, y = self._inputs, X.to(self.device), y.to(self.device)
         return path.illegal(path.follow(followed, X, self.num_rows + 1), X, y)
 
@@ -344,11 +339,11 @@ class OnlineModel:
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | None = None) -> "OnlineModel":
-        """Read a model that goes on where it was saved.
+        """Read a model, which continues where it was saved.
 
         Args:
             path: The file.
-            device: Where to go on; where it was by default.
+            device: Where to continue; where it was by default.
 
         Raises:
             OSError: If the file cannot be read.
@@ -360,7 +355,7 @@ class OnlineModel:
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(
-                f"{path} does not fit this version of the library ({reason}); fit the model anew"
+                f"{path} does not fit this version of the library ({reason}); fit the model again"
             ) from error
 
     def content(self) -> dict[str, Any]:
@@ -383,13 +378,13 @@ class OnlineModel:
         if parts.warm_X is not None and parts.warm_y is not None and content["ensemble"] is not None:
             X, y = parts.warm_X, parts.warm_y
             model._path = path = InputPath.of(model.config, X, y, model._names_of(range(X.shape[1])))
-            model._followed, model.online = parts.inputs, build(model.config, path, X, y, is_fitted=False)
+            model._followed, model.online = parts.inputs, path.build_ensemble(X, y, is_fitted=False)
             restore(model.online, content)
-            model._rehearse()
+            model._compile_now()
         return model
 
     def parts(self) -> Parts:
-        """What is followed over the stream, by reference: copy it before you keep it."""
+        """The state that changes over the stream, by reference: copy it before you keep it."""
         warm_up = self.warm_X, self.warm_y
         return Parts(self.num_rows, *warm_up, self._calibration, self._followed, self.anomaly_counts, self.online)
 
@@ -413,14 +408,14 @@ class OnlineModel:
         y = torch.where(wild, torch.nan, y)
         X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
         path = InputPath.of(self.config, X, y, self._names_of(range(X.shape[1])))
-        online = build(self.config, path, X, y, is_fitted=True, progress=progress)
+        online = path.build_ensemble(X, y, is_fitted=True, progress=progress)
         followed = path.after_warm_up(online, X)
         with uninterrupted():
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
             self._calibration = remember(init_calibration(self.config), y)
             self._path, self._followed = path, followed
             self.anomaly_counts = AnomalyCounts(num_moved, 0, int(wild.sum()), int(followed.gaps.num_imputed.sum()))
-        self._rehearse()
+        self._compile_now()
         warn_of_wild(self.anomaly_counts.targets_left_out, self.num_far_in_warmup)
         warn_of_poor_forecasts(self.config.ensemble, X[:, path.columns.forecasts], y)
 
@@ -436,11 +431,9 @@ class OnlineModel:
         predictions = online.observe(path.with_forecasts(inputs, X), targets.to(self.config.torch_dtype), timing)
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         num_imputed = int(followed.gaps.num_imputed.sum())
-        with uninterrupted():  # what stands around the ensemble learns the rows too
-            self._followed, self.anomaly_counts = (
-                followed,
-                self.anomaly_counts.after(num_moved, num_outliers, num_imputed),
-            )
+        with uninterrupted():  # the layers around the ensemble learn the rows too
+            self._followed = followed
+            self.anomaly_counts = self.anomaly_counts.after(num_moved, num_outliers, num_imputed)
             mixture = in_units(predictions.mixture, self.scales)
             self._calibration, block = calibrate_block(self._calibration, self.config, mixture, y, online.block_size)
             self.num_rows += y.shape[0]
@@ -449,7 +442,7 @@ class OnlineModel:
         return OnlinePredictions(block.distribution, log_prob, log_weights, 0, block.intervals)
 
     def _pipeline(self, X: object, y: object = None) -> RowPipeline | None:
-        """What a row X, and its target, go through by themselves; ``None`` where that is for blocks to do or refuse."""
+        """The fast pipeline of a single row X and its target; ``None`` where only blocks can handle or refuse it."""
         if self.online is None or self.warm_X is None or not is_plain(X, (1, self.warm_X.shape[1])):
             return None
         columns = self._inputs[0].columns
@@ -460,7 +453,7 @@ class OnlineModel:
             self._row = RowPipeline(ensemble, self.config, columns)
         return self._row
 
-    def _rehearse(self) -> None:
+    def _compile_now(self) -> None:
         """Learn a row on a copy, so that functions are compiled now and not at the first row."""
         if IS_COMPILED and self.warm_X is not None and self._pipeline(self.warm_X[-1:]) is not None:
             copy.deepcopy(self).observe(self.warm_X[-1:], self.scales.y_mean.reshape(1))

@@ -1,8 +1,8 @@
-"""A row by itself through the whole pipeline on plain arrays, for ensembles that are quick at that.
+"""The fast path of a single row through the whole pipeline, on plain arrays, for ensembles that support it.
 
-It goes through all that a block does, see :class:`~gp_ensembles.streaming.model.OnlineModel`, and the numbers are the
-same to round-off. A row of which something has to be said or refused (a missing number, an outlier, one out of all
-proportion, a column that wakes up) is left to the blocks: nothing has changed until a row is learned.
+The numbers are those of blocks to round-off, see :class:`~gp_ensembles.streaming.model.OnlineModel`. Rows with anything
+unusual (a missing number, an outlier, a column that changes for the first time) are left to the blocks: nothing changes
+until a row is learned.
 """
 
 import math
@@ -42,11 +42,11 @@ class PipelineRow(NamedTuple):
     """A row that is predicted and not yet learned.
 
     Attributes:
-        staged: What the ensemble is to learn.
+        staged: The update of the ensemble.
         predictions: The predictions.
-        followed: What is followed of the inputs, after the row.
-        num_moved: How many of its inputs were moved into reach.
-        calibration: What is known of past errors after it.
+        followed: State of the inputs after the row.
+        num_moved: Number of its inputs moved into range.
+        calibration: State of the calibration after it.
     """
 
     staged: StagedRow
@@ -58,7 +58,7 @@ class PipelineRow(NamedTuple):
 
 @final
 class RowPipeline:
-    """What stands around an ensemble, with everything read that stays as it is."""
+    """The layers around an ensemble, with all constants read once."""
 
     def __init__(self, ensemble: RowEnsemble, config: StreamConfig, columns: Columns) -> None:
         self.ensemble = ensemble
@@ -77,7 +77,7 @@ class RowPipeline:
         self._everywhere = tuple(np.full(len(self._mean), bound) for bound in (-math.inf, math.inf, 0.0))
 
     def stage(self, X: Tensor, y: Tensor, followed: InputState, calibration: CalibrationState) -> PipelineRow | None:
-        """Predict a row X (1, D), and find what its target y (1,) teaches; nothing changes."""
+        """Predict a row X (1, D) and compute the update from its target y (1,); nothing changes."""
         target, within = y.item(), followed.within
         legal, row, inputs, lower, upper, num_moved = self._limited(X, followed)
         scaled = (target - self._shift) / self._unit
@@ -124,7 +124,7 @@ class RowPipeline:
         return Recalibrated(base, log_weights, *map_components(base[0]))
 
     def _limited(self, X: Tensor, followed: InputState) -> tuple[bool, Numbers, Numbers, Numbers, Numbers, int]:
-        """Whether a row is usual, its inputs in their units, and what :func:`_limit` gives."""
+        """Whether a row is usual, its inputs in their units, and the results of :func:`_limit`."""
         row, within, scale = X.detach().numpy()[0], followed.within, self._scale
         legal, own = not np.isinf(row).any(), row[self._kept]
         if self._inactive:
@@ -136,7 +136,7 @@ class RowPipeline:
         return bool(legal and usual), own, *limited
 
     def _settled(self, values: Numbers, inactive_columns: InactiveColumns) -> tuple[bool, Numbers]:
-        """Whether values of columns that slept in the warm-up change nothing that is known of these; and all scales."""
+        """Whether values of columns that were constant in the warm-up leave their state unchanged; and all scales."""
         own, scale = inactive_columns.scale.numpy(), self._scale.copy()
         scale[self._inactive] = own
         deviation = np.abs(values - inactive_columns.base.numpy())
@@ -163,9 +163,9 @@ def _limit(
     upper: Numbers,
     width: Numbers,
 ) -> tuple[bool, Numbers, Numbers, Numbers, int]:
-    """A row in warm-up deviations and within reach.
+    """A row (K,) in warm-up standard deviations and within range.
 
-    Shapes: ``row`` (K,), ``mean`` (K,), ``scale`` (K,), ``lower`` (K,); returns (K,).
+    Returns: whether all of it can be learned; the row; lower and upper ends of the range after it; how many were moved.
     """
     inputs = np.minimum(np.maximum((row - mean) / scale, -clip), clip)
     legal = bool((np.abs(inputs) < FARTHEST).all())

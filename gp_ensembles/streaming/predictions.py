@@ -1,4 +1,4 @@
-"""What a model on a stream says of rows: distributions, log densities and intervals."""
+"""Predictions of a model on a stream: distributions, log densities and intervals."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class Intervals(NamedTuple):
     """Adaptive intervals of R rows, see :class:`~gp_ensembles.calibration.IntervalLevels`.
 
     Attributes:
-        coverages: Shares of targets that they are to cover, C of them.
+        coverages: Target coverages, C of them.
         levels: Probabilities at their lower and upper ends, shape (2, C, R).
         covered: Whether each target lies inside, 0 or 1, shape (C, R); NaN where it is missing.
     """
@@ -36,7 +36,7 @@ class OnlinePredictions(NamedTuple):
     Attributes:
         distribution: Predictive distributions of R rows in the units of the target; float64 for real numbers.
         log_prob: Log densities of the targets, shape (R,), in nats; NaN where a target is missing.
-        log_weights: Log weights of the experts in force before each target, shape (M, R).
+        log_weights: Log weights of the experts before each target, shape (M, R).
         first_row: Place in the call of the first of these rows, counted from 0: after the warm-up it is 0, before it
             there are no rows.
         intervals: Adaptive intervals; ``None`` where there are none.
@@ -95,7 +95,7 @@ class OnlinePredictions(NamedTuple):
 
 
 def coverage_place(coverage: float, coverages: tuple[float, ...]) -> int:
-    """Where a share stands among those that a config names.
+    """The index of a coverage among those of a config.
 
     Raises:
         ValueError: If it is not among them.

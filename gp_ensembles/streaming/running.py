@@ -1,4 +1,4 @@
-"""What is predicted while the warm-up lasts: the distribution of the targets so far, whatever the inputs."""
+"""Predictions during the warm-up: the distribution of the targets so far, whatever the inputs."""
 
 import torch
 from torch import Tensor
@@ -7,25 +7,17 @@ from gp_ensembles.distributions import LatentMixture, Mixture
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget, Target
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 from gp_ensembles.streaming.predictions import OnlinePredictions
 
-_CERTAIN = 1e-12  # latent variance of what is hardly uncertain
+_CERTAIN = 1e-12  # latent variance of a known distribution
 
 
 def running_distribution(target: Target, y: Tensor, num_rows: int) -> AnyMixture:
-    """The distribution of the targets so far, for each of so many rows.
-
-    Shapes: ``y`` (N,).
-    """
+    """The distribution of the targets so far, y (N,) or (N, O), for each of a number of rows."""
     if target.is_real:
         columns = y.unsqueeze(-1) if y.ndim == 1 else y
         moments = [_moments(column[~column.isnan()]) for column in columns.unbind(-1)]
@@ -47,11 +39,8 @@ def running_distribution(target: Target, y: Tensor, num_rows: int) -> AnyMixture
     return _latent(MulticlassLikelihood(target.num_labels), frequencies.log(), num_rows)
 
 
-def certain_classes(probabilities: Tensor) -> LatentMixture:
-    """The distribution of classes with these probabilities, of N = 1 rows.
-
-    Shapes: ``probabilities`` (1, C).
-    """
+def class_distribution(probabilities: Tensor) -> LatentMixture:
+    """The distribution of classes with these probabilities (1, C), of N = 1 rows."""
     if probabilities.shape[1] == 2:
         return _latent(LogisticLikelihood(), torch.logit(probabilities[0, 1]), 1)
     return _latent(MulticlassLikelihood(probabilities.shape[1]), probabilities[0].log(), 1)

@@ -1,4 +1,4 @@
-"""Numbers of a warm-up that are out of all proportion: before there is a scale, one of them would set it."""
+"""Outliers of a warm-up: before there is a scale, one of them would set it."""
 
 import warnings
 
@@ -13,16 +13,13 @@ _STEP = 3  # so many at the end of the warm-up are a step, no mistakes
 
 
 def far_from_others(y: Tensor) -> Tensor:
-    """Which numbers lie far from all others of their column, a mask of the shape of y, however many they are.
-
-    Shapes: ``y`` (N,) or (N, O).
-    """
+    """Mask of the numbers that lie far from all others of their column, y (N,) or (N, O), however many they are."""
     columns = y.reshape(y.shape[0], -1)
     return torch.stack([_far(column) for column in columns.unbind(-1)], dim=-1).reshape(y.shape)
 
 
 def wild_in_warm_up(y: Tensor) -> Tensor:
-    """Those of :func:`far_from_others` that count as mistakes, a mask: none of a column that has too many of them."""
+    """Mask of those of :func:`far_from_others` that count as mistakes: none of a column that has too many of them."""
     columns = y.reshape(y.shape[0], -1)
     far = far_from_others(columns)
     few = [_may_be_mistakes(f[~column.isnan()]) for f, column in zip(far.unbind(-1), columns.unbind(-1), strict=True)]
@@ -30,12 +27,12 @@ def wild_in_warm_up(y: Tensor) -> Tensor:
 
 
 def num_far(y: Tensor) -> int:
-    """How many targets are far from all others, before which there was no scale to tell mistakes by."""
+    """How many targets are far from all others."""
     return int(far_from_others(y).sum())
 
 
 def limit_warm_up(X: Tensor) -> tuple[Tensor, int]:
-    """Warm-up rows (N, D) whose wild inputs are moved to the edge of the others', and how many were."""
+    """Warm-up rows (N, D) with outliers moved to the edge of the other values, and how many were moved."""
     wild = wild_in_warm_up(X)
     if not bool(wild.any()):
         return X, 0
@@ -45,16 +42,14 @@ def limit_warm_up(X: Tensor) -> tuple[Tensor, int]:
 
 
 def wild_warm_up_lines(num_missing: int, num_kept: int) -> list[str]:
-    """What is said of targets of the warm-up that count as missing, and of those that are too many for that."""
+    """Messages about targets of the warm-up that count as missing, and about those that are too many for that."""
     lines = []
     if num_missing:
-        lines.append(
-            f"{num_missing} target(s) of the warm-up are out of all proportion to the others and count as missing"
-        )
+        lines.append(f"{num_missing} target(s) of the warm-up are outliers and count as missing")
     if num_kept:
         lines.append(
-            f"{num_kept} targets of the warm-up are out of all proportion to the others, too many to be mistakes: they "
-            f"are learned and set the scale of all scores; if they are mistakes, leave them empty"
+            f"{num_kept} targets of the warm-up are outliers, but too many to be mistakes: they are learned and set "
+            f"the scale of all scores; if they are mistakes, leave them empty"
         )
     return lines
 
@@ -66,7 +61,7 @@ def warn_of_wild(num_missing: int, num_kept: int) -> None:
 
 
 def _most(num_observed: int) -> int:
-    """How many of so many numbers may be mistakes."""
+    """How many of these numbers may be mistakes."""
     return min(max(_LEAST, int(_SHARE * num_observed)), int(_MOST * num_observed))
 
 

@@ -1,13 +1,16 @@
-"""Tables in: files of any dialect, frames and streams as rows of numbers, in batches.
+"""Tables: files of any dialect, frames and streams as rows of numbers, in batches.
 
-``stream`` (:func:`open_rows`, :class:`RowStream`) is the door; ``text`` and ``frames`` read, ``kinds`` finds what
-columns are on the warm-up rows, ``columns`` and ``target`` turn cells into numbers, ``clock`` orders rows, and
-``explain`` tells.
+``stream`` (:func:`open_rows`, :class:`RowStream`) is the interface; ``text`` and ``frames`` read, ``kinds`` detects
+column types on the warm-up rows, ``columns`` and ``target`` encode cells, ``clock`` orders rows, ``explain`` reports.
 """
 
 from gp_ensembles.tables.explain import explain
 from gp_ensembles.tables.options import TableOptions
-from gp_ensembles.tables.rows import Rows
-from gp_ensembles.tables.stream import RowStream, open_rows, reopen_rows
+from gp_ensembles.tables.stream import RowStream, open_rows
 
-__all__ = ["RowStream", "Rows", "TableOptions", "explain", "open_rows", "reopen_rows"]
+__all__ = [
+    "RowStream",
+    "TableOptions",
+    "explain",
+    "open_rows",
+]

@@ -1,4 +1,4 @@
-"""The time of rows: their order, the usual step between them, what is doubled and what is lacking."""
+"""The time of rows: their order, the usual step between them, duplicates and gaps."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,32 +14,32 @@ from gp_ensembles.tables.dates import parse
 from gp_ensembles.tables.raw import CellError, Cells
 
 Times = NDArray[np.float64]
-_STILL = "all its times in the first rows are the same; choose another column of time"
-_NEWEST_FIRST = "the newest row stands on top; sort the rows by time, the oldest first"
-_LONG = 1.5  # steps from which on something is lacking
+_STILL = "all its times in the first rows are equal; choose another time column"
+_NEWEST_FIRST = "the newest row comes first; sort the rows by time, the oldest first"
+_LONG = 1.5  # usual steps from which on a step is a gap
 _DAY = 86400.0
 _HOUR = 3600.0
-_HOURS_A_DAY = 20  # so many rows a day at least where a column of whole numbers up to 23 counts hours
+_HOURS_A_DAY = 20  # distinct values at least in a column that counts hours
 
 
 @dataclass(frozen=True)
 class Clock:
-    """What orders the rows of a table, and what was seen of it so far; a new one comes with each batch.
+    """The time column of a table with its statistics so far; each batch returns a new one.
 
     Attributes:
         name: The column.
         style: The format of its dates; ``None`` for numbers.
-        step: The usual step: the median of the warm-up, in seconds or in the column's own unit.
-        frequency: How pandas names that step where it is one of the calendar, such as ``MS`` for months.
+        step: The usual step, the median of the warm-up, in seconds or in the column's unit.
+        frequency: The calendar frequency of that step in pandas, such as ``MS`` for months, if it has one.
         last: Time of the last row; NaN before the first.
         num_rows: Rows so far.
         num_doubled: Rows at the same time as the one before.
         num_gaps: Steps of more than one and a half usual ones.
         first_gap: Time before the first of them.
         longest_gap: The longest, in usual steps.
-        zone: Least and greatest offset of the column's clock from universal time, in seconds; empty without one.
-        hour: A second column, with the time of day, where the first has dates only.
-        hour_style: The format of the second; ``None`` where it counts hours.
+        zone: Least and greatest offset from UTC, in seconds; empty without offsets.
+        hour: A second column with the time of day, if the first has dates only.
+        hour_style: The format of the second; ``None`` if it counts hours.
     """
 
     name: str
@@ -61,15 +61,15 @@ class Clock:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns that it is read from."""
+        """Names of its columns."""
         return (self.name,) if self.hour is None else (self.name, self.hour)
 
     @classmethod
     def fit(cls, name: str, style: str | None, times: Times) -> "Clock":
-        """A clock at its beginning, from the times of the warm-up rows.
+        """A clock from the times of the warm-up rows.
 
         Raises:
-            CellError: If all times are the same, or run backwards.
+            CellError: If all times are equal, or decrease.
         """
         seen = times[~np.isnan(times)]
         moves = np.diff(seen)
@@ -95,7 +95,7 @@ class Clock:
         if self.hour is not None:
             times = times + _of_day(columns[self.hour], self.hour_style, decimal)
         if np.isnan(times).any():
-            raise CellError(int(np.isnan(times).argmax()), "the time is missing; fill it in, or drop the row")
+            raise CellError(int(np.isnan(times).argmax()), "the time is missing; fill it in, or remove the row")
         return times
 
     def cells(self, times: Times) -> dict[str, Cells]:
@@ -109,10 +109,10 @@ class Clock:
         return {self.name: dates.astype("datetime64[D]").astype("datetime64[ns]"), self.hour: of_day}
 
     def after(self, times: Times) -> tuple["Clock", Times]:
-        """The clock after rows at these times (B,), and the steps before each in usual ones, 1 for the first of all.
+        """The clock after rows at these times (B,), and the step before each in usual steps, 1 for the very first row.
 
         Raises:
-            CellError: If a time lies before that of the row before.
+            CellError: If a time decreases.
         """
         if not len(times):
             return self, times
@@ -123,10 +123,9 @@ class Clock:
             here, there = self.format([times[place]])[0], self.format([before[place]])[0]
             winter = ""
             if self.is_date and not self.zone and -moves[place] <= _HOUR:
-                winter = " (or, if the clock was set back here, write times with their offset: 02:00+01:00)"
+                winter = " (or, if the clock was set back here, write times with their UTC offset: 02:00+01:00)"
             raise CellError(
-                place,
-                f"the time {here} lies before that of the row before, {there}; sort the rows by time{winter}",
+                place, f"the time {here} is before that of the previous row, {there}; sort the rows by time{winter}"
             )
         steps = moves / self.step
         gaps = steps > _LONG
@@ -157,18 +156,13 @@ class Clock:
         return self.last + self.step * np.arange(1.0, num_steps + 1.0, dtype=np.float64)
 
     def format(self, times: Sequence[float]) -> list[str]:
-        """Times as text: dates in ISO 8601, universal time; numbers as they are."""
+        """Times as text: dates in ISO 8601 and UTC; numbers as they are."""
         if self.style is None:
             return [f"{time:.15g}" for time in times]
-        found = []
-        for time in times:
-            date = np.datetime64(round(time * 1e3), "ms")
-            text = str(date)
-            found.append(text.removesuffix(".000"))
-        return found
+        return [str(np.datetime64(round(time * 1e3), "ms")).removesuffix(".000") for time in times]
 
     def report(self) -> dict[str, object]:
-        """What was seen, for a summary."""
+        """The statistics, for a summary."""
         described: dict[str, object] = {
             "name": self.name,
             "kind": "date" if self.is_date else "number",
@@ -203,7 +197,7 @@ class Clock:
 def find_clock(
     columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str
 ) -> tuple[Clock | None, tuple[str, ...]]:
-    """The first column of dates that never runs backwards in the warm-up rows, as a clock, and notes of others."""
+    """The first date column that never decreases in the warm-up rows, as a clock, and notes on others."""
     notes = []
     for column in columns:
         if not isinstance(column, DateColumn) or not column.has_elapsed:
@@ -214,18 +208,14 @@ def find_clock(
             notes.append(f"{column.name} does not order the rows: times are missing in the first rows")
         elif (moves < 0).any():
             place = int((moves < 0).argmax()) + 2
-            notes.append(f"{column.name} does not order the rows: it runs backwards at row {place}")
+            notes.append(f"{column.name} does not order the rows: it decreases at row {place}")
         elif times[-1] > times[0]:
             return clock_of(column, columns, cells, decimal), tuple(notes)
     return None, tuple(notes)
 
 
 def refuse_newest_first(column: ColumnEncoder, cells: Cells) -> None:
-    """Raise if a column of dates says that the newest row stands on top: learned so, time would run backwards.
-
-    Raises:
-        CellError: Saying what to do.
-    """
+    """Raise if the newest row comes first according to a date column."""
     if isinstance(column, DateColumn) and column.has_elapsed:
         moves = np.diff(parse(cells, column.style, column.zone).seconds)
         if len(moves) > 1 and (moves <= 0).all() and (moves < 0).any():
@@ -235,10 +225,10 @@ def refuse_newest_first(column: ColumnEncoder, cells: Cells) -> None:
 def clock_of(
     column: ColumnEncoder, columns: Sequence[ColumnEncoder], cells: Mapping[str, Cells], decimal: str
 ) -> Clock:
-    """A clock of a column, with the one that holds its times of day if there is one.
+    """A clock of a column, with the column of its times of day if there is one.
 
     Raises:
-        CellError: If it holds neither dates nor numbers, or never moves.
+        CellError: If it holds neither dates nor numbers, or is constant.
     """
     if isinstance(column, NumberColumn):
         return Clock.fit(column.name, None, to_numbers(cells[column.name], decimal))
@@ -273,7 +263,7 @@ def _counts_hours(values: Times, dates: Times) -> bool:
 
 
 def _frequency(times: Times) -> str | None:
-    """The calendar's name of a step that is not the same number of seconds each time: months, business days."""
+    """The calendar frequency of steps of unequal length, such as months or business days."""
     with needs_cli("a column of dates"):
         import pandas as pd
 

@@ -1,4 +1,4 @@
-"""What is made of each column: frozen records, fitted on the warm-up rows, which turn cells into numbers."""
+"""Encoders of columns: frozen records, fitted on the warm-up rows, that turn cells into numbers."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ _YEAR = 365.2425 * _DAY
 
 @dataclass(frozen=True)
 class ColumnEncoder(ABC):
-    """AccessLock the cells of one column into numbers.
+    """Turns the cells of one column into numbers.
 
     Attributes:
         name: Name of the column.
@@ -41,12 +41,12 @@ class ColumnEncoder(ABC):
         """Numbers of cells (B,), shape (B, K); NaN where missing.
 
         Raises:
-            CellError: If a cell is not of this column's kind.
+            CellError: If a cell is not of this type.
         """
 
     @abstractmethod
     def describe(self) -> str:
-        """What was made of the column, in a few words."""
+        """The encoding in a few words."""
 
     def to_plain(self) -> dict[str, Any]:
         """Plain containers, which :func:`column_from_plain` reads back."""
@@ -94,9 +94,7 @@ class BooleanColumn(ColumnEncoder):
                 continue
             value = BOOLEAN.get(cell.lower(), {"1": 1.0, "0": 0.0}.get(cell))
             if value is None:
-                raise CellError(
-                    place, f"{cell!r} is neither true nor false; mend it, or take the column for a category"
-                )
+                raise CellError(place, f"{cell!r} is neither true nor false; fix it, or declare the column a category")
             values[place, 0] = value
         return values
 
@@ -111,7 +109,7 @@ class CategoryColumn(ColumnEncoder):
     """A category of few levels: 1 in the column of its level, 0 in the others.
 
     Attributes:
-        levels: The levels of the warm-up rows; others, later, are 0 in all columns.
+        levels: The levels of the warm-up rows; other, later ones are 0 in all columns.
     """
 
     kind: ClassVar[str] = "category"
@@ -183,10 +181,10 @@ class DateColumn(ColumnEncoder):
     Attributes:
         style: The format of its text.
         origin: Seconds since 1970 of the first row.
-        periods: Which of ``day``, ``week`` and ``year`` there are, of the clock on the wall; with the week comes a
-            column that is 1 at weekends.
+        periods: Those of ``day``, ``week`` and ``year`` that are encoded, in local time; ``week`` adds an indicator of
+            weekends.
         has_elapsed: Whether the days since the first row are a column.
-        zone: Least and greatest offset from universal time in the first rows, in seconds; empty for clocks without.
+        zone: Least and greatest offset from UTC in the first rows, in seconds; empty without offsets.
     """
 
     kind: ClassVar[str] = "date"
@@ -272,7 +270,7 @@ def to_numbers(cells: Cells, decimal: str) -> NDArray[np.float64]:
     else:
         values, wrong = numbers_in(texts_of(cells), decimal)
         if wrong is not None:
-            raise CellError(wrong, f"{str(cells[wrong])!r} is not a number; mend it, or name it with --missing")
+            raise CellError(wrong, f"{str(cells[wrong])!r} is not a number; fix it, or name it with --missing")
     return values
 
 

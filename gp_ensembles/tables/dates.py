@@ -1,4 +1,4 @@
-"""Text as dates: the format is found once, on the warm-up rows, and kept."""
+"""Dates from text: the format is detected once, on the warm-up rows."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ from gp_ensembles.tables.numbers import is_missing, numbers_in
 from gp_ensembles.tables.raw import CellError, Cells, texts_of
 
 ISO = "ISO8601"
-UNIX = {"seconds since 1970": 1.0, "milliseconds since 1970": 1e3}  # numbers that were called dates
+UNIX = {"seconds since 1970": 1.0, "milliseconds since 1970": 1e3}  # numbers declared as dates
 _OFFSET = re.compile(r"\s*(?:Z|UTC|GMT|([+-])(\d{2}):?(\d{2})?)$", re.IGNORECASE)
 _CLOCK = re.compile(r"\dT\d|:")
 _FEW_CHANGES, _ROWS_A_CHANGE = 4, 50  # of the offset, in the first rows
@@ -31,8 +31,8 @@ class Dates(NamedTuple):
     """Dates of N rows, NaN where missing.
 
     Attributes:
-        seconds: Seconds since 1970 in universal time, shape (N,); clocks without an offset count as universal.
-        wall: The same of the clock on the wall, for hours and weekdays.
+        seconds: Seconds since 1970 in UTC, shape (N,); times without an offset count as UTC.
+        wall: The same in local time, for hours and weekdays.
     """
 
     seconds: NDArray[np.float64]
@@ -40,7 +40,7 @@ class Dates(NamedTuple):
 
 
 def find_digits(cells: Sequence[str]) -> str | None:
-    """The format of whole numbers that were called dates: digits of a date, or the time since 1970."""
+    """The format of whole numbers declared as dates: digits of a date, or the time since 1970."""
     given = [cell for cell in cells if not is_missing(cell)]
     lengths = {len(cell.partition(".")[0]) for cell in given}
     styles = [_DIGITS.get(max(lengths, default=0), "")] if len(lengths) == 1 else []
@@ -70,10 +70,10 @@ def find_format(cells: Sequence[str]) -> str | None:
 
 
 def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
-    """Least and greatest offset from universal time of a column's cells, in seconds; empty for clocks without.
+    """Least and greatest UTC offset of a column's cells, in seconds; empty without offsets.
 
     Raises:
-        CellError: If some cells have offsets and others none, or their zones are further apart or change all the time.
+        CellError: If some cells have offsets and others none, or zones are more than an hour apart or keep changing.
     """
     offsets = [_offset(cell) for cell in cells if not is_missing(cell)]
     known = [offset for offset in offsets if offset is not None]
@@ -82,7 +82,9 @@ def find_zone(cells: Sequence[str]) -> tuple[float, ...]:
     _check_zone(offsets, places, zone)
     changes = [place for place, (one, two) in enumerate(itertools.pairwise(known), 1) if one != two]
     if len(changes) > max(_FEW_CHANGES, len(known) / _ROWS_A_CHANGE):  # summer and winter change less often
-        raise CellError(places[changes[0]], "its times are of two zones; write all times of the column in one zone")
+        raise CellError(
+            places[changes[0]], "its times are of two time zones; write all times of the column in one zone"
+        )
     return zone
 
 
@@ -90,7 +92,7 @@ def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
     """Cells as dates in a format.
 
     Raises:
-        CellError: If a cell is no date of this format, or of another zone.
+        CellError: If a cell is no date of this format, or of another time zone.
     """
     if cells.dtype.kind == "M":
         seconds = _seconds(cells)
@@ -101,7 +103,7 @@ def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
     wall = np.full(len(texts), np.nan)
     wall[places], wrong = _walls(given, style)
     if wrong is not None:
-        raise CellError(places[wrong], f"{given[wrong]!r} is not a date as those of the first rows; mend it")
+        raise CellError(places[wrong], f"{given[wrong]!r} is not a date in the format of the first rows; fix it")
     offsets = [_offset(text) for text in given]
     _check_zone(offsets, places, zone)
     seconds = wall.copy()
@@ -110,16 +112,12 @@ def parse(cells: Cells, style: str, zone: tuple[float, ...] = ()) -> Dates:
 
 
 def _check_zone(offsets: Sequence[float | None], places: Sequence[int], zone: tuple[float, ...]) -> None:
-    """Raise if an offset does not fit those of the first rows.
-
-    Raises:
-        CellError: If one does not.
-    """
+    """Raise if an offset does not fit those of the first rows."""
     for place, offset in zip(places, offsets, strict=True):
         if (offset is None) != (not zone):
-            problem = "some of its times have an offset from universal time and others have none"
+            problem = "some of its times have a UTC offset and others have none"
         elif offset is not None and (apart := max(offset, *zone) - min(offset, *zone)) > _HOUR:
-            problem = f"its times are of zones {apart / _HOUR:g} hours apart"
+            problem = f"its times are of time zones {apart / _HOUR:g} hours apart"
         else:
             continue
         raise CellError(place, f"{problem}; write all times of the column in one zone")
@@ -134,7 +132,7 @@ def _offset_of(text: str) -> re.Match[str] | None:
 
 
 def _offset(text: str) -> float | None:
-    """Seconds of a text's clock ahead of universal time; ``None`` without an offset."""
+    """UTC offset of a text in seconds; ``None`` without one."""
     found = _offset_of(text)
     if found is None:
         return None
@@ -143,7 +141,7 @@ def _offset(text: str) -> float | None:
 
 
 def _walls(texts: Sequence[str], style: str) -> tuple[NDArray[np.float64], int | None]:
-    """Clocks on the wall of texts (N,), seconds since 1970, and the place of the first that is no date."""
+    """Local times of texts (N,), seconds since 1970, and the place of the first that is no date."""
     if style in UNIX:
         numbers, wrong = numbers_in(texts)
         return numbers / UNIX[style], wrong
@@ -162,7 +160,7 @@ def _parses(cells: Sequence[str], style: str) -> bool:
 
 
 def _unevenness(cells: Sequence[str], style: str) -> tuple[bool, float]:
-    """Whether dates run backwards, and their longest step in usual ones."""
+    """Whether dates decrease, and their longest step in usual steps."""
     moves = np.diff(_walls(cells, style)[0])
     forward = moves[moves > 0]
     longest = float(forward.max() / np.median(forward)) if len(forward) else 0.0

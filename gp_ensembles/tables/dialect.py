@@ -1,4 +1,4 @@
-"""How a text table is written: its encoding, its delimiter, its decimal mark, whether names stand on top."""
+"""Dialects of text tables: encoding, delimiter, decimal mark, header."""
 
 import codecs
 import csv
@@ -18,14 +18,14 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_ROWS = 200  # so many are looked at for the delimiter
+_ROWS = 200  # inspected for the delimiter
 _APOSTROPHES = re.compile(r"(?:^|[,;\t|])[ ]*'[^'\n]*'[ ]*(?=[,;\t|]|$)")
 
-BYTE_BY_BYTE = "gp_ensembles.byte_by_byte"  # errors of decoding: what is no UTF-8 is one byte a character
+BYTE_BY_BYTE = "gp_ensembles.byte_by_byte"  # error handler: bytes that are no UTF-8 are decoded one by one
 
 
 def _byte_by_byte(error: UnicodeError) -> tuple[str, int]:
-    """The byte that stopped a decoder as Windows means it, or as Latin-1 does where Windows means nothing."""
+    """The byte that stopped a decoder as a character of Windows-1252, or else of Latin-1."""
     assert isinstance(error, UnicodeDecodeError)
     byte = error.object[error.start : error.start + 1]
     try:
@@ -38,16 +38,16 @@ codecs.register_error(BYTE_BY_BYTE, _byte_by_byte)
 
 
 class Dialect(NamedTuple):
-    """How a text table is written.
+    """The dialect of a text table.
 
     Attributes:
-        delimiter: The mark between cells; a blank stands for any number of them.
-        decimal: The mark before decimals.
+        delimiter: The field separator; a blank means any number of blanks.
+        decimal: The decimal mark.
         encoding: The character encoding.
         header: Whether the first row holds names.
         skip: Lines before the table: ``sep=;``, remarks, a title.
-        quote: The mark around cells that may hold others.
-        num_empty: Columns at the end without names and cells, from marks at the end of lines.
+        quote: The quotation mark.
+        num_empty: Empty columns at the end, from separators at the end of lines.
     """
 
     delimiter: str
@@ -99,7 +99,7 @@ def find_dialect(text: str, encoding: str, options: TableOptions) -> Dialect:
 
 
 def split_rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[str]]:
-    """Cells of lines, empty ones left out; a quoted cell may go over lines."""
+    """Cells of lines, empty lines left out; a quoted cell may span lines."""
     if delimiter == " ":
         lines = [" ".join(line.split()) if quote not in line else line.strip() for line in lines]
     reader = csv.reader(lines, delimiter=delimiter, quotechar=quote, skipinitialspace=True)
@@ -107,11 +107,11 @@ def split_rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[
 
 
 def _find_delimiter(lines: list[str], quote: str) -> str:
-    """The mark that cuts most lines into the same number of cells, more than one."""
+    """The separator that splits most lines into the same number of cells, more than one."""
     best, best_score = ",", (0.0, 0)
     for delimiter in (*_DELIMITERS, " "):
         width, share = _usual_width(split_rows(lines, delimiter, quote))
-        # Blanks and commas may stand inside of cells: what other marks say as evenly goes before them.
+        # Blanks and commas may be inside cells: other separators that split as evenly go first.
         score = (share if width > 1 else 0.0, width if delimiter in ";\t|" else 0)
         if score > best_score:
             best, best_score = delimiter, score
@@ -128,7 +128,7 @@ def _usual_width(rows: list[list[str]]) -> tuple[int, float]:
 
 
 def _num_titles(lines: list[str], delimiter: str, quote: str) -> int:
-    """Lines at the start that stand above the table: no delimiter in them, but in nearly all lines below."""
+    """Lines above the table: without a delimiter, while nearly all lines below have one."""
     if delimiter == " ":
         return 0
     first = next((place for place, line in enumerate(lines) if delimiter in line), 0)
@@ -137,14 +137,14 @@ def _num_titles(lines: list[str], delimiter: str, quote: str) -> int:
 
 
 def _num_empty(rows: list[list[str]]) -> int:
-    """Columns at the end that hold nothing in any row."""
+    """Columns at the end that are empty in all rows."""
     width = len(rows[0]) if rows else 0
     held = [place for row in rows for place, cell in enumerate(row[:width]) if cell.strip()]
     return width - 1 - max(held, default=width - 1)
 
 
 def _has_header(rows: list[list[str]], decimal: str) -> bool:
-    """Whether the first row holds names: it does unless each of its cells is of the kind of those below it."""
+    """Whether the first row holds names: yes, unless each of its cells is of the type of those below it."""
     if len(rows) < 2:
         return True
     first, below = rows[0], rows[1:20]
@@ -158,7 +158,7 @@ def _has_header(rows: list[list[str]], decimal: str) -> bool:
 
 
 def _kind(cell: str, decimal: str) -> str:
-    """What a cell seems to hold: a number, a date, or words (nothing)."""
+    """Apparent type of a cell: number, date, or empty for words."""
     if is_missing(cell):
         return ""
     if number_in(cell, decimal) is not None:

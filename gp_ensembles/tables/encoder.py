@@ -1,4 +1,4 @@
-"""From cells to numbers: all columns of a table together, fitted on its warm-up rows."""
+"""Encoder of a table: all columns together, fitted on its warm-up rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ from gp_ensembles.tables.target import TargetColumn
 
 
 class TableError(ValueError):
-    """A cell of a table that cannot be read: the message names the file, the line and the column.
+    """A malformed cell of a table; the message names the file, the line and the column.
 
     Attributes:
-        odd_row: The number of its data row, counted from 1, where all would be well without it; else ``None``.
+        odd_row: The number of its data row, counted from 1, if the column is valid without it; else ``None``.
     """
 
     def __init__(self, message: str, odd_row: int | None = None) -> None:
@@ -30,11 +30,11 @@ class TableError(ValueError):
 
 
 class ColumnsError(ValueError):
-    """Columns of which nothing can be made: the message is that of the first, and names the others.
+    """Columns that cannot be encoded; the message is that of the first, and names the others.
 
     Attributes:
         names: The columns.
-        odd_row: The number of the first data row, counted from 1, without which its column would be well.
+        odd_row: The number of the first data row, counted from 1, without which its column is valid.
     """
 
     def __init__(self, refused: Mapping[str, TableError]) -> None:
@@ -49,16 +49,16 @@ class ColumnsError(ValueError):
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """How the columns of a table become inputs, a target and times.
+    """Encodes the columns of a table as inputs, a target and times.
 
     Attributes:
-        columns: What is made of each input column.
+        columns: Encoders of the input columns.
         target: The target.
-        clock: What orders the rows, and where it stands; ``None`` without a column of time.
-        missing: Share of warm-up cells without a value, by column.
-        notes: What a reader of the table should know.
-        words: Cells that mean that there is no value.
-        series: The column that tells the series of each row; ``None`` where there is one.
+        clock: The time column with its statistics; ``None`` without one.
+        missing: Share of missing warm-up cells, by column.
+        notes: Remarks for users.
+        words: Values treated as missing.
+        series: The column with the series of each row; ``None`` for a single series.
     """
 
     columns: tuple[ColumnEncoder, ...]
@@ -76,7 +76,7 @@ class TableEncoder:
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """Columns of the table that are read for the inputs and the time."""
+        """Columns of the table that are read for inputs, time and series."""
         names = [column.name for column in self.columns if not isinstance(column, DroppedColumn)]
         owners = () if self.series is None else (self.series,)
         return tuple(dict.fromkeys((*names, *(() if self.clock is None else self.clock.names), *owners)))
@@ -88,7 +88,7 @@ class TableEncoder:
         """From the warm-up rows.
 
         Raises:
-            TableError: If a column is of no kind, or a cell is malformed.
+            TableError: If a column has no type, or a cell is malformed.
         """
         raw = without(raw, options.missing)
         columns, missing, refused = list[ColumnEncoder](), dict[str, float](), dict[str, TableError]()
@@ -111,10 +111,10 @@ class TableEncoder:
         if options.series is not None:
             if options.time is not None:
                 raise TableError(
-                    f"{path}: rows of several series have no common order; leave out the time {options.time}"
+                    f"{path}: rows of several series have no common order; leave out --time {options.time}"
                 )
-            told = notes_of(columns, raw.columns, decimal)
-            return cls(tuple(columns), target_column, None, missing, told, options.missing, options.series)
+            notes = notes_of(columns, raw.columns, decimal)
+            return cls(tuple(columns), target_column, None, missing, notes, options.missing, options.series)
         clock, notes = find_clock(columns, raw.columns, decimal)
         if options.time == target:
             raise TableError(f"{path}: the column {target} is the target, and cannot order the rows as well")
@@ -138,7 +138,7 @@ class TableEncoder:
         """Rows as numbers, and the encoder after them.
 
         Raises:
-            TableError: If a cell is malformed, or times run backwards.
+            TableError: If a cell is malformed, or times decrease.
         """
         raw = without(raw, self.words)
         clock, times, steps = self.clock, None, None
@@ -159,15 +159,9 @@ class TableEncoder:
         if clock is not None:
             times = self.times(raw, decimal, path, first_row)
             clock, steps = _Named(path, clock.name, raw, first_row).run(clock.after, times)
-        rows = Rows(
-            torch.from_numpy(X),
-            torch.from_numpy(y),
-            None if times is None else torch.from_numpy(times),
-            None if steps is None else torch.from_numpy(steps),
-            first_row,
-            None if raw.lines is None else torch.from_numpy(raw.lines),
-            _series_of(self.series, raw, path, first_row),
-        )
+        when, since, lines = (None if part is None else torch.from_numpy(part) for part in (times, steps, raw.lines))
+        series = _series_of(self.series, raw, path, first_row)
+        rows = Rows(torch.from_numpy(X), torch.from_numpy(y), when, since, first_row, lines, series)
         return replace(self, clock=clock), rows
 
     def times(self, raw: RawRows, decimal: str, path: str, first_row: int) -> Times | None:
@@ -188,7 +182,7 @@ class TableEncoder:
         return replace(self, clock=self.clock.after(times.numpy())[0])
 
     def ahead(self, num_steps: int) -> tuple[dict[str, Cells], Times | None]:
-        """Cells of the next rows as far as they are known now: times at the usual step, all else missing."""
+        """Cells of the next rows as far as known: times at the usual step, all else missing."""
         empty = np.full(num_steps, np.nan)
         cells: dict[str, Cells] = dict.fromkeys(self.input_columns, empty)
         if self.clock is None:
@@ -219,11 +213,11 @@ class TableEncoder:
             dict(plain["missing"]),
             tuple(plain["notes"]),
             tuple(plain["words"]),
-            plain.get("series"),
+            plain["series"],
         )
 
     def _column_of(self, place: int) -> str:
-        """The table's column that an input comes from."""
+        """The column of an input."""
         for column in self.columns:
             if place < len(column.names):
                 return column.name
@@ -232,7 +226,7 @@ class TableEncoder:
 
 
 class _Named:
-    """AccessLock what is wrong with a cell into a message that names file, line and column."""
+    """Runs functions on a column; errors of cells become messages that name file, line and column."""
 
     def __init__(self, path: str, column: str, raw: RawRows, first_row: int = 1) -> None:
         self._path = path
@@ -241,7 +235,7 @@ class _Named:
         self._first_row = first_row
 
     def run(self, function: Any, *arguments: Any) -> Any:
-        """The function's result; its error with the cell's place."""
+        """The function's result, or its error with the position of the cell."""
         try:
             return function(*arguments)
         except CellError as error:
@@ -267,6 +261,6 @@ def _series_of(column: str | None, raw: RawRows, path: str, first_row: int) -> t
         return None
     names = tuple(texts_of(raw.columns[column]))
     if "" in names:
-        problem = "the row belongs to no series; name it, or leave the row out"
+        problem = "the series of the row is missing; fill it in, or remove the row"
         raise _Named(path, column, raw, first_row).error(names.index(""), problem)
     return names

@@ -1,4 +1,4 @@
-"""What was made of each column of a table, for whoever wants to see it."""
+"""Reports on the encoding of each column of a table."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,15 +7,15 @@ from gp_ensembles.tables.encoder import TableEncoder
 
 
 class ColumnReport(NamedTuple):
-    """What was made of a column.
+    """The encoding of a column.
 
     Attributes:
         name: The column.
         role: ``input``, ``target``, ``time`` or ``time and input``.
-        kind: Its kind.
-        made: What became of it.
-        num_inputs: How many inputs it became.
-        missing: Share of its warm-up cells without a value.
+        kind: Its type.
+        made: The encoding in words.
+        num_inputs: Number of its inputs.
+        missing: Share of missing warm-up cells.
     """
 
     name: str
@@ -50,8 +50,8 @@ def report_columns(encoder: TableEncoder, header: Sequence[str], notes: Sequence
     reports = []
     for name in header:
         if name in found:
-            told = [note for note in notes if note.endswith(f" is {name}")]
-            reports.append(found[name]._replace(made="; ".join([found[name].made, *told])))
+            renamed = [note for note in notes if note.endswith(f" is {name}")]
+            reports.append(found[name]._replace(made="; ".join([found[name].made, *renamed])))
     return tuple(reports)
 
 
@@ -76,10 +76,5 @@ def explain(encoder: TableEncoder, reports: Sequence[ColumnReport]) -> str:
         lines.append((report.name, report.role, report.kind, str(report.num_inputs or "-"), missing, report.made))
     widths = [max(len(line[place]) for line in lines) for place in range(5)]
     table = ["   ".join([*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[5]]) for line in lines]
-    told = [*([] if encoder.clock is None else [encoder.clock.describe()]), *encoder.notes]
-    return "\n".join([*table, *([""] if told else []), *told])
-
-
-def plain_reports(reports: Sequence[ColumnReport]) -> list[dict[str, object]]:
-    """The reports as plain containers, for a summary."""
-    return [dict(report._asdict()) for report in reports]
+    notes = [*([] if encoder.clock is None else [encoder.clock.describe()]), *encoder.notes]
+    return "\n".join([*table, *([""] if notes else []), *notes])

@@ -1,85 +1,73 @@
-"""Tables that hold typed values: frames of pandas, polars and others, Parquet files, and lists of dictionaries."""
+"""Tables of typed values: frames of pandas, polars and others, Parquet files, and lists of dictionaries."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gp_ensembles.extras import needs_cli
-from gp_ensembles.tables.raw import Cells, RawRows, unique_names
+from gp_ensembles.tables.raw import Cells, RawRows, RawSource, unique_names
 from gp_ensembles.tables.text import table_name
 
 _BATCH = 2048
 _MARKS_OF_FRAMES = ("columns", "column_names", "__narwhals_dataframe__")  # one of them is an attribute of any frame
 
 
-class ArraySource:
+@final
+class ArraySource(RawSource):
     """Columns of numbers.
 
     Args:
         columns: Numbers by column, each (N,).
-        name: What the table is called.
+        name: Name of the table.
     """
-
-    name: str
 
     def __init__(self, columns: Mapping[str, NDArray[np.float64]], name: str) -> None:
         self._columns = {key: np.asarray(values, dtype=np.float64) for key, values in columns.items()}
-        self.path = self.name = name
-        self.decimal = "."
-        self.header: tuple[str, ...] = tuple(self._columns)
-        self.num_rows: int | None = len(next(iter(self._columns.values())))
-        self.notes: tuple[str, ...] = ()
-        self.kinds: dict[str, str] = {}
+        super().__init__(name, list(self._columns), len(next(iter(self._columns.values()))))
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """All rows of some columns, in batches."""
+        """See :meth:`RawSource.rows`."""
         for start in range(0, self.num_rows or 0, _BATCH):
             yield RawRows({name: self._columns[name][start : start + _BATCH] for name in columns}, None)
 
 
-class FrameSource:
-    """A frame of pandas, polars, pyarrow or whatever else narwhals knows.
+@final
+class FrameSource(RawSource):
+    """A frame of pandas, polars, pyarrow or any other that narwhals supports.
 
     Args:
         frame: The frame.
-        name: What the table is called.
+        name: Name of the table.
 
     Raises:
         ImportError: If the extra ``cli`` is not installed.
         TypeError: If it is no frame.
     """
 
-    header: tuple[str, ...]
-    notes: tuple[str, ...]
-    name: str
-
     def __init__(self, frame: Any, name: str = "table") -> None:
         nw = _narwhals()
         names = _names_of(frame)
-        self.header, self.notes = unique_names([str(column) for column in names])
-        if nw.dependencies.is_pandas_dataframe(frame) and names != list(self.header):  # a name twice, or numbers
-            frame = frame.set_axis(list(self.header), axis=1)
+        header, notes = unique_names([str(column) for column in names])
+        if nw.dependencies.is_pandas_dataframe(frame) and names != list(header):  # a name twice, or numbers
+            frame = frame.set_axis(list(header), axis=1)
         self._frame = nw.from_native(frame, eager_only=True)
-        self.path = self.name = name
-        self.decimal = "."
-        self.num_rows: int | None = self._frame.shape[0]
-        schema = zip(self.header, self._frame.schema.values(), strict=True)
-        self.kinds: dict[str, str] = {
-            column: "category" for column, kind in schema if isinstance(kind, nw.Categorical | nw.Enum)
-        }
+        schema = zip(header, self._frame.schema.values(), strict=True)
+        kinds = {column: "category" for column, kind in schema if isinstance(kind, nw.Categorical | nw.Enum)}
+        super().__init__(name, header, self._frame.shape[0], notes=notes, kinds=kinds)
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """All rows of some columns, in batches."""
+        """See :meth:`RawSource.rows`."""
         names = dict(zip(self.header, self._frame.columns, strict=True))
         for start in range(0, self._frame.shape[0], _BATCH):
             part = self._frame[start : start + _BATCH]
             yield RawRows({name: _cells(part[names[name]]) for name in columns}, None)
 
 
-class ParquetSource:
+@final
+class ParquetSource(RawSource):
     """A Parquet file, read in batches.
 
     Args:
@@ -90,12 +78,6 @@ class ParquetSource:
         ValueError: If it is no Parquet file.
     """
 
-    path: str
-    name: str
-    decimal: str
-    header: tuple[str, ...]
-    notes: tuple[str, ...]
-
     def __init__(self, path: str) -> None:
         try:
             from pyarrow import ArrowInvalid, parquet
@@ -103,18 +85,18 @@ class ParquetSource:
         except ImportError:
             raise ImportError(f"reading {path} needs pyarrow; install gp_ensembles[parquet]") from None
         _narwhals()  # before a row is asked for
-        self.path, self.name, self.decimal = path, table_name(path), "."
         try:
             self._file = parquet.ParquetFile(path)
         except ArrowInvalid as error:
             raise ValueError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
-        self.num_rows: int | None = self._file.metadata.num_rows
-        self.header, self.notes = unique_names(self._file.schema_arrow.names)
-        schema = zip(self.header, self._file.schema_arrow.types, strict=True)
-        self.kinds: dict[str, str] = {column: "category" for column, kind in schema if is_dictionary(kind)}
+        header, notes = unique_names(self._file.schema_arrow.names)
+        schema = zip(header, self._file.schema_arrow.types, strict=True)
+        kinds = {column: "category" for column, kind in schema if is_dictionary(kind)}
+        num_rows = self._file.metadata.num_rows
+        super().__init__(table_name(path), header, num_rows, path=path, notes=notes, kinds=kinds)
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """All rows of some columns, in batches."""
+        """See :meth:`RawSource.rows`."""
         nw, names = _narwhals(), dict(zip(self.header, self._file.schema_arrow.names, strict=True))
         read = [names[name] for name in columns]
         # Group by group: asked for all at once, pyarrow keeps what it has read to the end.
@@ -124,35 +106,29 @@ class ParquetSource:
                 yield RawRows({name: _cells(frame[names[name]]) for name in columns}, None)
 
 
-class RecordSource:
-    """Rows as dictionaries of text, numbers and truth values, such as lines of JSON.
+@final
+class RecordSource(RawSource):
+    """Rows as dictionaries of text, numbers and Booleans, such as lines of JSON.
 
     Args:
-        records: The rows; what a row lacks is missing.
+        records: The rows; an absent key is missing.
         header: Names of the columns.
-        name: What the table is called.
+        name: Name of the table.
     """
-
-    name: str
 
     def __init__(self, records: Sequence[Mapping[str, Any]], header: Sequence[str], name: str = "rows") -> None:
         self._records = records
-        self.header: tuple[str, ...] = tuple(header)
-        self.path = self.name = name
-        self.decimal = "."
-        self.num_rows: int | None = len(records)
-        self.notes: tuple[str, ...] = ()
-        self.kinds: dict[str, str] = {}
+        super().__init__(name, header, len(records))
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """All rows of some columns, in batches."""
+        """See :meth:`RawSource.rows`."""
         for start in range(0, len(self._records), _BATCH):
             part = self._records[start : start + _BATCH]
             yield RawRows({name: _of_values([row.get(name) for row in part]) for name in columns}, None)
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value is a frame of pandas, polars, pyarrow or whatever else narwhals knows.
+    """Whether a value is a frame of pandas, polars, pyarrow or any other that narwhals supports.
 
     Raises:
         ImportError: If it looks like one and the extra ``cli`` is not installed.
@@ -168,7 +144,7 @@ def has_numbers_only(frame: Any) -> bool:
 
 
 def with_index(frame: Any) -> Any:
-    """A frame of pandas whose index holds dates, with them as its first column; any other as it is."""
+    """A frame of pandas with an index of dates as its first column; any other unchanged."""
     is_pandas = is_frame(frame) and _narwhals().dependencies.is_pandas_dataframe(frame)
     if is_pandas and type(frame.index).__name__ in ("DatetimeIndex", "PeriodIndex"):
         name = str(frame.index.name or "time")
@@ -178,7 +154,7 @@ def with_index(frame: Any) -> Any:
 
 
 def is_parquet(path: str) -> bool:
-    """Whether a file says at its start that it is a Parquet file."""
+    """Whether a file starts as a Parquet file does."""
     file = Path(path)
     if not file.is_file():
         return False
@@ -209,20 +185,17 @@ def _cells(series: Any) -> Cells:
         spans: NDArray[np.timedelta64] = series.to_numpy().astype("timedelta64[ns]")
         seconds: NDArray[np.float64] = np.where(np.isnat(spans), np.nan, spans.astype(np.int64) / 1e9)
         return seconds
-    if isinstance(kind, nw.Datetime):
-        if kind.time_zone is not None:
-            # Text with offsets: wall clocks and universal time are both told from it.
-            return _of_values([None if value is None else value.isoformat() for value in series.to_list()])
+    if isinstance(kind, nw.Datetime) and kind.time_zone is not None:
+        # Text with offsets: local time and UTC are both read from it.
+        return _of_values([None if value is None else value.isoformat() for value in series.to_list()])
+    if isinstance(kind, nw.Datetime | nw.Date):
         dates: NDArray[np.datetime64] = series.to_numpy().astype("datetime64[ns]")
         return dates
-    if isinstance(kind, nw.Date):
-        days: NDArray[np.datetime64] = series.to_numpy().astype("datetime64[ns]")
-        return days
     return _of_values(series.to_list())
 
 
 def _of_values(values: list[Any]) -> Cells:
-    """Values of any kinds: numbers if all are, else text."""
+    """Values of any types: numbers if all are, else text."""
     if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
         return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
     cells = np.empty(len(values), dtype=object)

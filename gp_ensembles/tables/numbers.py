@@ -1,4 +1,4 @@
-"""Text cells as numbers: words for what is missing, decimal commas, marks between thousands."""
+"""Numbers from text: missing values, decimal commas, thousands separators."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,13 +11,13 @@ _GROUPS = {".": re.compile(r"[+-]?\d{1,3}(?:[,'\u00a0\u202f ]\d{3})+(?:\.\d+)?$"
     r"[+-]?\d{1,3}(?:[.'\u00a0\u202f ]\d{3})+(?:,\d+)?$"
 )}  # fmt: skip
 _MARKS = {".": ",'\u00a0\u202f ", ",": ".'\u00a0\u202f "}
-_UNITS = "%$€£¥ "  # around a number they are left out
+_UNITS = "%$€£¥ "  # ignored around a number
 _WITH_COMMA = re.compile(r"[+-]?\d+,(\d+)(?:[eE][+-]?\d+)?$")
 _WITH_POINT = re.compile(r"[+-]?\d*\.(\d+)(?:[eE][+-]?\d+)?$")
 
 
 def is_missing(text: str) -> bool:
-    """Whether a cell says that there is no value."""
+    """Whether a cell is missing."""
     return text.strip().lower() in MISSING
 
 
@@ -30,10 +30,10 @@ def number_in(text: str, decimal: str = ".") -> float | None:
         for mark in _MARKS[decimal]:
             stripped = stripped.replace(mark, "")
     elif decimal == "," and "." in stripped:
-        return None  # a point where a comma is the mark: a date, or another dialect
+        return None  # a point although the mark is a comma: a date, or another dialect
     if decimal == ",":
         stripped = stripped.replace(",", ".")
-    # Python reads 2024_05 as 202405; a table that says so means something else.
+    # Python reads 2024_05 as 202405, which is not what a table means.
     if "_" in stripped:
         return None
     try:
@@ -64,14 +64,14 @@ def numbers_in(cells: Sequence[str], decimal: str = ".") -> tuple[NDArray[np.flo
 
 
 def may_be_decimal(text: str, decimal: str = ".") -> bool:
-    """Whether a number is read with one mark between thousands that could as well stand before three decimals."""
+    """Whether the one thousands separator of a number may as well be a decimal mark."""
     mark = _MARKS[decimal][0]
     whole, _, behind = _bare(text).lstrip("+-").partition(mark)
     return len(behind) == 3 and behind.isdigit() and whole.isdigit() and len(whole) <= 3 and not whole.startswith("0")
 
 
 def find_decimal(cells: Iterable[str], delimiter: str) -> str:
-    """The mark before decimals, from cells of a table."""
+    """The decimal mark, from cells of a table."""
     comma = point = unclear = 0
     for cell in cells:
         stripped = _bare(cell)
@@ -88,12 +88,12 @@ def find_decimal(cells: Iterable[str], delimiter: str) -> str:
             point += 1
     if comma != point:
         return "," if comma > point else "."
-    if delimiter == ",":  # commas in quotes: thousands, rather than decimals
+    if delimiter == ",":  # commas in quotes separate thousands rather than decimals
         return "."
     return "," if unclear and not point else "."
 
 
 def _bare(cell: str) -> str:
-    """A number without what may stand around it."""
+    """A number without blanks and units around it."""
     bare = cell.strip()
     return bare if bare.isascii() and bare[-1:].isdigit() and bare[0] != "$" else bare.replace("−", "-").strip(_UNITS)

@@ -1,4 +1,4 @@
-"""What a reader is told about a table: one frozen record; whatever is left out is found."""
+"""Options of reading a table; what is not given is detected."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,25 +9,25 @@ KINDS = ("number", "boolean", "category", "date", "drop")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table is to be read. Everything is found on its first rows where it is not given.
+    """Options of reading a table; all that is not given is detected on its first rows.
 
     Attributes:
-        delimiter: The mark between cells of a text table, one character.
-        decimal: The mark before decimals, ``.`` or ``,``.
+        delimiter: The field separator of a text table, one character.
+        decimal: The decimal mark, ``.`` or ``,``.
         encoding: Its character encoding, as Python names it.
         header: Whether its first row holds names; without them columns are ``column 1``, ``column 2``, ...
-        features: Names of the input columns, in the order wanted; all but the target by default.
-        kinds: What columns are, by name: ``number``, ``boolean``, ``category``, ``date`` or ``drop``.
+        features: Names of the input columns, in the desired order; all but the target by default.
+        kinds: Column types by name: ``number``, ``boolean``, ``category``, ``date`` or ``drop``.
         time: The column that orders the rows, a date or a number; by default the first date column that never
             decreases on the warm-up rows.
-        classes: Values of a target that tells classes, in the order of their labels 0, 1, ...
-        series: The column that tells which series each row belongs to: no input, and rows of several series are in no
-            common order of time.
-        missing: Cells that mean that there is no value, besides empty ones, NA and the like: ``-999``.
-        gaps: Columns that are read besides the features, whatever ``features`` says: forecasts of others.
+        classes: Class labels of the target, in the order of their numbers 0, 1, ...
+        series: The column with the series of each row; it is no input, and rows of different series have no common
+            order of time.
+        missing: Values treated as missing besides empty cells, NA and the like, such as ``-999``.
+        gaps: Columns that are read besides ``features``: forecasts of others.
 
     Raises:
-        ValueError: If a kind is unknown, or a mark is none.
+        ValueError: If a type is unknown, or a delimiter or decimal mark is invalid.
 
     Example:
         >>> TableOptions(kinds={"hour": "category"}).kinds["hour"]
@@ -54,7 +54,7 @@ class TableOptions:
             object.__setattr__(self, name, given if given is None else tuple(given))
         for column, kind in self.kinds.items():
             if kind not in KINDS:
-                raise ValueError(f"the kind of {column} is {kind!r}; choose one of {', '.join(KINDS)}")
+                raise ValueError(f"the type of {column} is {kind!r}; choose one of {', '.join(KINDS)}")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ValueError(f"the delimiter must be one character such as ; or a tab, got {self.delimiter!r}")
         if self.decimal not in (None, ".", ","):

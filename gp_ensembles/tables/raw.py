@@ -1,15 +1,16 @@
-"""Rows of a table as they are written, by column: what every source is turned into before anything is made of it."""
+"""Rows of a table as written, by column: the common form of all sources before encoding."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gp_ensembles.tables.numbers import number_in
 
-Cells = NDArray[np.object_] | NDArray[np.float64] | NDArray[np.datetime64]  # text, numbers, or dates
+Cells = NDArray[np.object_] | NDArray[np.float64] | NDArray[np.datetime64]  # text, numbers or dates
 
 
 class CellError(ValueError):
@@ -17,8 +18,8 @@ class CellError(ValueError):
 
     Attributes:
         place: Its row, counted from 0 in the batch.
-        problem: What is wrong, after the name of its column.
-        is_odd: Whether the column would be well without this cell.
+        problem: The problem, to follow the name of the column.
+        is_odd: Whether the column is valid without this cell.
     """
 
     def __init__(self, place: int, problem: str, *, is_odd: bool = False) -> None:
@@ -34,7 +35,7 @@ class RawRows(NamedTuple):
     Attributes:
         columns: Cells of each column, shape (B,): text as objects (missing is empty), numbers as float64 (NaN), or
             dates as datetime64[ns] (NaT).
-        lines: The line of the file of each row, shape (B,); ``None`` where there are none.
+        lines: The line of each row in the file, shape (B,); ``None`` without a file.
     """
 
     columns: dict[str, Cells]
@@ -51,33 +52,46 @@ class RawRows(NamedTuple):
         return RawRows(columns, None if self.lines is None else self.lines[rows])
 
 
-class RawSource(Protocol):
-    """Where rows come from.
+class RawSource(ABC):
+    """A source of rows.
 
     Attributes:
-        name: What the table is, for messages and results.
-        path: What messages call it.
-        header: Names of its columns, each of its own.
-        decimal: The mark before decimals in text.
-        num_rows: How many rows there are, where that is known beforehand.
-        notes: What was told apart or left out on the way, for whoever wants to know.
-        kinds: What columns say that they are, by name.
+        name: Name of the table, for results.
+        path: Name of the table in messages.
+        header: Names of its columns, all different.
+        decimal: The decimal mark in text.
+        num_rows: Number of rows, if known in advance.
+        notes: Notes on renamed columns.
+        kinds: Column types declared by the source, by name.
     """
 
-    name: str
-    path: str
     header: tuple[str, ...]
     decimal: str
-    num_rows: int | None
     notes: tuple[str, ...]
-    kinds: dict[str, str]
 
+    def __init__(
+        self,
+        name: str,
+        header: Sequence[str] = (),
+        num_rows: int | None = None,
+        *,
+        path: str | None = None,
+        notes: tuple[str, ...] = (),
+        kinds: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.path: str = name if path is None else path
+        self.header, self.decimal, self.notes = tuple(header), ".", notes
+        self.num_rows = num_rows
+        self.kinds: dict[str, str] = {} if kinds is None else kinds
+
+    @abstractmethod
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
         """All rows of some columns, in batches; to be called once."""
 
 
 def without(raw: RawRows, words: Sequence[str]) -> RawRows:
-    """Rows in which cells that mean that there is no value are empty; whole numbers mean ``-999.0``, too."""
+    """Rows in which given values are missing; whole numbers include ``-999.0``."""
     if not words:
         return raw
     pattern = re.compile("|".join(re.escape(word) + r"(?:[.,]0+)?" * word[-1:].isdigit() for word in words))
@@ -94,7 +108,7 @@ def without(raw: RawRows, words: Sequence[str]) -> RawRows:
 
 
 def texts_of(cells: Cells) -> list[str]:
-    """Cells (B,) as text; whole numbers without decimals, so that 3.0 of a file with gaps is the level 3."""
+    """Cells (B,) as text; whole numbers without decimals, so that 3.0 in a file with gaps is the level 3."""
     if cells.dtype.kind == "f":
         numbers: Sequence[float] = cells.tolist()
         return ["" if value != value else f"{value:.17g}" for value in numbers]
@@ -111,7 +125,7 @@ def join(parts: Sequence[RawRows]) -> RawRows:
 
 
 def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names told apart, and notes of those that stood twice; a column without a name gets its place."""
+    """Distinct names, and notes on repeated ones; a column without a name is named by its number."""
     found = dict[str, None]()
     known, notes = set(names), []
     for place, given in enumerate(names, start=1):
@@ -122,6 +136,6 @@ def unique_names(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]
             name = f"{plain}.{number}"
         if name != plain:
             ordinal = {2: "second", 3: "third"}.get(number, f"{number}th")
-            notes.append(f"the name {plain} stands {list(names).count(given)} times; the {ordinal} is {name}")
+            notes.append(f"the name {plain} occurs {list(names).count(given)} times; the {ordinal} is {name}")
         found[name] = None
     return tuple(found), tuple(notes)

@@ -1,4 +1,4 @@
-"""Rows as models take them."""
+"""Rows of a table as tensors."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -13,12 +13,12 @@ class Rows(NamedTuple):
     Attributes:
         X: Inputs, shape (B, D), float64; NaN where missing.
         y: Targets, shape (B,), float64; NaN where missing; classes are 0, 1, ...
-        time: Times, shape (B,), float64: seconds since 1970 in universal time, or the numbers of a column of time;
-            ``None`` without one.
-        steps: Time since the row before in usual steps, shape (B,), float64; 1 for the first row of all.
+        time: Times, shape (B,), float64: seconds since 1970 in UTC, or the numbers of a time column; ``None`` without
+            one.
+        steps: Time since the previous row in usual steps, shape (B,), float64; 1 for the very first row.
         first_row: Number of the first row, counted from 1.
-        lines: Line of the file of each row, shape (B,); ``None`` where there are none.
-        series: The series that each row belongs to, B names; ``None`` where a table is one series.
+        lines: Line of each row in the file, shape (B,); ``None`` without a file.
+        series: Name of the series of each row, B names; ``None`` for a single series.
 
     Example:
         >>> zero = torch.zeros(3, 1, dtype=torch.float64)
@@ -40,57 +40,47 @@ class Rows(NamedTuple):
         return self.y.shape[0]
 
     def part(self, rows: slice) -> "Rows":
-        """Some of the rows, one after the other."""
+        """A part of the rows."""
         start = rows.indices(self.num_rows)[0]
-        return Rows(
-            self.X[rows],
-            self.y[rows],
-            None if self.time is None else self.time[rows],
-            None if self.steps is None else self.steps[rows],
-            self.first_row + start,
-            None if self.lines is None else self.lines[rows],
-            None if self.series is None else self.series[rows],
-        )
+        times, steps, lines = (None if part is None else part[rows] for part in (self.time, self.steps, self.lines))
+        series = None if self.series is None else self.series[rows]
+        return Rows(self.X[rows], self.y[rows], times, steps, self.first_row + start, lines, series)
 
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
-        """Rows that follow one another."""
+        """Consecutive parts as one."""
         if len(parts) == 1:
             return parts[0]
-        return cls(
-            torch.cat([part.X for part in parts]),
-            torch.cat([part.y for part in parts]),
-            _joined([part.time for part in parts]),
-            _joined([part.steps for part in parts]),
-            parts[0].first_row,
-            _joined([part.lines for part in parts]),
-            None if parts[0].series is None else tuple(name for part in parts for name in part.series or ()),
-        )
+        X, y = torch.cat([part.X for part in parts]), torch.cat([part.y for part in parts])
+        times, steps = _joined([part.time for part in parts]), _joined([part.steps for part in parts])
+        lines = _joined([part.lines for part in parts])
+        series = None if parts[0].series is None else tuple(name for part in parts for name in part.series or ())
+        return cls(X, y, times, steps, parts[0].first_row, lines, series)
 
 
 class RowReader(Protocol):
-    """Where rows are taken from: a :class:`~gp_ensembles.tables.stream.RowStream`, or :class:`InMemoryRows`."""
+    """A reader of rows: a :class:`~gp_ensembles.tables.stream.RowStream`, or :class:`InMemoryRows`."""
 
     def take(self, num_rows: int) -> Rows:
-        """The next rows, up to so many; none behind the end."""
+        """The next rows, up to this many; none at the end."""
 
     def where(self, rows: Rows, place: int, column: str) -> str:
-        """A cell of rows that were taken, for a message."""
+        """Position of a cell of rows that were taken, for a message."""
 
 
 class InMemoryRows:
-    """Rows that are all there, taken as those of a stream are."""
+    """Rows in memory, with the interface of a stream."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     def take(self, num_rows: int) -> Rows:
-        """The next rows, up to so many."""
+        """The next rows, up to this many."""
         taken, self._rows = self._rows.part(slice(0, num_rows)), self._rows.part(slice(num_rows, None))
         return taken
 
     def where(self, rows: Rows, place: int, column: str) -> str:
-        """A cell of rows that were taken, for a message."""
+        """Position of a cell of rows that were taken, for a message."""
         return f"row {rows.first_row + place}, column {column}"
 
 

@@ -1,4 +1,4 @@
-"""The one reader of tables: from wherever rows come to rows as models take them, in batches."""
+"""Streams of rows: any source of a table as tensors, in batches."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,17 +23,17 @@ _BATCH = 2048  # rows
 
 
 class RowStream:
-    """Rows of a table, one batch after the other: the whole of it is never held.
+    """Rows of a table in batches; the whole table is never in memory.
 
     Made by :func:`open_rows` and :func:`reopen_rows`.
 
     Attributes:
-        name: What the table is.
-        path: What messages call it.
-        encoder: What is made of its columns; its clock stands at the last row that was given out.
-        num_warm_up: Rows at the start that the encoder was fitted on.
-        num_rows: Number of all rows, where that is known.
-        num_given: Rows taken or passed over so far.
+        name: Name of the table.
+        path: Name of the table in messages.
+        encoder: Encoder of its columns; its clock is at the last row taken.
+        num_warm_up: Rows at the start that the encoder was fitted to.
+        num_rows: Number of all rows, if known.
+        num_given: Rows taken or skipped so far.
 
     Example:
         >>> rows = open_rows(
@@ -79,22 +79,22 @@ class RowStream:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes 0, 1, ... if the target tells classes."""
+        """Names of the classes 0, 1, ... if the target has classes."""
         return self.encoder.target.classes
 
     @property
     def time_name(self) -> str | None:
-        """Name of the column of time, if there is one."""
+        """Name of the time column, if there is one."""
         return None if self.encoder.clock is None else self.encoder.clock.name
 
     @property
     def has_target(self) -> bool:
-        """Whether the table has a column of targets."""
+        """Whether the table has a target column."""
         return self.target_name in self._source.header
 
     @property
     def columns(self) -> tuple[ColumnReport, ...]:
-        """What was made of each column."""
+        """Reports on the encoding of each column."""
         return report_columns(self.encoder, self._source.header, self._source.notes)
 
     @property
@@ -104,15 +104,15 @@ class RowStream:
         return not self._ready and self._problem is None
 
     def look_ahead(self) -> None:
-        """Read one more batch, so that the number of rows is known where they are few."""
+        """Read one more batch, so that the number of rows of a short table is known."""
         self._fill(1 + sum(part.num_rows for part in self._ready))
 
     def take(self, num_rows: int) -> Rows:
-        """The next rows, up to so many: fewer at the end and before a malformed row, none behind the end.
+        """The next rows, up to this many: fewer at the end or before a malformed row, none after the end.
 
         Raises:
-            ValueError: If the next row has a malformed cell, lies before the row before it in time, or cannot be read;
-                nothing is taken then.
+            ValueError: If the next row has a malformed cell, is earlier than the previous one, or cannot be read; it
+                is not taken.
         """
         self._fill(num_rows)
         if not self._ready and self._problem is not None:
@@ -132,7 +132,7 @@ class RowStream:
         return rows
 
     def peek(self, num_rows: int) -> Rows:
-        """The next rows, up to so many, without taking them; times are left out.
+        """The next rows, up to this many, without taking them; times are left out.
 
         Raises:
             ValueError: If a cell is malformed.
@@ -143,7 +143,7 @@ class RowStream:
 
     @property
     def first_time(self) -> float | None:
-        """Time of the next row, which is not taken; ``None`` without a column of time or a row.
+        """Time of the next row, which is not taken; ``None`` without a time column or a row.
 
         Raises:
             ValueError: If it is malformed.
@@ -155,7 +155,7 @@ class RowStream:
         return None if times is None else float(times[0])
 
     def skip_until(self, time: float) -> None:
-        """Pass over the rows up to a time and at it; the clock stands where it stood.
+        """Skip the rows up to and including a time; the clock does not change.
 
         Raises:
             ValueError: If the time of one of them is malformed.
@@ -171,10 +171,10 @@ class RowStream:
                 return
 
     def skip(self, num_rows: int) -> Rows:
-        """Pass over rows that were read before, and return the last of them; the clock stands where it stood.
+        """Skip rows that were read before, and return the last of them; the clock does not change.
 
         Args:
-            num_rows: How many; where there are fewer, all are passed over and no row is returned.
+            num_rows: Number of rows; if there are fewer, all are skipped and no row is returned.
         """
         last, left = self._empty(), num_rows
         while left:
@@ -190,16 +190,12 @@ class RowStream:
         return self._without_clock(last)
 
     def __iter__(self) -> Iterator[Rows]:
-        """The rows that are left, in batches.
-
-        Raises:
-            ValueError: As :meth:`take`; the rows before come first.
-        """
+        """The remaining rows, in batches."""
         while not self.is_at_end:
             yield self.take(min(self._ready[0].num_rows, _BATCH) if self._ready else 1)
 
     def where(self, rows: Rows, place: int, column: str) -> str:
-        """A cell of rows that were taken, for a message: the file, its row counted from 1, its line, and the column."""
+        """Position of a cell of rows that were taken, for a message: file, row counted from 1, line and column."""
         line = "" if rows.lines is None else f" (line {int(rows.lines[place])})"
         return f"{self.path}, data row {rows.first_row + place}{line}, column {column}"
 
@@ -209,11 +205,11 @@ class RowStream:
         return self.encoder.clock.format(times)
 
     def to_plain(self) -> dict[str, Any]:
-        """What is made of the columns, as plain containers, for checkpoints; see :func:`reopen_rows`."""
+        """The encoding of the columns as plain containers, for checkpoints; see :func:`reopen_rows`."""
         return self.encoder.to_plain()
 
     def _fill(self, num_rows: int) -> None:
-        """Read until so many rows wait, the end, or a row that cannot be read."""
+        """Read until this many rows are ready, the end, or a row that cannot be read."""
         while self._problem is None and sum(part.num_rows for part in self._ready) < num_rows:
             try:
                 part = next(self._rest, None)
@@ -236,7 +232,7 @@ class RowStream:
         return plain.encode(raw, self._source.decimal, self.path, max(1, self.num_given))[1]
 
     def _num_good(self, raw: RawRows) -> int:
-        """How many rows are well formed before the first that is not."""
+        """Number of well-formed rows before the first malformed one."""
         low, high = 0, raw.num_rows - 1  # the first `low` are; the first `high + 1` are not
         while low < high:
             middle = (low + high + 1) // 2
@@ -257,19 +253,19 @@ class RowStream:
 def open_rows(
     source: Any, target: str, options: TableOptions | None = None, *, num_warm_up: int | None = None
 ) -> RowStream:
-    """Open a table and find out what its columns are, from the warm-up rows alone.
+    """Open a table and detect its column types on the warm-up rows alone.
 
     Args:
-        source: A path of a CSV or Parquet file, packed by gzip or not; ``-`` for the standard input; a frame of pandas,
+        source: A path of a CSV or Parquet file, gzipped or not; ``-`` for the standard input; a frame of pandas,
             polars or pyarrow; a sequence of dictionaries; or one of :mod:`~gp_ensembles.tables.frames`.
         target: Name of the target.
-        options: What is known of the table; all is found by default.
-        num_warm_up: Rows to look at; by default 1000, or a third of a table that is shorter than 3000.
+        options: Dialect and columns of the table; detected by default.
+        num_warm_up: Rows to inspect; by default 1000, or a third of a table shorter than 3000.
 
     Raises:
         OSError: If a file cannot be read.
-        TypeError: If the source is none.
-        ValueError: If the table is malformed or empty, a column is not there, or a column is of no kind.
+        TypeError: If the source is of another type.
+        ValueError: If the table is malformed or empty, or a column does not exist or has no type.
 
     Example:
         >>> records = [
@@ -290,8 +286,8 @@ def open_rows(
         features = tuple(name for name in known if name not in (target, options.series))
     else:
         features = tuple(dict.fromkeys((*features, *options.gaps)))
-    further = [name for name in (options.time, options.series) if name is not None]
-    named = (target, *features, *options.kinds, *further)
+    others = [name for name in (options.time, options.series) if name is not None]
+    named = (target, *features, *options.kinds, *others)
     _check_names(raw_source, named)
     if target in features:
         raise ValueError(f"the target {target} is also among the features; leave it out there")
@@ -300,9 +296,9 @@ def open_rows(
         raise ValueError(f"{raw_source.path} has no input column besides the target {target}")
     if options.series is not None and options.series in (target, *features):
         raise ValueError(
-            f"the column {options.series} tells the series of a row; it is neither the target nor an input"
+            f"the column {options.series} holds the series of the rows; it cannot be the target or an input"
         )
-    wanted = list(dict.fromkeys((*features, target, *further)))
+    wanted = list(dict.fromkeys((*features, target, *others)))
     rest = raw_source.rows(wanted)
     least = 3 * USUAL_WARM_UP if num_warm_up is None else num_warm_up + 1
     ready, num_ready = list[RawRows](), 0
@@ -323,16 +319,16 @@ def open_rows(
 
 
 def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | None = None) -> RowStream:
-    """Open a further table with the columns of an earlier one; a target that is not there is missing.
+    """Open another table with the encoding of an earlier one; an absent target is missing.
 
     Args:
         source: As for :func:`open_rows`.
-        plain: What :meth:`RowStream.to_plain` gave.
-        options: How the file is written, where that cannot be found, and further cells that mean no value.
+        plain: The containers of :meth:`RowStream.to_plain`.
+        options: Dialect of the file, detected by default, and more values treated as missing.
 
     Raises:
         OSError: If a file cannot be read.
-        ValueError: If the table is malformed, or lacks a column.
+        ValueError: If the table is malformed, or a column is missing.
 
     Example:
         >>> first = open_rows(
@@ -372,7 +368,7 @@ def _open(source: Any, options: TableOptions) -> RawSource:
 
 
 def _check_names(source: RawSource, names: Sequence[str]) -> None:
-    """Raise if a column is not there, naming those like it."""
+    """Raise if a column does not exist, naming similar ones."""
     for name in names:
         if name not in source.header:
             close = difflib.get_close_matches(name, source.header, n=3)

@@ -1,4 +1,4 @@
-"""The target of a table: numbers, or classes by name."""
+"""The target of a table: numbers or named classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _FEW = 20
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """How the cells of a target become numbers.
+    """Encodes the cells of a target as numbers.
 
     Attributes:
         name: Its column.
         classes: Names of the classes 0, 1, ...; ``None`` for numbers.
-        has_words: Whether the first rows hold true and false, which are read as 1 and 0.
+        has_words: Whether the first rows hold true and false, read as 1 and 0.
     """
 
     name: str
@@ -33,14 +33,14 @@ class TargetColumn:
         """From the cells (N,) of the warm-up rows.
 
         Raises:
-            CellError: If they are text, and no classes are named.
+            CellError: If they are text and no classes are named.
         """
         if classes is not None:
             return cls(name, tuple(classes))
         if cells.dtype.kind == "f":
             return cls(name)
         if cells.dtype.kind == "M":
-            raise CellError(0, "it holds dates; a target is a number, or tells classes")
+            raise CellError(0, "it holds dates; a target holds numbers or classes")
         texts = [str(cell) for cell in cells]
         found = {text for text in texts if not is_missing(text)}
         words = {text.lower() for text in found} & {"true", "false"}
@@ -55,22 +55,22 @@ class TargetColumn:
             raise CellError(
                 wrong,
                 f"the target is text with {len(found)} values in the first {len(texts)} rows ({', '.join(levels)}): "
-                f"that is a classification; run it with --classes {','.join(levels)} and any that come later (they are "
-                f"counted from 0 in this order)",
+                f"for classification, give --classes {','.join(levels)} and any later labels (numbered from 0 in this "
+                f"order)",
             )
-        raise CellError(wrong, f"the target {texts[wrong]!r} is not a number; mend it, or choose another target")
+        raise CellError(wrong, f"the target {texts[wrong]!r} is not a number; fix it, or choose another target")
 
     def encode(self, cells: Cells, decimal: str) -> NDArray[np.float64]:
         """Targets (B,); NaN where missing.
 
         Raises:
-            CellError: If a cell is no number or no class, or infinite.
+            CellError: If a cell is neither number nor class, or infinite.
         """
         if self.classes is not None:
             values = np.full(len(cells), np.nan)
             codes = {name: float(place) for place, name in enumerate(self.classes)}
             plain = {name.lower(): code for name, code in codes.items()}
-            if len(plain) == len(codes):  # True and TRUE are one class
+            if len(plain) == len(codes):  # True and TRUE are the same class
                 codes = {**codes, **{text: plain[text.lower()] for text in texts_of(cells) if text.lower() in plain}}
             for place, text in enumerate(texts_of(cells)):
                 if is_missing(text) and text not in codes:
@@ -91,7 +91,7 @@ class TargetColumn:
             if wrong is not None:
                 raise CellError(
                     wrong,
-                    f"the target {texts[wrong]!r} is not a number; mend it, leave it empty, or name it with --missing",
+                    f"the target {texts[wrong]!r} is not a number; fix it, leave it empty, or name it with --missing",
                 )
         if np.isinf(values).any():
             raise CellError(int(np.isinf(values).argmax()), "the target is infinite; leave the cell empty")

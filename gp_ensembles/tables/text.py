@@ -1,4 +1,4 @@
-"""Text tables: CSV files of any dialect, plain or packed, and the standard input."""
+"""Text tables: CSV files of any dialect, gzipped or not, and the standard input."""
 
 import csv
 import gzip
@@ -9,67 +9,65 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, final
 
 import numpy as np
 
 from gp_ensembles.tables.dialect import BYTE_BY_BYTE, Dialect, find_dialect, find_encoding, split_rows
 from gp_ensembles.tables.options import TableOptions
-from gp_ensembles.tables.raw import Cells, RawRows, unique_names
+from gp_ensembles.tables.raw import Cells, RawRows, RawSource, unique_names
 
-_PEEK = 1 << 16  # bytes that are looked at before the table is read
-_BATCH = 2048  # rows
-_LINES = 20  # so many lines are looked at however long they are
-_MOST = 1 << 22  # bytes that are looked at at most
+PEEK_BYTES = 1 << 16  # bytes inspected before the table is read
+BATCH_ROWS = 2048  # rows
+_LINES = 20  # lines inspected, however long
+_MOST = 1 << 22  # bytes inspected at most
 LONGEST = 1 << 24  # characters of a line
 _UNREADABLE = (UnicodeDecodeError, UnicodeError, gzip.BadGzipFile, EOFError, zlib.error, csv.Error)
 
 
-class TextSource:
-    """A text table, read once from its beginning to its end.
+@final
+class TextSource(RawSource):
+    """A text table, read once from start to end.
 
     Args:
         path: The file; ``-`` for the standard input.
-        options: What is given of its dialect.
+        options: Its dialect, as far as given.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it is empty or no text.
     """
 
-    header: tuple[str, ...]
-    notes: tuple[str, ...]
-
     def __init__(self, path: str, options: TableOptions) -> None:
-        self.path: str = "the standard input" if path == "-" else path
-        self.name: str = "stdin" if path == "-" else table_name(path)
-        self.num_rows: int | None = None
-        self.kinds: dict[str, str] = {}
+        name, place = ("stdin", "the standard input") if path == "-" else (table_name(path), path)
+        super().__init__(name, path=place)
         self.is_pipe: bool = not Path(path).is_file()
         binary = open_binary(path)
         weakref.finalize(self, _close, binary)
         try:
-            start = binary.read(_PEEK)
-            while len(start) % _PEEK == 0 and len(start) < _MOST and 0 < start.count(b"\n") + 1 < _LINES:
-                further = binary.read(_PEEK)
-                if not further:
+            start = binary.read(PEEK_BYTES)
+            while len(start) % PEEK_BYTES == 0 and len(start) < _MOST and 0 < start.count(b"\n") + 1 < _LINES:
+                more = binary.read(PEEK_BYTES)
+                if not more:
                     break
-                start += further
-            encoding = options.encoding or find_encoding(start, len(start) < _PEEK)
+                start += more
+            encoding = options.encoding or find_encoding(start, len(start) < PEEK_BYTES)
             text = start.decode(encoding, errors="ignore")
         except _UNREADABLE as error:
             raise ValueError(f"{self.path} is not a text table: {error}") from None
         except LookupError:
-            raise ValueError(f"{options.encoding!r} is no encoding that Python knows; try utf-8 or latin-1") from None
-        if len(start) >= _PEEK:  # the last line is cut
+            raise ValueError(
+                f"{options.encoding!r} is not an encoding that Python knows; try utf-8 or latin-1"
+            ) from None
+        if len(start) >= PEEK_BYTES:  # the last line is incomplete
             text = text[: text.rfind("\n") + 1] or text[: text.rfind("\r") + 1] or text
         if start.startswith(b"PK\x03\x04"):
             raise ValueError(f"{self.path} is a workbook or an archive, not a text table; save the table as CSV")
         if "\0" in text:
-            raise ValueError(f"{self.path} is not a text table: it holds bytes that are no text")
+            raise ValueError(f"{self.path} is not a text table: it holds binary data")
         self.dialect: Dialect = find_dialect(text, encoding, options)
         binary = _rejoined(start, binary)
-        self.decimal: str = self.dialect.decimal
+        self.decimal = self.dialect.decimal
         errors = BYTE_BY_BYTE if options.encoding is None and (start.isascii() or encoding == "cp1252") else "strict"
         self._lines = _NumberedLines(io.TextIOWrapper(binary, encoding=encoding, errors=errors, newline=""))
         self._cells: Iterator[tuple[int, list[str]]] = self._read(self.dialect)
@@ -88,8 +86,8 @@ class TextSource:
         """All rows of some columns, in batches.
 
         Raises:
-            ValueError: If a row has another number of cells than there are names, or the file is damaged; the rows
-                before it come first.
+            ValueError: If a row has another number of cells than the header, or the file is damaged; the rows before it
+                come first.
         """
         places = [self.header.index(name) for name in columns]
         while True:
@@ -107,9 +105,9 @@ class TextSource:
                 return
 
     def _next_batch(self) -> tuple[list[tuple[int, list[str]]], ValueError | None]:
-        """The next rows, up to the end of a batch or to the first that cannot be read, and what is wrong with it."""
+        """The next rows, up to the end of a batch or to the first malformed one, and its error."""
         batch = list[tuple[int, list[str]]]()
-        while len(batch) < _BATCH:
+        while len(batch) < BATCH_ROWS:
             try:
                 found = self._next()
             except ValueError as problem:
@@ -124,7 +122,7 @@ class TextSource:
             if not is_whole:
                 return batch, ValueError(
                     f"{self.path}, data row {self._num_read} (line {line}): {len(cells)} cells under {self._width} "
-                    f"column names; mend the row, or say how cells are parted (--delimiter)"
+                    f"column names; fix the row, or give the field separator (--delimiter)"
                 )
             batch.append(found)
         return batch, None
@@ -134,7 +132,7 @@ class TextSource:
             next(self._lines, None)
         if dialect.delimiter == " ":
             for line in self._lines:
-                for cells in split_rows([line], " ", dialect.quote):  # one, or none in a line of marks
+                for cells in split_rows([line], " ", dialect.quote):  # one, or none in a line of separators
                     yield self._lines.number, cells
             return
         reader = csv.reader(self._lines, delimiter=dialect.delimiter, quotechar=dialect.quote, skipinitialspace=True)
@@ -148,7 +146,7 @@ class TextSource:
         except csv.Error as error:
             why = str(error)
             if "field limit" in why:
-                why = "a cell is longer than any: is a quotation mark left open?"
+                why = "a cell is too long: is a quotation mark left open?"
             raise ValueError(f"{self.path}, after line {self._lines.number}: not a text table: {why}") from None
         except _UNREADABLE as error:
             raise ValueError(f"{self.path}, after line {self._lines.number}: not a text table: {error}") from None
@@ -175,7 +173,7 @@ class _NumberedLines:
 
 
 class _Rejoined(io.RawIOBase):
-    """Bytes that were read already, and those behind them: a pipe cannot be wound back."""
+    """Bytes that were read already, and those after them: a pipe cannot be rewound."""
 
     def __init__(self, start: bytes, rest: BinaryIO) -> None:
         self._start = start
@@ -186,13 +184,13 @@ class _Rejoined(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        """Close what lies behind, but not the standard input."""
+        """Close the underlying file, but not the standard input."""
         if not self.closed and self._rest is not sys.stdin.buffer:
             self._rest.close()
         super().close()
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as bytes are there."""
+        """Fill a buffer with the bytes available."""
         if self._start:
             part, self._start = self._start[: len(buffer)], self._start[len(buffer) :]
         else:
@@ -203,7 +201,7 @@ class _Rejoined(io.RawIOBase):
 
 
 def open_binary(path: str) -> BinaryIO:
-    """The bytes of a file or of the standard input, unpacked if they are packed by gzip, whatever the name says.
+    """The bytes of a file or of the standard input, decompressed if they are gzipped, whatever the name.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -213,8 +211,8 @@ def open_binary(path: str) -> BinaryIO:
     else:
         file = Path(path)
         if not file.is_file() and not file.is_fifo():
-            kind = "a folder, not a file" if file.is_dir() else "not there"
-            raise FileNotFoundError(f"{path} is {kind}")
+            problem = "is a folder, not a file" if file.is_dir() else "does not exist"
+            raise FileNotFoundError(f"{path} {problem}")
         raw = file.open("rb")
     start = raw.read(2)
     raw = _rejoined(start, raw)
@@ -222,7 +220,7 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def table_name(path: str) -> str:
-    """What a table is called: its file without endings."""
+    """Name of a table: its file without endings."""
     name = Path(path).name.removesuffix(".gz")
     return name.rpartition(".")[0] or name
 

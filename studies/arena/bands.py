@@ -10,7 +10,7 @@ from studies.arena.scores import LEVEL, Array, LocationScale, student_log_densit
 
 _DEGREES = (2.0, 3.0, 5.0, 10.0, 30.0)
 _MEMORIES = (0.9, 0.97, 0.99, 0.998)
-_FLOOR = 1e-3  # of scales: repeated targets are not told with certainty
+_FLOOR = 1e-3  # of scales: repeated targets are not predicted with certainty
 _EM_STEPS = 15
 _BURN_IN = 20  # rows of an exponentially weighted mean that are not judged
 

@@ -1,4 +1,4 @@
-"""What anybody would try first: the previous value, that of a season ago, and recursive linear regression."""
+"""Simple baselines: the previous value, the value one season ago, and recursive linear regression."""
 
 from collections import deque
 from typing import final

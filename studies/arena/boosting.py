@@ -1,4 +1,4 @@
-"""Boosted trees, trained anew on all past rows every so many rows: LightGBM and scikit-learn's."""
+"""Boosted trees, retrained on all past rows every so many rows: LightGBM and scikit-learn's."""
 
 from collections.abc import Callable
 from typing import Any, final

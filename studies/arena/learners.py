@@ -1,4 +1,4 @@
-"""How a rival meets a stream: it learns the warm-up rows, then predicts each row before it learns it."""
+"""Protocol of rivals on a stream: learn the warm-up rows, then predict each row before learning it."""
 
 import time
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ class Learner(ABC):
 
 
 class Distributional(ABC):
-    """Says whole distributions, block by block; that of a row must not depend on its target or on later ones."""
+    """A learner of predictive distributions, block by block; a row's must not depend on its target or on later ones."""
 
     @abstractmethod
     def warm_up(self, X: Array, y: Array) -> None:

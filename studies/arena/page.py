@@ -27,7 +27,7 @@ _CLOSE, _CLOSE_RATIO = 0.01, 1.01  # nats, and times the best CRPS: what counts 
 
 
 class Beside(NamedTuple):
-    """A method beside the best of its rivals on each set, chosen in hindsight.
+    """A method compared with the best of its rivals on each set, chosen in hindsight.
 
     Attributes:
         ahead: Its log score less theirs, by set.
@@ -62,7 +62,7 @@ def read_scores(path: Path = SCORES) -> Results[ArenaPlan]:
 
 
 def beside_rivals(results: Results[ArenaPlan], method: str) -> Beside:
-    """How a method of ours stands beside the best rival of each set of numbers; NaN where it did not run.
+    """A method of ours compared with the best rival of each set of numbers; NaN where it did not run.
 
     Rivals are all methods that are not ours.
     """
@@ -109,7 +109,7 @@ def _body(table: str) -> str:
 
 def _rivals_table(found: Mapping[str, Beside]) -> str:
     lines = [
-        "| | at least the best less .01 | worst | mean | CRPS within 1 % of the best | worst | 90 % intervals cover |",
+        "| | at least the best less 0.01 | worst | mean | CRPS within 1 % of the best | worst | 90 % intervals cover |",
         "|---|" + "---:|" * 6,
     ]
     for name, beside in found.items():

@@ -1,4 +1,4 @@
-"""statsforecast's automatic models of a series, chosen anew every so many rows and carried forward in between."""
+"""statsforecast's automatic models of a series, selected again every so many rows and carried forward in between."""
 
 import warnings
 from collections.abc import Callable

@@ -1,6 +1,8 @@
 """The tables of a folder as tasks: rows in their order, standardized by the warm-up rows."""
 
+import difflib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,9 +11,10 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data import Table
-from gp_ensembles.data.table import check_columns, read_lines
-from gp_ensembles.streaming import Standardizer, constant_columns
+from gp_ensembles.streaming.scales import Standardizer, constant_columns
+from gp_ensembles.tables import TableOptions
 from gp_ensembles.tables.numbers import number_in
+from gp_ensembles.tables.text import TextSource
 from studies.arena.scores import Array
 from studies.harness.protocol import split_stream
 
@@ -71,7 +74,7 @@ def entries(folder: Path) -> list[Entry]:
 
     Raises:
         OSError: If the manifest cannot be read.
-        ValueError: If it lacks something.
+        ValueError: If something is missing.
     """
     path = folder / "manifest.json"
     try:
@@ -89,7 +92,7 @@ def entries(folder: Path) -> list[Entry]:
             if entry["task"] in _KINDS and int(entry["rows"]) >= FEWEST_ROWS
         ]
     except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not a manifest that tells task, rows, features and target: {error!r}") from None
+        raise ValueError(f"{path} is not a manifest with task, rows, features and target: {error!r}") from None
     return sorted(found, key=lambda entry: min(entry.num_rows, 11_000) * (len(entry.features) + 1))
 
 
@@ -135,3 +138,64 @@ def _classes(entry: Entry, X: Tensor, y: Tensor, num_warmup: int) -> Task:
     targets = found.astype(np.float64)
     parts = (inputs[:num_warmup], targets[:num_warmup], inputs[num_warmup:], targets[num_warmup:])
     return Task(entry.name, entry.kind, *parts, num_classes=len(labels))
+
+
+class CsvLines(NamedTuple):
+    """A table as text.
+
+    Attributes:
+        path: The file.
+        header: Names of the columns.
+        cells: Cells of each column, by name.
+        numbers: Line of the file of each row, counted from 1.
+        decimal: The mark before decimals.
+    """
+
+    path: Path
+    header: list[str]
+    cells: dict[str, list[str]]
+    numbers: list[int]
+    decimal: str
+
+    def column(self, name: str) -> list[str]:
+        """The cells of a column."""
+        return self.cells[name]
+
+    def where(self, row: int, name: str) -> str:
+        """A cell, its row counted from zero, for a message that counts from one."""
+        return f"{self.path}, data row {row + 1} (line {self.numbers[row]}), column {name}"
+
+
+def read_lines(path: Path, max_rows: int | None = None) -> CsvLines:
+    """Read a text table of any dialect as it is written.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no text table, has no data row, or a row has another number of cells than there are names.
+    """
+    source = TextSource(str(path), TableOptions())
+    header = list(source.header)
+    cells, numbers = {name: list[str]() for name in header}, list[int]()
+    for batch in source.rows(header):
+        for name, column in batch.columns.items():
+            cells[name] += column.tolist()
+        numbers += [] if batch.lines is None else batch.lines.tolist()
+        if max_rows is not None and len(numbers) >= max_rows:
+            break
+    if not numbers:
+        raise ValueError(f"{path} has a header but no data rows")
+    stop = slice(max_rows)
+    return CsvLines(path, header, {name: cells[name][stop] for name in header}, numbers[stop], source.decimal)
+
+
+def check_columns(lines: CsvLines, names: Sequence[str]) -> None:
+    """Raise if a column is not there.
+
+    Raises:
+        ValueError: Naming it, names like it, and those there are.
+    """
+    for name in names:
+        if name not in lines.header:
+            close = difflib.get_close_matches(name, lines.header, n=3)
+            hint = f"did you mean {' or '.join(close)}? its " if close else "its "
+            raise ValueError(f"{lines.path} has no column named {name}; {hint}columns are {', '.join(lines.header)}")

@@ -1,4 +1,4 @@
-"""What a part leaves behind: scores of every row, and of our ensembles every expert's prediction, in files of numpy."""
+"""Files of a finished part: scores of every row, and every expert's prediction of our ensembles, as numpy archives."""
 
 import zipfile
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Values = NDArray[Any]
 
 
 class ExpertDensities(NamedTuple):
-    """One-step-ahead predictions of M experts for N targets, and the weights in force before each of them.
+    """One-step-ahead predictions of M experts for N targets, and the weights before each of them.
 
     Rules that weigh experts can be compared on these without running an expert again. They are what stands before any
     recalibration.

@@ -150,7 +150,7 @@ def _settings(contender: Contender, name: str, task: Task, seed: int) -> dict[st
 
 
 def _ran(arena: Arena, contender: Contender, settings: dict[str, object], stem: Path) -> Record:
-    """Run a part; what it leaves beside its record is written first, so that a record is never alone."""
+    """Run a part; its other files are written first, so that a record is never alone."""
     outcome = arena.run(contender)
     save_rows(stem.with_name(f"{stem.name}.npz"), outcome.rows)
     if outcome.densities is not None:

@@ -10,14 +10,14 @@ from studies.harness.parts import Results
 
 _LOSSES = ("crps", "nmse", "width", "error_rate", "microseconds")
 _TITLES = {
-    "log_score": "Mean log score, nats a row in standardized units (higher is better)",
+    "log_score": "Mean log score, nats per row in standardized units (higher is better)",
     "crps": "CRPS, standardized units (lower is better)",
     "nmse": "Mean squared error over the variance of the targets (lower is better)",
     "coverage": "Coverage of the 90 % interval",
     "windows": "Share of windows of 500 rows in which it covers 85 to 95 %",
     "width": "Mean width of the 90 % interval, standardized units",
     "error_rate": "Share of wrong classes",
-    "microseconds": "Microseconds of the processor a row (predicting and learning)",
+    "microseconds": "Microseconds of CPU per row (predicting and learning)",
 }
 _DIGITS = {"nmse": 4, "coverage": 3, "windows": 2, "microseconds": 0}
 
@@ -146,7 +146,7 @@ def summary_table(results: Results[ArenaPlan], is_class: bool) -> str:
     reference = reference_of(list(summaries))
     header = (
         f"| method | sets | mean rank | log score less {reference}'s, mean | worst | best on | "
-        "CRPS ratio | coverage | µs a row | what |"
+        "CRPS ratio | coverage | µs per row | what |"
     )
     lines = [header, "|---|" + "---:|" * 8 + "---|"]
     for name, found in sorted(summaries.items(), key=lambda item: item[1].rank):
@@ -182,7 +182,7 @@ def marks_table(results: Results[ArenaPlan], sets: Sequence[str], method: str = 
         ratio = min(known["crps"], default=math.nan) / results.mean("crps", name, method)
         own = [_number(results.mean(kind, name, method), 3) for kind in ("coverage", "windows", "width")]
         lines.append(f"| {name} | {ahead:+.3f} | {ratio:.3f} | " + " | ".join(own) + " |")
-    return f"## {method} beside the best baseline of each set, and its intervals\n\n" + "\n".join(lines)
+    return f"## {method} compared with the best baseline of each set, and its intervals\n\n" + "\n".join(lines)
 
 
 def score_table(results: Results[ArenaPlan], kind: str, sets: Sequence[str], methods: Sequence[str]) -> str:

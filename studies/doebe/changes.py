@@ -1,4 +1,4 @@
-"""What makes table 2: the authors' way with one choice changed at a time, and our way with one choice of theirs."""
+"""Ablation of table 2: the authors' way with one choice changed at a time, and our way with one choice of theirs."""
 
 import math
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""How the experts of an experiment are made: families of features, and what the authors' code does otherwise."""
+"""Construction of an experiment's experts: families of features, and the differences in the authors' code."""
 
 import math
 from dataclasses import dataclass
@@ -17,13 +17,12 @@ from gp_ensembles.ensembles.bases import (
 from gp_ensembles.ensembles.build import FitSettings, NamedExpert, fitted_experts
 from gp_ensembles.ensembles.targets import RealTarget, Target
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.hyper_laplace import sample_hyperparameters
-from gp_ensembles.experts.hyper_perturbation import GaussianPerturbation, perturb_hyperparameters
+from gp_ensembles.experts.hyper_sampling import GaussianPerturbation, perturb_hyperparameters, sample_hyperparameters
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.box import Box
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
+from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
 from gp_ensembles.features.rescale import Clamp
 from gp_ensembles.numerics.kmeans import kmeans

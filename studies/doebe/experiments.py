@@ -1,4 +1,4 @@
-"""What is made again of the paper on dynamic ensembles of basis expansions."""
+"""Experiments of the paper on dynamic ensembles of basis expansions."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the authors' code does otherwise than their paper, for ``--as-published``: features, evidence and weights.
+"""Differences of the authors' code from their paper, for ``--as-published``: features, evidence and weights.
 
 The code is that of October 2024 (``DanWaxman/DynamicOnlineBasisExpansions``); nothing of it is copied.
 """
@@ -9,7 +9,7 @@ from torch import Tensor
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.parameters import trainable
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.features.hilbert_additive import HilbertAdditiveFeatures
+from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 
 NUM_STEPS = 500
 _LEARNING_RATE = 1e-2

@@ -1,4 +1,4 @@
-"""What every expert said about a stream, kept: weight rules are tried on it without running an expert again."""
+"""Recorded predictions of every expert on a stream: weight rules are tried on them without running an expert again."""
 
 import time
 import zipfile

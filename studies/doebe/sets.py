@@ -1,4 +1,4 @@
-"""The sets of the DOEBE paper, what stands in for those that cannot be had, and the streams that are made of them."""
+"""The sets of the DOEBE paper, replacements of those not publicly available, and the streams made of them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from gp_ensembles.data import Table, friedman1, friedman2
-from gp_ensembles.streaming import Standardizer
+from gp_ensembles.streaming.scales import Standardizer
 from studies.harness.experiment import Choices, check_own
 from studies.harness.plan import chosen
 from studies.harness.protocol import Stream, split_stream
@@ -29,7 +29,7 @@ MAIN_SETS = (
     PaperSet("cpusmall"),
 )
 SAMPLES_SETS = tuple(one for one in MAIN_SETS if one.name in ("elevators", "sarcos", "cpusmall"))
-# Ours beside Kuka #1, which cannot be had: another arm, two recordings of SARCOS, and a stream that begins to drift.
+# Besides Kuka #1, which is not public: another arm, two recordings of SARCOS, a stream that begins to drift.
 COLLAPSE_SETS = (
     _KUKA,
     PaperSet("sarcos", ("sarcos", "sarcos_thin10"), _THIN),
@@ -74,7 +74,7 @@ class SourceSet(NamedTuple):
 
 
 def source_sets(choices: Choices, sets: Sequence[PaperSet]) -> tuple[list[SourceSet], list[str]]:
-    """The sets of an experiment that were chosen and can be had, and sentences on what stands in and what is absent.
+    """The sets of an experiment that were chosen and can be had, and sentences on replacements and missing sets.
 
     Args:
         choices: Which sets, and where they come from.

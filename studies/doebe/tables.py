@@ -56,7 +56,7 @@ def _scores_text(results: Results[Plan], kinds: Sequence[str]) -> str:
 
 
 def ensembles_text(results: Results[Plan]) -> str:
-    """Scores, and E-DOEBE beside the family that is best in hindsight."""
+    """Scores, and E-DOEBE compared with the family that is best in hindsight."""
     parts = [scores_text(results)]
     names = [method.name for method in results.plan.methods]
     families = [method.name for method in results.plan.methods if len(method.families) == 1]

@@ -86,7 +86,7 @@ def rule_scores(log_prob: Tensor) -> dict[str, float]:
 
 
 def run(choices: Choices, settings: None) -> str:
-    """Score every rule on every series, and put those of the index beside the printed ones."""
+    """Score every rule on every series, and compare those of the index with the printed ones."""
     (found,), notes = found_sets(choices, (SET,))
     series = {name: values[: choices.max_rows] for name, values in _series(found).items()}
     num_rows = len(next(iter(series.values())))

@@ -1,4 +1,4 @@
-"""What is made again of the paper on fusion of predictions."""
+"""Experiments of the paper on fusion of predictions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

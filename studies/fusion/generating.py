@@ -48,7 +48,7 @@ def run(choices: Choices, sampling: Sampling, num_rows: int = NUM_ROWS) -> str:
     split = split_rows(rows, choices.seed, 0)
     x = torch.linspace(-_SETTING.half_width, _SETTING.half_width, _POINTS, dtype=rows.X.dtype, device=rows.X.device)
     mixture = rows.truth.at(x.unsqueeze(-1))
-    # the points stand in the place of the test rows, and the mixture's mean in that of their targets
+    # the points replace the test rows, and the mixture's mean their targets
     asked = split._replace(test_X=x.unsqueeze(-1), test_y=mixture.mean - split.center)
     results = Results(plan, ("method", "split"), 1)
     experts = expert_source(asked, choices.seed, 0)

@@ -3,7 +3,7 @@ r"""Rows of the fusion paper's made-up mixture (Ajirak et al. 2024, Section 4), 
 The targets come from a mixture of three experts, :math:`p(y \mid x) = \sum_k w_k(x) N(y; f_k(x), 0.1^2)`, whose means
 are Gaussian processes of length scale 0.2 and whose three logits are ones of length scale 0.5, all of amplitude one.
 The paper gives neither the noise nor the range of the inputs, and draws the functions from random Fourier features:
-here of many frequencies, so that none of the models' numbers of them is favored. A table of one's own may stand in the
+here of many frequencies, so that none of the models' numbers of them is favored. The user's own table may take the
 place of these rows: its inputs are scaled to the same range, its targets to unit variance.
 """
 
@@ -138,7 +138,7 @@ def made_up_mixture(half_width: float, num_rows: int, seed: int) -> FusionRows:
 
 
 def table_rows(table: Table, half_width: float, max_rows: int, seed: int) -> FusionRows:
-    """Rows of a table of one's own in the place of the made-up ones, at most so many, at random.
+    """Rows of the user's own table instead of the made-up ones, at most so many, at random.
 
     Raises:
         ValueError: If a target is missing.

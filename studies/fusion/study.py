@@ -184,7 +184,7 @@ def run_part(method: str, task: FusionTask, settings: dict[str, object]) -> Reco
         task.experts(task.num_experts)  # their training is not in the seconds of what fuses them
     clock = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # what they warn of stands in the table
+        warnings.simplefilter("ignore", UserWarning)  # what they warn of is in the table
         answer = kind.run(task)
     seconds = time.perf_counter() - clock
     nlpd = -float(answer.log_prob.mean())

@@ -1,4 +1,4 @@
-"""What a figure of the fusion paper varies, and its scores as text and as what is to be read from them."""
+"""Settings varied in a figure of the fusion paper, and its scores as text and findings."""
 
 import math
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def table_text(scores: FusionScores) -> str:
 
 
 def paired_text(scores: FusionScores) -> str:
-    """Each method beside the next one of the paper's order, split by split; empty with a single split."""
+    """Each method compared with the next one of the paper's order, split by split; empty with a single split."""
     rows: list[list[object]] = []
     for setting in scores.plan.settings:
         for better, worse in pairwise(ORDER):

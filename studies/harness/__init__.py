@@ -1,1 +1,1 @@
-"""What all studies share: records of finished parts."""
+"""Shared infrastructure of all studies: records of finished parts."""

@@ -1,4 +1,4 @@
-"""Means over trials with their standard errors, paired tests, and our numbers beside those that a paper printed."""
+"""Means over trials with their standard errors, paired tests, and our numbers compared with a paper's."""
 
 import csv
 import math
@@ -132,7 +132,7 @@ def read_printed(path: Path, experiment: str) -> list[Printed]:
 
 
 def beside_printed(printed: Sequence[Printed], ours: Callable[[str, str, str], Estimate | None]) -> str:
-    """Our numbers beside the printed ones as a table; empty if nothing is known to be printed.
+    """Our numbers and the printed ones as a table; empty if nothing is known to be printed.
 
     Args:
         printed: The paper's numbers.

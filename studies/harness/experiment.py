@@ -1,4 +1,4 @@
-"""What an experiment of a paper is, and what may be chosen of each of them."""
+"""Experiments of papers, and the choices that all of them offer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ class Paper(NamedTuple):
 
 
 def found_sets(choices: Choices, sets: Sequence[PaperSet]) -> tuple[list[FoundSet], list[str]]:
-    """The sets of an experiment that were chosen and can be had, with sentences on what stands in and what is absent.
+    """The sets of an experiment that were chosen and can be had, with sentences on replacements and missing sets.
 
     Args:
         choices: Which sets, and where they come from.
@@ -134,10 +134,10 @@ def found_sets(choices: Choices, sets: Sequence[PaperSet]) -> tuple[list[FoundSe
 
 
 def check_own(sources: Sources, sets: Sequence[PaperSet]) -> None:
-    """Raise unless tables of one's own stand for sets of the experiment.
+    """Raise unless the user's own tables replace sets of the experiment.
 
     Raises:
-        ValueError: If one stands for another.
+        ValueError: If one replaces a set of another experiment.
     """
     names = [one.name for one in sets]
     for name in sources.own_names:

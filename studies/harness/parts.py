@@ -1,4 +1,4 @@
-"""Parts of a study, run once each: what is finished stands in a file, and a call that was cut goes on from there."""
+"""Parts of a study, run once each: finished parts are kept in files, and an interrupted call resumes from them."""
 
 import json
 import math
@@ -147,7 +147,7 @@ class Parts:
         Args:
             key: Where it belongs.
             name: Of its file.
-            settings: What it is made with; what stands in the file with other settings is made again.
+            settings: What it is made with; a file with other settings is made again.
             make: Makes it.
             label: What the progress bar says.
         """

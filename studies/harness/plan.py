@@ -1,4 +1,4 @@
-"""What may be chosen of a study: names among those known, numbers within their range."""
+"""Checks of a study's choices: names among those known, numbers within their range."""
 
 from collections.abc import Iterable, Sequence
 

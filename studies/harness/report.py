@@ -1,4 +1,4 @@
-"""What a study leaves behind: a table as text, its lines as CSV, everything as JSON, and pictures."""
+"""Output of a study: a table as text, its lines as CSV, everything as JSON, and pictures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

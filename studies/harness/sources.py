@@ -1,10 +1,11 @@
-"""Where the tables of a study come from: a folder with a manifest, or tables of one's own in their place."""
+"""Sources of a study's tables: a folder with a manifest, or the user's own tables that replace them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, final
 
-from gp_ensembles.data import Table, folder_names, load_folder, read_csv
+from gp_ensembles.data import Table, load_folder, read_csv
+from gp_ensembles.data.folder import folder_names
 
 
 class PaperSet(NamedTuple):
@@ -14,7 +15,7 @@ class PaperSet(NamedTuple):
         name: What the paper and the command line call it.
         files: Names that it may have in a folder, the best first; its own name if there are none.
         remark: What is to be known where the folder's set is not quite the paper's.
-        made_up: Whether the paper draws it at random, and so do we where no table stands in its place.
+        made_up: Whether the paper draws it at random, and so do we where no table replaces it.
     """
 
     name: str
@@ -29,8 +30,8 @@ class FoundSet(NamedTuple):
     Attributes:
         name: The paper's name of it.
         table: Its rows.
-        file: Name in the folder; empty for a table of one's own.
-        note: A sentence on what stands in for what; empty if nothing does.
+        file: Name in the folder; empty for a user's own table.
+        note: A sentence on what replaces what; empty if nothing does.
     """
 
     name: str
@@ -40,17 +41,17 @@ class FoundSet(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a table of one's own: its columns are inputs as they are, and nothing is undone."""
+        """Whether it is a user's own table: its columns are inputs as they are, and nothing is undone."""
         return not self.file
 
 
 @final
 class Sources:
-    r"""The tables of a folder, and tables of one's own that take the place of some of them.
+    r"""The tables of a folder, and a user's own tables that replace some of them.
 
     Args:
         folder: A folder with a ``manifest.json``; ``None`` for what needs none.
-        own: Tables of one's own, each ``NAME=FILE:TARGET``: the paper's name of a set, a file and its target's column;
+        own: A user's own tables, each ``NAME=FILE:TARGET``: the paper's name of a set, a file and its target's column;
             all other columns are inputs.
 
     Raises:
@@ -76,7 +77,7 @@ class Sources:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Names of the sets in whose place there are tables of one's own."""
+        """Names of the sets that a user's own tables replace."""
         return tuple(self._own)
 
     def has(self, wanted: PaperSet) -> bool:

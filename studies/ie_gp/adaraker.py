@@ -42,7 +42,7 @@ class AdaRakerSettings(NamedTuple):
     Attributes:
         penalty: Strength of the penalty on the weights' squared norm, shape (\*batch).
         keeps: Whether an instance goes on from what it learned where its next interval begins, as in the authors'
-            published program; in the paper it begins anew.
+            published program; in the paper it restarts.
     """
 
     penalty: Tensor
@@ -86,7 +86,7 @@ def run_adaraker(
         >>> Phi = torch.ones(1, 3, 1, dtype=torch.float64, device="cpu")
         >>> settings = AdaRakerSettings(Phi.new_tensor(0.0))
         >>> state, mean = run_adaraker(init_adaraker(Phi, settings, 3), Phi, Phi.new_ones(3), settings)
-        >>> mean  # in row 3 one instance begins anew, the other has learned all of row 2
+        >>> mean  # in row 3 one instance restarts, the other has learned all of row 2
         tensor([0.0000, 0.0000, 0.5000], dtype=torch.float64)
     """
     check_rows(Phi, y)

@@ -1,4 +1,4 @@
-"""What is made again of the paper on incremental ensembles."""
+"""Experiments of the paper on incremental ensembles."""
 
 from dataclasses import dataclass, field
 from functools import partial

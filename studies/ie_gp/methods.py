@@ -121,7 +121,7 @@ def start_adaraker(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """AdaRaker with the penalty that predicts the warm-up rows best; what it says of rows before their targets.
 
-    Its instances go on from what they learned, as in the authors' program: where they begin anew, all of them know
+    Its instances go on from what they learned, as in the authors' program: where they restart, all of them know
     nothing at rows 1 024, 2 048, ....
     """
     X, y, features = stream.warm_X, stream.warm_y, _dictionary(stream, settings, generator)

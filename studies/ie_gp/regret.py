@@ -1,4 +1,4 @@
-"""Regret of the incremental ensembles on synthetic streams, beside its bounds: figures 10 and 11 of Lu et al. (2022).
+"""Regret of the incremental ensembles on synthetic streams, with its bounds: figures 10 and 11 of Lu et al. (2022).
 
 Figure 10 has the paper's function; figure 11 its two waves by turns, and functions of our own. Experts know the noise,
 and nothing is learned before the first row: the bounds are about experts that start from their prior.
@@ -15,7 +15,7 @@ from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.cli.text_tables import aligned
-from gp_ensembles.data import switching_gps
+from gp_ensembles.data.synthetic import switching_gps
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import KernelDictionary
@@ -69,7 +69,7 @@ class RegretCurves(NamedTuple):
 def static_regret_curves(num_rows: int, num_features: int, *, generator: torch.Generator) -> RegretCurves:
     """IE-GP on the paper's function, against the best function in hindsight.
 
-    The rival is the best of the experts' functions, fitted anew to all rows up to each length.
+    The rival is the best of the experts' functions, refitted to all rows up to each length.
 
     Args:
         num_rows: Length of the stream.
@@ -208,7 +208,7 @@ def static_figure(out: Path, *, draws: int, num_rows: int | None = None, progres
 
 
 def switching_figure(out: Path, *, draws: int, num_rows: int | None = None, progress: bool = False) -> str:
-    """Figure 11: average switching regret of SIE-GP, its bound, and IE-GP beside them; as :func:`static_figure`."""
+    """Figure 11: average switching regret of SIE-GP, its bound, and IE-GP for comparison; as :func:`static_figure`."""
     settings = _settings(num_rows)
     results = Results(None, ("test", "draw"), draws)
     tests = {"waves": WAVES, "same": SAME_INPUTS, "new": NEW_INPUTS}

@@ -1,9 +1,9 @@
-r"""Experts that are begun anew at every row, and a mixture over all ways to cut a stream into segments.
+r"""Experts restarted at every row, and a mixture over all ways to cut a stream into segments.
 
 Theorem 2 of Lu et al. (2022) charges the switching ensemble, for every segment of a stream, what an expert loses
 that starts that segment **from its prior**. Their experts learn all rows and arrive at a segment with what they learned
 of the others. This is an ensemble for which such a theorem is true: with probability :math:`1 - q` a row begins a
-segment, whose kernel is drawn anew from all M and whose expert knows nothing (Adams and MacKay 2007, with M kinds of
+segment, whose kernel is drawn again from all M and whose expert knows nothing (Adams and MacKay 2007, with M kinds of
 segments).
 """
 

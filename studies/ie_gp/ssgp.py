@@ -1,8 +1,8 @@
-r"""Streaming sparse Gaussian process regression: inducing points and hyperparameters found anew with every batch.
+r"""Streaming sparse Gaussian process regression: inducing points and hyperparameters refitted with every batch.
 
 Bui, Nguyen and Turner (2017) keep of all older rows the normal posterior :math:`q(a)` of the process at the old
 inducing points and the prior :math:`p(a)` that it came from. What they say together, :math:`q(a) / p(a)`, is a normal
-likelihood of the function at the old points, and enters the collapsed bound of the new ones beside the new rows.
+likelihood of the function at the old points, and enters the collapsed bound of the new ones together with the new rows.
 """
 
 import math
@@ -143,8 +143,8 @@ class Settings(NamedTuple):
 class StreamingSparseGP:
     """Predicts each row before it learns it, and refits with every batch; made by :meth:`fit`.
 
-    Between two refits rows are absorbed one by one with the hyperparameters and inducing points in force, which is the
-    same update with a batch of one; at a refit their batch is absorbed anew.
+    Between two refits rows are absorbed one by one with the current hyperparameters and inducing points, which is the
+    same update with a batch of one; at a refit their batch is absorbed again.
     """
 
     def __init__(self, kernel: Kernel, old: Old, settings: Settings, generator: torch.Generator | None) -> None:

@@ -26,7 +26,7 @@ PUBLISHED = (
     "warm-up rows give hyperparameters and are forgotten (SSGP keeps them as its first batch), experts of weight below "
     "1e-16 are removed for good"
 )
-_VERSION = 2  # of everything that scores depend on besides what stands in the settings of a part
+_VERSION = 2  # of everything that scores depend on besides the settings of a part
 _POINTS = 200  # points of a curve that are kept
 _UNSETTLED = 50  # a curve begins after this part of the stream: averages over less are noise
 _OURS = "IE-GP"

@@ -79,7 +79,7 @@ def one_constant(num_rows: int, size: float, stay: float | None = None) -> dict[
     r"""The counterexample to theorem 2 on paper: a constant that changes its sign halfway.
 
     Both experts have the feature 1 and the prior N(0, 1), the noise is 1. What is learned of the first half is wrong in
-    the second, and the ensemble loses about :math:`a^2 / 2` nats a row, T times a constant; the bound is of order
+    the second, and the ensemble loses about :math:`a^2 / 2` nats per row, T times a constant; the bound is of order
     log T.
 
     Example:
@@ -118,7 +118,7 @@ def turning_waves(num_rows: int, num_features: int, generator: torch.Generator) 
 
 
 def rkhs(num_rows: int, num_features: int, generator: torch.Generator) -> dict[str, float]:
-    r"""Theorem 1: regret to a function of an RKHS, beside its bound with what is known of the approximation.
+    r"""Theorem 1: regret to a function of an RKHS, and its bound with what is known of the approximation.
 
     The rival :math:`f = \sum_t \alpha_t k(x_t, \cdot)` is the exact process's estimate from all rows, C the sum of the
     :math:`|\alpha_t|`, ε the largest error of the approximate kernel on the rows. With
@@ -249,7 +249,7 @@ def _theorem_2(choices: Choices, settings: None) -> str:
         "kernels that take turns": _a_row(rows, partial(changing_function, rows, NUM_FEATURES)),
         "sin 2x and sin 3x take turns": _a_row(rows, partial(turning_waves, rows, NUM_FEATURES)),
     }
-    title = "Theorem 2: regret to the best function of each segment, and bounds, nats a row"
+    title = "Theorem 2: regret to the best function of each segment, and bounds, nats per row"
     return run_cases(choices, "theorem-2", title, cases, {"rows": rows, "num_features": NUM_FEATURES})
 
 

@@ -6,7 +6,7 @@ from studies.harness.parts import Results
 from studies.ie_gplvm.methods import METHODS
 from studies.ie_gplvm.tables import LatentPlan, error_of
 
-_ACROSS = 6  # most panels beside one another
+_ACROSS = 6  # most panels side by side
 
 
 def draw_embeddings(results: Results[LatentPlan], path: Path, size: float = 2.4) -> None:

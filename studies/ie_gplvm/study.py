@@ -40,7 +40,7 @@ def run(choices: Choices, effort: Effort = Effort(), *, figure: int = 7) -> str:
     """Make the figure; write its table as text, every run as CSV, medians as JSON and the embeddings as PNG.
 
     Files are ``figure_7.txt``, ``.csv``, ``.json`` and ``.png`` in ``choices.out``. Finished parts (a set, a method and
-    a draw) are kept in ``latent_parts`` beside them, so a call that was cut goes on with what is done.
+    a draw) are kept in ``latent_parts`` beside them, so an interrupted call resumes with what is done.
 
     Args:
         choices: Sets, methods, draws, seed, rows, and the folder of the results.

@@ -1,4 +1,4 @@
-"""What is run for figure 7, and its scores as text and as rows of files."""
+"""Plan of figure 7, and its scores as text and as rows of files."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What is made again of the papers on knot selection."""
+"""Experiments of the papers on knot selection."""
 
 from dataclasses import dataclass, field
 from functools import partial

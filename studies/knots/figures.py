@@ -27,9 +27,9 @@ from studies.harness.plan import check_range
 from studies.harness.report import write_report
 from studies.knots.methods import fixed_mean, optimizer_of, start_values
 
-_ROWS = 300
+NUM_ROWS = 300
 _FIRST = 5  # knots before the one that is looked at, and of OAT-BO at the start
-_POINTS = 401
+NUM_POINTS = 401
 _STEPS = 12  # halvings of the way to a knot, where the spikes are
 _QUANTILE = 1.6448536269514722  # of the standard normal distribution at 95 %
 
@@ -51,8 +51,8 @@ def made_up_rows(seed: int) -> tuple[Tensor, Tensor]:
         (torch.Size([300, 1]), torch.Size([300]))
     """
     generator = torch.Generator().manual_seed(seed)
-    x = 10.0 * torch.rand(_ROWS, generator=generator, dtype=torch.float64, device="cpu").sort().values
-    noise = torch.randn(_ROWS, generator=generator, dtype=torch.float64, device="cpu")
+    x = 10.0 * torch.rand(NUM_ROWS, generator=generator, dtype=torch.float64, device="cpu").sort().values
+    noise = torch.randn(NUM_ROWS, generator=generator, dtype=torch.float64, device="cpu")
     y = (0.5 * x).sin() + 0.6 * (2.4 * x).sin() * torch.sigmoid(2.0 * (x - 5.0)) + 0.15 * noise
     return x.unsqueeze(-1), y
 
@@ -88,7 +88,8 @@ def new_knot(choices: Choices) -> str:
     text = f"{_title(1, 'a fit with five knots and its bound with a sixth', choices)}\n\n{aligned(['', 'nats'], lines)}"
 
     def draw(path: Path) -> None:
-        from gp_ensembles.plots import KnotFit, save_figure
+        from gp_ensembles.plots import save_figure
+        from gp_ensembles.plots.knots import KnotFit
         from studies.knots.drawing import plot_new_knot
 
         points = _points(X)
@@ -123,7 +124,8 @@ def moves(choices: Choices) -> str:
     text = f"{_title(2, 'where knots start and end', choices)}\n\n{table}"
 
     def draw(path: Path) -> None:
-        from gp_ensembles.plots import KnotFit, save_figure
+        from gp_ensembles.plots import save_figure
+        from gp_ensembles.plots.knots import KnotFit
         from studies.knots.drawing import plot_knot_moves
 
         fits = {name: KnotFit(model.knots, *curves[name]) for name, (_, model) in models.items()}
@@ -150,7 +152,7 @@ def _rows(choices: Choices) -> tuple[Tensor, Tensor]:
 
 def _places(X: Tensor, knots: Tensor) -> Tensor:
     """A grid, the knots, and places ever nearer to them, rising."""
-    step = float(X.max() - X.min()) / (_POINTS - 1)
+    step = float(X.max() - X.min()) / (NUM_POINTS - 1)
     near = step * 0.5 ** torch.arange(_STEPS, dtype=X.dtype, device=X.device)
     around = knots + torch.cat([-near, near.new_zeros(1), near])
     places: Tensor = torch.cat([_points(X).flatten(), around.flatten()]).unique()
@@ -158,7 +160,7 @@ def _places(X: Tensor, knots: Tensor) -> Tensor:
 
 
 def _points(X: Tensor) -> Tensor:
-    return torch.linspace(float(X.min()), float(X.max()), _POINTS, dtype=X.dtype, device=X.device).unsqueeze(-1)
+    return torch.linspace(float(X.min()), float(X.max()), NUM_POINTS, dtype=X.dtype, device=X.device).unsqueeze(-1)
 
 
 def _select(X: Tensor, y: Tensor, strategy: Strategy, seed: int) -> tuple[Tensor, SparseGP]:
@@ -188,7 +190,7 @@ def _predicted(model: SparseGP, points: Tensor) -> _Curve:
 
 def _title(number: int, what: str, choices: Choices) -> str:
     how = "AS PUBLISHED, by ADADELTA" if choices.as_published else "by L-BFGS"
-    return f"Knots, figure {number}: {what}; {_ROWS} made-up rows, seed {choices.seed}, {how}"
+    return f"Knots, figure {number}: {what}; {NUM_ROWS} made-up rows, seed {choices.seed}, {how}"
 
 
 def _write(

@@ -52,7 +52,7 @@ SETS = {
 
 
 def load_set(sources: Sources, name: str) -> Table:
-    """The rows of a set that the papers use; of a table of one's own in its place, all rows and all columns.
+    """The rows of a set that the papers use; of the user's own table that replaces it, all rows and all columns.
 
     Args:
         sources: Where it comes from.

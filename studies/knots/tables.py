@@ -1,4 +1,4 @@
-"""The knot-selection tables: means and standard errors over splits, paired tests, printed numbers beside ours."""
+"""The knot-selection tables: means and standard errors over splits, paired tests, comparison with printed numbers."""
 
 import math
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def paired_text(results: Results[Plan], methods: Sequence[str]) -> str:
 
 
 def printed_text(results: Results[Plan], methods: Sequence[str], dataset: str) -> str:
-    """Numbers of others beside ours, of methods that were run; empty if none is known."""
+    """Published numbers compared with ours, of methods that were run; empty if none is known."""
 
     def ours(_: str, method: str, score: str) -> Estimate | None:
         if method in _OF_ALL:

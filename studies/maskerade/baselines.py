@@ -1,4 +1,4 @@
-"""What kernel marginalization is measured against: one kernel of several kinds, a variational spectrum, prior draws."""
+"""Baselines of kernel marginalization: one kernel of several kinds, a variational spectrum, prior draws."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from studies.maskerade.variational_spectrum import start_spectrum
 
 _DRAWN = 0.3  # share of the budget of the spectral mixture that goes to draws
 _STARTS = 5
-_LEFT_OUT = 1e-3  # weight that prior draws may lack
+_LEFT_OUT = 1e-3  # weight that may be missing from prior draws
 _LONG, _SHORT = 0.3, 0.05  # length scales to start from, as shares of each input's range
 _FREQUENCIES = (10, 50)  # of the variational spectrum: few for few rows, as each costs divergence
 _BOUNDS = 600  # of each of its starts; a bound is cheaper than a likelihood

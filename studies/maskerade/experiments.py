@@ -1,4 +1,4 @@
-"""What is made again of the paper on marginalizing over stationary kernels."""
+"""Experiments of the paper on marginalizing over stationary kernels."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -80,7 +80,7 @@ PAPER = Paper(
         Experiment(
             name="table-6",
             title="airfoil: evidence against the number of nodes, for several numbers of evaluated kernels",
-            protocol="The first four fifths of the rows; nodes are drawn anew in every trial.",
+            protocol="The first four fifths of the rows; new nodes are drawn in every trial.",
             run=_nodes,
             paper_size=Size(5),
             quick_size=Size(3, 200),

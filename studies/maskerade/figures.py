@@ -1,4 +1,4 @@
-"""What figures 3 and 4 share: methods run on the splits of a series, and the files that are written of them."""
+"""Shared parts of figures 3 and 4: methods run on the splits of a series, and the files written."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

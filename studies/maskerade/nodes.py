@@ -1,7 +1,7 @@
 """Table 6 of the paper: how many nodes the integrals of the evidence need, for so many evaluated kernels.
 
 The first four fifths of the rows are for training, as in the authors' code. Kernels are draws of the prior; a surrogate
-is fitted to the likelihoods of the first few hundred of them, and its integral is taken with nodes drawn anew in every
+is fitted to the likelihoods of the first few hundred of them, and its integral is taken with new nodes in every
 trial, so many for each number of components. The paper draws its nodes at random ("monte-carlo"); "sobol" are the
 library's scrambled Sobol points, and "around" its own rule, which has a third of them around the best kernels.
 """

@@ -1,4 +1,4 @@
-"""What a method says of the test rows, and how that is scored."""
+"""Predictions of the test rows by a method, and their scores."""
 
 from typing import NamedTuple
 

@@ -35,7 +35,7 @@ RECOVERY = PaperSet("recovery", remark="a process with five spectral components"
 METHODS = {"sm": 5, "maskerade-3": 3, "maskerade-8": 8}  # components at most
 WEIGHTS, MEANS = (0.35, 0.65, 0.1, 0.6, 0.3), (0.5, 1.0, 0.25, 1.6, 0.9)
 SCALES = (0.1, 0.05, 0.075, 0.15, 0.4)
-_NUM_ROWS, _EDGE, _NOISE_SD = 150, 5.0, 0.01
+NUM_ROWS, _EDGE, _NOISE_SD = 150, 5.0, 0.01
 _HIGHEST, _PLACES = 4.0, 801  # frequencies at which spectra are compared
 _LONGEST = 40  # kernels of which spectra are drawn
 _SCORES = ("rmse_standardized", "log_prob_joint", "distance", "best_log_likelihood", "kernels", "seconds")
@@ -60,11 +60,11 @@ def draw_series(seed: int) -> Table:
         >>> draw_series(0).X.shape
         torch.Size([150, 1])
     """
-    X = torch.linspace(-_EDGE, _EDGE, _NUM_ROWS, dtype=torch.float64, device="cpu").unsqueeze(-1)
-    noise = _NOISE_SD**2 * torch.eye(_NUM_ROWS, dtype=torch.float64, device="cpu")
+    X = torch.linspace(-_EDGE, _EDGE, NUM_ROWS, dtype=torch.float64, device="cpu").unsqueeze(-1)
+    noise = _NOISE_SD**2 * torch.eye(NUM_ROWS, dtype=torch.float64, device="cpu")
     factor = torch.linalg.cholesky(covariance(true_mixture(), X, X) + noise)
     generator = torch.Generator().manual_seed(seed)
-    y = factor @ torch.randn(_NUM_ROWS, generator=generator, dtype=torch.float64, device="cpu")
+    y = factor @ torch.randn(NUM_ROWS, generator=generator, dtype=torch.float64, device="cpu")
     return Table(X, y, ("x",), "y", "recovery")
 
 
@@ -76,8 +76,8 @@ def run(choices: Choices, evaluations: int) -> str:
         evaluations: Likelihoods of each method.
 
     Raises:
-        ValueError: If a method is unknown, a number is out of range, or a table of one's own has several inputs.
-        OSError: If a table of one's own cannot be read, or the results cannot be written.
+        ValueError: If a method is unknown, a number is out of range, or a user's own table has several inputs.
+        OSError: If a user's own table cannot be read, or the results cannot be written.
     """
     plan = make_plan(choices, list(METHODS), evaluations)
     found = choices.sources.find(RECOVERY)

@@ -67,7 +67,7 @@ class Holdout(NamedTuple):
 
 
 def load_sample(found: FoundSet, max_rows: int | None = None, seed: int = 0) -> Sample:
-    """A set with its target in the unit of the paper; a table of one's own as it is.
+    """A set with its target in the unit of the paper; a user's own table as it is.
 
     Args:
         found: The set.
@@ -98,7 +98,7 @@ def load_sample(found: FoundSet, max_rows: int | None = None, seed: int = 0) -> 
 def undone_logarithm(y: Tensor) -> Tensor:
     """Resistances of the yacht set from their logarithms, whose mean was taken off and not said.
 
-    The smallest resistance, 0.01, tells what it was.
+    The smallest resistance, 0.01, reveals it.
 
     Example:
         >>> undone_logarithm(torch.tensor([0.5, -1.0], dtype=torch.float64, device="cpu"))

@@ -32,7 +32,7 @@ def run(layout: Layout, choices: Choices, evaluations: int | None = None) -> str
     """Make a table; write it as text, its lines as CSV, its means as JSON and a picture as PNG.
 
     Files are ``maskerade_<name>.txt``, ``.csv``, ``.json`` and ``.png`` in the folder of the results. Finished parts (a
-    set, a method, a split) are kept in ``maskerade_parts`` there, so a call that was cut goes on with what is done, and
+    set, a method, a split) are kept in ``maskerade_parts`` there, so an interrupted call resumes with what is done, and
     another table with the same splits takes them over.
 
     Args:

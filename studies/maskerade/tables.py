@@ -1,4 +1,4 @@
-"""The MASKERADE paper's tables of predictions: what stands in them, and their text."""
+"""The MASKERADE paper's tables of predictions: their layouts and their text."""
 
 import math
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
         sets: Its sets.
         holdout: How its test rows are chosen.
         methods: Its methods.
-        columns: The scores that stand in the text; the files hold all.
+        columns: The scores shown in the text; the files hold all.
         tested: The scores whose differences are tested.
         remark: Which of our scores the paper's numbers are.
         evaluations: The paper's budget of likelihoods; ours where the paper's is in seconds.
@@ -169,7 +169,7 @@ def paired_text(layout: Layout, results: Results[Plan]) -> str:
 
 
 def printed_text(layout: Layout, results: Results[Plan], own: Sequence[str]) -> str:
-    """The paper's numbers beside ours, but not beside tables of one's own."""
+    """The paper's numbers compared with ours, except for a user's own tables."""
     printed: list[Printed] = [
         entry for entry in read_printed(PRINTED, layout.name) if entry.set in results.plan.sets and entry.set not in own
     ]

@@ -1,1 +1,1 @@
-"""Bayesian optimization with ensembles beside single Gaussian processes: regrets on test functions, drift, tuning."""
+"""Bayesian optimization with ensembles and with single Gaussian processes: test functions, drift, tuning."""

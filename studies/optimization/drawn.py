@@ -1,4 +1,4 @@
-r"""Functions drawn from a Gaussian process whose kernel nobody is told, another kernel and draw for every seed."""
+r"""Functions drawn from a Gaussian process with an unknown kernel, another kernel and draw for every seed."""
 
 import math
 from typing import NamedTuple

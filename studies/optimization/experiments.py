@@ -1,4 +1,4 @@
-"""Ensembles beside single Gaussian processes in Bayesian optimization, for the command line."""
+"""Ensembles and single Gaussian processes in Bayesian optimization, for the command line."""
 
 from studies.harness.experiment import Experiment, Paper, Size
 from studies.optimization import study

@@ -1,4 +1,4 @@
-"""Who optimizes: each method suggests the next point from all observations so far."""
+"""Optimization methods: each suggests the next point from all observations so far."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -84,7 +84,7 @@ def initial_design(bounds: Tensor, num_points: int, seed: int) -> Tensor:
 class EnsembleImprovement(Optimizer):
     """Kernels weighed by their evidence, and their expected improvement, exact under the weights.
 
-    Exact processes up to a number of rows, random features beyond. Hyperparameters are fitted anew as soon as the rows
+    Exact processes up to a number of rows, random features beyond. Hyperparameters are fitted again as soon as the rows
     have grown by a fiftieth: with every row at first.
     """
 
@@ -106,7 +106,7 @@ class EnsembleImprovement(Optimizer):
 
     def _exact(self, X: Tensor, Y: Tensor) -> ExactEnsembleModel:
         model = ExactEnsembleModel(X, Y)
-        if bool((Y[:1] == Y).all()):  # a plateau tells nothing about length scales
+        if bool((Y[:1] == Y).all()):  # a plateau has no information about length scales
             return model
         if self.start is not None and not self._is_due(X):
             return model.with_hyperparameters_(self.start)

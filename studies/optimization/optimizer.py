@@ -1,4 +1,4 @@
-"""What a method of optimization is, and the one way in which all of them maximize an acquisition function."""
+"""Base of optimization methods, and the maximization of acquisition functions that they share."""
 
 from abc import ABC, abstractmethod
 

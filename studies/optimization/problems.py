@@ -1,4 +1,4 @@
-r"""What is optimized: test functions, draws with unknown kernels, a drifting landscape, a support vector machine.
+r"""Optimization problems: test functions, draws with unknown kernels, a drifting landscape, a support vector machine.
 
 All are maximized over the unit cube, without noise.
 """

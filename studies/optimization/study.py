@@ -44,7 +44,7 @@ def run(choices: Choices, settings: RegretSettings) -> str:
     """Run every method on every problem from every seed; write the table, all regrets and their pictures.
 
     Files are ``regret.txt``, ``.csv``, ``.json``, ``regret_simple.png`` and ``regret_cumulative.png``. Finished runs
-    are kept in ``runs`` beside them, so a call that was cut goes on with what is done.
+    are kept in ``runs`` beside them, so an interrupted call resumes with what is done.
 
     Args:
         choices: Methods, seeds and the folder of the results.

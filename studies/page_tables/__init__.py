@@ -1,4 +1,4 @@
-"""Which number of which file stands in which cell of the papers' pages: a file for each page.
+"""Mapping from cells of the papers' pages to numbers in files: a file for each page.
 
 ``python -m studies.page_tables`` writes the tables of ``docs/papers`` again, of what is in ``studies/results``.
 """

@@ -102,7 +102,7 @@ TABLES = (
     ),
     PageTable(
         "doebe",
-        "| set | .0001 | .001 |",
+        "| set | 0.0001 | 0.001 |",
         _doebe("appendix-d"),
         [f"delta {delta} less delta 0.01" for delta in (0.0001, 0.001, 0.05, 0.1, 0.2)],
         _STREAMS,

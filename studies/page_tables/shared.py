@@ -1,4 +1,4 @@
-"""Where most cells get their numbers: a score of a file, by a value of one column or of two."""
+"""Lookup of a cell's number: a score of a file, by a value of one column or of two."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias

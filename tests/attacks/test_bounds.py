@@ -2,6 +2,7 @@
 
 import json
 import platform
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -69,6 +70,13 @@ def test_each_set_keeps_a_line_for_each_python():
     assert [one["passed"] for one in bounds.merged(records, record("pinned", "3.12.1", 7))] == [0, 0, 7, 0]
 
 
+def test_a_suite_that_does_not_run_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(bounds.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=5))
+    with pytest.raises(RuntimeError, match="pytest ended with 5"):
+        bounds.run(tmp_path / "junit.xml")
+
+
+@pytest.mark.slow
 def test_the_suite_is_run_where_no_counts_are_given(monkeypatch, tmp_path):
     """On a suite of two tests, one of which fails."""
     monkeypatch.chdir(tmp_path)
@@ -76,6 +84,3 @@ def test_the_suite_is_run_where_no_counts_are_given(monkeypatch, tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
     bounds.run(tmp_path / "junit.xml")
     assert bounds.count(tmp_path / "junit.xml") == {"passed": 1, "failed": 1, "skipped": 0}
-    (tmp_path / "test_two.py").write_text("")
-    with pytest.raises(RuntimeError, match="pytest ended with 5"):
-        bounds.run(tmp_path / "junit.xml")

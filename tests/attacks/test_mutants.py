@@ -44,14 +44,11 @@ def test_what_several_runs_reached_is_put_together(tmp_path):
     (tmp_path / "one.json").write_text('{"tests": [["x", 1.5]], "lines": {"a.py": {"2": [0], "3": []}}}')
     (tmp_path / "two.json").write_text('{"tests": [["y", 0.5]], "lines": {"a.py": {"2": [0]}, "b.py": {"1": [0]}}}')
     reach = read([tmp_path / "one.json", tmp_path / "two.json"])
-    assert reach.lines == {
-        "a.py": {2: frozenset("xy"), 3: frozenset()},
-        "b.py": {1: frozenset("y")},
-    }
+    assert reach.lines == {"a.py": {2: frozenset("xy"), 3: frozenset()}, "b.py": {1: frozenset("y")}}
     assert reach.seconds == {"x": 1.5, "y": 0.5}
 
 
-@pytest.mark.parametrize("name", [*PACKAGES, "fusion", "cli/lines/"])
+@pytest.mark.parametrize("name", [*PACKAGES, "papers/fusion", "cli/lines/"])
 def test_faults_can_be_drawn_from_any_package_that_has_tests(name):
     assert package_named(name) == name.strip("/")
 

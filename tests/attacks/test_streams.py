@@ -1,5 +1,6 @@
 """The attack by streams: every combination is attacked, a sample finds nothing, what is planted is found."""
 
+import itertools
 import json
 
 import pytest
@@ -11,7 +12,7 @@ import gp_ensembles.meta_learners
 from attacks import streams
 from attacks.instances import ADAPTATIONS, INNOVATIONS, MOVING, RULES, STANDING, Instance, instances
 from gp_ensembles.engine.predictions import assemble
-from gp_ensembles.experts import Expert
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.filters.states import StepPredictions
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.meta_learners import MarkovSwitching, MetaLearner, sticky_transition
@@ -38,16 +39,16 @@ def test_every_public_class_is_attacked():
 
 
 def test_a_sample_keeps_every_promise(tmp_path):
-    assert streams.main(["--rows", "1500", "--seed", "3", "--out", str(tmp_path / "out.json")]) == 0
+    assert streams.main(["--rows", "500", "--seed", "3", "--out", str(tmp_path / "out.json")]) == 0
     (table,) = json.loads((tmp_path / "out.json").read_text())["tables"]
-    assert sum(row[1] for row in table["rows"]) >= 1500
+    assert sum(row[1] for row in table["rows"]) >= 500
     assert any(row[2] for row in table["rows"])
 
 
 SAMPLE = settings(derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(SAMPLE, max_examples=60)
+@settings(SAMPLE, max_examples=25)
 @given(st.sampled_from(instances()), streams.STREAMS)
 def test_streams_keep_every_promise(instance, pieces):
     streams.send(instance, pieces)
@@ -59,19 +60,18 @@ def test_a_larger_sample_keeps_every_promise(rows):
     assert streams.main(["--rows", str(rows), "--seed", "4"]) == 0
 
 
-@pytest.mark.parametrize("kind", streams.ROWS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("expert", ["Gaussian", "forecasts", "two outputs"])
-def test_rows_are_what_a_stream_takes(kind, dtype, expert):
-    instance = PLAIN._replace(dtype=dtype, expert=expert)
-    X, y, timing = streams.rows_for(instance, PIECE._replace(kind=kind))
-    assert X.shape == (9, 3 if expert == "forecasts" else 2)
-    assert y.shape[0] == 9
-    assert timing.steps.tolist() == [0.5] * 9
-    assert bool(X[:, :2].isfinite().all())
-    assert not bool(y.isinf().any())
-    X, *_ = streams.rows_for(instance, PIECE._replace(kind=kind, spoiled=torch.inf))
-    assert int(X[:, :2].isinf().sum()) == 1
+def test_rows_are_what_a_stream_takes(expert):
+    for kind, dtype in itertools.product(streams.ROWS, ["float64", "float32"]):
+        instance = PLAIN._replace(dtype=dtype, expert=expert)
+        X, y, timing = streams.rows_for(instance, PIECE._replace(kind=kind))
+        assert X.shape == (9, 3 if expert == "forecasts" else 2)
+        assert y.shape[0] == 9
+        assert timing.steps.tolist() == [0.5] * 9
+        assert bool(X[:, :2].isfinite().all())
+        assert not bool(y.isinf().any())
+        X, *_ = streams.rows_for(instance, PIECE._replace(kind=kind, spoiled=torch.inf))
+        assert int(X[:, :2].isinf().sum()) == 1
 
 
 def test_a_stream_that_breaks_a_promise_is_shrunk(monkeypatch):
@@ -128,8 +128,8 @@ def test_a_broken_promise_is_found(monkeypatch):
 def test_weights_sum_to_one_whatever_the_size_of_densities(name, dtype, most):
     """Bayesian model averaging of two experts as unlikely as one another, at 1e7 nats, gave each of them weight one."""
     rule, draw = RULES[name](2), torch.Generator().manual_seed(0)
-    for power in range(3, 17, 2):
-        for num_rows in (1, 2, 8):
+    for power in range(3, 17, 4):
+        for num_rows in (1, 8):
             for apart in (0.0, power / 3, power / 2, float(power)):
                 noise = torch.randn(2, num_rows, generator=draw, dtype=torch.float64)
                 log_prob = (-(10.0**power) * 1.5 + 10.0**apart * noise).to(dtype)

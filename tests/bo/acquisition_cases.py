@@ -28,7 +28,8 @@ from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import NondominatedPartitioning
 from torch import Size, Tensor
 
-from gp_ensembles.bo import EnsembleModel, EquallyWeightedView, GaussianView, WeightedAcquisition, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, WeightedAcquisition, kernel_ensemble
+from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
@@ -386,7 +387,7 @@ CASES: dict[str, Case] = {
     ),
     "AnalyticExpectedUtilityOfBestOption": Case(NONE, on_model(), _PAIRWISE, (2,), error=AttributeError),
     "PairwiseBayesianActiveLearningByDisagreement": Case(
-        GAUSSIAN, on_gaussian(), f"{_MOMENTS}; draws anew in each call", (2,), fixed=False
+        GAUSSIAN, on_gaussian(), f"{_MOMENTS}; draws again in each call", (2,), fixed=False
     ),
     # Thompson samples
     "PathwiseThompsonSampling": Case(
@@ -528,7 +529,7 @@ need none. Where weights depend on the input (`FusedModel`), what needs `Weighte
 - **{EQUAL}**: `acquisition(EquallyWeightedView(model, K), ...)`. K normal distributions of equal weight, experts
   repeated in proportion to theirs.
 - **{SAME}**: it changes another acquisition function, and that one is given its view.
-- **{NONE}**: BoTorch accepts a class of its own only; the remark says what to use instead.
+- **{NONE}**: BoTorch accepts only its own class; the remark says what to use instead.
 
 Several objectives or constraints are outputs of one model (`train_Y` with several columns: they share weights) or,
 where the table says *{MODEL}*, models in a `ModelList` as well (weights of their own).
@@ -541,7 +542,7 @@ those whose name begins with `q`. Where values are drawn from fantasies (`qMulti
 `qKnowledgeGradient` with an objective), gradients leave out that the drawn expert depends on the candidate through its
 weight.
 
-`gp_ensembles.bo` has three acquisition functions of its own for active learning; they take the model itself.
+`gp_ensembles.bo` has three acquisition functions for active learning; they take the model itself.
 `IntegratedVariance` is minus the expected posterior variance, with weights that move with the fantasies;
 `MixtureEntropy` is the entropy of the mixture at one point; `ExpertInformation` is the mutual information between an
 observation and the index of the right expert.
@@ -557,17 +558,23 @@ import warnings
 import torch
 from botorch.acquisition.joint_entropy_search import qJointEntropySearch
 from botorch.utils.sampling import draw_sobol_samples
-from gp_ensembles.bo import ExactEnsembleModel, GaussianView
+from gp_ensembles.bo import ExactEnsembleModel
+from gp_ensembles.bo.views import GaussianView
 
 bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 X = torch.rand(10, 2, dtype=torch.float64)
 model = ExactEnsembleModel(X, (6 * X).sin().sum(-1, keepdim=True)).fit()
 grid = draw_sobol_samples(bounds, n=1, q=512).squeeze(0)
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # many points of a smooth function: a jitter of 1e-8 is added
+    # many points of a smooth function: a jitter of 1e-8 is added
+    warnings.simplefilter("ignore")
     draws = model.posterior(grid).sample(torch.Size([16])).squeeze(-1)
 best, places = draws.max(-1, keepdim=True)
-acquisition = qJointEntropySearch(GaussianView(model), optimal_inputs=grid[places.squeeze(-1)], optimal_outputs=best)
+acquisition = qJointEntropySearch(
+    GaussianView(model),
+    optimal_inputs=grid[places.squeeze(-1)],
+    optimal_outputs=best,
+)
 print(acquisition(X[:3].unsqueeze(-2)))
 ```
 """

@@ -27,7 +27,7 @@ from gp_ensembles.papers.fusion import (
 )
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.quadrature import KernelMixtureModel
-from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from gp_ensembles.papers.sparse import SparseGP
 from gp_ensembles.papers.sparse.exact import ExactGP
@@ -102,7 +102,7 @@ def _kernels(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
         X.new_tensor([[[0.3, 0.1], [0.8, 0.5]], [[0.0, 0.0], [0.0, 0.0]]]),
         X.new_tensor([[[0.2, 0.3], [0.1, 0.2]], [[0.4, 0.5], [0.1, 0.1]]]),
     )
-    kernels = Hyperparameters(mixtures, X.new_tensor([1.0, 0.8]), X.new_tensor([NOISE, 0.1]))
+    kernels = KernelHyperparameters(mixtures, X.new_tensor([1.0, 0.8]), X.new_tensor([NOISE, 0.1]))
     return {"hyperparameters": kernels, "log_weights": X.new_tensor([0.6, 0.4]).log()}
 
 

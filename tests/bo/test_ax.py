@@ -26,7 +26,7 @@ from ax.generators.torch.botorch_modular.surrogate import ModelConfig, Surrogate
 from ax.generators.torch.botorch_modular.utils import fit_botorch_model
 
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, kernel_ensemble
-from gp_ensembles.bo.ax import fit_surrogate, register
+from gp_ensembles.bo.ax import fit_ax_model, register
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 
@@ -139,7 +139,7 @@ def test_registering_again_changes_nothing():
     before = dict(fit_botorch_model.funcs)
     register()
     assert fit_botorch_model.funcs == before
-    assert fit_botorch_model.dispatch(EnsembleModel) is fit_surrogate
+    assert fit_botorch_model.dispatch(EnsembleModel) is fit_ax_model
 
 
 def test_without_ax_the_door_says_what_to_install(monkeypatch):

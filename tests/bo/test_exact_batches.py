@@ -15,16 +15,11 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Size
 
-from gp_ensembles.bo import (
-    EnsembleModel,
-    EquallyWeightedView,
-    ExactEnsembleModel,
-    GaussianView,
-    WeightedAcquisition,
-)
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
 
 DTYPE = torch.float64
 BATCHES = (Size([2]), Size([3]), Size([2, 3]))  # as many data sets as kernels among them
@@ -88,8 +83,9 @@ def same(together, apart, X, **options):
     return joint
 
 
-@every
-@pytest.mark.parametrize("known_noise", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "known_noise"), [(Size([2]), True), (Size([3]), False), (Size([2, 3]), True)], ids=str
+)
 def test_predictions_are_those_of_a_model_of_each_data_set(batch, known_noise, generator):
     together, apart = make(generator, batch, known_noise)
     assert together.batch_shape == batch
@@ -175,10 +171,10 @@ def test_rows_for_good_and_imagined_ones(known_noise, generator):
     for index, alone in apart.items():
         noise = variance[index].expand(2, 1) if known_noise else None
         rows = Observations(new[index], imagined[:, *index], noise)
-        one, other = fantasies.posterior(X), alone.imagined(rows).posterior(X[index])
+        one, other = fantasies.posterior(X), alone.fantasies(rows).posterior(X[index])
         close(one.mean[:, *index], other.mean)
         close(one.covariance[:, *index], other.covariance)
-        close(fantasies.log_weights[:, *index], alone.imagined(rows).log_weights)
+        close(fantasies.log_weights[:, *index], alone.fantasies(rows).log_weights)
     shared = together.condition_on_observations(new[0], Y[0], None if not known_noise else torch.full_like(Y[0], 0.1))
     assert shared.batch_shape == batch
     assert shared.posterior(X).mean.shape == (3, 4, 1)

@@ -12,11 +12,9 @@ from botorch.acquisition import PosteriorMean, qExpectedImprovement, qKnowledgeG
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.fit import fit_gpytorch_mll
-from botorch.models import ModelList, SingleTaskGP
-from botorch.models.transforms.input import InputPerturbation, Normalize, Warp
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import InputPerturbation, Warp
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
-from botorch.sampling.get_sampler import get_sampler
-from botorch.sampling.list_sampler import ListSampler
 from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
@@ -90,6 +88,11 @@ def ensemble(num_outputs=1, transition=None, rule=None, num_experts=3):
         expert.likelihood.noise = 0.02 * (m + 1)
         experts.append(expert)
     return Ensemble(experts, BayesianModelAveraging() if rule is None else rule)
+
+
+def small(like, seed=0):
+    """Two experts that are quickly fitted."""
+    return kernel_ensemble(like, num_features=16, smoothnesses=(2.5, 1.5), generator=generator(seed))
 
 
 def linear():
@@ -191,9 +194,19 @@ def test_the_log_evidence_weighs_the_experts():
 # Conditioning and fantasies
 
 
-@pytest.mark.parametrize("transition", TRANSITIONS)
-@pytest.mark.parametrize("rule", ["averaging", "switching"])
-@pytest.mark.parametrize("num_outputs", [1, 2])
+@pytest.mark.parametrize(
+    ("transition", "rule", "num_outputs"),
+    [
+        ("static", "averaging", 1),
+        ("static", "switching", 2),
+        ("walk", "switching", 1),
+        ("walk per feature", "averaging", 2),
+        ("correlated walk", "switching", 1),
+        ("correlated walk", "averaging", 2),
+        ("forgetting", "averaging", 1),
+        ("stabilized", "switching", 2),
+    ],
+)
 def test_fantasies_equal_filtering_from_scratch(transition, rule, num_outputs):
     ours = model(num_outputs, TRANSITIONS[transition], RULES[rule], outcome_transform=None)
     X, _ = rows(6, seed=3)
@@ -214,14 +227,14 @@ def test_fantasies_equal_filtering_from_scratch(transition, rule, num_outputs):
         close(covariance[s, t], alone.component_covariance)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_every_weight_rule_serves_fantasies(rule):
-    ours = model(rule=RULES[rule], outcome_transform=None)
+def test_every_weight_rule_serves_fantasies():
     X, _ = rows(2, seed=3)
     Y = torch.randn(5, 2, 1, generator=generator(4), dtype=DTYPE)
-    fantasies = ours.condition_on_observations(X, Y)
-    for s in range(5):
-        close(fantasies.log_weights[s], ours.condition_on_observations(X, Y[s]).log_weights)
+    for rule in RULES.values():
+        ours = model(rule=rule, outcome_transform=None)
+        fantasies = ours.condition_on_observations(X, Y)
+        for s in range(5):
+            close(fantasies.log_weights[s], ours.condition_on_observations(X, Y[s]).log_weights)
 
 
 @pytest.mark.parametrize("transition", ["static", "stabilized"])
@@ -238,18 +251,6 @@ def test_conditioning_row_by_row_is_filtering_from_scratch(transition):
     scratch.outcome_transform.load_state_dict(ours.outcome_transform.state_dict())  # the scale of the first rows
     same(one_by_one, scratch, rows(5, seed=6)[0])
     close(one_by_one.data.Y, scratch.data.Y)
-
-
-def test_fantasies_of_fantasies_equal_one_step_of_all():
-    ours = model(outcome_transform=None)
-    X, Y = rows(4, seed=3)
-    first = ours.condition_on_observations(X[:2], Y[:2].expand(5, 2, 1))
-    second = first.condition_on_observations(X[2:].expand(3, 1, 2, NUM_INPUTS), Y[2:].expand(3, 5, 2, 1))
-    assert second.batch_shape == Size([3, 5])
-    together = ours.condition_on_observations(X, Y)
-    points = rows(3, seed=6)[0]
-    close(second.posterior(points).mean, together.posterior(points).mean.expand(3, 5, 3, 1))
-    close(second.posterior(points).variance, together.posterior(points).variance.expand(3, 5, 3, 1))
 
 
 @pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardized"])
@@ -361,14 +362,6 @@ def test_fantasies_do_not_copy_the_covariance():
         assert theirs.downdate.shape[:-4] == Size([7])
 
 
-def test_nothing_to_fantasize_expands_the_batch():
-    ours = model()
-    empty = ours.fantasize(torch.empty(7, 0, NUM_INPUTS, dtype=DTYPE), IIDNormalSampler(Size([4]), seed=0))
-    assert empty.batch_shape == Size([4, 7])
-    points = rows(3, seed=6)[0]
-    close(empty.posterior(points).mean, ours.posterior(points).mean.expand(4, 7, 3, 1))
-
-
 def test_known_noise_is_each_rows_own():
     """Against the dense posterior of every expert with a diagonal noise matrix."""
     X, Y = rows()
@@ -399,10 +392,10 @@ def test_known_noise_is_each_rows_own():
 
 
 def test_known_noise_is_fitted_to():
-    X, Y = rows(30)
-    Yvar = torch.full_like(Y, 0.0025)
-    ours = EnsembleModel(X, Y, Yvar, generator=generator()).fit()
-    inferred = EnsembleModel(X, Y, generator=generator()).fit()
+    X, Y = rows(20)
+    Yvar, parts = torch.full_like(Y, 0.0025), small(X)
+    ours = EnsembleModel(X, Y, Yvar, ensemble=parts).fit()
+    inferred = EnsembleModel(X, Y, ensemble=parts).fit()
     points, truth = rows(200, seed=11)
     errors = [(m.posterior(points).mean - truth).square().mean() for m in (ours, inferred)]
     assert float(errors[0]) < 0.1 * float(truth.var())
@@ -410,21 +403,6 @@ def test_known_noise_is_fitted_to():
 
 
 # Transforms, outputs, state
-
-
-def test_transforms_are_undone_for_every_expert():
-    X, Y = rows()
-    wide, shifted = 10 * X - 3, 50 * Y + 7
-    ours = EnsembleModel(wide, shifted, ensemble=ensemble(), input_transform=Normalize(NUM_INPUTS))
-    lower, upper = wide.amin(0), wide.amax(0)
-    unit, standard = (wide - lower) / (upper - lower), (shifted - shifted.mean()) / shifted.std()
-    plain = EnsembleModel(unit, standard, ensemble=ours.ensemble, outcome_transform=None)
-    points = rows(5, seed=6)[0]
-    a, b = ours.posterior(10 * points - 3), plain.posterior((10 * points - 3 - lower) / (upper - lower))
-    close(a.mean, b.mean * shifted.std() + shifted.mean())
-    close(a.variance, b.variance * shifted.std() ** 2)
-    ours.train()  # a loop that forgets to go back must not teach the transforms
-    close(ours.posterior(10 * points - 3).mean, a.mean)
 
 
 CHAIN = ChainedOutcomeTransform(log=Log(), standardize=Standardize(1))
@@ -463,23 +441,12 @@ def test_some_outputs_are_those_of_all():
     assert conditioned.posterior(points).mean.shape == (4, 2)
 
 
-def test_a_model_list_joins_models():
-    X, Y = rows(num_outputs=2)
-    parts = [EnsembleModel(X, Y[:, [o]], ensemble=ensemble()) for o in range(2)]
-    both = ModelList(*parts)
-    points = rows(2, seed=6)[0]
-    close(both.posterior(points).mean, torch.cat([part.posterior(points).mean for part in parts], dim=-1))
-    fantasies = both.fantasize(X[:1], ListSampler(*(IIDNormalSampler(Size([3]), seed=o) for o in range(2))))
-    assert fantasies.posterior(points).mean.shape == (3, 2, 2)
-    assert get_sampler(both.posterior(points), Size([8]), seed=0)(both.posterior(points)).shape == (8, 2, 2)
-
-
 def test_hyperparameters_travel_without_the_data():
     """Cross-validation loads one model's state_dict into models of other data: nothing else may come along."""
     X, Y = rows(20)
-    full = EnsembleModel(X, Y, generator=generator()).fit()
+    full = EnsembleModel(X, Y, ensemble=small(X)).fit()
     state = full.state_dict()
-    held_out = EnsembleModel(X[:10], Y[:10], generator=generator(99))
+    held_out = EnsembleModel(X[:10], Y[:10], ensemble=small(X, 99))
     held_out.load_state_dict(state)
     points = rows(5, seed=6)[0]
     num_rows = {tuple(value.shape) for value in state.values() if value.ndim and value.shape[0] == 20}
@@ -493,8 +460,8 @@ def test_hyperparameters_travel_without_the_data():
 
 
 def test_models_of_one_ensemble_do_not_change_one_another():
-    X, Y = rows(20)
-    shared = kernel_ensemble(X, num_features=16, generator=generator())
+    X, Y = rows(12)
+    shared = small(X)
     first = EnsembleModel(X, Y, ensemble=shared).fit()
     points = rows(5, seed=6)[0]
     before = first.posterior(points).mean
@@ -511,27 +478,19 @@ def test_models_of_one_ensemble_do_not_change_one_another():
 
 def test_hyperparameters_loaded_through_a_parent_are_used():
     X, Y = rows(20)
-    source, target = (EnsembleModel(X, Y, generator=generator(seed)) for seed in (1, 2))
+    source, target = (EnsembleModel(X, Y, ensemble=small(X, seed)) for seed in (1, 2))
     source.fit()
     points = rows(5, seed=6)[0]
     target.posterior(points)
     torch.nn.ModuleList([target]).load_state_dict(torch.nn.ModuleList([source]).state_dict())
     same(target, source, points)
-    other = EnsembleModel(X, Y, generator=generator(3))
+    other = EnsembleModel(X, Y, ensemble=small(X, 3))
     other.load_state_dict(source.state_dict(), assign=True, keep_transforms=False)
     same(other, source, points)
     assert other.predictive_state() is other.predictive_state()  # learned once
 
 
-def test_a_model_that_has_predicted_can_be_saved(tmp_path):
-    ours = model()
-    points = rows(5, seed=6)[0]
-    mean = ours.posterior(points).mean
-    torch.save(ours, tmp_path / "model.pt")
-    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False).posterior(points).mean, mean)
-
-
-@pytest.mark.parametrize("scale", [1e-8, 1e-4, 1.0, 1e8])
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 def test_the_scale_of_outcomes_does_not_matter(scale):
     """Nearly equal points need jitter, which is relative: improvements scale with the outcomes."""
     X, Y = rows()
@@ -551,12 +510,12 @@ def test_the_scale_of_outcomes_does_not_matter(scale):
 @pytest.mark.processor
 def test_input_transforms_are_learned():
     """A function that is smooth in warped inputs only: the evidence rises, to where it is flat in the transform."""
-    X, _ = rows(30)
+    X, _ = rows(24)
     Y = (8 * X[:, :1] ** 0.25).sin()
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DTYPE)
     priors = {f"concentration{i}_prior": LogNormalPrior(0.0, 0.75**0.5) for i in (0, 1)}
     warp = Warp(d=NUM_INPUTS, indices=[0], bounds=bounds, **priors)
-    parts = kernel_ensemble(X, num_features=64, generator=generator())
+    parts = kernel_ensemble(X, num_features=24, smoothnesses=(2.5,), generator=generator())
     plain = EnsembleModel(X, Y, ensemble=parts).fit()
     warped = EnsembleModel(X, Y, ensemble=parts, input_transform=warp)
     before = warped.posterior(X).mean
@@ -606,14 +565,6 @@ def test_changed_hyperparameters_are_learned_with_anew():
     close(ours.posterior(points).mean, before)
 
 
-def test_a_copy_in_another_precision_predicts_alike():
-    ours = model()
-    points = rows(5, seed=6)[0]
-    single = copy.deepcopy(ours).to(torch.float32)
-    assert single.posterior(points.float()).mean.dtype == torch.float32
-    close(single.posterior(points.float()).mean.double(), ours.posterior(points).mean, 1e-3)
-
-
 def test_gradients_are_those_of_differences():
     ours = model()
     X = torch.rand(2, 2, NUM_INPUTS, generator=generator(5), dtype=DTYPE, requires_grad=True)
@@ -647,9 +598,8 @@ def test_the_kernel_of_the_heaviest_expert_is_shown():
 
 
 def test_botorchs_own_fit_is_ours():
-    X, Y = rows(25)
-    ours = EnsembleModel(X, Y, generator=generator())
-    fitted = EnsembleModel(X, Y, generator=generator()).fit()
+    X, Y = rows(20)
+    ours, fitted = EnsembleModel(X, Y, ensemble=small(X)), EnsembleModel(X, Y, ensemble=small(X)).fit()
     before = ours.posterior(X).mean
     fit_gpytorch_mll(ExactMarginalLogLikelihood(ours.likelihood, ours))
     same(ours, fitted, rows(5, seed=6)[0])
@@ -658,7 +608,7 @@ def test_botorchs_own_fit_is_ours():
 
 def test_fitting_climbs_to_a_stationary_point_of_evidence_and_priors():
     X, Y = rows(25)
-    ours = EnsembleModel(X, Y, generator=generator()).fit()
+    ours = EnsembleModel(X, Y, ensemble=small(X)).fit()
     targets = ours.train_targets
     for expert in ours.ensemble.experts:
         value = expert.log_evidence(X, targets).sum()
@@ -734,7 +684,7 @@ def test_constant_and_repeated_observations_are_learned():
     X, Y = rows()
     constant = EnsembleModel(X, torch.full_like(Y, 3.0), ensemble=ensemble())
     close(constant.posterior(X).mean, torch.full_like(Y, 3.0), 1e-6)
-    twice = EnsembleModel(X.repeat(2, 1), Y.repeat(2, 1), generator=generator()).fit()
+    twice = EnsembleModel(X.repeat(2, 1), Y.repeat(2, 1), ensemble=small(X)).fit()
     assert bool(torch.isfinite(twice.posterior(X).variance).all())
 
 

@@ -51,11 +51,10 @@ def numpy_draws(p, num, seed=0):
     return np.concatenate(parts)
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("num_outputs", [1, 2])
+@pytest.mark.parametrize(("weights", "num_outputs"), [("even", 2), ("one", 1), ("dead", 2)])
 def test_moments_are_those_of_draws(weights, num_outputs):
     p = posterior(WEIGHTS[weights], num_outputs=num_outputs)
-    draws = numpy_draws(p, 400_000)
+    draws = numpy_draws(p, 200_000)
     error = 5 / math.sqrt(len(draws))
     np.testing.assert_allclose(p.mean, draws.mean(0), atol=error * draws.std())
     np.testing.assert_allclose(p.variance, draws.var(0), rtol=0.02)
@@ -112,9 +111,15 @@ def test_joint_density(num_outputs):
         assert float(p.log_prob(value)[s]) == pytest.approx(np.logaddexp.reduce(terms), rel=1e-10)
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("batch", [(), (2, 3)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("weights", "batch", "dtype"),
+    [
+        ("even", (), torch.float32),
+        ("even", (2, 3), torch.float64),
+        ("one", (2, 3), torch.float32),
+        ("dead", (), torch.float64),
+    ],
+)
 def test_draws_have_the_mixtures_law(weights, batch, dtype):
     """Every point against its exact distribution function, pairs of points against their covariance."""
     p = posterior(WEIGHTS[weights], batch, dtype=dtype)

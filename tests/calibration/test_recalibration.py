@@ -61,9 +61,9 @@ def gains(pits, cuts=()):
 
 def test_it_is_the_recursion_written_plainly():
     rng = np.random.default_rng(0)
-    pits = stats.norm.cdf(0.3 + 0.5 * rng.normal(size=120))
-    pits[[7, 60]] = NAN
-    pits[[20, 21, 90]] = 0.0, 1.0, 1e-9
+    pits = stats.norm.cdf(0.3 + 0.5 * rng.normal(size=50))
+    pits[[7, 30]] = NAN
+    pits[[20, 21, 40]] = 0.0, 1.0, 1e-9
     got, state = gains(pits)
     np.testing.assert_allclose(got.exp(), by_hand(pits), rtol=1e-9)
     torch.testing.assert_close(state.candidates.sum(-1), torch.ones(2).double())
@@ -113,11 +113,10 @@ def test_single_precision_and_shapes():
         update_recalibration(state, u.reshape(2, 20))
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("num_rows", [600, 4000])
-def test_where_nothing_is_wrong_it_costs_less_than_two_thousandths(seed, num_rows):
-    u = torch.rand(num_rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    assert float(gains(u)[0].mean()) > -0.002
+def test_where_nothing_is_wrong_it_costs_less_than_two_thousandths():
+    for seed, num_rows in enumerate((600, 600, 600, 4000)):
+        u = torch.rand(num_rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert float(gains(u)[0].mean()) > -0.002
 
 
 def test_it_never_costs_more_than_the_share_of_the_identity():

@@ -12,7 +12,7 @@ ensemble:
   like: e_doebe
   bases: [LinearBasis, {PolynomialBasis: {orders: [2]}}]
   random_walk_variances: [0.001]
-  fit_settings: {method: {LBFGS: {max_iterations: 20}}, num_samples: 2}
+  fit_settings: {method: {LBFGS: {max_iterations: 8}}, num_samples: 1}
 """
 
 

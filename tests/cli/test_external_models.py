@@ -24,14 +24,16 @@ from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.experts.adapters import RegressorAdapter
 from gp_ensembles.streaming import StreamConfig
 
-QUICK = ["--pictures", "false", "--progress", "false"]
-CONFIG = """\
+QUICK = ["--pictures", "false", "--report", "false", "--progress", "false"]
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
+CONFIG = f"""\
 ensemble:
   like: auto
+  {FIT}
   bases: [LinearBasis]
   random_walk_variances: [0.001]
   lags: null
-  extra_experts: [{Boosting: {num_trees: 5, every: 100}}, {ForecastColumns: {columns: [nwp], deviation: spread}}]
+  extra_experts: [{{Boosting: {{num_trees: 3, every: 50}}}}, {{ForecastColumns: {{columns: [nwp], deviation: spread}}}}]
 """
 
 
@@ -39,40 +41,41 @@ ensemble:
 def place(tmp_path_factory, small):
     """A folder with a table, its first and last rows, and a config."""
     folder = tmp_path_factory.mktemp("external_models")
-    (folder / "guests.yaml").write_text(CONFIG, encoding="utf-8")
+    (folder / "external.yaml").write_text(CONFIG, encoding="utf-8")
     rows = [
         [a, "" if number % 7 == 2 else f"{float(y) + 0.1 * float(b):.6f}", 1.5, y]
-        for number, (a, b, y) in enumerate(small.rows(400))
+        for number, (a, b, y) in enumerate(small.rows(200))
     ]
     header = ("a", "nwp", "spread", "y")
     small.write(folder / "data.csv", rows, header)
-    small.write(folder / "first.csv", rows[:250], header)
+    small.write(folder / "first.csv", rows[:120], header)
     return folder
 
 
 def run(place, data, out):
-    options = ["--target", "y", "--warmup", "100", "--config", str(place / "guests.yaml"), *QUICK]
+    options = ["--target", "y", "--warmup", "60", "--config", str(place / "external.yaml"), *QUICK]
     assert main(["stream", str(place / data), "--out", str(place / out), *options]) == 0
 
 
-def test_summaries_tell_of_guests_and_a_resumed_run_tells_the_same(place, capsys, small):
+def test_summaries_report_external_models_and_a_resumed_run_tells_the_same(place, capsys, small):
     run(place, "data.csv", "whole")
     told = capsys.readouterr().out
-    gaps = sum(number % 7 == 2 for number in range(100, 400))
-    assert f"forecast/0: answered {300 - gaps} of 300 rows; absent the last time because it said nothing (NaN)" in told
+    gaps = sum(number % 7 == 2 for number in range(60, 200))
+    absent = "last absent because it gave no prediction (NaN)"
+    assert f"forecast/0: predicted {140 - gaps} of 140 rows; {absent}" in told
     assert "boosting/0: log score -" in told
-    assert "boosting/0: answered" not in told
+    assert "boosting/0: predicted" not in told
     summary = json.loads((place / "whole" / "summary.json").read_text("utf-8"))
     whole = summary["external_models"]
     forecast, boosting = whole["forecast/0"], whole["boosting/0"]
-    assert (forecast["num_targets"], forecast["num_absent"]) == (300 - gaps, gaps)
+    assert (forecast["num_targets"], forecast["num_absent"]) == (140 - gaps, gaps)
     assert forecast["regret"] < forecast["bound"]
     rows = small.read(place / "whole" / "predictions.csv")
     weights = [float(row["boosting/0"]) for row in small.read(place / "whole" / "weights.csv")]
     assert boosting["mean_weight"] == pytest.approx(sum(weights) / len(rows), rel=1e-6)
     # Without recalibration, which comes after the mixture, the ensemble's score is that of the table of scores.
     plain = ["--recalibrate", "false", "--coverages", "[]"]
-    options = ["--target", "y", "--warmup", "100", "--config", str(place / "guests.yaml"), *QUICK, *plain]
+    options = ["--target", "y", "--warmup", "60", "--config", str(place / "external.yaml"), *QUICK, *plain]
     assert main(["stream", str(place / "data.csv"), "--out", str(place / "plain"), *options]) == 0
     scores = json.loads((place / "plain" / "summary.json").read_text("utf-8"))
     assert scores["external_models"]["boosting/0"]["ensemble_log_score"] == pytest.approx(scores["log_score"], abs=1e-9)
@@ -86,7 +89,7 @@ def test_summaries_tell_of_guests_and_a_resumed_run_tells_the_same(place, capsys
 
 
 def test_columns_of_forecasts_are_read_whatever_features_are_named(place, capsys, small):
-    options = ["--target", "y", "--warmup", "100", "--config", str(place / "guests.yaml"), *QUICK]
+    options = ["--target", "y", "--warmup", "60", "--config", str(place / "external.yaml"), *QUICK]
     data, named = str(place / "data.csv"), place / "named"
     assert main(["stream", data, "--features", "a", "--out", str(named), *options]) == 0
     run(place, "data.csv", "all")
@@ -101,7 +104,7 @@ def test_columns_of_forecasts_are_read_whatever_features_are_named(place, capsys
     ]
     assert main([*resume, "--out", str(place / "on")]) == 0
     capsys.readouterr()
-    small.write(place / "bare.csv", small.rows(200), ("a", "b", "y"))
+    small.write(place / "bare.csv", small.rows(120), ("a", "b", "y"))
     assert main(["stream", str(place / "bare.csv"), "--features", "a", "--out", str(place / "no"), *options]) == 2
     assert "nwp" in capsys.readouterr().err
 
@@ -110,7 +113,7 @@ def test_a_folder_with_a_manifest_may_have_gaps_in_its_forecasts(place, capsys, 
     entry = {"name": "set", "file": "data.csv", "features": ["a"], "target": "y"}
     (place / "manifest.json").write_text(json.dumps({"datasets": [entry]}), encoding="utf-8")
     options = ["--data_folder", str(place), *QUICK]
-    config = ["--warmup", "100", "--config", str(place / "guests.yaml")]
+    config = ["--warmup", "60", "--config", str(place / "external.yaml")]
     assert main(["stream", "set", *options, *config, "--out", str(place / "folder")]) == 0
     run(place, "data.csv", "all")
     assert small.read(place / "folder" / "predictions.csv") == small.read(place / "all" / "predictions.csv")
@@ -119,23 +122,23 @@ def test_a_folder_with_a_manifest_may_have_gaps_in_its_forecasts(place, capsys, 
 
 
 def test_configs_are_compared_on_the_same_inputs_each_with_its_own_forecasts(place):
-    (place / "plain.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}", encoding="utf-8")
-    configs = ["--configs", str(place / "guests.yaml"), str(place / "plain.yaml"), "--warmup", "100"]
+    (place / "plain.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}", encoding="utf-8")
+    configs = ["--configs", str(place / "external.yaml"), str(place / "plain.yaml"), "--warmup", "60"]
     for features, inputs in (([], ["a", "nwp", "spread"]), (["--features", "a"], ["a"])):
         compare = ["compare", str(place / "data.csv"), "--target", "y", "--progress", "false", *configs, *features]
         assert main([*compare, "--out", str(place / "both")]) == 0
         found = json.loads((place / "both" / "compare.json").read_text("utf-8"))
-        assert found["external_models"]["features"] == ["a"]
+        assert found["external"]["features"] == ["a"]
         assert found["plain"]["features"] == inputs
 
 
 def test_one_column_may_be_a_word_and_settings_of_the_ensemble_stand_under_it(tmp_path):
     config = tmp_path / "one.yaml"
-    config.write_text("ensemble: {like: oebe, further: [{ForecastColumns: {columns: nwp}}]}", encoding="utf-8")
+    config.write_text("ensemble: {like: oebe, extra_experts: [{ForecastColumns: {columns: nwp}}]}", encoding="utf-8")
     assert load_config(config).ensemble.extra_experts == (ForecastColumns("nwp"),)
     for key, value in (("target", "BinaryTarget"), ("bases", "[LinearBasis]"), ("like", "oebe")):
         config.write_text(f"warmup: 50\n{key}: {value}\n", encoding="utf-8")
-        with pytest.raises(ValueError, match=f"{key} is a setting of the ensemble and stands under it, as in {{ens"):
+        with pytest.raises(ValueError, match=f"{key} is a setting of the ensemble and belongs under it, as in {{ens"):
             load_config(config)
 
 
@@ -171,20 +174,30 @@ def test_what_came_before_an_interruption_is_in_the_checkpoint(place, capsys, mo
 
     def train(self, *arguments):
         trained.append(True)
-        if len(trained) == 8:
+        if len(trained) == 5:
             signal.raise_signal(signal.SIGINT)
         return trees(self, *arguments)
 
     monkeypatch.setattr(HistGradientBoostingRegressor, "fit", train)
-    monkeypatch.setattr("gp_ensembles.cli.scored_stream.CHUNK_ROWS", 50)
-    options = ["--target", "y", "--warmup", "100", "--config", str(place / "guests.yaml"), "--block_size", "50", *QUICK]
+    monkeypatch.setattr("gp_ensembles.cli.scored_stream.CHUNK_ROWS", 20)
+    options = [
+        "--target",
+        "y",
+        "--warmup",
+        "60",
+        "--config",
+        str(place / "external.yaml"),
+        "--block_size",
+        "20",
+        *QUICK,
+    ]
     stopped = place / "stopped"
     arguments = ["stream", str(place / "data.csv"), "--out", str(stopped), "--checkpoint_seconds", "1e6", *options]
     assert main(arguments) == 130
-    assert len(trained) == 8
+    assert len(trained) == 5
     assert "interrupted; what was learned is in the checkpoint" in capsys.readouterr().err
     num_read = load_checkpoint(stopped / "checkpoint.pt").num_read
-    assert 100 < num_read < 400  # more than the warm-up, of which the first checkpoint was written
+    assert 60 < num_read < 200  # more than the warm-up, of which the first checkpoint was written
     resume = ["resume", "--checkpoint", str(stopped / "checkpoint.pt"), str(place / "data.csv"), "--skip-seen"]
     assert main([*resume, "--out", str(stopped), *QUICK]) == 0
     assert main([*arguments[:3], str(place / "again"), *arguments[4:]]) == 0

@@ -12,6 +12,7 @@ import pytest
 from gp_ensembles.cli.__main__ import main
 
 NUM_ROWS, LAST = 160, 130
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 8}}, num_samples: 1}"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "future.csv", ("time", "temperature"), [row[:2] for row in rows[LAST : LAST + 12]])
     write(folder / "empty.csv", ("time", "temperature"), [])
     write(folder / "bare.csv", ("time",), [row[:1] for row in rows[LAST : LAST + 12]])
-    options = ["--target", "load", "--config", "forecaster", "--warmup", "100", "--pictures", "false"]
+    (folder / "small.yaml").write_text(f"ensemble: {{like: forecaster, bases: [LinearBasis], {FIT}}}\n")
+    (folder / "plain.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\n")
+    options = ["--target", "load", "--config", str(folder / "small.yaml"), "--warmup", "100", "--pictures", "false"]
     quiet = ["--report", "false", "--progress", "false"]
     assert main(["stream", str(folder / "first.csv"), *options, *quiet, "--out", str(folder / "run")]) == 0
     return folder
@@ -50,13 +53,13 @@ def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(run: Path, capsys
     assert main([*arguments, "--num-paths", "40", "--out", str(run / "next")]) == 0
     predicted = capsys.readouterr().out
     assert "load: 24 rows ahead of the 130 learned, 2024-01-06T10:00:00 to 2024-01-07T09:00:00" in predicted
-    assert "not known in all rows to come: temperature; the forecast is surer with --inputs" in predicted
+    assert "unknown in some future rows: temperature; give them in a table, --inputs" in predicted
     assert (run / "run" / "checkpoint.pt").read_bytes() == before
     rows = read(run / "next" / "forecast.csv")
     assert [row["step"] for row in rows] == [str(step) for step in range(1, 25)]
     assert rows[0]["time"] == "2024-01-06T10:00:00"
     low, median, high = (f"{float(rows[-1][name]):.6g}" for name in ("q05", "q50", "q95"))
-    assert f"the last of them: median {median}, 90 % of it between {low} and {high}" in predicted
+    assert f"the last row: median {median}, 90 % interval {low} to {high}" in predicted
     assert all(float(row["q05"]) < float(row["q50"]) < float(row["q95"]) for row in rows)
     paths = read(run / "next" / "paths.csv")
     assert len(paths) == 40
@@ -68,9 +71,17 @@ def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(run: Path, capsys
 
 
 def test_known_inputs_make_it_surer_and_no_target_is_needed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["forecast", "--checkpoint", str(run / "run" / "checkpoint.pt"), "--pictures", "false"]
+    common = [
+        "forecast",
+        "--checkpoint",
+        str(run / "run" / "checkpoint.pt"),
+        "--pictures",
+        "false",
+        "--num_paths",
+        "100",
+    ]
     assert main([*common, "--inputs", str(run / "future.csv"), "--out", str(run / "known")]) == 0
-    assert "not known" not in capsys.readouterr().out
+    assert "unknown" not in capsys.readouterr().out
     assert main([*common, "--horizon", "12", "--out", str(run / "unknown")]) == 0
     known, unknown = (read(run / name / "forecast.csv") for name in ("known", "unknown"))
     spread = [sum(float(row["std"]) for row in rows) for rows in (known, unknown)]
@@ -84,12 +95,13 @@ def test_known_inputs_make_it_surer_and_no_target_is_needed(run: Path, capsys: p
 def test_a_run_that_remembers_no_targets_has_a_picture_and_its_own_folder_is_refused(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--target", "load", "--config", "oebe", "--warmup", "100", "--pictures", "false", "--report", "false"]
+    options = ["--target", "load", "--config", str(run / "plain.yaml"), "--warmup", "100", "--pictures", "false"]
+    options += ["--report", "false"]
     assert main(["stream", str(run / "first.csv"), *options, "--out", str(run / "plain"), "--progress", "false"]) == 0
     before = {path.name: path.read_bytes() for path in (run / "plain").iterdir()}
     forecast = ["forecast", "--checkpoint", str(run / "plain"), "--horizon", "3", "--out"]
     assert main([*forecast, str(run / "plain")]) == 2
-    assert "holds the run, whose summary would be lost; choose another folder as --out" in capsys.readouterr().err
+    assert "holds the run, whose summary would be overwritten; choose another --out" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (run / "plain").iterdir()} == before
     assert main([*forecast, str(run / "plain" / "next")]) == 0
     assert (run / "plain" / "next" / "forecast.png").stat().st_size > 1000
@@ -102,7 +114,7 @@ def test_rows_that_lie_between_are_forecast_as_well(run: Path) -> None:
     write(run / "sparse.csv", ("time", "temperature"), kept)
     filled = [(row["time"], row["temperature"] if place in (3, 4, 9) else "") for place, row in enumerate(rows[:10])]
     write(run / "filled.csv", ("time", "temperature"), filled)
-    common = ["forecast", "--checkpoint", str(run / "run"), "--pictures", "false"]
+    common = ["forecast", "--checkpoint", str(run / "run"), "--pictures", "false", "--num_paths", "20"]
     for name in ("sparse", "filled"):
         assert main([*common, "--inputs", str(run / f"{name}.csv"), "--out", str(run / name)]) == 0
     found = [(run / name / "forecast.csv").read_bytes() for name in ("sparse", "filled")]
@@ -112,7 +124,7 @@ def test_rows_that_lie_between_are_forecast_as_well(run: Path) -> None:
     empty = [(*row.values(),) if place not in (5, 6) else (row["time"], "", "") for place, row in enumerate(later)]
     for name, table in (("holes", holes), ("empties", empty)):
         write(run / f"{name}.csv", ("time", "temperature", "load"), table)
-        scores = ["--inputs", str(run / f"{name}.csv"), "--backtest", "6", "--out", str(run / name)]
+        scores = ["--inputs", str(run / f"{name}.csv"), "--backtest", "6", "--every", "12", "--out", str(run / name)]
         assert main([*common, *scores]) == 0
     assert (run / "holes" / "backtest.csv").read_bytes() == (run / "empties" / "backtest.csv").read_bytes()
 
@@ -128,26 +140,22 @@ def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture
         assert 0 <= float(row["covered_50"]) <= float(row["covered_90"]) <= 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "say what comes: --inputs, a table of the rows to come, or --horizon, how many there are"),
-        (["--horizon", "5", "--inputs", "future.csv"], "--inputs tells how many rows come"),
+def test_what_is_refused_in_one_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases: list[tuple[list[str], str]] = [
+        ([], "give --inputs, a table of the future rows, or --horizon, their number"),
+        (["--horizon", "5", "--inputs", "future.csv"], "--inputs sets the number of rows already"),
         (["--inputs", "empty.csv"], "empty.csv has a header but no data rows"),
         (["--horizon", "0"], "--horizon must be at least one row, got 0"),
         (["--horizon", "131"], "131 rows ahead are more than the 130 that were learned"),
         (["--inputs", "bare.csv"], "no column named temperature"),
         (["--inputs", "future.csv", "--backtest", "3"], "--backtest needs targets"),
-        (["--backtest", "3"], "--backtest scores forecasts on the rows of --inputs"),
+        (["--backtest", "3"], "--backtest scores forecasts on a table with targets"),
         (["--inputs", "later.csv", "--backtest", "31"], "--backtest 31 needs at least 31 rows"),
-    ],
-)
-def test_what_is_refused_in_one_sentence(
-    run: Path, arguments: list[str], predicted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [str(run / word) if word.endswith(".csv") else word for word in arguments]
-    assert main(["forecast", "--checkpoint", str(run / "run"), *given, "--out", str(run / "refused")]) == 2
-    complaint = capsys.readouterr().err
-    assert predicted in complaint
-    assert complaint.count("\n") == 1
-    assert not (run / "refused").exists()
+    ]
+    for arguments, message in cases:
+        given = [str(run / word) if word.endswith(".csv") else word for word in arguments]
+        assert main(["forecast", "--checkpoint", str(run / "run"), *given, "--out", str(run / "refused")]) == 2
+        complaint = capsys.readouterr().err
+        assert message in complaint
+        assert complaint.count("\n") == 1
+        assert not (run / "refused").exists()

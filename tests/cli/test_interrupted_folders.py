@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 
 import pytest
 
@@ -10,6 +11,7 @@ from gp_ensembles.files.operations import watched
 from gp_ensembles.files.transaction import JOURNAL
 
 QUICK = ["--progress", "false", "--pictures", "false"]
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
 
 
 class Stopped(BaseException):
@@ -33,16 +35,26 @@ def full(name):
     return refuse
 
 
-@pytest.fixture
-def place(tmp_path, small):
-    """A table and a config."""
-    small.write(tmp_path / "data.csv", small.rows(90))
-    (tmp_path / "c.yaml").write_text("ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 40")
-    return tmp_path
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, small):
+    """A table, a config, and the results of a run and of one over fewer rows."""
+    place = tmp_path_factory.mktemp("interrupted")
+    small.write(place / "data.csv", small.rows(80))
+    small.write(place / "less.csv", small.rows(70))
+    (place / "c.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 40")
+    assert stream(place, "good") == 0
+    assert stream(place, "other", data="less.csv") == 0
+    return place
 
 
-def stream(place, out, *options):
-    given = ["stream", str(place / "data.csv"), "--target", "y", "--config", str(place / "c.yaml"), *QUICK]
+def earlier(place, out):
+    """A folder with the results of another run."""
+    shutil.rmtree(place / out, ignore_errors=True)
+    shutil.copytree(place / "other", place / out)
+
+
+def stream(place, out, *options, data="data.csv"):
+    given = ["stream", str(place / data), "--target", "y", "--config", str(place / "c.yaml"), *QUICK]
     return main([*given, "--out", str(place / out), *options])
 
 
@@ -56,15 +68,14 @@ def tables(place, out):
 
 
 def test_results_that_were_about_to_be_moved_are_there_after_resume(place, capsys):
-    assert stream(place, "good") == 0
-    assert stream(place, "out", "--seed", "7") == 0
+    earlier(place, "out")
     with watched(stop_after_the_journal), pytest.raises(Stopped):
         stream(place, "out")
     assert (place / "out" / JOURNAL).exists()
     assert (place / "out" / "predictions.csv").exists()
     capsys.readouterr()
     assert resume(place, "out") == 0
-    assert "the 90 rows of data were learned already; their results are in" in capsys.readouterr().out
+    assert "the 80 rows of data were learned before; their results are now in" in capsys.readouterr().out
     assert tables(place, "out") == tables(place, "good")
     assert sorted(os.listdir(place / "out")) == sorted(os.listdir(place / "good"))
     assert resume(place, "out") == 2
@@ -73,7 +84,7 @@ def test_results_that_were_about_to_be_moved_are_there_after_resume(place, capsy
 
 @pytest.mark.parametrize("after", ["compare", "stream", "forecast"])
 def test_whatever_command_comes_next_moves_them(place, after):
-    assert stream(place, "good") == 0
+    shutil.rmtree(place / "out", ignore_errors=True)
     with watched(stop_after_the_journal), pytest.raises(Stopped):
         stream(place, "out")
     before = tables(place, "good")
@@ -90,21 +101,20 @@ def test_whatever_command_comes_next_moves_them(place, after):
 
 
 def test_a_report_for_which_there_is_no_room_costs_no_numbers(place, capsys):
-    assert stream(place, "good") == 0
-    assert stream(place, "out", "--seed", "7") == 0
+    earlier(place, "out")
     capsys.readouterr()
     with watched(full("report.html")):
         assert stream(place, "out") == 0
     told = capsys.readouterr().err
     assert "report.html: No space left on device" in told
-    assert "all numbers are in the folder" in told
+    assert "all results are in the folder" in told
     assert tables(place, "out") == tables(place, "good")
     assert not (place / "out" / "report.html").exists()  # the earlier run's showed other numbers
 
 
 @pytest.mark.parametrize("name", ["predictions.csv.partial", "weights.csv.partial"])
 def test_rows_for_which_there_is_no_room_are_in_no_checkpoint(place, capsys, name):
-    assert stream(place, "good") == 0
+    shutil.rmtree(place / "out", ignore_errors=True)
     with watched(full(name)):
         assert stream(place, "nothing") == 2  # there is no room for the first line
     assert not (place / "nothing").exists()

@@ -19,8 +19,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
-from gp_ensembles.tables import Rows
-from gp_ensembles.tables.rows import InMemoryRows
+from gp_ensembles.tables.rows import InMemoryRows, Rows
 
 SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1))
 
@@ -50,7 +49,7 @@ def test_what_is_counted_is_what_is_written():
     found = interval_table(stream.coverages)
     for name, lower, upper in (
         ("0.9", [chunk.lower for chunk in chunks], [chunk.upper for chunk in chunks]),
-        ("0.5", [chunk.extra_experts["q25"] for chunk in chunks], [chunk.extra_experts["q75"] for chunk in chunks]),
+        ("0.5", [chunk.interval_ends["q25"] for chunk in chunks], [chunk.interval_ends["q75"] for chunk in chunks]),
     ):
         low, high = torch.cat(lower), torch.cat(upper)
         inside = ((low < y) & (y < high))[seen].double()
@@ -79,7 +78,7 @@ def test_a_stream_that_was_cut_goes_on_with_the_same_bits(tmp_path):
     learned = again.progress.num_rows - 100
     parts += again.chunks(after(rows, 367), repeat_pending=True)
     for of in (
-        lambda c: c.lower, lambda c: c.upper, lambda c: c.extra_experts["q75"], lambda c: c.mean, lambda c: c.variance,
+        lambda c: c.lower, lambda c: c.upper, lambda c: c.interval_ends["q75"], lambda c: c.mean, lambda c: c.variance,
         lambda c: c.log_prob,
     ):  # fmt: skip
         rest = torch.cat([of(chunk) for chunk in parts[-(len(parts) - 2) :]]) if len(parts) > 2 else of(parts[-1])
@@ -90,9 +89,20 @@ def test_a_stream_that_was_cut_goes_on_with_the_same_bits(tmp_path):
 
 
 def test_columns_and_options(tmp_path, small, capsys):
-    small.write(tmp_path / "data.csv", small.rows(300))
+    small.write(tmp_path / "data.csv", small.rows(140))
     (tmp_path / "small.yaml").write_text(small.config + "coverages: [0.9, 0.95]\n", encoding="utf-8")
-    arguments = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--warmup", "100", "--progress", "false"]
+    arguments = [
+        "stream",
+        str(tmp_path / "data.csv"),
+        "--target",
+        "y",
+        "--warmup",
+        "60",
+        "--report",
+        "false",
+        "--progress",
+        "false",
+    ]
     arguments += ["--pictures", "false", "--config", str(tmp_path / "small.yaml")]
     assert main([*arguments, "--out", str(tmp_path / "both")]) == 0
     printed = capsys.readouterr().out

@@ -10,8 +10,8 @@ from sklearn.metrics import brier_score_loss, log_loss
 from gp_ensembles.cli.__main__ import main
 
 QUICK = ["--progress", "false", "--warmup", "60"]
-BASES = "bases: [LinearBasis, {FourierBasis: {num_features: 20, starts: [0.5]}}]"
-FIT = "fit_settings: {method: {LBFGS: {max_iterations: 15}}, num_samples: 1}"
+BASES = "bases: [LinearBasis, {FourierBasis: {num_features: 10, starts: [0.5]}}]"
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 6}}, num_samples: 1}"
 TARGETS = {
     "binary": "BinaryTarget",
     "classes": "{ClassTarget: {num_classes: 3}}",
@@ -86,38 +86,31 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
     assert {"weights.png", "score.png"} <= pictures
     assert ("calibration.png" in pictures) == (kind != "counts")
 
-    assert run(tmp_path, "head.csv", "head", kind, "--pictures", "false") == 0
+    assert run(tmp_path, "head.csv", "head", kind, "--pictures", "false", "--report", "false") == 0
     more = ["resume", "--checkpoint", str(tmp_path / "head" / "checkpoint.pt"), str(tmp_path / "tail.csv")]
-    assert main([*more, "--out", str(tmp_path / "rest"), "--pictures", "false", "--progress", "false"]) == 0
+    assert (
+        main(
+            [*more, "--out", str(tmp_path / "rest"), "--pictures", "false", "--report", "false", "--progress", "false"]
+        )
+        == 0
+    )
     assert small.read(tmp_path / "rest" / "predictions.csv") == table[50:]
     resumed = json.loads((tmp_path / "rest" / "summary.json").read_text())
     for name in ("log_score", "rows_scored"):
         assert resumed[name] == summary[name]
 
 
-@pytest.mark.parametrize(
-    ("kind", "row", "value", "words"),
-    [
-        ("binary", 5, "2", "row 6 (line 7), column y: the target is 2"),
-        ("binary", 150, "0.5", "row 151 (line 152), column y: the target is 0.5"),
-        (
-            "classes",
-            150,
-            "3",
-            "row 151 (line 152), column y: the target is 3, but the classes are 0 to 2 (ClassTarget)",
-        ),
-        ("counts", 150, "-1", "row 151 (line 152), column y: the target is -1"),
-        ("counts", 5, "1.5", "row 6 (line 7), column y: the target is 1.5"),
-    ],
-)
-def test_impossible_targets_are_named(tmp_path, small, capsys, kind, row, value, words):
-    rows = make_rows(kind)
-    rows[row][2] = value
-    small.write(tmp_path / "data.csv", rows)
-    assert run(tmp_path, "data.csv", "out", kind, "--pictures", "false") == 2
-    message = capsys.readouterr().err
-    assert words in message
-    assert "Traceback" not in message
+def test_impossible_targets_are_named(tmp_path, small, capsys):
+    for kind, value, words in (
+        ("binary", "2", "row 6 (line 7), column y: the target is 2"),
+        ("classes", "3", "row 6 (line 7), column y: the target is 3, but the classes are 0 to 2 (ClassTarget)"),
+        ("counts", "1.5", "row 6 (line 7), column y: the target is 1.5"),
+    ):
+        rows = make_rows(kind)
+        rows[5][2] = value
+        small.write(tmp_path / "data.csv", rows)
+        assert run(tmp_path, "data.csv", "out", kind, "--pictures", "false") == 2
+        assert words in capsys.readouterr().err
 
 
 def test_one_class_in_the_warm_up_is_said_in_the_summary(tmp_path, small, capsys):
@@ -125,7 +118,7 @@ def test_one_class_in_the_warm_up_is_said_in_the_summary(tmp_path, small, capsys
     for row in rows[:60]:
         row[2] = "1"
     small.write(tmp_path / "data.csv", rows)
-    assert run(tmp_path, "data.csv", "out", "binary") == 0
+    assert run(tmp_path, "data.csv", "out", "binary", "--pictures", "false", "--report", "false") == 0
     predicted = capsys.readouterr()
     assert "all labels of the warm-up are 1, which does not tell how inputs matter" in predicted.out
     assert "Warning" not in predicted.err

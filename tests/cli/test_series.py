@@ -13,7 +13,8 @@ from gp_ensembles.cli.series import run
 from gp_ensembles.fleet import Fleet
 
 NAMES = ("north", "south, 2", "7")
-CONFIG = "ensemble: {like: oebe, bases: [LinearBasis], fit_settings: {num_samples: 1}}\nwarmup: 30\n"
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
+CONFIG = f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 30\n"
 COLUMNS = ["mean", "std", "lower", "upper", "log_prob"]
 
 
@@ -121,12 +122,12 @@ def test_explain_says_what_columns_are_and_runs_nothing(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--series", "load"], "the column load tells the series of a row"),
+        (["--series", "load"], "the column load holds the series of the rows"),
         (["--series", "metre"], "no column named metre; did you mean meter?"),
         (["--time", "x"], "no common order"),
-        (["--features", "x,meter"], "the column meter tells the series of a row"),
+        (["--features", "x,meter"], "the column meter holds the series of the rows"),
         (["--ensemble", "auto"], "WindowExpert cannot be an expert of a fleet"),
-        (["--format", "jsonl"], "--series is for tables"),
+        (["--format", "jsonl"], "--series needs a whole table"),
         (["--warmup", "3"], "at least 10"),
     ],
 )
@@ -141,13 +142,13 @@ def test_rows_of_no_series_are_named(folder, capsys):
     frame.loc[41, "meter"] = None
     frame.to_csv("gap.csv", index=False)
     assert stream("gap.csv", "--out", "run") == 2
-    assert "data row 42 (line 43), column meter: the row belongs to no series" in capsys.readouterr().err
+    assert "data row 42 (line 43), column meter: the series of the row is missing" in capsys.readouterr().err
 
 
 def test_compare_takes_one_series(folder, capsys):
     words = ["compare", "all.csv", "--target", "load", "--series", "meter", "--configs", "oebe", "--out", "run"]
     assert main(words) == 2
-    assert "compare takes tables of one series" in capsys.readouterr().err
+    assert "compare takes a table of one series" in capsys.readouterr().err
 
 
 def resume(table_file, out="run", *words):
@@ -171,7 +172,7 @@ def test_a_resume_that_failed_leaves_a_complete_run_complete(folder, capsys):
     before = (folder / "run/predictions.csv").read_bytes()
     assert resume("text.csv") == 2
     assert resume("first.csv") == 2
-    assert "starts with the rows that the run has read; say --skip-seen" in capsys.readouterr().err
+    assert "starts with the rows that the run has read; give --skip-seen" in capsys.readouterr().err
     assert (folder / "run/predictions.csv").read_bytes() == before
     assert resume("first.csv", "run", "--skip_seen", "true") == 2
     assert "nothing to add" in capsys.readouterr().err
@@ -208,7 +209,7 @@ def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, capsys, monk
     assert resume("few.csv") == 2
     assert "few has fewer rows than the 90 that the run has read" in capsys.readouterr().err
     assert resume("other.csv") == 2
-    assert "is not the row 90 that the run has read" in capsys.readouterr().err
+    assert "differs from row 90 of the run" in capsys.readouterr().err
     rows[210:].to_csv("more.csv", index=False)
     assert resume("more.csv") == 0
     pd.testing.assert_frame_equal(pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv"), rtol=1e-9)
@@ -218,4 +219,4 @@ def test_a_run_in_which_no_series_has_begun_is_not_gone_on_with(folder, capsys):
     table(20).to_csv("short.csv", index=False)
     assert stream("short.csv", "--out", "run") == 0
     assert resume("all.csv") == 2
-    assert "no series of the run in run has begun" in capsys.readouterr().err
+    assert "no series of the run in run has completed its warm-up" in capsys.readouterr().err

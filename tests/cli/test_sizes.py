@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.error_messages import is_full, one_sentence
+from gp_ensembles.cli.error_messages import is_memory_full, one_sentence
 from gp_ensembles.cli.named_configs import refuse_odd_yaml
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.ensembles import build
@@ -16,7 +16,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import FixedShare
-from gp_ensembles.numerics import memory
+from gp_ensembles.numerics import devices
 from gp_ensembles.tables import open_rows, text
 
 
@@ -29,8 +29,8 @@ def test_aliases_that_stand_for_too_much_are_refused(tmp_path, capsys):
     (tmp_path / "long.yaml").write_text("warmup: 50\n" + "# so it goes\n" * 100_000)
     (tmp_path / "a.csv").write_text("a,y\n" + "1,2\n" * 40)
     for name, words in (
-        ("laughs", "its aliases stand for"),
-        ("itself", "its aliases stand for"),
+        ("laughs", "its aliases expand to"),
+        ("itself", "its aliases expand to"),
         ("long", "1000000 bytes"),
     ):
         config = str(tmp_path / f"{name}.yaml")
@@ -69,9 +69,9 @@ def test_features_beyond_all_reason_are_refused_where_they_are_named():
 
 
 def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
-    monkeypatch.setattr(memory, "memory_of", lambda device: 1_000_000)
+    monkeypatch.setattr(devices, "memory_of", lambda device: 1_000_000)
     X = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match=r"rff.* with 500 features would take .* GB too few; take fewer features"):
+    with pytest.raises(ValueError, match=r"rff.* with 500 features would take .* GB too little; take fewer features"):
         build.fitted_experts(
             [("rff", FourierBasis(num_features=500).build(X, generator=None)[0][1])],
             X,
@@ -86,7 +86,7 @@ def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
     before = {name: value.clone() for name, value in ensemble.state_dict().items()}
     rows = torch.zeros(20_000, 1, dtype=torch.float64)
     with pytest.raises(
-        ValueError, match=r"what 50 predictions say of 20000 rows would take .*; give the rows in parts"
+        ValueError, match=r"the predictions of 50 experts for 20000 rows would take .*; pass fewer rows per call"
     ):
         ensemble.observe(rows, rows[:, 0])
     assert all(torch.equal(value, ensemble.state_dict()[name]) for name, value in before.items())
@@ -96,10 +96,10 @@ def test_full_memory_is_a_sentence():
     error = RuntimeError(
         "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9600480000 bytes"
     )
-    assert is_full(error)
-    assert one_sentence(error).startswith("there is not enough memory; take fewer features")
-    assert not is_full(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert is_memory_full(error)
+    assert one_sentence(error).startswith("not enough memory; use fewer features")
+    assert not is_memory_full(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def test_memory_is_that_of_the_process():
-    assert 2**26 < memory.memory_of(torch.device("cpu")) < 2**63
+    assert 2**26 < devices.memory_of(torch.device("cpu")) < 2**63

@@ -39,42 +39,22 @@ def predictions(folder, out):
     return (folder / out / "predictions.csv").read_text(encoding="utf-8")
 
 
-def as_text(rows, delimiter=",", decimal=".", header=("a", "b", "y"), end=""):
-    lines = [delimiter.join(header) + end] if header else []
-    lines += [delimiter.join(cell.replace(".", decimal) for cell in row) + end for row in rows]
+def as_text(rows, delimiter=",", decimal=".", header=("a", "b", "y")):
+    lines = [delimiter.join(header)] if header else []
+    lines += [delimiter.join(cell.replace(".", decimal) for cell in row) for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def spaced(rows):
-    return "\n".join(f"{a:>14}  {b:>14}  {y:>14}" for a, b, y in [("a", "b", "y"), *rows]) + "\n"
-
-
 DIALECTS = {
-    "semicolons": lambda rows: as_text(rows, ";").encode(),
-    "decimal commas": lambda rows: as_text(rows, ";", ",").encode(),
-    "tabs": lambda rows: as_text(rows, "\t").encode(),
-    "tabs and decimal commas": lambda rows: as_text(rows, "\t", ",").encode(),
-    "bars": lambda rows: as_text(rows, "|").encode(),
-    "blanks": lambda rows: spaced(rows).encode(),
-    "a line that says sep=;": lambda rows: b"sep=;\r\n" + as_text(rows, ";", ",").replace("\n", "\r\n").encode(),
-    "latin-1": lambda rows: as_text(rows, header=("größe", "b", "y")).encode("latin-1"),
-    "a byte order mark": lambda rows: as_text(rows).encode("utf-8-sig"),
-    "utf-16": lambda rows: as_text(rows).encode("utf-16"),
-    "gzip": lambda rows: gzip.compress(as_text(rows).encode()),
-    "a mark at the end of lines": lambda rows: as_text(rows, ";", end=";").encode(),
-    "quotes": lambda rows: as_text(
-        [[f'"{cell}"' for cell in row] for row in rows], header=('"a"', '"b"', '"y"')
-    ).encode(),
-    "blanks around": lambda rows: as_text([[f" {cell} " for cell in row] for row in rows]).encode(),
-    "empty lines": lambda rows: b"\n\n" + as_text(rows).replace("\n", "\n\n").encode(),
-    "remarks": lambda rows: b"# from the lab\n# day 3\n" + as_text(rows).encode(),
-    "a name twice": lambda rows: as_text(rows, header=("a", "a", "y")).encode(),
-    "a column without a name": lambda rows: as_text(rows, header=("a", "", "y")).encode(),
+    "decimal commas, utf-16": lambda rows: as_text(rows, ";", ",").encode("utf-16"),
+    "tabs, latin-1": lambda rows: as_text(rows, "\t", header=("größe", "b", "y")).encode("latin-1"),
+    "gzip, a name twice": lambda rows: gzip.compress(as_text(rows, header=("a", "a", "y")).encode()),
 }
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_dialect_is_read_as_plain_numbers(place, small, dialect):
+    """A few through the command; all of them in ``tests/tables``."""
     (place / "dialect.csv").write_bytes(DIALECTS[dialect](small.rows(ROWS)))
     assert stream(place, "dialect.csv", "dialect") == 0
     assert predictions(place, "dialect") == predictions(place, "plain")
@@ -106,9 +86,7 @@ def test_the_standard_input_is_read_once(place, small, monkeypatch, capsys):
     assert "compare reads the table once for each config; give a file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "missing"), [(("True", "False"), ""), (("yes", "no"), "NA"), (("ON", "OFF"), "null"), (("t", "f"), "-")]
-)
+@pytest.mark.parametrize(("words", "missing"), [(("True", "False"), "NA"), (("on", "off"), "-")])
 def test_words_and_gaps_are_those_of_numbers(place, small, words, missing):
     """True and false as 1 and 0; a category as a column for each of its levels; a missing cell, however written."""
     plain, told = [], []
@@ -133,7 +111,7 @@ def dated(rows, style="%d.%m.%Y %H:%M"):
     return [[f"{time:{style}}", *row] for time, row in zip(HOURS, rows, strict=True)]
 
 
-@pytest.mark.parametrize("style", ["%Y-%m-%d %H:%M:%S", "%d.%m.%Y %H:%M", "%m/%d/%Y %I:%M %p", "%Y-%m-%dT%H:%M:%SZ"])
+@pytest.mark.parametrize("style", ["%m/%d/%Y %I:%M %p", "%Y-%m-%dT%H:%M:%SZ"])
 def test_dates_give_a_time_calendar_columns_and_steps(place, small, style):
     small.write(place / "dates.csv", dated(small.rows(ROWS), style), ("when", "a", "b", "y"))
     assert stream(place, "dates.csv", "dates") == 0
@@ -184,20 +162,19 @@ def test_a_stream_of_dates_and_words_goes_on_to_the_bit(place, small):
     header = ("when", "a", "b", "site", "y")
     small.write(place / "all.csv", rows, header)
     assert stream(place, "all.csv", "all") == 0
-    for cut in (WARMUP + 1, 90, 101):
+    for cut, data, options in ((61, "rest.csv", []), (90, "all.csv", ["--skip-seen"]), (101, "rest.csv", [])):
         small.write(place / "first.csv", rows[:cut], header)
         small.write(place / "rest.csv", rows[cut:], header)
-        for data, options in (("all.csv", ["--skip-seen"]), ("rest.csv", [])):
-            assert stream(place, "first.csv", "cut") == 0
-            resume = ["resume", str(place / data), "--checkpoint", str(place / "cut" / "checkpoint.pt")]
-            assert main([*resume, "--out", str(place / "cut"), *QUICK, *options]) == 0
-            for name in ("predictions.csv", "weights.csv"):
-                assert (place / "cut" / name).read_bytes() == (place / "all" / name).read_bytes()
-            whole, parts = (json.loads((place / out / "summary.json").read_text()) for out in ("all", "cut"))
-            assert parts["time"] == whole["time"]
-            assert parts["log_score"] == whole["log_score"]
-            history = load_checkpoint(place / "cut" / "checkpoint.pt").history  # the report's: of all rows
-            assert (history.first_row, history.num_rows) == (WARMUP + 1, ROWS - WARMUP)
+        assert stream(place, "first.csv", "cut") == 0
+        resume = ["resume", str(place / data), "--checkpoint", str(place / "cut" / "checkpoint.pt")]
+        assert main([*resume, "--out", str(place / "cut"), *QUICK, *options]) == 0
+        for name in ("predictions.csv", "weights.csv"):
+            assert (place / "cut" / name).read_bytes() == (place / "all" / name).read_bytes()
+        whole, parts = (json.loads((place / out / "summary.json").read_text()) for out in ("all", "cut"))
+        assert parts["time"] == whole["time"]
+        assert parts["log_score"] == whole["log_score"]
+        history = load_checkpoint(place / "cut" / "checkpoint.pt").history  # the report's: of all rows
+        assert (history.first_row, history.num_rows) == (WARMUP + 1, ROWS - WARMUP)
 
 
 def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, capsys):
@@ -211,7 +188,7 @@ def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, cap
         assert "when     time and input   date" in told
         assert "site     input            category   3" in told
         assert "when: a row every hour, 1 gap (after 2024-03-04T17:00:00, 8 steps), no duplicate" in told
-        assert "130 rows, of which 43 told what the columns are" in told
+        assert "130 rows; column types were detected on the first 43" in told
     assert not (place / "never").exists()
     rows[100][1] = "red"
     small.write(place / "told.csv", rows, ("when", "a", "b", "site", "y"))
@@ -228,14 +205,14 @@ def test_explain_says_what_it_can_where_a_column_is_refused(place, small, capsys
     assert main(["stream", str(place / "notes.csv"), "--target", "y", "--explain"]) == 2
     found = capsys.readouterr()
     assert "b        input    number   1        -         as it is" in found.out
-    assert "column n: text with 43 different values in 43 rows; leave it out (--kinds n=drop)" in found.err
+    assert "column n: text with 43 different values in 43 rows; drop it (--kinds n=drop)" in found.err
 
 
 def test_a_table_of_a_few_rows_says_how_many_are_needed(place, small, capsys):
     small.write(place / "few.csv", small.rows(8))
     assert stream(place, "few.csv", "few") == 2
     assert main(["stream", str(place / "few.csv"), "--target", "y", "--out", str(place / "few"), *QUICK]) == 2
-    assert "few has 8 rows; 10 are needed to fit a model, and more to use it" in capsys.readouterr().err
+    assert "few has 8 rows; fitting needs at least 10, predictions need more" in capsys.readouterr().err
     assert not (place / "few").exists()
 
 
@@ -243,7 +220,7 @@ def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
     (place / "free.yaml").write_text(small.config, encoding="utf-8")
     arguments = ["--target", "y", "--config", str(place / "free.yaml"), "--out", str(place / "free"), *QUICK]
     assert main(["stream", str(place / "plain.csv"), *arguments]) == 0
-    assert "the warm-up took a third of the table, 43 rows; --warmup takes others" in capsys.readouterr().out
+    assert "the warm-up is a third of the table, 43 rows; change it with --warmup" in capsys.readouterr().out
     assert json.loads((place / "free" / "summary.json").read_text())["rows"] == ROWS - 43
     compare = ["compare", str(place / "plain.csv"), "--target", "y", "--configs", str(place / "free.yaml")]
     assert main([*compare, "--out", str(place / "compared"), "--progress", "false"]) == 0
@@ -259,7 +236,7 @@ def test_classes_by_name_need_no_config(place, small, capsys):
     small.write(place / "classes.csv", rows)
     quick = ["--target", "y", "--out", str(place / "classes"), *QUICK]
     assert main(["stream", str(place / "classes.csv"), *quick]) == 2
-    assert "run it with --classes calm,wild" in capsys.readouterr().err
+    assert "give --classes calm,wild" in capsys.readouterr().err
     assert not (place / "classes").exists()
     assert main(["stream", str(place / "classes.csv"), "--classes", "calm,wild", *quick]) == 0
     summary = json.loads((place / "classes" / "summary.json").read_text())
@@ -281,15 +258,15 @@ def swapped(rows):
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        (zones, [], "column when: its times are of zones 5 hours apart"),
-        (swapped, ["--time", "when"], "column when: the time 2024-03-02T06:00:00 lies before that of the row before"),
+        (zones, [], "column when: its times are of time zones 5 hours apart"),
+        (swapped, ["--time", "when"], "column when: the time 2024-03-02T06:00:00 is before that of the previous row"),
         (lambda rows: [[f"note {k}", *row[1:]] for k, row in enumerate(rows)], [], "--kinds when=drop"),
-        (lambda rows: [["today", *row[1:]] for row in rows], ["--kinds", "when=date"], "no format of dates fits"),
-        (lambda rows: rows, ["--kinds", "when=day"], "the kind of when is 'day'; choose one of"),
-        (lambda rows: rows, ["--kinds", "when"], "--kinds when names no kind; write NAME=KIND"),
+        (lambda rows: [["today", *row[1:]] for row in rows], ["--kinds", "when=date"], "no date format fits"),
+        (lambda rows: rows, ["--kinds", "when=day"], "the type of when is 'day'; choose one of"),
+        (lambda rows: rows, ["--kinds", "when"], "--kinds when has no type; write NAME=KIND"),
         (lambda rows: rows, ["--time", "hour"], "no column named hour"),
         (lambda rows: rows, ["--delimiter", ";;"], "the delimiter must be one character"),
-        (lambda rows: rows, ["--encoding", "klingon"], "'klingon' is no encoding"),
+        (lambda rows: rows, ["--encoding", "klingon"], "'klingon' is not an encoding"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(place, small, capsys, change, options, words):
@@ -303,22 +280,18 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(place, small, capsys, ch
     assert not (place / "never").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02" * 50, b"%PDF-1.4 \xff\xfe\x00", b"PAR1 and no more", b"y\n"])
-def test_a_file_that_is_no_table_is_refused(place, capsys, content):
-    (place / "odd.csv").write_bytes(content)
-    assert stream(place, "odd.csv", "never") == 2
-    assert str(place / "odd.csv") in capsys.readouterr().err
-    assert not (place / "never").exists()
+def test_a_file_that_is_no_table_is_refused(place, capsys):
+    for content in (b"", b"\x00\x01\x02" * 50, b"%PDF-1.4 \xff\xfe\x00", b"PAR1 and no more", b"y\n"):
+        (place / "odd.csv").write_bytes(content)
+        assert stream(place, "odd.csv", "never") == 2
+        assert str(place / "odd.csv") in capsys.readouterr().err
+        assert not (place / "never").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target", "options"),
-    [
-        ("bike_hourly", "cnt", []),
-        ("air_quality_raw", "CO_GT", []),
-        ("elec2", "label", ["--classes", "0,1"]),
-    ],
+    [("bike_hourly", "cnt", []), ("air_quality_raw", "CO_GT", []), ("elec2", "label", ["--classes", "0,1"])],
 )
 def test_sets_that_were_refused_run_untouched_on_a_cut(tmp_path, shared, small, name, target, options):
     source = shared / "data" / f"{name}.csv.gz"

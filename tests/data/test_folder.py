@@ -63,8 +63,8 @@ def test_arrays(folder):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("am", "no set named am; did you mean arm"),
-        ("zzz", "no set named zzz; it has arm, "),
+        ("am", "no data set named am; did you mean arm"),
+        ("zzz", "no data set named zzz; it has arm, "),
         ("arm_series", r"no inputs, only targets \(others: torque2\)"),
         ("no_target", "lacks target"),
         ("one_word", "are 'speed', not a list of column names"),
@@ -98,7 +98,7 @@ def test_checksums(folder):
 
 def test_what_is_not_there(folder, tmp_path_factory):
     for name, verify in (("gone", False), ("gone", True), ("gone_digits", False)):
-        with pytest.raises(FileNotFoundError, match="is not there"):
+        with pytest.raises(FileNotFoundError, match="does not exist"):
             load_folder(folder, name, verify=verify)
     with pytest.raises(FileNotFoundError, match="needs a manifest"):
         folder_names(tmp_path_factory.mktemp("bare"))

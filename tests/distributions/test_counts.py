@@ -82,7 +82,7 @@ def test_long_sums_of_few_nodes(stddev):
     weights=st.lists(st.floats(-40, 0), min_size=3, max_size=3),
     y=st.integers(0, 600),
 )
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_experts_that_disagree(mean, stddev, weights, y):
     latent = torch.tensor(mean, dtype=F64).unsqueeze(-1), torch.tensor(stddev, dtype=F64).square().unsqueeze(-1)
     log_weights = torch.tensor(weights, dtype=F64).log_softmax(0)
@@ -136,8 +136,8 @@ def test_ends_of_quantiles():
     lowest, highest = counts.quantile(levels)
     assert bool((lowest == 0).all())
     assert bool(torch.isposinf(highest).all())
-    huge = single(1.0, 30.0)
-    assert math.log(float(huge.quantile(one(0.99)))) == pytest.approx(30 * stats.norm.ppf(0.99), rel=1e-6)
+    huge = single(1.0, 15.0)
+    assert math.log(float(huge.quantile(one(0.99)))) == pytest.approx(15 * stats.norm.ppf(0.99), rel=1e-6)
     assert bool(torch.isfinite(score(huge, one(3.0)[0])).all())
     none = PoissonCounts(torch.zeros(1, dtype=F64), torch.zeros(1, 0, dtype=F64), torch.zeros(1, 0, dtype=F64))
     assert none.quantile(torch.zeros(2, 0, dtype=F64)).shape == (2, 0)

@@ -6,14 +6,9 @@ import torch
 from gp_ensembles.calibration.recalibration import map_components
 from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.latent_mixture import Response
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
 
 M, N = 3, 4
 
@@ -90,12 +85,12 @@ def test_quantiles_invert_the_distribution_function(name):
 @pytest.mark.parametrize("name", ORDERED)
 def test_draws_have_the_moments_and_the_distribution_function(name):
     distribution = instances()[name]
-    sample = distribution.sample(40_000, generator=torch.Generator().manual_seed(1))
-    error = 5 * (distribution.variance / 40_000).sqrt()
+    sample = distribution.sample(10_000, generator=torch.Generator().manual_seed(1))
+    error = 5 * (distribution.variance / 10_000).sqrt()
     assert bool(((sample.mean(0) - distribution.mean).abs() < error).all())
     at = distribution.quantile(0.7)
     share = (sample <= at).double().mean(0)
-    assert bool(((share - distribution.cdf(at)).abs() < 0.015).all())
+    assert bool(((share - distribution.cdf(at)).abs() < 0.03).all())
 
 
 @pytest.mark.parametrize("name", ["normal", "student", "normal, two outputs", "recalibrated"])

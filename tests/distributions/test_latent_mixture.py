@@ -1,5 +1,6 @@
 """Mixtures of classes and counts: targets that cannot be, shapes, ends, several rows of targets."""
 
+import itertools
 import math
 
 import pytest
@@ -8,14 +9,9 @@ from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood, 
 
 from gp_ensembles.distributions.counts import TabulatedCounts
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
 
 F64 = torch.float64
 N = 5
@@ -52,69 +48,61 @@ def _name(request):
     return request.param
 
 
-@pytest.fixture(params=[False, True], ids=["shared weights", "weights by row"], name="mixture")
-def _mixture(request, name):
-    return make(LIKELIHOODS[name](), by_row=request.param)
+def mixtures(name):
+    """With shared weights, and with weights by row."""
+    return [make(LIKELIHOODS[name](), by_row=by_row) for by_row in (False, True)]
 
 
 def levels(name, most=60):
     return torch.arange(NUM_CLASSES.get(name, most), dtype=F64).unsqueeze(-1).expand(-1, N)
 
 
-def test_distribution_functions_are_sums_of_probabilities(name, mixture):
-    y = levels(name)
-    sums = torch.stack([mixture.log_prob(row).exp() for row in y]).cumsum(0)
-    torch.testing.assert_close(mixture.log_prob(y).exp().cumsum(0), sums)
-    torch.testing.assert_close(mixture.cdf(y), sums, rtol=0, atol=1e-7)
-    torch.testing.assert_close(mixture.cdf(y + 0.5), sums, rtol=0, atol=1e-7)
-    torch.testing.assert_close(mixture.cdf(y.reshape(-1, 1, N))[:, 0], sums, rtol=0, atol=1e-7)
-    p = torch.tensor([0.05, 0.5, 0.9], dtype=F64)
-    want = (sums < p.reshape(-1, 1, 1)).sum(1).to(F64)
-    assert torch.equal(mixture.quantile(p.unsqueeze(-1)), want)
-    assert torch.equal(mixture.quantile(0.5), want[1])
-    assert torch.equal(mixture.quantile(p[[0, 1, 2, 1, 0]]), want[[0, 1, 2, 1, 0], range(N)])
+def test_distribution_functions_are_sums_of_probabilities(name):
+    for mixture in mixtures(name):
+        y = levels(name)
+        sums = torch.stack([mixture.log_prob(row).exp() for row in y]).cumsum(0)
+        torch.testing.assert_close(mixture.log_prob(y).exp().cumsum(0), sums)
+        torch.testing.assert_close(mixture.cdf(y), sums, rtol=0, atol=1e-7)
+        torch.testing.assert_close(mixture.cdf(y + 0.5), sums, rtol=0, atol=1e-7)
+        torch.testing.assert_close(mixture.cdf(y.reshape(-1, 1, N))[:, 0], sums, rtol=0, atol=1e-7)
+        p = torch.tensor([0.05, 0.5, 0.9], dtype=F64)
+        want = (sums < p.reshape(-1, 1, 1)).sum(1).to(F64)
+        assert torch.equal(mixture.quantile(p.unsqueeze(-1)), want)
+        assert torch.equal(mixture.quantile(0.5), want[1])
+        assert torch.equal(mixture.quantile(p[[0, 1, 2, 1, 0]]), want[[0, 1, 2, 1, 0], range(N)])
 
 
-def test_ends(name, mixture):
-    y = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.5, 1e300], dtype=F64)
-    torch.testing.assert_close(
-        mixture.cdf(y), torch.tensor([torch.nan, 1, 0, 0, 1], dtype=F64), equal_nan=True, atol=1e-9, rtol=0
-    )
-    assert bool(torch.isnan(mixture.cdf(y * torch.nan)).all())
-    assert bool(torch.isnan(mixture.log_prob(y * torch.nan)).all())
-    lowest, highest = mixture.quantile(0.0), mixture.quantile(1.0)
-    assert lowest.tolist() == [0.0] * N
-    assert highest.tolist() == [NUM_CLASSES.get(name, math.inf + 1) - 1] * N
+def test_ends(name):
+    for mixture in mixtures(name):
+        y = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.5, 1e300], dtype=F64)
+        torch.testing.assert_close(
+            mixture.cdf(y), torch.tensor([torch.nan, 1, 0, 0, 1], dtype=F64), equal_nan=True, atol=1e-9, rtol=0
+        )
+        assert bool(torch.isnan(mixture.cdf(y * torch.nan)).all())
+        assert bool(torch.isnan(mixture.log_prob(y * torch.nan)).all())
+        lowest, highest = mixture.quantile(0.0), mixture.quantile(1.0)
+        assert lowest.tolist() == [0.0] * N
+        assert highest.tolist() == [NUM_CLASSES.get(name, math.inf + 1) - 1] * N
 
 
-@pytest.mark.parametrize("value", [0.5, -1.0, torch.inf, -torch.inf])
-def test_impossible_targets_are_named(mixture, value):
-    y = torch.ones(N, dtype=F64)
-    y[0], y[3] = torch.nan, value
-    with pytest.raises(ValueError, match=rf"{value:g}.* in row 3"):
-        mixture.log_prob(y)
-
-
-def test_labels_beyond_the_last_class(name, mixture):
-    if name in NUM_CLASSES:
-        with pytest.raises(ValueError, match="in row 0"):
-            mixture.log_prob(torch.full((N,), float(NUM_CLASSES[name]), dtype=F64))
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (N + 1,), (N, 1)])
-@pytest.mark.parametrize("method", ["log_prob", "cdf"])
-def test_shapes_do_not_stretch(mixture, shape, method):
-    with pytest.raises(ValueError, match=r"shape \(\.\.\., 5\), one value a row"):
-        getattr(mixture, method)(torch.ones(shape, dtype=F64))
-
-
-@pytest.mark.parametrize(
-    ("p", "words"),
-    [(1.5, "between 0 and 1"), (math.nan, "between 0 and 1"), (torch.full((4,), 0.5), "must broadcast")],
-)
-def test_bad_probabilities(mixture, p, words):
-    with pytest.raises(ValueError, match=words):
-        mixture.quantile(p)
+def test_impossible_targets_shapes_and_probabilities_are_refused(name):
+    for mixture in mixtures(name):
+        y = torch.ones(N, dtype=F64)
+        for value in (0.5, -1.0, torch.inf, -torch.inf):
+            y[0], y[3] = torch.nan, value
+            with pytest.raises(ValueError, match=rf"{value:g}.* in row 3"):
+                mixture.log_prob(y)
+        if name in NUM_CLASSES:
+            with pytest.raises(ValueError, match="in row 0"):
+                mixture.log_prob(torch.full((N,), float(NUM_CLASSES[name]), dtype=F64))
+        for shape, method in itertools.product([(), (1,), (N + 1,), (N, 1)], (mixture.log_prob, mixture.cdf)):
+            with pytest.raises(ValueError, match=r"shape \(\.\.\., 5\), one value a row"):
+                method(torch.ones(shape, dtype=F64))
+        for p in (1.5, math.nan):
+            with pytest.raises(ValueError, match="between 0 and 1"):
+                mixture.quantile(p)
+        with pytest.raises(ValueError, match="must broadcast"):
+            mixture.quantile(torch.full((4,), 0.5))
 
 
 def test_whole_numbers_and_single_precision(name):

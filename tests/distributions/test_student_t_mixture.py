@@ -50,19 +50,6 @@ def test_against_scipy():
     assert mixed.quantile(torch.tensor([0.0, 1.0]).double()).tolist() == [-np.inf, np.inf]
 
 
-def test_the_normals_that_stand_for_a_mixture_keep_its_moments():
-    """Against scipy, component by component and of the whole mixture; without the rescaling they are too wide."""
-    for num_nodes in (4, 16):
-        normals = mixture().as_normals(num_nodes)
-        for n in range(2):
-            own = normals.component_variance[:, n].reshape(3, num_nodes).mean(-1)
-            np.testing.assert_allclose(own.numpy(), [component(m, n).var() for m in range(3)], rtol=1e-9)
-            mean = sum(w * component(m, n).mean() for m, w in enumerate(WEIGHTS))
-            second = sum(w * (component(m, n).var() + component(m, n).mean() ** 2) for m, w in enumerate(WEIGHTS))
-            np.testing.assert_allclose(float(normals.mean[n]), mean, rtol=1e-9)
-            np.testing.assert_allclose(float(normals.variance[n]), second - mean**2, rtol=1e-9)
-
-
 def test_draws():
     mixed = mixture()
     draws = mixed.sample(40_000, generator=torch.Generator().manual_seed(0))

@@ -13,13 +13,8 @@ from gpytorch.likelihoods import (
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert, RobustExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.meta_learners import FixedShare
 
 
@@ -72,7 +67,7 @@ def test_misfits_are_refused_by_name(case):
     make, words = MISFITS[case]
     one, other = make()
     fitting = make()[0]
-    with pytest.raises(ValueError, match=rf"experts 'a' and 'c' cannot weigh one another: .*{words}"):
+    with pytest.raises(ValueError, match=rf"experts 'a' and 'c' cannot be mixed: .*{words}"):
         Ensemble([one, fitting, other], FixedShare(), names=["a", "b", "c"])
 
 
@@ -95,7 +90,7 @@ FITTING = {
 @pytest.mark.parametrize("case", FITTING)
 def test_different_likelihoods_of_one_kind_are_mixed(case):
     likelihoods, target = FITTING[case]
-    X = rows()
+    X = rows(8)
     online = OnlineEnsemble(Ensemble([with_likelihood(each) for each in likelihoods()], FixedShare()))
     predictions = online.observe(X, target(X))
     assert bool(predictions.log_prob.isfinite().all())

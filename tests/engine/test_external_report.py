@@ -1,4 +1,4 @@
-"""What is told of guests: rows after the warm-up only, a bound that knows those of the warm-up, and how to mend."""
+"""Reports on external models: rows after the warm-up only, the bound on the regret, and why a model was absent."""
 
 import math
 from dataclasses import replace
@@ -80,7 +80,7 @@ def test_scores_of_a_model_are_in_the_units_of_the_target():
         assert report.ensemble_log_score == pytest.approx(float(predictions.log_prob.nanmean()))
         scores.append(report.log_score)
         assert sum(model.weights.values()) == pytest.approx(1.0)
-        assert model.weights["external model/0"] == pytest.approx(report.weight)
+        assert model.weights["external/0"] == pytest.approx(report.weight)
     assert scores[1] == pytest.approx(scores[0] - math.log(1000.0))
 
 
@@ -108,16 +108,16 @@ def fail(mean, deviation):
 @pytest.mark.parametrize(
     ("adapter", "reason", "mend"),
     [
-        (Failing(lambda m, s: (m * torch.nan, s)), "it said nothing (NaN)", "fill the gaps"),
+        (Failing(lambda m, s: (m * torch.nan, s)), "it gave no prediction (NaN)", "fill the gaps"),
         (Failing(lambda m, s: (m * math.inf, s)), "its mean was infinite or beyond 1e30 (mean ", "of mean 0"),
-        (Failing(lambda m, s: (m, -s)), "not positive and finite (deviation -1)", "standard deviations, or None"),
+        (Failing(lambda m, s: (m, -s)), "not positive and finite (deviation -1)", "standard deviations or None"),
         (
             Failing(lambda m, s: (torch.cat([m, m]), s)),
             "had the wrong shape (shapes (2,) and (1,) for inputs (1, 2))",
             "return means (N,) and deviations (N,)",
         ),
-        (Failing(fail), "it failed to predict (ValueError: no such station)", "guest.fit(rows)(X) by itself"),
-        (Failing(None, "no license"), "it failed to train (ValueError: no license)", "guest.fit(rows) by itself"),
+        (Failing(fail), "it failed to predict (ValueError: no such station)", "model.fit(rows)(X) on"),
+        (Failing(None, "no license"), "it failed to train (ValueError: no license)", "model.fit(rows) on its own"),
     ],
 )
 def test_reasons_say_how_they_are_mended_and_survive_a_file(adapter, reason, mend):
@@ -143,4 +143,4 @@ def test_one_that_never_answered_has_no_weight_and_says_why():
     assert (report.num_answered, report.num_absent, report.weight) == (0, 160 - WARM, 0.0)
     assert model.weights["forecast/0"] == 0.0
     assert sum(model.weights.values()) == pytest.approx(1.0)
-    assert str(report).startswith("forecast/0: answered 0 of 100 rows; absent the last time because it said nothing")
+    assert str(report).startswith("forecast/0: predicted 0 of 100 rows; last absent because it gave no prediction")

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.interrupts import uninterrupted
+from gp_ensembles.engine.access_lock import uninterrupted
 from gp_ensembles.engine.runners import CovarianceRunner
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state, square_root_state
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state
+from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, DynamicModelAveraging, FixedShare, OnlineNewton
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -163,7 +164,7 @@ def test_prediction_goes_on_without_an_expert_whose_numbers_overflow(form):
     alone = OnlineEnsemble(Ensemble([online.ensemble.experts[1]], FixedShare(), NAMES[:1]))
     alone.observe(X[:AT], y[:AT])
     with pytest.raises(
-        NumericalError, match=rf"absent from row {AT + 300}, or their numbers overflow there; .* correct the inputs$"
+        NumericalError, match=rf"predicts row {AT + 300}: all are absent or overflow there; .* correct the inputs$"
     ):
         alone.predict(torch.cat([X[:1].expand(300, -1), X]))
     assert unchanged(online, before)

@@ -1,5 +1,6 @@
 """The report of regret against the separate metrics, its bounds, and its symmetries, for every weight rule."""
 
+import itertools
 import math
 
 import numpy as np
@@ -20,10 +21,9 @@ from gp_ensembles.meta_learners import (
     OnlineNewton,
     ReferenceAveraging,
     SoftBayes,
-    edoebe_transition,
-    group_transition,
 )
 from gp_ensembles.meta_learners.base import weigh_observed
+from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
 from gp_ensembles.metrics import (
     best_fixed_mixture,
     best_switching_path,
@@ -101,18 +101,19 @@ def streams():
 STREAMS = {name: torch.tensor(values) for name, values in streams()}
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("stream", STREAMS)
-def test_regrets_are_those_of_the_metrics_and_within_their_bounds(name, stream):
-    make, known = RULES[name]
-    rule, log_prob = make(SAME), STREAMS[stream]
-    path = best_switching_path(log_prob, 5)
+PATHS = {name: best_switching_path(log_prob, 5) for name, log_prob in STREAMS.items()}
+
+
+MIXTURES = {name: best_fixed_mixture(log_prob).log_prob for name, log_prob in STREAMS.items()}
+
+
+def check_rule(make, known, stream):
+    rule, log_prob, path = make(SAME), STREAMS[stream], PATHS[stream]
     report = regret_report(rule, log_prob, path)
     assert report == regret_report(rule, log_prob.nan_to_num(0.0), path)
     own = weigh_observed(rule, rule.init(M, log_prob), log_prob, log_prob.isnan().all(0))[1].log_prob
-    mixture = best_fixed_mixture(log_prob).log_prob
     assert report.expert.regret == pytest.approx(float(static_regret(own, log_prob)[-1]), abs=1e-9)
-    assert report.mixture.regret == pytest.approx(float(mixture_regret(own, mixture)[-1]), abs=1e-9)
+    assert report.mixture.regret == pytest.approx(float(mixture_regret(own, MIXTURES[stream])[-1]), abs=1e-9)
     assert report.switching.regret == pytest.approx(float(switching_regret(own, log_prob, 5)[-1]), abs=1e-9)
     assert report.mixture.regret >= report.expert.regret - 1e-6
     switches = bool((path[1:] != path[:-1]).any())
@@ -122,6 +123,21 @@ def test_regrets_are_those_of_the_metrics_and_within_their_bounds(name, stream):
         assert report.switching == report.expert
     for part in report:
         assert part.bound is None or part.regret <= part.bound + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "streams"),
+    [(name, [list(STREAMS)[(k + step) % 5] for step in (0, 2)]) for k, name in enumerate(RULES)],
+)
+def test_regrets_are_those_of_the_metrics_and_within_their_bounds(name, streams):
+    for stream in streams:
+        check_rule(*RULES[name], stream)
+
+
+@pytest.mark.slow
+def test_regrets_on_every_stream():
+    for stream, (make, known) in itertools.product(STREAMS, RULES.values()):
+        check_rule(make, known, stream)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -234,8 +250,8 @@ def test_a_rule_of_ones_own_has_the_bounds_it_registers():
         (torch.zeros(0, 3), torch.zeros(3, dtype=torch.int64), "an expert and a step"),
         (torch.zeros(3, 0), torch.zeros(0, dtype=torch.int64), "an expert and a step"),
         (torch.zeros(3), torch.zeros(3, dtype=torch.int64), "an expert and a step"),
-        (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), "one index a step"),
-        (torch.zeros(2, 3), torch.zeros(3), "one index a step"),
+        (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), "one index per step"),
+        (torch.zeros(2, 3), torch.zeros(3), "one index per step"),
         (torch.zeros(2, 3), torch.tensor([0, 1, 2]), "0 to 1"),
     ],
 )

@@ -14,7 +14,7 @@ from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExper
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.innovations import InnovationModel
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 
 NUM_INPUTS, LAGS, THRESHOLD = 2, (1, 4), 5.0
@@ -136,7 +136,7 @@ def test_equals_row_after_row(case):
     assert state.history.isfinite().all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.integers(1, 17), min_size=2, max_size=6),
     st.dictionaries(st.integers(0, 50), st.sampled_from([30.0, -100.0, 1e6])),

@@ -89,15 +89,15 @@ def test_auto_has_fewer_bases_where_rows_are_dear():
 
 def test_ensembles_of_one_spec_share_nothing():
     X, y = rows("real")
-    spec = replace(auto, bases=BASES, fit_settings=QUICK)
+    spec = replace(auto, bases=BASES, fit_settings=QUICK, extra_experts=())
     first, second = (spec.fit(X, y).ensemble.meta_learner for _ in range(2))
     assert first is not second
     assert first is not spec.rule
 
 
 def test_auto_learns_which_rule_to_trust():
-    X, y = rows("real", 400)
-    online = replace(auto, bases=(*BASES, PolynomialBasis((2,)))).fit(X[:100], y[:100])
+    X, y = rows("real", 300)
+    online = replace(auto, bases=(*BASES, PolynomialBasis((2,))), extra_experts=()).fit(X[:100], y[:100])
     predictions = online.observe(X[100:], y[100:])
     best = predictions.experts.log_prob.sum(1).max()
     assert float(predictions.log_prob.sum()) > float(best) - 15
@@ -119,7 +119,7 @@ def test_targets_that_cannot_be_fitted(kind, change, words):
         replace(auto, bases=BASES, fit_settings=QUICK, target=TARGETS[kind][0]).fit(X, change(y))
 
 
-@pytest.mark.parametrize("kind", ["binary", "classes"])
+@pytest.mark.parametrize("kind", ["binary", pytest.param("classes", marks=pytest.mark.slow)])
 def test_labels_of_one_class_leave_hyperparameters_at_their_start(kind):
     X, y = rows(kind)
     spec = replace(auto, bases=BASES, fit_settings=FITTED, target=TARGETS[kind][0])

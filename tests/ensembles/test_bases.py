@@ -39,17 +39,13 @@ def names_of(*bases):
 
 
 @pytest.mark.parametrize(("kind", "field"), SIZES)
-@pytest.mark.parametrize("value", [0, -3])
-def test_sizes_must_be_positive(kind, field, value):
-    with pytest.raises(ValueError, match=rf"{field} of {kind.__name__} must be .*at least [12], got {value}"):
-        kind(**{field: value})
-
-
-@pytest.mark.parametrize(("kind", "field"), SIZES)
-@pytest.mark.parametrize("value", [2.0, "2", None, True, (2,)])
-def test_sizes_must_be_whole_numbers(kind, field, value):
-    with pytest.raises(TypeError, match=f"{field} of {kind.__name__} must be a whole number, got "):
-        kind(**{field: value})
+def test_sizes_must_be_positive_whole_numbers(kind, field):
+    for value in (0, -3):
+        with pytest.raises(ValueError, match=rf"{field} of {kind.__name__} must be .*at least [12], got {value}"):
+            kind(**{field: value})
+    for value in (2.0, "2", None, True, (2,)):
+        with pytest.raises(TypeError, match=f"{field} of {kind.__name__} must be a whole number, got "):
+            kind(**{field: value})
 
 
 def test_fourier_features_come_in_pairs():
@@ -91,7 +87,7 @@ def test_orders():
 @pytest.mark.parametrize("kind", EVERY)
 def test_names_are_words_without_a_slash(kind):
     for name in ("", "  ", "a/b"):
-        with pytest.raises(ValueError, match=f"name of {kind.__name__} must not be blank and must hold no '/'"):
+        with pytest.raises(ValueError, match=f"name of {kind.__name__} must not be blank and must not contain '/'"):
             kind(name=name)
     with pytest.raises(TypeError, match=f"name of {kind.__name__} must be a string, got 3"):
         kind(name=3)

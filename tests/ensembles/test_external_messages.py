@@ -68,7 +68,7 @@ def test_the_right_wrapper_of_a_model_is_named():
         "use ExternalModel(RegressorAdapter(LinearRegression(...)))"
     )
     assert predicted(lambda: ExternalModel(ForecastColumns("nwp"))).endswith(
-        "ForecastColumns stands in further by itself"
+        "ForecastColumns goes into extra_experts directly"
     )
     assert predicted(lambda: RegressorAdapter(last_target)).endswith(
         "got last_target; use FunctionAdapter(last_target)"

@@ -1,4 +1,4 @@
-"""Models of one's own as experts: regressors, functions, quantiles, and whether they peek."""
+"""External models as experts: regressors, functions, quantiles, and whether they peek."""
 
 import copy
 import pickle
@@ -23,7 +23,7 @@ from gp_ensembles.ensembles.targets import RealTarget
 from gp_ensembles.experts.adapters import FunctionAdapter, RegressorAdapter, RiverAdapter
 from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.model_adapter import ModelAdapter, TrainingRows, error_size, moments_of
-from gp_ensembles.features.inputs import InputFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 D = 2
@@ -140,9 +140,9 @@ def test_what_cannot_be_is_refused():
     for levels in ((0.5,), (0.1, 0.1), (0.0, 0.5)):
         with pytest.raises(ValueError, match="levels"):
             FunctionAdapter(print, levels)
-    with pytest.raises(ValueError, match="3 quantiles a row"):
+    with pytest.raises(ValueError, match="3 quantiles per row"):
         moments_of(torch.zeros(4, 2), (0.1, 0.5, 0.9))
-    with pytest.raises(TypeError, match="external model of ExternalModel"):
+    with pytest.raises(TypeError, match="adapter of ExternalModel"):
         ExternalModel(LinearRegression())
     with pytest.raises(ValueError, match="every of ExternalModel"):
         ExternalModel(RegressorAdapter(LinearRegression()), every=0)
@@ -186,7 +186,7 @@ SPEC = replace(
 )
 
 
-def test_a_model_with_guests_of_its_own_is_kept_by_pickling(tmp_path):
+def test_a_model_with_external_models_is_kept_by_pickling(tmp_path):
     X, y = rows()
     model = OnlineModel(StreamConfig(SPEC, warmup=60))
     model.observe(X[:100], y[:100])
@@ -213,7 +213,7 @@ class Peeking(ModelAdapter):
         return forecast
 
 
-def test_guests_that_peek_are_found_and_others_are_not():
+def test_models_that_peek_are_found_and_others_are_not():
     X, y = rows(120)
     before = X.clone(), y.clone()
     for adapter in (
@@ -223,7 +223,7 @@ def test_guests_that_peek_are_found_and_others_are_not():
         check_causal(adapter, X, y)
     for ahead in (0, 1):
         with pytest.raises(
-            ValueError, match=r"Peeking peeks: what it says of row .* the row's target or on later rows"
+            ValueError, match=r"Peeking peeks: its prediction of row .* the row's target or on later rows"
         ):
             check_causal(Peeking(X, y, ahead), X, y)
     with pytest.raises(ValueError, match="depends on the rows that are predicted with it"):
@@ -233,14 +233,14 @@ def test_guests_that_peek_are_found_and_others_are_not():
     for predicted in (lambda X, rows: X[:, 0].cumsum(0), lambda X, rows: 0.01 * torch.arange(len(X), dtype=X.dtype)):
         with pytest.raises(ValueError, match="the rows that are predicted with it"):
             check_causal(FunctionAdapter(predicted), X, y)
-    with pytest.raises(ValueError, match="answered no row"):
+    with pytest.raises(ValueError, match="predicted no row"):
         check_causal(FunctionAdapter(lambda X, rows: X[:, 0] * torch.nan), X, y)
     assert torch.equal(X, before[0])
     assert torch.equal(y, before[1])
 
 
-def test_guests_of_an_ensemble_are_named():
-    X, y = rows(160)
+def test_external_models_of_an_ensemble_are_named():
+    X, y = rows(130)
     good = SPEC.fit(X[:60], y[:60])
     state = copy.deepcopy(good.state)
     check_causal(good, X[60:], y[60:])
@@ -285,9 +285,9 @@ def test_a_regressor_that_writes_into_its_arrays_changes_nothing():
     )
 
 
-def test_what_is_no_guest_is_told_what_to_give():
+def test_the_message_says_what_to_give():
     X = torch.zeros(9, 1, dtype=torch.float64)
-    with pytest.raises(TypeError, match="check_causal takes an external model such as RegressorAdapter"):
+    with pytest.raises(TypeError, match="check_causal takes a RegressorAdapter"):
         check_causal(ExternalModel(RegressorAdapter(LinearRegression())), X, X[:, 0])
     with pytest.raises(TypeError, match="columns of ForecastColumns must be names such as 'nwp', got 2"):
         ForecastColumns(2)

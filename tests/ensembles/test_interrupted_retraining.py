@@ -13,7 +13,7 @@ from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.refitted import Refitted
 from gp_ensembles.ensembles.windows import WindowGP
-from gp_ensembles.experts import gradient_ascent, refitted, window
+from gp_ensembles.experts import empirical_bayes, refitted, window
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 WARM, DUE = 40, 80  # rows after which they are trained; trees when they are asked next
@@ -24,7 +24,7 @@ RECORDS = {
 }
 
 
-def rows(num_rows=130):
+def rows(num_rows=100):
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(num_rows, 2, generator=generator, dtype=torch.float64)
     return X, (2 * X[:, 0]).sin() + 0.1 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
@@ -59,15 +59,20 @@ def interrupted(monkeypatch, name):
                 press()
             return evidence()
 
-        return gradient_ascent.gradient_ascent(expert, counted, *arguments)
+        return empirical_bayes.gradient_ascent(expert, counted, *arguments)
 
     for module in (window, refitted):
-        monkeypatch.setattr(module, "climb", climbing)
+        monkeypatch.setattr(module, "gradient_ascent", climbing)
     return pressed
 
 
-@pytest.mark.parametrize("size", [1, 7, 90])
-@pytest.mark.parametrize("name", RECORDS)
+PAIRS = [(name, size) for name in RECORDS for size in (1, 7, 60)]
+FAST = [("boosting", 60), ("window", 1), ("refitted", 7)]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [pytest.param(*pair, marks=() if pair in FAST else pytest.mark.slow) for pair in PAIRS]
+)
 def test_nothing_is_lost(name, size, monkeypatch):
     X, y = rows()
     extra_experts = tuple(replace(record, name=key) for key, record in RECORDS.items())

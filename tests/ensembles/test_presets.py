@@ -19,6 +19,7 @@ from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.ensembles.spec import SpeedSwitching
 from gp_ensembles.experts import Adam
+from gp_ensembles.experts.empirical_bayes import LBFGS
 
 BASES = (
     FourierBasis(num_features=20, starts=(0.5, 2.0)),
@@ -28,7 +29,7 @@ BASES = (
     LinearBasis(),
     SplineBasis(num_intervals=3),
 )
-QUICK = FitSettings(num_samples=2)
+QUICK = FitSettings(LBFGS(max_iterations=8), num_samples=2)
 NUM_EXPERTS = 2 * (2 + 1 + 1 + 2 + 1 + 1)
 
 
@@ -59,7 +60,10 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", COUNTS)
+FAST = ("soebe", "e_doebe", "die_gp")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in COUNTS])
 def test_every_preset_is_ready_to_stream(name):
     X, y = stream()
     y[[5, 120]] = torch.nan
@@ -116,7 +120,7 @@ def test_the_dictionary_is_the_papers():
     torch.testing.assert_close(walking.transition.variance, torch.full((11, 1), 1e-3, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["oebe", "e_doebe", "dsie_gp"])
+@pytest.mark.parametrize("name", ["oebe", "dsie_gp"])
 def test_the_generator_decides_everything(name):
     X, y = stream()
     first, second = (build(name, X[:100], y[:100]) for _ in range(2))

@@ -53,11 +53,11 @@ def test_the_largest_size_within_a_price() -> None:
 
 def test_a_price_nothing_can_meet() -> None:
     with pytest.raises(
-        ValueError, match=r"price of 9 microseconds a row cannot be met: the least, 100 features, costs 10 "
+        ValueError, match=r"price of 9 microseconds per row cannot be met: 100 features, the smallest size, cost 10 "
     ):
         largest_size(9.0, (100, 200), lambda size: size / 10, "features")
     X, y = rows()
-    with pytest.raises(ValueError, match="cannot be met: the least, 100 features, costs"):
+    with pytest.raises(ValueError, match="cannot be met: 100 features, the smallest size, cost"):
         replace(PRICED, extra_experts=(WideFeatures(price=1e-9),)).fit(X, y)
     model = OnlineModel(StreamConfig(replace(PRICED, extra_experts=(WideFeatures(price=1e-9),)), warmup=60))
     with pytest.raises(ValueError, match="cannot be met"):
@@ -70,7 +70,7 @@ def test_it_is_found_with_the_first_rows_and_no_row_is_lost(monkeypatch: pytest.
     X, y = rows(80)
     model = OnlineModel(StreamConfig(PRICED, warmup=60))
     for _ in range(2):
-        with pytest.raises(ValueError, match="state a price of at least that, or give the number of features"):
+        with pytest.raises(ValueError, match="raise the price, or give the number of features"):
             model.observe(X[:5], y[:5])
         assert model.num_rows == 0
     invented(monkeypatch, per_feature=0.05)  # the machine has become idle
@@ -161,7 +161,7 @@ def test_measuring_a_model_leaves_it_alone() -> None:
 def test_prices_that_cannot_be_measured() -> None:
     X, y = rows(80)
     online = replace(oebe, bases=(LinearBasis(),)).fit(X, y)
-    with pytest.raises(ValueError, match="a price needs rows"):
+    with pytest.raises(ValueError, match="price_of_row needs at least one row"):
         price_of_row(online, X[:0], y[:0])
     with pytest.raises(ValueError, match="rows_per_call=0"):
         price_of_row(online, X, y, rows_per_call=0)
@@ -169,5 +169,5 @@ def test_prices_that_cannot_be_measured() -> None:
 
 def test_a_model_in_its_warm_up_has_no_price() -> None:
     X = torch.zeros(5, 1, dtype=torch.float64)
-    with pytest.raises(ValueError, match="the model's warm-up is not over"):
+    with pytest.raises(ValueError, match="still in its warm-up"):
         price_of_row(OnlineModel(StreamConfig(warmup=20)), X, X[:, 0])

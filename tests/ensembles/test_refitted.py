@@ -12,6 +12,7 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.refitted import Refitted
+from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
 SMALL = Refitted(num_features=20, every=200, num_rows=200)
@@ -19,7 +20,7 @@ SPEC = replace(
     oebe,
     bases=(LinearBasis(), FourierBasis(num_features=20, starts=(0.7,))),
     rule=default_rule(),
-    fit_settings=FitSettings(num_samples=1),
+    fit_settings=FitSettings(LBFGS(max_iterations=30), num_samples=1),
     extra_experts=(SMALL,),
 )
 
@@ -62,8 +63,9 @@ def test_a_stream_without_a_past_gets_columns_for_one_to_come():
     assert build(replace(SMALL, lags=False)).lags == ()
 
 
+@pytest.mark.slow
 def test_hyperparameters_of_a_short_warm_up_are_soon_those_of_a_long_one():
-    X, y = wave(1000, 2.5)
+    X, y = wave(800, 2.5)
     short, long = (SPEC.fit(X[:n], y[:n], generator=generator()) for n in (30, 400))
     short.observe(X[30:400], y[30:400])
     first, second = (online.observe(X[400:], y[400:]).log_prob.mean() for online in (short, long))

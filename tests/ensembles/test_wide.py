@@ -13,7 +13,7 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
+from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
 from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features.fourier import RandomFourierFeatures
@@ -90,6 +90,7 @@ def test_noise_of_the_exact_process_starves_a_finite_basis() -> None:
     assert scores[0.1] > -1.5
 
 
+@pytest.mark.slow
 def test_of_many_rows_the_last_are_fitted_to() -> None:
     X, y = rows(520)
     record = WideFeatures(num_features=20, noises=(0.1,))
@@ -114,29 +115,34 @@ def test_sees_the_columns_that_it_should() -> None:
         assert torch.equal(expert.features(inputs), expert.features(other)) != lags
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)])
 def test_in_an_ensemble_it_is_exact_in_blocks_and_causal(dtype: torch.dtype) -> None:
-    X, y = (part.to(dtype) for part in rows(200, noise=0.3))
-    record = WideFeatures(num_features=60, noises=(0.01, 0.1), lags=True)
-    spec = replace(SPEC, lags=TargetLags(lags=(1,)), extra_experts=(record,))
+    X, y = (part.to(dtype) for part in rows(140, noise=0.3))
+    record = WideFeatures(num_features=40, noises=(0.01, 0.1), lags=True)
+    spec = replace(
+        SPEC,
+        lags=TargetLags(lags=(1,)),
+        fit_settings=FitSettings(LBFGS(max_iterations=3), num_samples=1),
+        extra_experts=(record,),
+    )
 
     def started() -> OnlineEnsemble:
-        return spec.fit(X[:100], y[:100], generator=torch.Generator().manual_seed(0))
+        return spec.fit(X[:70], y[:70], generator=torch.Generator().manual_seed(0))
 
-    y[130] = torch.nan
+    y[90] = torch.nan
     online = started()
     assert online.names[-2:] == ("wide/0", "wide/1")
-    whole = online.observe(X[100:], y[100:])
+    whole = online.observe(X[70:], y[70:])
     parts = started()
-    pieces = [parts.observe(X[i : i + 7], y[i : i + 7]).experts.mean for i in range(100, 200, 7)]
+    pieces = [parts.observe(X[i : i + 7], y[i : i + 7]).experts.mean for i in range(70, 140, 7)]
     tolerance = 1e-8 if dtype == torch.float64 else 1e-3
     torch.testing.assert_close(torch.cat(pieces, -1), whole.experts.mean, rtol=tolerance, atol=tolerance)
 
     changed = y.clone()
-    changed[150] += 3.0
-    again = started().observe(X[100:], changed[100:])
-    torch.testing.assert_close(again.experts.mean[:, :51], whole.experts.mean[:, :51], rtol=tolerance, atol=tolerance)
-    assert bool(((again.experts.mean[-2:, 51] - whole.experts.mean[-2:, 51]).abs() > 2 * tolerance).all())
+    changed[110] += 3.0
+    again = started().observe(X[70:], changed[70:])
+    torch.testing.assert_close(again.experts.mean[:, :41], whole.experts.mean[:, :41], rtol=tolerance, atol=tolerance)
+    assert bool(((again.experts.mean[-2:, 41] - whole.experts.mean[-2:, 41]).abs() > 2 * tolerance).all())
 
 
 def test_a_state_in_single_precision_is_a_square_root() -> None:

@@ -12,7 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, die_gplvm, dsie_gplvm, rbf_features, sie_gplvm
+from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, die_gplvm, dsie_gplvm, sie_gplvm
+from gp_ensembles.papers.gplvm.presets import rbf_features
 from gp_ensembles.papers.gplvm.transformer import EnsembleGPLVM
 
 WARMUP = 20

@@ -25,8 +25,8 @@ from gp_ensembles.ensembles.targets import (
 )
 from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
 from gp_ensembles.experts.empirical_bayes import LBFGS
-from gp_ensembles.streaming import Standardizer
 from gp_ensembles.streaming.input_range import InputRange
+from gp_ensembles.streaming.scales import Standardizer
 
 small = replace(
     e_doebe,

@@ -22,16 +22,9 @@ from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    Logit,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-    ProbitApproximation,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.likelihoods.response import log_prob
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
 
@@ -115,7 +108,8 @@ def dense_newton(expert, m, phi, y, mean, covariance):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_updates_are_dense_newton(name):
     expert, X, y = build(name, transition=StabilizedForgetting(0.95))
-    y[3] = torch.nan
+    X, y = X[:4], y[:4]
+    y[2] = torch.nan
     with torch.no_grad():
         state, steps = expert.update(expert.init(), X, y)
     Phi = expert.features(X).detach()
@@ -124,7 +118,7 @@ def test_updates_are_dense_newton(name):
         size = state.mean.shape[-1]
         identity = torch.diag(torch.ones(size, dtype=torch.float64))
         mean, covariance = torch.zeros(size, dtype=torch.float64), prior[m] * identity
-        for t in range(N):
+        for t in range(4):
             mean, covariance = math.sqrt(0.95) * mean, 0.95 * covariance + 0.05 * prior[m] * identity
             latent = mean.reshape(expert.num_latent, -1) @ Phi[m, t]
             got = steps.latent_mean[m, t].reshape(-1)
@@ -287,7 +281,7 @@ def test_real_targets_and_classes_do_not_mix():
     from gp_ensembles.experts import GaussianExpert
 
     shared = features()
-    with pytest.raises(ValueError, match="cannot weigh one another"):
+    with pytest.raises(ValueError, match="cannot be mixed"):
         Ensemble([GaussianExpert(shared), LaplaceExpert(shared, LogisticLikelihood())], BayesianModelAveraging())
 
 

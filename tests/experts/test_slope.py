@@ -67,17 +67,19 @@ def series(num_rows, seed=0):
 SLOPES = [(0.001, 1.0), (0.004, 0.8), (2.0, 0.3)]
 
 
-@pytest.mark.parametrize("season", [None, 2, 7, 12])
-@pytest.mark.parametrize("slope", SLOPES)
+@pytest.mark.parametrize(
+    ("season", "slope"),
+    [(None, SLOPES[0]), (2, SLOPES[1]), (7, SLOPES[2]), (12, SLOPES[0]), (None, SLOPES[2]), (7, SLOPES[1])],
+)
 def test_equals_a_kalman_filter_in_any_blocks_with_gaps(season, slope):
-    y, textbook, expert = series(120), Textbook(season, slope), made(season, slope)
+    y, textbook, expert = series(80), Textbook(season, slope), made(season, slope)
     wanted = []
     for row, target in enumerate(y.tolist()):
         textbook.go_on()
         wanted.append(textbook.predict(row))
         textbook.learn(row, target)
-    X = torch.zeros(120, 1, dtype=torch.float64)
-    for size in (1, 17, 120):
+    X = torch.zeros(80, 1, dtype=torch.float64)
+    for size in (1, 17, 80):
         state, mean, variance = expert.init(), [], []
         for rows, targets in zip(X.split(size), y.split(size), strict=True):
             ahead = expert.predict(state, rows[:1])

@@ -122,5 +122,5 @@ def test_illegal_numbers_are_refused():
         StructuralExpert(good, 1, 1, 10)
     with pytest.raises(ValueError, match="two positive"):
         StructuralExpert(-good, 12, 1, 10)
-    with pytest.raises(ValueError, match="walks of its own"):
+    with pytest.raises(ValueError, match="takes no transition"):
         StructuralExpert(good, 12, 1, 10).with_transition(RandomWalk(0.1))

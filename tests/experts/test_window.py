@@ -123,9 +123,9 @@ def test_what_cannot_be_is_refused():
         WindowGP(num_rows=0)
     with pytest.raises(TypeError, match="lags of WindowGP must be True or False"):
         WindowGP(lags=1)
-    with pytest.raises(TypeError, match=r"further\[0\]"):
+    with pytest.raises(TypeError, match=r"extra_experts\[0\] must be a record such as WindowGP"):
         replace(doebe, extra_experts=(LinearBasis(),))
-    with pytest.raises(TypeError, match=r"further must be a tuple such as \(WindowGP\(\),\)"):
+    with pytest.raises(TypeError, match=r"extra_experts must be a tuple such as \(WindowGP\(\),\)"):
         replace(doebe, extra_experts=WindowGP())
     with pytest.raises(ValueError, match="distinct names"):
         replace(doebe, extra_experts=(WindowGP(30), WindowGP(60)))

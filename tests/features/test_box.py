@@ -88,16 +88,16 @@ def test_the_gram_matrix_approaches_the_kernel_at_the_default_box(build: type) -
     assert float((wide.prior_variance * Phi @ Phi.mT - kernel(X).to_dense()).abs().max().detach()) < 1e-8
 
 
-@pytest.mark.parametrize(("nu", "factor"), [(RBF, 3.2), (2.5, 4.1), (1.5, 4.5), (0.5, 4.5)])
-def test_rules(nu: float, factor: float) -> None:
-    short, medium, long = (float(box_from_data(kernel_of(nu, s), ENDS).half_width) for s in (0.05, 0.3, 4.0))
-    assert short == pytest.approx(1.2)
-    assert medium == pytest.approx(1.0 + 2 * 0.3)
-    assert long == pytest.approx(factor * 4.0)
-    scaled = ScaleKernel(kernel_of(nu, 4.0)).double()
-    assert float(box_from_data(scaled, ENDS).half_width) == pytest.approx(factor * 4.0)
-    assert float(box_from_data(scaled, ENDS, lengthscale_factor=6.0).half_width) == pytest.approx(24.0)
-    assert float(box_from_data(scaled, ENDS, 50.0).half_width) == pytest.approx(50.0)
+def test_rules() -> None:
+    for nu, factor in ((RBF, 3.2), (2.5, 4.1), (1.5, 4.5), (0.5, 4.5)):
+        short, medium, long = (float(box_from_data(kernel_of(nu, s), ENDS).half_width) for s in (0.05, 0.3, 4.0))
+        assert short == pytest.approx(1.2)
+        assert medium == pytest.approx(1.0 + 2 * 0.3)
+        assert long == pytest.approx(factor * 4.0)
+        scaled = ScaleKernel(kernel_of(nu, 4.0)).double()
+        assert float(box_from_data(scaled, ENDS).half_width) == pytest.approx(factor * 4.0)
+        assert float(box_from_data(scaled, ENDS, lengthscale_factor=6.0).half_width) == pytest.approx(24.0)
+        assert float(box_from_data(scaled, ENDS, 50.0).half_width) == pytest.approx(50.0)
 
 
 def test_columns_have_their_own_width_and_unseen_ones_their_range() -> None:
@@ -109,15 +109,12 @@ def test_columns_have_their_own_width_and_unseen_ones_their_range() -> None:
     torch.testing.assert_close(box.center, X.new_tensor([1.0, 5.0, 5.0]))
 
 
-@pytest.mark.parametrize(
-    ("factors", "words"),
-    [
+def test_factors_out_of_range() -> None:
+    for factors, words in [
         ({"boundary_factor": 1.0}, "boundary_factor must be above 1, got 1"),
         ({"lengthscale_factor": 0.0}, "lengthscale_factor must be positive, got 0"),
         ({"edge_factor": -0.1}, "edge_factor must be zero or positive, got -0.1"),
         ({"edge_factor": math.nan}, "edge_factor must be zero or positive, got nan"),
-    ],
-)
-def test_factors_out_of_range(factors: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        box_from_data(kernel_of(RBF, 1.0), ENDS, **factors)
+    ]:
+        with pytest.raises(ValueError, match=words):
+            box_from_data(kernel_of(RBF, 1.0), ENDS, **factors)

@@ -28,9 +28,6 @@ from torch.func import functional_call, hessian
 from gp_ensembles.features import (
     AdditivePolynomialFeatures,
     AdditiveSplineFeatures,
-    Clamp,
-    Concatenate,
-    ConstantFeatures,
     FeatureMap,
     HilbertAdditiveFeatures,
     HilbertTensorFeatures,
@@ -40,10 +37,12 @@ from gp_ensembles.features import (
     OptimizedFourierFeatures,
     RadialBasisFeatures,
     RandomFourierFeatures,
-    SelectColumns,
     Standardize,
 )
+from gp_ensembles.features.compose import Concatenate, SelectColumns
+from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.rescale import Clamp
 from gp_ensembles.features.spline import quantile_breakpoints
 
 D = 3  # inputs of every map in the table
@@ -139,15 +138,15 @@ def summed(batch: torch.Size, dtype: torch.dtype) -> Kernel:
 
 
 def fourier(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return RandomFourierFeatures.from_kernel(matern(batch, dtype), D, 8, generator=seeded())
+    return RandomFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
 
 
 def fourier_sum(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return RandomFourierFeatures.from_kernel(summed(batch, dtype), D, 6, generator=seeded())
+    return RandomFourierFeatures.from_kernel(summed(batch, dtype), D, 4, generator=seeded())
 
 
 def fourier_optimized(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return OptimizedFourierFeatures.from_kernel(matern(batch, dtype), D, 6, generator=seeded())
+    return OptimizedFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
 
 
 def hilbert_additive(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
@@ -159,22 +158,22 @@ def hilbert_tensor(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
 
 
 def inducing(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return InducingPointFeatures(matern(batch, dtype), inputs(5, dtype=dtype))
+    return InducingPointFeatures(matern(batch, dtype), inputs(3, dtype=dtype))
 
 
 def inducing_trained(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return InducingPointFeatures(summed(batch, dtype), nn.Parameter(2 * inputs(4, dtype=dtype)), 0.01)
+    return InducingPointFeatures(summed(batch, dtype), nn.Parameter(2 * inputs(3, dtype=dtype)), 0.01)
 
 
 def inducing_composed(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
     periodic = PeriodicKernel(ard_num_dims=D, batch_shape=batch) * RBFKernel(batch_shape=batch, active_dims=[2, 0])
     kernel = ScaleKernel(periodic, batch_shape=batch) + LinearKernel(batch_shape=batch)
-    return InducingPointFeatures(kernel.to(dtype), inputs(5, dtype=dtype))
+    return InducingPointFeatures(kernel.to(dtype), inputs(3, dtype=dtype))
 
 
 def inducing_any(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
     kernel = PolynomialKernel(3, batch_shape=batch) * RBFKernel(batch_shape=batch)  # the first has no plain form here
-    return InducingPointFeatures(ScaleKernel(kernel, batch_shape=batch).to(dtype), inputs(5, dtype=dtype))
+    return InducingPointFeatures(ScaleKernel(kernel, batch_shape=batch).to(dtype), inputs(3, dtype=dtype))
 
 
 CASES = [
@@ -203,7 +202,6 @@ CASES = [
 
 SINGLE, THREE = torch.Size(), torch.Size([3])
 each_map = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-each_batch = pytest.mark.parametrize("batch", [SINGLE, THREE], ids=["single", "batch"])
 
 
 def varied(features: FeatureMap) -> FeatureMap:
@@ -217,33 +215,31 @@ def varied(features: FeatureMap) -> FeatureMap:
 
 
 @each_map
-@each_batch
-def test_shapes(case: Case, batch: torch.Size) -> None:
-    features = case.build(batch, torch.float64)
-    F = features.num_features
-    assert features.num_inputs == D
-    assert features.batch_shape == batch
-    assert features.prior_variance.shape == batch
-    assert bool((features.prior_variance > 0).all())
-    assert features(inputs(6)).shape == (*batch, 6, F)
-    assert features(inputs(1)).shape == (*batch, 1, F)
-    assert features(inputs(5, 4, 6)).shape == (5, 4, *batch, 6, F)
+def test_rows(case: Case) -> None:
+    """Rows alone, in t-batches and of the bound map are those of a block: what comes later changes nothing."""
+    for batch in (SINGLE, THREE):
+        features = case.build(batch, torch.float64)
+        F, X = features.num_features, inputs(5, 4, 6)
+        assert features.num_inputs == D
+        assert features.batch_shape == features.prior_variance.shape == batch
+        assert bool((features.prior_variance > 0).all())
+        assert features(inputs(1)).shape == (*batch, 1, F)
+        together = varied(features)(X)
+        assert together.shape == (5, 4, *batch, 6, F)
+        alone = features(X[2, 1])
+        torch.testing.assert_close(together[2, 1], alone, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(features(X[2, 1, 2:4]), alone[..., 2:4, :], rtol=1e-12, atol=1e-13)
+        assert torch.equal(features.bind()(X[2, 1]), alone)
 
 
 @each_map
-@each_batch
-def test_t_batch_is_one_by_one(case: Case, batch: torch.Size) -> None:
-    features, X = varied(case.build(batch, torch.float64)), inputs(2, 6)
-    together = features(X)
-    for t in range(2):
-        torch.testing.assert_close(together[t], features(X[t]), rtol=1e-12, atol=1e-13)
-
-
-@each_map
-def test_batch_is_one_by_one(case: Case) -> None:
-    batched, single = varied(case.build(THREE, torch.float64)), case.build(SINGLE, torch.float64)
-    X = inputs(6)
+def test_experts(case: Case) -> None:
+    """The experts of a batch are those one by one, are trained separately and can be taken from it."""
+    batched, single, X = varied(case.build(THREE, torch.float64)), case.build(SINGLE, torch.float64), inputs(6)
     together = batched(X)
+    repeated = varied(take_experts(single, SINGLE, torch.zeros(2, dtype=torch.long)))
+    assert repeated(X).shape == (2, 6, batched.num_features)
+    assert float(repeated.prior_variance[0].detach()) != float(repeated.prior_variance[1].detach())
     for expert in range(3):
         state = {
             name: value if value.shape == single.state_dict()[name].shape else value[expert]
@@ -252,87 +248,46 @@ def test_batch_is_one_by_one(case: Case) -> None:
         single.load_state_dict(state)
         torch.testing.assert_close(together[expert], single(X), rtol=1e-12, atol=1e-13)
         torch.testing.assert_close(batched.prior_variance[expert], single.prior_variance)
-
-
-@each_map
-def test_experts_train_on_their_own(case: Case) -> None:
-    """Every trainable parameter starts with the batch shape, and expert s depends on its own part only."""
-    features = varied(case.build(THREE, torch.float64))
-    parameters = [p for p in features.parameters() if p.requires_grad]
-    assert parameters
-    value = features(inputs(4))[1].square().sum() + features.prior_variance[1]
+    index = torch.tensor([2, 0, 0, 1])
+    taken = take_experts(batched, THREE, index)
+    assert taken.batch_shape == (4,)
+    torch.testing.assert_close(taken(X), together[index], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(taken.prior_variance, batched.prior_variance[index])
+    parameters = [p for p in batched.parameters() if p.requires_grad]
+    value = together[1].square().sum() + batched.prior_variance[1]
     for parameter, gradient in zip(
         parameters, torch.autograd.grad(value, parameters, materialize_grads=True), strict=True
     ):
         assert parameter.shape[:1] == THREE
         assert bool((gradient[[0, 2]] == 0).all())
-
-
-@each_map
-def test_tensors_carry_the_batch_or_are_declared_shared(case: Case) -> None:
-    """What is not declared in ``shared_tensors`` has the batch axis in front (experts are copied by it)."""
-    features = case.build(THREE, torch.float64)
-    for part in features.modules():
+    for part in batched.modules():  # what is not declared in shared_tensors has the batch axis in front
         if isinstance(part, FeatureMap):
             own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
-            for name, value in own:
-                assert name in part.shared_tensors or value.shape[:1] == THREE, name
+            for name, tensor in own:
+                assert name in part.shared_tensors or tensor.shape[:1] == THREE, name
 
 
 @each_map
-def test_experts_can_be_taken(case: Case) -> None:
-    """Copies of chosen experts, from a batch and from a single one, as sampled hyperparameters need them."""
-    features, single, X = varied(case.build(THREE, torch.float64)), case.build(SINGLE, torch.float64), inputs(6)
-    index = torch.tensor([2, 0, 0, 1])
-    taken = take_experts(features, THREE, index)
-    assert taken.batch_shape == (4,)
-    torch.testing.assert_close(taken(X), features(X)[index], rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(taken.prior_variance, features.prior_variance[index])
-    repeated = varied(take_experts(single, SINGLE, torch.zeros(2, dtype=torch.long)))
-    assert repeated(X).shape == (2, 6, features.num_features)
-    assert float(repeated.prior_variance[0].detach()) != float(repeated.prior_variance[1].detach())
-
-
-@each_map
-@each_batch
-def test_bind_is_forward(case: Case, batch: torch.Size) -> None:
-    features, X = varied(case.build(batch, torch.float64)), inputs(6)
-    assert torch.equal(features.bind()(X), features(X))
-
-
-@each_map
-def test_rowwise(case: Case) -> None:
-    """Row n of the features depends on row n of the inputs only: what comes later changes nothing."""
-    features, X = varied(case.build(THREE, torch.float64)), inputs(6)
-    torch.testing.assert_close(features(X)[..., 2:4, :], features(X[2:4]), rtol=1e-12, atol=1e-13)
-
-
-@each_map
-@each_batch
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_dtype_is_kept(case: Case, batch: torch.Size, dtype: torch.dtype, wrong_default_dtype: None) -> None:
-    features = case.build(batch, dtype)
-    assert features(inputs(6, dtype=dtype)).dtype == dtype
-    assert features.prior_variance.dtype == dtype
-    assert {p.dtype for p in features.parameters()} == {dtype}
-
-
-@each_map
-@each_batch
-def test_float32_agrees_with_float64(case: Case, batch: torch.Size) -> None:
-    precise = varied(case.build(batch, torch.float64))
-    features = copy.deepcopy(precise).float()
-    X = inputs(6)
-    torch.testing.assert_close(features(X.float()).double(), precise(X), rtol=1e-4, atol=1e-5)
-
-
-@each_map
-def test_meta_device(case: Case) -> None:
-    features = case.build(THREE, torch.float64).to("meta")
-    Phi = features.bind()(inputs(6).to("meta"))
-    assert Phi.device.type == "meta"
+def test_precision_states_and_device(case: Case, wrong_default_dtype: None) -> None:
+    for batch in (SINGLE, THREE):
+        precise, fresh, X = case.build(batch, torch.float64), case.build(batch, torch.float64), inputs(6)
+        for features in (precise, case.build(batch, torch.float32)):
+            dtype = features.prior_variance.dtype
+            assert features(X.to(dtype)).dtype == dtype
+            assert {p.dtype for p in features.parameters()} == {dtype}
+        before, prior_before = precise(X).clone(), precise.prior_variance.clone()
+        trained = varied(copy.deepcopy(precise))
+        assert torch.equal(precise(X), before)
+        assert torch.equal(precise.prior_variance, prior_before)
+        assert not torch.equal(trained.prior_variance, prior_before)
+        fresh.load_state_dict(trained.state_dict())
+        assert torch.equal(fresh(X), trained(X))
+        assert torch.equal(fresh.prior_variance, trained.prior_variance)
+        torch.testing.assert_close(trained.float()(X.float()).double(), fresh(X), rtol=1e-4, atol=1e-5)
+    features = precise.to("meta")
+    Phi = features.bind()(X.to("meta"))
+    assert Phi.device.type == features.prior_variance.device.type == "meta"
     assert Phi.shape == (3, 6, features.num_features)
-    assert features.prior_variance.device.type == "meta"
 
 
 def as_function(features: FeatureMap, X: Tensor) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
@@ -359,65 +314,35 @@ class _Outputs(nn.Module):
 
 @pytest.mark.processor
 @each_map
-def test_gradients_in_hyperparameters(case: Case) -> None:
-    function, values = as_function(varied(case.build(torch.Size([2]), torch.float64)), inputs(2))
+def test_gradients(case: Case) -> None:
+    """Of both orders, in the hyperparameters and in the inputs, and a Hessian by torch.func."""
+    function, values = as_function(varied(case.build(torch.Size([2]), torch.float64)), inputs(1))
+    assert values
     assert gradcheck(function, values)
     assert gradgradcheck(function, values)
-
-
-@pytest.mark.processor
-@each_map
-def test_gradient_in_inputs(case: Case) -> None:
     features = varied(case.build(SINGLE, torch.float64))
     X = inputs(2).requires_grad_()
 
-    def function(X: Tensor) -> Tensor:  # the sum keeps constant and linear features in the graph
+    def in_inputs(X: Tensor) -> Tensor:  # the sum keeps constant and linear features in the graph
         return features(X) + X.square().sum()
 
-    assert gradcheck(function, (X,))
-    assert gradgradcheck(function, (X,))
-
-
-@pytest.mark.processor
-@each_map
-def test_torch_func_hessian(case: Case) -> None:
-    function, values = as_function(varied(case.build(SINGLE, torch.float64)), inputs(3))
+    assert gradcheck(in_inputs, (X,))
+    assert gradgradcheck(in_inputs, (X,))
+    function, values = as_function(features, inputs(3))
     blocks = hessian(lambda parameter: function(parameter, *values[1:]).square().sum())(values[0])
     assert blocks.shape == (*values[0].shape, *values[0].shape)
     assert bool(torch.isfinite(blocks).all())
 
 
 @each_map
-@each_batch
-def test_state_dict_loads_into_a_fresh_object(case: Case, batch: torch.Size) -> None:
-    trained, fresh, X = varied(case.build(batch, torch.float64)), case.build(batch, torch.float64), inputs(6)
-    fresh.load_state_dict(trained.state_dict())
-    assert torch.equal(fresh(X), trained(X))
-    assert torch.equal(fresh.prior_variance, trained.prior_variance)
-
-
-@each_map
-def test_deepcopy_is_independent(case: Case) -> None:
-    features, X = case.build(THREE, torch.float64), inputs(6)
-    before, prior_before = features(X).clone(), features.prior_variance.clone()
-    other = varied(copy.deepcopy(features))
-    assert torch.equal(features(X), before)
-    assert torch.equal(features.prior_variance, prior_before)
-    assert not torch.equal(other.prior_variance, prior_before)
-
-
-@each_map
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_non_finite_input_is_named(case: Case, bad: float) -> None:
-    X = inputs(6)
-    X[4, 1] = bad
-    with pytest.raises(ValueError, match="row 4, column 1"):
-        case.build(SINGLE, torch.float64)(X)
-
-
-@each_map
-def test_wrong_inputs_are_refused(case: Case) -> None:
+def test_refusals(case: Case) -> None:
+    """Inputs that are no matrix of finite numbers; of a map with a domain, the column and distance beyond its ends."""
     features = case.build(SINGLE, torch.float64)
+    for bad in (float("nan"), float("inf")):
+        X = inputs(6)
+        X[4, 1] = bad
+        with pytest.raises(ValueError, match="row 4, column 1"):
+            features(X)
     with pytest.raises(ValueError, match=r"\(\.\.\., N, 3\), got \(6, 2\)"):
         features(inputs(6)[:, :2])
     with pytest.raises(ValueError, match="shape"):
@@ -426,18 +351,11 @@ def test_wrong_inputs_are_refused(case: Case) -> None:
         features(inputs(6).long())
     with pytest.raises(TypeError, match="floating point"):
         features(inputs(6).numpy())
-
-
-@each_map
-def test_domain(case: Case) -> None:
-    """A map with a domain accepts its ends and names the column and distance beyond them."""
-    features = case.build(SINGLE, torch.float64)
     if features.domain is None:
         assert bool(torch.isfinite(features(1e3 * inputs(6))).all())
         return
     lower, upper = features.domain
-    bounded = torch.isfinite(features.domain).all(0).nonzero().flatten().tolist()
-    column = bounded[-1]
+    column = torch.isfinite(features.domain).all(0).nonzero().flatten().tolist()[-1]
     edge = inputs(2)
     edge[0, column], edge[1, column] = lower[column], upper[column]
     assert bool(torch.isfinite(features(edge)).all())

@@ -1,5 +1,7 @@
 """Derivatives of covariances in the rows, on knots, next to them and far away, against 50 digits."""
 
+import itertools
+
 import mpmath
 import pytest
 import torch
@@ -136,12 +138,19 @@ def knots():
 
 
 # On a knot, so near that round-off hides the distance, and far enough to be seen.
-@pytest.mark.parametrize("away", [0.0, 1e-12, 1e-9, 1e-3, 0.3])
+AWAY = [0.0, 1e-12, 1e-9, 1e-3, 0.3]
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_first_and_second_derivatives_are_exact(name, away, knots):
+def test_values_and_first_and_second_derivatives_are_exact(name, knots):
     build, formula = CASES[name]
-    between = bind_covariance(build()).between
-    for number in range(0, 30, 7):
+    kernel = build()
+    between = bind_covariance(kernel).between
+    expected = kernel(knots, knots[:5]).to_dense()
+    for dense in (between(knots, knots[:5]), with_differences(kernel)(knots, knots[:5]).to_dense()):
+        # A squared distance of zero is off by 1e-16 as a product, the distance by the root of that.
+        torch.testing.assert_close(dense, expected, rtol=1e-12, atol=1e-13)
+    for number, away in itertools.product((0, 21), AWAY):
         x = knots[number] + away * knots.new_tensor([0.6, -0.8])
 
         def covariance(place, number=number):
@@ -153,16 +162,6 @@ def test_first_and_second_derivatives_are_exact(name, away, knots):
         # epsilon (1.5e-8), times their third derivative, which is 1e2 for the roughest, the piecewise polynomial.
         atol = 3e-6 if formula in (matern_3, matern_5, cosine, piecewise_1, piecewise_3) else 1e-9
         torch.testing.assert_close(hessian(covariance)(x).detach(), second, rtol=0, atol=atol)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_values_are_those_of_the_kernel(name, knots):
-    kernel = CASES[name][0]()
-    expected = kernel(knots, knots[:5]).to_dense()
-    for found in (bind_covariance(kernel).between(knots, knots[:5]), with_differences(kernel)(knots, knots[:5])):
-        # A squared distance of zero is off by 1e-16 as a product, the distance by the root of that.
-        dense = found if isinstance(found, torch.Tensor) else found.to_dense()
-        torch.testing.assert_close(dense, expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("cls", [MaternKernel, OwnMatern])

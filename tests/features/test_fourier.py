@@ -104,7 +104,8 @@ def gram(features: RandomFourierFeatures, X: Tensor) -> Tensor:
 def test_gram_matrix_is_the_kernel(name: str, generator: torch.Generator) -> None:
     num_inputs, build = KERNELS[name]
     kernel, X = build().double(), rows(8, num_inputs)
-    features = RandomFourierFeatures.from_kernel(kernel, num_inputs, 2**15, draws=SobolDraws(), generator=generator)
+    size = 2 ** (15 if name in {"m12", "scaled-sum"} else 13)
+    features = RandomFourierFeatures.from_kernel(kernel, num_inputs, size, draws=SobolDraws(), generator=generator)
     assert features.kernel is kernel
     with torch.no_grad():
         exact = kernel(X).to_dense()
@@ -142,9 +143,9 @@ def test_a_product_of_mixtures_is_trained_like_other_kernels(generator: torch.Ge
     kernel = stack_kernels([mixture_product().double(), mixture_product().double()])
     with torch.no_grad():
         kernel.raw_mixture_weights[1] += 0.3
-    X, names = rows(4, 3), [name for name, _ in kernel.named_parameters()]
-    features = RandomFourierFeatures.from_kernel(kernel, 3, 12, generator=generator)
-    assert features(X).shape == (2, 4, 12)
+    X, names = rows(2, 3), [name for name, _ in kernel.named_parameters()]
+    features = RandomFourierFeatures.from_kernel(kernel, 3, 4, generator=generator)
+    assert features(X).shape == (2, 2, 4)
 
     def function(*values: Tensor) -> Tensor:
         given = {f"kernel.{name}": value for name, value in zip(names, values, strict=True)}

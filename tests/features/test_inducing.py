@@ -75,7 +75,6 @@ KERNELS: dict[str, Callable[[torch.Size], Kernel]] = {
         + PiecewisePolynomialKernel(batch_shape=b)
     ),
 }
-each_kernel = pytest.mark.parametrize("name", KERNELS)
 
 
 def build(name: str, batch: torch.Size = SINGLE) -> Kernel:
@@ -90,39 +89,27 @@ def build(name: str, batch: torch.Size = SINGLE) -> Kernel:
 # --- kernels as plain functions --------------------------------------------------------------------------------------
 
 
-@each_kernel
-@pytest.mark.parametrize("batch", [SINGLE, BATCH], ids=["single", "batch"])
-def test_covariances_are_those_of_gpytorch(name: str, batch: torch.Size) -> None:
-    kernel, Z, X = build(name, batch), randn(4, 3), randn(6, 3, seed=1)
-    bound = bind_covariance(kernel)
-    Z, X = Z.expand(*batch, 4, 3), X.expand(*batch, 6, 3)
-    torch.testing.assert_close(bound.between(Z, X), kernel(Z, X).to_dense(), rtol=1e-11, atol=1e-13)
-    torch.testing.assert_close(bound.diagonal(X), kernel(X, diag=True), rtol=1e-12, atol=1e-14)
-
-
-@each_kernel
-def test_a_bound_covariance_does_not_change(name: str) -> None:
-    kernel, X = build(name), randn(5, 3)
-    bound = bind_covariance(kernel)
+@pytest.mark.parametrize("name", KERNELS)
+def test_covariances_are_those_of_gpytorch(name: str) -> None:
+    """Of one expert and of a batch; at rows that coincide with knots too, where first derivatives stay finite."""
+    for batch in (SINGLE, BATCH):
+        kernel, Z, X = build(name, batch), randn(4, 3), randn(6, 3, seed=1)
+        bound = bind_covariance(kernel)
+        Z, X = Z.expand(*batch, 4, 3), X.expand(*batch, 6, 3)
+        torch.testing.assert_close(bound.between(Z, X), kernel(Z, X).to_dense(), rtol=1e-11, atol=1e-13)
+        torch.testing.assert_close(bound.diagonal(X), kernel(X, diag=True), rtol=1e-12, atol=1e-14)
+    kernel, X = build(name), randn(3, 3)
+    bound, rows = bind_covariance(kernel), X.clone().requires_grad_()
+    assert torch.allclose(bound.between(X, X).diagonal(), bound.diagonal(X), rtol=1e-9)
+    value = (randn(3, 3, seed=5) * bound.between(X, rows)).sum()
+    gradients = torch.autograd.grad(value, [rows, *kernel.parameters()])
+    assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
     before = bound.between(X, X + 0.1).detach().clone(), bound.diagonal(X).detach().clone()
     for parameter in kernel.parameters():
         parameter.data.add_(0.5)
     assert torch.equal(bound.between(X, X + 0.1), before[0])
     assert torch.equal(bound.diagonal(X), before[1])
     assert not torch.equal(bind_covariance(kernel).between(X, X + 0.1), before[0])
-
-
-@each_kernel
-def test_gradients_where_rows_coincide(name: str) -> None:
-    """A row of the stream may be a knot: values, and derivatives of first order, stay finite and right."""
-    kernel, X = build(name), randn(3, 3)
-    rows = X.clone().requires_grad_()
-    bound = bind_covariance(kernel)
-    weights = randn(3, 3, seed=5)
-    assert torch.allclose(bound.between(X, X).diagonal(), bound.diagonal(X), rtol=1e-9)
-    value = (weights * bound.between(X, rows)).sum()
-    gradients = torch.autograd.grad(value, [rows, *kernel.parameters()])
-    assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
 
 
 @pytest.mark.parametrize("name", ["rbf", "matern 3/2", "matern 5/2", "rational quadratic", "periodic", "linear"])
@@ -147,36 +134,36 @@ def test_second_derivatives_where_rows_coincide(name: str) -> None:
     assert gradgradcheck(function, parameters)
 
 
-@pytest.mark.parametrize("nu", [1.5, 2.5])
-@pytest.mark.parametrize("gap", [1e-5 * (1 - 1e-3), 1e-5 * (1 + 1e-3), 1e-3])
-def test_matern_is_smooth_where_its_parabola_ends(nu: float, gap: float) -> None:
-    kernel = MaternKernel(nu=nu).double()
-    kernel.lengthscale = 1.0
+def test_matern_is_smooth_where_its_parabola_ends() -> None:
     zero = torch.zeros(1, 1, dtype=torch.float64)
-    distance = (2.0 * nu) ** 0.5 * torch.tensor(gap, dtype=torch.float64)
-    polynomial = 1 + distance + (distance.square() / 3 if nu == 2.5 else 0.0)
-    found = bind_covariance(kernel).between(zero, zero + gap)
-    torch.testing.assert_close(found.squeeze(), polynomial * (-distance).exp(), rtol=1e-14, atol=0.0)
+    gap = torch.tensor([[1e-5 * (1 - 1e-3)], [1e-5 * (1 + 1e-3)], [1e-3]], dtype=torch.float64)
+    for nu in (1.5, 2.5):
+        kernel = MaternKernel(nu=nu).double()
+        kernel.lengthscale = 1.0
+        distance = (2.0 * nu) ** 0.5 * gap.T
+        polynomial = 1 + distance + (distance.square() / 3 if nu == 2.5 else 0.0)
+        found = bind_covariance(kernel).between(zero, gap)
+        torch.testing.assert_close(found, polynomial * (-distance).exp(), rtol=1e-14, atol=0.0)
 
 
 # --- features --------------------------------------------------------------------------------------------------------
 
 
-@each_kernel
-def test_features_are_the_nystroem_approximation(name: str) -> None:
-    kernel, Z, X = build(name, BATCH), randn(4, 3), randn(6, 3, seed=1)
-    features = InducingPointFeatures(kernel, Z, nugget=1e-3)
-    with torch.no_grad():
-        own, cross = kernel(Z, Z).to_dense(), kernel(X, Z).to_dense()
-        variance = own.diagonal(dim1=-2, dim2=-1).mean(-1)
-        inverse = torch.linalg.inv(own + 1e-3 * variance[:, None, None] * eye(own))
-        Phi = features(X)
-        torch.testing.assert_close(features.prior_variance, variance)
-        approximation = variance[:, None, None] * Phi @ Phi.mT
-        torch.testing.assert_close(approximation, cross @ inverse @ cross.mT, rtol=1e-9, atol=1e-11)
-        left = (kernel(X.expand(2, 6, 3), diag=True) - approximation.diagonal(dim1=-2, dim2=-1)).clamp_min(0.0)
-        torch.testing.assert_close(features.unexplained(X), left, rtol=1e-9, atol=1e-10)
-        assert features.unexplained(randn(5, 7, 3)).shape == (5, 2, 7)
+def test_features_are_the_nystroem_approximation() -> None:
+    for name in KERNELS:
+        kernel, Z, X = build(name, BATCH), randn(4, 3), randn(6, 3, seed=1)
+        features = InducingPointFeatures(kernel, Z, nugget=1e-3)
+        with torch.no_grad():
+            own, cross = kernel(Z, Z).to_dense(), kernel(X, Z).to_dense()
+            variance = own.diagonal(dim1=-2, dim2=-1).mean(-1)
+            inverse = torch.linalg.inv(own + 1e-3 * variance[:, None, None] * eye(own))
+            Phi = features(X)
+            torch.testing.assert_close(features.prior_variance, variance, msg=name)
+            approximation = variance[:, None, None] * Phi @ Phi.mT
+            torch.testing.assert_close(approximation, cross @ inverse @ cross.mT, rtol=1e-9, atol=1e-11, msg=name)
+            left = (kernel(X.expand(2, 6, 3), diag=True) - approximation.diagonal(dim1=-2, dim2=-1)).clamp_min(0.0)
+            torch.testing.assert_close(features.unexplained(X), left, rtol=1e-9, atol=1e-10, msg=name)
+            assert features.unexplained(randn(5, 7, 3)).shape == (5, 2, 7)
 
 
 def test_the_scale_is_the_sum_of_output_scales() -> None:
@@ -241,9 +228,8 @@ def test_coinciding_knots_need_a_nugget() -> None:
         InducingPointFeatures(kernel, knots, nugget=0.0).bind()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_bad_arguments() -> None:
+    for change, message in [
         ({"knots": torch.zeros(3, dtype=torch.float64)}, "shape"),
         ({"knots": torch.full((3, 2), torch.nan, dtype=torch.float64)}, "row 0, column 0"),
         ({"knots": randn(2, 3, 2)}, r"batch shape \(\)"),
@@ -254,15 +240,10 @@ def test_coinciding_knots_need_a_nugget() -> None:
         ({"kernel": RBFKernel(active_dims=[4]).double()}, "does not take the knots' 2 columns"),
         ({"kernel": MultitaskKernel(RBFKernel(), 2).double()}, r"\(6, 6\) instead of \(3, 3\)"),
         ({"kernel": LinearKernel().double(), "knots": torch.zeros(3, 2, dtype=torch.float64)}, "positive variance"),
-    ],
-)
-def test_bad_arguments(change: dict[str, object], message: str) -> None:
-    arguments = {"kernel": RBFKernel().double(), "knots": randn(3, 2), **change}
-    with pytest.raises(ValueError, match=message):
-        InducingPointFeatures(**arguments)
-
-
-def test_knots_and_kernel_of_different_precision() -> None:
+    ]:
+        arguments = {"kernel": RBFKernel().double(), "knots": randn(3, 2), **change}
+        with pytest.raises(ValueError, match=message):
+            InducingPointFeatures(**arguments)
     with pytest.raises(TypeError, match=r"\.to\("):
         InducingPointFeatures(RBFKernel(), randn(3, 2))
     with pytest.raises(TypeError, match="floating point"):

@@ -156,6 +156,7 @@ def test_commands_refuse_a_folder_that_another_run_writes_into(holder, capsys):
     assert sorted(os.listdir(folder)) == ["checkpoint.pt", "predictions.csv", "summary.json", "weights.csv"]
 
 
+@pytest.mark.slow
 def test_a_run_is_not_disturbed_by_a_second_one(tmp_path, capsys):
     """The first waits for rows from a pipe; the second comes, and the first ends as if it had been alone."""
     rows = [f"{k % 7},{k % 5}\n" for k in range(90)]

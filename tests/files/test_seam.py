@@ -44,6 +44,15 @@ def is_written_to(call: ast.Call) -> bool:
     return any(set(mode) <= set("rwaxbt+") and set(mode) & set("wax+") for mode in modes)
 
 
+def dotted(node: ast.expr) -> str:
+    """The name of what is called, as in ``os.replace``; parts that are no names are left out."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id if isinstance(node, ast.Name) else "", *reversed(parts)])
+
+
 def complaints(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*.py")):
         here = path.relative_to(folder)
@@ -52,7 +61,7 @@ def complaints(folder: Path) -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
                 continue
-            name = ast.unparse(node.func)
+            name = dotted(node.func)
             last = name.rpartition(".")[2]
             own = last == "open" and is_written_to(node)
             called = name.startswith(CALLS) and name not in ALLOWED

@@ -7,17 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from gp_ensembles.filters import (
-    RandomWalk,
-    gaussian_state,
-    predict,
-    predict_joint,
-    square_root_state,
-    textbook_filter,
-    update_block,
-)
+from gp_ensembles.filters import RandomWalk, gaussian_state, predict, textbook_filter, update_block
 from gp_ensembles.filters.block import update_covariance
 from gp_ensembles.filters.square_root import update_square_root
+from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.numerics.cholesky import NumericalError
 
 FORMS = {"covariance": gaussian_state, "square root": square_root_state}
@@ -59,18 +53,18 @@ def run(state, Phi, y, noise, walk, sizes):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("walk", ["static", "mixed", "per feature"])
-@pytest.mark.parametrize("missing", [(), (0,), (22,), (0, 1, 7, 22), tuple(range(23))], ids=str)
-def test_any_blocking_equals_the_textbook(form, walk, missing):
-    Phi, y, noise, prior = problem(missing=missing)
-    q = walks(3, 6)[walk]
-    reference, steps = textbook_filter(gaussian_state(prior, 6), Phi, y, noise, q)
-    for sizes in [(23,), (1,) * 23, (5, 18), (16, 7), (10, 1, 12)]:
-        state, parts = run(FORMS[form](prior, 6), Phi, y, noise, q, sizes)
-        for got, want in zip(parts, steps, strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11, equal_nan=True)
-        assert torch.equal(parts[2].isnan(), torch.isnan(y).expand(3, 23))
-        torch.testing.assert_close(state.mean, reference.mean, rtol=1e-9, atol=1e-11)
-        torch.testing.assert_close(state.covariance, reference.covariance, rtol=1e-9, atol=1e-11)
+def test_any_blocking_equals_the_textbook(form, walk):
+    for missing in [(), (0,), (22,), (0, 1, 7, 22), tuple(range(23))]:
+        Phi, y, noise, prior = problem(missing=missing)
+        q = walks(3, 6)[walk]
+        reference, steps = textbook_filter(gaussian_state(prior, 6), Phi, y, noise, q)
+        for sizes in [(23,), (1,) * 23, (5, 18), (16, 7), (10, 1, 12)]:
+            state, parts = run(FORMS[form](prior, 6), Phi, y, noise, q, sizes)
+            for got, want in zip(parts, steps, strict=True):
+                torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11, equal_nan=True)
+            assert torch.equal(parts[2].isnan(), torch.isnan(y).expand(3, 23))
+            torch.testing.assert_close(state.mean, reference.mean, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(state.covariance, reference.covariance, rtol=1e-9, atol=1e-11)
 
 
 @settings(max_examples=40)

@@ -1,5 +1,7 @@
 """Outputs that share a covariance against one filter for each of them, with any gaps."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,15 +10,13 @@ from hypothesis import strategies as st
 from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
-    MultiOutputNoise,
     RandomWalk,
     StabilizedForgetting,
     gaussian_state,
-    multi_output_state,
     predict,
     update_block,
 )
-from gp_ensembles.filters.multi_output import num_groups
+from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state, num_groups
 
 M, N, F, K = 2, 19, 4, 5
 TRANSITIONS = {
@@ -50,30 +50,29 @@ def run(Phi, y, noise, transition, prior, sizes):
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
-@pytest.mark.parametrize("gaps", GAPS)
-@pytest.mark.parametrize("sizes", [(19,), (1,) * 19, (7, 12)], ids=["whole", "rows", "two"])
-def test_equals_a_filter_for_each_output(transition, gaps, sizes):
-    Phi, y, noise, prior = problem(GAPS[gaps])
-    change = TRANSITIONS[transition]
-    state, (mean, variance, log_prob) = run(Phi, y, noise, change, prior, sizes)
-    total = torch.zeros(M, N, dtype=torch.float64)
-    observation = MultiOutputNoise(noise, SCALE)
-    ahead_mean, ahead_variance, _ = predict(state, Phi[:, :3], change, observation, prior_variance=prior)
-    for output in range(K):
-        own = SCALE[:, output : output + 1]
-        scaled = y[:, output] / own
-        alone, steps = update_block(gaussian_state(prior, F), Phi, scaled, change, noise, prior_variance=prior)
-        torch.testing.assert_close(mean[..., output], steps.mean * own, rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(variance[..., output], steps.variance * own**2, rtol=1e-9, atol=1e-10)
-        total = total + torch.where(y[:, output].isnan(), 0.0, steps.log_prob - own.log())
-        torch.testing.assert_close(state.mean[:, output], alone.mean, rtol=1e-9, atol=1e-10)
-        covariance = state.covariance[int(state.group[output])]
-        torch.testing.assert_close(covariance, alone.covariance, rtol=1e-9, atol=1e-10)
-        reference = predict(alone, Phi[:, :3], change, noise, prior_variance=prior)
-        torch.testing.assert_close(ahead_mean[..., output], reference[0] * own, rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(ahead_variance[..., output], reference[1] * own**2, rtol=1e-9, atol=1e-10)
-    total = torch.where(y.isnan().all(-1), torch.nan, total)
-    torch.testing.assert_close(log_prob, total, rtol=1e-9, atol=1e-10, equal_nan=True)
+def test_equals_a_filter_for_each_output(transition):
+    for gaps, sizes in itertools.product(GAPS, [(19,), (1,) * 19, (7, 12)]):
+        Phi, y, noise, prior = problem(GAPS[gaps])
+        change = TRANSITIONS[transition]
+        state, (mean, variance, log_prob) = run(Phi, y, noise, change, prior, sizes)
+        total = torch.zeros(M, N, dtype=torch.float64)
+        observation = MultiOutputNoise(noise, SCALE)
+        ahead_mean, ahead_variance, _ = predict(state, Phi[:, :3], change, observation, prior_variance=prior)
+        for output in range(K):
+            own = SCALE[:, output : output + 1]
+            scaled = y[:, output] / own
+            alone, steps = update_block(gaussian_state(prior, F), Phi, scaled, change, noise, prior_variance=prior)
+            torch.testing.assert_close(mean[..., output], steps.mean * own, rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(variance[..., output], steps.variance * own**2, rtol=1e-9, atol=1e-10)
+            total = total + torch.where(y[:, output].isnan(), 0.0, steps.log_prob - own.log())
+            torch.testing.assert_close(state.mean[:, output], alone.mean, rtol=1e-9, atol=1e-10)
+            covariance = state.covariance[int(state.group[output])]
+            torch.testing.assert_close(covariance, alone.covariance, rtol=1e-9, atol=1e-10)
+            reference = predict(alone, Phi[:, :3], change, noise, prior_variance=prior)
+            torch.testing.assert_close(ahead_mean[..., output], reference[0] * own, rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(ahead_variance[..., output], reference[1] * own**2, rtol=1e-9, atol=1e-10)
+        total = torch.where(y.isnan().all(-1), torch.nan, total)
+        torch.testing.assert_close(log_prob, total, rtol=1e-9, atol=1e-10, equal_nan=True)
 
 
 def test_outputs_part_when_their_gaps_differ_and_not_before():

@@ -4,9 +4,10 @@ import mpmath
 import pytest
 import torch
 
-from gp_ensembles.filters import RandomWalk, gaussian_state, square_root_state, update_block
+from gp_ensembles.filters import RandomWalk, gaussian_state, update_block
+from gp_ensembles.filters.square_root import add_diagonal, condition_andrews, condition_array, lower_factor
+from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.square_root import add_diagonal, condition_andrews, condition_array, lower_factor
 
 
 def smooth_stream(num_rows, num_features, noise, seed=0):

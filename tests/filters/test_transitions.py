@@ -1,11 +1,13 @@
 """Every transition, in every form of the filter and any blocking, against a loop of dense textbook steps."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.engine.runners import make_runner
+from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.filters import (
     CorrelatedWalk,
@@ -14,10 +16,10 @@ from gp_ensembles.filters import (
     StabilizedForgetting,
     gaussian_state,
     predict,
-    predict_joint,
-    square_root_state,
     update_block,
 )
+from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.filters.update import predict_joint
 
 M, N, F = 3, 29, 5
 FORMS = {"covariance": gaussian_state, "square root": square_root_state}
@@ -89,24 +91,23 @@ def textbook(transition, Phi, y, noise, prior):
     return stack, torch.stack([mean for mean, _ in finals]), torch.stack([covariance for _, covariance in finals])
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", TRANSITIONS)
-@pytest.mark.parametrize("missing", [(), (0, 3, 4, 28)], ids=str)
-def test_any_blocking_is_the_textbook(form, name, missing):
-    Phi, y, noise, prior = problem(missing)
-    transition = TRANSITIONS[name]
-    want, mean, covariance = textbook(transition, Phi, y, noise, prior)
-    for sizes in [(29,), (1,) * 29, (7, 1, 21)]:
-        state, parts, start = FORMS[form](prior, F), [], 0
-        for size in sizes:
-            rows = slice(start, start + size)
-            state, steps = update_block(state, Phi[:, rows], y[rows], transition, noise, prior_variance=prior)
-            parts.append(steps)
-            start += size
-        for got, reference in zip(zip(*parts, strict=True), want, strict=True):
-            torch.testing.assert_close(torch.cat(got, -1), reference, rtol=1e-8, atol=1e-9, equal_nan=True)
-        torch.testing.assert_close(state.mean, mean, rtol=1e-8, atol=1e-9)
-        torch.testing.assert_close(state.covariance, covariance, rtol=1e-8, atol=1e-9)
+def test_any_blocking_is_the_textbook(name):
+    for form, missing in itertools.product(FORMS, [(), (0, 3, 4, 28)]):
+        Phi, y, noise, prior = problem(missing)
+        transition = TRANSITIONS[name]
+        want, mean, covariance = textbook(transition, Phi, y, noise, prior)
+        for sizes in [(29,), (1,) * 29, (7, 1, 21)]:
+            state, parts, start = FORMS[form](prior, F), [], 0
+            for size in sizes:
+                rows = slice(start, start + size)
+                state, steps = update_block(state, Phi[:, rows], y[rows], transition, noise, prior_variance=prior)
+                parts.append(steps)
+                start += size
+            for got, reference in zip(zip(*parts, strict=True), want, strict=True):
+                torch.testing.assert_close(torch.cat(got, -1), reference, rtol=1e-8, atol=1e-9, equal_nan=True)
+            torch.testing.assert_close(state.mean, mean, rtol=1e-8, atol=1e-9)
+            torch.testing.assert_close(state.covariance, covariance, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)
@@ -128,21 +129,21 @@ def test_the_stream_in_place_is_the_pure_path(name):
         torch.testing.assert_close(live.moments, state.moments, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", TRANSITIONS)
-def test_prediction_takes_one_step(form, name):
-    Phi, y, noise, prior = problem()
-    transition = TRANSITIONS[name]
-    state, _ = update_block(FORMS[form](prior, F), Phi, y, transition, noise, prior_variance=prior)
-    mean, variance, _ = predict(state, Phi[:, :4], transition, noise, prior_variance=prior)
-    joint_mean, joint = predict_joint(state, Phi[:, :4], transition, noise, prior_variance=prior)
-    for m in range(M):
-        moved, covariance = advanced(transition, state.mean[m], state.covariance[m], prior, m)
-        want = Phi[m, :4] @ covariance @ Phi[m, :4].mT + noise[m] * torch.eye(4, dtype=torch.float64)
-        torch.testing.assert_close(mean[m], Phi[m, :4] @ moved, rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(variance[m], want.diagonal(), rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(joint[m], want, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(joint_mean, mean, rtol=1e-9, atol=1e-10)
+def test_prediction_takes_one_step(name):
+    for form in FORMS:
+        Phi, y, noise, prior = problem()
+        transition = TRANSITIONS[name]
+        state, _ = update_block(FORMS[form](prior, F), Phi, y, transition, noise, prior_variance=prior)
+        mean, variance, _ = predict(state, Phi[:, :4], transition, noise, prior_variance=prior)
+        joint_mean, joint = predict_joint(state, Phi[:, :4], transition, noise, prior_variance=prior)
+        for m in range(M):
+            moved, covariance = advanced(transition, state.mean[m], state.covariance[m], prior, m)
+            want = Phi[m, :4] @ covariance @ Phi[m, :4].mT + noise[m] * torch.eye(4, dtype=torch.float64)
+            torch.testing.assert_close(mean[m], Phi[m, :4] @ moved, rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(variance[m], want.diagonal(), rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(joint[m], want, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(joint_mean, mean, rtol=1e-9, atol=1e-10)
 
 
 def unexcited(transition, num_rows):
@@ -208,9 +209,8 @@ def test_gradients_flow_through_every_transition_and_gaps():
         assert torch.autograd.gradcheck(total, leaves)
 
 
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
+def test_bad_input():
+    for build, words in [
         (lambda: RandomWalk(-1e-3), "not negative"),
         (lambda: RandomWalk(torch.tensor([torch.nan])), "finite"),
         (lambda: ExponentialForgetting(1.01), "0.5, 1"),
@@ -221,22 +221,17 @@ def test_gradients_flow_through_every_transition_and_gaps():
         (lambda: ExponentialForgetting(FACTORS).check_shape(torch.Size([2]), 4), "do not fit"),
         (lambda: RandomWalk(torch.ones(4)).check_shape(torch.Size([2]), 5), "broadcast"),
         (lambda: CorrelatedWalk(psd(2)).check_shape(torch.Size([2]), 4), "does not fit"),
-    ],
-)
-def test_bad_input(build, words):
-    with pytest.raises(ValueError, match=words):
-        build()
+    ]:
+        with pytest.raises(ValueError, match=words):
+            build()
 
 
-@pytest.mark.parametrize(
-    ("covariance", "words"),
-    [
+def test_the_covariance_of_a_walk_is_a_tensor():
+    for covariance, words in [
         (2, r"floating point tensor of shape \(..., F, F\), got 2; for independent steps use RandomWalk"),
         (torch.ones(2, 2, dtype=torch.int64), "got one of torch.int64"),
-    ],
-)
-def test_the_covariance_of_a_walk_is_a_tensor(covariance, words):
-    with pytest.raises(TypeError, match=words):
-        CorrelatedWalk(covariance)
+    ]:
+        with pytest.raises(TypeError, match=words):
+            CorrelatedWalk(covariance)
     with pytest.raises(ValueError, match=r"got \(\); for independent steps use RandomWalk"):
         CorrelatedWalk(torch.tensor(2.0))

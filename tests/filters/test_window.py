@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.features.covariance import bind_covariance
@@ -90,6 +90,7 @@ def test_every_prediction_is_that_of_conditioning_by_hand(sizes):
     torch.testing.assert_close(state.inputs[0, : len(held)], (Phi[0, :, :-1] / Phi[0, :, -1:])[held])
 
 
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=8))
 def test_any_blocking_gives_the_same(sizes):
     Phi, y = problem()

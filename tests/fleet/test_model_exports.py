@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.fleet import Fleet
 from tests.fleet.test_model import BASIS, LATER, QUICK, SERIES, SPEC, WARMUP, rows_of, table
 
@@ -91,12 +92,12 @@ def test_shared_hyperparameters_and_the_rows_of_each_are_a_fit(generator):
 
 
 def test_what_cannot_be_shared_or_added_is_refused(generator):
-    rows = table(WARMUP + 5, generator)
-    fleet = fitted(rows)
+    rows, spec = table(WARMUP + 5, generator), replace(SPEC, fit_settings=FitSettings(None, num_samples=1))
+    fleet = fitted(rows, spec)
     names, X, y = (part[:CUT] for part in rows)
     before = fleet.predict(names[:4], X[:4]).mean
     with pytest.raises(ValueError, match="is not fitted yet"):
-        fleet.fit(names, X, y, shared=Fleet(SPEC))
+        fleet.fit(names, X, y, shared=Fleet(spec))
     with pytest.raises(ValueError, match="has another ensemble or seed"):
         fleet.fit(names, X, y, shared=fitted(rows, QUICK))
     model = fleet.export("unit 0")
@@ -108,14 +109,14 @@ def test_what_cannot_be_shared_or_added_is_refused(generator):
     with pytest.raises(KeyError, match="'waits' has had 1 of the 40"):
         fleet.export("waits")
     with pytest.raises(ValueError, match="has other hyperparameters"):
-        fleet.add(["new"], fitted(rows, replace(SPEC, bases=(BASIS,), lags=None)).export("unit 0"))
-    faster = fitted(rows)
+        fleet.add(["new"], fitted(rows, replace(spec, bases=(BASIS,), lags=None)).export("unit 0"))
+    faster = fitted(rows, spec)
     faster.series.ensemble.experts[0].features.features.kernel.base_kernel.lengthscale = 0.1
     with pytest.raises(ValueError, match="has other hyperparameters"):
         fleet.add(["new"], faster.export("unit 0"))
     with pytest.raises(ValueError, match="of 2 coverages"):
-        fleet.add(["new"], fitted(rows, coverages=(0.9, 0.5)).export("unit 0"))
-    narrow = Fleet(SPEC, warmup=WARMUP)
+        fleet.add(["new"], fitted(rows, spec, coverages=(0.9, 0.5)).export("unit 0"))
+    narrow = Fleet(spec, warmup=WARMUP)
     narrow.fit(names, X[:, :1], y)
     with pytest.raises(ValueError, match="has 1 input columns, the fleet 2"):
         fleet.add(["new"], narrow.export("unit 0"))

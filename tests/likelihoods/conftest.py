@@ -21,14 +21,8 @@ from gpytorch.likelihoods import (
 )
 from scipy import stats
 
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    Logit,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 
 NONE = torch.Size([])
 
@@ -169,6 +163,12 @@ def vector_case(request):
 @pytest.fixture(params=SCALAR | VECTOR)
 def case(request):
     return (SCALAR | VECTOR)[request.param]
+
+
+@pytest.fixture
+def cases():
+    """All of them, for checks that are one item."""
+    return SCALAR | VECTOR
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Densities given latent values: against other libraries, in the tails, batched, differentiated, traced."""
 
+import itertools
 import math
 import threading
 
@@ -9,7 +10,8 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood, PoissonLikelihood, SoftmaxLikelihood
 from torch.distributions import Distribution
 
-from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.poisson import LogRatePoisson
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
 from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives
@@ -28,7 +30,7 @@ def vectors(num, generator):
     return torch.empty(num, 4, dtype=torch.float64).normal_(generator=generator)
 
 
-def test_densities_equal_other_libraries(scalar_case):
+def test_densities_equal_other_libraries_and_batches_one_by_one(scalar_case, take, generator):
     likelihood = scalar_case.build(NONE)
     latent, y = grid(scalar_case)
     expected = [
@@ -36,6 +38,17 @@ def test_densities_equal_other_libraries(scalar_case):
         for pair in zip(*map(list, map(torch.Tensor.tolist, (latent, y))), strict=True)
     ]
     torch.testing.assert_close(log_prob(likelihood, latent, y), latent.new_tensor(expected), rtol=1e-10, atol=1e-11)
+    # The conditional distribution is the likelihood's own, up to the exactness of tails.
+    torch.testing.assert_close(conditional(likelihood, latent).log_prob(y), likelihood(latent).log_prob(y))
+    y = torch.tensor(scalar_case.legal, dtype=torch.float64)
+    for lead, batch_shape in (((), (3,)), ((5,), (2, 3))):
+        likelihood = scalar_case.build(torch.Size(batch_shape))
+        latent = torch.empty(*lead, *batch_shape, len(y), dtype=torch.float64).normal_(generator=generator)
+        together = log_prob(likelihood, latent, y)
+        assert together.shape == latent.shape
+        for at in itertools.product(*map(range, batch_shape)):
+            alone = log_prob(take(scalar_case, likelihood, at), latent[(..., *at, slice(None))], y)
+            torch.testing.assert_close(together[(..., *at, slice(None))], alone, rtol=1e-13, atol=1e-14)
 
 
 def test_class_densities_equal_the_softmax(vector_case, generator):
@@ -45,21 +58,6 @@ def test_class_densities_equal_the_softmax(vector_case, generator):
     expected = [math.log(vector_case.reference(likelihood, *pair)) for pair in zip(latent, y, strict=True)]
     torch.testing.assert_close(log_prob(likelihood, latent, y), latent.new_tensor(expected))
     assert latent_dim(likelihood) == 4
-
-
-@pytest.mark.parametrize("lead", [(), (5,)])
-@pytest.mark.parametrize("batch_shape", [(3,), (2, 3)])
-def test_a_batch_equals_one_by_one(scalar_case, take, lead, batch_shape, generator):
-    batch_shape = torch.Size(batch_shape)
-    likelihood = scalar_case.build(batch_shape)
-    y = torch.tensor(scalar_case.legal, dtype=torch.float64)
-    latent = torch.empty(*lead, *batch_shape, len(y), dtype=torch.float64).normal_(generator=generator)
-    together = log_prob(likelihood, latent, y)
-    assert together.shape == latent.shape
-    for index in torch.cartesian_prod(*[torch.arange(size) for size in batch_shape]).reshape(-1, len(batch_shape)):
-        at = tuple(index.tolist())
-        alone = log_prob(take(scalar_case, likelihood, at), latent[(..., *at, slice(None))], y)
-        torch.testing.assert_close(together[(..., *at, slice(None))], alone, rtol=1e-13, atol=1e-14)
 
 
 def test_vectors_in_a_batch_equal_one_by_one(vector_case, generator):
@@ -72,7 +70,7 @@ def test_vectors_in_a_batch_equal_one_by_one(vector_case, generator):
         torch.testing.assert_close(together[at], log_prob(likelihood, latent[at], y))
 
 
-def test_a_missing_target_says_nothing(case):
+def test_a_missing_target_teaches_nothing_and_tails_are_finite(case):
     likelihood = case.build(NONE)
     dim = latent_dim(likelihood)
     y = torch.tensor([case.legal[0], math.nan, case.legal[1]], dtype=torch.float64)
@@ -83,6 +81,14 @@ def test_a_missing_target_says_nothing(case):
     gradients = torch.autograd.grad(values.nansum(), [latent, *parameters], allow_unused=True)
     assert bool((gradients[0][1] == 0).all())
     assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients if gradient is not None)
+    y = torch.tensor(case.legal, dtype=torch.float64)
+    derivatives_of = scalar_derivatives if dim == 1 else vector_derivatives
+    for place in (-40.0, -12.0, 12.0, 40.0):
+        latent = torch.full_like(y, place) if dim == 1 else y.new_tensor([0.0, place, 0.0, 0.0]).repeat(len(y), 1)
+        derivatives = derivatives_of(lambda z, target: log_prob(likelihood, z, target), latent, y)
+        assert bool(torch.isfinite(log_prob(likelihood, latent, y)).all())
+        assert bool(torch.isfinite(derivatives.first).all())
+        assert bool(torch.isfinite(derivatives.second).all())
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")  # of torch, once
@@ -151,44 +157,28 @@ def test_derivatives_can_be_recorded_for_loops(case, generator):
         assert torch.equal(recorded.second, derivatives.second)
 
 
-@pytest.mark.parametrize("place", [-40.0, -12.0, 12.0, 40.0])
-def test_densities_and_derivatives_are_finite_in_the_tails(case, place):
-    likelihood = case.build(NONE)
-    y = torch.tensor(case.legal, dtype=torch.float64)
-    if latent_dim(likelihood) > 1:
-        latent = y.new_zeros(len(y), 4)
-        latent[:, 1] = place
-        derivatives = vector_derivatives(lambda z, target: log_prob(likelihood, z, target), latent, y)
-    else:
-        latent = torch.full_like(y, place)
-        derivatives = scalar_derivatives(lambda z, target: log_prob(likelihood, z, target), latent, y)
-    assert bool(torch.isfinite(log_prob(likelihood, latent, y)).all())
-    assert bool(torch.isfinite(derivatives.first).all())
-    assert bool(torch.isfinite(derivatives.second).all())
-
-
-@pytest.mark.parametrize("place", [-300.0, -50.0, -40.0, -9.0, 9.0, 40.0])
-def test_the_probit_tail_is_exact(place):
-    latent, y = torch.tensor([place], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+def test_the_probit_tail_is_exact():
+    latent = torch.tensor([-300.0, -50.0, -40.0, -9.0, 9.0, 40.0], dtype=torch.float64)
+    expected, y = [], torch.ones_like(latent)
     with mpmath.workdps(60):
-        z = mpmath.mpf(place)
-        hazard = mpmath.npdf(z) / mpmath.ncdf(z)
-        expected = [mpmath.log(mpmath.ncdf(z)), hazard, -hazard * (z + hazard)]
+        for z in map(mpmath.mpf, latent.tolist()):
+            hazard = mpmath.npdf(z) / mpmath.ncdf(z)
+            expected.append([float(mpmath.log(mpmath.ncdf(z))), float(hazard), float(-hazard * (z + hazard))])
     probit = BernoulliLikelihood()
     derivatives = scalar_derivatives(lambda z, target: log_prob(probit, z, target), latent, y)
-    found = torch.cat([log_prob(probit, latent, y), *derivatives])
-    torch.testing.assert_close(found, found.new_tensor([float(value) for value in expected]), rtol=1e-8, atol=1e-300)
+    found = torch.stack([log_prob(probit, latent, y), *derivatives], dim=-1)
+    torch.testing.assert_close(found, found.new_tensor(expected), rtol=1e-8, atol=1e-300)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_log_poisson_is_safe_where_the_rate_is_not(dtype):
-    latent = torch.tensor([-200.0, -50.0, 50.0], dtype=dtype)
-    y = torch.tensor([3.0, 3.0, 3.0], dtype=dtype)
-    expected = 3 * latent - latent.exp() - math.log(6)
-    torch.testing.assert_close(log_prob(LogPoissonLikelihood(), latent, y), expected)
-    derivatives = scalar_derivatives(lambda z, target: log_prob(LogPoissonLikelihood(), z, target), latent, y)
-    torch.testing.assert_close(derivatives.first, 3 - latent.exp())
-    torch.testing.assert_close(derivatives.second, -latent.exp())
+def test_log_poisson_is_safe_where_the_rate_is_not():
+    for dtype in (torch.float32, torch.float64):
+        latent = torch.tensor([-200.0, -50.0, 50.0], dtype=dtype)
+        y = torch.tensor([3.0, 3.0, 3.0], dtype=dtype)
+        expected = 3 * latent - latent.exp() - math.log(6)
+        torch.testing.assert_close(log_prob(LogPoissonLikelihood(), latent, y), expected)
+        derivatives = scalar_derivatives(lambda z, target: log_prob(LogPoissonLikelihood(), z, target), latent, y)
+        torch.testing.assert_close(derivatives.first, 3 - latent.exp())
+        torch.testing.assert_close(derivatives.second, -latent.exp())
 
 
 def test_log_rate_poisson_is_a_whole_distribution():
@@ -240,13 +230,6 @@ def test_the_default_validation_is_restored_by_threads_in_any_order(monkeypatch)
     for thread in threads:
         thread.join()
     assert Distribution._validate_args is True
-
-
-def test_likelihoods_work_through_gpytorch_as_well(scalar_case):
-    """The conditional distribution is the likelihood's own, up to the exactness of tails."""
-    likelihood = scalar_case.build(NONE)
-    latent, y = grid(scalar_case)
-    torch.testing.assert_close(conditional(likelihood, latent).log_prob(y), likelihood(latent).log_prob(y))
 
 
 def test_wrong_numbers_of_classes_are_refused():

@@ -2,33 +2,39 @@
 
 import math
 import pickle
+from functools import partial
 
 import pytest
 import torch
 from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from torch.distributions import ContinuousBernoulli, Gamma
 
-from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.response import IllegalTargetError, check_support
 
 NONE = torch.Size([])
 
 
-def test_legal_targets_and_missing_ones_pass(case):
-    y = torch.tensor([math.nan, *case.legal, math.nan], dtype=torch.float64)
-    check_support(case.build(NONE), y)
-    check_support(case.build(NONE), y.float())
+def test_targets_are_checked(cases):
+    """Legal and missing ones pass; an illegal one is named with its row."""
+    for case in cases.values():
+        check_targets(case)
 
 
-def test_a_batch_of_likelihoods_is_checked_as_one(scalar_case):
-    likelihood = scalar_case.build(torch.Size([2, 3]))
-    check_support(likelihood, torch.tensor(scalar_case.legal, dtype=torch.float64))
-    with pytest.raises(ValueError, match="in row 0"):
-        check_support(likelihood, torch.tensor(scalar_case.illegal, dtype=torch.float64))
-
-
-def test_an_illegal_target_is_named_with_its_row(case):
+def check_targets(case):
     likelihood = case.build(NONE)
+    y = torch.tensor([math.nan, *case.legal, math.nan], dtype=torch.float64)
+    check_support(likelihood, y)
+    check_support(likelihood, y.float())
+    batch = case.build(torch.Size([2, 3]) if case.has_batch else NONE)
+    checks = [partial(check_support, batch)]
+    if type(likelihood).__module__.startswith("gp_ensembles"):
+        checks.append(likelihood.check_targets)
+    for check in checks:
+        check(torch.tensor(case.legal, dtype=torch.float64))
+        with pytest.raises(ValueError, match="in row 0 is not possible"):
+            check(torch.tensor(case.illegal, dtype=torch.float64))
     for value in case.illegal:
         y = torch.tensor([math.nan, *case.legal, value, value, case.legal[0]], dtype=torch.float64)
         with pytest.raises(ValueError) as caught:
@@ -53,14 +59,6 @@ def test_the_message_says_how_to_mend_it(likelihood, remedy):
     assert (caught.value.row, caught.value.value) == (2, -1.0)
     again = pickle.loads(pickle.dumps(caught.value))  # through a pool of processes, say
     assert str(again) == str(caught.value)
-
-
-def test_our_likelihoods_check_by_themselves(case):
-    likelihood = case.build(NONE)
-    if type(likelihood).__module__.startswith("gp_ensembles"):
-        likelihood.check_targets(torch.tensor(case.legal, dtype=torch.float64))
-        with pytest.raises(ValueError, match="in row 0 is not possible"):
-            likelihood.check_targets(torch.tensor(case.illegal, dtype=torch.float64))
 
 
 def test_integers_and_empty_blocks_are_legal():

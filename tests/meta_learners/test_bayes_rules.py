@@ -1,6 +1,5 @@
-"""Weight rules against brute force, golden numbers and their contract."""
+"""Averaging and switching against brute force in 60 digits and golden numbers."""
 
-import itertools
 import math
 
 import mpmath
@@ -10,49 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    MarkovSwitching,
-    edoebe_transition,
-    group_transition,
-    sticky_transition,
-)
-from gp_ensembles.meta_learners.base import MetaState
-from gp_ensembles.numerics.cholesky import NumericalError
-
-M = 6
-
-
-def random_transition(seed, num_experts=M, zeros=0.0):
-    rng = np.random.default_rng(seed)
-    matrix = rng.random((num_experts, num_experts)) * (rng.random((num_experts, num_experts)) >= zeros)
-    matrix += np.eye(num_experts) * 0.1
-    return torch.tensor(matrix / matrix.sum(0))
-
-
-CHAIN = torch.tensor(np.diag([0.9] * 5 + [1.0]) + np.diag([0.1] * 5, -1))  # absorbing: 0 -> 1 -> ... -> 5
-
-RULES = {
-    "averaging": lambda: BayesianModelAveraging(),
-    "averaging, prior": lambda: BayesianModelAveraging(torch.tensor([1.0, 2.0, 0.0, 4.0, 5.0, 6.0])),
-    "averaging, pruned": lambda: BayesianModelAveraging(prune_below=1e-6),
-    "switching, identity": lambda: MarkovSwitching(torch.eye(M, dtype=torch.float64)),
-    "switching, sticky": lambda: MarkovSwitching(sticky_transition(M, 0.99)),
-    "switching, edoebe": lambda: MarkovSwitching(edoebe_transition(3, 2, 0.01)),
-    "switching, random": lambda: MarkovSwitching(random_transition(0)),
-    "switching, sparse": lambda: MarkovSwitching(random_transition(1, zeros=0.7)),
-    "switching, chain": lambda: MarkovSwitching(CHAIN, torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)),
-}
-
-
-@pytest.fixture(params=RULES, name="rule")
-def _rule(request):
-    return RULES[request.param]()
-
-
-def densities(seed, num_steps, num_experts=M, scale=3.0):
-    rng = np.random.default_rng(seed)
-    return torch.tensor(rng.normal(size=(num_experts, num_steps)) * scale - 1)
+from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
+from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
+from tests.meta_learners.rules import BAYES, M, densities, each, random_transition, run
 
 
 def brute_force(rule, log_prob):
@@ -93,14 +52,17 @@ def check(rule, log_prob, rtol=1e-9, atol=1e-8):
     return state, output
 
 
+@each(BAYES)
 def test_equals_brute_force(rule):
     check(rule, densities(0, 40))
 
 
+@each(BAYES)
 def test_equals_brute_force_where_weights_underflow(rule):
     check(rule, densities(1, 40, scale=400.0))
 
 
+@each(BAYES)
 def test_equals_brute_force_with_missing_and_impossible_targets(rule):
     log_prob = densities(2, 30)
     log_prob[:, 5] = 0.0
@@ -120,61 +82,6 @@ def test_any_transition_equals_brute_force(seed, num_experts, zeros):
     check(rule, densities(seed + 1, 20, num_experts, scale=10.0 ** (seed % 4)))
 
 
-@settings(max_examples=25)
-@given(cuts=st.lists(st.integers(0, 50), max_size=6), name=st.sampled_from(sorted(RULES)), seed=st.integers(0, 99))
-def test_any_blocking_is_equal(cuts, name, seed):
-    rule, log_prob = RULES[name](), densities(seed, 50, scale=30.0)
-    log_prob[:, 20] = 0.0
-    log_prob[1, 30] = -torch.inf
-    whole_state, whole = rule.update_block(rule.init(M, log_prob), log_prob)
-    state, outputs, edges = rule.init(M, log_prob), [], sorted({0, 50, *cuts})
-    for start, stop in itertools.pairwise(edges):
-        torch.testing.assert_close(rule.log_weights(state), whole.log_weights[:, start], rtol=1e-10, atol=1e-9)
-        state, output = rule.update_block(state, log_prob[:, start:stop])
-        outputs.append(output)
-    torch.testing.assert_close(torch.cat([o.log_weights for o in outputs], 1), whole.log_weights, rtol=1e-10, atol=1e-9)
-    torch.testing.assert_close(torch.cat([o.log_prob for o in outputs]), whole.log_prob, rtol=1e-10, atol=1e-9)
-    torch.testing.assert_close(state.log_weights, whole_state.log_weights, rtol=1e-10, atol=1e-9)
-    assert int(state.num_seen) == int(whole_state.num_seen) == 50
-
-
-def test_empty_block_changes_nothing(rule):
-    state = rule.init(M, densities(0, 1))
-    after, output = rule.update_block(state, densities(0, 1)[:, :0])
-    assert output.log_weights.shape == (M, 0)
-    assert output.log_prob.shape == (0,)
-    torch.testing.assert_close(after.log_weights, state.log_weights)
-
-
-@pytest.mark.parametrize("t", [0, 17, 39])
-def test_weights_never_see_their_own_target(rule, t):
-    log_prob = densities(3, 40)
-    changed = log_prob.clone()
-    changed[:, t] = densities(4, 1)[:, 0] * 5
-    changed[0, t] = -torch.inf
-    before = rule.update_block(rule.init(M, log_prob), log_prob)[1]
-    after = rule.update_block(rule.init(M, log_prob), changed)[1]
-    torch.testing.assert_close(after.log_weights[:, : t + 1], before.log_weights[:, : t + 1])
-    torch.testing.assert_close(after.log_prob[:t], before.log_prob[:t])
-
-
-def test_weights_sum_to_one(rule):
-    log_prob = densities(5, 200, scale=50.0)
-    state, output = rule.update_block(rule.init(M, log_prob), log_prob)
-    total = output.log_weights.logsumexp(0)
-    torch.testing.assert_close(total, torch.zeros_like(total), rtol=0, atol=1e-11)
-    assert float(rule.log_weights(state).logsumexp(0)) == pytest.approx(0, abs=1e-11)
-
-
-@pytest.mark.parametrize("name", ["averaging", "averaging, pruned", "switching, sticky"])
-def test_permutation_equivariance(name):
-    rule, log_prob, order = RULES[name](), densities(6, 50), torch.tensor([3, 1, 5, 0, 2, 4])
-    plain = rule.update_block(rule.init(M, log_prob), log_prob)[1]
-    permuted = rule.update_block(rule.init(M, log_prob), log_prob[order])[1]
-    torch.testing.assert_close(permuted.log_weights, plain.log_weights[order])
-    torch.testing.assert_close(permuted.log_prob, plain.log_prob)
-
-
 def test_permuted_transition_is_equivariant():
     log_prob, order = densities(6, 50), torch.tensor([3, 1, 5, 0, 2, 4])
     Q = random_transition(7, zeros=0.5)
@@ -186,108 +93,16 @@ def test_permuted_transition_is_equivariant():
     torch.testing.assert_close(permuted.log_weights, plain.log_weights[order])
 
 
-@pytest.mark.parametrize("num_steps", [1, 64])
-def test_finite_at_extreme_log_densities(rule, num_steps):
-    log_prob = densities(7, num_steps, scale=10.0) - 1e6
-    log_prob[1] += 10.0  # dominant
-    state, output = rule.update_block(rule.init(M, log_prob), log_prob)
-    assert torch.isfinite(output.log_prob).all()
-    assert not torch.isnan(output.log_weights).any()
-    assert not torch.isnan(state.log_weights).any()
-    shifted = rule.update_block(rule.init(M, log_prob), log_prob + 1e6)[1]
-    torch.testing.assert_close(shifted.log_weights, output.log_weights, rtol=1e-8, atol=1e-7)
-
-
-def test_missing_target(rule):
-    state = rule.update_block(rule.init(M, densities(8, 9)), densities(8, 9))[0]
-    after, output = rule.update_block(state, state.log_weights.new_zeros(M, 1))
-    torch.testing.assert_close(output.log_prob, torch.zeros_like(output.log_prob), rtol=0, atol=1e-12)
-    torch.testing.assert_close(after.log_weights, output.log_weights[:, 0])
-
-
-@pytest.mark.usefixtures("wrong_default_dtype")
-@pytest.mark.parametrize("num_steps", [1, 50])
-def test_float32(rule, num_steps):
-    log_prob = densities(9, num_steps)
-    exact = rule.update_block(rule.init(M, log_prob), log_prob)[1]
-    single = log_prob.float()
-    state, output = rule.update_block(rule.init(M, single), single)
-    for tensor in (*output, state.log_weights, rule.log_weights(state)):
-        assert tensor.dtype == torch.float32
-    if getattr(rule, "prune_below", None) is None:
-        torch.testing.assert_close(output.log_weights.double(), exact.log_weights, rtol=1e-4, atol=1e-3)
-
-
-def test_gradients(rule):
-    log_prob = densities(10, 5, scale=1.0)
-
-    def scores(values):
-        state, output = rule.update_block(rule.init(M, values.detach()), values)
-        weights = output.log_weights.exp()
-        return output.log_prob, weights, state.log_weights.exp(), rule.log_weights(state).exp()
-
-    assert torch.autograd.gradcheck(scores, (log_prob.clone().requires_grad_(),))
-    assert torch.autograd.gradcheck(lambda v: scores(v)[0], (log_prob[:, :1].clone().requires_grad_(),))
-
-
-def test_gradients_are_finite_where_targets_are_impossible(rule):
-    log_prob = densities(11, 8)
-    log_prob[:, 3] = -torch.inf
-    log_prob[0, 5] = -torch.inf
-    log_prob.requires_grad_()
-    output = rule.update_block(rule.init(M, log_prob.detach()), log_prob)[1]
-    (gradient,) = torch.autograd.grad(output.log_prob[torch.isfinite(output.log_prob)].sum(), log_prob)
-    assert torch.isfinite(gradient).all()
-
-
-def test_vmap_equals_a_loop(rule):
-    batch = torch.stack([densities(seed, 6) for seed in range(3)])
-    state = rule.init(M, batch)
-    together = torch.func.vmap(lambda values: rule.update_block(state, values)[1].log_weights)(batch)
-    for values, weights in zip(batch, together, strict=True):
-        torch.testing.assert_close(weights, rule.update_block(state, values)[1].log_weights)
-
-
-def test_meta_device(rule):
-    log_prob = densities(0, 7).to("meta")
-    state, output = rule.to("meta").update_block(rule.init(M, log_prob), log_prob)
-    assert state.log_weights.shape == (M,)
-    assert output.log_weights.shape == (M, 7)
-    assert output.log_prob.shape == (7,)
-
-
-def test_state_round_trip(rule, tmp_path):
+@each({name: make for name, make in BAYES.items() if name not in ("averaging, prior", "switching, chain")})
+def test_a_rule_returns_from_its_state_dict(rule):
+    if isinstance(rule, MarkovSwitching):
+        fresh = MarkovSwitching(sticky_transition(M, 0.5))
+    else:
+        fresh = BayesianModelAveraging(prune_below=rule.prune_below)
+    fresh.load_state_dict(rule.state_dict())
     log_prob = densities(12, 20)
-    state = rule.update_block(rule.init(M, log_prob), log_prob)[0]
-    torch.save(state._asdict(), tmp_path / "state.pt")
-    back = MetaState(**torch.load(tmp_path / "state.pt", weights_only=True))
-    torch.testing.assert_close(
-        rule.update_block(back, log_prob)[1], rule.update_block(state, log_prob)[1], rtol=0, atol=0
-    )
-    fresh = type(rule)(*([sticky_transition(M, 0.5)] if isinstance(rule, MarkovSwitching) else []))
-    if rule.log_prior is None:
-        fresh.load_state_dict(rule.state_dict())
-        if getattr(rule, "prune_below", None) is None:
-            torch.testing.assert_close(fresh.update_block(state, log_prob)[1], rule.update_block(state, log_prob)[1])
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("num_steps", [1, 10])
-def test_undefined_densities_raise_and_name_expert_and_step(rule, bad, num_steps):
-    log_prob = densities(13, num_steps)
-    log_prob[3, num_steps // 2] = bad
-    with pytest.raises(NumericalError, match=f"expert 3 at step {num_steps // 2}"):
-        rule.update_block(rule.init(M, log_prob), log_prob)
-
-
-def test_bad_blocks(rule):
-    state = rule.init(M, densities(0, 1))
-    with pytest.raises(ValueError, match=r"shape \(6, B\)"):
-        rule.update_block(state, densities(0, 4, num_experts=5))
-    with pytest.raises(ValueError, match=r"shape \(6, B\)"):
-        rule.update_block(state, densities(0, 1)[:, 0])
-    with pytest.raises(TypeError, match="float32"):
-        rule.update_block(state, densities(0, 4).float())
+    state = run(rule, log_prob)[0]
+    torch.testing.assert_close(fresh.update_block(state, log_prob)[1], rule.update_block(state, log_prob)[1])
 
 
 def test_wrong_number_of_experts():
@@ -376,15 +191,14 @@ def load(folder, name):
         return {key: data[key] for key in data if data[key].dtype == np.float64}
 
 
-def run(rule, loglik):
-    log_prob = torch.tensor(loglik.T)
-    state, output = rule.update_block(rule.init(log_prob.shape[0], log_prob), log_prob)
+def learned(rule, loglik):
+    state, output = run(rule, torch.tensor(loglik.T))
     return state, output.log_weights.T.numpy(), output.log_prob.numpy()
 
 
 def test_golden_averaging(folder):
     data = load(folder, "ensemble_doebe6.npz")
-    state, weights, scores = run(BayesianModelAveraging(torch.tensor(data["w0"])), data["expert_loglik"])
+    state, weights, scores = learned(BayesianModelAveraging(torch.tensor(data["w0"])), data["expert_loglik"])
     np.testing.assert_allclose(weights, data["log_w_prior"], rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(state.log_weights, data["log_w_post"][-1], rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(scores, data["log_score_mixture"], rtol=1e-8, atol=1e-9)
@@ -392,7 +206,7 @@ def test_golden_averaging(folder):
 
 def test_golden_pruning(folder):
     data = load(folder, "ensemble_doebe6.npz")
-    state, weights, _ = run(BayesianModelAveraging(prune_below=1e-16), data["expert_loglik"])
+    state, weights, _ = learned(BayesianModelAveraging(prune_below=1e-16), data["expert_loglik"])
     np.testing.assert_allclose(np.exp(weights), data["thresholded_w_prior"], rtol=1e-8, atol=0)
     np.testing.assert_allclose(state.log_weights.exp(), data["thresholded_w_post"][-1], rtol=1e-8, atol=0)
 
@@ -400,7 +214,7 @@ def test_golden_pruning(folder):
 def test_golden_switching(folder):
     data = load(folder, "ensemble_edoebe2x3.npz")
     np.testing.assert_allclose(edoebe_transition(3, 2, 0.01), data["Q"], rtol=0, atol=1e-15)
-    state, weights, scores = run(MarkovSwitching(torch.tensor(data["Q"])), data["expert_loglik"])
+    state, weights, scores = learned(MarkovSwitching(torch.tensor(data["Q"])), data["expert_loglik"])
     np.testing.assert_allclose(weights, data["log_w_prior"], rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(state.log_weights, data["log_w_post"][-1], rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(scores, data["log_score_mixture"], rtol=1e-8, atol=1e-9)
@@ -414,7 +228,7 @@ def test_golden_rules(folder):
         (MarkovSwitching(edoebe_transition(3, 2, 0.01)), "switching_blockQ_0.01"),
         (MarkovSwitching(share), "switching_fixedshare_0.01"),
     ):
-        _, weights, _ = run(rule, data["expert_loglik"])
+        _, weights, _ = learned(rule, data["expert_loglik"])
         np.testing.assert_allclose(weights, data[key], rtol=1e-8, atol=1e-8)
 
 

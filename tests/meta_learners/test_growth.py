@@ -19,6 +19,7 @@ from gp_ensembles.meta_learners import (
     SoftBayes,
     sticky_transition,
 )
+from tests.meta_learners.rules import each
 
 RULES = {
     "averaging": lambda n: BayesianModelAveraging(),
@@ -31,19 +32,19 @@ RULES = {
     "soft": lambda n: SoftBayes(),
     "newton": lambda n: OnlineNewton(),
     "discounted": lambda n: DiscountedOnlineNewton(),
-    "beside references": lambda n: ReferenceAveraging(FixedShare(), [0, 2]),
+    "averaged with references": lambda n: ReferenceAveraging(FixedShare(), [0, 2]),
 }
 
 
-@pytest.fixture(params=RULES, name="make")
-def _make(request):
-    return RULES[request.param]
+# As factories, which take the number of experts.
+FACTORIES = {name: (lambda make=make: make) for name, make in RULES.items()}
 
 
 def densities(generator, num_experts, num_steps, scale=1.0):
     return scale * torch.randn(num_experts, num_steps, generator=generator, dtype=torch.float64)
 
 
+@each(FACTORIES)
 def test_new_experts_get_their_share_and_old_ones_keep_their_proportions(make, generator):
     log_prob = densities(generator, 4, 25)
     state = make(4).update_block(make(4).init(4, log_prob), log_prob)[0]
@@ -57,6 +58,7 @@ def test_new_experts_get_their_share_and_old_ones_keep_their_proportions(make, g
     assert grown.memory.shape == make(6).init(6, log_prob).memory.shape
 
 
+@each(FACTORIES)
 def test_a_grown_state_goes_on_and_a_good_new_expert_takes_over(make, generator):
     log_prob = densities(generator, 4, 25)
     state = make(4).update_block(make(4).init(4, log_prob), log_prob)[0]
@@ -85,6 +87,7 @@ def test_the_new_experts_past_is_the_mixtures(name, generator):
     assert torch.linalg.eigvalsh(grown.memory[:, :4]).min() > 0.99
 
 
+@each(FACTORIES)
 def test_growing_by_nothing_or_by_an_illegal_share_is_refused(make, generator):
     state = make(4).init(4, densities(generator, 4, 1))
     with pytest.raises(ValueError, match="at least one expert must be added"):
@@ -135,10 +138,11 @@ def test_rules_of_rules_say_that_the_dead_stay_dead(make_over, generator):
     log_prob[1:3] -= 5.0
     state = rule.update_block(rule.init(4, log_prob), log_prob)[0]
     assert torch.isneginf(rule.log_weights(state)).tolist() == [False, True, True, False]
-    with pytest.raises(ValueError, match="the dead stay dead"):
+    with pytest.raises(ValueError, match="cannot revive dead experts"):
         rule.revive(state, torch.tensor([2]), 0.25)
 
 
+@each(FACTORIES)
 def test_bad_revivals(make, generator):
     rule = make(4)
     state = rule.init(4, densities(generator, 4, 1))
@@ -161,5 +165,5 @@ def test_bad_revivals(make, generator):
 @pytest.mark.parametrize("rule", [OnlineNewton(), DiscountedOnlineNewton()], ids=lambda rule: type(rule).__name__)
 def test_growing_from_a_state_without_the_memory(rule, generator):
     state = FixedShare().init(3, densities(generator, 3, 1))
-    with pytest.raises(ValueError, match=f"{type(rule).__name__} goes on from a memory of 4 numbers .* state has 0"):
+    with pytest.raises(ValueError, match=f"{type(rule).__name__} needs a memory of 4 numbers .* state has 0"):
         rule.grow(state, 1, 0.1)

@@ -5,7 +5,7 @@ import torch
 
 from gp_ensembles.meta_learners import BayesianModelAveraging, CombinedRules, FixedShare, MarkovSwitching, SoftBayes
 from gp_ensembles.meta_learners.compiled_rules import run_row, run_together
-from gp_ensembles.meta_learners.pair import is_pair, switch_pair
+from gp_ensembles.meta_learners.switching import is_pair, switch_pair
 
 
 def densities(num_experts, num_rows=40, dtype=torch.float64):

@@ -17,10 +17,9 @@ from gp_ensembles.meta_learners import (
     MarkovSwitching,
     OnlineNewton,
     SoftBayes,
-    edoebe_transition,
-    group_transition,
     sticky_transition,
 )
+from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
 from gp_ensembles.metrics import best_expert, best_fixed_mixture, best_switching_path
 from gp_ensembles.metrics.regret_bounds import (
     averaging_bound,
@@ -154,7 +153,7 @@ def loss_to(rule, log_prob, rival):
 @pytest.mark.parametrize("ratio", [1.5, 50.0, 1e12])
 @pytest.mark.parametrize("num_experts", [1, 2, 6])
 def test_regret_is_within_its_bound(num_experts, ratio):
-    T = 120
+    T = 60
     for rate in (None, 0.02, 0.3):
         rule = SoftBayes(rate)
         for log_prob in streams(rule, num_experts, T, ratio):
@@ -228,8 +227,7 @@ TRANSITIONS = {
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)
-@pytest.mark.parametrize("prior", [None, torch.arange(1.0, 7.0, dtype=torch.float64)])
-@pytest.mark.parametrize("ratio", [2.0, 1e12])
+@pytest.mark.parametrize(("prior", "ratio"), [(None, 1e12), (torch.arange(1.0, 7.0, dtype=torch.float64), 2.0)])
 def test_switching_loses_no_more_than_the_prior_of_a_sequence(name, prior, ratio):
     T, Q = 60, TRANSITIONS[name]
     rule, steps, rng = MarkovSwitching(Q, prior), torch.arange(60), np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""The exact projection on the simplex against all supports, and by its optimality conditions where those are many."""
+"""Quadratics over the simplex against all supports, and by the optimality conditions where those are many."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.simplex import project_to_simplex, simplex_quadratic
+from gp_ensembles.numerics.simplex import simplex_quadratic
 
 
 def problem(seed, size, condition=1e3, scale=3.0):
@@ -53,7 +53,6 @@ def assert_optimal(A, c, w):
 )
 def test_equals_the_best_of_all_supports(seed, size, condition, scale):
     A, v = problem(seed, size, condition, scale)
-    np.testing.assert_allclose(project_to_simplex(v, A), by_all_supports(A, A @ v), rtol=0, atol=1e-9)
     np.testing.assert_allclose(simplex_quadratic(A, v), by_all_supports(A, v), rtol=0, atol=1e-9)
 
 
@@ -84,27 +83,6 @@ def test_sums_of_gradients_as_the_newton_rules_make_them():
         assert_optimal(A, c, simplex_quadratic(A, c))
 
 
-def test_euclidean_equals_the_identity_matrix():
-    for size in (1, 2, 7, 40):
-        v = problem(size, size)[1]
-        identity = torch.eye(size, dtype=torch.float64)
-        torch.testing.assert_close(project_to_simplex(v), project_to_simplex(v, identity), rtol=0, atol=1e-12)
-
-
-def test_a_point_of_the_simplex_stays():
-    A, v = problem(3, 8)
-    v = torch.softmax(v, 0)
-    torch.testing.assert_close(project_to_simplex(v, A), v, rtol=0, atol=1e-12)
-    torch.testing.assert_close(project_to_simplex(v), v, rtol=0, atol=1e-12)
-
-
-def test_a_far_point_keeps_its_digits():
-    A, v = problem(4, 5)
-    normal = torch.linalg.solve(A, torch.ones(5, dtype=torch.float64))
-    near, far = project_to_simplex(v, A), project_to_simplex(v + 1e6 * normal, A)
-    torch.testing.assert_close(far, near, rtol=0, atol=1e-6)
-
-
 def test_ties_and_corners_end():
     ones = torch.ones(6, dtype=torch.float64)
     torch.testing.assert_close(simplex_quadratic(torch.diag(ones), 0 * ones), ones / 6)
@@ -116,9 +94,9 @@ def test_ties_and_corners_end():
 
 def test_float32_and_wrong_defaults(wrong_default_dtype):
     A, v = problem(5, 6, condition=10.0)
-    single = project_to_simplex(v.float(), A.float())
+    single = simplex_quadratic(A.float(), v.float())
     assert single.dtype == torch.float32
-    torch.testing.assert_close(single.double(), project_to_simplex(v, A), rtol=0, atol=1e-5)
+    torch.testing.assert_close(single.double(), simplex_quadratic(A, v), rtol=0, atol=1e-5)
 
 
 def test_start_is_not_changed():
@@ -131,12 +109,6 @@ def test_start_is_not_changed():
 def test_bad_input():
     A, v = problem(7, 4)
     with pytest.raises(ValueError, match="shape"):
-        project_to_simplex(v.unsqueeze(0))
-    with pytest.raises(ValueError, match="shape"):
-        project_to_simplex(v, A[:3])
-    with pytest.raises(ValueError, match="shape"):
         simplex_quadratic(A, v[:3])
-    with pytest.raises(NumericalError, match="not finite"):
-        project_to_simplex(v * torch.nan)
     with pytest.raises(NumericalError, match="not positive definite"):
-        project_to_simplex(v, -A)
+        simplex_quadratic(-A, v)

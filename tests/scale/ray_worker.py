@@ -182,7 +182,7 @@ def killer(folder: Path, times: int) -> Iterator[list[int]]:
     def kill() -> None:
         while not done.wait(0.005) and len(pids) < times:
             for pid, title in descendants(os.getpid()):
-                if title.startswith("ray::_begin_shard") and pid not in pids and not any(folder.glob("0-*/fleet.pt")):
+                if title.startswith("ray::_fit_shard") and pid not in pids and not any(folder.glob("0-*/fleet.pt")):
                     os.kill(pid, signal.SIGKILL)
                     pids.append(pid)
                     break

@@ -21,8 +21,7 @@ def equal(first, second):
     return first == second
 
 
-@pytest.mark.parametrize("size", [1, 16])
-@pytest.mark.parametrize("preset", ["light", "auto"])
+@pytest.mark.parametrize(("preset", "size"), [("light", 1), ("auto", 16)])
 def test_models_of_one_content_are_models_of_their_own(preset, size):
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(100, 2, generator=generator, dtype=torch.float64)

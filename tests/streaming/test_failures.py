@@ -10,7 +10,7 @@ from gp_ensembles.engine import quarantine
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import light, oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.failures import failures
+from gp_ensembles.streaming.health import failures
 
 SPEC = replace(oebe, bases=(LinearBasis(), LinearBasis(name="other")), static=True, random_walk_variances=(1e-3,))
 WARMUP = 40

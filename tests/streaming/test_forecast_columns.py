@@ -212,7 +212,7 @@ def test_what_cannot_be_is_refused():
             ForecastColumns(**settings)
     with pytest.raises(TypeError, match="names such as 'nwp'"):
         ForecastColumns((3,))
-    with pytest.raises(ValueError, match="behind them the forecasts"):
+    with pytest.raises(ValueError, match="followed by the forecasts"):
         spec(ForecastColumns("nwp")).fit(X[:, :1], y)
     with pytest.raises(ValueError, match=r"X must have shape \(\.\.\., N, 3\)"):
         spec(ForecastColumns("nwp")).fit(X[:, [0, 5, 1]], (y - 100) / 20).predict(X[:, :2])

@@ -9,7 +9,7 @@ import torch
 
 from gp_ensembles.calibration.coverage import count_coverage, init_coverage
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.scored_stream import Clock
+from gp_ensembles.cli.scored_stream import Timings
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig
@@ -39,7 +39,7 @@ def test_a_stream_as_it_should_be_is_well(model):
     X, y = rows()
     model.observe(X[WARMUP:], y[WARMUP:])
     found = health(model)
-    assert all(finding.is_well for finding in found)
+    assert all(finding.ok for finding in found)
     weights = list(model.weights.values())
     entropy = -sum(weight * math.log(weight) for weight in weights if weight > 0)
     assert by_name(found)["effective experts"].value == pytest.approx(math.exp(entropy))
@@ -54,13 +54,13 @@ def test_what_is_lacking_or_out_of_reach_is_counted(model):
     model.observe(X[WARMUP:], y[WARMUP:])
     found = by_name(health(model))
     assert found["inputs imputed"].value == pytest.approx(100 / 400)
-    assert not found["inputs imputed"].is_well
+    assert not found["inputs imputed"].ok
     assert found["inputs moved"].value == pytest.approx(model.anomaly_counts.inputs_moved / 400)
-    assert not found["inputs moved"].is_well
+    assert not found["inputs moved"].ok
     lenient = HealthLimits(inputs_imputed=0.3, inputs_moved=0.1, coverage_gap=10.0)
-    assert all(finding.is_well for finding in health(model, lenient))
+    assert all(finding.ok for finding in health(model, lenient))
     strict = by_name(health(model, HealthLimits(least_experts=9.0)))
-    assert not strict["effective experts"].is_well
+    assert not strict["effective experts"].ok
 
 
 def test_an_expert_that_is_out_and_promises_that_break(model):
@@ -74,11 +74,11 @@ def test_an_expert_that_is_out_and_promises_that_break(model):
     found = by_name(health(model, coverage=counted, timing=Throughput(1e-4, 5e-4)))
     assert found["coverage gap"].meaning == "intervals of 90 % covered 75 % of the targets"
     out = found["experts in quarantine"]
-    assert (out.value, out.is_well) == (1, False)
+    assert (out.value, out.ok) == (1, False)
     assert out.meaning.startswith("1 experts are kept out after a failure: ")
     assert found["coverage gap"].value == pytest.approx(0.15)
-    assert not found["coverage gap"].is_well
-    assert (found["slowdown"].value, found["slowdown"].is_well) == (pytest.approx(5), False)
+    assert not found["coverage gap"].ok
+    assert (found["slowdown"].value, found["slowdown"].ok) == (pytest.approx(5), False)
     few = count_coverage(init_coverage(hits), hits[:50], hits[:50], 0.9)
     assert "coverage gap" not in by_name(health(model, coverage=few))  # too few to tell
 
@@ -90,10 +90,10 @@ def test_nothing_is_found_before_there_is_a_model_and_limits_are_checked():
 
 
 def test_the_clock_keeps_the_first_thousand_rows_and_the_last():
-    clock = Clock(5.0, 0.0)
+    clock = Timings(5.0, 0.0)
     for seconds, num_rows in ((1.0, 600), (2.0, 600), (4.0, 500)):
         clock = clock.after(seconds, num_rows)
-    assert clock == Clock(5.0, 7.0, 3.0, 1200, 4.0, 500)
+    assert clock == Timings(5.0, 7.0, 3.0, 1200, 4.0, 500)
 
 
 def test_strict_ends_with_code_three(tmp_path, capsys):
@@ -107,7 +107,7 @@ def test_strict_ends_with_code_three(tmp_path, capsys):
     quiet = ["--pictures", "false", "--report", "false", "--progress", "false", "--out", str(tmp_path / "out")]
     run = ["stream", str(tmp_path / "data.csv"), "--target", "y", "--config", str(tmp_path / "small.yaml"), *quiet]
     assert main(run) == 0
-    assert "look: 25 % of the inputs were missing (limit 0.2)" in capsys.readouterr().out
+    assert "warning: 25 % of the inputs were missing (limit 0.2)" in capsys.readouterr().out
     assert main([*run, "--strict"]) == 3
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert [one["name"] for one in summary["health"] if not one["is_well"]] == ["inputs imputed"]
+    assert [one["name"] for one in summary["health"] if not one["ok"]] == ["inputs imputed"]

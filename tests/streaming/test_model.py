@@ -1,6 +1,7 @@
 """The one pipeline: its numbers are those of scales, fit and filter done by hand, for every kind of target."""
 
 import copy
+import functools
 import math
 import pickle
 import warnings
@@ -24,12 +25,13 @@ from gp_ensembles.ensembles.targets import (
 )
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.files.checkpoint import Kind, write_checkpoint
-from gp_ensembles.filters import predict_joint
+from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.meta_learners import FixedShare
-from gp_ensembles.streaming import OnlineModel, Standardizer, StreamConfig
+from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
+from gp_ensembles.streaming.scales import Standardizer
 
-QUICK = FitSettings(LBFGS(max_iterations=5), num_samples=1)
+QUICK = FitSettings(LBFGS(max_iterations=2), num_samples=1)
 SMALL = replace(
     e_doebe,
     bases=(LinearBasis(), FourierBasis(num_features=10, starts=(0.7,))),
@@ -57,10 +59,14 @@ def rows(target=RealTarget(), num_rows=90, seed=0):  # noqa: B008
     return X, ((f > 0).double() + (f > 0.7).double()).clamp_max(target.num_labels - 1)
 
 
-def fitted(target=RealTarget(), num_warm=40, **settings):  # noqa: B008
+@functools.cache
+def fitted_once(target):
     X, y = rows(target)
-    config = StreamConfig(replace(SMALL, target=target), warmup=num_warm, **settings)
-    return OnlineModel(config).fit(X[:num_warm], y[:num_warm]), X, y
+    return OnlineModel(StreamConfig(replace(SMALL, target=target), warmup=40)).fit(X[:40], y[:40])
+
+
+def fitted(target=RealTarget()):  # noqa: B008
+    return copy.deepcopy(fitted_once(target)), *rows(target)
 
 
 def by_hand(target, X, y, num_warm):
@@ -404,7 +410,7 @@ def test_copies_pickles_and_damaged_files(tmp_path):
         OnlineModel.load(tmp_path / "text.pt")
     content = model.content()
     del content["ensemble"]["meta_log_weights"]
-    write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", 6, "a model", ""), content)
+    write_checkpoint(tmp_path / "other.pt", Kind("gp_ensembles model", 7, "a model", ""), content)
     with pytest.raises(ValueError, match="does not fit this version"):
         OnlineModel.load(tmp_path / "other.pt")
     with pytest.raises(ValueError, match="warm-up is not over: 0 of 1000"):

@@ -9,7 +9,7 @@ from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.packing import packed, unpacked
+from gp_ensembles.streaming.content import packed, unpacked
 
 WINDOWS = (WindowGP(num_rows=40), WindowGP(num_rows=30, refit_every=50, name="refitted"))
 SPEC = replace(oebe, bases=(LinearBasis(),), extra_experts=WINDOWS)
@@ -29,8 +29,9 @@ def model(num_rows, dtype="float64"):
 
 
 @pytest.mark.processor
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("num_rows", [36, 60, 79, 80, 150])  # 59 and 79 rows fill the windows
+@pytest.mark.parametrize(  # 59 and 79 rows fill the windows
+    ("num_rows", "dtype"), [(36, "float64"), (79, "float32"), (80, "float64"), (150, "float64")]
+)
 def test_a_model_goes_on_to_the_bit(num_rows, dtype, tmp_path):
     X, y = rows()
     one = model(num_rows, dtype)

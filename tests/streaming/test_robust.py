@@ -1,81 +1,89 @@
 """What one wild number does to a model on a stream, and what becomes of lags, innovations and limits on the way."""
 
+import functools
 from dataclasses import replace
 
 import pytest
 import torch
 
 from gp_ensembles.ensembles.bases import LinearBasis, PolynomialBasis
+from gp_ensembles.ensembles.external_models import Boosting
 from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import auto
+from gp_ensembles.ensembles.wide import WideFeatures
+from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.warm_up_outliers import far_from_others, wild_in_warm_up
 
-SPEC = replace(auto, bases=(LinearBasis(), PolynomialBasis((2,))), random_walk_variances=(1e-3,))
+EXTRA = (
+    WindowGP(num_rows=200, lags=True),
+    WideFeatures(num_features=60),
+    Boosting(num_trees=10, every=1000, lags=True),
+)
+SPEC = replace(auto, bases=(LinearBasis(), PolynomialBasis((2,))), random_walk_variances=(1e-3,), extra_experts=EXTRA)
 CONFIG = StreamConfig(replace(SPEC, lags=TargetLags(bases=(LinearBasis(),))), warmup=100)
-NUM_ROWS = 500
+NUM_ROWS = 410
 UNLIMITED_BASES = replace(CONFIG, ensemble=replace(CONFIG.ensemble, extra_experts=()), limit_inputs=False)
 
 
 def rows(seed=0):
     generator = torch.Generator().manual_seed(seed)
-    X = torch.randn(NUM_ROWS, 3, generator=generator, dtype=torch.float64)
-    noise = torch.randn(NUM_ROWS, generator=generator, dtype=torch.float64)
+    X = torch.randn(500, 3, generator=generator, dtype=torch.float64)
+    noise = torch.randn(500, generator=generator, dtype=torch.float64)
     y = 50 + 4 * X[:, 0] - 3 * X[:, 1] + 0.3 * noise
     y[1:] += 0.5 * (y[:-1] - 50)
-    return X, y
+    return X[:NUM_ROWS], y[:NUM_ROWS]
 
 
-def error(X, y, config=CONFIG, wild=None, **where):
-    """Root mean squared error of rows 306 to 405 with and without a wild number in row 300."""
-    clean = y.clone()
-    X, y = X.clone(), y.clone()
-    if "column" in where:
-        X[300, where["column"]] = wild
-    elif wild is not None:
-        y[300] = wild
+def error(X, y, config=CONFIG, clean=None):
+    """Root mean squared error of rows 306 to 405, against targets without wild numbers, and the model."""
     model = OnlineModel(config)
-    mean = torch.cat([model.observe(*block).mean for block in zip(X.split(50), y.split(50), strict=True)])[
-        -NUM_ROWS + 200 :
-    ]
-    return float((mean - clean[200:])[106:206].square().mean().sqrt()), model
+    mean = torch.cat([model.observe(*block).mean for block in zip(X.split(50), y.split(50), strict=True)])
+    off = mean[-NUM_ROWS + 306 :] - (y if clean is None else clean)[306:]
+    return float(off[:100].square().mean().sqrt()), model
 
 
-@pytest.mark.parametrize("value", [-700.0, 1e5, -4e6])
+@functools.cache
+def clean_error(config_name="all"):
+    return error(*rows(), {"all": CONFIG, "bases": UNLIMITED_BASES}[config_name])[0]
+
+
+@pytest.mark.parametrize("value", [-700.0, -4e6])
 def test_one_wild_target_hardly_matters(value):
     X, y = rows()
-    assert error(X, y, wild=value)[0] < 1.1 * error(X, y)[0]
+    wild = y.clone()
+    wild[300] = value
+    assert error(X, wild, clean=y)[0] < 1.1 * clean_error()
 
 
-@pytest.mark.parametrize("value", [20.0, -3e3, 9e5])
+@pytest.mark.parametrize("value", [20.0, 9e5])
 def test_one_wild_input_hardly_matters(value):
     X, y = rows()
-    clean = error(X, y)[0]
-    spoiled, model = error(X, y, wild=value, column=0)
-    assert spoiled < 1.1 * clean
+    X[300, 0] = value
+    spoiled, model = error(X, y)
+    assert spoiled < 1.1 * clean_error()
     assert model.anomaly_counts.inputs_moved == 1
     if abs(value) > 1e3:  # trees and windows bear it, bases do not
-        unlimited = error(X, y, UNLIMITED_BASES, wild=value, column=0)[0]
-        assert unlimited > 1.5 * error(X, y, UNLIMITED_BASES)[0]
+        assert error(X, y, UNLIMITED_BASES)[0] > 1.5 * clean_error("bases")
 
 
 @pytest.mark.parametrize("value", [2e3, -1e9])
 def test_one_wild_input_of_the_warm_up_hardly_matters(value):
     X, y = rows()
-    clean, clean_bases = error(X, y)[0], error(X, y, UNLIMITED_BASES)[0]
     X[30, 1] = value
     spoiled, model = error(X, y)
-    assert spoiled < 1.1 * clean
+    assert spoiled < 1.1 * clean_error()
     assert model.anomaly_counts.inputs_moved == 1
     unlimited, model = error(X, y, UNLIMITED_BASES)
-    assert unlimited > 1.5 * clean_bases
+    assert unlimited > 1.5 * clean_error("bases")
     assert model.anomaly_counts.inputs_moved == 0
 
 
 def test_limits_are_saved_and_serve_what_comes_next(tmp_path):
     X, y = rows()
-    _, model = error(X, y, wild=1e4, column=1)
+    X[300, 1] = 1e4
+    _, model = error(X, y)
     model.save(tmp_path / "model.pt")
     other = OnlineModel.load(tmp_path / "model.pt")
     assert other.anomaly_counts.inputs_moved == 1
@@ -109,24 +117,20 @@ def test_joint_covariances_have_the_variances_of_each_row():
 
 def test_ten_wild_targets_in_a_row_are_survived():
     X, y = rows()
-    clean = error(X, y)[0]
     wild = y.clone()
     wild[250:260] = 1e4 * torch.arange(1, 11, dtype=torch.float64)
-    model = OnlineModel(CONFIG)
-    mean = torch.cat([model.observe(*block).mean for block in zip(X.split(50), wild.split(50), strict=True)])[-400:]
-    assert float((mean - y[100:])[260:].square().mean().sqrt()) < 1.5 * clean
-    assert bool(mean.isfinite().all())
+    assert error(X, wild, clean=y)[0] < 1.5 * clean_error()
 
 
-@pytest.mark.parametrize("value", [-9e3, 1e6, 1e12])
+@pytest.mark.parametrize("value", [-9e3, 1e12])
 def test_a_wild_target_of_the_warm_up_counts_as_missing(value, tmp_path):
     X, y = rows()
-    y = y.clone()
+    X, y = X[:150], y[:150]
     y[40] = torch.nan
     missing = OnlineModel(CONFIG).observe(X, y)
     y[40] = value
     model = OnlineModel(CONFIG)
-    with pytest.warns(UserWarning, match=r"1 target\(s\) of the warm-up are out of all proportion"):
+    with pytest.warns(UserWarning, match=r"1 target\(s\) of the warm-up are outliers"):
         found = model.observe(X, y)
     assert torch.equal(found.log_prob, missing.log_prob)
     assert model.anomaly_counts.targets_left_out == 1
@@ -176,7 +180,7 @@ def test_ten_wild_numbers_of_a_warm_up_hardly_matter():
     targets, inputs = y.clone(), X.clone()
     targets[50:60], inputs[120:130, 0] = 1e7, 1e5
     with pytest.warns(UserWarning, match=r"10 target\(s\) of the warm-up"):
-        spoiled, model = error(X, targets, config)
+        spoiled, model = error(X, targets, config, clean=y)
     assert spoiled < 1.15 * clean
     assert model.anomaly_counts.targets_left_out == 10
     spoiled, model = error(inputs, y, config)
@@ -187,13 +191,14 @@ def test_ten_wild_numbers_of_a_warm_up_hardly_matter():
 def test_too_many_wild_targets_of_a_warm_up_are_learned_and_said():
     X, y = rows()
     y[50:80] = 1e6
-    with pytest.warns(UserWarning, match="30 targets of the warm-up are out of all proportion .*, too many"):
-        model = OnlineModel(replace(CONFIG, warmup=400)).fit(X[:400], y[:400])
+    with pytest.warns(UserWarning, match="30 targets of the warm-up are outliers, but too many"):
+        model = OnlineModel(replace(UNLIMITED_BASES, warmup=300)).fit(X[:300], y[:300])
     assert (model.anomaly_counts.targets_left_out, model.num_far_in_warmup) == (0, 30)
 
 
 def test_targets_that_count_less_are_counted():
     X, y = rows()
+    X, y = X[:260], y[:260]
     y[250:253] = torch.tensor([500.0, torch.nan, -800.0])
     model = OnlineModel(CONFIG)
     model.observe(X, y)

@@ -14,7 +14,7 @@ from gp_ensembles.ensembles.bases import LinearBasis, PolynomialBasis
 from gp_ensembles.ensembles.presets import e_doebe, oebe
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
-WARMUP, ROWS = 40, 160
+WARMUP, ROWS = 40, 80
 SMALL = {
     "row by row": replace(oebe, bases=(LinearBasis(),)),
     "in blocks": replace(e_doebe, bases=(LinearBasis(), PolynomialBasis(orders=(2,))), random_walk_variances=(0.001,)),

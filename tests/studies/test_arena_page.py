@@ -64,8 +64,8 @@ def test_what_other_pages_claim_stands_in_the_scores():
     index = (ROOT / "docs" / "evidence" / "index.md").read_text(encoding="utf-8")
     (number,) = set(re.findall(r"\b(\d+) tables", readme + index))
     assert int(number) == len(sets)
-    assert "within .02 nats a row" in readme
-    assert "never more than .02 nats a row behind the best rival" in index
+    assert "0.02 nats per row behind the best alternative" in readme
+    assert "never more than 0.02 nats per row behind the best alternative" in index
     assert min(found.ahead.values()) > -0.02
     assert "best log score on most" in index
     assert sum(ahead > 0 for ahead in found.ahead.values()) > len(sets) / 2

@@ -25,19 +25,19 @@ def drawn(num, omega, alpha, beta, seed=0):
     return np.array(rows)
 
 
-@pytest.mark.parametrize("tails", [5.0, math.inf])
-def test_densities_of_garch_are_those_of_a_plain_loop(tails):
-    returns = drawn(50, 0.1, 0.2, 0.7)
-    found = Garch(0.1, 0.1, 0.2, 0.6, tails, 0.9).log_prob(returns)
-    h = 0.1 + (0.2 + 0.6) * 0.9
-    for number, value in enumerate(returns):
-        if math.isinf(tails):
-            expected = -0.5 * (math.log(2 * math.pi * h) + (value - 0.1) ** 2 / h)
-        else:
-            scale = math.sqrt(h * (tails - 2) / tails)
-            expected = stats.t(tails).logpdf((value - 0.1) / scale) - math.log(scale)
-        assert found[number] == pytest.approx(expected, rel=1e-10)
-        h = 0.1 + 0.2 * (value - 0.1) ** 2 + 0.6 * h
+def test_densities_of_garch_are_those_of_a_plain_loop():
+    for tails in [5.0, math.inf]:
+        returns = drawn(50, 0.1, 0.2, 0.7)
+        found = Garch(0.1, 0.1, 0.2, 0.6, tails, 0.9).log_prob(returns)
+        h = 0.1 + (0.2 + 0.6) * 0.9
+        for number, value in enumerate(returns):
+            if math.isinf(tails):
+                expected = -0.5 * (math.log(2 * math.pi * h) + (value - 0.1) ** 2 / h)
+            else:
+                scale = math.sqrt(h * (tails - 2) / tails)
+                expected = stats.t(tails).logpdf((value - 0.1) / scale) - math.log(scale)
+            assert found[number] == pytest.approx(expected, rel=1e-10)
+            h = 0.1 + 0.2 * (value - 0.1) ** 2 + 0.6 * h
 
 
 def test_the_fit_of_a_constant_is_the_closed_form_and_that_of_garch_finds_what_was_drawn():
@@ -106,16 +106,16 @@ def test_stacking_says_whose_series_it_is_and_reads_a_table_of_ones_own(tmp_path
     assert "AS PUBLISHED" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("tails", [3.0 + 1e-9, math.inf])
-def test_particles_that_are_all_alike_are_one_model_whose_variance_moves_twice(tails):
-    returns = drawn(40, 0.1, 0.2, 0.7)
-    h = 0.6
-    prior = Prior(np.array([0.1, 0.2, 0.3, 0.5, h]), np.full(5, 1e-10), tails)
-    found = particle_log_prob(returns, prior, np.random.default_rng(0), num_particles=20, num_moves=0)
-    if math.isfinite(tails):  # only the first variances differ then: they are forgotten by half a day
-        assert found[30:] == pytest.approx(twice(returns, h, stats.t(3))[30:], rel=1e-6)
-    else:
-        assert found == pytest.approx(twice(returns, h, stats.norm), rel=1e-6)
+def test_particles_that_are_all_alike_are_one_model_whose_variance_moves_twice():
+    for tails in [3.0 + 1e-9, math.inf]:
+        returns = drawn(40, 0.1, 0.2, 0.7)
+        h = 0.6
+        prior = Prior(np.array([0.1, 0.2, 0.3, 0.5, h]), np.full(5, 1e-10), tails)
+        found = particle_log_prob(returns, prior, np.random.default_rng(0), num_particles=20, num_moves=0)
+        if math.isfinite(tails):  # only the first variances differ then: they are forgotten by half a day
+            assert found[30:] == pytest.approx(twice(returns, h, stats.t(3))[30:], rel=1e-6)
+        else:
+            assert found == pytest.approx(twice(returns, h, stats.norm), rel=1e-6)
 
 
 def twice(returns, h, errors):
@@ -150,23 +150,21 @@ def problem(generator):
     return Phi, (5 * X[:, 0]).sin() + 0.3 * torch.randn(90, dtype=torch.float64, generator=generator)
 
 
-@pytest.mark.parametrize(
-    "edges", [consensus.ring(6), consensus.star(6), consensus.complete(6)], ids=["ring", "star", "all"]
-)
-def test_every_agent_comes_to_know_what_the_filter_of_all_rows_knows(edges, generator):
-    Phi, y = problem(generator)
-    own = consensus.of_agents(Phi, y, 6)
-    found = consensus.learned(consensus.exchanged(own, consensus.metropolis(edges), 300), 0.1)
-    one = torch.ones(3, dtype=torch.float64)
-    state, steps = textbook_filter(gaussian_state(one, 10), Phi, y.expand(3, -1), 0.1 * one)
-    evidence = steps.log_prob.sum(-1)
-    assert found.mean.shape == (6, 3, 10)
-    torch.testing.assert_close(found.mean, state.mean.expand_as(found.mean), rtol=0, atol=1e-8)
-    torch.testing.assert_close(found.covariance, state.covariance.expand_as(found.covariance), rtol=0, atol=1e-8)
-    torch.testing.assert_close(found.log_evidence, evidence.expand(6, -1), rtol=0, atol=1e-8)
-    torch.testing.assert_close(found.weights, evidence.softmax(0).expand(6, -1), rtol=0, atol=1e-8)
-    early = consensus.learned(consensus.exchanged(own, consensus.metropolis(edges), 0), 0.1)
-    assert float((early.mean - state.mean).abs().max()) > 0.01
+def test_every_agent_comes_to_know_what_the_filter_of_all_rows_knows(generator):
+    for edges in [consensus.ring(6), consensus.star(6), consensus.complete(6)]:
+        Phi, y = problem(generator)
+        own = consensus.of_agents(Phi, y, 6)
+        found = consensus.learned(consensus.exchanged(own, consensus.metropolis(edges), 300), 0.1)
+        one = torch.ones(3, dtype=torch.float64)
+        state, steps = textbook_filter(gaussian_state(one, 10), Phi, y.expand(3, -1), 0.1 * one)
+        evidence = steps.log_prob.sum(-1)
+        assert found.mean.shape == (6, 3, 10)
+        torch.testing.assert_close(found.mean, state.mean.expand_as(found.mean), rtol=0, atol=1e-8)
+        torch.testing.assert_close(found.covariance, state.covariance.expand_as(found.covariance), rtol=0, atol=1e-8)
+        torch.testing.assert_close(found.log_evidence, evidence.expand(6, -1), rtol=0, atol=1e-8)
+        torch.testing.assert_close(found.weights, evidence.softmax(0).expand(6, -1), rtol=0, atol=1e-8)
+        early = consensus.learned(consensus.exchanged(own, consensus.metropolis(edges), 0), 0.1)
+        assert float((early.mean - state.mean).abs().max()) > 0.01
 
 
 def test_weights_of_consensus_keep_the_average_and_a_graph_in_two_parts_has_none():

@@ -12,7 +12,8 @@ from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
 from gp_ensembles.data import friedman1
-from gp_ensembles.papers.fusion import HMC, HMCSettings, LaplaceApproximation
+from gp_ensembles.papers.fusion import HMC, LaplaceApproximation
+from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.mcmc import NUTS, EqualChains
 from studies.__main__ import main
 from studies.fusion import generating
@@ -190,17 +191,14 @@ def test_interrupted_chains_are_no_finished_part(split, experts, quick, monkeypa
         METHODS["BHS"].run(given._replace(sampling=more))
 
 
-@pytest.mark.parametrize(
-    ("figure", "settings"),
-    [
+def test_figures_have_the_settings_of_the_paper_s():
+    for figure, settings in [
         ("3a", [(K, 30, 1.0) for K in (2, 3, 4, 5)]),
         ("3b", [(2, M, width) for width in (1.0, 3.0) for M in (10, 30, 50)]),
-    ],
-)
-def test_figures_have_the_settings_of_the_paper_s(figure, settings):
-    plan = fusion.make_plan(figure, Choices(Sources(None), Path("out"), 5), HMC_USUAL, 1000)
-    assert plan.settings == settings
-    assert (plan.methods, plan.splits, plan.num_rows) == (list(METHODS), 5, 1000)
+    ]:
+        plan = fusion.make_plan(figure, Choices(Sources(None), Path("out"), 5), HMC_USUAL, 1000)
+        assert plan.settings == settings
+        assert (plan.methods, plan.splits, plan.num_rows) == (list(METHODS), 5, 1000)
 
 
 def test_the_paper_s_chains_are_four_of_five_hundred(monkeypatch):
@@ -275,7 +273,7 @@ def test_the_generating_model_is_shown_with_all_predictions(tmp_path, choices):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_one_seed_is_one_table(tmp_path, choices, quick):
+def test_one_seed_is_one_table(tmp_path, choices, quick, small):
     tables = []
     for place in ("first", "second"):
         run("3a", choices._replace(methods=["P-BHS", "equal"], trials=1, out=tmp_path / place))
@@ -407,37 +405,31 @@ def test_means_are_over_what_there_is():
     assert math.isnan(mean_of([math.nan]))
 
 
-@pytest.mark.parametrize(
-    ("change", "num_rows", "words"),
-    [
+def test_mistakes_are_named_and_cost_nothing(tmp_path, choices):
+    for change, num_rows, words in [
         ({"methods": ["GPT"]}, 100, "no method GPT; choose from MoGPE, PoGPE"),
         ({"methods": []}, 100, "no method"),
         ({"methods": ["PoE", "PoE"]}, 100, "named twice"),
         ({"trials": 0}, 100, "trials=0"),
         ({"seed": -1}, 100, "seed"),
         ({}, 49, "num_rows=49 is out of range; give at least 50"),
-    ],
-)
-def test_mistakes_are_named_and_cost_nothing(tmp_path, choices, change, num_rows, words):
-    for figure in ("3a", "3b"):
+    ]:
+        for figure in ("3a", "3b"):
+            with pytest.raises(ValueError, match=words):
+                run(figure, choices._replace(out=tmp_path / "out", **change), num_rows)
         with pytest.raises(ValueError, match=words):
-            run(figure, choices._replace(out=tmp_path / "out", **change), num_rows)
-    with pytest.raises(ValueError, match=words):
-        generating.run(choices._replace(out=tmp_path / "out", **change), LAPLACE, num_rows)
-    assert not (tmp_path / "out").exists()
+            generating.run(choices._replace(out=tmp_path / "out", **change), LAPLACE, num_rows)
+        assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_samplings_that_cannot_be_are_refused(tmp_path, capsys):
+    for words, message in [
         (["--inference", "guess"], "--inference must be one of hmc, laplace, nuts, got guess"),
         (["--chains", "-1"], "--chains=-1 is out of range"),
         (["--draws", "-1"], "--draws=-1 is out of range"),
-    ],
-)
-def test_samplings_that_cannot_be_are_refused(tmp_path, capsys, words, message):
-    assert main(["fusion", "figure-3a", *words, "--out", str(tmp_path / "out")]) == 2
-    assert message in capsys.readouterr().err
+    ]:
+        assert main(["fusion", "figure-3a", *words, "--out", str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_the_command_line_makes_a_figure_and_names_mistakes(tmp_path, capsys, small):

@@ -217,7 +217,7 @@ def test_a_figure_ends_in_a_table_a_picture_and_records_that_are_read_back(folde
 
     monkeypatch.setattr(ie_gp, "run_method", counted)
     assert ie_gp.run_figure(task(), two, choices(folder, out, methods=methods)) == text
-    for quantity in streams.FIGURES[1:]:
+    for quantity in streams.FIGURES[1:2]:
         ie_gp.run_figure(task(), quantity, choices(folder, out, methods=methods))
         assert (out / f"figure_{quantity.figure}.png").stat().st_size > 5000
     assert made == []
@@ -233,15 +233,17 @@ def test_a_figure_ends_in_a_table_a_picture_and_records_that_are_read_back(folde
 def test_two_runs_with_one_seed_have_the_same_scores(folder, tmp_path):
     found = []
     for name in ("first", "second"):
-        chosen = choices(folder, tmp_path / name, trials=1, seed=4, sets=["sarcos"])
+        chosen = choices(
+            folder, tmp_path / name, trials=1, seed=4, sets=["sarcos"], methods=list(METHODS)[::2], max_rows=110
+        )
         ie_gp.run_figure(task(), streams.FIGURES[0], chosen)
         records = json.loads((tmp_path / name / "figure_2.json").read_text())["runs"]["sarcos"]
-        found.append({m: {k: v for k, v in records[m][0].items() if "seconds" not in k} for m in METHODS})
+        found.append({m: {k: v for k, v in records[m][0].items() if "seconds" not in k} for m in list(METHODS)[::2]})
     assert found[0] == found[1]
 
 
 def test_as_published_is_said_and_forgets_the_warm_up(folder, tmp_path):
-    chosen = choices(folder, tmp_path / "out", trials=1, sets=["sarcos"], as_published=True)
+    chosen = choices(folder, tmp_path / "out", trials=1, sets=["sarcos"], methods=["Raker"], as_published=True)
     text = ie_gp.run_figure(task(), streams.FIGURES[0], chosen)
     assert "as the authors ran it: warm-up rows give hyperparameters and are forgotten" in text
     stream = streams.scaled_stream(load_folder(folder, "sarcos_thin10"), 60)
@@ -276,25 +278,25 @@ def test_tables_mark_what_is_missing():
     assert as_csv(["name", "x"], [["a,b", math.nan]]) == 'name,x\n"a,b",\n'
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_static_regret_equals_dense_algebra_and_stays_below_its_bound(seed):
-    num_rows, num_features, noise = 90, 12, 0.01
-    curves = synthetic_regret.static_regret_curves(
-        num_rows, num_features, generator=torch.Generator().manual_seed(seed)
-    )
-    assert curves.num_rows[-1] == num_rows
-    assert all(regret <= bound for regret, bound in zip(curves.regret, curves.bound, strict=True))
-    y, Phi = static_draw(num_rows, num_features, seed)
-    identity = torch.eye(num_rows, dtype=torch.float64)
-    evidence = torch.distributions.MultivariateNormal(y.new_zeros(num_rows), Phi @ Phi.mT + noise * identity).log_prob(
-        y
-    )
-    ensemble = evidence.logsumexp(0) - math.log(11)
-    precision = Phi.mT @ Phi / noise + torch.eye(num_features, dtype=torch.float64)
-    weights = torch.linalg.solve(precision, Phi.mT @ y.unsqueeze(-1) / noise)
-    errors = y - (Phi @ weights).squeeze(-1)
-    rivals = (-0.5 * (errors.square() / noise + math.log(2 * math.pi * noise))).sum(-1)
-    assert curves.regret[-1] == pytest.approx(float(rivals.max() - ensemble), rel=1e-7)
+def test_static_regret_equals_dense_algebra_and_stays_below_its_bound():
+    for seed in range(3):
+        num_rows, num_features, noise = 90, 12, 0.01
+        curves = synthetic_regret.static_regret_curves(
+            num_rows, num_features, generator=torch.Generator().manual_seed(seed)
+        )
+        assert curves.num_rows[-1] == num_rows
+        assert all(regret <= bound for regret, bound in zip(curves.regret, curves.bound, strict=True))
+        y, Phi = static_draw(num_rows, num_features, seed)
+        identity = torch.eye(num_rows, dtype=torch.float64)
+        evidence = torch.distributions.MultivariateNormal(
+            y.new_zeros(num_rows), Phi @ Phi.mT + noise * identity
+        ).log_prob(y)
+        ensemble = evidence.logsumexp(0) - math.log(11)
+        precision = Phi.mT @ Phi / noise + torch.eye(num_features, dtype=torch.float64)
+        weights = torch.linalg.solve(precision, Phi.mT @ y.unsqueeze(-1) / noise)
+        errors = y - (Phi @ weights).squeeze(-1)
+        rivals = (-0.5 * (errors.square() / noise + math.log(2 * math.pi * noise))).sum(-1)
+        assert curves.regret[-1] == pytest.approx(float(rivals.max() - ensemble), rel=1e-7)
 
 
 def static_draw(num_rows, num_features, seed):
@@ -313,13 +315,13 @@ def test_static_regret_grows_ever_more_slowly():
     assert average[-1] < average[len(average) // 2] / 2 < average[0] / 4
 
 
-@pytest.mark.parametrize("test", [synthetic_regret.WAVES, synthetic_regret.SAME_INPUTS, synthetic_regret.NEW_INPUTS])
-def test_switching_regret_stays_below_its_bound_where_averaging_does_not(test):
-    curves = synthetic_regret.switching_regret_curves(test, 300, 30, generator=torch.Generator().manual_seed(0))
-    assert all(regret <= bound for regret, bound in zip(curves.regret, curves.bound, strict=True))
-    assert curves.rival[-1] > curves.bound[-1]
-    per_row = [bound / rows for bound, rows in zip(curves.bound, curves.num_rows, strict=True)]
-    assert per_row == sorted(per_row, reverse=True)
+def test_switching_regret_stays_below_its_bound_where_averaging_does_not():
+    for test in [synthetic_regret.WAVES, synthetic_regret.SAME_INPUTS, synthetic_regret.NEW_INPUTS]:
+        curves = synthetic_regret.switching_regret_curves(test, 300, 30, generator=torch.Generator().manual_seed(0))
+        assert all(regret <= bound for regret, bound in zip(curves.regret, curves.bound, strict=True))
+        assert curves.rival[-1] > curves.bound[-1]
+        per_row = [bound / rows for bound, rows in zip(curves.bound, curves.num_rows, strict=True)]
+        assert per_row == sorted(per_row, reverse=True)
 
 
 @pytest.mark.slow

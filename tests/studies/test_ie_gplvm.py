@@ -18,7 +18,8 @@ from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import KNeighborsClassifier
 
 from gp_ensembles.data import Table
-from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, rbf_features
+from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
+from gp_ensembles.papers.gplvm.presets import rbf_features
 from studies.__main__ import main
 from studies.harness.experiment import Choices
 from studies.harness.parts import Results
@@ -123,10 +124,10 @@ def test_far_places_do_not_round_the_error_away():
     assert neighbor_error(X, torch.tensor([0, 0, 1, 1])) == 0.0
 
 
-@pytest.mark.parametrize("X", [torch.zeros(1, 2), torch.full((3, 2), math.nan)])
-def test_an_error_needs_finite_places_of_two_rows(X):
-    with pytest.raises(ValueError, match="at least two rows and finite places"):
-        neighbor_error(X, torch.zeros(len(X), dtype=torch.long))
+def test_an_error_needs_finite_places_of_two_rows():
+    for X in [torch.zeros(1, 2), torch.full((3, 2), math.nan)]:
+        with pytest.raises(ValueError, match="at least two rows and finite places"):
+            neighbor_error(X, torch.zeros(len(X), dtype=torch.long))
 
 
 def test_rows_are_shuffled_by_the_seed_with_their_labels():
@@ -394,9 +395,8 @@ def test_a_table_without_records_is_a_header():
     assert table_text(Results(plan, ("set", "run", "draw"), 1)).split()[:2] == ["set", "method"]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_mistakes_are_named_and_cost_nothing(tmp_path):
+    for change, words in [
         ({"sets": ["mnist"]}, "no set mnist; choose from digits, oil_flow, usps_0to4, mnist_5k"),
         ({"sets": ["oil_flow"]}, "oil_flow is left out: it is read from oil_flow and no folder is given"),
         ({"methods": ["tsne"]}, "no method tsne; choose from ie_gplvm, ie_gplvm_one_space"),
@@ -407,12 +407,10 @@ def test_a_table_without_records_is_a_header():
         ({"max_rows": 0}, "max_rows"),
         ({"effort": Effort(block_size=0)}, "block_size"),
         ({"effort": Effort(iterations=0)}, "iterations"),
-    ],
-)
-def test_mistakes_are_named_and_cost_nothing(tmp_path, change, words):
-    with pytest.raises(ValueError, match=words):
-        figure(tmp_path / "out", **change)
-    assert not (tmp_path / "out").exists()
+    ]:
+        with pytest.raises(ValueError, match=words):
+            figure(tmp_path / "out", **change)
+        assert not (tmp_path / "out").exists()
 
 
 def test_the_command_line_makes_the_figure_and_names_mistakes(tmp_path, capsys, plain):

@@ -9,6 +9,7 @@ import torch
 
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
+from studies.knots import figures
 from studies.knots.figures import made_up_rows, moves, new_knot
 from studies.knots.methods import METHODS, KnotTask
 from studies.knots.sets import KnotSplit
@@ -19,7 +20,8 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_sixth_knot_brings_nothing_at_the_five(tmp_path):
+def test_a_sixth_knot_brings_nothing_at_the_five(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "NUM_POINTS", 101)
     text = new_knot(Choices(Sources(None), tmp_path, 1))
     rows = read_rows(tmp_path / "knots_figure_1.csv")
     content = json.loads((tmp_path / "knots_figure_1.json").read_text())
@@ -42,7 +44,8 @@ def split_of(X, y):
     return KnotSplit(X, y, X[:1], y[:1])
 
 
-def test_moves_start_at_five_knots_and_end_at_as_many_as_the_other(tmp_path):
+def test_moves_start_at_five_knots_and_end_at_as_many_as_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "NUM_ROWS", 120)
     text = moves(Choices(Sources(None), tmp_path, 1))
     rows = read_rows(tmp_path / "knots_figure_2.csv")
     content = json.loads((tmp_path / "knots_figure_2.json").read_text())
@@ -52,7 +55,7 @@ def test_moves_start_at_five_knots_and_end_at_as_many_as_the_other(tmp_path):
     assert len(one["end"]) == len(all_at_once["start"]) == len(all_at_once["end"]) > 5
     assert all_at_once["start"] != all_at_once["end"]
     assert all(float(row["OAT-BO, lower"]) < float(row["OAT-BO, mean"]) for row in rows)
-    assert "300 made-up rows" in text
+    assert "120 made-up rows" in text
     assert "by L-BFGS" in text
     assert (tmp_path / "knots_figure_2.png").exists()
 

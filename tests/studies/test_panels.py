@@ -47,14 +47,16 @@ def test_a_short_logarithmic_axis_has_plain_numbers_and_a_long_one_powers_of_ten
     assert not {"0.2", "0.5"} & predicted[1]
 
 
-@pytest.mark.parametrize(("num_curves", "names"), [(3, [1, 1, 1]), (4, [2, 2]), (7, [3, 2, 2])])
-def test_the_columns_of_a_legend_are_even_and_three_at_most_below_a_panel(num_curves, names, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
+def test_the_columns_of_a_legend_are_even_and_three_at_most_below_a_panel(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: figures.append(figure))
-    save_panels([Panel("one", [curve(f"c{i}") for i in range(num_curves)])], tmp_path / "panels.png", "rows", "loss")
-    FigureCanvasAgg(figures[0]).draw()
-    columns = Counter(round(text.get_window_extent().x0) for text in figures[0].legends[0].get_texts())
-    assert list(columns.values()) == names
+    for num_curves, names in [(3, [1, 1, 1]), (4, [2, 2]), (7, [3, 2, 2])]:
+        pytest.importorskip("matplotlib")
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        save_panels(
+            [Panel("one", [curve(f"c{i}") for i in range(num_curves)])], tmp_path / "panels.png", "rows", "loss"
+        )
+        FigureCanvasAgg(figures[-1]).draw()
+        columns = Counter(round(text.get_window_extent().x0) for text in figures[-1].legends[0].get_texts())
+        assert list(columns.values()) == names

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gp_ensembles.data import Table
-from gp_ensembles.streaming import Standardizer, constant_columns
+from gp_ensembles.streaming.scales import Standardizer, constant_columns
 from studies.harness.protocol import split_stream
 
 NAN = math.nan
@@ -91,20 +91,20 @@ def test_no_observed_target_is_refused():
         split_stream(table._replace(y=torch.full_like(table.y, NAN)), 20)
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -1e9])
-def test_constant_columns_are_named_or_dropped(value):
-    table = made()
-    X = table.X.clone()
-    X[:20, 1] = value
-    constant = table._replace(X=X)
-    assert constant_columns(X[:20]) == [1]
-    with pytest.raises(ValueError, match="constant in the 20 warm-up rows: b;"):
-        split_stream(constant, 20)
-    stream = split_stream(constant, 20, drop_constant=True)
-    assert stream.feature_names == ("a", "c")
-    assert stream.dropped == ("b",)
-    assert split_stream(table, 20).dropped == ()
-    torch.testing.assert_close(stream.X, split_stream(table, 20).X[:, [0, 2]])
+def test_constant_columns_are_named_or_dropped():
+    for value in [0.0, 1.0, 0.1, -1e9]:
+        table = made()
+        X = table.X.clone()
+        X[:20, 1] = value
+        constant = table._replace(X=X)
+        assert constant_columns(X[:20]) == [1]
+        with pytest.raises(ValueError, match="constant in the 20 warm-up rows: b;"):
+            split_stream(constant, 20)
+        stream = split_stream(constant, 20, drop_constant=True)
+        assert stream.feature_names == ("a", "c")
+        assert stream.dropped == ("b",)
+        assert split_stream(table, 20).dropped == ()
+        torch.testing.assert_close(stream.X, split_stream(table, 20).X[:, [0, 2]])
 
 
 def test_all_columns_constant():
@@ -113,11 +113,11 @@ def test_all_columns_constant():
         split_stream(table._replace(X=torch.ones_like(table.X)), 20, drop_constant=True)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 3.0])
-def test_a_constant_target_is_refused(value):
-    table = made()
-    with pytest.raises(ValueError, match="target is constant"):
-        split_stream(table._replace(y=torch.full_like(table.y, value)), 20)
+def test_a_constant_target_is_refused():
+    for value in [0.0, 0.1, 3.0]:
+        table = made()
+        with pytest.raises(ValueError, match="target is constant"):
+            split_stream(table._replace(y=torch.full_like(table.y, value)), 20)
 
 
 def test_columns_without_names_are_counted():
@@ -143,10 +143,10 @@ def test_clipping_bounds_the_inputs_only():
     assert torch.equal(stream.X, free.X.clamp(-0.5, 0.5))
 
 
-@pytest.mark.parametrize("clip", [0.0, -1.0, NAN])
-def test_a_clip_that_clips_everything(clip):
-    with pytest.raises(ValueError, match="it must be positive"):
-        split_stream(made(), 20, clip=clip)
+def test_a_clip_that_clips_everything():
+    for clip in [0.0, -1.0, NAN]:
+        with pytest.raises(ValueError, match="it must be positive"):
+            split_stream(made(), 20, clip=clip)
 
 
 def test_too_few_targets_in_the_warm_up():

@@ -9,10 +9,11 @@ from datetime import datetime, timedelta
 import numpy as np
 import pandas as pd
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.tables import TableOptions, open_rows, reopen_rows
+from gp_ensembles.tables import TableOptions, open_rows
+from gp_ensembles.tables.stream import reopen_rows
 
 LEVELS = ["north", "süd", "o'hara", 'say "hi"', "a;b,c|d", "to\tbe", "#1", "1,5 or 2.5"]
 NUMBERS = st.one_of(st.none(), st.integers(-(10**8), 10**8).map(lambda cents: cents / 100))
@@ -71,6 +72,7 @@ def number(value):
     return math.nan if value is None else float(value)
 
 
+@settings(max_examples=30)
 @given(rows=ROWS, dialect=DIALECTS)
 def test_a_table_of_any_dialect_reads_back_equal(tmp_path_factory, rows, dialect):
     path = tmp_path_factory.mktemp("round") / "table.csv"
@@ -99,6 +101,7 @@ def test_a_table_of_any_dialect_reads_back_equal(tmp_path_factory, rows, dialect
         same(found.steps, [1.0, *(moves / np.median(moves[moves > 0]))])
 
 
+@settings(max_examples=30)
 @given(rows=ROWS, cut=st.integers(10, 19), sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5))
 def test_batches_resumption_and_the_future_change_no_bit(rows, cut, sizes):
     times = at_hours([1 + row[0] for row in rows])

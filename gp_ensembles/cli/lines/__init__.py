@@ -1,1 +1,1 @@
-"""A stream of lines: rows come one at a time on a pipe or in a growing file, and are answered at once."""
+"""Streams of lines: rows arrive one at a time on a pipe or in a growing file, and are answered at once."""

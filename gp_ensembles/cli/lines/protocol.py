@@ -1,4 +1,4 @@
-"""What a line says: a row to be predicted, its target, or both."""
+"""The protocol of lines: a row to predict, its target, or both."""
 
 import json
 import math
@@ -10,17 +10,17 @@ Identity = str | int | float  # whole numbers are whole: 7.0 is 7
 
 
 class LineError(ValueError):
-    """A line that says nothing that can be used."""
+    """A line that cannot be used."""
 
 
 class Line(NamedTuple):
-    """What a line says.
+    """The content of a line.
 
     Attributes:
-        identity: The id of its row; ``None`` where it has none.
+        identity: The id of its row; ``None`` without one.
         record: Inputs by column, if it has any.
-        target: The target as it was written; ``None`` where it has none.
-        is_lost: Whether it says that the target of an earlier row will never come.
+        target: The target as written; ``None`` without one.
+        is_lost: Whether it says that the target of an earlier row will never arrive.
     """
 
     identity: Identity | None
@@ -33,16 +33,16 @@ def read_line(text: str, target: str, identity: str, features: Sequence[str] | N
     """Read a line of JSON.
 
     Raises:
-        LineError: If it is no JSON object, its values are no numbers, text or truth values, or it says nothing.
+        LineError: If it is no JSON object, a value is no number, text or Boolean, or inputs and target are missing.
     """
     try:
         found = json.loads(text.lstrip("\ufeff"))
     except json.JSONDecodeError as error:
         raise LineError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
-    except ValueError:  # Python reads no more digits than so many
-        raise LineError("not JSON that a table could hold: a number has thousands of digits") from None
+    except ValueError:  # Python limits the number of digits
+        raise LineError("not usable JSON: a number has thousands of digits") from None
     except RecursionError:
-        raise LineError("not JSON that a table could hold: it is nested too deeply") from None
+        raise LineError("not usable JSON: it is nested too deeply") from None
     if not isinstance(found, dict):
         raise LineError(f'not a JSON object such as {{"{identity}": 1, ...}}, but {type(found).__name__}')
     for name, value in found.items():
@@ -58,8 +58,8 @@ def read_line(text: str, target: str, identity: str, features: Sequence[str] | N
             raise LineError(f"the {identity} is {own}; it must be a number or text")
         own = int(own) if own.is_integer() else own
     has_target = target in found
-    told = found.pop(target, None)
+    value = found.pop(target, None)
     record = found if features is None else {name: found[name] for name in features if name in found}
     if not record and (own is None or not has_target):
-        raise LineError(f"neither inputs of a row nor an {identity} with its {target}")
-    return Line(own, record, told, is_lost=not record and told is None)
+        raise LineError(f"neither inputs of a row nor an {identity} with a {target}")
+    return Line(own, record, value, is_lost=not record and value is None)

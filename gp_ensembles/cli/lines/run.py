@@ -1,4 +1,4 @@
-"""A stream of lines from its beginning to its end: answers on the standard output, the rest in a folder."""
+"""A stream of lines from start to end: answers on the standard output, the rest in a folder."""
 
 import json
 import sys
@@ -14,18 +14,18 @@ from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
 from gp_ensembles.files.replacing import write_json
 
-_REPORTED = 5  # lines that could not be used are told of one by one up to here
+_REPORTED = 5  # unusable lines that are reported one by one
 
 
 @dataclass(frozen=True)
 class LineOutput:
-    """Where a stream of lines leaves what it learned.
+    """Output settings of a stream of lines.
 
     Attributes:
         out: Its folder.
         identity: Name of the id in lines.
         checkpoint_seconds: Seconds between checkpoints.
-        from_start: Whether lines are those of a file, which may have been read before.
+        from_start: Whether lines come from a file, which may have been read before.
     """
 
     out: Path
@@ -35,7 +35,7 @@ class LineOutput:
 
 
 def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], output: LineOutput) -> dict[str, object]:
-    """Answer lines until they end, and keep what was learned."""
+    """Answer lines until they end, and save what was learned."""
     make_writable(output.out)
     saved, reported, is_heard = time.monotonic(), None, True
     names = session.options.features
@@ -72,34 +72,32 @@ def run_lines(session: LineSession, lines: Iterable[str], answers: IO[str], outp
 
 
 def _unread(session: LineSession, lines: Iterable[str], output: LineOutput) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers; where a file is read again, those behind the last one that was read."""
+    """Lines with their numbers; of a file that is read again, those after the last one read."""
     num_seen = 0
     for number, text in enumerate(lines, start=1):
         if number == 1 and output.from_start:
             num_seen = session.open_source(text)
             if num_seen:
-                print(
-                    f"gp-ensembles: the first {num_seen} lines were read before, and are passed over", file=sys.stderr
-                )
+                print(f"gp-ensembles: the first {num_seen} lines were read before and are skipped", file=sys.stderr)
         if number > num_seen:
             yield number, text
 
 
-def told(summary: dict[str, object], output: LineOutput) -> str:
-    """What is said at the end, on the standard error: the standard output holds answers only."""
+def closing_line(summary: dict[str, object], output: LineOutput) -> str:
+    """Text printed at the end on the standard error; the standard output holds answers only."""
     bad = summary["lines_malformed"]
     parts = [
         f"{summary['rows']} rows answered",
         f"{summary['rows_scored']} scored" + (f" ({summary['log_score']:.4f} nats)" if summary["log_score"] else ""),
-        f"{summary['rows_waiting']} waiting for their targets",
-        f"{bad} line{'s' * (bad != 1)} could not be used",
+        f"{summary['rows_waiting']} pending",
+        f"{bad} unusable line{'s' * (bad != 1)}",
     ]
     if summary["rows_given_up"]:
         parts.insert(3, f"{summary['rows_given_up']} given up")
-    return f"{', '.join(parts)}; {output.out / CHECKPOINT} goes on"
+    return f"{', '.join(parts)}; resume from {output.out / CHECKPOINT}"
 
 
 def _report(num_malformed: int, number: int, problem: str) -> None:
     if num_malformed <= _REPORTED:
-        more = "; further ones are only counted" if num_malformed == _REPORTED else ""
+        more = "; later ones are only counted" if num_malformed == _REPORTED else ""
         print(f"gp-ensembles: line {number}: {problem}{more}", file=sys.stderr)

@@ -1,10 +1,11 @@
-"""A model that answers line by line: kinds and hyperparameters from the first rows, then a prediction for each."""
+"""A model that answers line by line: a warm-up on the first rows, then a prediction for each row."""
 
 import hashlib
 import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,50 +23,42 @@ from gp_ensembles.tables.encoder import ColumnsError, TableEncoder, TableError
 from gp_ensembles.tables.frames import RecordSource
 from gp_ensembles.tables.target import TargetColumn
 
-
-def _with_known(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 2 knew neither the ids of rows that are done, at first, nor when rows are given up early."""
-    late = content["late"]
-    return {"known": [], **content, "late": late if late is None else {"patience": None, **late}}
-
-
 _KIND = Kind(
     "gp_ensembles lines",
-    3,
+    4,
     "a stream of lines",
     "give the checkpoint.pt that a stream of lines wrote",
-    (_with_known,),
     ("config", "model/warm_X", "model/warm_y"),
 )
 _FARTHEST = 1e100
 PATH = "the lines"
 
 
-WINDOW = 100  # rows that wait for their targets, at most
-PATIENCE = 5  # rows that have theirs behind one that has not, whose target is then given up
-_REMEMBERED = 2  # times the window: ids of rows that were learned, which may not come again
-_ODD = 0.1  # most of the rows of a warm-up that may be left out because they hold what no other does
+WINDOW = 100  # most rows pending without a target
+PATIENCE = 5  # later rows with targets after which a pending row is dropped
+_REMEMBERED = 2  # times the window: ids of learned rows, which may not be used again
+_ODD = 0.1  # largest share of warm-up rows that may be left out as malformed
 
 
 class _WarmRow(NamedTuple):
-    """A row of the warm-up: what was written of it, its target, and whether that has come or never will."""
+    """A row of the warm-up: its inputs, its target, and whether that has arrived or never will."""
 
     record: dict[str, Any]
-    told: Any = None
+    target: Any = None
     is_settled: bool = False
 
 
 class Tally(NamedTuple):
-    """What has come so far.
+    """Counts so far.
 
     Attributes:
         num_rows: Rows that were predicted.
-        num_scored: Targets that came for them after the warm-up.
-        log_prob: Sum of their log densities under what was said of them, in nats.
+        num_scored: Targets that arrived for them after the warm-up.
+        log_prob: Sum of their log densities under their predictions, in nats.
         num_covered: How many lay between ``q05`` and ``q95``.
         num_malformed: Lines that could not be used.
         seconds: Time spent on answering.
-        num_lines: Lines that came, of the source that is read.
+        num_lines: Lines read from the current source.
         first_line: A checksum of the first of them.
     """
 
@@ -80,13 +73,13 @@ class Tally(NamedTuple):
 
 
 class LineSession:
-    """Takes lines and answers rows.
+    """Reads lines and answers rows.
 
     Args:
         config: The model.
         target: Name of the target.
-        options: What is known of the columns.
-        window: Most rows that wait for their targets; older ones are learned as rows without a target.
+        options: Dialect and columns.
+        window: Most pending rows; older ones are learned as missing.
 
     Raises:
         ValueError: If the window is not at least one row.
@@ -99,18 +92,16 @@ class LineSession:
     def __init__(
         self, config: StreamConfig, target: str, options: TableOptions | None = None, window: int = WINDOW
     ) -> None:
-        if window < 1:
-            raise ValueError(f"--window must be at least one row, got {window}")
         self.config = config
         self.target = target
         self.options: TableOptions = TableOptions() if options is None else options
-        self.window = window
         self.tally = Tally()
         self.encoder: TableEncoder | None = None
         self._warm: dict[str, _WarmRow] = {}
         self._late: LateTargets | None = None
-        self.problem: str | None = None  # what keeps the warm-up from ending
-        self.has_just_started = False  # to be set back by who reads it
+        self.set_window(window)
+        self.problem: str | None = None  # why the warm-up goes on
+        self.has_just_started = False  # reset by its reader
         self._next_fit = config.warmup  # rows with targets at which a fit is tried
         self._intervals: dict[str, tuple[float, float]] = {}
         self._known: dict[str, None] = {}  # keys of the last rows, in their order
@@ -119,13 +110,13 @@ class LineSession:
     def for_target(
         cls, config: StreamConfig, target: str | None, options: TableOptions, window: int = WINDOW
     ) -> "LineSession":
-        """A session at its beginning.
+        """A new session.
 
         Raises:
-            ValueError: If no target is named, or the config predicts several, or counts.
+            ValueError: If no target is named, or the config predicts several targets, or counts.
         """
         if target is None:
-            raise ValueError("which value is to be predicted? name it with --target")
+            raise ValueError("name the value to predict with --target")
         kind = config.ensemble.target
         if kind.num_outputs is not None or not (kind.is_real or kind.num_labels is not None):
             raise ValueError(f"a stream of lines predicts one number or classes, not {kind}")
@@ -133,11 +124,7 @@ class LineSession:
         return cls(config, target, options, window)
 
     def set_window(self, window: int) -> None:
-        """Let so many rows wait from now on.
-
-        Raises:
-            ValueError: If it is not at least one.
-        """
+        """Change the largest number of pending rows, at least one."""
         if window < 1:
             raise ValueError(f"--window must be at least one row, got {window}")
         self.window = window
@@ -146,21 +133,21 @@ class LineSession:
 
     @property
     def model(self) -> OnlineModel | None:
-        """The model, once there is one."""
+        """The model; ``None`` during the warm-up."""
         return None if self._late is None else self._late.model
 
     @property
     def num_waiting(self) -> int:
-        """Rows whose targets have not come."""
+        """Rows pending without a target."""
         if self._late is None:
             return sum(not row.is_settled for row in self._warm.values())
         return len(self._late.waiting)
 
     def take(self, line: Line) -> dict[str, Any] | None:
-        """Take a line; the answer to a row, or ``None`` to a target alone.
+        """Process a line; returns the answer to a row, ``None`` to a target alone.
 
         Raises:
-            LineError: If the line cannot be used; nothing has changed then.
+            LineError: If the line cannot be used; it changes nothing.
             NumericalError: If an expert fails.
         """
         began = time.perf_counter()
@@ -172,14 +159,14 @@ class LineSession:
                 answer = self._predict(key, line)
                 self.tally = self.tally._replace(num_rows=self.tally.num_rows + 1)
             elif not self._is_waiting(key):
-                raise LineError(f"no row {line.identity!r} waits for a target")
+                raise LineError(f"no row {line.identity!r} is pending")
             if line.target is not None:
                 self._learn(key, line.target)
         except (ValueError, OverflowError) as error:
             problem = " ".join(str(error).split())
             if answer is None:
                 raise LineError(problem) from None
-            answer["refused"] = problem  # the row was answered, its target is no good
+            answer["refused"] = problem  # the row was answered, its target cannot be used
             self.refuse()
         if line.is_lost or (line.identity is None and self._is_waiting(key)):
             self._give_up(key)
@@ -187,22 +174,22 @@ class LineSession:
         return answer
 
     def open_source(self, first_line: str) -> int:
-        """Read lines from here on, of which this is the first; how many of them were read before."""
+        """Begin a source with this first line; returns how many of its lines were read before."""
         checksum = hashlib.sha256(first_line.strip().encode()).hexdigest()
         seen = self.tally.num_lines if checksum == self.tally.first_line else 0
         self.tally = self.tally._replace(num_lines=seen, first_line=checksum)
         return seen
 
     def count_line(self) -> None:
-        """Count a line, whatever it says."""
+        """Count a line."""
         self.tally = self.tally._replace(num_lines=self.tally.num_lines + 1)
 
     def refuse(self) -> None:
-        """Count a line that could not be used."""
+        """Count a line that cannot be used."""
         self.tally = self.tally._replace(num_malformed=self.tally.num_malformed + 1)
 
     def summary(self) -> dict[str, object]:
-        """What came of the lines so far, as plain containers."""
+        """Results so far, as plain containers."""
         tally, num_scored = self.tally, max(self.tally.num_scored, 1)
         return {
             "rows": tally.num_rows,
@@ -220,16 +207,12 @@ class LineSession:
         }
 
     def save(self, path: Path) -> None:
-        """Write everything to a file in one step.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Write a checkpoint atomically."""
         late = self._late
         content = {
             "config": self.config.to_plain(),
             "target": self.target,
-            "options": _plain_options(self.options),
+            "options": asdict(self.options),
             "window": self.window,
             "tally": list(self.tally),
             "encoder": None if self.encoder is None else self.encoder.to_plain(),
@@ -244,10 +227,9 @@ class LineSession:
 
     @classmethod
     def load(cls, path: Path) -> "LineSession":
-        """Read a session that goes on where it was saved.
+        """Read a session, to continue where it was saved.
 
         Raises:
-            OSError: If the file cannot be read.
             ValueError: If it is no session, or of another version.
         """
         content = read_checkpoint(path, _KIND)
@@ -268,14 +250,14 @@ class LineSession:
         return self.config.ensemble.target.num_labels is not None
 
     def _is_waiting(self, key: str) -> bool:
-        """Whether the target of a row has yet to come."""
+        """Whether a row is pending."""
         if self._late is None:
             return key in self._warm and not self._warm[key].is_settled
         return self._late.is_waiting(key)
 
     def _predict(self, key: str, line: Line) -> dict[str, Any]:
         if key in self._known:
-            raise LineError(f"a row {line.identity!r} has come before; give each row an id of its own")
+            raise LineError(f"a row {line.identity!r} was read before; give each row its own id")
         answer: dict[str, Any] = {"id": line.identity, "row": self.tally.num_rows + 1}
         if self._late is None or self.encoder is None:
             self._warm[key] = _WarmRow(dict(line.record))
@@ -289,19 +271,19 @@ class LineSession:
         self.encoder = encoder
         if encoder.clock is not None:
             answer["time"] = encoder.clock.format([encoder.clock.last])[0]
-        answer |= self._told(predicted)
+        answer |= self._answer(predicted)
         if "q05" in answer:
             self._intervals[key] = (answer["q05"], answer["q95"])
         self._forget_given_up()
         return answer
 
-    def _learn(self, key: str, told: Any) -> None:
+    def _learn(self, key: str, target: Any) -> None:
         if self._late is None or self.encoder is None:
-            y = self._number(TargetColumn(self.target, self.options.classes), told)
-            self._warm[key] = _WarmRow(self._warm[key].record, told, is_settled=True)
+            y = self._number(TargetColumn(self.target, self.options.classes), target)
+            self._warm[key] = _WarmRow(self._warm[key].record, target, is_settled=True)
             self._end_warm_up()
             return
-        y = self._number(self.encoder.target, told)
+        y = self._number(self.encoder.target, target)
         scored = self._late.observe(key, y)
         ends = self._intervals.pop(key, None)
         if not math.isnan(scored.log_prob):
@@ -313,27 +295,27 @@ class LineSession:
                 num_covered=tally.num_covered + inside,
             )
 
-    def _number(self, column: TargetColumn, told: Any) -> float:
-        """A target as the model learns it: NaN where it says that there is none.
+    def _number(self, column: TargetColumn, target: Any) -> float:
+        """A target as a number; NaN if missing.
 
         Raises:
             LineError: If it is no number, or no class.
         """
-        if isinstance(told, bool) and column.classes is None:
-            raise LineError(f"the target is {told!r}, not a number; classes are named by --classes")
-        cells = np.array([str(told).lower() if isinstance(told, bool) else str(told)], dtype=object)
-        if column.classes is None and not isinstance(told, str):
-            cells = np.array([told], dtype=np.float64)
+        if isinstance(target, bool) and column.classes is None:
+            raise LineError(f"the target is {target!r}, not a number; name classes with --classes")
+        cells = np.array([str(target).lower() if isinstance(target, bool) else str(target)], dtype=object)
+        if column.classes is None and not isinstance(target, str):
+            cells = np.array([target], dtype=np.float64)
         return float(column.encode(cells, ".")[0])
 
     def _remember(self, key: str) -> None:
-        """That a row of this id came, for some time."""
+        """Keep the id of a row for some time."""
         self._known[key] = None
         if len(self._known) > _REMEMBERED * self.window + len(self._warm):
             del self._known[next(iter(self._known))]
 
     def _give_up(self, key: str) -> None:
-        """The target of a row will never come: it is learned as a row without one."""
+        """Learn a row as missing, as its target will never arrive."""
         if self._late is None:
             self._warm[key] = self._warm[key]._replace(is_settled=True)
             self._end_warm_up()
@@ -348,16 +330,16 @@ class LineSession:
         return encoder, rows.X[0], 1.0 if rows.steps is None else float(rows.steps[0])
 
     def _end_warm_up(self) -> None:
-        """Fit to the first rows when all of them have their targets, or as many as may wait came after them."""
+        """Fit to the first rows once enough of them are settled or dropped."""
         rows = list(self._warm.items())
-        given_up = max(len(rows) - self.window, self._num_hopeless())
+        given_up = max(len(rows) - self.window, self._num_dropped())
         settled = (row.is_settled for _, row in rows[given_up:])
         num_ready = next((place for place, known in enumerate(settled, given_up) if not known), len(rows))
         if num_ready < self._next_fit:
             return
         try:
             self._fit_most(rows, num_ready)
-        except ValueError as error:  # the target has not moved, a column holds notes: more rows may help
+        except ValueError as error:  # a constant target, a column of notes: more rows may help
             warmup = self.config.warmup
             self._next_fit = num_ready + warmup
             if num_ready >= 2 * warmup:
@@ -368,8 +350,8 @@ class LineSession:
             self.problem = None
             self.has_just_started = True
 
-    def _num_hopeless(self) -> int:
-        """Rows of the warm-up up to the last behind which enough others have their targets."""
+    def _num_dropped(self) -> int:
+        """Warm-up rows up to the last one after which enough rows have targets."""
         settled, num_reported = [row.is_settled for row in self._warm.values()], 0
         for place in range(len(settled) - 1, -1, -1):
             num_reported += settled[place]
@@ -378,7 +360,7 @@ class LineSession:
         return 0
 
     def _fit_most(self, rows: list[tuple[str, _WarmRow]], num_warm: int) -> None:
-        """Fit on the first rows; those that hold what no other row does are left out and counted."""
+        """Fit on the first rows; malformed ones are left out and counted."""
         left, most = list(rows), max(1, int(_ODD * num_warm))
         while True:
             try:
@@ -393,11 +375,11 @@ class LineSession:
                 del left[place]
 
     def _fit(self, rows: list[tuple[str, _WarmRow]], num_warm: int) -> None:
-        """Find kinds and fit the model on the first rows; the others wait."""
-        records = [{**row.record, self.target: row.told} for _, row in rows]
+        """Detect column types and fit the model on the first rows; the others are pending."""
+        records = [{**row.record, self.target: row.target} for _, row in rows]
         table = open_rows(records, self.target, self.options, num_warm_up=num_warm)
         warm = table.take(num_warm)
-        if warm.num_rows < num_warm:  # the next row holds a cell that cannot be read
+        if warm.num_rows < num_warm:  # the next row has a malformed cell
             try:
                 table.take(1)
             except TableError as error:
@@ -408,21 +390,21 @@ class LineSession:
             encoder, X, steps = self._encoded(self.encoder, row.record)
             self._late.predict(key, X, steps=steps)
             self.encoder = encoder
-            if row.told is not None:
-                self._learn(key, row.told)
+            if row.target is not None:
+                self._learn(key, row.target)
             elif row.is_settled:
                 self._give_up(key)
 
     def _so_far(self) -> dict[str, Any]:
         """Mean and deviation of the targets of the warm-up."""
-        told = [row.told for row in self._warm.values() if isinstance(row.told, int | float)]
-        told = [value for value in told if abs(value) < _FARTHEST]
-        if self._has_classes or len(told) < 2:
+        targets = [row.target for row in self._warm.values() if isinstance(row.target, int | float)]
+        targets = [value for value in targets if abs(value) < _FARTHEST]
+        if self._has_classes or len(targets) < 2:
             return {}
-        return {"mean": float(np.mean(told)), "std": float(np.std(told, ddof=1))}
+        return {"mean": float(np.mean(targets)), "std": float(np.std(targets, ddof=1))}
 
-    def _told(self, predicted: StreamDistribution) -> dict[str, Any]:
-        """What is said of a row, as numbers."""
+    def _answer(self, predicted: StreamDistribution) -> dict[str, Any]:
+        """A prediction as plain numbers."""
         if isinstance(predicted, LatentMixture) and self._has_classes:
             probabilities = predicted.class_probabilities[0].tolist()
             assert self.encoder is not None
@@ -441,13 +423,3 @@ class LineSession:
         if self._late is not None and len(self._intervals) > 2 * self.window:
             waiting = set(self._late.waiting)
             self._intervals = {key: ends for key, ends in self._intervals.items() if key in waiting}
-
-
-def _plain_options(options: TableOptions) -> dict[str, Any]:
-    return {
-        "features": None if options.features is None else list(options.features),
-        "kinds": dict(options.kinds),
-        "time": options.time,
-        "classes": None if options.classes is None else list(options.classes),
-        "gaps": list(options.gaps),
-    }

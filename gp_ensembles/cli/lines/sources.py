@@ -1,7 +1,8 @@
-"""Where lines come from: the standard input, or a file that grows."""
+"""Sources of lines: the standard input, a growing file, and CSV as lines of JSON."""
 
 import codecs
 import io
+import json
 import os
 import select
 import signal
@@ -12,12 +13,17 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from gp_ensembles.tables import TableOptions
+from gp_ensembles.tables.dialect import find_dialect, split_rows
+from gp_ensembles.tables.numbers import is_missing, number_in
+from gp_ensembles.tables.raw import unique_names
+
 _POLL = 0.1  # seconds between looks at a file that has not grown
 _CHUNK = 8192  # bytes that are read at once
 
 
 class Stop:
-    """Whether a stream is to end: a signal says so between lines, or while the next one is waited for."""
+    """A request to end, made by a signal between lines or while waiting for the next one."""
 
     is_asked: bool
 
@@ -27,9 +33,9 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator["Stop"]:
-        """SIGTERM, SIGINT and, where there is one, SIGHUP ask for the end inside."""
+        """Take SIGTERM, SIGINT and, if it exists, SIGHUP as requests to end inside."""
         kinds = [kind for kind in signal.Signals if kind.name in ("SIGTERM", "SIGINT", "SIGHUP")]
-        with _wakeup_pipe() as self._wakeup:  # before the handlers, or a signal in between would wake nobody
+        with _wakeup_pipe() as self._wakeup:  # before the handlers, or a signal in between would be missed
             before = {kind: signal.signal(kind, self._ask) for kind in kinds}
             try:
                 yield self
@@ -65,7 +71,7 @@ def _wakeup_pipe() -> Iterator[int | None]:
 
 
 def lines_of(file: IO[str], stop: Stop) -> Iterator[str]:
-    """Lines as they come, until the end of the input or a signal; empty ones are left out."""
+    """Lines as they arrive, until the end of the input or a signal; empty ones are left out."""
     rest = ""
     for chunk in _chunks(file, stop):
         rest += chunk
@@ -82,7 +88,7 @@ def lines_of(file: IO[str], stop: Stop) -> Iterator[str]:
 
 
 def _chunks(file: IO[str], stop: Stop) -> Iterator[str]:
-    """Pieces of a text as they come, of any length."""
+    """Pieces of a text as they arrive, of any length."""
     try:
         descriptor = file.fileno()
     except io.UnsupportedOperation:  # a text in memory
@@ -100,7 +106,7 @@ def _chunks(file: IO[str], stop: Stop) -> Iterator[str]:
 
 
 def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[str]:
-    """Whole lines of a file as it grows, until a signal; one that was moved away or cut is begun anew."""
+    """Complete lines of a growing file, until a signal; a replaced or truncated file is read from its start."""
     file: IO[str] | None = None
     rest, place = "", 0
     try:
@@ -111,7 +117,7 @@ def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[s
             part = "" if file is None else file.readline()
             if part:
                 rest += part
-                if rest.endswith("\n"):  # a line that is being written has no end yet
+                if rest.endswith("\n"):  # a line still being written has no end
                     if rest.strip():
                         yield rest
                     rest = ""
@@ -127,9 +133,37 @@ def followed_lines(path: Path, stop: Stop, *, poll: float = _POLL) -> Iterator[s
 
 
 def _is_gone(path: Path, file: IO[str], place: int) -> bool:
-    """Whether a name now stands for another file, or for less of it."""
+    """Whether a path now is another file, or the file was truncated."""
     try:
         now = path.stat()
     except FileNotFoundError:
         return False  # it may come back
     return now.st_ino != place or now.st_size < file.tell()
+
+
+def records_of_csv(lines: Iterator[str], options: TableOptions) -> Iterator[str]:
+    """The same rows as JSON; the first line holds the names, and a row of another length is left unchanged."""
+    head = next(lines, None)
+    first = next(lines, None)
+    if head is None or first is None:
+        return
+    dialect = find_dialect(head.rstrip("\n") + "\n" + first, "utf-8", options)
+    names, _ = unique_names(split_rows([head.strip().lstrip("\ufeff")], dialect.delimiter)[0])
+
+    def record(line: str) -> str:
+        cells = split_rows([line.strip()], dialect.delimiter)
+        if len(cells) != 1 or len(cells[0]) != len(names):
+            return line
+        return json.dumps(dict(zip(names, (_value(cell, dialect.decimal) for cell in cells[0]), strict=True)))
+
+    yield record(first)
+    for line in lines:
+        yield record(line)
+
+
+def _value(cell: str, decimal: str) -> float | str | None:
+    """The cell as a number, ``None`` if missing, else text."""
+    if is_missing(cell):
+        return None
+    number = number_in(cell, decimal)
+    return cell.strip() if number is None else number

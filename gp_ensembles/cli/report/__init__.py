@@ -1,1 +1,1 @@
-"""The report of a run: one HTML file, ``page.html`` filled in, that opens without a network."""
+"""The report of a run: its history, and one self-contained HTML file."""

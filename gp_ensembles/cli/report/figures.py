@@ -1,4 +1,4 @@
-"""The plots of a report; their colors are variables of ``page.css``, and what all have in common is in ``page.js``."""
+"""Plots of a report; their colors are variables of ``page.css``, and common settings are in ``page.js``."""
 
 import itertools
 import math
@@ -11,14 +11,13 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from gp_ensembles.cli.history.record import PIT_BINS, RECENT, Array, RunHistory
-from gp_ensembles.cli.history.windows import COVERAGE, Window
+from gp_ensembles.cli.report.history import COVERAGE, PIT_BINS, RECENT, Array, RunHistory, TargetWindow
 
 _INK, _MUTED, _ALARM, _BAND, _RANGE, _REST = (
     f"var(--{name})" for name in ("ink", "muted", "alarm", "band", "range", "rest")
 )
 _SERIES = [f"var(--series-{k})" for k in range(8)]
-_OVERVIEW, _MOST_SEEN, _STRETCHES, _LAYERS, _PIT_BARS = 300, 1200, 160, 320, 20
+_OVERVIEW, _MOST_SEEN, _SEGMENTS, _LAYERS, _PIT_BARS = 300, 1200, 160, 320, 20
 LOWEST, HIGHEST = 100 * COVERAGE - 50 * (1 - COVERAGE), 100 * COVERAGE + 50 * (1 - COVERAGE)  # % covered in a window
 
 
@@ -29,25 +28,25 @@ class Axis(NamedTuple):
     kind: str = "row"
 
     def places(self, rows: Any, times: Any) -> Any:
-        """Where rows stand."""
+        """Positions of rows on the axis."""
         if self.kind == "row" or times is None:
             return rows
         return times * 1000.0 if self.kind == "date" else times
 
     def text(self, row: float, time: float) -> str:
-        """A place for readers."""
+        """A position as text."""
         if self.kind != "date":
             return f"{self.name} {self.places(int(row), time)}"
         return datetime.fromtimestamp(time, tz=UTC).strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00")
 
-    def span(self, window: Window) -> list[float]:
-        """Where a window begins and ends."""
+    def span(self, window: TargetWindow) -> list[float]:
+        """Positions of the first and the last target of a window."""
         first, last = (window.first_row, window.first_time), (window.last_row, window.last_time)
         return [self.places(*first), self.places(*last)]
 
 
 def predictions(history: RunHistory, axis: Axis) -> go.Figure:
-    """Targets, means and intervals in levels of detail: runs of rows, and single rows where one looks closely."""
+    """Targets, means and intervals at several levels of detail, from groups of rows to single rows."""
     bins, levels = history.bins, []
     figure = _over_time(axis, history.target_name)
     x, rows = _centers(history, axis), {name: history.mean(name) for name in ("y", "mean", "lower", "upper", "inside")}
@@ -85,21 +84,21 @@ def predictions(history: RunHistory, axis: Axis) -> go.Figure:
 
 
 def certainty(history: RunHistory, axis: Axis) -> go.Figure:
-    """For classes: how sure the predictions were, and how often they were right."""
+    """Confidence and accuracy of predicted classes."""
     figure = _over_time(axis, "% of targets")
     names = {"confidence": "confidence in the most probable class", "hit": "accuracy"}
     for color, (key, name) in zip(_SERIES, names.items(), strict=False):
-        _line(figure, *_stretches(history, axis, f"sum {key}", 60, 100.0), name, color, 1.8)
+        _line(figure, *_segments(history, axis, f"sum {key}", 60, 100.0), name, color, 1.8)
     return figure
 
 
 def scores(history: RunHistory, axis: Axis) -> go.Figure:
-    """Mean log scores of the model and its baselines over stretches of the run."""
+    """Mean log scores of the model and its baselines over segments of the run."""
     figure = _over_time(axis, "nats per row, more is better")
     keys = {history.model_name: "sum log_prob"}
     keys |= {name: f"sum baseline {k}" for k, name in enumerate(history.baselines)}
     for place, (name, key) in reversed(list(enumerate(keys.items()))):
-        _line(figure, *_stretches(history, axis, key), name, _SERIES[place % 8], 1.3 if place else 2.4)
+        _line(figure, *_segments(history, axis, key), name, _SERIES[place % 8], 1.3 if place else 2.4)
         figure.data[-1].line.dash = ("solid", "dot", "dash", "dashdot", "longdash")[place % 5]
     height = _robust_range(*(np.array(trace.y, dtype=float) for trace in figure.data))
     figure.update_layout(yaxis_range=height, legend_traceorder="reversed")
@@ -107,7 +106,7 @@ def scores(history: RunHistory, axis: Axis) -> go.Figure:
 
 
 def coverage(history: RunHistory, axis: Axis) -> go.Figure:
-    """The share of targets in 90 % intervals, by window."""
+    """Coverage of 90 % intervals by window."""
     figure = _over_time(axis, "% of targets covered")
     windows = history.windows.completed
     x = np.array([sum(axis.span(window)) / 2 for window in windows])
@@ -148,7 +147,7 @@ def weights_by(history: RunHistory, by: str) -> dict[str, Array]:
 
 
 def pit_histogram(history: RunHistory) -> go.Figure:
-    """Density of the probability integral transform with what calibrated predictions would give."""
+    """Histogram of the probability integral transform with a band for calibrated predictions."""
     counts = history.pit_counts.reshape(_PIT_BARS, -1).sum(1)
     figure = _bars(counts * _PIT_BARS / counts.sum(), "quantile of the observed target", "density, 1 if calibrated")
     spread = 1.96 * math.sqrt((_PIT_BARS - 1) / counts.sum())
@@ -158,12 +157,12 @@ def pit_histogram(history: RunHistory) -> go.Figure:
 
 
 def confidence_histogram(history: RunHistory) -> go.Figure:
-    """How many targets were predicted with which confidence."""
+    """Histogram of the confidence of predicted classes."""
     return _bars(history.confidence_counts, "probability of the most probable class", "targets")
 
 
 def interval_shares(history: RunHistory) -> tuple[Array, Array]:
-    """Levels of central intervals, and the share of targets in them."""
+    """Levels of central intervals, and their coverage."""
     half = PIT_BINS // 2
     shells = history.pit_counts[:half][::-1] + history.pit_counts[half:]
     return np.linspace(0.0, 1.0, half + 1), np.concatenate([[0.0], np.cumsum(shells)]) / shells.sum()
@@ -188,7 +187,7 @@ def reliability(history: RunHistory) -> go.Figure:
 
 
 def events(found: Mapping[str, Sequence[Sequence[float]]], axis: Axis) -> go.Figure:
-    """When something was done to rows or experts, a line for each title."""
+    """Events over the run, a line for each title."""
     figure = _over_time(axis, "", hovermode="closest")
     for color, (title, times) in zip(_SERIES * len(found), found.items(), strict=False):
         label = "<br>".join(map(_escaped, textwrap.wrap(title, 34) or ["-"]))
@@ -238,7 +237,7 @@ def _bars(heights: Array, x_title: str, y_title: str) -> go.Figure:
 
 
 def _shaded(figure: go.Figure, history: RunHistory, axis: Axis) -> go.Figure:
-    """Shade windows whose coverage is off."""
+    """Shade windows whose coverage is outside the limits."""
     for is_broken, found in itertools.groupby(history.windows.completed, lambda window: window.num_broken > 0):
         if is_broken:
             first, *_, last = [place for window in found for place in axis.span(window)]
@@ -247,22 +246,22 @@ def _shaded(figure: go.Figure, history: RunHistory, axis: Axis) -> go.Figure:
 
 
 def _centers(history: RunHistory, axis: Axis, most: int | None = None) -> Array:
-    """Places of bins, or of at most so many groups of them."""
+    """Positions of bins, or of at most this many groups of them."""
     sizes, centers = history.bins.sizes, axis.places(history.centers(), history.times())
     most = most or len(sizes)
     return history.grouped(centers * sizes, most) / history.grouped(sizes, most)
 
 
-def _stretches(
-    history: RunHistory, axis: Axis, key: str, most: int = _STRETCHES, factor: float = 1.0
+def _segments(
+    history: RunHistory, axis: Axis, key: str, most: int = _SEGMENTS, factor: float = 1.0
 ) -> tuple[Array, Array]:
-    """Places of stretches of the run, and the mean of a score in them; NaN without targets."""
+    """Positions of segments of the run, and the mean of a score in them; NaN without targets."""
     total, count = (history.grouped(history.bins[name], most) for name in (key, "count y"))
     return _centers(history, axis, most), factor * total / np.where(count > 0, count, np.nan)
 
 
 def _robust_range(*series: Array, tail: float = 3.0) -> list[float]:
-    """A range for an axis that a few extreme values do not stretch."""
+    """A range of an axis that ignores a few extreme values."""
     values = np.concatenate(series)
     values = values[np.isfinite(values)] if np.isfinite(values).any() else np.array([0.0, 1.0])
     low, high = np.quantile(values, [0.005, 0.995])
@@ -283,5 +282,5 @@ def _rounded(values: NDArray[np.float64]) -> list[float | None]:
 
 
 def _escaped(text: str) -> str:
-    """Text that plotly does not take for markup of its own."""
+    """Text without markup of plotly."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("%{", "% {")

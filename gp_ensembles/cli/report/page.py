@@ -1,4 +1,4 @@
-"""``report.html``: one file with everything in it, which opens without a network."""
+"""The file ``report.html``: ``page.html`` filled in, self-contained."""
 
 import base64
 import gzip
@@ -11,18 +11,14 @@ from typing import Any
 
 import plotly.offline
 
-from gp_ensembles.cli.history.record import RunHistory
+from gp_ensembles.cli.report.history import RunHistory
 from gp_ensembles.cli.report.sections import cards, findings, sections
 from gp_ensembles.cli.report.tables import escaped
 from gp_ensembles.files.replacing import finite, write_text
 
 
 def write_report(path: Path, summary: Mapping[str, Any], history: RunHistory) -> None:
-    """Write a report of a run with at least one row, and what ``summary.json`` holds of it, in one step.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Write the report of a run with at least one row, from its ``summary.json`` and its history, atomically."""
     write_text(path, report_html(summary, history))
 
 
@@ -54,7 +50,7 @@ def report_html(summary: Mapping[str, Any], history: RunHistory) -> str:
             f'<h2 id="{section.name}-heading">{escaped(section.heading)}</h2>{section.body}</section>'
             for section in found
         ),
-        # For a script element, whatever texts hold.
+        # Inside a script element no text may end it.
         summary=json.dumps(plain).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
         figures=_packed(json.dumps({"extent": extent, "figures": plots}, allow_nan=False)),
         plotly=_packed(plotly.offline.get_plotlyjs()),

@@ -1,4 +1,4 @@
-"""The sections of a report and its findings: predictions, how good they were, where they were not, and why."""
+"""Sections of a report and its findings: predictions, their quality, the worst windows, and causes."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,12 +8,11 @@ import numpy as np
 import yaml
 
 from gp_ensembles.calibration.coverage import WINDOW
-from gp_ensembles.cli.history.events import title_of
-from gp_ensembles.cli.history.record import RECENT, RunHistory
-from gp_ensembles.cli.history.windows import Window
 from gp_ensembles.cli.report import figures
+from gp_ensembles.cli.report.events import title_of
 from gp_ensembles.cli.report.figures import Axis
-from gp_ensembles.cli.report.tables import Best, Markup, escaped, table
+from gp_ensembles.cli.report.history import RECENT, RunHistory, TargetWindow
+from gp_ensembles.cli.report.tables import Markup, escaped, table
 
 Summary = Mapping[str, Any]
 _DAY = 86_400_000.0
@@ -31,15 +30,15 @@ _SCORES = {
     "coverage_90": ("coverage\nof 90 % intervals", 0),
     "mean_squared_z": ("mean squared z\n1 is calibrated", 0),
 }
-_GUESTS = {
-    "num_answered": "answered\nrows", "num_absent": "absent\nrows", "log_score": "log score\nits own, nats per row",
-    "ensemble_log_score": "the ensemble's\non the same targets", "regret": "regret\nnats in all",
-    "bound": "bound\nwhatever the targets", "weight": "weight\nnow", "mean_weight": "weight\non average",
+_EXTERNAL = {
+    "num_answered": "answered\nrows", "num_absent": "absent\nrows", "log_score": "log score\nown, nats per row",
+    "ensemble_log_score": "the ensemble's\non the same targets", "regret": "regret\nnats in total",
+    "bound": "bound\nfor any targets", "weight": "weight\nnow", "mean_weight": "weight\non average",
 }  # fmt: skip
 
 
 class Section(NamedTuple):
-    """A part of the page: its name, subject, heading, HTML, and the plots that the HTML has places for."""
+    """A part of the page: its name, subject, heading, HTML, and the plots shown in it."""
 
     name: str
     subject: str
@@ -80,7 +79,7 @@ def lead_of(summary: Summary, history: RunHistory) -> Lead | None:
         return None
     best = max(scored, key=lambda name: scored[name])
     error, count = math.inf, history.grouped(history.bins["count y"], 50)
-    if best in history.baselines and len(count) > 1:  # from 50 stretches: differences of neighbors are correlated
+    if best in history.baselines and len(count) > 1:  # from 50 segments: differences of neighbors are correlated
         place = history.baselines.index(best)
         total = history.grouped(history.bins["sum log_prob"] - history.bins[f"sum baseline {place}"], 50)
         error = float(np.sqrt(np.square(total - count * total.sum() / count.sum()).sum()) / count.sum())
@@ -121,7 +120,7 @@ def cards(summary: Summary, history: RunHistory) -> Iterator[tuple[str, str, boo
 
 
 def sections(summary: Summary, history: RunHistory) -> tuple[list[Section], list[float]]:
-    """All sections that have content, and the first and the last place of the time axis."""
+    """All sections with content, and the first and last position of the time axis."""
     time = summary.get("time")
     axis = Axis()
     if history.times() is not None and isinstance(time, dict):
@@ -157,7 +156,7 @@ def _over_time(summary: Summary, history: RunHistory, axis: Axis, extent: Sequen
     lead, kept = lead_of(summary, history), _kept(summary)
     if summary["rows_scored"]:
         heading = "Scores over time" if lead is None else lead.words[0].upper() + lead.words[1:]
-        note = f"Mean log {'probability' if history.is_class else 'density'} of the targets over stretches of the run."
+        note = f"Mean log {'probability' if history.is_class else 'density'} of the targets over segments of the run."
         plots = {"scores": figures.scores(history, axis)}
         yield Section("scores", "Score over time", heading, _note(note) + _places(*plots), plots)
     if kept is not None and windows:
@@ -176,7 +175,7 @@ def _over_time(summary: Summary, history: RunHistory, axis: Axis, extent: Sequen
         yield Section("worst", "Worst windows", heading, body)
 
 
-def _window_row(history: RunHistory, axis: Axis, window: Window) -> list[object]:
+def _window_row(history: RunHistory, axis: Axis, window: TargetWindow) -> list[object]:
     rows, events, weight = range(window.first_row, window.last_row + 1), [], "–"
     inside = (history.centers() >= window.first_row) & (history.centers() <= window.last_row)
     if inside.any():
@@ -202,23 +201,24 @@ def _quality(summary: Summary, history: RunHistory) -> Iterator[Section]:
         heading = f"Central intervals are off by at most {100 * np.abs(share - level).max():.1f} percentage points"
         plots = {"reliability": figures.reliability(history), "pit": figures.pit_histogram(history)}
         note = "Left: the closer to the diagonal, the better calibrated. Right: the probability integral transform. "
-        note += "The shaded regions contain 95 % of what calibrated predictions of independent targets give."
+        note += "The shaded regions contain 95 % of calibrated predictions of independent targets."
     if history.pit_counts.sum() or history.confidence_counts.sum():
         body = f'{_note(note)}<div class="pair">{_places(*plots)}</div>'
         yield Section("calibration", "Calibration", heading, body, plots)
     entries = {summary["model"]: summary, **summary["baselines"]}
     keys = [key for key in _SCORES if key in summary and not ("error_rate" in summary and key == "log_score")]
     rows: list[list[Any]] = [[name, *(entry.get(key) for key in keys)] for name, entry in entries.items()]
+    best: set[tuple[int, int]] = set()
     for place, key in enumerate(keys, 1):
-        sign, known = _SCORES[key][1], [row for row in rows if row[place] is not None]
-        best = max((sign * row[place] for row in known), default=0.0)
-        for row in known:
-            if sign and len(known) > 1 and sign * row[place] == best:
-                row[place] = Best(row[place])
-    won, ranked = sum(isinstance(value, Best) for value in rows[0]), sum(bool(_SCORES[key][1]) for key in keys)
+        sign = _SCORES[key][1]
+        known = {number: sign * row[place] for number, row in enumerate(rows) if row[place] is not None}
+        if sign and len(known) > 1:
+            best |= {(number, place) for number, value in known.items() if value == max(known.values())}
+    won, ranked = sum(number == 0 for number, _ in best), sum(bool(_SCORES[key][1]) for key in keys)
     heading = f"Best of {len(rows)} predictors by {won} of {ranked} scores"
     caption = f"Scores of {summary['rows_scored']} targets; ★ marks the best"
-    yield Section("table", "Scores", heading, table(caption, ["predictor", *(_SCORES[key][0] for key in keys)], rows))
+    heads = ["predictor", *(_SCORES[key][0] for key in keys)]
+    yield Section("table", "Scores", heading, table(caption, heads, rows, best))
 
 
 def _causes(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Section]:
@@ -227,16 +227,18 @@ def _causes(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Secti
         sizes = history.bins.sizes
         shares = [f"{kind} ({100 * (means * sizes).sum() / sizes.sum():.0f} %)" for kind, means in kinds.items()]
         plots = {f"{by}s": figures.weights(history, axis, by) for by in ("kind", "speed")}
-        body = _note("Weights in force before each target.") + _places("kinds")
+        body = _note("Weights before each target.") + _places("kinds")
         body += f"<h3>By adaptation</h3>{_places('speeds')}"
         heading = f"Largest weights on average: {', '.join(shares[:2])}"
         yield Section("weights", "Weights of the experts", heading, body, plots)
     if external_models := summary.get("external_models"):
         ahead = sum(adapter["regret"] is not None and adapter["regret"] <= 0 for adapter in external_models.values())
-        rows = [[name, *(adapter.get(key) for key in _GUESTS)] for name, adapter in external_models.items()]
-        body = table("External models, on the rows they answered after the warm-up", ["model", *_GUESTS.values()], rows)
+        rows = [[name, *(adapter.get(key) for key in _EXTERNAL)] for name, adapter in external_models.items()]
+        body = table(
+            "External models, on the rows with a prediction after the warm-up", ["model", *_EXTERNAL.values()], rows
+        )
         body += "".join(
-            _note(f"{name} was absent the last time because {adapter['reason']}: {adapter['mend']}")
+            _note(f"{name} was absent last because {adapter['reason']}: {adapter['mend']}")
             for name, adapter in external_models.items() if adapter.get("reason")
         )  # fmt: skip
         yield Section(
@@ -268,9 +270,7 @@ def _causes(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Secti
     yield Section("settings", "Settings and versions", f"{summary['model']}, gp_ensembles {version}", body)
 
 
-def _columns(columns: Any) -> str:
-    if isinstance(columns, dict):
-        columns = [{"name": name, "made": made} for name, made in columns.items()]
+def _columns(columns: Sequence[Summary]) -> str:
     heads = list(dict.fromkeys(key for column in columns for key in column))
     titles = {"name": "column", "made": "encoding", "num_inputs": "inputs"}
     rows = [[_words(column.get(key)) for key in heads] for column in columns]
@@ -292,9 +292,9 @@ def _inputs(inputs: Sequence[Summary]) -> str:
             if report["num_imputed"] else "–", report["has_indicator"],
             f"yes, until row {escaped(report['activated_at'])}"
             if report["activated_at"]
-            else ("yes" if report["slept"] else "no"),
+            else ("yes" if report["was_constant"] else "no"),
         ]
-        for report in inputs if report["num_imputed"] or report["slept"]
+        for report in inputs if report["num_imputed"] or report["was_constant"]
     ]  # fmt: skip
     return table("Imputed inputs, and inputs constant during warm-up", heads, rows) if rows else ""
 

@@ -1,17 +1,11 @@
-"""Pieces of HTML: text that cannot become markup, numbers for readers, tables."""
+"""Pieces of HTML: escaped text, formatted numbers, tables."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
 class Markup(str):
-    """HTML, which is not escaped again."""
-
-    __slots__ = ()
-
-
-class Best(float):
-    """The best number of a column."""
+    """HTML that is not escaped again."""
 
     __slots__ = ()
 
@@ -33,8 +27,17 @@ def escaped(value: object) -> str:
     return ("−" if text[0] == "-" else "") + text.removeprefix("-")
 
 
-def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup:
-    """A table whose first cells head their rows; a head's second line is a note, and columns of numbers stand right."""
+def table(
+    caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]], best: Collection[tuple[int, int]] = ()
+) -> Markup:
+    """A table whose first cells head their rows; columns of numbers are aligned right.
+
+    Args:
+        caption: Its caption.
+        heads: Titles of the columns; a second line is a note.
+        rows: Its cells.
+        best: Row and column of the cells that are marked as the best.
+    """
     columns = list(zip(*rows, strict=True))
     kinds = [' class="number"' if all(map(_is_number, column)) else "" for column in columns]
     head = "".join(
@@ -43,9 +46,12 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) 
     )
     body = "".join(
         f'<tr><th scope="row">{escaped(first)}</th>'
-        + "".join(f"<td{kind}>{_cell(value)}</td>" for value, kind in zip(cells, kinds[1:], strict=True))
+        + "".join(
+            f"<td{kind}>{_cell(value, (row, place) in best)}</td>"
+            for place, (value, kind) in enumerate(zip(cells, kinds[1:], strict=True), start=1)
+        )
         + "</tr>"
-        for first, *cells in rows
+        for row, (first, *cells) in enumerate(rows)
     )
     return Markup(
         f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(caption)}"><table>'
@@ -53,8 +59,8 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) 
     )
 
 
-def _cell(value: object) -> str:
-    return f'<span class="best">{escaped(value)}</span>' if isinstance(value, Best) else escaped(value)
+def _cell(value: object, is_best: bool) -> str:
+    return f'<span class="best">{escaped(value)}</span>' if is_best else escaped(value)
 
 
 def _is_number(value: object) -> bool:

@@ -1,1 +1,1 @@
-"""Tables of many series: ``stream --series COLUMN`` and its ``resume``."""
+"""Tables of many series: ``stream --series COLUMN`` and ``resume``."""

@@ -1,26 +1,27 @@
-"""``stream --series`` and ``resume`` of what it left."""
+"""Commands ``stream --series`` and ``resume`` of its folder."""
 
 from pathlib import Path
 
-from gp_ensembles.cli.run_ids import pass_over, starts_with
-from gp_ensembles.cli.series.run import FLEET, SERIES, Reading, SeriesOutput, SeriesRun
+from gp_ensembles.cli.commands import Output
+from gp_ensembles.cli.seen_rows import skip_rows, starts_with
+from gp_ensembles.cli.series.run import FLEET, SERIES, Reading, SeriesRun
 from gp_ensembles.cli.tables import TableRequest
 from gp_ensembles.files.transaction import complete
 from gp_ensembles.fleet import Fleet
+from gp_ensembles.fleet.calls import SMALL
 from gp_ensembles.fleet.checkpoint import HEAD
-from gp_ensembles.fleet.settings import SMALL
 from gp_ensembles.streaming import StreamConfig
 
 _WARM_UP = 200  # rows of each series
 
 
 def stream_series(
-    table: TableRequest, config: StreamConfig | None, settings: StreamConfig, warmup: int | None, output: SeriesOutput
+    table: TableRequest, config: StreamConfig | None, settings: StreamConfig, warmup: int | None, output: Output
 ) -> str:
-    """Stream a table of many series, and say what came of it.
+    """Stream a table of many series; returns the text to print.
 
     Raises:
-        ValueError: If the table or the config is not fit for it.
+        ValueError: If the table or the config is unsuitable.
     """
     fleet = Fleet(
         SMALL if config is None else config.ensemble,
@@ -30,7 +31,7 @@ def stream_series(
         dtype=settings.torch_dtype,
         device=settings.device,
     )
-    return told(SeriesRun(fleet).run(table.open(), output), output.out)
+    return series_report(SeriesRun(fleet).run(table.open(), output), output.out)
 
 
 def is_of_series(checkpoint: Path) -> bool:
@@ -39,28 +40,20 @@ def is_of_series(checkpoint: Path) -> bool:
 
 
 def check_started(checkpoint: Path) -> None:
-    """Raise if a folder holds a run over a table of many series in which no series has begun.
-
-    Raises:
-        ValueError: Saying so.
-    """
+    """Raise if a folder holds a run over many series none of which has completed its warm-up."""
     folder = _folder(checkpoint)
     left = (folder / SERIES).exists() or any(folder.glob("predictions.*.csv.partial"))
     if left and not (folder / "checkpoint.pt").exists():
         raise ValueError(
-            f"no series of the run in {folder} has begun, and nothing was learned: there is nothing to go on from; run "
-            f"stream again"
+            f"no series of the run in {folder} has completed its warm-up, so there is nothing to continue; run stream "
+            f"again"
         )
 
 
 def resume_series(
-    table: TableRequest,
-    checkpoint: Path,
-    output: SeriesOutput,
-    device: str | None = None,
-    skip_seen: bool | None = None,
+    table: TableRequest, checkpoint: Path, output: Output, device: str | None = None, skip_seen: bool | None = None
 ) -> str:
-    """Go on with the series of a folder: a run that was killed with the same table, a complete one with another.
+    """Continue the series of a folder: a killed run with the same table, a complete one with another.
 
     Raises:
         ValueError: If the table lacks a column or is not the one that a killed run was reading, holds rows that were
@@ -73,22 +66,22 @@ def resume_series(
     in_place = output.out.resolve() == folder.resolve()
     is_unfinished, reading = stopped.is_unfinished(folder), stopped.reading
     if is_unfinished or skip_seen:
-        pass_over(rows, stopped.num_read - reading.before, reading.last)
+        skip_rows(rows, stopped.num_read - reading.before, reading.last)
     elif skip_seen is None and reading.first and starts_with(rows, reading.first):
         raise ValueError(
-            f"{rows.name} starts with the rows that the run has read; say --skip-seen to pass over those, or "
-            f"--skip-seen=false to learn them once more"
+            f"{rows.name} starts with the rows that the run has read; give --skip-seen to skip them, or "
+            f"--skip-seen=false to learn them again"
         )
     else:
         stopped.reading = Reading(before=stopped.num_read)
     if not is_unfinished and rows.is_at_end:
-        raise ValueError(f"{rows.name} holds no row that the run has not read; there is nothing to add")
-    size = stopped.go_on(folder, in_place=in_place, with_new_table=not is_unfinished)
-    return told(stopped.run(rows, output, size=size), output.out)
+        raise ValueError(f"{rows.name} has no rows that the run has not read; there is nothing to add")
+    size = stopped.reopen_table(folder, in_place=in_place, with_new_table=not is_unfinished)
+    return series_report(stopped.run(rows, output, size=size), output.out)
 
 
-def told(summary: dict[str, object], out: Path) -> str:
-    """What the command line says at the end."""
+def series_report(summary: dict[str, object], out: Path) -> str:
+    """Text printed after a run."""
     shown = ("log_score", "coverage")
     scores = ", ".join(
         f"{name} {value:.4g}"
@@ -98,7 +91,7 @@ def told(summary: dict[str, object], out: Path) -> str:
     predicted = f"{summary['rows']} of {summary['rows_read']} rows predicted"
     parts = [f"{summary['series']} series of {summary['data']}: {predicted}"]
     if summary["waiting"]:
-        parts.append(f"{summary['waiting']} series have not had their warm-up")
+        parts.append(f"{summary['waiting']} series are still in their warm-up")
     aside = summary["set_aside"]
     if isinstance(aside, dict) and aside:
         parts.append(f"{len(aside)} series were set aside because an expert failed: {', '.join(list(aside)[:5])}")

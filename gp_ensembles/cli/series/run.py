@@ -1,56 +1,105 @@
-"""A table of many series through a fleet: what is written, and what a run that was killed goes on from.
+"""Run of a fleet on a table of many series: its files, and what a killed run resumes from.
 
-A partial table that carries the id of the run is appended to, and the folder ``fleet`` holds the series up to some row
-with the id and the size that the table had then, which is on the disk before. A run that goes on cuts the table there
-and passes over the rows that were read. At the end the table, ``series.csv`` and ``summary.json`` replace earlier ones
-together.
+Rows are appended to a partial table whose name carries the id of the run. The folder ``fleet`` holds the series up to
+some row, the id, and the size of the table then, which is on disk before. A resumed run cuts the table there and skips
+the rows that were read. The summary next to the complete table carries the id too, so that the rows of another run are
+never taken for this one's. At the end the table, ``series.csv`` and ``summary.json`` replace earlier ones together.
 """
 
+import json
 import math
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
+from torch import Tensor
 
-from gp_ensembles.cli.batches import in_batches, num_to_come
+from gp_ensembles.cli.commands import Output
 from gp_ensembles.cli.out_folder import make_writable
-from gp_ensembles.cli.run_ids import NUM_FIRST, as_cells, drop_other_partials, is_of_run, new_id, partial_table
 from gp_ensembles.cli.running import progress_bar
-from gp_ensembles.cli.series.scores import Score, Scores
+from gp_ensembles.cli.seen_rows import NUM_FIRST, as_cells
 from gp_ensembles.cli.summary import device_name
-from gp_ensembles.cli.text_tables import not_a_formula
+from gp_ensembles.cli.text_tables import quoted
 from gp_ensembles.files.growing import GrowingTable
-from gp_ensembles.files.replacing import copy_file, write_json, write_text
+from gp_ensembles.files.operations import remove_if_possible
+from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
 from gp_ensembles.files.transaction import staged
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.predictions import FleetPredictions
-from gp_ensembles.tables import Rows, RowStream
+from gp_ensembles.tables import RowStream
+from gp_ensembles.tables.rows import Rows
 
 FLEET, PREDICTIONS, SERIES, SUMMARY = "fleet", "predictions.csv", "series.csv", "summary.json"
-BATCH_ROWS = 10_000  # that are learned together
+BATCH_ROWS = 10_000  # rows learned together
 
 
-class SeriesOutput(NamedTuple):
-    """What a run leaves behind.
+class SeriesScore(NamedTuple):
+    """Sums over the rows of a series that were predicted and have a target.
 
     Attributes:
-        out: Folder of the results.
-        progress: Show a progress bar.
-        checkpoint_seconds: Seconds between two saves of the fleet while rows are read.
+        rows: Their number.
+        log_prob: Sum of their log densities.
+        squares: Sum of their squared errors.
+        covered: Number of targets inside their intervals.
     """
 
-    out: Path
-    progress: bool = True
-    checkpoint_seconds: float = 30.0
+    rows: int = 0
+    log_prob: float = 0.0
+    squares: float = 0.0
+    covered: float = 0.0
+
+    def plus(self, other: "SeriesScore") -> Self:
+        """The sums of both."""
+        rows, log_prob = self.rows + other.rows, self.log_prob + other.log_prob
+        return type(self)(rows, log_prob, self.squares + other.squares, self.covered + other.covered)
+
+    def means(self, coverage: float | None) -> dict[str, float | int | None]:
+        """Means by name; ``None`` without a row."""
+        num = self.rows or math.nan
+        means = {"log_score": self.log_prob / num, "rmse": math.sqrt(self.squares / num)}
+        if coverage is not None:
+            means[f"coverage_{100 * coverage:g}"] = self.covered / num
+        return {"rows": self.rows, **{name: value if self.rows else None for name, value in means.items()}}
+
+
+class SeriesScores:
+    """Scores by series."""
+
+    def __init__(self, known: Mapping[str, Sequence[float]] | None = None) -> None:
+        self.of_each: dict[str, SeriesScore] = {
+            name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in (known or {}).items()
+        }
+
+    def add(self, names: Iterable[str], log_prob: Tensor, error: Tensor, covered: Tensor) -> None:
+        """Rows (N,) of series: log densities, errors, whether targets are covered; NaN without a prediction."""
+        for name, density, away, inside in zip(names, log_prob.tolist(), error.tolist(), covered.tolist(), strict=True):
+            old = self.of_each.get(name, SeriesScore())
+            self.of_each[name] = old if math.isnan(density) else old.plus(SeriesScore(1, density, away * away, inside))
+
+    @property
+    def whole(self) -> SeriesScore:
+        """All series together."""
+        total = SeriesScore()
+        for score in self.of_each.values():
+            total = total.plus(score)
+        return total
+
+    def to_plain(self) -> dict[str, list[float]]:
+        """Sums by name, from which to construct a copy."""
+        return {name: list(score) for name, score in self.of_each.items()}
 
 
 class Reading(NamedTuple):
-    """The table that a run reads, or has read last.
+    """Position in the table that a run reads or has read last.
 
     Attributes:
         before: Rows of earlier tables.
         first: Its first rows, as cells.
-        last: The last of its rows that was read, as cells.
+        last: The last row read of it, as cells.
     """
 
     before: int = 0
@@ -59,14 +108,14 @@ class Reading(NamedTuple):
 
 
 class SeriesRun:
-    """A fleet on a table, and where it stands.
+    """A fleet on a table, with its position.
 
     Args:
         fleet: The fleet.
         scores: Scores so far.
         num_read: Rows read so far.
-        run_id: Id of the run, see :mod:`gp_ensembles.cli.run_ids`; a new one by default.
-        reading: The table that it reads.
+        run_id: Id of the run; a new one by default.
+        reading: Position in the table.
     """
 
     run_id: str
@@ -76,48 +125,47 @@ class SeriesRun:
     def __init__(
         self,
         fleet: Fleet,
-        scores: Scores | None = None,
+        scores: SeriesScores | None = None,
         num_read: int = 0,
         run_id: str | None = None,
         reading: Reading | None = None,
     ) -> None:
         self.fleet: Fleet = fleet
-        self.scores: Scores = Scores() if scores is None else scores
+        self.scores: SeriesScores = SeriesScores() if scores is None else scores
         self.num_read = num_read
         self.run_id = new_id() if run_id is None else run_id
         self.reading = Reading() if reading is None else reading
 
     @classmethod
     def load(cls, folder: Path, device: str | None = None) -> "SeriesRun":
-        """Where a run stands that wrote into a folder.
+        """The run saved in a folder.
 
         Raises:
             FileNotFoundError: If there is none.
             ValueError: If a file is damaged, or the device is not there.
         """
         notes = Fleet.notes_in(folder / FLEET)
-        where = notes.get("device", "cpu") if device is None else device  # files of earlier versions are of the cpu
-        fleet, scores = Fleet.load(folder / FLEET, device=where), Scores(notes["scores"])
-        reading = Reading(**notes.get("reading", {}))
-        return cls(fleet, scores, notes["num_read"], notes.get("run_id", ""), reading)
+        fleet = Fleet.load(folder / FLEET, device=notes["device"] if device is None else device)
+        scores, reading = SeriesScores(notes["scores"]), Reading(**notes["reading"])
+        return cls(fleet, scores, notes["num_read"], notes["run_id"], reading)
 
     def is_unfinished(self, folder: Path) -> bool:
-        """Whether the run in a folder was cut short, so that it goes on with the table that it was reading.
+        """Whether the run in a folder was interrupted, so that it resumes with the table it was reading.
 
         Raises:
-            ValueError: If the rows that the run wrote are gone: others stand in their place.
+            ValueError: If the rows that the run wrote are gone.
         """
         if partial_table(folder / PREDICTIONS, self.run_id).exists():
             return True
         if is_of_run(folder / SUMMARY, self.run_id):
             return False
         raise ValueError(
-            f"{folder} holds series that have learned {self.num_read} rows, but neither {PREDICTIONS} nor {SUMMARY} "
-            f"there is of the run that taught them; run stream again"
+            f"{folder} holds series that have learned {self.num_read} rows, but {PREDICTIONS} and {SUMMARY} there "
+            f"are of another run; run stream again"
         )
 
-    def go_on(self, folder: Path, *, in_place: bool, with_new_table: bool) -> int | None:
-        """Make the table of a folder one to be appended to, and tell how many bytes of it the run knows."""
+    def reopen_table(self, folder: Path, *, in_place: bool, with_new_table: bool) -> int | None:
+        """Prepare the partial table of a folder for appending; returns its size in bytes at the last save, if known."""
         size: int = Fleet.notes_in(folder / FLEET)["size"]
         if with_new_table:
             self.run_id = new_id()
@@ -126,12 +174,11 @@ class SeriesRun:
                 copy_file(folder / PREDICTIONS, partial_table(folder / PREDICTIONS, self.run_id))
         return size if in_place else None
 
-    def run(self, rows: RowStream, output: SeriesOutput, *, size: int | None = None) -> dict[str, object]:
-        """Predict and learn all rows, and write everything down.
+    def run(self, rows: RowStream, output: Output, *, size: int | None = None) -> dict[str, object]:
+        """Predict and learn all rows, and write all results.
 
         Raises:
-            ValueError: If a row is malformed; the run can go on from where it was saved last.
-            OSError: If something cannot be written.
+            ValueError: If a row is malformed; the run can be resumed from its last save.
         """
         make_writable(output.out)
         partial = partial_table(output.out / PREDICTIONS, self.run_id)
@@ -140,14 +187,17 @@ class SeriesRun:
                 write_text(place / partial.name, self._header())
         table = GrowingTable(partial, size)
         try:
-            with progress_bar("stream", num_to_come(rows), output.progress) as bar:
-                for part, is_due in in_batches(rows, BATCH_ROWS, output.checkpoint_seconds):
+            saved = time.monotonic()
+            left = None if rows.num_rows is None else rows.num_rows - rows.num_given
+            with progress_bar("stream", left, output.progress) as bar:
+                while (part := rows.take(BATCH_ROWS)).num_rows:
                     table.append(self._learn(part))
                     self.num_read += part.num_rows
                     self._note(part)
                     bar.update(part.num_rows)
-                    if is_due:
+                    if part.num_rows == BATCH_ROWS and time.monotonic() - saved >= output.checkpoint_seconds:
                         self._save(rows, table, output.out)
+                        saved = time.monotonic()
             self._save(rows, table, output.out)
         finally:
             table.close()
@@ -173,7 +223,7 @@ class SeriesRun:
         return ",".join(["row", "series", "mean", "std", *ends, "log_prob", "y"]) + "\n"
 
     def _learn(self, rows: Rows) -> str:
-        """Predict and learn rows; what was said of them, as text."""
+        """Predict and learn rows; returns the predictions as text."""
         assert rows.series is not None
         predicted = self.fleet.observe(rows.series, rows.X, rows.y)
         covered = predicted.covered[0] if len(predicted.covered) else torch.full_like(predicted.mean, torch.nan)
@@ -181,7 +231,7 @@ class SeriesRun:
         return _lines(rows, predicted, self._coverage, self.num_read + 1)
 
     def _save(self, rows: RowStream, table: GrowingTable, out: Path) -> None:
-        """Save the fleet with where it stands; the rows of the table are on the disk before."""
+        """Save the fleet with its position; the rows of the table are on disk before."""
         if not self.fleet.names:
             return
         table.sync()
@@ -198,7 +248,7 @@ class SeriesRun:
         drop_other_partials(out / PREDICTIONS, self.run_id)
 
     def _summary(self, rows: RowStream) -> dict[str, object]:
-        fleet, whole = self.fleet, self.scores.whole.told(self._coverage)
+        fleet, whole = self.fleet, self.scores.whole.means(self._coverage)
         del whole["rmse"]  # series have units of their own
         return {
             "run_id": self.run_id,
@@ -214,21 +264,15 @@ class SeriesRun:
         }
 
     def _series_table(self) -> str:
-        """A line for each series: whether it learns, its rows and scores."""
+        """A line for each series: its state, rows and scores."""
         failures, waiting = self.fleet.failures, self.fleet.waiting
-        lines = [",".join(["series", "state", *Score().told(self._coverage)])]
+        lines = [",".join(["series", "state", *SeriesScore().means(self._coverage)])]
         for name in (*self.fleet.names, *waiting):
-            score = self.scores.of_each.get(str(name), Score())
+            score = self.scores.of_each.get(str(name), SeriesScore())
             state = "set aside" if name in failures else "warm-up" if name in waiting else "learning"
-            values = ["" if value is None else repr(value) for value in score.told(self._coverage).values()]
+            values = ["" if value is None else repr(value) for value in score.means(self._coverage).values()]
             lines.append(",".join([quoted(str(name)), state, *values]))
         return "\n".join(lines) + "\n"
-
-
-def quoted(name: str) -> str:
-    """A name as a cell of a table."""
-    text = not_a_formula(name)
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
 
 
 def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, first_row: int) -> str:
@@ -241,3 +285,28 @@ def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, firs
         f"{row},{quoted(name)}," + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"
         for row, name, *values in zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)
     )
+
+
+def new_id() -> str:
+    """A unique id of a run."""
+    return uuid.uuid4().hex[:12]
+
+
+def partial_table(table: Path, run_id: str) -> Path:
+    """Path of the rows of an unfinished run."""
+    return table.with_name(f"{table.stem}.{run_id}{table.suffix}{PARTIAL}")
+
+
+def drop_other_partials(table: Path, run_id: str) -> None:
+    """Remove the partial tables of all runs but one."""
+    mine = partial_table(table, run_id)
+    for path in table.parent.glob(f"{table.stem}.*{table.suffix}{PARTIAL}"):
+        if path != mine:
+            remove_if_possible(path)
+
+
+def is_of_run(summary: Path, run_id: str) -> bool:
+    """Whether a summary belongs to a run."""
+    with suppress(OSError, ValueError, AttributeError):
+        return bool(json.loads(summary.read_text(encoding="utf-8")).get("run_id") == run_id)
+    return False

@@ -39,21 +39,17 @@ Elsewhere
     ``joint``: experts at several points jointly.
 """
 
-from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.constant_weights import stacking_weights
-from gp_ensembles.papers.fusion.cross_validation import leave_one_out
-from gp_ensembles.papers.fusion.experts import ExpertPredictions, TabulatedExpert, predict_experts
+from gp_ensembles.papers.fusion.experts import ExpertPredictions, predict_experts
 from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
-from gp_ensembles.papers.fusion.forecasts import moment_forecast, quantile_forecast, sample_forecast
-from gp_ensembles.papers.fusion.function_priors import FourierPrior, GPPrior
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.fused_model import FusedModel
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
 from gp_ensembles.papers.fusion.mcmc import HMC, NUTS
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 from gp_ensembles.papers.fusion.modes import MAP
 from gp_ensembles.papers.fusion.pools import linear_pool
-from gp_ensembles.papers.fusion.regressors import cross_fit, scale_regressors
-from gp_ensembles.papers.fusion.rules import EqualWeights, ProductOfExperts, fuse
+from gp_ensembles.papers.fusion.rules import ProductOfExperts, fuse
 
 __all__ = [
     "BHS",
@@ -61,28 +57,18 @@ __all__ = [
     "MAP",
     "NUTS",
     "PBHS",
-    "EqualWeights",
     "ExpertPredictions",
     "FittedFusion",
     "FourierPrior",
     "FusedModel",
-    "GPPrior",
-    "HMCSettings",
     "HetGP",
     "LaplaceApproximation",
     "MoGPE",
     "PoGPE",
     "ProductOfExperts",
-    "TabulatedExpert",
-    "cross_fit",
     "fit_fusion",
     "fuse",
-    "leave_one_out",
     "linear_pool",
-    "moment_forecast",
     "predict_experts",
-    "quantile_forecast",
-    "sample_forecast",
-    "scale_regressors",
     "stacking_weights",
 ]

@@ -25,7 +25,7 @@ from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
 from gp_ensembles.papers.fusion.mcmc import HMC
 from gp_ensembles.papers.fusion.models import BHS, PBHS
 
-_KIND = Kind("gp_ensembles/papers/fusion", 1, "a fitted fusion", "give what FittedFusion.save wrote")
+_KIND = Kind("gp_ensembles fusion", 2, "a fitted fusion", "give what FittedFusion.save wrote")
 # Draws whose weights of experts are computed at once.
 _DRAWS = 256
 

@@ -183,7 +183,8 @@ class FourierPrior(FunctionPrior):
         and starts at one. Summands of a kernel share the frequencies out evenly and keep their output scales.
 
         Args:
-            kernel: Kernel without a batch, of a registered class (``gp_ensembles.spectral.spectral_components``).
+            kernel: Kernel without a batch, of a registered class
+                (``gp_ensembles.spectral.frequencies.spectral_components``).
             num_inputs: Number of input columns D.
             num_frequencies: Number of frequencies M.
             draws: How to draw; ``IIDDraws()`` if ``None``.

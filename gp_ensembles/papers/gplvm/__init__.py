@@ -21,18 +21,14 @@ neighbors found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
 """
 
 from gp_ensembles.papers.gplvm.model import IEGPLVM
-from gp_ensembles.papers.gplvm.neighbors import FaissSearch
-from gp_ensembles.papers.gplvm.presets import RBF_VARIANCES, die_gplvm, dsie_gplvm, ie_gplvm, rbf_features, sie_gplvm
+from gp_ensembles.papers.gplvm.presets import die_gplvm, dsie_gplvm, ie_gplvm, sie_gplvm
 from gp_ensembles.papers.gplvm.records import LatentSettings
 
 __all__ = [
     "IEGPLVM",
-    "RBF_VARIANCES",
-    "FaissSearch",
     "LatentSettings",
     "die_gplvm",
     "dsie_gplvm",
     "ie_gplvm",
-    "rbf_features",
     "sie_gplvm",
 ]

@@ -140,7 +140,9 @@ class FaissSearch:
         ValueError: If a number is below one.
 
     Example:
-        >>> from gp_ensembles.papers.gplvm import IEGPLVM, FaissSearch, rbf_features
+        >>> from gp_ensembles.papers.gplvm import IEGPLVM
+        >>> from gp_ensembles.papers.gplvm.neighbors import FaissSearch
+        >>> from gp_ensembles.papers.gplvm.presets import rbf_features
         >>> features = rbf_features(num_latent=2)
         >>> search = FaissSearch(num_probes=32)  # doctest: +SKIP
         >>> model = IEGPLVM(features, num_outputs=12, search=search)  # doctest: +SKIP

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters import RandomWalk, SquareRootState, predict, square_root_state, update_block
+from gp_ensembles.filters import RandomWalk, predict, update_block
+from gp_ensembles.filters.states import SquareRootState, square_root_state
 from gp_ensembles.numerics.cholesky import cholesky
 
 

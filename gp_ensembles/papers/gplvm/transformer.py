@@ -40,8 +40,8 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         preset: Makes the model, such as :func:`~gp_ensembles.papers.gplvm.sie_gplvm`; called as ``preset(num_columns,
             n_components, num_frequencies, settings=settings, generator=generator)``. By default
             :func:`~gp_ensembles.papers.gplvm.ie_gplvm`.
-        settings: :class:`~gp_ensembles.papers.gplvm.LatentSettings`: iterations, neighbors, rows kept; the defaults if
-            ``None``.
+        settings: :class:`~gp_ensembles.papers.gplvm.records.LatentSettings`: iterations, neighbors, rows kept; the
+            defaults if ``None``.
         random_state: Seed, random state or ``None``, as in scikit-learn.
 
     Example:

@@ -6,11 +6,12 @@ the number of spectral mixture components, predictions, and the heaviest kernels
 ================  ======================================================================================================
 marginalization   ``marginalize``: the loop within a ``Budget``
 result            ``Marginalization``, its result; ``Quadrature``, the paper's numbers by their own name
-problem           ``RegressionProblem``: data, prior and a ``likelihood`` of the next three modules
-likelihoods       log marginal likelihoods of many kernels at once; ``DenseLikelihood``, exact for any inputs
+problem           ``RegressionProblem``: data, prior and a ``likelihood`` of the next three modules; ``Evaluations`` and
+                  ``WeightedKernels``
+likelihoods       log marginal likelihoods of many kernels at once, and their conditioned processes;
+                  ``DenseLikelihood``, exact for any inputs
 toeplitz          ``ToeplitzLikelihood``: exact and fast for series on an equally spaced grid, with gaps or without
 low_rank          ``SparseLikelihood``, a lower bound by fixed knots, and ``FourierLikelihood``, random features
-conditioning      processes conditioned on the data
 search            ``Search``: the order in which kernels are evaluated; the state of a search and its checkpoints
 policies          selection of the next kernels: ``InformationPolicy`` (MASKERADE-I), ``UncertaintyPolicy`` (-U),
                   ``PriorPolicy`` (-R); ``AcquisitionOptimizer``
@@ -29,22 +30,20 @@ importance        integrals by adaptive importance sampling; ``ImportanceDraws``
 modes             modes of a posterior, Laplace's approximations at them, and the mixture these make
 student_mixture   proposals: mixtures of Student-t distributions, and their refit to weighted draws
 relabeling        permutations and reflections of components, counted in the weights
-kernel_weights    ``WeightedKernels``, and how many draws are thinned to a few
 quadrature        nodes, estimates of the evidence, posterior weights of kernels, the jackknife
 prediction        predictions of targets by the mixture, with standard errors
-kernel_mixture    ``KernelMixtureModel``: the mixture as a BoTorch model
-root_mixture      the paper's mixtures of products of roots
+kernel_mixture    ``KernelMixtureModel``: the mixture as a BoTorch model; the paper's mixtures of products of roots
 ================  ======================================================================================================
 
 The surrogate computes the paper's hyper-kernel on distances computed once. :class:`MMDHyperKernel` is the same as a
-GPyTorch kernel, for Gaussian processes of one's own over spectral mixtures.
+GPyTorch kernel, for your own Gaussian processes over spectral mixtures.
 """
 
 from gp_ensembles.papers.quadrature.default_priors import paper_prior
 from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
 from gp_ensembles.papers.quadrature.marginalization import Budget, marginalize
 from gp_ensembles.papers.quadrature.policies import InformationPolicy, PriorPolicy, UncertaintyPolicy
-from gp_ensembles.papers.quadrature.prior import Hyperprior, fixed, inferred
+from gp_ensembles.papers.quadrature.prior import Hyperprior
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
 from gp_ensembles.papers.quadrature.search import Search
 
@@ -57,8 +56,6 @@ __all__ = [
     "RegressionProblem",
     "Search",
     "UncertaintyPolicy",
-    "fixed",
-    "inferred",
     "marginalize",
     "paper_prior",
 ]

@@ -20,6 +20,8 @@ class ExplainedVariance:
 
     .. math:: \rho^2 = c^\top C^{-1} c / V \in [0, 1]
 
+    with C the covariance of the roots g(X) at the batch, c their covariance with the integral, and V its variance.
+
     Attributes:
         variance: V, shape ().
     """
@@ -59,7 +61,7 @@ class InformationGain(AcquisitionFunction):
 
     .. math:: -\tfrac12 \log(1 - \rho^2)
 
-    Shapes: ``X_pending`` (m, C).
+    or, with ``log``, :math:`\log \rho^2`, which has the same maximizer. Shapes: ``X_pending`` (m, C).
     """
 
     def __init__(self, explained: ExplainedVariance, *, log: bool = False, X_pending: Tensor | None = None) -> None:
@@ -81,7 +83,7 @@ class LikelihoodUncertainty(AcquisitionFunction):
 
     .. math:: \log \det\big(D\, C(X, X)\, D\big) + 2 \log p(n), \qquad D = \mathrm{diag}(m(X))
 
-    Shapes: ``X_pending`` (m, C).
+    with m and C the posterior mean and covariance of the roots. Shapes: ``X_pending`` (m, C).
     """
 
     def __init__(self, surrogate: Surrogate, *, X_pending: Tensor | None = None) -> None:

@@ -19,10 +19,9 @@ _TREND_SHARE = 0.5  # weight of a component at (almost) zero frequency, for a tr
 
 
 def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
-    """For each number of components, kernels at the largest peaks of a periodogram; none for several inputs.
+    """For each number of components, kernels at the largest peaks of a periodogram of data X (N, 1), y (N,).
 
-    Shapes: ``X`` (N, D), ``y`` (N,). Returns: rows of the cube, shape (4 N_max, C), or (0, C) for several inputs
-    and for constant data.
+    Returns rows of the cube, shape (4 N_max, C), or (0, C) for several inputs and for constant data.
     """
     flat = bool((X.amax(0) <= X.amin(0)).any()) or bool(y.amax() <= y.amin())
     if X.shape[1] != 1 or flat:
@@ -109,10 +108,7 @@ class _Stop(Exception):  # noqa: N818 (not an error)
 def gradient_ascent(
     likelihoods: LogMarginalLikelihoods, prior: Hyperprior, start: Tensor, max_evaluations: int
 ) -> Evaluations:
-    r"""L-BFGS from a kernel towards larger :math:`\log L + \log N(v; 0, I)`, every evaluation kept.
-
-    Shapes: ``start`` (C,).
-    """
+    r"""L-BFGS from a kernel (C,) towards larger :math:`\log L + \log N(v; 0, I)`, every evaluation kept."""
     components = int(prior.num_components(start))
     columns = prior.active_columns(components)
     cubes: list[Tensor] = []

@@ -18,11 +18,10 @@ from gp_ensembles.papers.quadrature.importance import (
     round_size,
     start_draws,
 )
-from gp_ensembles.papers.quadrature.kernel_weights import WeightedKernels
 from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES
 from gp_ensembles.papers.quadrature.modes import EVALUATIONS_PER_AXIS, Integrand, ascend, laplace_modes
 from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior
-from gp_ensembles.papers.quadrature.problem import Evaluations, RegressionProblem
+from gp_ensembles.papers.quadrature.problem import Evaluations, RegressionProblem, WeightedKernels
 from gp_ensembles.papers.quadrature.quadrature import EvidenceEstimate, QuadratureNodes, log_masses
 from gp_ensembles.papers.quadrature.relabeling import Relabeling
 from gp_ensembles.papers.quadrature.student_mixture import StudentMixture
@@ -38,7 +37,10 @@ _SHARES = (0.02, 0.1, 0.3)  # of the component that is added to a kernel with fe
 _SUSPECT_REFITS = 3  # of suspect draws before the next number of components begins
 _CLEAN_SEARCHES = 2  # for modes, in a row, that find nothing new before a part is trusted
 _SEARCH_STARTS = 6  # ascents of such a search from each of three kinds of starts
-_NEW_HEIGHT, _NEW_MASS = math.log(20.0), math.log(0.02)  # of an end of an ascent that is news, beside the integral
+_NEW_HEIGHT, _NEW_MASS = (
+    math.log(20.0),
+    math.log(0.02),
+)  # above which an end of an ascent counts as a new mode, relative to the integral
 _SEARCH_ITERATIONS = 60
 _KEPT = 0.7  # of a known kernel's hyperparameters, in a start
 _NEW_SHARE = 0.3  # of the weight for modes that are added
@@ -333,18 +335,15 @@ class EvidenceSampler:
         return f"the weights' Pareto k is {found.pareto_k:.2f}, above {TRUSTED_K}"
 
     def _bound(self, state: EvidenceState, components: int) -> float:
-        """What the part of n components cannot exceed."""
-        return float(self.problem.prior.log_prob_components[components - 1]) + self._largest(state, components)
-
-    def _largest(self, state: EvidenceState, components: int) -> float:
-        """The largest log likelihood of a kernel with n components that was found."""
+        """An upper limit of the part of n components: log p(n) and the largest log likelihood found."""
         mine = self.problem.prior.num_components(self.evaluations.cube) == components
         values = self.evaluations.log_likelihood[mine]
         draws = state.draws[components - 1]
         if draws is not None:
             values = torch.cat([values, draws.log_likelihood])
         values = values[values.isfinite()]
-        return float(values.max()) if len(values) else -math.inf
+        largest = float(values.max()) if len(values) else -math.inf
+        return float(self.problem.prior.log_prob_components[components - 1]) + largest
 
     def _neediest(self, state: EvidenceState) -> int:
         """The number of components whose part is not trusted and largest; or whose deviation counts most."""
@@ -368,51 +367,51 @@ class EvidenceSampler:
     def _other_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """Starts that no other search has: draws of the prior, nested kernels, and known ones with a part redrawn."""
         prior = self.problem.prior
-        columns = prior.active_columns(components)
-        candidates = [prior.draw(_PRIOR_STARTS, components, generator=generator)]
-        for n in (components - 1, components):
-            draws = state.draws[n - 1] if n else None
-            if draws is None or not len(draws.points):
-                continue
-            values = draws.log_likelihood.nan_to_num(nan=-torch.inf)
-            best = rows_of(prior, draws.points[int(values.argmax())].unsqueeze(0), n)[0]
-            if n < components:
-                candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
-            else:
-                drawn = prior.draw(_PRIOR_STARTS, components, generator=generator)
-                level = torch.rand(drawn.shape, generator=generator, dtype=torch.float64, device=generator.device)
-                candidates.append(torch.where(level.to(drawn) < _KEPT, best, drawn))
-        chosen, used = [], 0
-        for cube in candidates:
-            used += len(cube)
-            values = self.problem.evaluate(cube)
-            chosen.append(Evaluations(cube, values).best(_SEARCH_STARTS).cube)
-        rows = torch.cat(chosen)
-        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE)), used
+        candidates = self._drawn_starts(state, components, generator)
+        best = self._best_drawn(state, components)
+        if best is not None:
+            drawn = prior.draw(_PRIOR_STARTS, components, generator=generator)
+            level = torch.rand(drawn.shape, generator=generator, dtype=torch.float64, device=generator.device)
+            candidates.append(torch.where(level.to(drawn) < _KEPT, best, drawn))
+        chosen = [self._likeliest(cube, _SEARCH_STARTS) for cube in candidates]
+        return self._points(torch.cat(chosen), components), sum(map(len, candidates))
 
     def _starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """Points to ascend from, and the likelihoods spent on finding them."""
-        prior, evaluations = self.problem.prior, self.evaluations
-        columns = prior.active_columns(components)
-        candidates = [prior.draw(_PRIOR_STARTS, components, generator=generator)]
-        smaller = state.draws[components - 2] if components > 1 else None
-        if smaller is not None and len(smaller.points):
-            values = smaller.log_likelihood.nan_to_num(nan=-torch.inf)
-            best = rows_of(prior, smaller.points[int(values.argmax())].unsqueeze(0), components - 1)[0]
-            candidates.append(nested_kernels(prior, best, _PRIOR_STARTS, generator=generator))
-        chosen = []
-        used = 0
-        for cube, count in zip(candidates, (_DRAWN, _NESTED), strict=False):
-            values = self.problem.evaluate(cube)
-            used += len(cube)
-            chosen.append(Evaluations(cube, values).best(count).cube)
-        mine = prior.num_components(evaluations.cube) == components
+        evaluations = self.evaluations
+        candidates = self._drawn_starts(state, components, generator)
+        chosen = [self._likeliest(cube, count) for cube, count in zip(candidates, (_DRAWN, _NESTED), strict=False)]
+        mine = self.problem.prior.num_components(evaluations.cube) == components
         ends = [row for row in self.ends if bool(mine[row])]
         chosen.append(Evaluations(evaluations.cube[ends], evaluations.log_likelihood[ends]).best(_ENDS).cube)
         others = Evaluations(evaluations.cube[mine], evaluations.log_likelihood[mine])
-        chosen.append(best_apart(others, columns, _OTHERS))
-        rows = torch.cat(chosen).unique(dim=0)
-        return torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE)), used
+        chosen.append(best_apart(others, self.problem.prior.active_columns(components), _OTHERS))
+        return self._points(torch.cat(chosen).unique(dim=0), components), sum(map(len, candidates))
+
+    def _drawn_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> list[Tensor]:
+        """Draws of the prior and, if there are draws of one component less, kernels nested around the best of them."""
+        candidates = [self.problem.prior.draw(_PRIOR_STARTS, components, generator=generator)]
+        best = self._best_drawn(state, components - 1)
+        if best is not None:
+            candidates.append(nested_kernels(self.problem.prior, best, _PRIOR_STARTS, generator=generator))
+        return candidates
+
+    def _best_drawn(self, state: EvidenceState, components: int) -> Tensor | None:
+        """The likeliest draw with n components as a row of the cube, if there are draws."""
+        draws = state.draws[components - 1] if components else None
+        if draws is None or not len(draws.points):
+            return None
+        row = int(draws.log_likelihood.nan_to_num(nan=-torch.inf).argmax())
+        return rows_of(self.problem.prior, draws.points[row].unsqueeze(0), components)[0]
+
+    def _likeliest(self, cube: Tensor, count: int) -> Tensor:
+        return Evaluations(cube, self.problem.evaluate(cube)).best(count).cube
+
+    def _points(self, rows: Tensor, components: int) -> Tensor:
+        """Normal quantiles of the columns that n components use."""
+        columns = self.problem.prior.active_columns(components)
+        quantiles: Tensor = torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE))
+        return quantiles
 
 
 def _nothing(like: Tensor) -> ImportanceDraws:

@@ -1,7 +1,8 @@
-"""A mixture of Gaussian processes with different kernels, weighed by their posterior, as a BoTorch model."""
+"""A mixture of Gaussian processes with different kernels as a BoTorch model, and the paper's products of roots."""
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Self, cast, final
+from typing import Any, NamedTuple, Self, cast, final
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -22,12 +23,67 @@ from gp_ensembles.bo.data import (
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
-from gp_ensembles.papers.quadrature.conditioning import Processes
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
-from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Processes
+from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
-from gp_ensembles.papers.quadrature.root_mixture import RootMixture, root_mixture
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+
+_MISSING = 0.05  # largest share of the weights of products of roots that may be left out
+
+
+class RootMixture(NamedTuple):
+    r"""Products of roots of normal densities, point by point and normalized (Hamid et al., 2022, section 3.4).
+
+    .. math:: p(y) \propto \sum_{ij} W_{ij} \sqrt{N_i(y) N_j(y)}
+              = \sum_{ij} W_{ij} B_{ij} N(y; c_{ij}, V_{ij})
+
+    Args:
+        weights: :math:`W_{ij} B_{ij}` over their sum, shape (P, M), pairs first.
+        mean: Means c, shape (P, M).
+        variance: Variances V, shape (P, M).
+        mass: Sum of W B before normalization, shape (M,): one if the surrogate were exact (and alpha zero).
+        complete: Whether the kept kernels' weights have the sum of all, shape ().
+    """
+
+    weights: Tensor
+    mean: Tensor
+    variance: Tensor
+    mass: Tensor
+    complete: Tensor
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance at each point, shapes (M,)."""
+        mean = (self.weights * self.mean).sum(0)
+        return mean, (self.weights * (self.variance + (self.mean - mean).square())).sum(0)
+
+    def density(self, y: Tensor) -> Tensor:
+        r"""Density at values (\*sample, M); it integrates to one, and may be negative where weights are."""
+        z = (y.unsqueeze(-2) - self.mean).square() / self.variance
+        each = (-0.5 * z).exp() / (2.0 * math.pi * self.variance).sqrt()
+        return (self.weights * each).sum(-2)
+
+    @property
+    def usable(self) -> Tensor:
+        """Where mass is between one half and two and variance positive, and no kernel is missing, shape (M,)."""
+        return self.complete & (self.mass >= 0.5) & (self.mass <= 2.0) & (self.moments()[1] > 0)
+
+
+def root_mixture(matrix: Tensor, mean: Tensor, variance: Tensor, total_weight: Tensor | None = None) -> RootMixture:
+    """The mixture of products of roots at each of M points.
+
+    Shapes: ``matrix`` (R, R), ``mean`` (R, M), ``variance`` (R, M).
+    """
+    total = variance.unsqueeze(0) + variance.unsqueeze(1)
+    product = variance.unsqueeze(0) * variance.unsqueeze(1)
+    gap = mean.unsqueeze(0) - mean.unsqueeze(1)
+    coefficient = (2.0 * product.sqrt() / total).sqrt() * (-0.25 * gap.square() / total).exp()
+    spread = 2.0 * product / total
+    center = (variance.unsqueeze(1) * mean.unsqueeze(0) + variance.unsqueeze(0) * mean.unsqueeze(1)) / total
+    weighted = (matrix.unsqueeze(-1) * coefficient).flatten(0, 1)
+    mass = weighted.sum(0)
+    total_weight = matrix.sum() if total_weight is None else total_weight
+    complete = (matrix.sum() - total_weight).abs() <= _MISSING * total_weight.abs()
+    return RootMixture(weighted / mass, center.flatten(0, 1), spread.flatten(0, 1), mass, complete)
 
 
 @final
@@ -81,7 +137,7 @@ class KernelMixtureModel(MixtureModel):
     def __init__(
         self,
         problem: RegressionProblem,
-        hyperparameters: Hyperparameters,
+        hyperparameters: KernelHyperparameters,
         log_weights: Tensor,
         root_weights: Tensor | None = None,
         total_root_weight: Tensor | None = None,
@@ -126,10 +182,10 @@ class KernelMixtureModel(MixtureModel):
         return self.log_weights.shape[0]
 
     @property
-    def hyperparameters(self) -> Hyperparameters:
+    def hyperparameters(self) -> KernelHyperparameters:
         """The kernels, of batch shape (R,)."""
         mixtures = SpectralMixtures(self.component_weights, self.component_means, self.component_scales)
-        return Hyperparameters(mixtures, self.outputscale, self.noise)
+        return KernelHyperparameters(mixtures, self.outputscale, self.noise)
 
     @property
     def likelihood(self) -> GaussianLikelihood | FixedNoiseGaussianLikelihood:
@@ -219,7 +275,7 @@ class KernelMixtureModel(MixtureModel):
             self._cache = bound.condition(self._kernels())
         return self._cache
 
-    def _kernels(self) -> Hyperparameters:
+    def _kernels(self) -> KernelHyperparameters:
         """The kernels, with the noise of every row where it is known."""
         known = self._known_noise
         if known is None:
@@ -245,5 +301,5 @@ class KernelMixtureModel(MixtureModel):
 
 
 def _forget(model: KernelMixtureModel, *_: object) -> None:
-    """After parameters were loaded or moved: the rows are learned anew with them."""
+    """After parameters were loaded or moved: the rows are learned again with them."""
     model._cache = None

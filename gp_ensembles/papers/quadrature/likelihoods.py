@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.log_marginal import log_marginal
-from gp_ensembles.papers.quadrature.conditioning import Processes, condition
-from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.numerics.autograd import log_marginal
+from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import (
     AT_ORIGIN,
     Reflection,
@@ -23,6 +23,20 @@ CHUNK_BYTES = 2**25  # of matrices per chunk: about the size of caches; more is 
 _SAME_LAG = 1e-9  # lags closer than this share of the range are one lag of a grid
 _MATRICES = 12  # covariance, its factor, inverse and gradient, and the parts of the component being differentiated
 _MEMORY_SHARE = 0.8  # of the available memory that one likelihood may take
+
+
+class Processes(Protocol):
+    """Gaussian processes with R kernels, conditioned on the data; any class with these members will do."""
+
+    @property
+    def X(self) -> Tensor:
+        """Training inputs, shape (N, D)."""
+
+    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
+
+    def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
 
 
 class LogMarginalLikelihoods(Protocol):
@@ -45,7 +59,7 @@ class LogMarginalLikelihoods(Protocol):
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none."""
 
-    def condition(self, hyperparameters: Hyperparameters) -> Processes:
+    def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
         """Gaussian processes with R kernels, conditioned on the data, by the same arithmetic."""
 
 
@@ -71,14 +85,16 @@ class DenseLikelihood:
         return DenseLikelihoods(X, y, reflection)
 
 
-def in_chunks(values: Callable[[Hyperparameters], Tensor], kernels: Hyperparameters, count: int) -> Tensor:
+def in_chunks(values: Callable[[KernelHyperparameters], Tensor], kernels: KernelHyperparameters, count: int) -> Tensor:
     """Values of B kernels, (B,), so many kernels at a time, and those of one size together: no work on padding."""
     mixtures, outputscale, noise = kernels
     if not len(noise):
         return noise.new_zeros(0)
     order = mixtures.num_components.argsort(stable=True)
     parts = order.split(max(1, count))
-    found = [values(Hyperparameters(mixtures.take(rows).trim(), outputscale[rows], noise[rows])) for rows in parts]
+    found = [
+        values(KernelHyperparameters(mixtures.take(rows).trim(), outputscale[rows], noise[rows])) for rows in parts
+    ]
     return torch.cat(found)[order.argsort()]
 
 
@@ -135,12 +151,12 @@ class DenseLikelihoods:
         Shapes: ``outputscale`` (B,), ``noise`` (B,); returns (B,).
         """
 
-        def values(some: Hyperparameters) -> Tensor:
+        def values(some: KernelHyperparameters) -> Tensor:
             matrices = some.outputscale[:, None, None] * self.covariance(some.mixtures)
             matrices.diagonal(dim1=-2, dim2=-1).add_(some.noise[:, None])  # of a product, which nothing else sees
             return log_marginal(matrices, self.y)
 
-        kernels = Hyperparameters(mixtures, outputscale, noise)
+        kernels = KernelHyperparameters(mixtures, outputscale, noise)
         return in_chunks(values, kernels, CHUNK_BYTES // self.bytes_each)
 
     @property
@@ -148,7 +164,7 @@ class DenseLikelihoods:
         """Bytes of a covariance matrix."""
         return self.y.element_size() * self.y.shape[0] ** 2
 
-    def condition(self, hyperparameters: Hyperparameters) -> Processes:
+    def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
         """Gaussian processes with R kernels, conditioned on the data.
 
         Raises:
@@ -166,6 +182,69 @@ class DenseLikelihoods:
         # as an index with ``inverse``, whose derivative is slow
         matrices: Tensor = values.gather(-1, places).unflatten(-1, inverse.shape)
         return matrices
+
+
+class ConditionedProcesses(NamedTuple):
+    r"""Gaussian processes with R kernels, conditioned on the data.
+
+    Args:
+        hyperparameters: The kernels, of batch shape (R,).
+        X: Training inputs, shape (N, D).
+        factor: Cholesky factors of the training covariances, shape (R, N, N).
+        solved: Their inverses times the targets, shape (R, N).
+        reflection: How components are made symmetric.
+    """
+
+    hyperparameters: KernelHyperparameters
+    X: Tensor
+    factor: Tensor
+    solved: Tensor
+    reflection: Reflection
+
+    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
+        kernels, scale, _ = self.hyperparameters
+        scale = scale[:, None, None]
+        batch, q = X.shape[:-2], X.shape[-2]
+        flat = X.reshape(-1, X.shape[-1])  # one solve for all batches: no copies of the factor
+        cross = scale * covariance(kernels, self.X, flat, self.reflection)  # (R, N, batch * q)
+        white = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        mean = (self.solved.unsqueeze(-2) @ cross).squeeze(-2)
+        mean, white = (part.unflatten(-1, (*batch, q)) for part in (mean, white))
+        mean, white = mean.movedim(0, -2), white.movedim((0, 1), (-3, -2))  # (*batch, R, q) and (*batch, R, N, q)
+        points = X.unsqueeze(-3)
+        own = scale * covariance(kernels, points, points, self.reflection)
+        return mean, own - white.mT @ white
+
+    def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances of the function at points (M, D), one at a time: (R, M) each."""
+        means, variances = [], []
+        for r in range(self.solved.shape[0]):  # one kernel at a time: memory for one table of test and training points
+            kernel, scale = self.hyperparameters.mixtures.take(r), self.hyperparameters.outputscale[r]
+            cross = scale * covariance(kernel, X, self.X, self.reflection)
+            white = torch.linalg.solve_triangular(self.factor[r], cross.mT, upper=False)
+            means.append(cross @ self.solved[r])
+            variances.append((scale * kernel.weights.sum() - white.square().sum(0)).clamp_min(0.0))
+        return torch.stack(means), torch.stack(variances)
+
+
+def condition(
+    hyperparameters: KernelHyperparameters, X: Tensor, y: Tensor, reflection: Reflection = AT_ORIGIN
+) -> ConditionedProcesses:
+    """Gaussian processes with R kernels, conditioned on rows X (N, D) and targets y (N,).
+
+    Raises:
+        NumericalError: If a covariance cannot be factorized.
+    """
+    factors = []
+    for r in range(hyperparameters.noise.shape[0]):
+        matrix = hyperparameters.outputscale[r] * covariance(hyperparameters.mixtures.take(r), X, X, reflection)
+        noise = torch.diag_embed(hyperparameters.noise[r].expand(y.shape[0]))
+        factors.append(cholesky(matrix + noise, f"the covariance of the training rows under kernel {r}"))
+    factor = torch.stack(factors)
+    solved = torch.cholesky_solve(y.unsqueeze(-1).expand(factor.shape[0], -1, 1), factor).squeeze(-1)
+    trimmed = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
+    return ConditionedProcesses(trimmed, X, factor, solved, reflection)
 
 
 def check_data(X: Tensor, y: Tensor) -> None:
@@ -199,9 +278,7 @@ def check_data(X: Tensor, y: Tensor) -> None:
 
 
 def check_matrix_memory(X: Tensor, available: int | None = None) -> int:
-    """Bytes that a likelihood with gradients takes, if that much memory is available.
-
-    Shapes: ``X`` (N, D).
+    """Bytes that a likelihood of inputs (N, D) with gradients takes, if that much memory is available.
 
     Raises:
         MemoryError: If the estimate is above four fifths of the available memory.

@@ -10,33 +10,18 @@ in O(N F^2) operations and O(N F) memory (Rasmussen and Williams, 2006, appendix
 """
 
 import math
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.quadrature.conditioning import Processes
-from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, check_data, in_chunks
-from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Processes, check_data, in_chunks
+from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import Reflection, SpectralMixtures, covariance
 from gp_ensembles.spectral.frequencies import SobolDraws
 
 _TABLES = 2  # of features at a time, less than of covariances: they are multiplied once
-
-
-class KernelFeatures(Protocol):
-    r"""Features of B kernels, whose products approximate the covariances."""
-
-    @property
-    def keeps_rest(self) -> bool:
-        """Whether the variance that features do not explain is a part of the model."""
-
-    def count(self, num_components: int) -> int:
-        """Number of features F of kernels with so many components."""
-
-    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor) -> Tensor:
-        """Features of rows (N, D), shape (B, N, F); NaN for kernels that have none."""
 
 
 @final
@@ -109,19 +94,18 @@ class FourierFeatures(NamedTuple):
         return torch.cat([size * angles.cos(), size * angles.sin()], -1)
 
 
-class _Fit(NamedTuple):
-    """Cholesky factors of A, (B, F, F), coefficients A^{-1} b, (B, F), and which kernels have them, (B,)."""
-
-    factor: Tensor
-    coefficients: Tensor
-    good: Tensor
+KernelFeatures = KnotFeatures | FourierFeatures
 
 
-def _fit(features: Tensor, noise: Tensor, y: Tensor) -> _Fit:
+def _gram_factor(features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Cholesky factors of A, (B, F, F), and which kernels have them, (B,)."""
     gram = features.mT @ features
-    factor, good = _factor(gram + noise[:, None, None] * _eye(gram))
-    coefficients = torch.cholesky_solve(features.mT @ y.unsqueeze(-1), factor).squeeze(-1)
-    return _Fit(factor, coefficients, good)
+    return _factor(gram + noise[:, None, None] * _eye(gram))
+
+
+def _coefficients(factor: Tensor, features: Tensor, y: Tensor) -> Tensor:
+    """A^{-1} b, (B, F)."""
+    return torch.cholesky_solve(features.mT @ y.unsqueeze(-1), factor).squeeze(-1)
 
 
 def _factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,7 +132,7 @@ class LowRankProcesses(NamedTuple):
         reflection: How components are made symmetric.
     """
 
-    hyperparameters: Hyperparameters
+    hyperparameters: KernelHyperparameters
     X: Tensor
     features: KernelFeatures
     factor: Tensor
@@ -207,31 +191,34 @@ class LowRankLikelihoods:
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods of B mixtures, or lower bounds of them, shape (B,); NaN where there is none."""
         largest = self.bytes_each * int(mixtures.num_components.max()) if len(noise) else 1
-        return in_chunks(self._values, Hyperparameters(mixtures, outputscale, noise), CHUNK_BYTES // largest)
+        return in_chunks(self._values, KernelHyperparameters(mixtures, outputscale, noise), CHUNK_BYTES // largest)
 
-    def condition(self, hyperparameters: Hyperparameters) -> Processes:
+    def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
         """Gaussian processes with R kernels, conditioned on the data.
 
         Raises:
             NumericalError: If a covariance cannot be factorized.
         """
         kernels = hyperparameters._replace(mixtures=hyperparameters.mixtures.trim())
-        fits = []
+        factors, coefficients = [], []
         for r in range(len(kernels.noise)):
             one = slice(r, r + 1)
             features = self.features(kernels.mixtures.take(one), kernels.outputscale[one], self.X)
-            fits.append(_fit(features, kernels.noise[one], self.y))
-            if not bool(fits[-1].good.all()):
+            factor, good = _gram_factor(features, kernels.noise[one])
+            if not bool(good.all()):
                 raise NumericalError(f"the covariance of the features of kernel {r} is not positive definite")
-        factor, coefficients = (torch.cat([getattr(fit, name) for fit in fits]) for name in _Fit._fields[:2])
-        return LowRankProcesses(kernels, self.X, self.features, factor, coefficients, self.reflection)
+            factors.append(factor)
+            coefficients.append(_coefficients(factor, features, self.y))
+        parts = torch.cat(factors), torch.cat(coefficients)
+        return LowRankProcesses(kernels, self.X, self.features, *parts, self.reflection)
 
-    def _values(self, kernels: Hyperparameters) -> Tensor:
+    def _values(self, kernels: KernelHyperparameters) -> Tensor:
         mixtures, outputscale, noise = kernels
         features, y = self.features(mixtures, outputscale, self.X), self.y
         known = features.detach().isfinite().all(-1).all(-1)
         features = torch.where(known[:, None, None], features, 0.0)
-        factor, coefficients, good = _fit(features, noise, y)
+        factor, good = _gram_factor(features, noise)
+        coefficients = _coefficients(factor, features, y)
         # (y'y - b'A^{-1}b) / noise as a sum of two squares, which loses no digits to a difference
         rest = y - (features @ coefficients.unsqueeze(-1)).squeeze(-1)
         square = rest.square().sum(-1) / noise + coefficients.square().sum(-1)

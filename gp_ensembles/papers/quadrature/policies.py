@@ -112,15 +112,10 @@ class UncertaintyPolicy(NamedTuple):
         optimizer: How the acquisition function is optimized.
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search
-        >>> from gp_ensembles.papers.quadrature import marginalize
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
+        >>> from gp_ensembles.papers.quadrature import Search
         >>> search = Search(UncertaintyPolicy(AcquisitionOptimizer(num_sizes=1)))
-        >>> marginalize(
-        ...     RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search
-        ... ).num_evaluations
-        10
+        >>> search.policy.optimizer.num_sizes
+        1
     """
 
     optimizer: AcquisitionOptimizer = AcquisitionOptimizer()
@@ -136,15 +131,9 @@ class PriorPolicy(NamedTuple):
     """Draws from the prior, independent of the evaluations so far (MASKERADE-R).
 
     Example:
-        >>> import torch
-        >>> from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search
-        >>> from gp_ensembles.papers.quadrature import marginalize
-        >>> X = torch.linspace(0, 3, 12, dtype=torch.float64).unsqueeze(-1)
-        >>> search = Search(PriorPolicy())
-        >>> marginalize(
-        ...     RegressionProblem(X, X.squeeze(-1).sin()), Budget(10, draws=0), search
-        ... ).num_evaluations
-        10
+        >>> from gp_ensembles.papers.quadrature import Search
+        >>> Search(PriorPolicy()).policy
+        PriorPolicy()
     """
 
     def select(

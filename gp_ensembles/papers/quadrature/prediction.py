@@ -9,7 +9,7 @@ from torch import Tensor
 from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.papers.quadrature.hyperkernel import Distances
-from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
+from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
 from gp_ensembles.papers.quadrature.quadrature import (
     QuadratureNodes,
@@ -19,7 +19,6 @@ from gp_ensembles.papers.quadrature.quadrature import (
     root_weights,
     rows_without_each_group,
 )
-from gp_ensembles.papers.quadrature.root_mixture import root_mixture
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
 
 _LEAST_WEIGHT = 1e-4  # of a kernel that predictions are made with
@@ -82,7 +81,7 @@ class Predictor:
 
 
 def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Predictor:
-    """Predictions by the quadrature's weights; replicates lack a group of the evaluations."""
+    """Predictions by the quadrature's weights; each replicate leaves out a group of the evaluations."""
     distances = node_distances(surrogate, nodes)
     everything = torch.ones_like(surrogate.roots).cumsum(0).long() - 1
     parts = []
@@ -100,7 +99,7 @@ def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes
 
 
 def weighted_predictor(problem: RegressionProblem, cube: Tensor, log_weights: Tensor) -> Predictor:
-    """Predictions by a mixture of kernels (R, C) with log weights (R,); replicates lack a group of the kernels."""
+    """Predictions by a mixture of kernels (R, C) with log weights (R,); each replicate leaves out a group."""
     groups = [torch.arange(len(cube), device=cube.device), *rows_without_each_group(log_weights)]
     parts = [_Weights(rows, log_weights[rows].log_softmax(-1), None, None) for rows in groups]
     return Predictor(problem, cube, parts)

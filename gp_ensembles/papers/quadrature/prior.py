@@ -131,8 +131,8 @@ def sobol_points(dimension: int, count: int, seed: int) -> Tensor:
     return points
 
 
-class Hyperparameters(NamedTuple):
-    r"""Hyperparameters of spectral mixture kernels with an output scale and noise.
+class KernelHyperparameters(NamedTuple):
+    r"""KernelHyperparameters of spectral mixture kernels with an output scale and noise.
 
     Args:
         mixtures: Spectral mixtures of batch shape (\*batch).
@@ -354,14 +354,14 @@ class Hyperprior:
         value: Tensor = torch.special.ndtri(cube[..., self.num_columns - self.num_scalars :])
         return value
 
-    def hyperparameters(self, cube: Tensor) -> Hyperparameters:
+    def hyperparameters(self, cube: Tensor) -> KernelHyperparameters:
         r"""Mixtures, output scales and noise variances of rows, of batch shape (\*batch), differentiable."""
         scalars = list(self.scalars(cube).unbind(-1))
         values = []
         for scalar in (self.outputscale, self.noise):
             z = scalars.pop(0) if scalar.is_inferred else cube.new_zeros(cube.shape[:-1])
             values.append((scalar.location + scalar.scale * z).exp())
-        return Hyperparameters(self.mixtures(cube), *values)
+        return KernelHyperparameters(self.mixtures(cube), *values)
 
     def log_prob(self, mixtures: SpectralMixtures) -> Tensor:
         r"""Log density of mixtures given their number of components (p(n) is left out), shape (\*batch)."""

@@ -46,10 +46,7 @@ class QuadratureNodes(NamedTuple):
 def draw_nodes(
     prior: Hyperprior, per_size: int, *, around: Tensor | None = None, generator: torch.Generator | None = None
 ) -> QuadratureNodes:
-    """Scrambled Sobol points of the prior, ``per_size`` for each number of components; a third of them around centers.
-
-    Shapes: ``around`` (K, C).
-    """
+    """Sobol points of the prior, ``per_size`` for each number of components; a third of them around centers (K, C)."""
     parts = []
     for size in range(1, prior.max_components + 1):
         mine = None if around is None else around[prior.num_components(around) == size]
@@ -102,7 +99,7 @@ def rows_without_each_group(values: Tensor) -> list[Tensor]:
 
 
 def jackknife_sd(replicates: list[Tensor]) -> Tensor:
-    r"""Standard error from estimates that each lack one of G groups (Tukey, 1958).
+    r"""Standard error from estimates that each leave out one of G groups (Tukey, 1958).
 
     .. math:: \sqrt{\frac{G - 1}{G} \sum_g (t_g - \bar t)^2}
     """
@@ -117,7 +114,7 @@ class EvidenceEstimate(NamedTuple):
         mean: Shape (N,).
         covariance: Shape (N, N).
         log_scale: Logarithm of the largest likelihood, by which the others are divided.
-        replicates: Means of the surrogates that each lack a tenth of the evaluations, shape (G, N), for a jackknife:
+        replicates: Means of surrogates that each leave out a tenth of the evaluations, shape (G, N), for a jackknife:
             the surrogate's own covariance presumes that the surrogate is right.
     """
 
@@ -131,7 +128,7 @@ class EvidenceEstimate(NamedTuple):
 
     @property
     def _positive_replicates(self) -> Tensor:
-        """The replicates, positive even where one lacks the only kernel with any likelihood."""
+        """The replicates, positive even where one leaves out the only kernel with any likelihood."""
         return self.replicates.clamp_min(_NEXT_TO_NOTHING * float(self.mean.sum()))
 
     @property

@@ -33,7 +33,13 @@ class Slots(NamedTuple):
 class Relabeling:
     r"""The group G of permutations and reflections that change no kernel with n components, nor its prior density.
 
+    With any positive function h the share :math:`a(v) = |G|\, h(v) / \sum_{g \in G} h(g v)` has the mean one over the
+    copies of a point, so that
+
     .. math:: \int L(v)\, \pi(v)\, dv = \int a(v)\, L(v)\, \pi(v)\, dv,
+
+    and the integrand on the right is close to zero except at one copy of each mode. Here h is a mixture, over the
+    proposal's components, of products of Student-t densities of one kernel component each.
     """
 
     def __init__(self, prior: Hyperprior, components: int, reflection: Reflection) -> None:

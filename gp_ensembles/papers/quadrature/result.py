@@ -1,4 +1,4 @@
-"""What a marginalization found: evidence, weighted kernels, predictions, and the quadrature's own numbers."""
+"""Result of a marginalization: evidence, weighted kernels, predictions, and the quadrature's own numbers."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -10,15 +10,14 @@ from torch import Tensor
 from gp_ensembles.numerics.display import counted, fields_text, record_text
 from gp_ensembles.papers.quadrature.evidence import Evidence, EvidenceSampler, from_quadrature, nearest_evidence
 from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
-from gp_ensembles.papers.quadrature.kernel_weights import WeightedKernels, affordable_kernels
 from gp_ensembles.papers.quadrature.prediction import (
     Prediction,
     Predictor,
     quadrature_predictor,
     weighted_predictor,
 )
-from gp_ensembles.papers.quadrature.prior import Hyperparameters
-from gp_ensembles.papers.quadrature.problem import RegressionProblem
+from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
+from gp_ensembles.papers.quadrature.problem import RegressionProblem, WeightedKernels, affordable_kernels
 from gp_ensembles.papers.quadrature.quadrature import (
     EvidenceEstimate,
     QuadratureNodes,
@@ -264,7 +263,7 @@ class Marginalization:
         kept = order[: int((missing > tolerance).sum()) + 1]
         return kept, self.log_weights[kept].log_softmax(-1)
 
-    def hyperparameters(self, rows: Tensor) -> Hyperparameters:
+    def hyperparameters(self, rows: Tensor) -> KernelHyperparameters:
         """Mixtures, output scales and noise variances of some rows of ``kernels``."""
         with torch.no_grad():
             return self.problem.prior.hyperparameters(self.kernels.cube[rows])

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.files.archive import read_archive
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, unchanged, write_checkpoint
+from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.pareto import smooth_weights
 from gp_ensembles.papers.quadrature.ascent import gradient_ascent, periodogram_starts
 from gp_ensembles.papers.quadrature.evidence import EvidenceSampler, EvidenceState
 from gp_ensembles.papers.quadrature.importance import TRUSTED_K, ImportanceDraws
 from gp_ensembles.papers.quadrature.policies import InformationPolicy, Policy, PriorPolicy
-from gp_ensembles.papers.quadrature.prior import Hyperprior, draw_seed, draw_stratified
+from gp_ensembles.papers.quadrature.prior import draw_seed, draw_stratified
 from gp_ensembles.papers.quadrature.problem import Evaluations, RegressionProblem
 from gp_ensembles.papers.quadrature.quadrature import (
     EvidenceEstimate,
@@ -34,14 +33,7 @@ _FEWEST_EFFECTIVE = 3.0  # smallest effective number of draws that counts as cov
 _CHUNK = 32  # draws evaluated at a time: between two of these a search can be stopped and saved
 _GAIN = 1.0  # nats that the last part of an ascent must have gained for the ascent to be continued
 _PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
-_KIND = Kind(
-    "gp_ensembles marginalization",
-    8,
-    "a marginalization",
-    "remove it or name another file",
-    (unchanged, unchanged),
-)
-_UNMARKED = 6  # the last version of checkpoints that does not say what it is of
+_KIND = Kind("gp_ensembles marginalization", 9, "a marginalization", "remove it or name another file")
 
 
 class Search(NamedTuple):
@@ -259,25 +251,13 @@ def _add_seconds(state: SearchState, part: str, since: float) -> SearchState:
 
 def fingerprint(problem: RegressionProblem, search: Search) -> str:
     """Hash of the data, the prior's shape and quantiles, and the search settings that a checkpoint belongs to."""
-    rounded = [f"{value:.9e}" for tensor in _of_prior(problem.prior) for value in tensor.detach().flatten().tolist()]
-    return _hash(problem, search, [problem.X, problem.y], repr(rounded))
-
-
-def exact_fingerprint(problem: RegressionProblem, search: Search) -> str:
-    """The same of files before version 8, which counted all digits and so knew their own processor only."""
-    return _hash(problem, search, [problem.X, problem.y, *_of_prior(problem.prior)], "")
-
-
-def _of_prior(prior: Hyperprior) -> list[Tensor]:
-    probe = prior.bounds[0].new_tensor([0.1, 0.5, 0.9]).unsqueeze(-1)
-    return [prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components]
-
-
-def _hash(problem: RegressionProblem, search: Search, tensors: Sequence[Tensor], text: str) -> str:
     digest, prior = hashlib.sha256(), problem.prior
-    for tensor in tensors:
+    probe = prior.bounds[0].new_tensor([0.1, 0.5, 0.9]).unsqueeze(-1)
+    of_prior = prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components
+    rounded = [f"{value:.9e}" for tensor in of_prior for value in tensor.detach().flatten().tolist()]
+    for tensor in (problem.X, problem.y):
         digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
-    digest.update(text.encode())
+    digest.update(repr(rounded).encode())
     digest.update(repr((prior.outputscale, prior.noise, prior.concentration, problem.reflection)).encode())
     digest.update(_name(search.policy).encode())
     digest.update(repr(search._replace(policy=None)).encode())
@@ -317,8 +297,8 @@ def load_search(path: Path, problem: RegressionProblem, search: Search) -> Searc
         OSError: If it cannot be read.
         ValueError: If the file is not the checkpoint of a search, or that of another problem or search.
     """
-    content = _unmarked(path) or read_checkpoint(path, _KIND)
-    if content["fingerprint"] not in (fingerprint(problem, search), exact_fingerprint(problem, search)):
+    content = read_checkpoint(path, _KIND)
+    if content["fingerprint"] != fingerprint(problem, search):
         raise ValueError(
             f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
         )
@@ -333,17 +313,6 @@ def load_search(path: Path, problem: RegressionProblem, search: Search) -> Searc
         tuple(Round(*totals) for totals in content["history"]),
         None if content["importance"] is None else _importance(*content["importance"]),
     )
-
-
-def _unmarked(path: Path) -> dict[str, Any] | None:
-    """What a file of the last version without a mark holds, ``None`` for other files."""
-    try:
-        with path.open("rb") as file:
-            content = read_archive(file)
-    except ValueError:
-        return None
-    is_ours = isinstance(content, dict) and "format" not in content and content.get("version") == _UNMARKED
-    return content if is_ours else None
 
 
 def _plain(importance: EvidenceState) -> tuple[object, ...]:

@@ -131,10 +131,7 @@ def fit_surrogate(evaluations: Evaluations, kernel_distance: KernelDistance) -> 
 
 
 def fit_parameters(roots: Tensor, distances: Distances) -> SurrogateParameters:
-    """Length scales and output scale that make the observed roots most likely.
-
-    Shapes: ``roots`` (h,); returns ().
-    """
+    """Length scales and output scale that make the observed roots (h,) most likely."""
     has_scalars = bool((distances.scalars > 0).any())
     center = [_typical(distances.mixtures)] + ([_typical(distances.scalars) ** 0.5] if has_scalars else [])
     center = [math.log(value) for value in center]

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.quadrature.conditioning import Processes
-from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, check_data, in_chunks
-from gp_ensembles.papers.quadrature.prior import Hyperparameters
+from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES, Processes, check_data, in_chunks
+from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import (
     Reflection,
     SpectralMixtures,
@@ -273,7 +272,7 @@ class ToeplitzProcesses(NamedTuple):
         solved: Those times the targets, shape (R, N).
     """
 
-    hyperparameters: Hyperparameters
+    hyperparameters: KernelHyperparameters
     X: Tensor
     grid: Grid
     inverse: Inverse
@@ -329,13 +328,13 @@ class ToeplitzLikelihoods:
         """Log marginal likelihoods of B mixtures, shape (B,), differentiable; NaN where there is none."""
         count = min(RECURSION_BYTES // (self.y.element_size() * self.grid.size), CHUNK_BYTES // self.bytes_each)
 
-        def values(some: Hyperparameters) -> Tensor:
+        def values(some: KernelHyperparameters) -> Tensor:
             value: Tensor = _LogMarginal.apply(self._columns(*some), self.y, self.grid)  # type: ignore[no-untyped-call]
             return value
 
-        return in_chunks(values, Hyperparameters(mixtures, outputscale, noise), count)
+        return in_chunks(values, KernelHyperparameters(mixtures, outputscale, noise), count)
 
-    def condition(self, hyperparameters: Hyperparameters) -> Processes:
+    def condition(self, hyperparameters: KernelHyperparameters) -> Processes:
         """Gaussian processes with R kernels, conditioned on the rows of the grid.
 
         Raises:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.numerics.autograd import gram
 from gp_ensembles.numerics.cholesky import cholesky
-from gp_ensembles.numerics.gram import gram
 
 
 class Projection(NamedTuple):

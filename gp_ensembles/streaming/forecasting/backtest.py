@@ -1,4 +1,4 @@
-r"""How good forecasts are at each horizon: scored at origin after origin, each with what was known there only."""
+"""Backtests of forecasts: scores by horizon over many origins, each with only what was known there."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ LEVELS = tuple(k / 20 for k in range(1, 20))
 
 
 class Backtest(NamedTuple):
-    """Quantiles said at O origins of the next H targets, and these.
+    """Quantiles of the next H targets predicted at O origins, and the targets.
 
     Attributes:
         origins: Rows that were known at each origin, integers, shape (O,).
@@ -80,9 +80,7 @@ def backtest(
     origins: Sequence[int] | None = None,
     generator: torch.Generator | None = None,
 ) -> Backtest:
-    """Let a model learn rows in order, and forecast at origins on the way.
-
-    Shapes: ``X`` (N, D), ``y`` (N,).
+    """Let a model learn rows X (N, D) and y (N,) in order, and forecast at origins on the way.
 
     Raises:
         ValueError: If an origin is inside the warm-up, or has fewer than H rows behind it.
@@ -112,9 +110,7 @@ def backtest(
 
 
 def seasonal_naive(y: Tensor, horizon: int, season: int, origins: Sequence[int]) -> Backtest:
-    """The value a season ago, or as many seasons ago as it takes, and quantiles of its own past errors.
-
-    Shapes: ``y`` (N,).
+    """The value of y (N,) one or as few seasons ago as possible, with quantiles of its own past errors.
 
     Raises:
         ValueError: If an origin has too few rows before it.
@@ -133,7 +129,7 @@ def seasonal_naive(y: Tensor, horizon: int, season: int, origins: Sequence[int])
 
 
 def _scored(y: Tensor, origins: Sequence[int], horizon: int, quantiles: list[Tensor]) -> Backtest:
-    """Quantiles (H, K) of each origin with the targets that came."""
+    """Quantiles (H, K) of each origin with the observed targets."""
     targets = torch.stack([y[origin : origin + horizon] for origin in origins]).double()
     numbers = torch.tensor(list(origins), dtype=torch.int64, device=y.device)
     return Backtest(numbers, LEVELS, torch.stack(quantiles).to(targets), targets)

@@ -1,4 +1,4 @@
-"""What a model says of the next rows together: one frozen record."""
+"""Joint forecasts of the next rows: one frozen record."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -47,9 +47,7 @@ class Forecast(NamedTuple):
         return self.variance.sqrt()
 
     def quantile(self, p: float | Sequence[float]) -> Tensor:
-        """Quantiles of each row by itself.
-
-        Returns: shape (H,), or (K, H) for several.
+        """Marginal quantiles of each row, shape (H,), or (K, H) for several.
 
         Raises:
             ValueError: If a probability is not between 0 and 1.
@@ -65,7 +63,7 @@ class Forecast(NamedTuple):
         return values[0] if levels.ndim == 0 else values
 
     def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends, (H,) each, of central intervals of each row by itself.
+        """Lower and upper ends, (H,) each, of central marginal intervals of each row.
 
         Raises:
             ValueError: If the coverage is not between 0 and 1.
@@ -80,7 +78,7 @@ class Forecast(NamedTuple):
         return rows_text(f"Forecast of {self.num_steps} rows by {self.paths.shape[0]} paths", rows, shown)
 
     def sample(self, num: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Paths drawn with replacement from those that there are, shape (num, H)."""
+        """Paths drawn with replacement from the sample paths, shape (num, H)."""
         if num < 1:
             raise ValueError(f"the number of draws must be at least one, got {num}")
         place = torch.randint(self.paths.shape[0], (num,), generator=generator, device=generator_device(generator))

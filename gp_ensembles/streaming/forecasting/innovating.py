@@ -1,17 +1,19 @@
-"""Innovation models along sample paths: errors that follow one another, whose size follows them, with heavy tails."""
+"""Innovation models along sample paths: autocorrelated errors with stochastic volatility and heavy tails."""
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.innovations import InnovationBank, InnovationState, autoregression, volatility
+from gp_ensembles.innovations.bank import InnovationBank, InnovationState
+from gp_ensembles.innovations.recursions import LARGEST, SMALLEST, AutoregressionState, predict_error, update_scale
 from gp_ensembles.numerics.draws import generator_device, normal_draws
-from gp_ensembles.streaming.forecasting.simulator import Ahead
+from gp_ensembles.streaming.forecasting.simulators import Ahead
 
 
 class PathInnovations:
-    """Errors of S paths, each by an innovation model of the path's expert, or by the expert's own law.
+    """Errors of S paths, each from an innovation model of the path's expert, or from the expert's own law.
 
-    Shapes: ``log_weights`` (M, 1 + K), ``chosen`` (S,).
+    ``log_weights`` (M, 1 + K) are those of the experts' own laws and of K models; ``chosen`` are the expert and the
+    model of each path, (S,) each.
     """
 
     def __init__(
@@ -50,10 +52,10 @@ class PathInnovations:
             of_paths = state.scale.double()[:, experts]
             self._scale = torch.cat([self._scale, of_paths])
             self._slow = of_paths[int(rates.argmin())]
-            start = autoregression.AutoregressionState(state.products, state.last_error, state.age)
-            self._drift = autoregression.predict(start).double()[experts]
+            start = AutoregressionState(state.products, state.last_error, state.age)
+            self._drift = predict_error(start).double()[experts]
             soon = start._replace(age=torch.zeros_like(state.age), last_error=torch.ones_like(state.last_error))
-            self._coefficient = autoregression.predict(soon).double()[experts]
+            self._coefficient = predict_error(soon).double()[experts]
 
     def draw(self, ahead: Ahead) -> Tensor:
         """Errors of the paths' next targets, shape (S,)."""
@@ -65,8 +67,8 @@ class PathInnovations:
             df, scale = torch.minimum(df, own), torch.where(torch.isinf(own), scale, scale * (own - 2) / own)
         errors = self._shifts[copy, 0] * self._drift + scale.sqrt() * self._standard(df)
         moved = errors - self._follows * self._drift
-        squares = (moved.square() / ahead.variance).clamp(volatility.SMALLEST, volatility.LARGEST)
-        after, _ = volatility.update_block(self._scale, squares.unsqueeze(-1), self._rate, self._scale_df, None)
+        squares = (moved.square() / ahead.variance).clamp(SMALLEST, LARGEST)
+        after, _ = update_scale(self._scale, squares.unsqueeze(-1), self._rate, self._scale_df, None)
         self._scale = after * (self._slow / after) ** self._rate
         self._drift = self._coefficient * errors
         if self._redraws:

@@ -6,7 +6,7 @@ Before step t the weights of a path have covariance :math:`\Sigma_t = \Sigma + t
 .. math:: L_{ts} = g_s^\top \phi_t, \qquad L_{tt}^2 = \phi_t^\top \Sigma_t \phi_t + \sigma^2, \qquad
           m_t = \phi_t^\top \mu + \sum_{s<t} L_{ts}\, e_s / L_{ss}
 
-which costs O(F² + t F) a step and path, and is what the filter would do that learned the path.
+at a cost of O(F² + t F) per step and path; the result is that of the filter that learns the path.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,16 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from gp_ensembles.experts.refitted import BoundRefitted
+from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.filters.block import joint_moments
 from gp_ensembles.filters.schedule import is_full
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters.states import GaussianState, RefittedState
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.numerics.cholesky import cholesky
-from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
+from gp_ensembles.streaming.forecasting.simulators import Ahead, Simulator
 
-_WHAT = "the joint covariance of the rows to come"
+_WHAT = "the joint covariance of the future rows"
 
 
 class LinearModel(NamedTuple):
@@ -75,7 +77,7 @@ def linear_models(
 
 
 def joint_law(model: LinearModel, Phi: Tensor) -> tuple[Tensor, Tensor]:
-    """Means (H,) and lower Cholesky factor (H, H) of the covariance of the targets of rows Phi (H, F) to come.
+    """Means (H,) and lower Cholesky factor (H, H) of the covariance of the targets of future rows Phi (H, F).
 
     Raises:
         NumericalError: If the covariance is not positive definite.
@@ -87,27 +89,24 @@ def joint_law(model: LinearModel, Phi: Tensor) -> tuple[Tensor, Tensor]:
 
 @final
 class LinearSimulator(Simulator):
-    """Paths of linear experts on features that see past targets.
-
-    Shapes: ``batches`` (L,).
-    """
+    """Paths, numbers (L,), of linear experts on features that see past targets."""
 
     def __init__(
         self,
-        batches: Tensor,
+        paths: Tensor,
         models: list[LinearModel],
         counts: list[int],
         features: Callable[[Tensor], Tensor],
         num_steps: int,
         remember: Callable[[Tensor], None] | None = None,
     ) -> None:
-        super().__init__(batches, sees_targets=True)
+        super().__init__(paths, sees_targets=True)
         self._remember = remember
         self._models, self._counts, self._features = models, counts, features
         first = models[0].moments
         self._noise = torch.cat([m.noise.expand(n) for m, n in zip(models, counts, strict=True)])
-        self._gains = first.new_empty(batches.shape[0], num_steps, first.shape[0])
-        self._standard = first.new_empty(batches.shape[0], num_steps)
+        self._gains = first.new_empty(paths.shape[0], num_steps, first.shape[0])
+        self._standard = first.new_empty(paths.shape[0], num_steps)
         self._deviation = self._noise
         self._rows = self._each([m.row_scale for m in models])
         self._targets = self._each([m.target_scale for m in models])
@@ -139,7 +138,7 @@ class LinearSimulator(Simulator):
         self._standard[:, step] = standard if self._targets is None else standard / self._targets[:, step]
 
     def _each(self, values: list[Tensor | None]) -> Tensor | None:
-        """What each path's expert has, (L, H); ``None`` if none has it."""
+        """Values of each path's expert, (L, H); ``None`` if none has any."""
         if all(value is None for value in values):
             return None
         one = self._standard.new_ones(self._standard.shape[1])
@@ -154,3 +153,20 @@ def _ahead(Phi: Tensor, model: LinearModel, step: int) -> Tensor:
         walked = Phi @ model.walk if is_full(model.walk, model.noise) else Phi * model.walk
         product[:, :-1] += model.steps[step] * walked
     return product
+
+
+class OwnLags:
+    """Features of a refitted expert's rows along L paths, with lags of each path's own targets."""
+
+    def __init__(self, expert: BoundRefitted, state: RefittedState, features: BoundFeatures, num_paths: int) -> None:
+        self._expert, self._state, self._features = expert, state, features
+        self._past = expert.remembered(state).unsqueeze(-1).repeat(1, num_paths)
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Features of the next rows (L, D + P) of all paths, shape (L, F): experts of the object have the same."""
+        Phi = self._expert.features_at(self._state, self._features(X), self._past)
+        return Phi.reshape(-1, *Phi.shape[-2:])[0]
+
+    def remember(self, y: Tensor) -> None:
+        """Remember the targets (L,) drawn."""
+        self._past = torch.cat([self._past[1:], y.unsqueeze(0)])

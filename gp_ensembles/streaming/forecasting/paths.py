@@ -9,14 +9,14 @@ from torch import Tensor
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.numerics.draws import generator_device, permutation
+from gp_ensembles.streaming.forecasting.ensemble_simulators import make_simulators
 from gp_ensembles.streaming.forecasting.innovating import PathInnovations
 from gp_ensembles.streaming.forecasting.rows import PathRows
-from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
-from gp_ensembles.streaming.forecasting.simulators import make_simulators
+from gp_ensembles.streaming.forecasting.simulators import Ahead, Simulator
 
 
 class FutureRows(NamedTuple):
-    """Rows to come as an ensemble takes them.
+    """Future rows as an ensemble takes them.
 
     Attributes:
         inputs: Shape (H, D).
@@ -31,19 +31,19 @@ class FutureRows(NamedTuple):
 @torch.no_grad()
 def sample_paths(
     online: OnlineEnsemble,
-    to_come: FutureRows,
+    future: FutureRows,
     log_weights: Tensor,
     num_paths: int,
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Sample paths of the standardized targets of rows to come, shape (S, H), double precision.
+    r"""Sample paths of the standardized targets of future rows, shape (S, H), double precision.
 
     .. math:: p(y_1, \dots, y_H) = \prod_t p(y_t \mid y_1, \dots, y_{t-1})
 
-    Shapes: ``log_weights`` (M K,).
+    ``log_weights`` (M K,) are those of the experts with their innovation models.
     """
-    state, ensemble, (inputs, extra) = online.state, online.ensemble, to_come
+    state, ensemble, (inputs, extra) = online.state, online.ensemble, future
     copies = ensemble.layers.num_copies
     chosen = _chosen(log_weights.double().cpu(), num_paths, generator).to(inputs.device)
     experts, copy = chosen // copies, chosen % copies
@@ -66,7 +66,7 @@ def sample_paths(
         if extra is not None:  # a target with more noise teaches less
             errors = errors * (known.variance / ahead.variance)
         for one in simulators:
-            one.learn(step, y[one.batches], errors[one.batches])
+            one.learn(step, y[one.paths], errors[one.paths])
     order = permutation(num_paths, generator).to(paths.device)
     return paths.mT[order]
 
@@ -84,9 +84,9 @@ def _together(simulators: Sequence[Simulator], step: int, rows: PathRows) -> Ahe
     mean, variance = rows.new_column(), rows.new_column()
     df: Tensor | None = None
     for one in simulators:
-        part = one.predict(step, rows.at(step, one.batches) if one.sees_targets else None)
-        mean[one.batches], variance[one.batches] = part.mean, part.variance
+        part = one.predict(step, rows.at(step, one.paths) if one.sees_targets else None)
+        mean[one.paths], variance[one.paths] = part.mean, part.variance
         if part.degrees_of_freedom is not None:
             df = torch.full_like(mean, torch.inf) if df is None else df
-            df[one.batches] = part.degrees_of_freedom
+            df[one.paths] = part.degrees_of_freedom
     return Ahead(mean, variance, df)

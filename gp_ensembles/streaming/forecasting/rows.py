@@ -1,4 +1,4 @@
-"""Rows along sample paths: the inputs to come, and behind them the path's own past targets."""
+"""Rows along sample paths: future inputs, followed by the path's own past targets."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,7 @@ from gp_ensembles.engine.memory import TargetMemory
 
 
 class PathRows:
-    """Rows of S paths as the experts see them.
-
-    Shapes: ``history`` (L,), ``inputs`` (H, D).
-    """
+    """Rows of S paths as the experts see them, from past targets (L,) and future inputs (H, D)."""
 
     def __init__(self, memory: TargetMemory | None, history: Tensor | None, inputs: Tensor, num_paths: int) -> None:
         self._inputs, self._num_paths = inputs, num_paths
@@ -30,29 +27,29 @@ class PathRows:
         """Room for a number of each path."""
         return self._inputs.new_empty(self._num_paths, dtype=torch.float64)
 
-    def at(self, step: int, batches: Tensor) -> Tensor:
+    def at(self, step: int, paths: Tensor) -> Tensor:
         """Rows of some paths at a step, shape (L, D + P)."""
         if self._latest is None or self._latest[0] != step:
             rows = self._inputs[step].expand(self._num_paths, -1)
             if self._known is not None:
                 rows = torch.cat([rows, self._known[self._lagged + step].mT], dim=-1)
             self._latest = step, rows
-        return self._latest[1][batches]
+        return self._latest[1][paths]
 
     def learn(self, step: int, y: Tensor) -> None:
-        """Targets (S,) of a step."""
+        """Remember targets (S,) of a step."""
         if self._known is not None:
             self._known[self._first + step] = y
 
     def within_reach(self, y: Tensor) -> Tensor:
-        """Targets no further out than what is ever remembered: some linear recursions grow without end."""
+        """Targets clipped to the range that is ever remembered: some linear recursions grow without bound."""
         return y if self._reach is None else y.clamp(*self._reach)
 
     @classmethod
     def along_means(
         cls, memory: TargetMemory | None, history: Tensor | None, inputs: Tensor, mean: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Rows (H, D + P) of the path on which each target is its mean, a function of the row (1, D + P)."""
+        """Rows (H, D + P) of the path whose targets are their means, a function of the row (1, D + P)."""
         path, only = cls(memory, history, inputs, 1), torch.zeros(1, dtype=torch.int64, device=inputs.device)
         rows = []
         for step in range(inputs.shape[0]):

@@ -1,240 +1,106 @@
-"""The simulators of an ensemble: those of its experts that have paths, each by what it is."""
+r"""Simulators of sample paths: one-step predictions of experts that learn the targets drawn on each path.
 
-from collections.abc import Callable
-from typing import NamedTuple
+:class:`IndependentSimulator` draws from one-step predictions alone, given the path's own past targets among the inputs.
+:class:`SharedSimulator` has experts whose rows are the same on all paths: one joint normal distribution of H targets
+for each, factored once. With features :math:`\Phi` (H, F) of the future rows, posterior :math:`N(\mu, \Sigma)` and a
+walk Q, the targets have mean :math:`\Phi \mu` and covariance
+
+.. math:: \Phi \Sigma \Phi^\top + \min(s, t) \circ \Phi Q \Phi^\top + \sigma^2 I = L L^\top
+
+and :math:`y_t = \phi_t^\top \mu + \sum_{s \le t} L_{ts}\, e_s / L_{ss}` with one-step errors e: whatever the law of
+the errors, this is the filter that learns the path's own targets one after the other.
+"""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.input_checks import without_columns
-from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.experts.external import BoundExternal
-from gp_ensembles.experts.gaussian import BoundGaussian
-from gp_ensembles.experts.refitted import BoundRefitted
-from gp_ensembles.experts.robust import BoundRobust
-from gp_ensembles.experts.structural import BoundStructural
-from gp_ensembles.experts.window import BoundWindow
-from gp_ensembles.features.base import BoundFeatures, FeatureMap
-from gp_ensembles.features.compose import SelectColumns
-from gp_ensembles.features.constant import ConstantFeatures
-from gp_ensembles.filters.states import (
-    FilterState,
-    GaussianState,
-    RefittedState,
-    SquareRootState,
-    StructuralState,
-    WindowState,
-)
-from gp_ensembles.numerics.cholesky import cholesky
-from gp_ensembles.streaming.forecasting.independent import IndependentSimulator
-from gp_ensembles.streaming.forecasting.linear import LinearModel, LinearSimulator, joint_law, linear_models
-from gp_ensembles.streaming.forecasting.refitted import OwnLags
-from gp_ensembles.streaming.forecasting.rows import PathRows
-from gp_ensembles.streaming.forecasting.shared import SharedSimulator
-from gp_ensembles.streaming.forecasting.simulator import Simulator
-from gp_ensembles.streaming.forecasting.window import AlongMeans, WindowMeans, WindowSimulator
-
-_WHAT = "the joint covariance of the rows to come"
+from gp_ensembles.features.base import BoundFeatures
+from gp_ensembles.filters.states import FilterState, StudentTPredictions
 
 
-class _Part(NamedTuple):
-    """Experts of one object that have paths."""
+class Ahead(NamedTuple):
+    """Predictions of the next target of L paths, each by the expert of the path.
 
-    expert: BoundExpert
-    state: FilterState
-    features: BoundFeatures
-    members: list[int]  # of the flattened batch
-    batches: list[Tensor]  # paths of each of them
-    sees_targets: bool
-
-    @property
-    def all_batches(self) -> Tensor:
-        return torch.cat(self.batches)
-
-    @property
-    def counts(self) -> list[int]:
-        return [lane.shape[0] for lane in self.batches]
-
-    @property
-    def all_members(self) -> Tensor:
-        """Which expert of the object each path has, shape (L,)."""
-        device = self.batches[0].device
-        return _whole(self.members, device).repeat_interleave(_whole(self.counts, device))
-
-
-class _Law(NamedTuple):
-    """Paths (L,) of one expert that have the same rows: means (H,), factor (H, H) and target scale (H,)."""
-
-    batches: Tensor
-    mean: Tensor
-    factor: Tensor
-    target_scale: Tensor | None = None
-
-
-def make_simulators(ensemble: Ensemble, state: EnsembleState, inputs: Tensor, experts: Tensor) -> list[Simulator]:
-    """What draws the paths.
-
-    Shapes: ``inputs`` (H, D), ``experts`` (S,).
+    Attributes:
+        mean: Means, shape (L,).
+        variance: Variances, noise included, shape (L,).
+        degrees_of_freedom: Of Student-t predictions, shape (L,); ``None`` for normal ones.
     """
-    num_steps, num_shared = inputs.shape[0], inputs.shape[1] - len(ensemble.forecasts)
 
-    def along(mean: Callable[[Tensor], Tensor]) -> Tensor:
-        return PathRows.along_means(ensemble.memory, state.history, inputs, mean)
-
-    rows = along(lambda X: X.new_zeros(1, dtype=torch.float64))  # whatever the past, for experts that do not see it
-    simulators: list[Simulator] = []
-    laws: list[_Law] = []
-    linear: dict[int, list[tuple[_Part, list[LinearModel]]]] = {}
-    for part in _parts(ensemble, state, experts, num_shared):
-        if isinstance(part.expert, BoundStructural) and part.expert.slope is not None:
-            laws += _with_slope(part, part.expert, num_steps)
-            continue
-        models = _linear(part, num_steps)
-        if isinstance(part.expert, BoundWindow):
-            means, found = _window(part, part.expert, along)
-            if part.sees_targets:
-                factor = torch.cat([law[1].expand(n, -1, -1) for law, n in zip(found, part.counts, strict=True)])
-                simulators.append(WindowSimulator(part.all_batches, means, part.all_members, factor))
-            else:
-                laws += [_Law(batches, *law) for batches, law in zip(part.batches, found, strict=True)]
-        elif isinstance(part.expert, BoundRefitted):
-            assert models is not None
-            simulators.append(_with_own_lags(part, part.expert, models, num_steps))
-        elif models is None:
-            own = part.all_batches, part.expert, part.state, part.all_members, part.features
-            simulators.append(IndependentSimulator(*own))
-        elif part.sees_targets:
-            linear.setdefault(id(part.expert.features), []).append((part, models))
-        else:
-            Phi = _design(part, rows)
-            for member, batches in zip(part.members, part.batches, strict=True):
-                model = models[member]
-                laws.append(_Law(batches, *joint_law(model, Phi[member]), model.target_scale))
-    if laws:
-        simulators.append(_shared(laws))
-    simulators += [_dependent(parts, num_steps) for parts in linear.values()]
-    return simulators
+    mean: Tensor
+    variance: Tensor
+    degrees_of_freedom: Tensor | None = None
 
 
-def _parts(ensemble: Ensemble, state: EnsembleState, experts: Tensor, num_shared: int) -> list[_Part]:
-    """The objects that have paths, with them."""
-    edges = torch.searchsorted(experts, torch.arange(len(ensemble.expert_names) + 1, device=experts.device)).tolist()
-    places = torch.arange(experts.shape[0], device=experts.device)
-    parts, start, forecasts = [], 0, ensemble.forecasts
-    for expert, bound, one in zip(ensemble.experts, ensemble.bind(), state.experts, strict=True):
-        ends = edges[start : start + expert.num_experts + 1]
-        members = [m for m in range(expert.num_experts) if ends[m] < ends[m + 1]]
-        start += expert.num_experts
-        if not members:
-            continue
-        batches = [places[ends[m] : ends[m + 1]] for m in members]
-        own = list(bound.columns) if isinstance(bound, BoundExternal) else []
-        features = _of_columns(bound.features, own, forecasts)
-        parts.append(_Part(bound, one, features, members, batches, not own and _sees(expert.features, num_shared)))
-    return parts
+class Simulator(ABC):
+    """Some experts along L sample paths, numbers (L,): predict a target, learn the one drawn, and so on for H steps."""
+
+    def __init__(self, paths: Tensor, sees_targets: bool) -> None:
+        self.paths = paths
+        self.sees_targets = sees_targets
+
+    @abstractmethod
+    def predict(self, step: int, X: Tensor | None) -> Ahead:
+        """Predict the next target of each path from rows X (L, D + P)."""
+
+    @abstractmethod
+    def learn(self, step: int, y: Tensor, errors: Tensor) -> None:
+        """Learn the targets drawn, (L,), and their distances from the means."""
 
 
-def _sees(features: FeatureMap, num_shared: int) -> bool:
-    """Whether a map sees past targets, which stand behind the inputs that experts share."""
-    if isinstance(features, SelectColumns):
-        return bool((features.columns >= num_shared).any())
-    return not isinstance(features, ConstantFeatures) and features.num_inputs > num_shared
+@final
+class IndependentSimulator(Simulator):
+    """Paths of any expert object from its one-step predictions in the current state; ``members`` (L,) are experts."""
+
+    def __init__(
+        self, paths: Tensor, expert: BoundExpert, state: FilterState, members: Tensor, features: BoundFeatures
+    ) -> None:
+        super().__init__(paths, sees_targets=True)
+        self._expert, self._state, self._members, self._features = expert, state, members, features
+        self._last: Ahead | None = None
+
+    def predict(self, step: int, X: Tensor | None) -> Ahead:
+        """See :meth:`Simulator.predict`."""
+        assert X is not None
+        predicted = self._expert.predict(self._state, self._features(X))
+        place = self._members, torch.arange(X.shape[0], device=X.device)
+        mean, variance = (part.double().reshape(-1, X.shape[0])[place] for part in (predicted.mean, predicted.variance))
+        df = None
+        if isinstance(predicted, StudentTPredictions):
+            df = predicted.degrees_of_freedom.double().reshape(-1, X.shape[0])[place]
+        if self._last is not None:
+            silent = torch.isnan(mean)
+            mean = torch.where(silent, self._last.mean, mean)
+            variance = torch.where(silent, self._last.variance, variance)
+        self._last = Ahead(mean, variance, df)
+        return self._last
+
+    def learn(self, step: int, y: Tensor, errors: Tensor) -> None:
+        """Learn nothing: the state stays."""
 
 
-def _of_columns(features: BoundFeatures, own: list[int], forecasts: tuple[int, ...]) -> BoundFeatures:
-    """Features of whole rows: of an expert's own columns, or of all but those that are forecasts."""
-    if own:
-        return lambda X: features(X[:, own])
-    return (lambda X: features(without_columns(X, forecasts))) if forecasts else features
+@final
+class SharedSimulator(Simulator):
+    """Paths from Cholesky factors (L, H, H) of joint covariances, with means and target scales (L, H)."""
 
+    def __init__(self, paths: Tensor, mean: Tensor, factor: Tensor, target_scale: Tensor | None = None) -> None:
+        super().__init__(paths, sees_targets=False)
+        self._mean = mean.mT.clone()  # (H, L): a step is a row
+        self._factor = factor.permute(1, 2, 0).contiguous()
+        self._scale = None if target_scale is None else target_scale.mT
 
-def _linear(part: _Part, num_steps: int) -> list[LinearModel] | None:
-    """All experts of an object as linear models; ``None`` if they are none."""
-    expert, state = part.expert, part.state
-    if isinstance(expert, BoundStructural) and isinstance(state, StructuralState):
-        ones = torch.ones_like(expert.noise)
-        return linear_models(state.moments, expert.noise, expert.walk, ones, num_steps)
-    if isinstance(expert, BoundGaussian | BoundRobust) and isinstance(state, GaussianState | SquareRootState):
-        moments = _moments(state)
-        return linear_models(moments, expert.noise, expert.transition, expert.prior_variance, num_steps)
-    if isinstance(expert, BoundRefitted) and isinstance(state, RefittedState):
-        noise, prior_variance, walk = expert.linear(state)
-        return linear_models(state.moments, noise, walk, prior_variance, num_steps)
-    return None
+    def predict(self, step: int, X: Tensor | None) -> Ahead:
+        """See :meth:`Simulator.predict`."""
+        mean = self._mean[step] if self._scale is None else self._mean[step] * self._scale[step]
+        return Ahead(mean, self._factor[step, step].square())
 
-
-def _with_own_lags(part: _Part, expert: BoundRefitted, models: list[LinearModel], num_steps: int) -> Simulator:
-    """A refitted expert, which remembers targets itself."""
-    assert isinstance(part.state, RefittedState)
-    own = OwnLags(expert, part.state, part.features, part.all_batches.shape[0])
-    chosen = [models[member] for member in part.members]
-    return LinearSimulator(part.all_batches, chosen, part.counts, own, num_steps, own.remember)
-
-
-def _with_slope(part: _Part, expert: BoundStructural, num_steps: int) -> list[_Law]:
-    """Structural experts whose slope walks: the state of one step is not that of the next but for a walk."""
-    assert isinstance(part.state, StructuralState)
-    mean, covariance = expert.ahead(part.state, num_steps)
-    mean, factor = mean.reshape(-1, num_steps), cholesky(covariance, _WHAT).reshape(-1, num_steps, num_steps)
-    return [
-        _Law(batches, mean[member], factor[member]) for member, batches in zip(part.members, part.batches, strict=True)
-    ]
-
-
-def _moments(state: GaussianState | SquareRootState) -> Tensor:
-    if isinstance(state, GaussianState):
-        return state.moments
-    return torch.cat([state.covariance, state.mean.unsqueeze(-1)], dim=-1)
-
-
-def _design(part: _Part, rows: Tensor) -> Tensor:
-    """Features of the rows to come of all experts of an object, (M, H, F), double precision."""
-    if isinstance(part.expert, BoundStructural) and isinstance(part.state, StructuralState):
-        numbers = part.state.num_rows + torch.arange(rows.shape[0], device=rows.device)
-        design = part.expert.design(numbers)
-        return design.expand(part.expert.noise.numel(), *design.shape)
-    Phi = part.features(rows).double()
-    return Phi.reshape(-1, *Phi.shape[-2:])
-
-
-def _shared(laws: list[_Law]) -> Simulator:
-    """All experts that have the same rows on all paths together."""
-    batches = torch.cat([one.batches for one in laws])
-    counts = _whole([one.batches.shape[0] for one in laws], batches.device)
-    law = torch.arange(len(laws), device=batches.device).repeat_interleave(counts)
-    mean, factor = torch.stack([one.mean for one in laws]), torch.stack([one.factor for one in laws])
-    scale = None
-    if any(one.target_scale is not None for one in laws):
-        ones = torch.ones_like(mean[0])
-        scale = torch.stack([ones if one.target_scale is None else one.target_scale for one in laws])[law]
-    return SharedSimulator(batches, mean[law], factor[law], scale)
-
-
-def _dependent(parts: list[tuple[_Part, list[LinearModel]]], num_steps: int) -> Simulator:
-    """Experts on one feature map that sees past targets: static ones and their twins."""
-    first = parts[0][0]
-    batches = torch.cat([part.all_batches for part, _ in parts])
-    members = torch.cat([part.all_members for part, _ in parts])
-    models = [models[member] for part, models in parts for member in part.members]
-    counts = [count for part, _ in parts for count in part.counts]
-    places = torch.arange(batches.shape[0], device=batches.device)
-    own: Callable[[Tensor], Tensor] = first.features
-
-    def features(X: Tensor) -> Tensor:
-        Phi = own(X).double()
-        return Phi.reshape(-1, *Phi.shape[-2:])[members, places]
-
-    return LinearSimulator(batches, models, counts, features, num_steps)
-
-
-def _window(part: _Part, expert: BoundWindow, along: AlongMeans) -> tuple[WindowMeans, list[tuple[Tensor, Tensor]]]:
-    """Means of the windows of an object, and the law of each that has paths along its path of means."""
-    assert isinstance(part.state, WindowState)
-    means = WindowMeans(expert, part.state, part.features)
-    return means, [means.joint_law(member, along) for member in part.members]
-
-
-def _whole(numbers: list[int], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int64, device=device)
+    def learn(self, step: int, y: Tensor, errors: Tensor) -> None:
+        """See :meth:`Simulator.learn`."""
+        standard = errors / self._factor[step, step]
+        if self._scale is not None:
+            standard = standard / self._scale[step]
+        self._mean[step + 1 :].addcmul_(self._factor[step + 1 :, step], standard)

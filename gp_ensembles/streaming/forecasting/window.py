@@ -16,10 +16,9 @@ from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.filters.states import WindowState
 from gp_ensembles.filters.window import mean_window, weights_of
 from gp_ensembles.numerics.cholesky import cholesky
-from gp_ensembles.streaming.forecasting.shared import SharedSimulator
-from gp_ensembles.streaming.forecasting.simulator import Ahead, Simulator
+from gp_ensembles.streaming.forecasting.simulators import Ahead, SharedSimulator, Simulator
 
-_WHAT = "the joint covariance of the rows to come"
+_WHAT = "the joint covariance of the future rows"
 # From the mean as a function of a row (1, D + P) to the rows (H, D + P) of the path of means.
 AlongMeans = Callable[[Callable[[Tensor], Tensor]], Tensor]
 
@@ -51,15 +50,12 @@ class WindowMeans:
 
 @final
 class WindowSimulator(Simulator):
-    """Paths of windows that see past targets.
+    """Paths of windows that see past targets; ``members`` (L,) are experts, ``factor`` (L, H, H) Cholesky factors."""
 
-    Shapes: ``batches`` (L,), ``members`` (L,), ``factor`` (L, H, H).
-    """
-
-    def __init__(self, batches: Tensor, means: WindowMeans, members: Tensor, factor: Tensor) -> None:
-        super().__init__(batches, sees_targets=True)
+    def __init__(self, paths: Tensor, means: WindowMeans, members: Tensor, factor: Tensor) -> None:
+        super().__init__(paths, sees_targets=True)
         self._means, self._members = means, members
-        self._moved = SharedSimulator(batches, factor.new_zeros(factor.shape[:2]), factor)
+        self._moved = SharedSimulator(paths, factor.new_zeros(factor.shape[:2]), factor)
 
     def predict(self, step: int, X: Tensor | None) -> Ahead:
         """See :meth:`Simulator.predict`."""

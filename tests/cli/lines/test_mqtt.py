@@ -12,7 +12,8 @@ import time
 import pytest
 import torch
 
-YAML = "ensemble: {like: oebe, bases: [LinearBasis]}\nwarmup: 30\n"
+FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
+YAML = f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 30\n"
 TOOLS = ("mosquitto", "mosquitto_sub", "mosquitto_pub")
 missing = [tool for tool in TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin") is None]
 pytestmark = [

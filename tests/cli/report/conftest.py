@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gp_ensembles.cli.history.families import families_of
-from gp_ensembles.cli.history.record import RunHistory
 from gp_ensembles.cli.predictions import Chunk
+from gp_ensembles.cli.report.events import families_of
+from gp_ensembles.cli.report.history import RunHistory
 
 NAMES = ("hsgp/static/0", "hsgp/dynamic 0.01/0", "hsgp/dynamic 0.01/1", "window/0")
 BASELINES = ("previous value", "mean")

@@ -13,6 +13,7 @@ from gp_ensembles.cli.report.page import write_report
 sys.path.insert(0, str(Path(__file__).parent))
 from browser import NoBrowser, Page
 
+pytestmark = pytest.mark.slow
 DRAWN = "document.documentElement.dataset.drawn !== undefined || document.documentElement.dataset.failed !== undefined"
 
 

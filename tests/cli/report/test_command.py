@@ -1,6 +1,7 @@
 """What the command line does about the report: written beside the summary, left out, or told in one line."""
 
 import json
+import shutil
 
 import pytest
 
@@ -11,15 +12,15 @@ from gp_ensembles.cli.report import page
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, small):
     folder = tmp_path_factory.mktemp("command")
-    small.write(folder / "data.csv", small.rows(900))
-    small.write(folder / "more.csv", small.rows(1100)[900:])
+    small.write(folder / "data.csv", small.rows(200))
+    small.write(folder / "more.csv", small.rows(260)[200:])
     (folder / "small.yaml").write_text(small.config)
     assert stream(folder, "whole") == 0
     return folder
 
 
 def stream(folder, out, *options):
-    arguments = ["stream", str(folder / "data.csv"), "--target", "y", "--warmup", "100", "--out", str(folder / out)]
+    arguments = ["stream", str(folder / "data.csv"), "--target", "y", "--warmup", "60", "--out", str(folder / out)]
     return main([*arguments, "--config", str(folder / "small.yaml"), "--pictures=false", "--progress=false", *options])
 
 
@@ -28,7 +29,7 @@ def test_the_report_stands_beside_the_summary(folder):
     summary = json.loads((folder / "whole" / "summary.json").read_text())
     embedded = text.split('id="summary">')[1].split("</script>")[0]
     assert json.loads(embedded) == summary
-    assert "rows 101 to 900 of the stream" in text
+    assert "rows 61 to 200 of the stream" in text
 
 
 def test_it_can_be_left_out(folder, capsys):
@@ -53,13 +54,12 @@ def test_a_run_whose_report_cannot_be_drawn_is_not_lost(folder, capsys, monkeypa
 
 
 def test_a_run_that_goes_on_in_its_folder_has_one_history(folder):
-    assert stream(folder, "again") == 0
+    shutil.copytree(folder / "whole", folder / "again")
     checkpoint = folder / "again" / "checkpoint.pt"
     arguments = ["resume", str(folder / "more.csv"), "--checkpoint", str(checkpoint), "--pictures=false"]
     assert main([*arguments, "--progress=false", "--out", str(folder / "again")]) == 0
-    assert "rows 101 to 1100 of the stream" in (folder / "again" / "report.html").read_text(encoding="utf-8")
-    assert stream(folder, "first") == 0
+    assert "rows 61 to 260 of the stream" in (folder / "again" / "report.html").read_text(encoding="utf-8")
     elsewhere = [*arguments, "--progress=false", "--out", str(folder / "elsewhere")]
-    elsewhere[elsewhere.index(str(checkpoint))] = str(folder / "first" / "checkpoint.pt")
+    elsewhere[elsewhere.index(str(checkpoint))] = str(folder / "whole" / "checkpoint.pt")
     assert main(elsewhere) == 0
-    assert "rows 901 to 1100 of the stream" in (folder / "elsewhere" / "report.html").read_text(encoding="utf-8")
+    assert "rows 201 to 260 of the stream" in (folder / "elsewhere" / "report.html").read_text(encoding="utf-8")

@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from gp_ensembles.calibration.coverage import count_coverage, init_coverage
-from gp_ensembles.cli.history.bins import Bins
-from gp_ensembles.cli.history.families import Family, families_of
-from gp_ensembles.cli.history.record import RECENT, EventCounts, RunHistory
-from gp_ensembles.cli.history.windows import Windows
 from gp_ensembles.cli.predictions import Chunk
+from gp_ensembles.cli.report.events import families_of
+from gp_ensembles.cli.report.history import RECENT, Bins, EventCounts, Family, RunHistory, TargetWindows
 from gp_ensembles.ensembles.presets import auto, deep
 
 
@@ -99,7 +97,7 @@ def test_room_does_not_grow_with_the_rows(run):
     def peak(num_chunks):
         chunk = run.chunk(1, 256)
         history = run.history()
-        history.windows = Windows(64)
+        history.windows = TargetWindows(64)
         tracemalloc.start()
         for number in range(num_chunks):
             history.add(chunk._replace(first_row=1 + 256 * number), EventCounts({"moved": 3 * number}))
@@ -112,16 +110,16 @@ def test_room_does_not_grow_with_the_rows(run):
         assert len(plain["events"]["moved"]) <= 256
         return most, history
 
-    few, _ = peak(150)
-    many, history = peak(1600)  # 409 600 rows
-    # A number for each row would take 3 million bytes; Python keeps up to 2000 freed tuples of each length.
-    assert many < few + 500_000
-    assert sum(event[2] for event in history.events["moved"]) == 3 * 1599
+    few, _ = peak(60)
+    many, history = peak(360)  # 92 160 rows
+    # A number for each row would take 600 000 bytes; Python keeps up to 2000 freed tuples of each length.
+    assert many < few + 300_000
+    assert sum(event[2] for event in history.events["moved"]) == 3 * 359
 
 
 def test_windows_join_and_keep_their_counts(run):
     whole, small = run.history(), run.history()
-    small.windows = Windows(4)
+    small.windows = TargetWindows(4)
     for number in range(40):
         chunk = run.chunk(101 + 500 * number, 500)
         whole.add(chunk)
@@ -186,9 +184,8 @@ def test_infinite_ends_do_not_reach_the_sums():
     assert bins["sum upper"].tolist() == bins["greatest upper"].tolist() == [1.0, 3.0]
 
 
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [
+def test_names_become_readable():
+    for name, family in (
         ("rff/static/1", ("Fourier features", "fixed weights")),
         ("rbf kernel/dynamic 0.001/14", ("Gaussian kernel", "medium random walk")),
         ("hsgp/dynamic 0.0001/0", ("Hilbert features", "slow random walk")),
@@ -201,10 +198,8 @@ def test_infinite_ends_do_not_reach_the_sums():
         ("wide/0", ("wide Fourier features", "fixed weights")),
         ("my <b>/name/3", ("my <b>/name", "fixed weights")),
         ("", ("", "fixed weights")),
-    ],
-)
-def test_names_become_readable(name, family):
-    assert families_of([name], auto)[0] == family
+    ):
+        assert families_of([name], auto)[0] == family
 
 
 def test_every_name_of_the_presets_is_readable():

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from gp_ensembles.cli.history.record import EventCounts
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.report import page
+from gp_ensembles.cli.report.history import EventCounts
 from gp_ensembles.cli.report.page import report_html, write_report
 from gp_ensembles.cli.report.sections import findings, sections
 from gp_ensembles.cli.report.tables import escaped
@@ -95,7 +95,7 @@ def test_numbers_are_those_of_the_summary(run, history):
         assert row["log score"] == escaped(entry["log_score"])
         assert list(row.values())[2] == escaped(entry["crps"])
         assert list(row.values())[4] == escaped(entry["nmse"])
-    external = list(tables["External models, on the rows they answered after the warm-up"]["trees/0"].values())
+    external = list(tables["External models, on the rows with a prediction after the warm-up"]["trees/0"].values())
     assert external[1:] == ["3 900", "100", "−1.7000", "−1.4200", "−1 064.00", "9.5000", "0.2500", "0.3100"]
     assert json.loads(re.search(r'id="summary">([^<]*)<', text)[1]) == json.loads(json.dumps(summary))
 
@@ -112,11 +112,13 @@ def test_nothing_is_fetched(run, history):
 def test_hostile_names_stay_text(run):
     history = run.history(HOSTILE)
     history.add(run.chunk(1, 600), EventCounts({HOSTILE: 3}))
-    summary = run.summary(target=HOSTILE, data=HOSTILE, model=HOSTILE, features=[HOSTILE], columns={HOSTILE: HOSTILE})
+    summary = run.summary(
+        target=HOSTILE, data=HOSTILE, model=HOSTILE, features=[HOSTILE], columns=[{"name": HOSTILE, "made": HOSTILE}]
+    )
     summary["baselines"] = {HOSTILE: summary["baselines"]["previous value"]}
     summary["config"] = {HOSTILE: {HOSTILE: HOSTILE}}
     text = report_html(summary, history)
-    plain = checked(report_html(run.summary(columns={"a": "b"}), history))
+    plain = checked(report_html(run.summary(columns=[{"name": "a", "made": "b"}]), history))
     found = checked(text)
     assert [tag for tag, _ in found.tags].count("script") == [tag for tag, _ in plain.tags].count("script") == 4
     assert not [values for _, values in found.tags if any(name.startswith("on") for name in values)]
@@ -231,12 +233,12 @@ def test_columns_are_shown_as_the_summary_has_them(run, history):
 
 
 def test_inputs_that_were_imputed_or_constant_are_told(run, history):
-    calm = {"num_imputed": 0, "persistence": 1.0, "slept": False, "activated_at": 0, "has_indicator": False}
+    calm = {"num_imputed": 0, "persistence": 1.0, "was_constant": False, "activated_at": 0, "has_indicator": False}
     inputs = [
         {**calm, "name": "calm"},
         {**calm, "name": "holes", "num_imputed": 1234, "persistence": 0.875, "has_indicator": True},
-        {**calm, "name": "later", "slept": True, "activated_at": 1808},
-        {**calm, "name": "constant", "slept": True},
+        {**calm, "name": "later", "was_constant": True, "activated_at": 1808},
+        {**calm, "name": "constant", "was_constant": True},
     ]
     tables = checked(report_html(run.summary(inputs=inputs), history)).tables
     rows = tables["Imputed inputs, and inputs constant during warm-up"]

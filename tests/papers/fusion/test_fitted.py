@@ -184,13 +184,13 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match="not a readable checkpoint"):
         FittedFusion.load(path, joint())
     torch.save({**content, "format_version": 9}, path)
-    with pytest.raises(ValueError, match="has checkpoint format 9, this version of the library reads 1"):
+    with pytest.raises(ValueError, match="has checkpoint format 9, this version of the library reads 2"):
         FittedFusion.load(path, joint())
     content["posterior"]["theta"] += 1e-9
     torch.save(content, path)
-    with pytest.raises(ValueError, match="not what its manifest says"):
+    with pytest.raises(ValueError, match="does not match its manifest"):
         FittedFusion.load(path, joint())
-    kind = Kind("gp_ensembles/papers/fusion", 1, "a fusion", "")
+    kind = Kind("gp_ensembles fusion", 2, "a fusion", "")
     write_checkpoint(path, kind, {"model": "MoGPE", "check": torch.zeros(1)})
     with pytest.raises(ValueError, match="not a saved fusion: 'posterior'"):
         FittedFusion.load(path, joint())

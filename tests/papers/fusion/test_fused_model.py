@@ -28,10 +28,10 @@ from gp_ensembles.papers.fusion import (
     LaplaceApproximation,
     MoGPE,
     PoGPE,
-    TabulatedExpert,
     fit_fusion,
     predict_experts,
 )
+from gp_ensembles.papers.fusion.experts import TabulatedExpert
 from gp_ensembles.papers.fusion.joint import predict_jointly
 
 

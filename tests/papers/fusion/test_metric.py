@@ -5,10 +5,11 @@ import warnings
 import pytest
 import torch
 
-from gp_ensembles.papers.fusion import HMC, PBHS, HMCSettings, MoGPE, fit_fusion, moment_forecast
-from gp_ensembles.papers.fusion.chees import sample_hmc
+from gp_ensembles.papers.fusion import HMC, PBHS, MoGPE, fit_fusion
+from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
 from gp_ensembles.papers.fusion.diagnostics import rank_rhat
 from gp_ensembles.papers.fusion.fitted import FittedFusion
+from gp_ensembles.papers.fusion.forecasts import moment_forecast
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.laplace import covariance_factor
 from gp_ensembles.papers.fusion.leapfrog import Points, evaluate, leapfrog

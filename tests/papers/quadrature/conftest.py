@@ -28,6 +28,13 @@ class MixturesAsRows(Hyperprior):
         return self.mixtures(cube).num_components
 
 
+@pytest.fixture
+def few_nodes(monkeypatch):
+    """Small integrals, where how exact they are is not what is tested."""
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.search.COVARIANCE_NODES", 16)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.result.FINAL_NODES_PER_SIZE", 64)
+
+
 @pytest.fixture(scope="session")
 def given_values(golden):
     """The arrays of the golden file of the surrogate."""

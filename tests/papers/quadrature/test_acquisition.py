@@ -1,5 +1,7 @@
 """Acquisition functions: golden values, refitting as the definition, derivatives, batches, pending points."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,10 @@ from botorch.optim.optimize import optimize_acqf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature import Hyperprior, inferred
+from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.acquisition import ExplainedVariance, InformationGain, LikelihoodUncertainty
 from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
@@ -96,16 +98,16 @@ def test_golden_derivatives_of_the_information(given_values, golden_explained):
         torch.testing.assert_close(slope[row, used], expected[: 3 * n], rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize(("noise", "tag"), [(0.0, "noise0"), (1e-3, "noise1e3")])
-def test_golden_uncertainty(given_values, golden_surrogate, noise, tag):
-    surrogate = golden_surrogate(noise)
-    found = LikelihoodUncertainty(surrogate)(given_values["theta_test"].unsqueeze(-2))
-    # the file's values are densities over mixtures, their prior included, and its variances are without noise
-    latent = surrogate.latent(given_values["theta_test"])
-    own = latent.covariance.diagonal()
-    found = found - (own + noise).log() + own.log() - 2.0 * surrogate.kernel_distance.prior.log_prob_components[0]
-    expected = given_values[f"uncertainty_{tag}"] - 2.0 * given_values["log_prior"]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+def test_golden_uncertainty(given_values, golden_surrogate):
+    for noise, tag in [(0.0, "noise0"), (1e-3, "noise1e3")]:
+        surrogate = golden_surrogate(noise)
+        found = LikelihoodUncertainty(surrogate)(given_values["theta_test"].unsqueeze(-2))
+        # the file's values are densities over mixtures, their prior included, and its variances are without noise
+        latent = surrogate.latent(given_values["theta_test"])
+        own = latent.covariance.diagonal()
+        found = found - (own + noise).log() + own.log() - 2.0 * surrogate.kernel_distance.prior.log_prob_components[0]
+        expected = given_values[f"uncertainty_{tag}"] - 2.0 * given_values["log_prior"]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 # --- what a batch explains -----------------------------------------------------------------------------------------
@@ -170,12 +172,13 @@ def test_uncertainty_written_out():
 # --- as acquisition functions --------------------------------------------------------------------------------------
 
 
-@every_acquisition
-@pytest.mark.parametrize("sizes", [(1,), (2,), (3, 1), (2, 2)])
-def test_derivatives_in_the_cube(make, sizes):
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("information", (3, 1)), ("log information", (2,)), ("uncertainty", (2, 1))]
+)
+def test_derivatives_in_the_cube(name, sizes):
     explained = explained_of(noise=1e-3)
     prior = explained.surrogate.kernel_distance.prior
-    acquisition = make(explained)
+    acquisition = ACQUISITIONS[name](explained)
     generator = torch.Generator().manual_seed(5)
     points = [
         (
@@ -190,48 +193,48 @@ def test_derivatives_in_the_cube(make, sizes):
     assert torch.autograd.gradcheck(value, tuple(points), eps=1e-6, atol=1e-6, rtol=1e-4)
 
 
-@every_acquisition
-def test_columns_that_are_not_used_do_not_matter(make):
-    explained = explained_of()
-    prior = explained.surrogate.kernel_distance.prior
-    rows = prior.draw(4, 1, generator=torch.Generator().manual_seed(2))
-    other = rows.clone()
-    unused = [column for column in prior.fixed_features(1) if column != 0]
-    other[:, unused] = 0.123
-    acquisition = make(explained)
-    assert torch.equal(acquisition(rows.unsqueeze(-2)), acquisition(other.unsqueeze(-2)))
+def test_columns_that_are_not_used_do_not_matter():
+    for make in ACQUISITIONS.values():
+        explained = explained_of()
+        prior = explained.surrogate.kernel_distance.prior
+        rows = prior.draw(4, 1, generator=torch.Generator().manual_seed(2))
+        other = rows.clone()
+        unused = [column for column in prior.fixed_features(1) if column != 0]
+        other[:, unused] = 0.123
+        acquisition = make(explained)
+        assert torch.equal(acquisition(rows.unsqueeze(-2)), acquisition(other.unsqueeze(-2)))
 
 
-@every_acquisition
-def test_pending_points_are_part_of_every_batch(make):
-    explained = explained_of()
-    rows = mixed_rows(explained.surrogate.kernel_distance.prior, 3, 8)
-    pending, batches = rows[:2], rows[2:8].reshape(3, 2, -1)
-    with_pending = make(explained, X_pending=pending)(batches)
-    joint = make(explained)(torch.cat([batches, pending.expand(3, 2, -1)], -2))
-    torch.testing.assert_close(with_pending, joint, rtol=1e-10, atol=0)
-    later = make(explained)
-    later.set_X_pending(pending)
-    assert torch.equal(later(batches), with_pending)
+def test_pending_points_are_part_of_every_batch():
+    for make in ACQUISITIONS.values():
+        explained = explained_of()
+        rows = mixed_rows(explained.surrogate.kernel_distance.prior, 3, 8)
+        pending, batches = rows[:2], rows[2:8].reshape(3, 2, -1)
+        with_pending = make(explained, X_pending=pending)(batches)
+        joint = make(explained)(torch.cat([batches, pending.expand(3, 2, -1)], -2))
+        torch.testing.assert_close(with_pending, joint, rtol=1e-10, atol=0)
+        later = make(explained)
+        later.set_X_pending(pending)
+        assert torch.equal(later(batches), with_pending)
 
 
-@every_acquisition
-def test_batches_do_not_see_one_another(make):
-    explained = explained_of()
-    acquisition = make(explained)
-    batches = mixed_rows(explained.surrogate.kernel_distance.prior, 4, 8).reshape(2, 3, 2, -1)
-    together = acquisition(batches)
-    assert together.shape == (2, 3)
-    alone = torch.stack([torch.stack([acquisition(batch).squeeze() for batch in some]) for some in batches])
-    torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-12)
+def test_batches_do_not_see_one_another():
+    for make in ACQUISITIONS.values():
+        explained = explained_of()
+        acquisition = make(explained)
+        batches = mixed_rows(explained.surrogate.kernel_distance.prior, 4, 8).reshape(2, 3, 2, -1)
+        together = acquisition(batches)
+        assert together.shape == (2, 3)
+        alone = torch.stack([torch.stack([acquisition(batch).squeeze() for batch in some]) for some in batches])
+        torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-12)
 
 
-@every_acquisition
-def test_the_order_within_a_batch_does_not_matter(make):
-    explained = explained_of()
-    batch = mixed_rows(explained.surrogate.kernel_distance.prior, 2, 8)[:4]
-    acquisition = make(explained)
-    torch.testing.assert_close(acquisition(batch), acquisition(batch.flip(0)), rtol=1e-8, atol=0)
+def test_the_order_within_a_batch_does_not_matter():
+    for make in ACQUISITIONS.values():
+        explained = explained_of()
+        batch = mixed_rows(explained.surrogate.kernel_distance.prior, 2, 8)[:4]
+        acquisition = make(explained)
+        torch.testing.assert_close(acquisition(batch), acquisition(batch.flip(0)), rtol=1e-8, atol=0)
 
 
 def coinciding(explained):
@@ -240,23 +243,21 @@ def coinciding(explained):
     return fresh.expand(3, -1), torch.cat([known, known]), torch.cat([fresh, known]), known
 
 
-@every_acquisition
-@pytest.mark.parametrize("noise", [0.0, 1e-12, 1e-6])
-def test_coinciding_points_are_no_error(make, noise):
-    explained = explained_of(noise=noise)
-    for batch in coinciding(explained):
-        assert bool(make(explained)(batch).isfinite().all())
+def test_coinciding_points_are_no_error():
+    for noise, make in product([0.0, 1e-12, 1e-6], ACQUISITIONS.values()):
+        explained = explained_of(noise=noise)
+        for batch in coinciding(explained):
+            assert bool(make(explained)(batch).isfinite().all())
 
 
-@every_acquisition
-@pytest.mark.parametrize("noise", [0.0, 1e-12, 1e-6])
-def test_coinciding_points_have_a_gradient(make, noise):
+def test_coinciding_points_have_a_gradient():
     """What BoTorch's optimizers are handed; they stop at one that is not a number."""
-    explained = explained_of(noise=noise)
-    for batch in coinciding(explained):
-        batch = batch.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(make(explained)(batch).sum(), batch)
-        assert bool(slope.isfinite().all())
+    for noise, make in product([0.0, 1e-12, 1e-6], ACQUISITIONS.values()):
+        explained = explained_of(noise=noise)
+        for batch in coinciding(explained):
+            batch = batch.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(make(explained)(batch).sum(), batch)
+            assert bool(slope.isfinite().all())
 
 
 def test_a_known_kernel_tells_next_to_nothing():

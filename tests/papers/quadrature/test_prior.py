@@ -1,6 +1,7 @@
 """The prior by its cube: quantiles, densities, Nyquist frequencies, stick breaking, draws, misuse."""
 
 import itertools
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.papers.quadrature import Hyperprior, fixed, inferred
+from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.default_priors import (
     grid_nyquist,
     input_range,
@@ -27,6 +28,8 @@ from gp_ensembles.papers.quadrature.prior import (
     Normal,
     ScalarPrior,
     beta_quantile,
+    fixed,
+    inferred,
 )
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 
@@ -60,16 +63,16 @@ MARGINALS: dict[str, tuple[Marginal, object]] = {
 }
 
 
-@pytest.mark.parametrize(("prior", "expected"), MARGINALS.values(), ids=MARGINALS)
-def test_marginals_against_scipy(prior, expected):
-    u = np.concatenate([[EDGE, 1 - EDGE], np.linspace(0.001, 0.999, 41)])
-    value = prior.icdf(torch.tensor(u).unsqueeze(-1))
-    np.testing.assert_allclose(value.squeeze(-1), expected.ppf(u), rtol=1e-9)
-    np.testing.assert_allclose(prior.log_prob(value).squeeze(-1), expected.logpdf(value.squeeze(-1)), rtol=1e-9)
-    probability = torch.tensor(u[2:]).unsqueeze(-1).requires_grad_()
-    assert torch.autograd.gradcheck(prior.icdf, (probability,))
-    (slope,) = torch.autograd.grad(prior.icdf(probability).sum(), probability)
-    torch.testing.assert_close(slope.log(), -prior.log_prob(value[2:]), rtol=1e-8, atol=1e-8)
+def test_marginals_against_scipy():
+    for prior, expected in MARGINALS.values():
+        u = np.concatenate([[EDGE, 1 - EDGE], np.linspace(0.001, 0.999, 41)])
+        value = prior.icdf(torch.tensor(u).unsqueeze(-1))
+        np.testing.assert_allclose(value.squeeze(-1), expected.ppf(u), rtol=1e-9)
+        np.testing.assert_allclose(prior.log_prob(value).squeeze(-1), expected.logpdf(value.squeeze(-1)), rtol=1e-9)
+        probability = torch.tensor(u[2:]).unsqueeze(-1).requires_grad_()
+        assert torch.autograd.gradcheck(prior.icdf, (probability,))
+        (slope,) = torch.autograd.grad(prior.icdf(probability).sum(), probability)
+        torch.testing.assert_close(slope.log(), -prior.log_prob(value[2:]), rtol=1e-8, atol=1e-8)
 
 
 def test_the_golden_quantiles(golden):
@@ -91,13 +94,13 @@ def test_standardized_values():
     assert LogNormal(one, 2 * one).standardize(tensor(np.exp(3.0))).item() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("a", "b"), [(1.0, 4.0), (0.5, 0.5), (0.5, 2.0), (3.0, 12.0)])
-def test_beta_quantiles_against_scipy(a, b):
-    u = np.linspace(0.01, 0.99, 33)
-    value = beta_quantile(torch.tensor(u), tensor(a), tensor(b))
-    np.testing.assert_allclose(value, stats.beta(a, b).ppf(u), rtol=1e-9)
-    probability = torch.tensor(u[3:-3]).requires_grad_()
-    assert torch.autograd.gradcheck(lambda p: beta_quantile(p, tensor(a), tensor(b)), (probability,), eps=1e-7)
+def test_beta_quantiles_against_scipy():
+    for a, b in [(1.0, 4.0), (0.5, 0.5), (0.5, 2.0), (3.0, 12.0)]:
+        u = np.linspace(0.01, 0.99, 33)
+        value = beta_quantile(torch.tensor(u), tensor(a), tensor(b))
+        np.testing.assert_allclose(value, stats.beta(a, b).ppf(u), rtol=1e-9)
+        probability = torch.tensor(u[3:-3]).requires_grad_()
+        assert torch.autograd.gradcheck(beta_quantile, (probability, tensor(a), tensor(b)), eps=1e-7)
 
 
 # --- Nyquist frequencies -------------------------------------------------------------------------------------------
@@ -111,28 +114,28 @@ def golden_inputs(golden, name):
         return X.reshape(len(X), -1), {key.removesuffix(f"_{name}"): data[key] for key in data if key.endswith(name)}
 
 
-@pytest.mark.parametrize("name", GOLDEN_INPUTS)
-def test_the_golden_priors_of_the_paper(golden, name):
-    X, expected = golden_inputs(golden, name)
-    nyquist = mean_spacing_nyquist(X)
-    np.testing.assert_allclose(nyquist, expected["nyquist_paper"], rtol=1e-12)
-    np.testing.assert_allclose(nyquist_means(nyquist).scale, expected["paper_mean_scale"], rtol=1e-12)
-    scales = nyquist_scales(X, nyquist)
-    np.testing.assert_allclose(scales.location, expected["paper_lognormal_loc"], rtol=1e-12)
-    np.testing.assert_allclose(scales.scale, expected["paper_lognormal_scale"], rtol=1e-12)
+def test_the_golden_priors_of_the_paper(golden):
+    for name in GOLDEN_INPUTS:
+        X, expected = golden_inputs(golden, name)
+        nyquist = mean_spacing_nyquist(X)
+        np.testing.assert_allclose(nyquist, expected["nyquist_paper"], rtol=1e-12)
+        np.testing.assert_allclose(nyquist_means(nyquist).scale, expected["paper_mean_scale"], rtol=1e-12)
+        scales = nyquist_scales(X, nyquist)
+        np.testing.assert_allclose(scales.location, expected["paper_lognormal_loc"], rtol=1e-12)
+        np.testing.assert_allclose(scales.scale, expected["paper_lognormal_scale"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", GOLDEN_INPUTS)
-def test_the_golden_nyquist_frequencies_of_the_smallest_gaps(golden, name):
+def test_the_golden_nyquist_frequencies_of_the_smallest_gaps(golden):
     """The public code takes one Nth of one for the least gap, where inputs have a range: here one Nth of the range."""
-    X, expected = golden_inputs(golden, name)
-    extent = input_range(X).numpy()
-    unbounded = np.array([0.5 / np.diff(np.unique(x)).min() for x in X.T.numpy()])
-    ours = np.minimum(unbounded, 0.5 * len(X) / extent)
-    np.testing.assert_allclose(smallest_gap_nyquist(X), ours, rtol=1e-12)
-    np.testing.assert_allclose(np.minimum(unbounded, 0.5 * len(X)), expected["nyquist_code"], rtol=1e-12)
-    same = np.isclose(extent, 1.0) | (unbounded < 0.5 * len(X) / np.maximum(extent, 1.0))
-    np.testing.assert_allclose(smallest_gap_nyquist(X)[same], expected["nyquist_code"][same], rtol=1e-12)
+    for name in GOLDEN_INPUTS:
+        X, expected = golden_inputs(golden, name)
+        extent = input_range(X).numpy()
+        unbounded = np.array([0.5 / np.diff(np.unique(x)).min() for x in X.T.numpy()])
+        ours = np.minimum(unbounded, 0.5 * len(X) / extent)
+        np.testing.assert_allclose(smallest_gap_nyquist(X), ours, rtol=1e-12)
+        np.testing.assert_allclose(np.minimum(unbounded, 0.5 * len(X)), expected["nyquist_code"], rtol=1e-12)
+        same = np.isclose(extent, 1.0) | (unbounded < 0.5 * len(X) / np.maximum(extent, 1.0))
+        np.testing.assert_allclose(smallest_gap_nyquist(X)[same], expected["nyquist_code"][same], rtol=1e-12)
 
 
 @settings(max_examples=40)
@@ -174,57 +177,56 @@ def test_the_range_and_the_nyquist_frequency_are_five_deviations_from_the_median
     assert unit_scales(X, 0.5).scale.tolist() == [0.5]
 
 
-@pytest.mark.parametrize("rule", [input_range, mean_spacing_nyquist, smallest_gap_nyquist, grid_nyquist, unit_scales])
-def test_a_constant_input_is_refused(rule):
-    X = torch.rand(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    X[:, 1] = 4.0
-    with pytest.raises(ValueError, match="input 1 is constant"):
-        rule(X)
+def test_a_constant_input_is_refused():
+    for rule in [input_range, mean_spacing_nyquist, smallest_gap_nyquist, grid_nyquist, unit_scales]:
+        X = torch.rand(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        X[:, 1] = 4.0
+        with pytest.raises(ValueError, match="input 1 is constant"):
+            rule(X)
 
 
 # --- the cube ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("components", [1, 2, 3, 5])
-@pytest.mark.parametrize("num_inputs", [1, 3])
-def test_the_golden_map_from_the_cube(golden, num_inputs, components):
-    with np.load(golden / "maskerade_library_extras.npz") as data:
-        u, expected = (torch.tensor(data[f"{key}_D{num_inputs}_n{components}"]) for key in ("u", "theta"))
-        loc, width, scale = (torch.tensor(data[f"{k}_D{num_inputs}"]) for k in ("ln_loc", "ln_scale", "mean_scale"))
-    prior = Hyperprior(HalfNormal(scale), LogNormal(loc, width), max_components=5)
-    cube = prior.embed(u, components)
-    mixtures = prior.mixtures(cube)
-    assert mixtures.num_components.tolist() == [components] * len(u)
-    np.testing.assert_allclose(mixtures.trim().flatten(), expected, rtol=1e-11, atol=1e-13)
-    torch.testing.assert_close(prior.mixtures(cube).flatten(), mixtures.flatten(), rtol=0, atol=0)
+def test_the_golden_map_from_the_cube(golden):
+    for num_inputs, components in product([1, 3], [1, 2, 3, 5]):
+        with np.load(golden / "maskerade_library_extras.npz") as data:
+            u, expected = (torch.tensor(data[f"{key}_D{num_inputs}_n{components}"]) for key in ("u", "theta"))
+            loc, width, scale = (torch.tensor(data[f"{k}_D{num_inputs}"]) for k in ("ln_loc", "ln_scale", "mean_scale"))
+        prior = Hyperprior(HalfNormal(scale), LogNormal(loc, width), max_components=5)
+        cube = prior.embed(u, components)
+        mixtures = prior.mixtures(cube)
+        assert mixtures.num_components.tolist() == [components] * len(u)
+        np.testing.assert_allclose(mixtures.trim().flatten(), expected, rtol=1e-11, atol=1e-13)
+        torch.testing.assert_close(prior.mixtures(cube).flatten(), mixtures.flatten(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("case", ["D1_n1", "D1_n4", "D3_n1", "D3_n4"])
-def test_the_golden_log_density(golden, case):
-    with np.load(golden / "maskerade_prior.npz") as data:
-        theta, expected = torch.tensor(data[f"prior_theta_{case}"]), float(data[f"prior_logpdf_{case}"])
-        widths = torch.tensor(data[f"prior_scale_means_{case[:2]}"])
-    num_inputs = int(case[1])
-    scales = LogNormal(torch.zeros_like(widths), torch.full_like(widths, 0.35))
-    prior = Hyperprior(HalfNormal(widths), scales, max_components=5)
-    mixture = SpectralMixtures.unflatten(theta, num_inputs)
-    assert prior.log_prob(mixture).item() == pytest.approx(expected, abs=1e-11)
-    padded = SpectralMixtures(*(torch.cat([part, torch.zeros_like(part)[:1]]) for part in tuple(mixture)))
-    assert prior.log_prob(padded).item() == pytest.approx(expected, abs=1e-11)
+def test_the_golden_log_density(golden):
+    for case in ["D1_n1", "D1_n4", "D3_n1", "D3_n4"]:
+        with np.load(golden / "maskerade_prior.npz") as data:
+            theta, expected = torch.tensor(data[f"prior_theta_{case}"]), float(data[f"prior_logpdf_{case}"])
+            widths = torch.tensor(data[f"prior_scale_means_{case[:2]}"])
+        num_inputs = int(case[1])
+        scales = LogNormal(torch.zeros_like(widths), torch.full_like(widths, 0.35))
+        prior = Hyperprior(HalfNormal(widths), scales, max_components=5)
+        mixture = SpectralMixtures.unflatten(theta, num_inputs)
+        assert prior.log_prob(mixture).item() == pytest.approx(expected, abs=1e-11)
+        padded = SpectralMixtures(*(torch.cat([part, torch.zeros_like(part)[:1]]) for part in tuple(mixture)))
+        assert prior.log_prob(padded).item() == pytest.approx(expected, abs=1e-11)
 
 
-@pytest.mark.parametrize("concentration", [1.0, 0.5, 3.0])
-def test_log_densities_against_scipy(concentration):
-    prior = prior_of(2, 4, concentration=concentration)
-    for components in (1, 2, 3, 4):
-        mixtures = prior.mixtures(cube_of(prior, components, 3, components))
-        for row, value in zip(range(3), prior.log_prob(mixtures), strict=True):
-            w, m, s = (np.asarray(part)[:components] for part in tuple(mixtures.take(row)))
-            expected = stats.halfnorm(scale=[2.0, 3.0]).logpdf(m).sum()
-            expected += stats.lognorm([0.35, 0.2], scale=np.exp([0.0, -0.5])).logpdf(s).sum()
-            if components > 1:
-                expected += stats.dirichlet.logpdf(w / w.sum(), np.full(components, concentration))
-            assert value.item() == pytest.approx(expected, rel=1e-9)
+def test_log_densities_against_scipy():
+    for concentration in [1.0, 0.5, 3.0]:
+        prior = prior_of(2, 4, concentration=concentration)
+        for components in (1, 2, 3, 4):
+            mixtures = prior.mixtures(cube_of(prior, components, 3, components))
+            for row, value in zip(range(3), prior.log_prob(mixtures), strict=True):
+                w, m, s = (np.asarray(part)[:components] for part in tuple(mixtures.take(row)))
+                expected = stats.halfnorm(scale=[2.0, 3.0]).logpdf(m).sum()
+                expected += stats.lognorm([0.35, 0.2], scale=np.exp([0.0, -0.5])).logpdf(s).sum()
+                if components > 1:
+                    expected += stats.dirichlet.logpdf(w / w.sum(), np.full(components, concentration))
+                assert value.item() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("concentration", [1.0, 0.5])
@@ -245,24 +247,23 @@ def test_the_map_from_the_cube_has_the_prior_for_its_density(components, concent
         assert -torch.linalg.slogdet(jacobian).logabsdet.item() == pytest.approx(expected, abs=1e-8)
 
 
-@pytest.mark.parametrize("concentration", [1.0, 0.5])
-@pytest.mark.parametrize("components", [2, 3, 5])
-def test_broken_sticks_are_dirichlet(components, concentration):
+def test_broken_sticks_are_dirichlet():
     """Every weight has a beta distribution, and so have sums of two."""
-    prior = prior_of(1, 6, concentration=concentration)
-    weights = prior.mixtures(cube_of(prior, components, 4000, 20240502)).weights.numpy()
-    total = components * concentration
-    for q in range(components):
-        expected = stats.beta(concentration, total - concentration)
-        assert stats.kstest(weights[:, q], expected.cdf).pvalue > 0.01
-    if components > 2:
-        for i, j in itertools.combinations(range(components), 2):
-            expected = stats.beta(2 * concentration, total - 2 * concentration)
-            assert stats.kstest(weights[:, i] + weights[:, j], expected.cdf).pvalue > 0.001
-    covariance = np.cov(weights[:, :components].T)
-    exact = -np.full((components, components), 1 / components**2 / (total + 1))
-    exact += np.eye(components) / components / (total + 1)
-    np.testing.assert_allclose(covariance, exact, rtol=0, atol=0.01)
+    for components, concentration in product([2, 3, 5], [1.0, 0.5]):
+        prior = prior_of(1, 6, concentration=concentration)
+        weights = prior.mixtures(cube_of(prior, components, 4000, 20240502)).weights.numpy()
+        total = components * concentration
+        for q in range(components):
+            expected = stats.beta(concentration, total - concentration)
+            assert stats.kstest(weights[:, q], expected.cdf).pvalue > 0.01
+        if components > 2:
+            for i, j in itertools.combinations(range(components), 2):
+                expected = stats.beta(2 * concentration, total - 2 * concentration)
+                assert stats.kstest(weights[:, i] + weights[:, j], expected.cdf).pvalue > 0.001
+        covariance = np.cov(weights[:, :components].T)
+        exact = -np.full((components, components), 1 / components**2 / (total + 1))
+        exact += np.eye(components) / components / (total + 1)
+        np.testing.assert_allclose(covariance, exact, rtol=0, atol=0.01)
 
 
 CHOICES = {
@@ -391,30 +392,30 @@ def test_draws_are_of_low_discrepancy_and_of_the_number_of_components():
             assert sorted((column * 256).floor().int().tolist()) == list(range(256))
 
 
-@pytest.mark.parametrize("components", [0, 4, -1])
-def test_draws_of_numbers_of_components_that_the_prior_does_not_know(components):
-    with pytest.raises(ValueError, match=f"1 to 3 components, not {components}"):
-        prior_of(1, 3).draw(2, components)
+def test_draws_of_numbers_of_components_that_the_prior_does_not_know():
+    for components in [0, 4, -1]:
+        with pytest.raises(ValueError, match=f"1 to 3 components, not {components}"):
+            prior_of(1, 3).draw(2, components)
 
 
-@pytest.mark.parametrize("concentration", [1.0, 2.0])
-def test_single_precision(concentration):
-    one = torch.ones(2)
-    prior = Hyperprior(
-        HalfNormal(one), LogNormal(0 * one, 0.3 * one), 3, concentration=concentration, noise=inferred(0.1, 1.0)
-    )
-    cube = prior.draw(32, 3, generator=torch.Generator().manual_seed(0))
-    values = prior.hyperparameters(cube)
-    for value in (cube, *tuple(values.mixtures), values.noise, values.outputscale, prior.log_prob(values.mixtures)):
-        assert value.dtype == torch.float32
-        assert bool(value.isfinite().all())
-    torch.testing.assert_close(values.mixtures.weights.sum(-1), torch.ones(32), rtol=0, atol=1e-6)
-    lower, upper = prior.bounds
-    assert bool(((cube >= lower) & (cube <= upper)).all())
-    edges = cube.clone()
-    edges[:16, 1:], edges[16:, 1:] = lower[1:], upper[1:]
-    assert bool(prior.mixtures(edges).flatten().isfinite().all())
-    assert prior.mixtures(edges).num_components.unique().tolist() == [3]
+def test_single_precision():
+    for concentration in [1.0, 2.0]:
+        one = torch.ones(2)
+        prior = Hyperprior(
+            HalfNormal(one), LogNormal(0 * one, 0.3 * one), 3, concentration=concentration, noise=inferred(0.1, 1.0)
+        )
+        cube = prior.draw(32, 3, generator=torch.Generator().manual_seed(0))
+        values = prior.hyperparameters(cube)
+        for value in (cube, *tuple(values.mixtures), values.noise, values.outputscale, prior.log_prob(values.mixtures)):
+            assert value.dtype == torch.float32
+            assert bool(value.isfinite().all())
+        torch.testing.assert_close(values.mixtures.weights.sum(-1), torch.ones(32), rtol=0, atol=1e-6)
+        lower, upper = prior.bounds
+        assert bool(((cube >= lower) & (cube <= upper)).all())
+        edges = cube.clone()
+        edges[:16, 1:], edges[16:, 1:] = lower[1:], upper[1:]
+        assert bool(prior.mixtures(edges).flatten().isfinite().all())
+        assert prior.mixtures(edges).num_components.unique().tolist() == [3]
 
 
 def test_a_prior_over_the_number_of_components():
@@ -445,10 +446,10 @@ BAD_PRIORS = {
 }
 
 
-@pytest.mark.parametrize(("make", "message"), BAD_PRIORS.values(), ids=BAD_PRIORS)
-def test_bad_priors_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_bad_priors_are_refused():
+    for make, message in BAD_PRIORS.values():
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 def test_scalars():

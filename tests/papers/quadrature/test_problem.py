@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.numerics.log_marginal import log_marginal
+from gp_ensembles.numerics.autograd import log_marginal
 from gp_ensembles.papers.quadrature import likelihoods as likelihoods_module
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods, check_data, distinct_lags
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures, covariance
@@ -45,15 +45,14 @@ def grid(places):
     return torch.tensor(places, dtype=torch.float64).unsqueeze(-1) * 0.1 + 1949.0
 
 
-@pytest.mark.parametrize("name", REFLECTIONS)
-@pytest.mark.parametrize("case", ["D1_n1", "D1_n3", "D3_n1", "D3_n3"])
-def test_golden_log_likelihoods(golden, case, name):
-    with np.load(golden / "maskerade_sm_kernel.npz") as file:
-        X, y, theta = (torch.tensor(file[key]) for key in (f"X_{case[:2]}", f"y_{case[:2]}", f"theta_{case}"))
-        noise, expected = torch.tensor(file["noise"]), float(file[f"loglik_{case}_{name}"])
-    mixtures = SpectralMixtures.unflatten(theta.unsqueeze(0), X.shape[1])
-    value = DenseLikelihoods(X, y, REFLECTIONS[name])(mixtures, torch.ones(1).double(), noise.reshape(1))
-    assert value.item() == pytest.approx(expected, abs=1e-9)
+def test_golden_log_likelihoods(golden):
+    for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], REFLECTIONS):
+        with np.load(golden / "maskerade_sm_kernel.npz") as file:
+            X, y, theta = (torch.tensor(file[key]) for key in (f"X_{case[:2]}", f"y_{case[:2]}", f"theta_{case}"))
+            noise, expected = torch.tensor(file["noise"]), float(file[f"loglik_{case}_{name}"])
+        mixtures = SpectralMixtures.unflatten(theta.unsqueeze(0), X.shape[1])
+        value = DenseLikelihoods(X, y, REFLECTIONS[name])(mixtures, torch.ones(1).double(), noise.reshape(1))
+        assert value.item() == pytest.approx(expected, abs=1e-9)
 
 
 def test_golden_log_likelihoods_of_mixed_sizes(golden):
@@ -68,55 +67,43 @@ def test_golden_log_likelihoods_of_mixed_sizes(golden):
     np.testing.assert_allclose(value, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("reflection", REFLECTIONS.values(), ids=REFLECTIONS)
-@pytest.mark.parametrize("num_inputs", [1, 3])
-def test_values_are_normal_log_densities_in_the_order_given(num_inputs, reflection):
-    mixtures, (outputscale, noise) = random_mixtures(0, num_inputs, 9), hyperparameters(1, 9)
-    X, y = data(2, 12, num_inputs)
-    value = DenseLikelihoods(X, y, reflection)(mixtures, outputscale, noise)
-    for b in range(9):
-        matrix = outputscale[b] * covariance(mixtures.take(b), X, X, reflection) + noise[b] * torch.eye(12).double()
-        expected = stats.multivariate_normal.logpdf(y.numpy(), cov=matrix.numpy())
-        assert value[b].item() == pytest.approx(expected, rel=1e-10)
+def test_values_are_normal_log_densities_in_the_order_given():
+    for num_inputs, reflection in product([1, 3], REFLECTIONS.values()):
+        mixtures, (outputscale, noise) = random_mixtures(0, num_inputs, 9), hyperparameters(1, 9)
+        X, y = data(2, 12, num_inputs)
+        value = DenseLikelihoods(X, y, reflection)(mixtures, outputscale, noise)
+        for b in range(9):
+            matrix = outputscale[b] * covariance(mixtures.take(b), X, X, reflection) + noise[b] * torch.eye(12).double()
+            expected = stats.multivariate_normal.logpdf(y.numpy(), cov=matrix.numpy())
+            assert value[b].item() == pytest.approx(expected, rel=1e-10)
 
 
-def test_no_mixtures_give_no_values():
-    X, y = data(0, 5, 1)
-    none = torch.zeros(0).double()
-    no_mixtures = SpectralMixtures.unflatten(torch.zeros(0, 3).double(), 1)
-    assert DenseLikelihoods(X, y)(no_mixtures, none, none).shape == (0,)
-
-
-@pytest.mark.parametrize(
-    "X",
-    [
+def test_distinct_lags_give_what_direct_evaluation_gives():
+    for X in [
         grid(range(30)),
         grid(GAPS),
         grid([0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8]),
         grid(np.random.default_rng(0).permutation(25)),
         torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1),
         (1e-6 * torch.arange(20.0).double() + 5.0).unsqueeze(-1),
-    ],
-    ids=["grid", "gaps", "duplicates", "shuffled", "linspace", "tiny steps"],
-)
-def test_distinct_lags_give_what_direct_evaluation_gives(X):
-    lags = distinct_lags(X)
-    assert lags is not None
-    assert lags.values.numel() <= X.shape[0] ** 2 / 4
-    span = float(X.max() - X.min())
-    assert float((lags.values[lags.inverse] - (X - X.mT).abs()).abs().max()) < 1e-9 * span
-    assert lags.values[lags.inverse.diagonal()].abs().max() == 0.0
-    assert bool((lags.values.diff() > 0).all())
-    unit = X / span  # so that frequencies are of the order of the rows
-    y = torch.sin(7.0 * unit.squeeze(-1) - 7.0 * unit[0])
-    mixtures, (outputscale, noise) = random_mixtures(4, 1, 7), hyperparameters(4, 7)
-    likelihoods = DenseLikelihoods(unit, y)
-    direct = covariance(mixtures, unit, unit)
-    torch.testing.assert_close(likelihoods.covariance(mixtures), direct, rtol=0, atol=1e-8)
-    matrices = outputscale[:, None, None] * direct + noise[:, None, None] * torch.eye(len(y)).double()
-    torch.testing.assert_close(
-        likelihoods(mixtures, outputscale, noise), log_marginal(matrices, y), rtol=1e-6, atol=1e-6
-    )
+    ]:
+        lags = distinct_lags(X)
+        assert lags is not None
+        assert lags.values.numel() <= X.shape[0] ** 2 / 4
+        span = float(X.max() - X.min())
+        assert float((lags.values[lags.inverse] - (X - X.mT).abs()).abs().max()) < 1e-9 * span
+        assert lags.values[lags.inverse.diagonal()].abs().max() == 0.0
+        assert bool((lags.values.diff() > 0).all())
+        unit = X / span  # so that frequencies are of the order of the rows
+        y = torch.sin(7.0 * unit.squeeze(-1) - 7.0 * unit[0])
+        mixtures, (outputscale, noise) = random_mixtures(4, 1, 7), hyperparameters(4, 7)
+        likelihoods = DenseLikelihoods(unit, y)
+        direct = covariance(mixtures, unit, unit)
+        torch.testing.assert_close(likelihoods.covariance(mixtures), direct, rtol=0, atol=1e-8)
+        matrices = outputscale[:, None, None] * direct + noise[:, None, None] * torch.eye(len(y)).double()
+        torch.testing.assert_close(
+            likelihoods(mixtures, outputscale, noise), log_marginal(matrices, y), rtol=1e-6, atol=1e-6
+        )
 
 
 @settings(max_examples=40)
@@ -141,22 +128,18 @@ def test_distinct_lags_of_grids_with_gaps_and_duplicates(places, step, origin, r
     torch.testing.assert_close(lags.values, expected, rtol=0, atol=rounding)
 
 
-@pytest.mark.parametrize(
-    "X",
-    [
+def test_inputs_without_enough_common_lags():
+    for X in [
         data(0, 30, 1)[0],
         data(0, 30, 2)[0],
         torch.zeros(1, 1).double(),
         torch.full((5, 1), 3.0).double(),
         torch.arange(3.0).double().unsqueeze(-1),
-    ],
-    ids=["irregular", "two inputs", "one row", "constant", "few rows"],
-)
-def test_inputs_without_enough_common_lags(X):
-    lags = distinct_lags(X)
-    assert lags is None or X.shape[0] == 3
-    if lags is not None:
-        assert 4 * lags.values.numel() <= X.shape[0] ** 2
+    ]:
+        lags = distinct_lags(X)
+        assert lags is None or X.shape[0] == 3
+        if lags is not None:
+            assert 4 * lags.values.numel() <= X.shape[0] ** 2
 
 
 def test_inputs_off_the_grid_are_not_moved_onto_it():
@@ -168,23 +151,23 @@ def test_inputs_off_the_grid_are_not_moved_onto_it():
     assert float((lags.values[lags.inverse] - (X - X.mT).abs()).abs().max()) < 1e-12
 
 
-@pytest.mark.parametrize("X", [grid(range(20)), data(3, 20, 1)[0], data(3, 20, 2)[0]], ids=["grid", "line", "plane"])
-def test_chunks_change_nothing(X, monkeypatch):
-    num_inputs = X.shape[1]
-    mixtures = random_mixtures(6, num_inputs, 11)
-    theta = mixtures.flatten().requires_grad_()
-    outputscale, noise = (value.requires_grad_() for value in hyperparameters(6, 11))
-    y = data(6, 20, 1)[1]
-    results = []
-    for chunk_bytes in (1, 3 * 8 * 400, 2**30):  # one, three, and all matrices at once
-        monkeypatch.setattr(likelihoods_module, "CHUNK_BYTES", chunk_bytes)
-        value = DenseLikelihoods(X, y)(SpectralMixtures.unflatten(theta, num_inputs), outputscale, noise)
-        slope, *others = torch.autograd.grad(value.sum(), (theta, outputscale, noise))
-        slope[:, :4] *= mixtures.weights != 0  # a chunk without a component does not see its weight
-        results.append((value, slope, *others))
-    for first, other in pairwise(results):
-        for a, b in zip(first, other, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+def test_chunks_change_nothing(monkeypatch):
+    for X in [grid(range(20)), data(3, 20, 1)[0], data(3, 20, 2)[0]]:
+        num_inputs = X.shape[1]
+        mixtures = random_mixtures(6, num_inputs, 11)
+        theta = mixtures.flatten().requires_grad_()
+        outputscale, noise = (value.requires_grad_() for value in hyperparameters(6, 11))
+        y = data(6, 20, 1)[1]
+        results = []
+        for chunk_bytes in (1, 3 * 8 * 400, 2**30):  # one, three, and all matrices at once
+            monkeypatch.setattr(likelihoods_module, "CHUNK_BYTES", chunk_bytes)
+            value = DenseLikelihoods(X, y)(SpectralMixtures.unflatten(theta, num_inputs), outputscale, noise)
+            slope, *others = torch.autograd.grad(value.sum(), (theta, outputscale, noise))
+            slope[:, :4] *= mixtures.weights != 0  # a chunk without a component does not see its weight
+            results.append((value, slope, *others))
+        for first, other in pairwise(results):
+            for a, b in zip(first, other, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
 def test_derivatives_of_the_log_density():
@@ -232,21 +215,21 @@ BAD_MATRICES = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_MATRICES.values(), ids=BAD_MATRICES)
-def test_a_matrix_that_cannot_be_factorized_gives_nan_and_harms_no_other(bad):
-    good = torch.tensor([[2.0, 0.5, 0.1], [0.5, 1.0, 0.0], [0.1, 0.0, 1.0]]).double()
-    y = torch.tensor([0.3, -1.0, 2.0]).double()
-    matrices = torch.stack([good, bad.double(), 2.0 * good]).requires_grad_()
-    value = log_marginal(matrices, y)
-    alone = good.clone().requires_grad_()
-    expected = log_marginal(alone, y)
-    assert value.isnan().tolist() == [False, True, False]
-    assert value[0].item() == pytest.approx(stats.multivariate_normal.logpdf(y.numpy(), cov=good.numpy()))
-    value.sum().backward()
-    expected.backward()
-    torch.testing.assert_close(matrices.grad[0], alone.grad, rtol=1e-12, atol=0)
-    assert bool((matrices.grad[1] == 0).all())
-    assert bool(matrices.grad[2].isfinite().all())
+def test_a_matrix_that_cannot_be_factorized_gives_nan_and_harms_no_other():
+    for bad in BAD_MATRICES.values():
+        good = torch.tensor([[2.0, 0.5, 0.1], [0.5, 1.0, 0.0], [0.1, 0.0, 1.0]]).double()
+        y = torch.tensor([0.3, -1.0, 2.0]).double()
+        matrices = torch.stack([good, bad.double(), 2.0 * good]).requires_grad_()
+        value = log_marginal(matrices, y)
+        alone = good.clone().requires_grad_()
+        expected = log_marginal(alone, y)
+        assert value.isnan().tolist() == [False, True, False]
+        assert value[0].item() == pytest.approx(stats.multivariate_normal.logpdf(y.numpy(), cov=good.numpy()))
+        value.sum().backward()
+        expected.backward()
+        torch.testing.assert_close(matrices.grad[0], alone.grad, rtol=1e-12, atol=0)
+        assert bool((matrices.grad[1] == 0).all())
+        assert bool(matrices.grad[2].isfinite().all())
 
 
 def test_a_kernel_that_cannot_be_factorized_is_a_fact_and_no_failure():
@@ -304,11 +287,11 @@ BAD_DATA = {
 }
 
 
-@pytest.mark.parametrize(("X", "y", "message"), BAD_DATA.values(), ids=BAD_DATA)
-def test_bad_data_is_refused_with_its_place(X, y, message):
-    for call in (check_data, DenseLikelihoods):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            call(X, y)
+def test_bad_data_is_refused_with_its_place():
+    for X, y, message in BAD_DATA.values():
+        for call in (check_data, DenseLikelihoods):
+            with pytest.raises(ValueError, match=re.escape(message)):
+                call(X, y)
 
 
 def test_good_data_is_accepted():

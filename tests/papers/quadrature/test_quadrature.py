@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature import Hyperprior, inferred
+from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
-from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes, positive_weights, root_weights
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
@@ -67,20 +67,20 @@ def test_weights_of_products_of_roots_written_out():
     np.testing.assert_allclose(root_weights(surrogate, nodes), expected, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("choices", [{}, {"noise": inferred(1e-2, 1.0)}, {"num_inputs": 2}], ids=str)
-def test_positive_weights_written_out(choices):
-    surrogate = surrogate_for(**choices)
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 6, generator=torch.Generator().manual_seed(1))
-    prepared = surrogate.kernel_distance.prepare(nodes.cube)
-    r = (surrogate.cross(prepared) / surrogate.parameters.outputscale).numpy()
-    L = np.exp((surrogate.evaluations.log_likelihood - surrogate.log_scale).numpy())
-    expected = np.zeros(len(L))
-    for s in range(len(r)):
-        total = sum(r[s, j] ** 10 for j in range(len(L)))
-        for i in range(len(L)):
-            expected[i] += float(nodes.weights[s]) * L[i] * r[s, i] ** 10 / total
-    found = positive_weights(surrogate, nodes)
-    np.testing.assert_allclose(found.exp(), expected / expected.sum(), rtol=1e-9)
+def test_positive_weights_written_out():
+    for choices in [{}, {"noise": inferred(1e-2, 1.0)}, {"num_inputs": 2}]:
+        surrogate = surrogate_for(**choices)
+        nodes = draw_nodes(surrogate.kernel_distance.prior, 6, generator=torch.Generator().manual_seed(1))
+        prepared = surrogate.kernel_distance.prepare(nodes.cube)
+        r = (surrogate.cross(prepared) / surrogate.parameters.outputscale).numpy()
+        L = np.exp((surrogate.evaluations.log_likelihood - surrogate.log_scale).numpy())
+        expected = np.zeros(len(L))
+        for s in range(len(r)):
+            total = sum(r[s, j] ** 10 for j in range(len(L)))
+            for i in range(len(L)):
+                expected[i] += float(nodes.weights[s]) * L[i] * r[s, i] ** 10 / total
+        found = positive_weights(surrogate, nodes)
+        np.testing.assert_allclose(found.exp(), expected / expected.sum(), rtol=1e-9)
 
 
 @settings(max_examples=25)
@@ -184,23 +184,25 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("centered", [False, True])
-@pytest.mark.parametrize(("function", "mean", "sd"), FUNCTIONS.values(), ids=FUNCTIONS)
-def test_nodes_integrate_functions_of_normal_quantiles(function, mean, sd, centered):
+def test_nodes_integrate_functions_of_normal_quantiles(centered):
     """Averages over the cube of functions of independent standard normal numbers; errors as of so many plain draws."""
-    prior = small_prior(2)
-    columns = prior.active_columns(2)
-    expected = math.exp(-len(columns) / 2) if mean is None else mean
-    per_size, errors = 600, []
-    for seed in range(8):
-        around = centers_of(prior, seed, (2, 2, 2)) if centered else None
-        nodes = draw_nodes(prior, per_size, around=around, generator=torch.Generator().manual_seed(seed))
-        mine = nodes.components == 2
-        v = torch.special.ndtri(nodes.cube[mine][:, columns])
-        errors.append((nodes.weights[mine] * function(v)).sum().item() / nodes.weights[mine].sum().item() - expected)
-    # a plain draw's standard error; the bias of normalized weights and the clamped tails are far below it
-    error = sd / math.sqrt(per_size)
-    assert np.sqrt(np.mean(np.square(errors))) < 1.5 * error
-    assert abs(np.mean(errors)) < 3 * 1.5 * error / math.sqrt(8)
+    for function, mean, sd in FUNCTIONS.values():
+        prior = small_prior(2)
+        columns = prior.active_columns(2)
+        expected = math.exp(-len(columns) / 2) if mean is None else mean
+        per_size, errors = 600, []
+        for seed in range(8):
+            around = centers_of(prior, seed, (2, 2, 2)) if centered else None
+            nodes = draw_nodes(prior, per_size, around=around, generator=torch.Generator().manual_seed(seed))
+            mine = nodes.components == 2
+            v = torch.special.ndtri(nodes.cube[mine][:, columns])
+            errors.append(
+                (nodes.weights[mine] * function(v)).sum().item() / nodes.weights[mine].sum().item() - expected
+            )
+        # a plain draw's standard error; the bias of normalized weights and the clamped tails are far below it
+        error = sd / math.sqrt(per_size)
+        assert np.sqrt(np.mean(np.square(errors))) < 1.5 * error
+        assert abs(np.mean(errors)) < 3 * 1.5 * error / math.sqrt(8)
 
 
 def test_weights_around_centers_by_the_balance_heuristic():
@@ -240,12 +242,12 @@ def test_nodes_stand_near_their_center():
     assert int((far.norm(dim=-1) < 0.3).sum()) > 4, "the first few nodes are a fair sample of all"
 
 
-@pytest.mark.parametrize("per_size", [1, 2])
-def test_nodes_too_few_to_stand_around_centers(per_size):
+def test_nodes_too_few_to_stand_around_centers():
     """A third of two is none: all of them are draws of the prior."""
-    prior = small_prior(2)
-    nodes = draw_nodes(prior, per_size, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(nodes.weights, torch.full((2 * per_size,), 0.5 / per_size, dtype=torch.float64))
+    for per_size in [1, 2]:
+        prior = small_prior(2)
+        nodes = draw_nodes(prior, per_size, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(nodes.weights, torch.full((2 * per_size,), 0.5 / per_size, dtype=torch.float64))
 
 
 def test_centers_at_the_edge_of_the_cube():

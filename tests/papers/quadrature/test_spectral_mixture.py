@@ -52,26 +52,24 @@ def by_loops(mixture, x1, x2, reflection):
     return result
 
 
-@pytest.mark.parametrize("name", GOLDEN_NAMES)
-@pytest.mark.parametrize("case", ["D1_n1", "D1_n3", "D3_n1", "D3_n3"])
-def test_golden_gram_matrices(golden, case, name):
-    with np.load(golden / "maskerade_sm_kernel.npz") as data:
-        X, theta = (torch.tensor(data[key]) for key in (f"X_{case[:2]}", f"theta_{case}"))
-        expected = data[f"K_{case}_{name}"]
-    mixture = SpectralMixtures.unflatten(theta, X.shape[1])
-    np.testing.assert_allclose(covariance(mixture, X, X, GOLDEN_NAMES[name]), expected, rtol=0, atol=1e-13)
+def test_golden_gram_matrices(golden):
+    for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], GOLDEN_NAMES):
+        with np.load(golden / "maskerade_sm_kernel.npz") as data:
+            X, theta = (torch.tensor(data[key]) for key in (f"X_{case[:2]}", f"theta_{case}"))
+            expected = data[f"K_{case}_{name}"]
+        mixture = SpectralMixtures.unflatten(theta, X.shape[1])
+        np.testing.assert_allclose(covariance(mixture, X, X, GOLDEN_NAMES[name]), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("reflection", REFLECTIONS.values(), ids=REFLECTIONS)
-@pytest.mark.parametrize("num_inputs", [1, 2, 5])
-def test_covariances_are_the_sums_written_out(num_inputs, reflection):
-    mixtures = random_mixtures(num_inputs, num_inputs, (2, 3), signed=True)
-    x1, x2 = inputs(1, 5, num_inputs), inputs(2, 4, num_inputs)
-    value = covariance(mixtures, x1, x2, reflection)
-    assert value.shape == (2, 3, 5, 4)
-    for index in product(range(2), range(3)):
-        expected = by_loops(mixtures.take(index), x1, x2, reflection)
-        np.testing.assert_allclose(value[index], expected, rtol=0, atol=1e-13)
+def test_covariances_are_the_sums_written_out():
+    for num_inputs, reflection in product([1, 2, 5], REFLECTIONS.values()):
+        mixtures = random_mixtures(num_inputs, num_inputs, (2, 3), signed=True)
+        x1, x2 = inputs(1, 5, num_inputs), inputs(2, 4, num_inputs)
+        value = covariance(mixtures, x1, x2, reflection)
+        assert value.shape == (2, 3, 5, 4)
+        for index in product(range(2), range(3)):
+            expected = by_loops(mixtures.take(index), x1, x2, reflection)
+            np.testing.assert_allclose(value[index], expected, rtol=0, atol=1e-13)
 
 
 def test_batches_of_inputs_broadcast_with_the_mixtures():
@@ -141,8 +139,7 @@ def test_signs_of_means():
         assert same == reflection.each_input
 
 
-@pytest.mark.parametrize("reflection", REFLECTIONS.values(), ids=REFLECTIONS)
-@pytest.mark.parametrize("num_inputs", [1, 3])
+@pytest.mark.parametrize(("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"])
 def test_derivatives(num_inputs, reflection):
     mixtures = random_mixtures(1, num_inputs, (2,), size=2, signed=True)
     theta = mixtures.flatten().requires_grad_()
@@ -184,10 +181,10 @@ def test_the_layout_of_a_row():
     assert mixture.scales.tolist() == [[8, 9, 10], [11, 12, 13]]
 
 
-@pytest.mark.parametrize(("length", "num_inputs"), [(4, 1), (0, 1), (6, 2), (9, 3)])
-def test_rows_that_are_no_mixtures_are_refused(length, num_inputs):
-    with pytest.raises(ValueError, match=f"rows of {length} numbers are no mixtures over {num_inputs} input"):
-        SpectralMixtures.unflatten(torch.zeros(2, length), num_inputs)
+def test_rows_that_are_no_mixtures_are_refused():
+    for length, num_inputs in [(4, 1), (0, 1), (6, 2), (9, 3)]:
+        with pytest.raises(ValueError, match=f"rows of {length} numbers are no mixtures over {num_inputs} input"):
+            SpectralMixtures.unflatten(torch.zeros(2, length), num_inputs)
 
 
 def test_numbers_of_components_trimming_and_selection():

@@ -16,16 +16,11 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import NormalPrior
 from torch import Tensor
 
-from gp_ensembles.papers.sparse import (
-    AdaptiveKnots,
-    ExactGP,
-    SparseGP,
-    fit_sparse,
-    select_knots,
-)
+from gp_ensembles.papers.sparse import ExactGP, SparseGP, select_knots
 from gp_ensembles.papers.sparse import adaptive as enough_module
 from gp_ensembles.papers.sparse import fitting as fitting_module
-from gp_ensembles.papers.sparse.fitting import Coordinates
+from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
+from gp_ensembles.papers.sparse.fitting import Coordinates, fit_sparse
 from gp_ensembles.papers.sparse.selection import LinearTrend
 
 

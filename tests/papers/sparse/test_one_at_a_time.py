@@ -19,13 +19,11 @@ from gp_ensembles.papers.sparse import (
     Adadelta,
     BayesianOptimization,
     OneAtATime,
-    PowerEP,
     RandomSubset,
     SparseGP,
-    TightVFE,
     select_knots,
 )
-from gp_ensembles.papers.sparse.collapsed import Approximation, log_density
+from gp_ensembles.papers.sparse.collapsed import Approximation, PowerEP, TightVFE, log_density
 from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult
 from gp_ensembles.papers.sparse.one_at_a_time import (
     CandidateObjectives,

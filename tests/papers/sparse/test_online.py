@@ -33,6 +33,10 @@ FORMS = {
 each_kernel = pytest.mark.parametrize("name", KERNELS)
 
 
+def named(value: object) -> str:
+    return value if isinstance(value, str) else type(value).__name__
+
+
 def rows(num_rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     draws = np.random.default_rng(seed)
     X = torch.as_tensor(draws.uniform(size=(num_rows, 2)))
@@ -89,7 +93,7 @@ def test_an_expert_is_the_subset_of_regressors_row_by_row(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "approximation"), list(zip(KERNELS, cycle(FORMS), [VFE(), VFE(), DIC(), DIC()])), ids=str
+    ("name", "form", "approximation"), list(zip(KERNELS, cycle(FORMS), [VFE(), VFE(), DIC(), DIC()])), ids=named
 )
 def test_an_expert_goes_on_where_the_model_stopped(name: str, form: str, approximation) -> None:
     model = sparse(KERNELS[name](), approximation=approximation)
@@ -173,7 +177,9 @@ def far(num_rows: int, seed: int) -> tuple[Tensor, Tensor]:
 MEANS = {"constant": lambda X, y: None, "zero": lambda X, y: ZeroMean(), "linear": LinearTrend}
 
 
-@pytest.mark.parametrize(("mean", "approximation"), [("constant", VFE()), ("zero", FITC()), ("linear", VFE())], ids=str)
+@pytest.mark.parametrize(
+    ("mean", "approximation"), [("constant", VFE()), ("zero", FITC()), ("linear", VFE())], ids=named
+)
 def test_the_first_predictions_are_the_models(approximation, mean: str) -> None:
     """Also far from all knots, where the variance is the prior's."""
     X, y = rows(40)

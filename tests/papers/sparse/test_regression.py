@@ -23,9 +23,10 @@ from gpytorch.means import ConstantMean, LinearMean, ZeroMean
 from gpytorch.models import ExactGP
 from gpytorch.priors import GammaPrior, NormalPrior
 
-from gp_ensembles.papers.sparse import DIC, DTC, FIC, FITC, VFE, PowerEP, SparseGP, TightVFE, fit_sparse
+from gp_ensembles.papers.sparse import DIC, DTC, FIC, FITC, VFE, SparseGP
 from gp_ensembles.papers.sparse import fitting as fitting_module
-from gp_ensembles.papers.sparse.fitting import Coordinates
+from gp_ensembles.papers.sparse.collapsed import PowerEP, TightVFE
+from gp_ensembles.papers.sparse.fitting import Coordinates, fit_sparse
 
 ALL = [VFE(), TightVFE(), DTC(), DIC(), FITC(), FIC(), PowerEP(0.4)]
 # Singular covariances are as they should be: of points that coincide, or are more than the knots of DIC.

@@ -24,14 +24,12 @@ from gp_ensembles.papers.sparse import (
     RandomSubset,
     Simultaneous,
     SparseGP,
-    TightVFE,
-    fit_sparse,
     select_knots,
 )
 from gp_ensembles.papers.sparse import fitting as fitting_module
 from gp_ensembles.papers.sparse import greedy as greedy_module
-from gp_ensembles.papers.sparse.collapsed import upper_bound
-from gp_ensembles.papers.sparse.fitting import Coordinates, initialize_from_subset
+from gp_ensembles.papers.sparse.collapsed import TightVFE, upper_bound
+from gp_ensembles.papers.sparse.fitting import Coordinates, fit_sparse, initialize_from_subset
 from gp_ensembles.papers.sparse.optimizers import LBFGSB
 
 

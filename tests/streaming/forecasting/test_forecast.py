@@ -1,6 +1,7 @@
 """`OnlineModel.forecast`: its first row is `predict`, nothing changes, and what is refused."""
 
 import copy
+import functools
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,12 @@ from torch import Tensor
 
 from gp_ensembles.distributions import Mixture, Recalibrated
 from gp_ensembles.ensembles.bases import LinearBasis, RecurringBasis
-from gp_ensembles.ensembles.presets import auto, forecaster, light
+from gp_ensembles.ensembles.presets import PRESETS, auto, forecaster, light
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, RealTarget
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.forecasting import Forecast
-from gp_ensembles.streaming.forecasting.recalibrating import recalibrated_paths
+from gp_ensembles.streaming.forecasting.ahead import recalibrated_paths
+from gp_ensembles.streaming.forecasting.forecast import Forecast
 
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
 
@@ -27,11 +28,17 @@ def series(num_rows: int = 200) -> tuple[Tensor, Tensor]:
     return rows.unsqueeze(-1), y + 2 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
 
 
-def fitted(spec: EnsembleSpec, num_rows: int = 180) -> OnlineModel:
+@functools.cache
+def fitted_once(name: str) -> OnlineModel:
     X, y = series()
+    spec = PRESETS[name]
     model = OnlineModel(StreamConfig(replace(spec, fit_settings=replace(spec.fit_settings, method=None)), warmup=100))
-    model.observe(X[:num_rows], y[:num_rows])
+    model.observe(X[:180], y[:180])
     return model
+
+
+def fitted(spec: EnsembleSpec) -> OnlineModel:
+    return copy.deepcopy(fitted_once(spec.name))
 
 
 @pytest.mark.parametrize("spec", [light, auto, forecaster])
@@ -77,9 +84,9 @@ def test_what_is_refused() -> None:
     model, X = fitted(light), series()[0]
     with pytest.raises(ValueError, match="181 rows ahead are more than the 180 that were learned"):
         model.forecast(181)
-    with pytest.raises(ValueError, match="at least one row to come"):
+    with pytest.raises(ValueError, match="at least one future row"):
         model.forecast(0)
-    with pytest.raises(TypeError, match="give rows to come"):
+    with pytest.raises(TypeError, match="give future rows"):
         model.forecast("12")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_paths must be between 2"):
         model.forecast(3, num_paths=1)

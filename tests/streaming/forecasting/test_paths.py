@@ -11,8 +11,10 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
-from gp_ensembles.features import LinearFeatures, SelectColumns
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.filters import RandomWalk
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import BayesianModelAveraging, SoftBayes
 from gp_ensembles.meta_learners.base import MetaLearner
@@ -50,32 +52,28 @@ def on_lags(innovations: tuple[InnovationModel, ...] = (), rule: MetaLearner | N
     return online
 
 
-def chain_rule(online: OnlineEnsemble, inputs: Tensor, num: int) -> Tensor:
-    """The joint law itself: draw from the prediction, learn the draw, predict the next."""
-    generator, paths = torch.Generator().manual_seed(2), []
-    for _ in range(num):
-        one, path = copy.deepcopy(online), []
-        for row in inputs.split(1):
-            path.append(one.predict(row).sample(1, generator=generator)[0])
-            one.observe(row, path[-1])
-        paths.append(torch.cat(path))
-    return torch.stack(paths)
-
-
 def draw(online: OnlineEnsemble, inputs: Tensor, num: int) -> Tensor:
     log_weights = online.predict(inputs[:1]).log_weights
     return sample_paths(online, FutureRows(inputs), log_weights, num, generator=torch.Generator().manual_seed(3))
 
 
-def same_law(one: Tensor, other: Tensor) -> None:
-    """Each margin, and each difference of neighbors, which the lag-1 covariance decides."""
-    for left, right in (
-        (one, other),
-        (one.diff(dim=1), other.diff(dim=1)),
-        (one.sum(1)[:, None], other.sum(1)[:, None]),
-    ):
-        for column in range(left.shape[1]):
-            assert stats.ks_2samp(left[:, column], right[:, column]).pvalue > LEAST
+def follow_the_chain_rule(online: OnlineEnsemble, inputs: Tensor, num: int = 2000) -> Tensor:
+    """Assert that targets of sample paths are uniform under the distributions that an ensemble predicts along each.
+
+    A fleet learns the targets of each path one after the other, as the ensemble would, so that probabilities up to them
+    are independent and uniform if paths have the joint law. Returns the paths.
+    """
+    paths, names = draw(online, inputs, num), range(num)
+    fleet = EnsembleFleet(online.ensemble, names, start=online.state)
+    levels = []
+    for row, y in zip(inputs.split(1), paths.unbind(1), strict=True):
+        levels.append(fleet.observe(names, row.expand(num, -1), y).mixture.cdf(y))
+        assert stats.kstest(levels[-1].numpy(), "uniform").pvalue > LEAST
+    scores = torch.special.ndtri(torch.stack(levels))
+    products = scores @ scores.mT / num**0.5  # of normal scores: those of two steps have deviation one
+    assert float((products - products.diagonal().diag()).abs().max()) < 4
+    assert float((products.diagonal() - num**0.5).abs().max()) < 4 * 2**0.5
+    return paths
 
 
 def test_linear_gaussian_experts_have_their_closed_form() -> None:
@@ -104,13 +102,13 @@ def test_linear_gaussian_experts_have_their_closed_form() -> None:
 def test_experts_on_past_targets_follow_the_chain_rule() -> None:
     online, inputs = on_lags(), series(60)[0][5:9]
     assert float(online.log_weights.exp().min()) > 0.05  # both count, and paths tell them apart
-    same_law(draw(online, inputs, 4000), chain_rule(online, inputs, 700))
+    follow_the_chain_rule(online, inputs)
 
 
 def test_innovation_models_follow_the_chain_rule() -> None:
     model = InnovationModel(degrees_of_freedom=4, rate=0.2)
     online, inputs = on_lags((model,)), series(60)[0][5:9]
-    same_law(draw(online, inputs, 4000), chain_rule(online, inputs, 700))
+    follow_the_chain_rule(online, inputs)
 
 
 def test_models_are_drawn_anew_where_the_rule_says_that_targets_are_a_mixture_of_them() -> None:
@@ -119,9 +117,8 @@ def test_models_are_drawn_anew_where_the_rule_says_that_targets_are_a_mixture_of
     expert = GaussianExpert(LinearFeatures(1, ONE))
     online = OnlineEnsemble(Ensemble([expert], SoftBayes(0.01), innovations=(peak,)))
     online.observe(X[:20], y[:20])
-    same_law(draw(online, X[20:24], 4000), chain_rule(online, X[20:24], 1500))
+    paths = follow_the_chain_rule(online, X[20:24])
     # Kept along the path, the peak would make the sum of four errors far too peaked: a tenth of them would be tiny.
-    paths = draw(online, X[20:24], 4000)
     errors = (paths - paths.mean(0)).sum(1)
     assert float((errors.abs() < 0.05 * errors.std()).double().mean()) < 0.08
 

@@ -18,16 +18,11 @@ from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import GaussianExpert, WindowExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import (
-    CorrelatedWalk,
-    ExponentialForgetting,
-    RandomWalk,
-    StabilizedForgetting,
-    square_root_state,
-)
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
+from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.streaming.forecasting.ensemble_simulators import make_simulators
 from gp_ensembles.streaming.forecasting.rows import PathRows
-from gp_ensembles.streaming.forecasting.simulators import make_simulators
 
 H = 7
 ONE = torch.ones((), dtype=torch.float64)
@@ -50,9 +45,9 @@ def along(online: OnlineEnsemble, inputs: Tensor, path: Tensor) -> tuple[Tensor,
     mean, variance = torch.full((H, num), torch.nan).double(), torch.full((H, num), torch.nan).double()
     for step in range(H):
         for one in simulators:
-            ahead = one.predict(step, rows.at(step, one.batches) if one.sees_targets else None)
-            mean[step, one.batches], variance[step, one.batches] = ahead.mean, ahead.variance
-            one.learn(step, path[step].expand(len(one.batches)), path[step] - ahead.mean)
+            ahead = one.predict(step, rows.at(step, one.paths) if one.sees_targets else None)
+            mean[step, one.paths], variance[step, one.paths] = ahead.mean, ahead.variance
+            one.learn(step, path[step].expand(len(one.paths)), path[step] - ahead.mean)
         rows.learn(step, path[step].expand(num))
     return mean, variance
 

@@ -1,0 +1,73 @@
+"""Reports of a stream so far: counts of anomalies, and what became of each input."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gp_ensembles.distributions import LatentMixture
+from gp_ensembles.engine.predictions import AnyMixture
+from gp_ensembles.streaming.columns import Columns
+from gp_ensembles.streaming.inputs import InputState
+
+
+class AnomalyCounts(NamedTuple):
+    """Counts of unusual numbers so far.
+
+    Attributes:
+        inputs_moved: Inputs out of range that were moved, see :mod:`~gp_ensembles.streaming.input_range`.
+        targets_discounted: Targets beyond ``EnsembleSpec.outlier_threshold``, from which less was learned.
+        targets_left_out: Targets of the warm-up that count as missing, see
+            :mod:`~gp_ensembles.streaming.warm_up_outliers`.
+        inputs_imputed: Imputed inputs, see :mod:`~gp_ensembles.streaming.gaps`.
+    """
+
+    inputs_moved: int = 0
+    targets_discounted: int = 0
+    targets_left_out: int = 0
+    inputs_imputed: int = 0
+
+    def after(self, num_moved: int, num_discounted: int, inputs_imputed: int) -> "AnomalyCounts":
+        """The counts after a block, and how many inputs were imputed in all."""
+        inputs, targets, left_out, _ = self
+        return AnomalyCounts(inputs + num_moved, targets + num_discounted, left_out, inputs_imputed)
+
+
+def num_discounted(mixture: AnyMixture, y: Tensor, threshold: float | None) -> int:
+    """How many targets (B,) are further from a mixture's mean than ``threshold`` of its deviations."""
+    if threshold is None or isinstance(mixture, LatentMixture) or y.ndim != 1:
+        return 0
+    mean, variance = mixture.moments()
+    return int(((y - mean).abs() > threshold * variance.sqrt()).sum())
+
+
+class ColumnReport(NamedTuple):
+    """One input.
+
+    Attributes:
+        name: Its name.
+        num_imputed: Imputed values, including those of the warm-up.
+        persistence: Weight of the last value in an imputation one row later; the mean has the rest.
+        was_constant: Whether it was constant in the warm-up.
+        activated_at: Row of the stream, from 1, in which a constant input first changed; zero if it never did.
+        has_indicator: Whether the ensemble has an indicator of its missing values.
+    """
+
+    name: str
+    num_imputed: int
+    persistence: float
+    was_constant: bool
+    activated_at: int
+    has_indicator: bool
+
+
+def column_reports(columns: Columns, followed: InputState, names: Sequence[str]) -> tuple[ColumnReport, ...]:
+    """A report of each input."""
+    activated_at = dict(zip(columns.inactive, followed.inactive_columns.activated_at.int().tolist(), strict=True))
+    imputed, used = followed.gaps.num_imputed.int().tolist(), columns.imputation.used.tolist()
+    return tuple(
+        ColumnReport(
+            name, imputed[j], used[j], j in activated_at, activated_at.get(j, 0), j in columns.imputation.indicators
+        )
+        for j, name in enumerate(names)
+    )

@@ -1,0 +1,147 @@
+"""Uneven steps and further noise of rows, against missing rows and the textbook filter."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.row_timing import RowTiming
+from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
+from gp_ensembles.experts.base import Expert
+from gp_ensembles.experts.structural import StructuralExpert
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
+from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.meta_learners import BayesianModelAveraging
+
+GAPS = [1, 1, 4, 1, 1, 2, 7, 1, 1, 1, 3, 1]
+
+
+def number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def features() -> LinearFeatures:
+    return LinearFeatures(2, number(1.0))
+
+
+def experts() -> dict[str, Expert]:
+    shared = features()
+    covariance = torch.tensor([[0.02, 0.01, 0.0], [0.01, 0.03, 0.0], [0.0, 0.0, 0.01]], dtype=torch.float64)
+    return {
+        "static": GaussianExpert(shared),
+        "walk": GaussianExpert(shared, transition=RandomWalk(0.05)),
+        "root": GaussianExpert(features(), transition=RandomWalk(0.05), initial_state=square_root_state),
+        "correlated": GaussianExpert(features(), transition=CorrelatedWalk(covariance)),
+        "forgetting": GaussianExpert(features(), transition=ExponentialForgetting(0.9)),
+        "stabilized": GaussianExpert(features(), transition=StabilizedForgetting(0.9)),
+        "student": StudentTExpert(features(), transition=RandomWalk(0.05)),
+        "robust": RobustExpert(features(), transition=RandomWalk(0.05)),
+        "structural": StructuralExpert(torch.tensor([0.1, 0.02, 0.01], dtype=torch.float64), 5, 2, 30),
+        "changing trend": StructuralExpert(
+            torch.tensor([0.1, 0.02, 0.01], dtype=torch.float64),
+            None,
+            2,
+            30,
+            torch.tensor([0.03, 0.8], dtype=torch.float64),
+        ),
+    }
+
+
+def online(names: list[str], block_size: int | None = None) -> OnlineEnsemble:
+    chosen = experts()
+    return OnlineEnsemble(Ensemble([chosen[name] for name in names], BayesianModelAveraging()), block_size=block_size)
+
+
+def stream() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(len(GAPS), 2, generator=generator, dtype=torch.float64)
+    y = X.sum(-1) + 0.3 * torch.randn(len(GAPS), generator=generator, dtype=torch.float64)
+    return X, y, torch.tensor(GAPS, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", sorted(experts()))
+def test_a_gap_of_k_steps_is_k_minus_one_rows_without_targets(name: str) -> None:
+    X, y, steps = stream()
+    predicted = online([name]).observe(X, y, RowTiming(steps))
+    rows = [t for t, gap in enumerate(GAPS) for _ in range(gap)]
+    last = torch.tensor([i for i in range(len(rows)) if i + 1 == len(rows) or rows[i + 1] != rows[i]])
+    targets = torch.full((len(rows),), torch.nan, dtype=torch.float64)
+    targets[last] = y
+    whole = online([name]).observe(X[rows], targets)
+    for field in ("mean", "variance", "log_prob"):
+        torch.testing.assert_close(getattr(predicted, field), getattr(whole, field)[last], rtol=1e-9, atol=1e-10)
+
+
+def test_blocks_change_nothing_and_the_next_row_is_predicted_by_its_steps() -> None:
+    X, y, steps = stream()
+    steps = steps * 0.7
+    extra = torch.tensor([0.0, 0.3, 0.0, 1.0] * 3, dtype=torch.float64)
+    names = sorted(experts())
+    whole = online(names, block_size=64).observe(X, y, RowTiming(steps, extra))
+    parts = online(names)
+    for t in range(len(y)):
+        one = RowTiming(steps[t : t + 1], extra[t : t + 1])
+        before = parts.predict(X[t : t + 1], one).moments()
+        predicted = parts.observe(X[t : t + 1], y[t : t + 1], one)
+        for moment, field in zip(before, ("mean", "variance"), strict=True):
+            torch.testing.assert_close(moment[0], getattr(predicted, field)[0], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(predicted.log_prob[0], whole.log_prob[t], rtol=1e-8, atol=1e-9)
+
+
+def test_steps_of_one_and_no_noise_change_no_bit() -> None:
+    X, y, steps = stream()
+    usual = online(["walk", "static", "structural"]).observe(X, y)
+    paced = online(["walk", "static", "structural"]).observe(X, y, RowTiming(torch.ones_like(steps), 0 * steps))
+    assert torch.equal(usual.log_prob, paced.log_prob)
+
+
+def test_further_noise_is_that_of_the_textbook_filter() -> None:
+    X, y, steps = stream()
+    extra = torch.tensor([0.0, 2.0, 0.1, 0.0, 5.0, 0.0] * 2, dtype=torch.float64)
+    ensemble = online(["walk"])
+    predicted = ensemble.observe(X, y, RowTiming(steps, extra))
+    bound = ensemble.ensemble.experts[0].bind()
+    noise = float(ensemble.ensemble.experts[0].likelihood.noise.detach())
+    Phi = bound.features(X).detach()
+    mean, covariance = torch.zeros(Phi.shape[1]).double(), torch.eye(Phi.shape[1]).double()
+    for t in range(len(y)):
+        covariance = covariance + 0.05 * steps[t] * torch.eye(Phi.shape[1]).double()
+        variance = Phi[t] @ covariance @ Phi[t] + noise + extra[t]
+        error = y[t] - Phi[t] @ mean
+        expected = -0.5 * (error**2 / variance + variance.log() + math.log(2 * math.pi))
+        torch.testing.assert_close(predicted.log_prob[t], expected, rtol=1e-9, atol=1e-9)
+        gain = covariance @ Phi[t] / variance
+        mean, covariance = mean + gain * error, covariance - gain.outer(gain) * variance
+
+
+@pytest.mark.parametrize("wrong", [[-1.0], [math.nan], [math.inf], [1.0, 1.0]])
+def test_what_is_no_pace_is_refused_and_nothing_changes(wrong: list[float]) -> None:
+    X, y, _ = stream()
+    ensemble = online(["walk"])
+    before = ensemble.predict(X).mean
+    with pytest.raises(ValueError, match="steps must"):
+        ensemble.observe(X[:1], y[:1], RowTiming(torch.tensor(wrong)))
+    assert torch.equal(before, ensemble.predict(X).mean)
+
+
+@pytest.mark.parametrize("kind", [GaussianExpert, StudentTExpert, RobustExpert])
+def test_steps_are_uneven_for_those_who_are_left_of_a_batch(kind):
+    X, y, steps = stream()
+
+    def learned(is_broken: bool) -> OnlineEnsemble:
+        pair = kind(LinearFeatures(2, torch.ones(2, dtype=torch.float64)), transition=RandomWalk(0.05))
+        found = OnlineEnsemble(Ensemble([pair, GaussianExpert(features())], BayesianModelAveraging()), block_size=4)
+        found.observe(X[:4], y[:4], RowTiming(steps[:4]))
+        if is_broken:
+            found.state.experts[0][0][0] = torch.nan
+        found.observe(X[4:], y[4:], RowTiming(steps[4:]))
+        return found
+
+    broken, whole = learned(True), learned(False)
+    assert len(broken.failures) == 1
+    for found, wanted in zip(broken.state.experts[0], whole.state.experts[0], strict=True):
+        torch.testing.assert_close(found[1], wanted[1], rtol=1e-9, atol=1e-10)
