@@ -47,11 +47,11 @@ def number(cell):
 
 
 def test_streams_survive_a_sample_of_faults(tmp_path):
-    jobs = ["--jobs", "stream over results", "resume in place"]
-    tried, _ = attack(tmp_path, *jobs, "--every", "59", "--offset", "2", "--runs", "2")
-    assert tried.keys() == {"stream over results", "resume in place"}
+    jobs = ["--jobs", "resume in place"]
+    tried, _ = attack(tmp_path, *jobs, "--every", "59", "--offset", "2", "--runs", "1")
+    assert tried.keys() == {"resume in place"}
     assert all({"kill", "full", "cut", "names"} <= faults.keys() for faults in tried.values())
-    assert sum(faults.get("random", 0) for faults in tried.values()) == 2
+    assert sum(faults.get("random", 0) for faults in tried.values()) == 1
 
 
 EVERYTHING = {"stream", "stream over results", "stream with a report", "resume in place", "resume elsewhere"} | {
