@@ -15,21 +15,21 @@ from attacks.telling import Table, Telling
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 
-_WARM_UP, _ROWS, _CALL = 300, 640, 64
+WARM_UP, ROWS, _CALL = 300, 640, 64
 
 
 def rows(seed: int) -> tuple[Tensor, Tensor]:
     """Made rows, (N, 4) and (N,)."""
     generator = torch.Generator().manual_seed(seed)
-    X = torch.randn(_WARM_UP + _ROWS, 4, generator=generator, dtype=torch.float64)
-    noise = 0.3 * torch.randn(_WARM_UP + _ROWS, generator=generator, dtype=torch.float64)
+    X = torch.randn(WARM_UP + ROWS, 4, generator=generator, dtype=torch.float64)
+    noise = 0.3 * torch.randn(WARM_UP + ROWS, generator=generator, dtype=torch.float64)
     return X, (2 * X[:, 0]).sin() + X[:, 1] + noise
 
 
 def compare(preset: str, seed: int = 0) -> Iterator[tuple[str, bool, float]]:
     """What was changed, whether all means have the same bits, and the largest difference in target deviations."""
     X, y = rows(seed)
-    model = OnlineModel(StreamConfig(PRESETS[preset], warmup=_WARM_UP)).fit(X[:_WARM_UP], y[:_WARM_UP])
+    model = OnlineModel(StreamConfig(PRESETS[preset], warmup=WARM_UP)).fit(X[:WARM_UP], y[:WARM_UP])
     content, scale = model.content(), float(y.std())
     whole = stream(OnlineModel.from_content(content), X, y, _CALL)
 
@@ -37,11 +37,11 @@ def compare(preset: str, seed: int = 0) -> Iterator[tuple[str, bool, float]]:
         return name, torch.equal(whole, other), float((whole - other).abs().max()) / scale
 
     yield told("the same once more", stream(OnlineModel.from_content(content), X, y, _CALL))
-    again = OnlineModel(StreamConfig(PRESETS[preset], warmup=_WARM_UP)).fit(X[:_WARM_UP], y[:_WARM_UP])
+    again = OnlineModel(StreamConfig(PRESETS[preset], warmup=WARM_UP)).fit(X[:WARM_UP], y[:WARM_UP])
     yield told("fitted once more", stream(again, X, y, _CALL))
     with TemporaryDirectory() as folder:
         yield told("saved and read after every call", stream(model, X, y, _CALL, Path(folder) / "model.pt"))
-    for size in (1, 7, _ROWS):
+    for size in (1, 7, ROWS):
         yield told(f"{size} row{'s' * (size > 1)} a call", stream(OnlineModel.from_content(content), X, y, size))
     torch.set_num_threads(2)
     try:
@@ -53,7 +53,7 @@ def compare(preset: str, seed: int = 0) -> Iterator[tuple[str, bool, float]]:
 def stream(model: OnlineModel, X: Tensor, y: Tensor, size: int, file: Path | None = None) -> Tensor:
     """Means of the rows after the warm-up, so many a call; saved and read in between where there is a file."""
     means = []
-    for start in range(_WARM_UP, X.shape[0], size):
+    for start in range(WARM_UP, X.shape[0], size):
         means.append(model.observe(X[start : start + size], y[start : start + size]).mean)
         if file is not None:
             model.save(file)

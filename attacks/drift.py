@@ -17,8 +17,8 @@ from attacks.telling import Table, Telling
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import gaussian_state, square_root_state
-from gp_ensembles.filters.states import GaussianState, SquareRootState
+from gp_ensembles.filters import gaussian_state
+from gp_ensembles.filters.states import GaussianState, SquareRootState, square_root_state
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 FORMS: dict[str, Callable[[Tensor, int], GaussianState | SquareRootState]] = {

@@ -20,16 +20,8 @@ from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.models import PoGPE
 from gp_ensembles.papers.fusion.modes import MAP
-from gp_ensembles.papers.quadrature import (
-    Budget,
-    Hyperprior,
-    PriorPolicy,
-    RegressionProblem,
-    Search,
-    inferred,
-    marginalize,
-)
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
 from gp_ensembles.papers.quadrature.result import Marginalization
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.tables import open_rows

@@ -21,7 +21,7 @@ from scipy.special import betaln, ndtri
 from gp_ensembles.calibration import IntervalLevels
 from gp_ensembles.calibration.recalibration import init_recalibration, map_components, update_recalibration
 from gp_ensembles.ensembles.presets import INNOVATIONS, default_rule
-from gp_ensembles.innovations import InnovationBank
+from gp_ensembles.innovations.bank import InnovationBank
 from gp_ensembles.numerics import normal, normal_scores, student_t
 
 Array = NDArray[np.float64]

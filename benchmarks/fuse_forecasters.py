@@ -29,10 +29,8 @@ from gp_ensembles.numerics import normal
 from gp_ensembles.papers.fusion import (
     BHS,
     PBHS,
-    EqualWeights,
     ExpertPredictions,
     ProductOfExperts,
-    cross_fit,
     fit_fusion,
     fuse,
     linear_pool,
@@ -40,6 +38,8 @@ from gp_ensembles.papers.fusion import (
     stacking_weights,
 )
 from gp_ensembles.papers.fusion.base import FusionModel
+from gp_ensembles.papers.fusion.regressors import cross_fit
+from gp_ensembles.papers.fusion.rules import EqualWeights
 
 SETS = ["yacht", "concrete", "airfoil", "energy", "housing", "autompg"]
 MOST_TEST = 500

@@ -30,7 +30,6 @@ from gp_ensembles.papers.fusion import (
     NUTS,
     PBHS,
     FourierPrior,
-    HMCSettings,
     LaplaceApproximation,
     MoGPE,
     PoGPE,
@@ -38,7 +37,7 @@ from gp_ensembles.papers.fusion import (
 )
 from gp_ensembles.papers.fusion.base import FusionModel
 from gp_ensembles.papers.fusion.chains import Chains
-from gp_ensembles.papers.fusion.chees import sample_hmc
+from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
 from gp_ensembles.papers.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
 from gp_ensembles.papers.fusion.inference import InferenceMethod
 from studies.fusion.sets import (

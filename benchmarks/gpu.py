@@ -25,7 +25,7 @@ from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.filters import RandomWalk, gaussian_state
-from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig

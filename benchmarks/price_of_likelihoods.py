@@ -23,12 +23,14 @@ from gp_ensembles.ensembles.bases import FourierBasis
 from gp_ensembles.ensembles.presets import auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget
-from gp_ensembles.experts import Expert, GaussianExpert
+from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import FeatureMap, RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
-from gp_ensembles.likelihoods import LogisticLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods import MulticlassLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 

@@ -25,7 +25,8 @@ from gp_ensembles import Fleet
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.operations import make_folder
 from gp_ensembles.files.replacing import write_text
-from gp_ensembles.tables import Rows, RowStream, TableOptions, open_rows
+from gp_ensembles.tables import RowStream, TableOptions, open_rows
+from gp_ensembles.tables.rows import Rows
 
 COLUMNS = ("row", "series", "mean", "std", "lower", "upper", "log_prob", "y")
 

@@ -33,7 +33,6 @@ from gp_ensembles import plots
 from gp_ensembles.papers.fusion import (
     BHS,
     PBHS,
-    EqualWeights,
     FourierPrior,
     ProductOfExperts,
     fit_fusion,
@@ -42,6 +41,7 @@ from gp_ensembles.papers.fusion import (
     predict_experts,
     stacking_weights,
 )
+from gp_ensembles.papers.fusion.rules import EqualWeights
 from gp_ensembles.plots.fusion import Band, FusionView, plot_fusion
 
 torch.set_num_threads(1)

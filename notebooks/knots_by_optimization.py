@@ -31,12 +31,12 @@ from gp_ensembles.papers.sparse import (
     RandomSubset,
     Simultaneous,
     SparseGP,
-    fit_sparse,
     kmeans_knots,
     select_knots,
 )
+from gp_ensembles.papers.sparse.fitting import fit_sparse
 from gp_ensembles.plots.canvas import ALARM
-from gp_ensembles.streaming import Standardizer
+from gp_ensembles.streaming.scales import Standardizer
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(2)

@@ -31,11 +31,11 @@ from gp_ensembles.papers.fusion import (
     HMC,
     FourierPrior,
     HetGP,
-    HMCSettings,
     MoGPE,
     PoGPE,
     fit_fusion,
 )
+from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
 
 torch.set_num_threads(1)

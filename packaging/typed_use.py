@@ -11,7 +11,7 @@ from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from gp_ensembles import OnlineModel, OnlineRegressor, StreamConfig
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert
 from gp_ensembles.features import InducingPointFeatures, RandomFourierFeatures
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 
 features = RandomFourierFeatures.from_kernel(ScaleKernel(RBFKernel(ard_num_dims=2)), 2, 50)
 normal = GaussianExpert(features, GaussianLikelihood())

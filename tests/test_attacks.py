@@ -24,8 +24,8 @@ def test_drift_is_small_and_larger_where_digits_are_lost(precision, most):
 
 
 def test_bits_that_must_be_the_same_are(monkeypatch):
-    monkeypatch.setattr(bits, "_WARM_UP", 100)
-    monkeypatch.setattr(bits, "_ROWS", 128)
+    monkeypatch.setattr(bits, "WARM_UP", 100)
+    monkeypatch.setattr(bits, "ROWS", 128)
     small = replace(bits.PRESETS["light"], fit_settings=FitSettings(LBFGS(max_iterations=3), num_samples=1))
     monkeypatch.setitem(bits.PRESETS, "light", small)
     found = list(bits.compare("light"))

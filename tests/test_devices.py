@@ -28,7 +28,8 @@ from gp_ensembles.ensembles.targets import (
     UnknownNoiseTarget,
 )
 from gp_ensembles.experts.empirical_bayes import LBFGS
-from gp_ensembles.fleet import EnsembleFleet, Fleet
+from gp_ensembles.fleet import Fleet
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from tests.features.test_contract import CASES, inputs
 from tests.fleet.instances import ENSEMBLES, rows

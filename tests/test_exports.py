@@ -37,7 +37,7 @@ ROOMS = (
     "spectral",
     "streaming",
 )
-MOST_NAMES = 260  # in all of these together
+MOST_NAMES = 220  # in all packages together, the front door among them
 CODE = [path for part in ("gp_ensembles", "studies", "benchmarks", "tests") for path in (ROOT / part).rglob("*.py")]
 
 

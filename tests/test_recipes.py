@@ -16,7 +16,8 @@ from scipy import stats
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert
-from gp_ensembles.features import ConstantFeatures, LinearFeatures
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import BayesianModelAveraging
 

@@ -98,7 +98,7 @@ def _outliers() -> Stream:
 
 
 def _switch() -> Stream:
-    table = gpe.data.switching_gps(NUM_ROWS, generator=seeded(5)).table
+    table = gpe.data.synthetic.switching_gps(NUM_ROWS, generator=seeded(5)).table
     return Stream(table.X, table.y, gpe.targets.RealTarget())
 
 

@@ -27,26 +27,19 @@ ensembles of your own.
 The page "Which acquisition function takes which view" says which one of BoTorch takes which of these.
 """
 
-from gp_ensembles.bo.acquisition import ExpertInformation, IntegratedVariance, MixtureEntropy, WeightedAcquisition
+from gp_ensembles.bo.acquisition import WeightedAcquisition
 from gp_ensembles.bo.default_ensemble import kernel_ensemble
 from gp_ensembles.bo.exact_model import ExactEnsembleModel
 from gp_ensembles.bo.model import EnsembleModel
 from gp_ensembles.bo.posterior import MixturePosterior
-from gp_ensembles.bo.thompson import ThompsonLoop, ThompsonSettings, draw_paths
-from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
+from gp_ensembles.bo.thompson import ThompsonLoop, ThompsonSettings
 
 __all__ = [
     "EnsembleModel",
-    "EquallyWeightedView",
     "ExactEnsembleModel",
-    "ExpertInformation",
-    "GaussianView",
-    "IntegratedVariance",
-    "MixtureEntropy",
     "MixturePosterior",
     "ThompsonLoop",
     "ThompsonSettings",
     "WeightedAcquisition",
-    "draw_paths",
     "kernel_ensemble",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor
 from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.checks import IllegalRow, too_large
-from gp_ensembles.tables import Rows
+from gp_ensembles.tables.rows import Rows
 
 Policy = Literal["missing", "skip", "stop"]
 

@@ -12,7 +12,8 @@ from gp_ensembles.ensembles.targets import Target
 from gp_ensembles.experts.empirical_bayes import fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.linear import LinearFeatures
-from gp_ensembles.innovations import InnovationBank, InnovationModel, InnovationState
+from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations.bank import InnovationBank, InnovationState
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 
 NAMES = ("previous value", "warm-up mean", "recursive linear regression")

@@ -18,8 +18,8 @@ from gp_ensembles.metrics.discrete import ClassScores
 from gp_ensembles.metrics.streaming import StreamScores
 from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.streaming.reports import AnomalyCounts
-from gp_ensembles.tables import Rows
 from gp_ensembles.tables.encoder import TableEncoder
+from gp_ensembles.tables.rows import Rows
 
 _KIND = Kind(
     "gp_ensembles stream",

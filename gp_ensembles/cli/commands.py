@@ -125,12 +125,10 @@ def _feed(scored: ScoredStream, rows: RowStream, folder: OutputFolder, output: O
             bar.update(chunk.y.shape[0])
             running = ("log_score", "nmse", "error_rate", "coverage_90")
             names = [name for name in running if name in scores]
-            shown: dict[str, object] = {name: _short(scores[name]) for name in names}
+            shown: dict[str, object] = {
+                name: "-" if (score := scores[name]) is None else f"{score:.4f}" for name in names
+            }
             bar.set_postfix(shown, refresh=False)
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 def _draw(history: RunHistory, summary: dict[str, object], output: Output, place: Path) -> None:

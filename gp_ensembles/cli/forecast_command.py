@@ -16,8 +16,8 @@ from gp_ensembles.cli.text_tables import as_csv
 from gp_ensembles.cli.writing import CHECKPOINT, SUMMARY
 from gp_ensembles.files.replacing import write_json, write_text
 from gp_ensembles.files.transaction import staged
-from gp_ensembles.streaming.forecasting import Forecast
 from gp_ensembles.streaming.forecasting.backtest import Backtest, backtest
+from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.raw import RawRows
 from gp_ensembles.tables.rows import InMemoryRows, Rows

@@ -16,8 +16,8 @@ def save_pictures(
     """Draw and save the pictures of a run; needs matplotlib."""
     from gp_ensembles.plots import plot_bands, plot_weights, save_figure
     from gp_ensembles.plots.calibration import plot_class_counts, plot_pit_counts
+    from gp_ensembles.plots.canvas import show_times
     from gp_ensembles.plots.stream import Runs, plot_long_bands, plot_score_sums
-    from gp_ensembles.plots.times import show_times
 
     if not history.num_rows:
         return []

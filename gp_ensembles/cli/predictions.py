@@ -25,8 +25,8 @@ from gp_ensembles.metrics.discrete import (
 from gp_ensembles.metrics.scores import covered, crps_mixture
 from gp_ensembles.metrics.streaming import RowScores, StreamScores, count_scores, init_scores, summarize
 from gp_ensembles.numerics.reductions import logsumexp_over_experts
-from gp_ensembles.streaming import Standardizer
 from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribution
+from gp_ensembles.streaming.scales import Standardizer
 
 MODEL = "model"
 _CRPS_TOLERANCE = 1e-6  # per row, in standard deviations of the warm-up targets

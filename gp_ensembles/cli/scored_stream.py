@@ -30,8 +30,8 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.streaming.reports import AnomalyCounts
-from gp_ensembles.tables import Rows, RowStream
-from gp_ensembles.tables.rows import RowReader
+from gp_ensembles.tables import RowStream
+from gp_ensembles.tables.rows import RowReader, Rows
 
 _FIRST_ROWS = 1000
 CHUNK_ROWS = 256  # rows predicted, scored and returned at once, about

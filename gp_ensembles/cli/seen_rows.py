@@ -3,7 +3,8 @@
 import torch
 
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.tables import Rows, RowStream
+from gp_ensembles.tables import RowStream
+from gp_ensembles.tables.rows import Rows
 
 NUM_FIRST = 20  # rows by which the start of a table is recognized
 

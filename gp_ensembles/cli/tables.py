@@ -11,12 +11,15 @@ from torch import Tensor
 from gp_ensembles.data import Table, load, load_folder
 from gp_ensembles.data.folder import folder_file
 from gp_ensembles.ensembles.targets import Target
-from gp_ensembles.streaming import StreamConfig, constant_columns
+from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.forecasts import forecast_places
-from gp_ensembles.tables import Rows, RowStream, TableOptions, open_rows, reopen_rows
+from gp_ensembles.streaming.scales import constant_columns
+from gp_ensembles.tables import RowStream, TableOptions, open_rows
 from gp_ensembles.tables.encoder import TableEncoder
 from gp_ensembles.tables.frames import ArraySource
+from gp_ensembles.tables.rows import Rows
+from gp_ensembles.tables.stream import reopen_rows
 
 _PREFIX = "name:"
 

@@ -16,8 +16,8 @@ from gp_ensembles.data.datasets import (
     trump_approval,
     water_flow,
 )
-from gp_ensembles.data.folder import folder_names, load_folder
-from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2, gp_draw, switching_gps
+from gp_ensembles.data.folder import load_folder
+from gp_ensembles.data.synthetic import drifting_sensor, friedman1, friedman2
 from gp_ensembles.data.table import Table, read_csv
 
 __all__ = [
@@ -27,14 +27,11 @@ __all__ = [
     "bananas",
     "diabetes",
     "drifting_sensor",
-    "folder_names",
     "friedman1",
     "friedman2",
-    "gp_draw",
     "load",
     "load_folder",
     "read_csv",
-    "switching_gps",
     "trump_approval",
     "water_flow",
 ]

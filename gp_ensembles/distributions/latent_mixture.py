@@ -53,7 +53,8 @@ class LatentMixture(NamedTuple):
 
     Example:
         >>> import torch
-        >>> from gp_ensembles.likelihoods import GaussHermite, LogisticLikelihood
+        >>> from gp_ensembles.likelihoods.predictive import GaussHermite
+        >>> from gp_ensembles.likelihoods.classification import LogisticLikelihood
         >>> zero = torch.zeros(2, 3, dtype=torch.float64)
         >>> response = Response(LogisticLikelihood(), GaussHermite(), 2, torch.Size([2]))
         >>> log_weights = torch.log(zero[:, 0] + 0.5)

@@ -8,16 +8,11 @@ past rows only).
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.membership import add_experts, revive_experts
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.predictions import EnsemblePredictions
-from gp_ensembles.engine.regret import RegretReport, regret_report
-from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.engine.regret import regret_report
 
 __all__ = [
     "Ensemble",
-    "EnsemblePredictions",
-    "EnsembleState",
     "OnlineEnsemble",
-    "RegretReport",
     "add_experts",
     "regret_report",
     "revive_experts",

@@ -27,7 +27,8 @@ from gp_ensembles.experts.laplace import BoundLaplace, LaplaceExpert
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import FilterState, Predictions
-from gp_ensembles.innovations import InnovationBank, InnovationModel
+from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations.bank import InnovationBank
 from gp_ensembles.meta_learners.base import MetaLearner
 from gp_ensembles.numerics.display import ensemble_text
 from gp_ensembles.numerics.gpytorch_types import Kernel

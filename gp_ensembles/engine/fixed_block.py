@@ -31,7 +31,7 @@ from gp_ensembles.filters.states import (
     StudentTState,
 )
 from gp_ensembles.filters.transitions import RandomWalk, make_schedule
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.reductions import assuming
 

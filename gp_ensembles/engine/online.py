@@ -55,7 +55,7 @@ from gp_ensembles.filters.states import (
     StructuralState,
     WindowState,
 )
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text

@@ -47,9 +47,9 @@ class Runner(ABC):
     def commit(self) -> None:
         """Learn the staged block."""
 
+    @abstractmethod
     def uneven(self, steps: Tensor) -> "Runner":
         """A runner on the same state for one block whose rows are ``steps`` (B,) after the previous row each."""
-        return self  # by default nothing depends on time
 
 
 class CovarianceRunner(Runner):
@@ -147,6 +147,10 @@ class WindowRunner(Runner):
         self._staged = staged, y.shape[0]
         return predictions
 
+    def uneven(self, steps: Tensor) -> "Runner":
+        """Itself: it does not depend on time."""
+        return self
+
     def commit(self) -> None:
         """Learn the staged block."""
         if self._staged is not None:
@@ -166,6 +170,10 @@ class ExternalRunner(Runner):
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         self._staged, predictions = self._bound.condition(self._state, Phi, y)
         return predictions
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """Itself: it does not depend on time."""
+        return self
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -257,6 +265,10 @@ class SilentRunner(Runner):
         shapes = {name: (self._num_experts, y.shape[0], *v.shape[axis + 1 :]) for name, v in example._asdict().items()}
         fields = {name: example.log_prob.new_full(shape, torch.nan) for name, shape in shapes.items()}
         return type(example)(**{**fields, "log_prob": impossible(y, self._num_experts)})
+
+    def uneven(self, steps: Tensor) -> "Runner":
+        """Itself: it does not depend on time."""
+        return self
 
     def commit(self) -> None:
         """Learn nothing."""

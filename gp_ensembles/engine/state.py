@@ -8,7 +8,7 @@ from torch import Tensor
 from gp_ensembles.engine.quarantine import Quarantine
 from gp_ensembles.filters.states import FilterState, WindowState
 from gp_ensembles.filters.window import cut_, num_used
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.display import record_text
 

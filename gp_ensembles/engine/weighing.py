@@ -12,7 +12,7 @@ from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, assemble_living, invalid_rows
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
-from gp_ensembles.innovations import InnovationBank, InnovationPredictions, InnovationState
+from gp_ensembles.innovations.bank import InnovationBank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
 
 # Predictions of all experts from their inputs (B, D + P), targets (B,), and the square root of the share of each row's

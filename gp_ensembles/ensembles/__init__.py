@@ -5,8 +5,10 @@ default), ``build`` (from records to experts), ``records`` (in files), ``externa
 libraries' models and forecasts in the table, as records). What runs an ensemble is :mod:`gp_ensembles.engine`.
 """
 
-from gp_ensembles.ensembles import bases, presets, targets
 from gp_ensembles.ensembles.build import FitSettings
-from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwitching
+from gp_ensembles.ensembles.spec import EnsembleSpec
 
-__all__ = ["EnsembleSpec", "FitSettings", "SpeedSwitching", "StickySwitching", "bases", "presets", "targets"]
+__all__ = [
+    "EnsembleSpec",
+    "FitSettings",
+]

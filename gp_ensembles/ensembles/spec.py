@@ -36,9 +36,9 @@ from gp_ensembles.meta_learners import (
     MarkovSwitching,
     MetaLearner,
     ReferenceAveraging,
-    edoebe_transition,
     sticky_transition,
 )
+from gp_ensembles.meta_learners.switching import edoebe_transition
 from gp_ensembles.numerics.display import call_text, changed, spread_text
 
 

@@ -23,13 +23,8 @@ from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
 from gp_ensembles.features.base import FeatureMap
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.response import check_support
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
@@ -56,13 +51,13 @@ class Target(ABC):
     def expert(self, features: FeatureMap) -> Expert:
         """A static expert for it, not yet fitted."""
 
+    @abstractmethod
     def check(self, y: Tensor) -> None:
         """Raise unless an expert can be fitted to warm-up targets (N,) or (N, O), NaN where missing.
 
         Raises:
             ValueError: Naming the value and the row, or the problem.
         """
-        check_varies(y)
 
 
 @final
@@ -122,6 +117,10 @@ class UnknownNoiseTarget(Target):
         """See :meth:`Target.expert`."""
         return StudentTExpert(features, noise_discount=self.noise_discount)
 
+    def check(self, y: Tensor) -> None:
+        """See :meth:`Target.check`."""
+        check_varies(y)
+
 
 @final
 @dataclass(frozen=True)
@@ -145,6 +144,10 @@ class OutlierTarget(Target):
     def expert(self, features: FeatureMap) -> Expert:
         """See :meth:`Target.expert`."""
         return RobustExpert(features, threshold=self.threshold)
+
+    def check(self, y: Tensor) -> None:
+        """See :meth:`Target.check`."""
+        check_varies(y)
 
 
 @final

@@ -1,4 +1,4 @@
-"""Between numpy, the language of scikit-learn, and torch."""
+"""Conversions between numpy arrays, as in scikit-learn, and torch tensors."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Array = np.ndarray[Any, Any]
 
 
 def as_tensor(values: Array) -> Tensor:
-    """A tensor of its own, float64: the user's memory may be read-only, or change later."""
+    """A float64 copy as a tensor: the user's memory may be read-only, or change later."""
     return torch.from_numpy(np.array(values, dtype=np.float64))
 
 

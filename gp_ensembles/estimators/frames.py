@@ -32,9 +32,7 @@ def fit_frame(X: Any, num_rows: int) -> Columns | None:
                 refuse_text(name, cells)
         except CellError as error:
             problem = error.problem.partition(";")[0]
-            raise ValueError(
-                f"column {name} of X, row {error.place + 1}: {problem}; mend it, or leave it out"
-            ) from None
+            raise ValueError(f"column {name} of X, row {error.place + 1}: {problem}; fix it, or leave it out") from None
         columns.append(column)
     return tuple(columns)
 

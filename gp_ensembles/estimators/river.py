@@ -15,11 +15,12 @@ from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.bases import LinearBasis
 from gp_ensembles.ensembles.presets import auto, auto_for, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.estimators.class_targets import class_target
-from gp_ensembles.streaming import OnlineModel, StreamConfig, constant_columns
+from gp_ensembles.estimators.scikit_learn import class_target
+from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.checks import illegal_input, illegal_target, too_large
 from gp_ensembles.streaming.config import MIN_WARM_UP
 from gp_ensembles.streaming.running import running_distribution
+from gp_ensembles.streaming.scales import constant_columns
 
 try:
     from river.base import MiniBatchClassifier, MiniBatchRegressor
@@ -126,7 +127,7 @@ class RiverRegressor(MiniBatchRegressor):
         return float(self._distribution([x]).mean)
 
     def forecast_one(self, x: Row) -> Forecast:
-        """Mean, standard deviation and 90 % interval; 90 % of targets lie within it in the long run, whatever comes."""
+        """Mean, standard deviation and 90 % interval; 90 % of targets lie within it in the long run."""
         distribution = self._distribution([x])
         mean, variance = distribution.moments()
         levels = (0.05, 0.95) if self._model is None else self._model.interval_levels(0.9)
@@ -146,7 +147,7 @@ class RiverRegressor(MiniBatchRegressor):
 
     @property
     def expert_weights(self) -> dict[str, float]:
-        """Weights in force for the next target, by expert; empty while the warm-up lasts."""
+        """Weights for the next target, by expert; empty while the warm-up lasts."""
         return {} if self._model is None else self._model.weights
 
     def _learn_rows(self, rows: Sequence[Row], targets: Sequence[float]) -> None:
@@ -170,7 +171,7 @@ class RiverClassifier(MiniBatchClassifier):
 
     As :class:`RiverRegressor`, for labels of any kind. The classes are those of the warm-up rows, which go on until two
     have come; meanwhile probabilities are the frequencies of the labels. A label that first appears later has its
-    frequency as its probability whatever the features.
+    frequency as its probability for any features.
 
     Args:
         spec: What the ensemble is made of; :func:`~gp_ensembles.ensembles.presets.auto_for` the classes if ``None``. A
@@ -186,10 +187,7 @@ class RiverClassifier(MiniBatchClassifier):
         >>> model = RiverClassifier(replace(oebe, bases=(LinearBasis(),)), warmup=30)
         >>> for t in range(60):
         ...     model.learn_one({"tide": math.sin(t)}, "high" if math.sin(t) > 0 else "low")
-        >>> (
-        ...     model.predict_one({"tide": 0.9}),
-        ...     model.predict_proba_one({"tide": -0.9})["low"] > 0.9,
-        ... )
+        >>> model.predict_one({"tide": 0.9}), model.predict_proba_one({"tide": -0.9})["low"] > 0.9
         ('high', True)
     """
 
@@ -253,7 +251,7 @@ class RiverClassifier(MiniBatchClassifier):
 
     @property
     def expert_weights(self) -> dict[str, float]:
-        """Weights in force for the next target, by expert; empty while the warm-up lasts."""
+        """Weights for the next target, by expert; empty while the warm-up lasts."""
         return {} if self._model is None else self._model.weights
 
     def _probabilities(self, rows: Sequence[Row]) -> list[dict[Label, float]]:
@@ -342,7 +340,7 @@ def _check_warm_up(warmup: int) -> None:
 
 
 def matrix_of(rows: Sequence[Row], names: Sequence[Hashable]) -> Tensor:
-    """Rows as a matrix (N, D) with NaN for features that a row lacks."""
+    """Rows as a matrix (N, D) with NaN for features that are missing from a row."""
     values = [[_number(name, row.get(name)) for name in names] for row in rows]
     return torch.tensor(values, dtype=torch.float64, device="cpu").reshape(len(rows), len(names))
 

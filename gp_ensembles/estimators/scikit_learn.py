@@ -17,12 +17,11 @@ from gp_ensembles.distributions import LatentMixture
 from gp_ensembles.engine.input_checks import check_made
 from gp_ensembles.ensembles.presets import auto, auto_for
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.targets import LevelTarget, RealTarget
+from gp_ensembles.ensembles.targets import BinaryTarget, ClassTarget, LevelTarget, RealTarget, Target
 from gp_ensembles.estimators.arrays import Array, as_array, as_tensor
-from gp_ensembles.estimators.class_targets import class_target
 from gp_ensembles.estimators.frames import Columns, checked_inputs, encoded_names, fit_frame
 from gp_ensembles.streaming import OnlineModel, StreamConfig
-from gp_ensembles.streaming.forecasting import Forecast
+from gp_ensembles.streaming.forecasting.forecast import Forecast
 from gp_ensembles.streaming.joint import joint_covariance
 from gp_ensembles.streaming.predictions import StreamDistribution
 
@@ -35,7 +34,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
     Rows are taken in the order of time. The first ``warmup`` rows set scales and hyperparameters; the rest, and every
     later ``partial_fit``, is learned at constant cost per row. Everything is in the units of the data. A missing input
     (NaN) is imputed, and a column that is constant in the warm-up rows wakes up when it first moves. Frames of pandas
-    and polars may hold dates, categories and truth values, encoded as the warm-up rows tell
+    and polars may hold dates, categories and truth values, encoded as in the warm-up rows
     (see the page "Tables"). Several targets (N, O) share features and covariance.
 
     Args:
@@ -56,11 +55,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         >>> X = rng.normal(size=(80, 2))
         >>> y = 3 * X[:, 0] + 10 + 0.1 * rng.normal(size=80)
         >>> model = OnlineRegressor(replace(oebe, bases=(LinearBasis(),)))
-        >>> mean, std = (
-        ...     model.fit(X[:60], y[:60])
-        ...     .partial_fit(X[60:], y[60:])
-        ...     .predict(X[:3], return_std=True)
-        ... )
+        >>> mean, std = (model.fit(X[:60], y[:60]).partial_fit(X[60:], y[60:]).predict(X[:3], return_std=True))
         >>> bool(np.abs(mean - y[:3]).max() < 0.5), bool((std > 0.05).all())
         (True, True)
     """
@@ -110,7 +105,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn further rows; a target may be NaN where it was not observed.
+        """Learn more rows; a target may be NaN where it was not observed.
 
         Args:
             X: Inputs in the order of time, shape (N, D).
@@ -161,7 +156,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         """Lower and upper ends of intervals, (N,) or (N, O) each.
 
         Of a single target the 90 % interval follows the targets that have fallen beyond it, so that 90 % lie within it
-        in the long run whatever comes; the ends of all others are the quantiles of the predictive distributions.
+        in the long run; the ends of all others are the quantiles of the predictive distributions.
 
         Args:
             X: Inputs, shape (N, D).
@@ -240,7 +235,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 
     @property
     def expert_weights_(self) -> dict[str, float]:
-        """Weights in force for the next target, by expert; empty while the warm-up lasts."""
+        """Weights for the next target, by expert; empty while the warm-up lasts."""
         check_is_fitted(self)
         return self.model_.weights
 
@@ -274,7 +269,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
 class OnlineClassifier(ClassifierMixin, BaseEstimator):
     r"""Online ensemble of Bayesian classifiers with scikit-learn's interface.
 
-    As :class:`OnlineRegressor`, for labels of any kind. Two classes are told apart by logistic regression, more by
+    As :class:`OnlineRegressor`, for labels of any kind. Two classes are separated by logistic regression, more by
     softmax regression; ``spec`` may say otherwise (probit, levels with an order).
 
     Args:
@@ -294,9 +289,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> X = np.random.default_rng(0).normal(size=(80, 2))
         >>> y = np.where(X[:, 0] > 0, "up", "down")
-        >>> model = OnlineClassifier(replace(oebe, bases=(LinearBasis(),))).fit(
-        ...     X[:60], y[:60]
-        ... )
+        >>> model = OnlineClassifier(replace(oebe, bases=(LinearBasis(),))).fit(X[:60], y[:60])
         >>> model.classes_.tolist(), float(model.score(X[60:], y[60:])) > 0.8
         (['down', 'up'], True)
     """
@@ -342,7 +335,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn further rows.
+        """Learn more rows.
 
         Args:
             X: Inputs in the order of time, shape (N, D).
@@ -388,7 +381,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def expert_weights_(self) -> dict[str, float]:
-        """Weights in force for the next target, by expert; empty while the warm-up lasts."""
+        """Weights for the next target, by expert; empty while the warm-up lasts."""
         check_is_fitted(self)
         return self.model_.weights
 
@@ -396,7 +389,7 @@ class OnlineClassifier(ClassifierMixin, BaseEstimator):
         return "model_" in self.__dict__
 
     def __sklearn_tags__(self) -> Tags:
-        """The tags of scikit-learn: levels with an order cannot tell classes apart that have none."""
+        """The tags of scikit-learn: ordered levels do not suit unordered classes."""
         tags: Tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.classifier_tags.poor_score = isinstance(getattr(self.spec, "target", None), LevelTarget)
@@ -421,7 +414,7 @@ def _fitted(model: OnlineModel, X: Array, y: Tensor) -> OnlineModel:
 
 
 def _num_rows(X: Any) -> int:
-    """Rows of X, one where that cannot be told: then X is refused elsewhere."""
+    """Number of rows of X; one where it is unknown: then X is refused elsewhere."""
     shape = getattr(X, "shape", None)
     return shape[0] if shape else 1
 
@@ -478,3 +471,15 @@ def _codes(y: Array, classes: Array) -> Tensor:
     if unknown.any():
         raise ValueError(f"the label {str(y[unknown][0])!r} is not among the classes {classes.tolist()}")
     return torch.from_numpy(places.astype(np.float64))
+
+
+def class_target(num_classes: int, given: Target | None) -> Target:
+    """The kind of target for so many classes, with the link and the update of a given one where they apply."""
+    if isinstance(given, LevelTarget):
+        return LevelTarget(num_classes, given.latent_update)
+    if isinstance(given, BinaryTarget) and num_classes == 2:
+        return given
+    latent_update = given.latent_update if isinstance(given, BinaryTarget | ClassTarget) else None
+    if num_classes == 2 and not isinstance(given, ClassTarget):
+        return BinaryTarget(latent_update=latent_update)
+    return ClassTarget(num_classes, latent_update)

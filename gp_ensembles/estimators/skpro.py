@@ -1,4 +1,4 @@
-"""Online ensembles with skpro's interface: a probabilistic regressor that goes on learning with ``update``."""
+"""Online ensembles with skpro's interface: a probabilistic regressor that keeps learning with ``update``."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -33,7 +33,7 @@ class Predicted:
 
 
 class PredictiveDistribution(BaseDistribution):
-    """What an ensemble says of N rows, as a distribution of skpro with one column."""
+    """Predictions of an ensemble for N rows, as a distribution of skpro with one column."""
 
     _tags = {  # noqa: RUF012 (skpro reads them so)
         "capabilities:approx": ["energy", "pdfnorm"],
@@ -106,7 +106,7 @@ class PredictiveDistribution(BaseDistribution):
 class SkproRegressor(BaseProbaRegressor):
     """Online ensemble of Bayesian basis expansions with skpro's interface.
 
-    ``fit`` takes rows in the order of time, ``update`` learns further ones at constant cost per row, and
+    ``fit`` takes rows in the order of time, ``update`` learns more at constant cost per row, and
     ``predict_proba`` returns the whole predictive distribution, noise included. A missing input is legal.
 
     Args:

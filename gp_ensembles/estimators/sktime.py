@@ -1,4 +1,4 @@
-"""Online ensembles with sktime's interface: a forecaster that goes on learning with ``update``, without refits."""
+"""Online ensembles with sktime's interface: a forecaster that keeps learning with ``update``, without refits."""
 
 from dataclasses import replace
 from typing import Any, Self
@@ -11,7 +11,7 @@ from gp_ensembles.ensembles.presets import forecaster, oebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
 from gp_ensembles.estimators.arrays import Array, as_array
 from gp_ensembles.estimators.scikit_learn import OnlineRegressor
-from gp_ensembles.streaming.forecasting import Forecast
+from gp_ensembles.streaming.forecasting.forecast import Forecast
 
 try:
     import pandas as pd
@@ -25,7 +25,7 @@ _TIME = "time"
 class SktimeForecaster(BaseForecaster):
     """Online ensemble of Bayesian basis expansions with sktime's interface.
 
-    ``fit`` takes a series, whose first rows set scales and hyperparameters; ``update`` learns further ones at constant
+    ``fit`` takes a series, whose first rows set scales and hyperparameters; ``update`` learns more at constant
     cost per row, without a refit; forecasts come from joint sample paths, see
     :meth:`OnlineModel.forecast <gp_ensembles.streaming.OnlineModel.forecast>`. Inputs are the time (calendar features
     of dates, or the number of the row) and what is given as ``X``, which may have gaps; so may the series.
@@ -43,12 +43,10 @@ class SktimeForecaster(BaseForecaster):
         >>> from gp_ensembles.ensembles.bases import LinearBasis
         >>> from gp_ensembles.ensembles.presets import oebe
         >>> from gp_ensembles.estimators.sktime import SktimeForecaster
-        >>> y = pd.Series(
-        ...     np.arange(60.0), index=pd.period_range("2020-01", periods=60, freq="M")
-        ... )
+        >>> y = pd.Series(np.arange(60.0), index=pd.period_range("2020-01", periods=60, freq="M"))
         >>> model = SktimeForecaster(replace(oebe, bases=(LinearBasis(),)))
-        >>> said = model.fit(y[:50], fh=[1, 3]).update(y[50:58]).predict()
-        >>> said.index.astype(str).tolist(), bool((abs(said - [58, 60]) < 1).all())
+        >>> predicted = model.fit(y[:50], fh=[1, 3]).update(y[50:58]).predict()
+        >>> predicted.index.astype(str).tolist(), bool((abs(predicted - [58, 60]) < 1).all())
         (['2024-11', '2025-01'], True)
     """
 

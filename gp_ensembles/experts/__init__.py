@@ -15,12 +15,10 @@
   ``perturb_hyperparameters`` where there are too many for that.
 """
 
-from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.hyper_sampling import sample_hyperparameters
 from gp_ensembles.experts.laplace import LaplaceExpert
-from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.experts.multi_output import MultiOutputExpert
 from gp_ensembles.experts.robust import RobustExpert
 from gp_ensembles.experts.student_t import StudentTExpert
@@ -29,11 +27,8 @@ from gp_ensembles.experts.window import WindowExpert
 __all__ = [
     "LBFGS",
     "Adam",
-    "Expert",
     "GaussianExpert",
     "LaplaceExpert",
-    "LaplaceUpdate",
-    "MomentMatchingUpdate",
     "MultiOutputExpert",
     "RobustExpert",
     "StudentTExpert",

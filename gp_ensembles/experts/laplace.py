@@ -98,8 +98,8 @@ class LaplaceExpert(Expert):
         transition: How the weights change before every row; ``None`` for static weights.
         latent_update: How the expert learns: :class:`~gp_ensembles.experts.latent_update.LaplaceUpdate` by default, or
             :class:`~gp_ensembles.experts.latent_update.MomentMatchingUpdate`.
-        predictive: How predictions are computed: :class:`~gp_ensembles.likelihoods.GaussHermite` by default, or
-            :class:`~gp_ensembles.likelihoods.ProbitApproximation`.
+        predictive: How predictions are computed: :class:`~gp_ensembles.likelihoods.predictive.GaussHermite` by
+            default, or :class:`~gp_ensembles.likelihoods.ProbitApproximation`.
 
     Raises:
         ValueError: If the transition does not fit.
@@ -108,7 +108,7 @@ class LaplaceExpert(Expert):
     Example:
         >>> import torch
         >>> from gp_ensembles.features import LinearFeatures
-        >>> from gp_ensembles.likelihoods import LogisticLikelihood
+        >>> from gp_ensembles.likelihoods.classification import LogisticLikelihood
         >>> expert = LaplaceExpert(LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64)), LogisticLikelihood())
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
         >>> state, steps = expert.update(expert.init(), X, (X.squeeze(-1) > 0).double())

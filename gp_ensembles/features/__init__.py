@@ -4,24 +4,20 @@
 """
 
 from gp_ensembles.features.base import FeatureMap
-from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.hilbert import HilbertAdditiveFeatures, HilbertTensorFeatures
 from gp_ensembles.features.inducing import InducingPointFeatures
-from gp_ensembles.features.linear import ConstantFeatures, LinearFeatures
+from gp_ensembles.features.linear import LinearFeatures
 from gp_ensembles.features.neural import NeuralFeatures
 from gp_ensembles.features.optimized_fourier import OptimizedFourierFeatures
 from gp_ensembles.features.polynomial import AdditivePolynomialFeatures
 from gp_ensembles.features.radial import RadialBasisFeatures
-from gp_ensembles.features.rescale import Clamp, Standardize
+from gp_ensembles.features.rescale import Standardize
 from gp_ensembles.features.spline import AdditiveSplineFeatures
 
 __all__ = [
     "AdditivePolynomialFeatures",
     "AdditiveSplineFeatures",
-    "Clamp",
-    "Concatenate",
-    "ConstantFeatures",
     "FeatureMap",
     "HilbertAdditiveFeatures",
     "HilbertTensorFeatures",
@@ -31,6 +27,5 @@ __all__ = [
     "OptimizedFourierFeatures",
     "RadialBasisFeatures",
     "RandomFourierFeatures",
-    "SelectColumns",
     "Standardize",
 ]

@@ -46,7 +46,7 @@ class RandomFourierFeatures(FeatureMap):
     :meth:`from_kernels` to make the base draws.
 
     Args:
-        kernel: The kernel, of a registered class (``gp_ensembles.spectral.spectral_components``).
+        kernel: The kernel, of a registered class (``gp_ensembles.spectral.frequencies.spectral_components``).
         num_inputs: Number of input columns D.
         base: Base draws in the kernel's dtype, normals (\*batch, F/2, D) and uniforms (\*batch, F/2); a summand
             that sees d columns uses the first d normals.

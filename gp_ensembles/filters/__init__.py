@@ -22,39 +22,18 @@ targets depend on them.
 =================  ====================================================================================================
 """
 
-from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
-from gp_ensembles.filters.sites import (
-    LaplaceRule,
-    MomentMatchingRule,
-    RobustRule,
-    VectorLaplaceRule,
-    VectorMomentMatchingRule,
-)
-from gp_ensembles.filters.states import SquareRootState, gaussian_state, square_root_state
-from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
+from gp_ensembles.filters.states import gaussian_state
 from gp_ensembles.filters.textbook import textbook_filter
 from gp_ensembles.filters.transitions import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
-from gp_ensembles.filters.update import predict, predict_joint, update_block
+from gp_ensembles.filters.update import predict, update_block
 
 __all__ = [
     "CorrelatedWalk",
     "ExponentialForgetting",
-    "LaplaceRule",
-    "MomentMatchingRule",
-    "MultiOutputNoise",
-    "NoiseDiscount",
     "RandomWalk",
-    "RobustRule",
-    "SquareRootState",
     "StabilizedForgetting",
-    "VectorLaplaceRule",
-    "VectorMomentMatchingRule",
     "gaussian_state",
-    "multi_output_state",
     "predict",
-    "predict_joint",
-    "square_root_state",
-    "student_t_state",
     "textbook_filter",
     "update_block",
 ]

@@ -7,7 +7,6 @@ and ``store`` (places and states), ``arrivals`` (rows that are processed togethe
 (the computation of a batch of rows), ``checkpoint`` (fleets in files).
 """
 
-from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.fleet.model import Fleet
 
-__all__ = ["EnsembleFleet", "Fleet"]
+__all__ = ["Fleet"]

@@ -17,7 +17,7 @@ from gp_ensembles.engine.weighing import append_copies, innovate, weigh, within_
 from gp_ensembles.filters.states import LatentPredictions, Predictions
 from gp_ensembles.fleet.series_batches import BlockSeriesBatch, SeriesBatch, row_series_batch, side_by_side
 from gp_ensembles.fleet.store import Store
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaOutput, MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 

@@ -14,7 +14,7 @@ from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.files.operations import OpenFile, make_folder, remove_if_possible
 from gp_ensembles.filters.states import FilterState, GaussianState, gaussian_state, square_root_state
 from gp_ensembles.fleet.variances import Variances
-from gp_ensembles.innovations import InnovationState
+from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.devices import check_memory
 

@@ -1,6 +1,7 @@
 """Innovation models: predictions from an expert's own past errors, of their level, their size and their tails."""
 
-from gp_ensembles.innovations.bank import InnovationBank, InnovationPredictions, InnovationState
 from gp_ensembles.innovations.model import InnovationModel
 
-__all__ = ["InnovationBank", "InnovationModel", "InnovationPredictions", "InnovationState"]
+__all__ = [
+    "InnovationModel",
+]

@@ -7,23 +7,13 @@ values, checks of targets; ``closed_forms``: predictions without quadrature; ``d
 approximate them (:class:`ProbitApproximation`).
 """
 
-from gp_ensembles.likelihoods.classification import (
-    LogisticLikelihood,
-    Logit,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods.classification import MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.poisson import LogPoissonLikelihood
-from gp_ensembles.likelihoods.predictive import GaussHermite, ProbitApproximation
+from gp_ensembles.likelihoods.predictive import ProbitApproximation
 
 __all__ = [
-    "GaussHermite",
     "LogPoissonLikelihood",
-    "LogisticLikelihood",
-    "Logit",
     "MulticlassLikelihood",
     "OrdinalLikelihood",
-    "Probit",
     "ProbitApproximation",
 ]

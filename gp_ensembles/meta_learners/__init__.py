@@ -24,13 +24,7 @@ from gp_ensembles.meta_learners.combined import CombinedRules
 from gp_ensembles.meta_learners.gradient import ExponentiatedGradient, SoftBayes
 from gp_ensembles.meta_learners.newton import DiscountedOnlineNewton, OnlineNewton
 from gp_ensembles.meta_learners.reference import ReferenceAveraging
-from gp_ensembles.meta_learners.switching import (
-    FixedShare,
-    MarkovSwitching,
-    edoebe_transition,
-    group_transition,
-    sticky_transition,
-)
+from gp_ensembles.meta_learners.switching import FixedShare, MarkovSwitching, sticky_transition
 
 __all__ = [
     "BayesianModelAveraging",
@@ -44,7 +38,5 @@ __all__ = [
     "OnlineNewton",
     "ReferenceAveraging",
     "SoftBayes",
-    "edoebe_transition",
-    "group_transition",
     "sticky_transition",
 ]

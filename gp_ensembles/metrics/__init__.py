@@ -25,17 +25,8 @@ from gp_ensembles.metrics.regret import (
     static_regret,
     switching_regret,
 )
-from gp_ensembles.metrics.scores import (
-    covered,
-    crps_mixture,
-    log_score,
-    median_mnlp,
-    nmse,
-    observed_mean,
-    pit,
-    sample_srmse,
-)
-from gp_ensembles.metrics.streaming import init_scores, summarize, update_scores
+from gp_ensembles.metrics.scores import covered, crps_mixture, log_score, median_mnlp, nmse, pit, sample_srmse
+from gp_ensembles.metrics.streaming import summarize
 
 __all__ = [
     "anytime_regret",
@@ -44,16 +35,13 @@ __all__ = [
     "best_switching_path",
     "covered",
     "crps_mixture",
-    "init_scores",
     "log_score",
     "median_mnlp",
     "mixture_regret",
     "nmse",
-    "observed_mean",
     "pit",
     "sample_srmse",
     "static_regret",
     "summarize",
     "switching_regret",
-    "update_scores",
 ]

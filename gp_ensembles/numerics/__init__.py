@@ -1,6 +1,7 @@
 """Numerics in plain torch."""
 
-from gp_ensembles.numerics import mixtures
 from gp_ensembles.numerics.cholesky import NumericalError
 
-__all__ = ["NumericalError", "mixtures"]
+__all__ = [
+    "NumericalError",
+]

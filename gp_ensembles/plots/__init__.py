@@ -6,7 +6,7 @@
 - :mod:`~gp_ensembles.plots.fusion`: experts, weights and the fused prediction over one input.
 - :mod:`~gp_ensembles.plots.knots`: knots over the data.
 - :mod:`~gp_ensembles.plots.spectra`: spectra of marginalized kernels.
-- :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for pictures of your own.
+- :mod:`~gp_ensembles.plots.canvas`: colors, blank figures and :func:`save_figure`, for custom pictures.
 
 Every ``plot_`` function returns a :class:`matplotlib.figure.Figure`; ``draw_`` functions draw on given axes. None
 touches global state of matplotlib, so they work without a display, in threads and in notebooks alike.
@@ -22,16 +22,12 @@ except ImportError as error:
 from gp_ensembles.plots.calibration import plot_calibration
 from gp_ensembles.plots.canvas import save_figure
 from gp_ensembles.plots.embedding import plot_embedding
-from gp_ensembles.plots.fusion import Band, Density, FusionView, plot_fusion
-from gp_ensembles.plots.knots import KnotFit, plot_knots
+from gp_ensembles.plots.fusion import plot_fusion
+from gp_ensembles.plots.knots import plot_knots
 from gp_ensembles.plots.spectra import plot_spectra
 from gp_ensembles.plots.stream import plot_bands, plot_score, plot_weights
 
 __all__ = [
-    "Band",
-    "Density",
-    "FusionView",
-    "KnotFit",
     "plot_bands",
     "plot_calibration",
     "plot_embedding",

@@ -1,4 +1,4 @@
-"""Rows in a latent space, colored by label or by time, and the experts' weights beside them."""
+"""Rows in a latent space, colored by label or by time, and the experts' weights next to them."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def plot_embedding(
     """Rows in one latent space, and if wanted the weights of the experts over time.
 
     Of more than 20 000 rows every second, third and so on is drawn. One dimension is drawn against time; of three and
-    more the first two are, and the picture says so. Texts are categories, each of a color of its own; numbers are a
+    more the first two are, and the picture says so. Texts are categories, each with its own color; numbers are a
     quantity with a bar of colors; without labels the color is time.
 
     Args:
@@ -78,7 +78,7 @@ def plot_embedding(
     label(axes[0], ", ".join(notes), *(("row", "x1") if num_latent == 1 else ("x1", "x2")))
     if weights is not None:
         draw_weights(axes[1], weights, list(names) or [str(number) for number in range(len(weights))])
-        label(axes[1], "weights in force before each row", "row", "weight")
+        label(axes[1], "weights before each row", "row", "weight")
         _legend(axes[1])
     return figure
 

@@ -83,19 +83,10 @@ def plot_fusion(
         ValueError: If shapes do not fit, there are more than nine experts, or a number of names does not fit.
 
     Example:
-        >>> experts = Band(
-        ...     [[0.0, 0.0], [1.0, 1.0]],
-        ...     [[-1.0, -1.0], [0.0, 0.0]],
-        ...     [[1.0, 1.0], [2.0, 2.0]],
-        ... )
-        >>> weights = Band(
-        ...     [[0.9, 0.2], [0.1, 0.8]], [[0.8, 0.1], [0.0, 0.7]], [[1.0, 0.3], [0.2, 0.9]]
-        ... )
+        >>> experts = Band([[0.0, 0.0], [1.0, 1.0]], [[-1.0, -1.0], [0.0, 0.0]], [[1.0, 1.0], [2.0, 2.0]])
+        >>> weights = Band([[0.9, 0.2], [0.1, 0.8]], [[0.8, 0.1], [0.0, 0.7]], [[1.0, 0.3], [0.2, 0.9]])
         >>> fused = Band([0.1, 0.8], [-1.0, -0.5], [1.2, 2.0])
-        >>> figure = plot_fusion(
-        ...     FusionView([0.0, 1.0], experts, weights, fused),
-        ...     expert_names=["left", "right"],
-        ... )
+        >>> figure = plot_fusion(FusionView([0.0, 1.0], experts, weights, fused), expert_names=["left", "right"])
         >>> [axis.get_title(loc="left") for axis in figure.axes]
         ['the experts and their bands', 'their weights', 'the fused prediction']
     """
@@ -108,7 +99,7 @@ def plot_fusion(
         if found[0].shape != due:
             raise ValueError(f"{name} must have shape {due}, experts by inputs, got {found[0].shape}")
     if num_experts > len(SERIES):
-        raise ValueError(f"up to {len(SERIES)} experts can be told apart, got {num_experts}; choose some of them")
+        raise ValueError(f"up to {len(SERIES)} experts can be drawn, got {num_experts}; choose some of them")
     if len(places) < 2:
         raise ValueError("lines over the input need two inputs at least")
     called = list(expert_names) or [f"expert {number + 1}" for number in range(num_experts)]

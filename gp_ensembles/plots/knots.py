@@ -33,7 +33,7 @@ class KnotFit(NamedTuple):
 def plot_knots(points: _Values, fit: KnotFit, *, seen: _Rows, names: tuple[str, ...] = (), title: str = "") -> Figure:
     """Knots over the data with the predictive mean and 90 % band, of one input or two.
 
-    One input is drawn as a function with its band; two as a map of the mean beside a map of the band's width, knots as
+    One input is drawn as a function with its band; two as a map of the mean next to a map of the band's width, knots as
     crosses on both.
 
     Args:

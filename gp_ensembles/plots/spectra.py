@@ -47,9 +47,7 @@ def plot_spectra(
             there is not a positive number, or no kernel has a weight.
 
     Example:
-        >>> figure = plot_spectra(
-        ...     [[0.7, 0.3]], [[0.0, 1.0]], [[0.1, 0.02]], [0.0], input_name="years"
-        ... )
+        >>> figure = plot_spectra([[0.7, 0.3]], [[0.0, 1.0]], [[0.1, 0.02]], [0.0], input_name="years")
         >>> figure.axes[0].get_xlabel()
         'frequency, cycles per unit of years'
     """

@@ -61,9 +61,7 @@ def plot_bands(
     Example:
         >>> import torch
         >>> y = torch.tensor([0.3, float("nan"), 0.1])
-        >>> figure = plot_bands(
-        ...     y, y.new_zeros(3), y.new_full((3,), -1.6), y.new_full((3,), 1.6)
-        ... )
+        >>> figure = plot_bands(y, y.new_zeros(3), y.new_full((3,), -1.6), y.new_full((3,), 1.6))
         >>> len(figure.axes)
         1
     """
@@ -137,12 +135,7 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
 
     Example:
         >>> import torch
-        >>> figure = plot_score(
-        ...     {
-        ...         "ensemble": torch.tensor([-1.0, -0.5]),
-        ...         "last value": torch.tensor([-2.0, -1.0]),
-        ...     }
-        ... )
+        >>> figure = plot_score({"ensemble": torch.tensor([-1.0, -0.5]), "last value": torch.tensor([-2.0, -1.0])})
         >>> [axis.get_title(loc="left") for axis in figure.axes]
         ['mean log score so far', 'summed lead of ensemble']
     """
@@ -161,9 +154,7 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
 
 
 def plot_score_sums(rows: ArrayLike, counts: ArrayLike, sums: Mapping[str, ArrayLike]) -> Figure:
-    """As :func:`plot_score`, from sums over runs of rows.
-
-    Shapes: ``rows`` (R,), ``counts`` (R,).
+    """As :func:`plot_score`, from sums over runs of rows. Shapes: ``rows`` (R,), ``counts`` (R,).
 
     Raises:
         ValueError: If there is no model or more than 9, or their lengths differ.
@@ -207,14 +198,14 @@ def plot_weights(
     first_row: int = 0,
     rows: ArrayLike | None = None,
 ) -> Figure:
-    """Weights in force before each target, stacked to one; the leading experts are named, the rest grouped.
+    """Weights before each target, stacked to one; the leading experts are named, the rest grouped.
 
     Experts are ranked by their mean weight over the stream. Streams of more than 1000 rows are averaged over runs.
 
     Args:
         log_weights: Log weights before each target, shape (M, N); minus infinity for a dead expert.
         names: A name for each of the M experts.
-        num_named: How many experts get a color of their own, at most 9.
+        num_named: Number of experts with their own color, at most 9.
         first_row: Number of the first row shown, for instance the length of the warm-up.
         rows: Number of each row, shape (N,), where they do not follow one another.
 
@@ -245,7 +236,7 @@ def plot_weights(
     figure, (axis,) = new_figure(1, 1, 9.0, 3.6)
     numbers = None if rows is None else as_array(rows, 1, "rows")
     draw_weights(axis, weights, names, num_named=num_named, first_row=first_row, rows=numbers)
-    label(axis, "weights in force before each target", "row", "weight")
+    label(axis, "weights before each target", "row", "weight")
     figure.legend(loc="outside right upper", frameon=False, fontsize=9, labelcolor=INK)
     return figure
 

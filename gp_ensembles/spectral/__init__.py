@@ -9,11 +9,10 @@
   that the draws go through.
 """
 
-from gp_ensembles.spectral.frequencies import IIDDraws, OrthogonalDraws, SobolDraws, spectral_components
+from gp_ensembles.spectral.frequencies import IIDDraws, OrthogonalDraws, SobolDraws
 
 __all__ = [
     "IIDDraws",
     "OrthogonalDraws",
     "SobolDraws",
-    "spectral_components",
 ]

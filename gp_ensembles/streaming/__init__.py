@@ -8,6 +8,8 @@ line, scikit-learn and river use it.
 
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.model import OnlineModel
-from gp_ensembles.streaming.scales import Standardizer, constant_columns
 
-__all__ = ["OnlineModel", "Standardizer", "StreamConfig", "constant_columns"]
+__all__ = [
+    "OnlineModel",
+    "StreamConfig",
+]

@@ -7,14 +7,9 @@ from gp_ensembles.distributions import LatentMixture, Mixture
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.engine.predictions import AnyMixture
 from gp_ensembles.ensembles.targets import LevelTarget, Target
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 from gp_ensembles.streaming.predictions import OnlinePredictions
 

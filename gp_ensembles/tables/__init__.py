@@ -6,7 +6,11 @@ column types on the warm-up rows, ``columns`` and ``target`` encode cells, ``clo
 
 from gp_ensembles.tables.explain import explain
 from gp_ensembles.tables.options import TableOptions
-from gp_ensembles.tables.rows import Rows
-from gp_ensembles.tables.stream import RowStream, open_rows, reopen_rows
+from gp_ensembles.tables.stream import RowStream, open_rows
 
-__all__ = ["RowStream", "Rows", "TableOptions", "explain", "open_rows", "reopen_rows"]
+__all__ = [
+    "RowStream",
+    "TableOptions",
+    "explain",
+    "open_rows",
+]

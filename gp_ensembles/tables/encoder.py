@@ -159,15 +159,9 @@ class TableEncoder:
         if clock is not None:
             times = self.times(raw, decimal, path, first_row)
             clock, steps = _Named(path, clock.name, raw, first_row).run(clock.after, times)
-        rows = Rows(
-            torch.from_numpy(X),
-            torch.from_numpy(y),
-            None if times is None else torch.from_numpy(times),
-            None if steps is None else torch.from_numpy(steps),
-            first_row,
-            None if raw.lines is None else torch.from_numpy(raw.lines),
-            _series_of(self.series, raw, path, first_row),
-        )
+        when, since, lines = (None if part is None else torch.from_numpy(part) for part in (times, steps, raw.lines))
+        series = _series_of(self.series, raw, path, first_row)
+        rows = Rows(torch.from_numpy(X), torch.from_numpy(y), when, since, first_row, lines, series)
         return replace(self, clock=clock), rows
 
     def times(self, raw: RawRows, decimal: str, path: str, first_row: int) -> Times | None:

@@ -17,8 +17,8 @@ from gp_ensembles.tables.dialect import BYTE_BY_BYTE, Dialect, find_dialect, fin
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import Cells, RawRows, RawSource, unique_names
 
-_PEEK = 1 << 16  # bytes inspected before the table is read
-_BATCH = 2048  # rows
+PEEK_BYTES = 1 << 16  # bytes inspected before the table is read
+BATCH_ROWS = 2048  # rows
 _LINES = 20  # lines inspected, however long
 _MOST = 1 << 22  # bytes inspected at most
 LONGEST = 1 << 24  # characters of a line
@@ -45,13 +45,13 @@ class TextSource(RawSource):
         binary = open_binary(path)
         weakref.finalize(self, _close, binary)
         try:
-            start = binary.read(_PEEK)
-            while len(start) % _PEEK == 0 and len(start) < _MOST and 0 < start.count(b"\n") + 1 < _LINES:
-                more = binary.read(_PEEK)
+            start = binary.read(PEEK_BYTES)
+            while len(start) % PEEK_BYTES == 0 and len(start) < _MOST and 0 < start.count(b"\n") + 1 < _LINES:
+                more = binary.read(PEEK_BYTES)
                 if not more:
                     break
                 start += more
-            encoding = options.encoding or find_encoding(start, len(start) < _PEEK)
+            encoding = options.encoding or find_encoding(start, len(start) < PEEK_BYTES)
             text = start.decode(encoding, errors="ignore")
         except _UNREADABLE as error:
             raise ValueError(f"{self.path} is not a text table: {error}") from None
@@ -59,7 +59,7 @@ class TextSource(RawSource):
             raise ValueError(
                 f"{options.encoding!r} is not an encoding that Python knows; try utf-8 or latin-1"
             ) from None
-        if len(start) >= _PEEK:  # the last line is incomplete
+        if len(start) >= PEEK_BYTES:  # the last line is incomplete
             text = text[: text.rfind("\n") + 1] or text[: text.rfind("\r") + 1] or text
         if start.startswith(b"PK\x03\x04"):
             raise ValueError(f"{self.path} is a workbook or an archive, not a text table; save the table as CSV")
@@ -107,7 +107,7 @@ class TextSource(RawSource):
     def _next_batch(self) -> tuple[list[tuple[int, list[str]]], ValueError | None]:
         """The next rows, up to the end of a batch or to the first malformed one, and its error."""
         batch = list[tuple[int, list[str]]]()
-        while len(batch) < _BATCH:
+        while len(batch) < BATCH_ROWS:
             try:
                 found = self._next()
             except ValueError as problem:

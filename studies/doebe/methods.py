@@ -7,8 +7,9 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, MetaLearner, edoebe_transition
+from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, MetaLearner
 from gp_ensembles.meta_learners.base import weigh_observed
+from gp_ensembles.meta_learners.switching import edoebe_transition
 from gp_ensembles.numerics import mixtures, normal
 from studies.doebe.design import FAMILIES, THREE, TITLES
 from studies.doebe.published import chain_transition, weights_after_targets

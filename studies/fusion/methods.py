@@ -13,10 +13,8 @@ from gp_ensembles.papers.fusion import (
     HMC,
     NUTS,
     PBHS,
-    EqualWeights,
     ExpertPredictions,
     HetGP,
-    HMCSettings,
     LaplaceApproximation,
     MoGPE,
     PoGPE,
@@ -26,8 +24,10 @@ from gp_ensembles.papers.fusion import (
     stacking_weights,
 )
 from gp_ensembles.papers.fusion.base import FusionModel
+from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.inference import InferenceMethod, InferenceReport
 from gp_ensembles.papers.fusion.mcmc import EqualChains, StackedChains
+from gp_ensembles.papers.fusion.rules import EqualWeights
 from studies.fusion.sets import FusionPriors, FusionSplit, StackedExperts
 from studies.harness.plan import check_range
 

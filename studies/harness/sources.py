@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, final
 
-from gp_ensembles.data import Table, folder_names, load_folder, read_csv
+from gp_ensembles.data import Table, load_folder, read_csv
+from gp_ensembles.data.folder import folder_names
 
 
 class PaperSet(NamedTuple):

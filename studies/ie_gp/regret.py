@@ -15,7 +15,7 @@ from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.cli.text_tables import aligned
-from gp_ensembles.data import switching_gps
+from gp_ensembles.data.synthetic import switching_gps
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import KernelDictionary

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.data import Table
-from gp_ensembles.metrics import observed_mean
-from gp_ensembles.metrics.scores import running_nmse
+from gp_ensembles.metrics.scores import observed_mean, running_nmse
 from studies.harness.protocol import Stream, split_stream
 from studies.harness.sources import PaperSet
 from studies.ie_gp.methods import METHODS, MethodRun, MethodSettings

@@ -10,7 +10,8 @@ import torch
 from sklearn.decomposition import PCA, IncrementalPCA, KernelPCA
 from torch import Tensor
 
-from gp_ensembles.papers.gplvm import IEGPLVM, RBF_VARIANCES, LatentSettings, die_gplvm, ie_gplvm, sie_gplvm
+from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, die_gplvm, ie_gplvm, sie_gplvm
+from gp_ensembles.papers.gplvm.presets import RBF_VARIANCES
 from studies.ie_gplvm.gpytorch_model import LEARNING_RATE, MINIBATCH, NUM_INDUCING, gpytorch_embedding
 from studies.ie_gplvm.sets import LatentRows
 

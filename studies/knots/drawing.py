@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from gp_ensembles.plots import KnotFit
 from gp_ensembles.plots.canvas import ALARM, FAINT, INK, SERIES, as_array, draw_band, label, new_figure
+from gp_ensembles.plots.knots import KnotFit
 
 Rows = tuple[Tensor, Tensor]
 

@@ -88,7 +88,8 @@ def new_knot(choices: Choices) -> str:
     text = f"{_title(1, 'a fit with five knots and its bound with a sixth', choices)}\n\n{aligned(['', 'nats'], lines)}"
 
     def draw(path: Path) -> None:
-        from gp_ensembles.plots import KnotFit, save_figure
+        from gp_ensembles.plots import save_figure
+        from gp_ensembles.plots.knots import KnotFit
         from studies.knots.drawing import plot_new_knot
 
         points = _points(X)
@@ -123,7 +124,8 @@ def moves(choices: Choices) -> str:
     text = f"{_title(2, 'where knots start and end', choices)}\n\n{table}"
 
     def draw(path: Path) -> None:
-        from gp_ensembles.plots import KnotFit, save_figure
+        from gp_ensembles.plots import save_figure
+        from gp_ensembles.plots.knots import KnotFit
         from studies.knots.drawing import plot_knot_moves
 
         fits = {name: KnotFit(model.knots, *curves[name]) for name, (_, model) in models.items()}

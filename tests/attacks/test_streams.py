@@ -12,7 +12,7 @@ import gp_ensembles.meta_learners
 from attacks import streams
 from attacks.instances import ADAPTATIONS, INNOVATIONS, MOVING, RULES, STANDING, Instance, instances
 from gp_ensembles.engine.predictions import assemble
-from gp_ensembles.experts import Expert
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.filters.states import StepPredictions
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.meta_learners import MarkovSwitching, MetaLearner, sticky_transition

@@ -28,7 +28,8 @@ from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import NondominatedPartitioning
 from torch import Size, Tensor
 
-from gp_ensembles.bo import EnsembleModel, EquallyWeightedView, GaussianView, WeightedAcquisition, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, WeightedAcquisition, kernel_ensemble
+from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
@@ -557,7 +558,8 @@ import warnings
 import torch
 from botorch.acquisition.joint_entropy_search import qJointEntropySearch
 from botorch.utils.sampling import draw_sobol_samples
-from gp_ensembles.bo import ExactEnsembleModel, GaussianView
+from gp_ensembles.bo import ExactEnsembleModel
+from gp_ensembles.bo.views import GaussianView
 
 bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 X = torch.rand(10, 2, dtype=torch.float64)

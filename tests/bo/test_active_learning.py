@@ -9,7 +9,8 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from scipy import integrate, stats
 from torch import Size
 
-from gp_ensembles.bo import EnsembleModel, ExpertInformation, IntegratedVariance, MixtureEntropy, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, kernel_ensemble
+from gp_ensembles.bo.acquisition import ExpertInformation, IntegratedVariance, MixtureEntropy
 
 
 def model():

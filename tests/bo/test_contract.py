@@ -27,16 +27,11 @@ from linear_operator.utils.warnings import NumericalWarning
 from scipy import stats
 from torch import Size
 
-from gp_ensembles.bo import (
-    EnsembleModel,
-    EquallyWeightedView,
-    ExactEnsembleModel,
-    GaussianView,
-    WeightedAcquisition,
-    draw_paths,
-)
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import as_mixture, normal_like
+from gp_ensembles.bo.thompson import draw_paths
+from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
 from gp_ensembles.papers.quadrature import KernelMixtureModel, RegressionProblem
 from tests.bo.acquisition_cases import CASES as ACQUISITIONS
 from tests.bo.acquisition_cases import MODEL, NONE, Setting, exported

@@ -15,16 +15,11 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Size
 
-from gp_ensembles.bo import (
-    EnsembleModel,
-    EquallyWeightedView,
-    ExactEnsembleModel,
-    GaussianView,
-    WeightedAcquisition,
-)
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import Hyperparameters
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
 
 DTYPE = torch.float64
 BATCHES = (Size([2]), Size([3]), Size([2, 3]))  # as many data sets as kernels among them

@@ -6,7 +6,8 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch.autograd.functional import hessian, jacobian
 
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
-from gp_ensembles.papers.fusion import BHS, FusedModel, GPPrior, fit_fusion, predict_experts
+from gp_ensembles.papers.fusion import BHS, FusedModel, fit_fusion, predict_experts
+from gp_ensembles.papers.fusion.function_priors import GPPrior
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
 

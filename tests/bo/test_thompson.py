@@ -13,7 +13,8 @@ from botorch.sampling.normal import IIDNormalSampler
 from botorch.sampling.pathwise import get_matheron_path_model
 from torch import Size
 
-from gp_ensembles.bo import EnsembleModel, ThompsonLoop, ThompsonSettings, draw_paths, kernel_ensemble
+from gp_ensembles.bo import EnsembleModel, ThompsonLoop, ThompsonSettings, kernel_ensemble
+from gp_ensembles.bo.thompson import draw_paths
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 

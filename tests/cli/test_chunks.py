@@ -23,8 +23,7 @@ from gp_ensembles.ensembles.targets import (
 )
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
-from gp_ensembles.tables import Rows
-from gp_ensembles.tables.rows import InMemoryRows
+from gp_ensembles.tables.rows import InMemoryRows, Rows
 
 pytestmark = pytest.mark.processor
 

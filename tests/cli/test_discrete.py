@@ -7,7 +7,8 @@ from scipy import stats
 from gp_ensembles.cli.predictions import rows_of_mixture, rows_of_rates
 from gp_ensembles.distributions import counts as count_mixture
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
-from gp_ensembles.likelihoods import GaussHermite, LogPoissonLikelihood
+from gp_ensembles.likelihoods import LogPoissonLikelihood
+from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.metrics.discrete import ranked_probability_score
 
 F64 = torch.float64

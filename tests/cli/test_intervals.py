@@ -19,8 +19,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
-from gp_ensembles.tables import Rows
-from gp_ensembles.tables.rows import InMemoryRows
+from gp_ensembles.tables.rows import InMemoryRows, Rows
 
 SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1))
 

@@ -133,8 +133,8 @@ def test_a_request_to_end_is_answered_and_nothing_is_lost(place, monkeypatch, ca
             return super().read(size) or signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(scored_stream, "CHUNK_ROWS", 1)
-    monkeypatch.setattr(text, "_BATCH", 16)
-    monkeypatch.setattr(text, "_PEEK", 512)
+    monkeypatch.setattr(text, "BATCH_ROWS", 16)
+    monkeypatch.setattr(text, "PEEK_BYTES", 512)
     content = (place / "all.csv").read_bytes()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(content[: content.rindex(b"\n", 0, -1) - 5])))
     config = ["--target", "y", "--config", str(place / "small.yaml"), "--warmup", str(WARMUP)]

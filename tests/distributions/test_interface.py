@@ -6,14 +6,9 @@ import torch
 from gp_ensembles.calibration.recalibration import map_components
 from gp_ensembles.distributions import Distribution, LatentMixture, Mixture, Recalibrated, StudentTMixture
 from gp_ensembles.distributions.latent_mixture import Response
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
 
 M, N = 3, 4
 

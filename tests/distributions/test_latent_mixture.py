@@ -9,14 +9,9 @@ from gpytorch.likelihoods import NegativeBinomialLikelihood, PoissonLikelihood, 
 
 from gp_ensembles.distributions.counts import TabulatedCounts
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
 
 F64 = torch.float64
 N = 5
@@ -101,7 +96,7 @@ def test_impossible_targets_shapes_and_probabilities_are_refused(name):
             with pytest.raises(ValueError, match="in row 0"):
                 mixture.log_prob(torch.full((N,), float(NUM_CLASSES[name]), dtype=F64))
         for shape, method in itertools.product([(), (1,), (N + 1,), (N, 1)], (mixture.log_prob, mixture.cdf)):
-            with pytest.raises(ValueError, match=r"shape \(\.\.\., 5\), one value a row"):
+            with pytest.raises(ValueError, match=r"shape \(\.\.\., 5\), one value per row"):
                 method(torch.ones(shape, dtype=F64))
         for p in (1.5, math.nan):
             with pytest.raises(ValueError, match="between 0 and 1"):

@@ -25,7 +25,8 @@ from gp_ensembles.experts.failing import (
 from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures
-from gp_ensembles.innovations import InnovationBank, InnovationModel
+from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations.bank import InnovationBank
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     CombinedRules,

@@ -13,13 +13,8 @@ from gpytorch.likelihoods import (
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert, RobustExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.meta_learners import FixedShare
 
 

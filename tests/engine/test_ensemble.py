@@ -11,7 +11,8 @@ from gp_ensembles.engine import Ensemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import FeatureMap, LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk, textbook_filter
-from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, edoebe_transition
+from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
+from gp_ensembles.meta_learners.switching import edoebe_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 
 

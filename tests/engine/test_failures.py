@@ -13,8 +13,9 @@ from gp_ensembles.engine.runners import CovarianceRunner
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state, square_root_state
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state
+from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, DynamicModelAveraging, FixedShare, OnlineNewton
 from gp_ensembles.numerics.cholesky import NumericalError
 

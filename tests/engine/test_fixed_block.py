@@ -19,7 +19,7 @@ from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare, OnlineNewton
 from gp_ensembles.meta_learners.base import MetaLearner
 from tests.fleet.instances import ENSEMBLES, INPUTS, linear, rows

@@ -14,7 +14,8 @@ from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import CorrelatedWalk, RandomWalk, StabilizedForgetting
-from gp_ensembles.likelihoods import LogisticLikelihood, Logit, LogPoissonLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods import LogPoissonLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 
 N, D = 37, 2

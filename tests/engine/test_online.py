@@ -10,7 +10,8 @@ from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
-from gp_ensembles.filters import RandomWalk, square_root_state
+from gp_ensembles.filters import RandomWalk
+from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
 from gp_ensembles.numerics.cholesky import NumericalError
 

@@ -14,7 +14,7 @@ from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk
 from gp_ensembles.innovations import InnovationModel
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, DynamicModelAveraging, FixedShare, OnlineNewton
 from gp_ensembles.numerics.cholesky import NumericalError
 

@@ -21,10 +21,9 @@ from gp_ensembles.meta_learners import (
     OnlineNewton,
     ReferenceAveraging,
     SoftBayes,
-    edoebe_transition,
-    group_transition,
 )
 from gp_ensembles.meta_learners.base import weigh_observed
+from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
 from gp_ensembles.metrics import (
     best_fixed_mixture,
     best_switching_path,

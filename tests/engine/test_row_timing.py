@@ -13,13 +13,8 @@ from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import (
-    CorrelatedWalk,
-    ExponentialForgetting,
-    RandomWalk,
-    StabilizedForgetting,
-    square_root_state,
-)
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
+from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 GAPS = [1, 1, 4, 1, 1, 2, 7, 1, 1, 1, 3, 1]

@@ -9,8 +9,8 @@ from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.shared_basis import RunnerBatches, find_shared_bases, make_contiguous
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import AdditivePolynomialFeatures, LinearFeatures
-from gp_ensembles.filters import RandomWalk, StabilizedForgetting, square_root_state
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters import RandomWalk, StabilizedForgetting
+from gp_ensembles.filters.states import GaussianState, square_root_state
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 
 N = 90

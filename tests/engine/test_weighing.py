@@ -14,7 +14,7 @@ from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExper
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.innovations import InnovationModel
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 
 NUM_INPUTS, LAGS, THRESHOLD = 2, (1, 4), 5.0

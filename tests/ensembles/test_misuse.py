@@ -22,8 +22,8 @@ from gp_ensembles.ensembles.targets import (
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
 from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.fleet import EnsembleFleet
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import FixedShare
 
 QUICK = FitSettings(method=None, num_samples=1)

@@ -87,7 +87,7 @@ def test_classes_of_a_frame():
 def test_what_is_wrong_is_named():
     X, y = frame()
     notes = X.assign(note=[f"note {row}" for row in range(NUM)])
-    with pytest.raises(ValueError, match=r"column note of X, row 1: text with 60 different values in 60 rows; mend it"):
+    with pytest.raises(ValueError, match=r"column note of X, row 1: text with 60 different values in 60 rows; fix it"):
         OnlineRegressor(LINEAR, 60, 0).fit(notes, y)
     model = OnlineRegressor(LINEAR, 60, 0).fit(X, y)
     with pytest.raises(ValueError, match="X must be a frame with the columns time, site, on, wind"):

@@ -33,8 +33,8 @@ def rows(num_rows=120):
 
 
 def test_progressive_validation_beats_the_mean():
-    model = RiverRegressor(small, warmup=100)
-    stream = list(datasets.TrumpApproval())[:400]
+    model = RiverRegressor(small, warmup=60)
+    stream = list(datasets.TrumpApproval())[:200]
     error = evaluate.progressive_val_score(stream, model, metrics.MAE()).get()
     mean = sum(y for _, y in stream) / len(stream)
     assert error < 0.6 * sum(abs(y - mean) for _, y in stream) / len(stream)
@@ -75,11 +75,19 @@ def test_before_the_warm_up_and_missing_targets():
     assert model.expert_weights == {}
 
 
+SLOW = ("check_bounded_memory_growth", "check_shuffle_features_no_impact")
+
+
 def checks_of(kind):
     """Every check that river has for a model, each with a fresh one, by name."""
     (params,) = kind._unit_test_params()
     return [
-        pytest.param(kind(**params), check, id=f"{kind.__name__}-{number}-{check.__name__}")
+        pytest.param(
+            kind(**params),
+            check,
+            id=f"{kind.__name__}-{number}-{check.__name__}",
+            marks=pytest.mark.slow if check.__name__ in SLOW else (),
+        )
         for number, check in enumerate(checks.yield_checks(kind(**params)))
     ]
 

@@ -8,15 +8,8 @@ from gpytorch.likelihoods import GaussianLikelihood
 
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import (
-    ExponentialForgetting,
-    RandomWalk,
-    SquareRootState,
-    gaussian_state,
-    square_root_state,
-    textbook_filter,
-)
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state, textbook_filter
+from gp_ensembles.filters.states import GaussianState, SquareRootState, square_root_state
 
 
 def linear(batch=(), dtype=torch.float64):

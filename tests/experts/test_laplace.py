@@ -22,16 +22,9 @@ from gp_ensembles.experts.laplace import LaplaceExpert
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    Logit,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-    ProbitApproximation,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
+from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.likelihoods.response import log_prob
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
 

@@ -14,7 +14,8 @@ from gp_ensembles.experts.empirical_bayes import gradient_ascent
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.experts.refitted import InitialFit, RefittedExpert
 from gp_ensembles.experts.window import Refit
-from gp_ensembles.features import Concatenate, HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
+from gp_ensembles.features import HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
+from gp_ensembles.features.compose import Concatenate
 from gp_ensembles.filters import RandomWalk
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.numerics.cholesky import NumericalError

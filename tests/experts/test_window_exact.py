@@ -208,5 +208,5 @@ def test_windows_shorter_than_their_inputs_are_refused():
         WindowExpert(MaternKernel().double(), 8, 5)
     X, y = rows(30)
     wide = X.repeat(1, 4) + 0.01 * torch.arange(8, dtype=torch.float64) * X[:, :1]
-    with pytest.warns(UserWarning, match="the 6 rows that it knows are fewer than its 8 columns"):
+    with pytest.warns(UserWarning, match="its 6 rows are fewer than its 8 columns"):
         assert WindowGP(num_rows=6).build(WarmUp(wide, y, wide, oebe.fit_settings)) == []

@@ -28,9 +28,6 @@ from torch.func import functional_call, hessian
 from gp_ensembles.features import (
     AdditivePolynomialFeatures,
     AdditiveSplineFeatures,
-    Clamp,
-    Concatenate,
-    ConstantFeatures,
     FeatureMap,
     HilbertAdditiveFeatures,
     HilbertTensorFeatures,
@@ -40,10 +37,12 @@ from gp_ensembles.features import (
     OptimizedFourierFeatures,
     RadialBasisFeatures,
     RandomFourierFeatures,
-    SelectColumns,
     Standardize,
 )
+from gp_ensembles.features.compose import Concatenate, SelectColumns
+from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.features.rescale import Clamp
 from gp_ensembles.features.spline import quantile_breakpoints
 
 D = 3  # inputs of every map in the table

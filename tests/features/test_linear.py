@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gp_ensembles.features import ConstantFeatures, LinearFeatures
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.features.linear import ConstantFeatures
 
 
 def test_golden_design_matrix(golden: Path) -> None:

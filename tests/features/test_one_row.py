@@ -6,16 +6,16 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from gp_ensembles.features import (
     AdditivePolynomialFeatures,
-    Clamp,
-    ConstantFeatures,
     FeatureMap,
     HilbertAdditiveFeatures,
     LinearFeatures,
     RadialBasisFeatures,
     RandomFourierFeatures,
-    SelectColumns,
 )
+from gp_ensembles.features.compose import SelectColumns
+from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.features.one_row import RowFeatures
+from gp_ensembles.features.rescale import Clamp
 
 D = 4
 X = torch.randn(30, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -7,17 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from gp_ensembles.filters import (
-    RandomWalk,
-    gaussian_state,
-    predict,
-    predict_joint,
-    square_root_state,
-    textbook_filter,
-    update_block,
-)
+from gp_ensembles.filters import RandomWalk, gaussian_state, predict, textbook_filter, update_block
 from gp_ensembles.filters.block import update_covariance
 from gp_ensembles.filters.square_root import update_square_root
+from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.numerics.cholesky import NumericalError
 
 FORMS = {"covariance": gaussian_state, "square root": square_root_state}

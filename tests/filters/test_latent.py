@@ -13,17 +13,14 @@ from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
-    LaplaceRule,
-    MomentMatchingRule,
     RandomWalk,
-    RobustRule,
     StabilizedForgetting,
     gaussian_state,
     predict,
     textbook_filter,
     update_block,
 )
-from gp_ensembles.filters.sites import ConvergenceWarning
+from gp_ensembles.filters.sites import ConvergenceWarning, LaplaceRule, MomentMatchingRule, RobustRule
 from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives
 
 M, N, F = 2, 6, 3

@@ -7,7 +7,8 @@ import torch
 from gpytorch.likelihoods import BetaLikelihood, NegativeBinomialLikelihood, StudentTLikelihood
 
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
-from gp_ensembles.likelihoods import Logit, LogPoissonLikelihood, OrdinalLikelihood, Probit
+from gp_ensembles.likelihoods import LogPoissonLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import Logit, Probit
 from gp_ensembles.likelihoods.response import log_prob
 
 MEANS = torch.tensor([-1.5, 0.0, 0.8], dtype=torch.float64)

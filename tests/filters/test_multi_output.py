@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
-    MultiOutputNoise,
     RandomWalk,
     StabilizedForgetting,
     gaussian_state,
-    multi_output_state,
     predict,
     update_block,
 )
-from gp_ensembles.filters.multi_output import num_groups
+from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state, num_groups
 
 M, N, F, K = 2, 19, 4, 5
 TRANSITIONS = {

@@ -10,7 +10,8 @@ from gp_ensembles.experts.latent_update import LaplaceUpdate
 from gp_ensembles.filters.latent import find_sites
 from gp_ensembles.filters.plain_sites import logistic_sites, softmax_site
 from gp_ensembles.filters.sites import LaplaceRule, MomentMatchingRule
-from gp_ensembles.likelihoods import LogisticLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods import MulticlassLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.derivatives import known_derivatives, known_vector_derivatives
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite
 

@@ -4,8 +4,9 @@ import mpmath
 import pytest
 import torch
 
-from gp_ensembles.filters import RandomWalk, gaussian_state, square_root_state, update_block
+from gp_ensembles.filters import RandomWalk, gaussian_state, update_block
 from gp_ensembles.filters.square_root import add_diagonal, condition_andrews, condition_array, lower_factor
+from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.numerics.cholesky import NumericalError
 
 

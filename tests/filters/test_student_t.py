@@ -12,14 +12,13 @@ from gp_ensembles.experts.student_t import InverseGammaNoise
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import (
     ExponentialForgetting,
-    NoiseDiscount,
     RandomWalk,
     gaussian_state,
     predict,
-    student_t_state,
     textbook_filter,
     update_block,
 )
+from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
 from gp_ensembles.numerics import student_t
 
 M, N, F = 2, 17, 3

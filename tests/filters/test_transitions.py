@@ -16,10 +16,10 @@ from gp_ensembles.filters import (
     StabilizedForgetting,
     gaussian_state,
     predict,
-    predict_joint,
-    square_root_state,
     update_block,
 )
+from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.filters.update import predict_joint
 
 M, N, F = 3, 29, 5
 FORMS = {"covariance": gaussian_state, "square root": square_root_state}

@@ -6,25 +6,24 @@ import torch
 from gp_ensembles.filters import (
     CorrelatedWalk,
     ExponentialForgetting,
-    LaplaceRule,
-    MomentMatchingRule,
-    MultiOutputNoise,
-    NoiseDiscount,
     RandomWalk,
-    RobustRule,
     StabilizedForgetting,
-    VectorLaplaceRule,
-    VectorMomentMatchingRule,
     gaussian_state,
-    multi_output_state,
     predict,
-    predict_joint,
-    square_root_state,
-    student_t_state,
     update_block,
 )
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
+from gp_ensembles.filters.sites import (
+    LaplaceRule,
+    MomentMatchingRule,
+    RobustRule,
+    VectorLaplaceRule,
+    VectorMomentMatchingRule,
+)
+from gp_ensembles.filters.states import GaussianState, square_root_state
+from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
 from gp_ensembles.filters.textbook import textbook_step
+from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
 
 M, N, F, K, C = 2, 11, 3, 4, 3  # experts, rows, features, outputs, classes

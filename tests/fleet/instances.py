@@ -11,9 +11,10 @@ from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures, RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
-from gp_ensembles.filters import ExponentialForgetting, RandomWalk, square_root_state
+from gp_ensembles.filters import ExponentialForgetting, RandomWalk
+from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.innovations import InnovationModel
-from gp_ensembles.likelihoods import LogisticLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import (
     BayesianModelAveraging,
     CombinedRules,

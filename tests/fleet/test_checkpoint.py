@@ -12,8 +12,9 @@ from safetensors import safe_open
 
 from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.files.operations import watched
-from gp_ensembles.fleet import EnsembleFleet, Fleet, ensemble_fleet
+from gp_ensembles.fleet import Fleet, ensemble_fleet
 from gp_ensembles.fleet import checkpoint as shards
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from tests.fleet.instances import ENSEMBLES, SERIES, rows
 
 NAMES = [f"series {number}" for number in range(SERIES)]

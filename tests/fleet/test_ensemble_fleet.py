@@ -17,8 +17,10 @@ from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
 from gp_ensembles.experts.gaussian import InitialState
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import RandomWalk, gaussian_state, square_root_state
-from gp_ensembles.fleet import EnsembleFleet, Fleet, store
+from gp_ensembles.filters import RandomWalk, gaussian_state
+from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.fleet import Fleet, store
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.fleet.variances import Variances
 from gp_ensembles.meta_learners import CombinedRules, FixedShare, OnlineNewton
 from gp_ensembles.numerics import devices

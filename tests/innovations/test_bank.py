@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.innovations import InnovationBank, InnovationModel
+from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations.bank import InnovationBank
 
 MODELS = (
     InnovationModel(degrees_of_freedom=4, rate=0.1),

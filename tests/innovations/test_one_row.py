@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gp_ensembles.innovations import InnovationBank, InnovationModel
+from gp_ensembles.innovations import InnovationModel
+from gp_ensembles.innovations.bank import InnovationBank
 
 MODELS = (
     (InnovationModel(degrees_of_freedom=8, rate=0.05), InnovationModel(degrees_of_freedom=8, rate=0.05, width=0.1)),

@@ -21,14 +21,8 @@ from gpytorch.likelihoods import (
 )
 from scipy import stats
 
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    Logit,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 
 NONE = torch.Size([])
 

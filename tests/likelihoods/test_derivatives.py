@@ -11,14 +11,8 @@ from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
 from scipy import special
 
 from gp_ensembles.filters.sites import LaplaceRule
-from gp_ensembles.likelihoods import (
-    LogisticLikelihood,
-    Logit,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 from gp_ensembles.likelihoods.derivatives import known_derivatives, known_vector_derivatives
 from gp_ensembles.likelihoods.response import log_prob
 from gp_ensembles.numerics.derivatives import scalar_derivatives, vector_derivatives

@@ -4,8 +4,9 @@ import mpmath
 import pytest
 import torch
 
-from gp_ensembles.likelihoods import GaussHermite, LogisticLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.closed_forms import logit_normal_log_odds
+from gp_ensembles.likelihoods.predictive import GaussHermite
 
 MEANS = (-120.0, -50.0, -8.0, -1.0, -0.3, 0.0)
 VARIANCES = (1e-4, 0.5, 1.0, 1.01, 4.0, 25.0, 100.0, 400.0, 1e4)

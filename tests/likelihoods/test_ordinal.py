@@ -8,8 +8,8 @@ from gpytorch.likelihoods import BernoulliLikelihood
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gp_ensembles.likelihoods import LogisticLikelihood, Logit, OrdinalLikelihood, Probit
-from gp_ensembles.likelihoods.classification import OrdinalCategorical
+from gp_ensembles.likelihoods import OrdinalLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, OrdinalCategorical, Probit
 from gp_ensembles.likelihoods.response import log_normal_cdf, log_prob
 from gp_ensembles.numerics.derivatives import scalar_derivatives
 

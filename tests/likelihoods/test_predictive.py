@@ -14,18 +14,10 @@ from gpytorch.likelihoods import (
     StudentTLikelihood,
 )
 
-from gp_ensembles.likelihoods import (
-    GaussHermite,
-    LogisticLikelihood,
-    Logit,
-    LogPoissonLikelihood,
-    MulticlassLikelihood,
-    OrdinalLikelihood,
-    Probit,
-    ProbitApproximation,
-)
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood, ProbitApproximation
+from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, Probit
 from gp_ensembles.likelihoods.closed_forms import NormalLaplace, closed_form
-from gp_ensembles.likelihoods.predictive import class_probabilities, num_classes
+from gp_ensembles.likelihoods.predictive import GaussHermite, class_probabilities, num_classes
 from gp_ensembles.likelihoods.response import conditional, log_prob
 
 NONE = torch.Size([])

@@ -10,7 +10,8 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood, PoissonLikelihood, SoftmaxLikelihood
 from torch.distributions import Distribution
 
-from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.poisson import LogRatePoisson
 from gp_ensembles.likelihoods.response import conditional, latent_dim, log_prob
 from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives

@@ -9,7 +9,8 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from torch.distributions import ContinuousBernoulli, Gamma
 
-from gp_ensembles.likelihoods import LogisticLikelihood, LogPoissonLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood
+from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.response import IllegalTargetError, check_support
 
 NONE = torch.Size([])

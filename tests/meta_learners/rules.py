@@ -17,9 +17,9 @@ from gp_ensembles.meta_learners import (
     OnlineNewton,
     ReferenceAveraging,
     SoftBayes,
-    edoebe_transition,
     sticky_transition,
 )
+from gp_ensembles.meta_learners.switching import edoebe_transition
 
 M = 6
 

@@ -9,13 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    MarkovSwitching,
-    edoebe_transition,
-    group_transition,
-    sticky_transition,
-)
+from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching, sticky_transition
+from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
 from tests.meta_learners.rules import BAYES, M, densities, each, random_transition, run
 
 

@@ -17,10 +17,9 @@ from gp_ensembles.meta_learners import (
     MarkovSwitching,
     OnlineNewton,
     SoftBayes,
-    edoebe_transition,
-    group_transition,
     sticky_transition,
 )
+from gp_ensembles.meta_learners.switching import edoebe_transition, group_transition
 from gp_ensembles.metrics import best_expert, best_fixed_mixture, best_switching_path
 from gp_ensembles.metrics.regret_bounds import (
     averaging_bound,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.numerics.devices import check_memory, memory_of
 from tests.fleet.instances import ENSEMBLES
 from tests.pretend_device import pretend_device

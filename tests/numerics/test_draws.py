@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture, Response
-from gp_ensembles.likelihoods import GaussHermite, LogPoissonLikelihood
+from gp_ensembles.likelihoods import LogPoissonLikelihood
+from gp_ensembles.likelihoods.predictive import GaussHermite
 from gp_ensembles.numerics.draws import categorical_draws, generator_device, normal_draws, permutation, uniform_draws
 from gp_ensembles.papers.fusion.cross_validation import random_folds
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.plots import KnotFit, plot_knots, save_figure
+from gp_ensembles.plots import plot_knots, save_figure
+from gp_ensembles.plots.knots import KnotFit
 
 POINTS = torch.tensor([[2.0], [0.0], [1.0]], dtype=torch.float64)
 FIT = KnotFit(torch.tensor([[0.5], [1.5]]), POINTS[:, 0] ** 2, POINTS[:, 0] - 1, POINTS[:, 0] + 3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gp_ensembles.plots import plot_bands
-from gp_ensembles.plots.times import show_times
+from gp_ensembles.plots.canvas import show_times
 
 
 def figure(num_rows, first_row=0):

@@ -25,10 +25,11 @@ from gp_ensembles.ensembles.targets import (
 )
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.files.checkpoint import Kind, write_checkpoint
-from gp_ensembles.filters import predict_joint
+from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.meta_learners import FixedShare
-from gp_ensembles.streaming import OnlineModel, Standardizer, StreamConfig
+from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
+from gp_ensembles.streaming.scales import Standardizer
 
 QUICK = FitSettings(LBFGS(max_iterations=2), num_samples=1)
 SMALL = replace(

@@ -12,7 +12,8 @@ from botorch.fit import fit_gpytorch_mll
 from scipy.stats import norm
 
 from gp_ensembles.data import friedman1
-from gp_ensembles.papers.fusion import HMC, HMCSettings, LaplaceApproximation
+from gp_ensembles.papers.fusion import HMC, LaplaceApproximation
+from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.mcmc import NUTS, EqualChains
 from studies.__main__ import main
 from studies.fusion import generating

@@ -18,7 +18,8 @@ from sklearn.metrics import pairwise_distances
 from sklearn.neighbors import KNeighborsClassifier
 
 from gp_ensembles.data import Table
-from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings, rbf_features
+from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
+from gp_ensembles.papers.gplvm.presets import rbf_features
 from studies.__main__ import main
 from studies.harness.experiment import Choices
 from studies.harness.parts import Results

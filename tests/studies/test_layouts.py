@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.plots import KnotFit
 from gp_ensembles.plots.canvas import new_figure
+from gp_ensembles.plots.knots import KnotFit
 from studies.fusion.pictures import draw_score_boxes
 from studies.knots.drawing import plot_growth, plot_knot_moves, plot_new_knot
 

@@ -11,8 +11,9 @@ import polars as pl
 import pytest
 import torch
 
-from gp_ensembles.tables import TableOptions, explain, open_rows, reopen_rows
+from gp_ensembles.tables import TableOptions, explain, open_rows
 from gp_ensembles.tables.encoder import TableError
+from gp_ensembles.tables.stream import reopen_rows
 
 HOURS = pd.date_range("2024-01-01", periods=60, freq="h")
 LOAD = [round(10 + 3 * np.sin(k / 4) + k / 50, 3) for k in range(60)]

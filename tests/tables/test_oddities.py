@@ -11,9 +11,10 @@ import pytest
 import torch
 from sklearn.preprocessing import OneHotEncoder
 
-from gp_ensembles.tables import TableOptions, explain, open_rows, reopen_rows
+from gp_ensembles.tables import TableOptions, explain, open_rows
 from gp_ensembles.tables.columns import CategoryColumn
 from gp_ensembles.tables.dates import ISO, find_format
+from gp_ensembles.tables.stream import reopen_rows
 
 HOURS = pd.date_range("2024-01-01", periods=90, freq="h")
 ODD = {

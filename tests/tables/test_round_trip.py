@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.tables import TableOptions, open_rows, reopen_rows
+from gp_ensembles.tables import TableOptions, open_rows
+from gp_ensembles.tables.stream import reopen_rows
 
 LEVELS = ["north", "süd", "o'hara", 'say "hi"', "a;b,c|d", "to\tbe", "#1", "1,5 or 2.5"]
 NUMBERS = st.one_of(st.none(), st.integers(-(10**8), 10**8).map(lambda cents: cents / 100))

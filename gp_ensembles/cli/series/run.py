@@ -30,7 +30,8 @@ from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_t
 from gp_ensembles.files.transaction import staged
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.predictions import FleetPredictions
-from gp_ensembles.tables import Rows, RowStream
+from gp_ensembles.tables import RowStream
+from gp_ensembles.tables.rows import Rows
 
 FLEET, PREDICTIONS, SERIES, SUMMARY = "fleet", "predictions.csv", "series.csv", "summary.json"
 BATCH_ROWS = 10_000  # rows learned together

@@ -2,13 +2,13 @@
 
 Experts and what they predict
     ``experts``: :class:`ExpertPredictions` (means, variances and noise of K experts), :func:`predict_experts`,
-    :func:`predict_expert` (register a class of your own, or subclass :class:`PredictiveExpert`),
+    :func:`predict_expert` (register a custom class, or subclass :class:`PredictiveExpert`),
     :class:`TabulatedExpert` (means and variances at known inputs).
     ``forecasts``: :func:`moment_forecast`, :func:`quantile_forecast`, :func:`sample_forecast`, from tables.
     ``regressors``: :func:`scale_regressors` and :func:`cross_fit` make experts of regressors in scikit-learn's manner.
     ``gathering``: :func:`gather_predictions` of experts and forecasts of all kinds.
     ``cross_validation``: predictions of training rows, by :func:`k_fold` over :func:`random_folds`, or
-    :func:`leave_one_out` of an exact Gaussian process.
+    :func:`leave_one_out` of an exact Gaussian process; :func:`psis_loo`, leave-one-out log densities from draws.
 
 Fusion without inference
     ``pools``: :func:`linear_pool` (a mixture) and :func:`log_linear_pool` (a normal density again).
@@ -21,7 +21,7 @@ Models whose weights depend on the input
     ``models``: :class:`PBHS` and :class:`BHS` stack fixed experts; :class:`MoGPE` and :class:`PoGPE` learn experts and
     weights together; :class:`HetGP` is one Gaussian process with input-dependent noise.
     ``function_priors``: the :class:`FunctionPrior` of weights, means and noises: :class:`FourierPrior` (random Fourier
-    features) or :class:`GPPrior` (exact). ``weight_priors``: :func:`weight_prior`, where none is given.
+    features) or :class:`GPPrior` (exact); :func:`weight_prior` where none is given.
 
 Inference
     ``fitted``: :func:`fit_fusion` and the :class:`FittedFusion` that predicts, is saved, and goes :func:`to_arviz`.
@@ -33,28 +33,23 @@ Inference
     ``leapfrog``: its trajectories;
     ``adaptation``: step size, metric and trajectory length.
     ``diagnostics``: :func:`rank_rhat`, :func:`bulk_ess`, :func:`mean_ess`.
-    ``psis``: :func:`psis_loo`, leave-one-out log densities from posterior draws.
 
 Elsewhere
     ``fused_model``: :class:`FusedModel`, a fitted fusion as a BoTorch model;
     ``joint``: experts at several points jointly.
 """
 
-from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.constant_weights import stacking_weights
-from gp_ensembles.papers.fusion.cross_validation import leave_one_out
-from gp_ensembles.papers.fusion.experts import ExpertPredictions, TabulatedExpert, predict_experts
+from gp_ensembles.papers.fusion.experts import ExpertPredictions, predict_experts
 from gp_ensembles.papers.fusion.fitted import FittedFusion, fit_fusion
-from gp_ensembles.papers.fusion.forecasts import moment_forecast, quantile_forecast, sample_forecast
-from gp_ensembles.papers.fusion.function_priors import FourierPrior, GPPrior
+from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.fused_model import FusedModel
 from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
 from gp_ensembles.papers.fusion.mcmc import HMC, NUTS
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 from gp_ensembles.papers.fusion.modes import MAP
 from gp_ensembles.papers.fusion.pools import linear_pool
-from gp_ensembles.papers.fusion.regressors import cross_fit, scale_regressors
-from gp_ensembles.papers.fusion.rules import EqualWeights, ProductOfExperts, fuse
+from gp_ensembles.papers.fusion.rules import ProductOfExperts, fuse
 
 __all__ = [
     "BHS",
@@ -62,28 +57,18 @@ __all__ = [
     "MAP",
     "NUTS",
     "PBHS",
-    "EqualWeights",
     "ExpertPredictions",
     "FittedFusion",
     "FourierPrior",
     "FusedModel",
-    "GPPrior",
-    "HMCSettings",
     "HetGP",
     "LaplaceApproximation",
     "MoGPE",
     "PoGPE",
     "ProductOfExperts",
-    "TabulatedExpert",
-    "cross_fit",
     "fit_fusion",
     "fuse",
-    "leave_one_out",
     "linear_pool",
-    "moment_forecast",
     "predict_experts",
-    "quantile_forecast",
-    "sample_forecast",
-    "scale_regressors",
     "stacking_weights",
 ]

@@ -1,4 +1,4 @@
-"""Chains of Hamiltonian Monte Carlo: the state from which they go on, and their draws."""
+"""Chains of Hamiltonian Monte Carlo: the state from which they continue, and their draws."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _FIRST_STEPS = 10.0
 
 
 class ChainState(NamedTuple):
-    """State of all chains between two transitions, from which sampling goes on.
+    """State of all chains between two transitions, from which sampling continues.
 
     Args:
         points: Positions of C chains in D dimensions, their log densities and gradients.
@@ -70,7 +70,7 @@ class ChainState(NamedTuple):
 
         Raises:
             KeyError: If a part is missing.
-            TypeError: If a part lacks something.
+            TypeError: If a part is incomplete.
         """
         return cls(
             Points(**content["points"]),
@@ -95,7 +95,7 @@ class Chains(NamedTuple):
         divergent: Whether the energy error exceeded 1000 or was not finite, shape (C, S).
         energy: Energies of the draws and their momenta, shape (C, S).
         num_steps: Leapfrog steps (gradients) of each transition, shape (S,).
-        state: State from which ``sample_hmc`` goes on; holds the step size, the longest trajectory and the metric.
+        state: State from which ``sample_hmc`` continues; holds the step size, the longest trajectory and the metric.
     """
 
     theta: Tensor
@@ -128,9 +128,7 @@ class Chains(NamedTuple):
 def init_chains(
     log_density: LogDensity, theta: Tensor, factor: Tensor | None = None, *, generator: torch.Generator | None = None
 ) -> ChainState:
-    """The state before the first transition.
-
-    Shapes: ``theta`` (C, D).
+    """The state before the first transition. Shapes: ``theta`` (C, D).
 
     Raises:
         ValueError: If the positions, the log densities there or the factor cannot be used.

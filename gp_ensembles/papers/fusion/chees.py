@@ -111,7 +111,7 @@ def sample_hmc(
         made = max(run.state.iteration - settings.num_warmup, 0)
         warnings.warn(
             f"interrupted after {run.state.iteration} transitions, {made} of them after the warm-up; pass the "
-            "state of the draws as start to go on",
+            "state of the draws as start to continue",
             stacklevel=2,
         )
     draws = run.draws()

@@ -14,11 +14,11 @@ def stacking_weights(log_prob: Tensor, tolerance: float = 1e-9) -> Tensor:
 
     Convex, and solved to a proven gap: for :math:`g_k = \operatorname{mean}_n p_{nk} / \sum_j w_j p_{nj}` the optimum
     has :math:`g_k \le 1`, and :math:`g_k = 1` where :math:`w_k > 0`; no weights are better than those returned by
-    more than :math:`\log \max_k g_k` a target.
+    more than :math:`\log \max_k g_k` per target.
 
     Args:
         log_prob: The experts' log densities of held-out or left-out targets, shape (K, N), in nats.
-        tolerance: Largest gap to the optimum in nats a target.
+        tolerance: Largest gap to the optimum in nats per target.
 
     Returns:
         Log weights, shape (K,); minus infinity for experts without weight.
@@ -29,9 +29,7 @@ def stacking_weights(log_prob: Tensor, tolerance: float = 1e-9) -> Tensor:
 
     Example:
         >>> import torch
-        >>> log_prob = torch.tensor(
-        ...     [[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64
-        ... ).log()
+        >>> log_prob = torch.tensor([[0.8, 0.2, 0.2], [0.2, 0.8, 0.8]], dtype=torch.float64).log()
         >>> stacking_weights(log_prob).exp()
         tensor([0.2222, 0.7778], dtype=torch.float64)
     """

@@ -1,4 +1,4 @@
-"""Predictions of training rows without their own targets: K-fold, and leave-one-out of exact Gaussian processes."""
+"""Predictions of training rows without their own targets: K-fold, leave-one-out of exact processes, and PSIS-LOO."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,13 +15,12 @@ from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import cholesky
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.draws import permutation
+from gp_ensembles.numerics.pareto import smooth_weights
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, check_inputs, predict_experts
 
 
 def random_folds(like: Tensor, num_folds: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """Random folds whose sizes differ by one at most.
-
-    Shapes: ``like`` (N, ...); returns (N,).
+    """Random folds whose sizes differ by one at most. Shapes: ``like`` (N, ...); returns (N,).
 
     Raises:
         ValueError: If there are fewer than two folds, or more than rows.
@@ -145,3 +144,29 @@ def _untransform(transform: Any, y: Tensor, mean: Tensor, variance: Tensor) -> t
         )
     targets, _ = transform.untransform(y.unsqueeze(-1))
     return targets.squeeze(-1), original.mean.squeeze(-1), original.variance.squeeze(-1)
+
+
+class PSISLOO(NamedTuple):
+    """Leave-one-out log densities by Pareto-smoothed importance sampling, and their reliability.
+
+    Args:
+        log_prob: Log predictive densities, shape (..., N).
+        pareto_k: Shapes of the tails of the weights, shape (..., N): above 0.7 a density is unreliable.
+    """
+
+    log_prob: Tensor
+    pareto_k: Tensor
+
+
+def psis_loo(log_likelihood: Tensor, *, efficiency: float = 1.0) -> PSISLOO:
+    r"""Leave-one-out log densities :math:`\log p(y_n \mid y_{-n})` from draws given all observations.
+
+    Shapes: ``log_likelihood`` (..., S, N); returns (..., N).
+
+    Raises:
+        ValueError: If a log likelihood is not finite.
+    """
+    if not bool(log_likelihood.isfinite().all()):
+        raise ValueError("log likelihoods must be finite: drop the draws for which they are not")
+    log_weights, pareto_k = smooth_weights(-log_likelihood, efficiency=efficiency)
+    return PSISLOO((log_weights + log_likelihood).logsumexp(-2), pareto_k)

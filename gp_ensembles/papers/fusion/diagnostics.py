@@ -28,9 +28,7 @@ def rank_rhat(draws: Tensor) -> Tensor:
 
 
 def bulk_ess(draws: Tensor) -> Tensor:
-    """Effective sample size of rank-normalized draws, for the center of a distribution.
-
-    Shapes: ``draws`` (C, S, ...).
+    """Effective sample size of rank-normalized draws, for the center of a distribution. Shapes: ``draws`` (C, S, ...).
 
     Raises:
         ValueError: If there is no axis of chains and of draws.

@@ -1,4 +1,4 @@
-"""Predictions of experts: of BoTorch and GPyTorch models, online ensembles, tables, or classes of your own."""
+"""Predictions of experts: of BoTorch and GPyTorch models, online ensembles, tables, or custom classes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
 class ExpertPredictions(NamedTuple):
-    r"""Normal predictions of K experts at N inputs, the function and the noise apart.
+    r"""Normal predictions of K experts at N inputs, the function and the noise separately.
 
     Attributes:
         mean: Means, shape (K, N).
@@ -63,7 +63,7 @@ class ExpertPredictions(NamedTuple):
 
 
 class PredictiveExpert(ABC):
-    """Base class for experts of your own, as :func:`predict_experts` takes them."""
+    """Base class for custom experts, as :func:`predict_experts` takes them."""
 
     @abstractmethod
     def predict(self, X: Tensor) -> ExpertPredictions:
@@ -72,9 +72,7 @@ class PredictiveExpert(ABC):
 
 @singledispatch
 def predict_expert(expert: object, X: Tensor) -> ExpertPredictions:
-    """Predictions of one expert; register a function for a class of your own.
-
-    Shapes: ``X`` (N, D); returns (1, N).
+    """Predictions of one expert; register a function for a custom class. Shapes: ``X`` (N, D); returns (1, N).
 
     Raises:
         TypeError: If the class is not registered, or a likelihood is not Gaussian.
@@ -82,7 +80,7 @@ def predict_expert(expert: object, X: Tensor) -> ExpertPredictions:
     """
     raise TypeError(
         f"a {type(expert).__name__} cannot serve as an expert: give a BoTorch model, a GPyTorch ExactGP, a pair "
-        "(model, likelihood), an OnlineEnsemble, a TabulatedExpert, or a PredictiveExpert of your own"
+        "(model, likelihood), an OnlineEnsemble, a TabulatedExpert, or a custom PredictiveExpert"
     )
 
 
@@ -132,12 +130,12 @@ def _(expert: tuple, X: Tensor) -> ExpertPredictions:  # type: ignore[type-arg]
 def predict_experts(experts: Sequence[object], X: Tensor, *, batch_size: int = 1024) -> ExpertPredictions:
     """Predictions of all experts, computed once and without gradients.
 
-    Modules predict in evaluation mode and keep the mode they were in. GPyTorch's settings in force apply: an
-    ``ExactGP`` of more than 800 rows solves iteratively, unless ``gpytorch.settings.max_cholesky_size`` says otherwise.
+    Modules predict in evaluation mode and keep the mode they were in. GPyTorch's settings apply: an
+    ``ExactGP`` of more than 800 rows solves iteratively, unless ``gpytorch.settings.max_cholesky_size`` is larger.
     For inputs that the experts were trained on use :func:`leave_one_out` or :func:`k_fold`.
 
     Args:
-        experts: K experts, each as :func:`predict_expert` has it.
+        experts: K experts, each as :func:`predict_expert` takes them.
         X: Inputs, shape (N, D).
         batch_size: Rows predicted at once; a Gaussian process needs memory for its square.
 
@@ -221,7 +219,9 @@ def _gpytorch_predictions(model: ExactGP | ApproximateGP, likelihood: Likelihood
     if not isinstance(latent, MultivariateNormal) or isinstance(latent, MultitaskMultivariateNormal):
         raise ValueError(f"an expert must predict one normal output, and one predicts a {type(latent).__name__}")
     if latent.batch_shape:
-        raise ValueError(f"an expert must have no batch shape, and one has {tuple(latent.batch_shape)}; give it apart")
+        raise ValueError(
+            f"an expert must have no batch shape, and one has {tuple(latent.batch_shape)}; give each as an expert"
+        )
     target = likelihood(latent, [X])
     return _predictions(latent.mean.unsqueeze(0), latent.variance.unsqueeze(0), target.variance.unsqueeze(0))
 
@@ -243,7 +243,7 @@ class TabulatedExpert(PredictiveExpert):
     Args:
         X: The inputs, shape (N, D).
         mean: Means there, shape (N,).
-        variance: Variances there, shape (N,): of the function with its noise apart, or of the target without.
+        variance: Variances there, shape (N,): of the function if the noise is given, else of the target.
         noise: Noise variances, shape (N,) or (); none if not given.
 
     Raises:
@@ -251,9 +251,7 @@ class TabulatedExpert(PredictiveExpert):
 
     Example:
         >>> import torch
-        >>> expert = TabulatedExpert(
-        ...     torch.tensor([[0.0], [1.0]]), torch.tensor([3.0, 4.0]), torch.ones(2)
-        ... )
+        >>> expert = TabulatedExpert(torch.tensor([[0.0], [1.0]]), torch.tensor([3.0, 4.0]), torch.ones(2))
         >>> expert.predict(torch.tensor([[1.0], [0.0]])).mean
         tensor([[4., 3.]])
     """

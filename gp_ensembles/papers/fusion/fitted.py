@@ -138,7 +138,7 @@ class FittedFusion:
             if forecasts:
                 raise ValueError(
                     f"experts {forecasts} are known by forecasts of other rows: give their predictions at these "
-                    "inputs, in a list beside the other experts (model.experts)"
+                    "inputs, in a list with the other experts (model.experts)"
                 )
         if experts is None or isinstance(experts, ExpertPredictions):
             return experts
@@ -180,14 +180,14 @@ class FittedFusion:
         return WeightSummary(mean, ordered.gather(0, index), asked)
 
     def sample_more(self, num_draws: int, *, progress: bool = False) -> "FittedFusion":
-        """The same with further draws of each chain.
+        """The same fusion with more draws of each chain.
 
         Args:
-            num_draws: Further draws of each chain.
+            num_draws: More draws of each chain.
             progress: Whether to show a progress bar.
 
         Raises:
-            TypeError: If the inference method cannot go on, as :class:`~gp_ensembles.papers.fusion.mcmc.HMC` can.
+            TypeError: If the inference method cannot continue, as :class:`~gp_ensembles.papers.fusion.mcmc.HMC` can.
             ValueError: If there is no inference method, as after loading without one.
         """
         if self.inference is None:
@@ -217,7 +217,7 @@ class FittedFusion:
         Args:
             path: The file.
             model: The model, built as it was then; its dtype and device are those of the result.
-            inference: The inference used then, if ``sample_more`` is to go on.
+            inference: The inference used then, for ``sample_more``.
 
         Raises:
             OSError: If it cannot be read.

@@ -1,4 +1,4 @@
-"""Forecasts from anywhere as experts' predictions: means and deviations, quantiles, or draws, one for each row."""
+"""Forecasts from any source as experts' predictions: means and deviations, quantiles, or draws of each row."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 
 ArrayLike = Tensor | npt.NDArray[np.floating] | Sequence[object]
-# Draws of a row below which their variance is too rough to stand for a density.
+# Draws of a row below which their variance is too rough.
 _FEWEST_DRAWS = 5
 
 
@@ -22,7 +22,7 @@ def moment_forecast(mean: ArrayLike, stddev: ArrayLike) -> ExpertPredictions:
         stddev: Standard deviations of the targets, noise included, shape (N,) or one number.
 
     Returns:
-        Normal predictions, shapes (1, N), without a noise apart.
+        Normal predictions, shapes (1, N), without separate noise.
 
     Raises:
         ValueError: If shapes differ, a number is not finite, or a deviation is not positive.
@@ -57,16 +57,14 @@ def quantile_forecast(values: ArrayLike, levels: ArrayLike) -> ExpertPredictions
         levels: Their probabilities, shape (Q,), at least two, within (0, 1), increasing.
 
     Returns:
-        Normal predictions, shapes (1, N), without a noise apart.
+        Normal predictions, shapes (1, N), without separate noise.
 
     Raises:
         ValueError: If shapes differ, a number is not finite, levels are not within (0, 1) or do not increase, quantiles
             of a row cross, or all of a row are equal.
 
     Example:
-        >>> quantile_forecast(
-        ...     [[-1.2816, 0.0, 1.2816], [0.0, 1.0, 2.0]], [0.1, 0.5, 0.9]
-        ... ).mean
+        >>> quantile_forecast([[-1.2816, 0.0, 1.2816], [0.0, 1.0, 2.0]], [0.1, 0.5, 0.9]).mean
         tensor([[0., 1.]], dtype=torch.float64)
     """
     q, p = _floats(values, "quantiles"), _floats(levels, "levels")
@@ -117,19 +115,15 @@ def sample_forecast(draws: ArrayLike) -> ExpertPredictions:
         draws: Draws of the targets, shape (S, N), at least five of each row.
 
     Returns:
-        Normal predictions, shapes (1, N), without a noise apart.
+        Normal predictions, shapes (1, N), without separate noise.
 
     Raises:
         ValueError: If there are fewer than five draws, a draw is not finite, or all of a row are equal.
 
     Example:
         >>> import torch
-        >>> draws = torch.randn(
-        ...     10_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        ... )
-        >>> bool(
-        ...     (sample_forecast(3.0 * draws).target_variance / 9.0 - 1.0).abs().max() < 0.05
-        ... )
+        >>> draws = torch.randn(10_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> bool((sample_forecast(3.0 * draws).target_variance / 9.0 - 1.0).abs().max() < 0.05)
         True
     """
     S = _floats(draws, "draws")
@@ -167,4 +161,4 @@ def _floats(values: ArrayLike, name: str) -> Tensor:
 def _every_row(fine: Tensor, values: Tensor, what: str) -> None:
     if not bool(fine.all()):
         row = int((~fine).int().argmax())
-        raise ValueError(f"{what}: row {row} is wrong, with {float(values[row]):g}; leave it out or mend it")
+        raise ValueError(f"{what}: row {row} is wrong, with {float(values[row]):g}; leave it out or fix it")

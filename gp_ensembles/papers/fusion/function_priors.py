@@ -19,6 +19,7 @@ from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.features.fourier import draw_for_kernel, kernel_frequencies
 from gp_ensembles.features.shapes import positive_like
 from gp_ensembles.numerics.cholesky import cholesky
+from gp_ensembles.numerics.draws import normal_draws
 from gp_ensembles.numerics.gpytorch_types import Kernel
 from gp_ensembles.spectral.frequencies import FrequencyDraws, components_of
 
@@ -107,8 +108,8 @@ class FourierPrior(FunctionPrior):
     .. math:: f(x) = \frac{a}{\sqrt M} \sum_{m=1}^{M} z_{2m-1} \cos(\omega_m^\top x / \ell)
               + z_{2m} \sin(\omega_m^\top x / \ell), \qquad z \sim N(0, I_{2M})
 
-    Features are interleaved, cosine and sine of one frequency beside each other. The paper's features have no factor
-    :math:`1/\sqrt M`; it stands in the prior of the coefficients here (the paper's :math:`\sigma_\psi = a / \sqrt M`),
+    Features are interleaved, cosine and sine of one frequency next to each other. The paper's features have no factor
+    :math:`1/\sqrt M`; it is in the prior of the coefficients here (the paper's :math:`\sigma_\psi = a / \sqrt M`),
     so the prior variance of f(x) is :math:`a^2` whatever M is. The frequencies are drawn once, shared by the
     functions, and never sampled.
 
@@ -182,7 +183,8 @@ class FourierPrior(FunctionPrior):
         and starts at one. Summands of a kernel share the frequencies out evenly and keep their output scales.
 
         Args:
-            kernel: Kernel without a batch, of a registered class (``gp_ensembles.spectral.spectral_components``).
+            kernel: Kernel without a batch, of a registered class
+                (``gp_ensembles.spectral.frequencies.spectral_components``).
             num_inputs: Number of input columns D.
             num_frequencies: Number of frequencies M.
             draws: How to draw; ``IIDDraws()`` if ``None``.
@@ -198,13 +200,8 @@ class FourierPrior(FunctionPrior):
             >>> from gpytorch.kernels import MaternKernel, ScaleKernel
             >>> kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
             >>> kernel.outputscale = 4.0
-            >>> prior = FourierPrior.from_kernel(
-            ...     kernel, 1, 30, generator=torch.Generator().manual_seed(0)
-            ... )
-            >>> (
-            ...     prior.num_coefficients(num_rows=100),
-            ...     prior.log_hyperparameters.exp().round(decimals=4),
-            ... )
+            >>> prior = FourierPrior.from_kernel(kernel, 1, 30, generator=torch.Generator().manual_seed(0))
+            >>> prior.num_coefficients(num_rows=100), prior.log_hyperparameters.exp().round(decimals=4)
             (60, tensor([1., 2.], dtype=torch.float64))
         """
         if kernel.batch_shape:
@@ -213,7 +210,7 @@ class FourierPrior(FunctionPrior):
             parts = components_of(kernel, num_inputs)
             base = draw_for_kernel(kernel, num_inputs, 2 * num_frequencies, draws=draws, generator=generator)
             frequencies = kernel_frequencies(parts, base)
-            # Frequencies stand in the order of the summands, the first ones having one more where shares are uneven.
+            # Frequencies are in the order of the summands, the first ones having one more where shares are uneven.
             share, rest = divmod(num_frequencies, len(parts))
             counts = [share + (index < rest) for index in range(len(parts))]
             weights = torch.cat(
@@ -296,6 +293,19 @@ def check_priors(priors: Sequence[FunctionPrior], X: Tensor) -> None:
                 f"a function prior is {center.dtype} on {center.device}, the inputs are {X.dtype} on {X.device}; give "
                 "both the same dtype and device"
             )
+
+
+def weight_prior(X: Tensor, num_frequencies: int = 30, *, generator: torch.Generator | None = None) -> FourierPrior:
+    r"""Functions that change over :math:`\sqrt D` standard deviations of every input column, of amplitude one.
+
+    Shapes: ``X`` (N, D).
+    """
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    spread = X.std(0, unbiased=False)
+    # A column that does not change has no effect, whatever its length scale.
+    scale = torch.where(spread > 0, spread, torch.ones_like(spread)) * X.shape[1] ** 0.5
+    return FourierPrior(normal_draws((num_frequencies, X.shape[1]), X, generator), scale)
 
 
 @final
@@ -393,7 +403,7 @@ class GPPrior(FunctionPrior):
         matrix = self._covariance(X, X, hyperparameters)
         matrix = matrix + self.jitter * torch.eye(X.shape[0], dtype=X.dtype, device=X.device)
         if hyperparameters is None:
-            return cholesky(matrix, "the kernel matrix of a GPPrior (a larger jitter mends it)")
+            return cholesky(matrix, "the kernel matrix of a GPPrior (a larger jitter helps)")
         # A sampler rejects the chain whose proposal has no factor; the other chains go on.
         lower, info = torch.linalg.cholesky_ex(matrix)
         return torch.where((info == 0)[..., None, None], lower, torch.nan)

@@ -38,10 +38,10 @@ class FusedModel(MixtureModel):
     The posterior at a point is the predictive mixture over the draws of the parameters. At several points jointly:
 
     - a linear pool (BHS, MoGPE) chooses an expert at each point by the weights there, independently given the draw, and
-      what the same expert says of two points is as correlated as the expert has it;
+      an expert's predictions of two points are as correlated as its own;
     - a log-linear pool (P-BHS) is normal given the draw: its marginals are exact, its correlation is that of the
       experts' average with shares :math:`s_k(x) \propto w_k(x) \tau_k(x)`, an approximation;
-    - models that learn their experts (MoGPE, PoGPE, HetGP) have no noise apart: given the draw, points are independent.
+    - models that learn their experts (MoGPE, PoGPE, HetGP) have no separate noise: points are independent.
 
     Further rows, for good or imagined, are learned by Bayes' rule where the joint distribution allows: the draws are
     weighed by how well they predicted the rows, and a log-linear pool's normal distribution is conditioned on them, so
@@ -55,7 +55,7 @@ class FusedModel(MixtureModel):
         fitted: The fitted fusion.
         experts: The experts whose predictions it stacks (BHS, P-BHS), each as for
             :func:`~gp_ensembles.papers.fusion.experts.predict_expert`; ``None`` for those from which the weights were
-            learned, and for models that learn their own. Several points and further rows need experts that predict
+            learned, and for models that learn their own. Several points and more rows need experts that predict
             jointly: BoTorch models, or GPyTorch's.
         input_transform: The transform by which the fusion's inputs came about, if any; it is applied to others.
         outcome_transform: The transform by which its targets came about, if any; it is undone in predictions.
@@ -161,7 +161,7 @@ class FusedModel(MixtureModel):
                 return self._conditioned(both, rows, noise)
             known = None if rows.noise is None else rows.noise.squeeze(-1)
             found, predicted = learn(self._jointly(both), rows.Y.squeeze(-1), known)
-            draws = self._weighed(ExpertPredictions(*predicted, torch.zeros_like(predicted.mean)))
+            draws = self._weighed(predicted)
             places = torch.broadcast_shapes(found.mean.shape[:-2], found.covariance.shape[:-3])
         if noise is not True:
             found = self._silent(found)
@@ -169,7 +169,7 @@ class FusedModel(MixtureModel):
         return posterior if isinstance(noise, bool) else _with_noise(posterior, noise.squeeze(-1))
 
     def learned(self, rows: Observations, data: TrainingData, settings: Mapping[str, Any]) -> Self:
-        """The fusion after further rows, (n, D) and (n, 1): draws weighed, experts conditioned."""
+        """The fusion after more rows, (n, D) and (n, 1): draws weighed, experts conditioned."""
         refuse_settings(settings)
         other = self.fantasies(rows)
         other.data, other._is_imaginary = data, False
@@ -254,7 +254,7 @@ class FusedModel(MixtureModel):
         return torch.cat(weights), PredictiveComponents(torch.cat([p.log_weights for p in found]), mean, variance)
 
     def _weighed(self, predicted: ExpertPredictions | None) -> Tensor:
-        """Log weights of the draws (*batch, S) after the imagined rows, given what the experts said of each before."""
+        """Log weights of the draws (*batch, S) after the imagined rows, from the experts' predictions of each."""
         rows = self._rows_imagined
         if rows is None or not rows.X.shape[-2]:
             return self.draw_log_weights

@@ -1,4 +1,4 @@
-"""Experts of every kind, and forecasts of rows, as one table of predictions; a warning where experts knew the rows."""
+"""Predictions of all kinds of experts and forecasts as one table; a warning where experts were trained on the rows."""
 
 import warnings
 from collections.abc import Sequence
@@ -30,9 +30,7 @@ class Gathered(NamedTuple):
 
 
 def gather_predictions(experts: Experts, X: Tensor | None) -> ExpertPredictions:
-    """Predictions of all experts at inputs.
-
-    Shapes: ``X`` (N, D); returns (K, N).
+    """Predictions of all experts at inputs. Shapes: ``X`` (N, D); returns (K, N).
 
     Raises:
         TypeError: If one cannot serve as an expert.
@@ -76,7 +74,7 @@ def _one(expert: object, number: int, X: Tensor) -> ExpertPredictions:
     if not isinstance(expert, ExpertPredictions):
         if _is_bare(expert):
             raise TypeError(
-                f"expert {number}, a {type(expert).__name__}, says no variance: give what scale_regressors or "
+                f"expert {number}, a {type(expert).__name__}, gives no variance: give what scale_regressors or "
                 "cross_fit make of it"
             )
         return predict_experts([expert], X)

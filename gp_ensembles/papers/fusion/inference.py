@@ -161,17 +161,13 @@ class PosteriorDraws(NamedTuple):
         theta: Draws, shape (S, P).
         log_weights: Log weights of the draws, summing to one, shape (S,).
         report: How they were inferred, with diagnostics.
-        chains: The chains behind them, all of them and unweighted, with the state from which they go on; ``None`` if
+        chains: The chains behind them, all of them and unweighted, with the state from which they continue; ``None`` if
             there are no chains.
 
     Example:
         >>> import torch
         >>> theta = torch.zeros(2, 3)
-        >>> posterior = PosteriorDraws(
-        ...     theta,
-        ...     theta[:, 0].log_softmax(0),
-        ...     InferenceReport("MAP", 0.1, 10, theta[:, 0]),
-        ... )
+        >>> posterior = PosteriorDraws(theta, theta[:, 0].log_softmax(0), InferenceReport("MAP", 0.1, 10, theta[:, 0]))
         >>> posterior.log_weights.exp()
         tensor([0.5000, 0.5000])
     """

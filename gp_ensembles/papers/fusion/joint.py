@@ -1,4 +1,4 @@
-"""Experts at several points jointly: what they predict of the function, and how they learn further rows."""
+"""Joint predictions of experts at several points, and conditioning on more rows."""
 
 from functools import singledispatch
 from typing import NamedTuple
@@ -16,10 +16,11 @@ from torch import Tensor
 from gp_ensembles.bo.pointwise import PointwisePosterior
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.numerics.display import record_text
+from gp_ensembles.papers.fusion.experts import ExpertPredictions
 
 
 class JointPredictions(NamedTuple):
-    r"""Joint normal predictions of K experts at q points, the function and the noise apart.
+    r"""Joint normal predictions of K experts at q points, the function and the noise separately.
 
     Attributes:
         mean: Means, shape (\*batch, K, q).
@@ -33,18 +34,6 @@ class JointPredictions(NamedTuple):
 
     def __repr__(self) -> str:
         return record_text(self)
-
-
-class OneStepPredictions(NamedTuple):
-    r"""What K experts predict of the target of every row before they learn it, having learned those before.
-
-    Attributes:
-        mean: Means, shape (\*batch, K, q).
-        variance: Variances of the targets, of the same shape.
-    """
-
-    mean: Tensor
-    variance: Tensor
 
 
 @singledispatch
@@ -92,8 +81,11 @@ def joined(parts: list[JointPredictions]) -> JointPredictions:
     return JointPredictions(mean, covariance, noise)
 
 
-def learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[JointPredictions, OneStepPredictions]:
-    r"""The experts at the last points after learning targets (\*y, q) at the first q; and what they said of these."""
+def learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[JointPredictions, ExpertPredictions]:
+    r"""The experts at the last points after learning targets (\*y, q) at the first q, and their predictions of these.
+
+    Each target is predicted given those before it, shapes (\*batch, K, q), its noise included in the variance.
+    """
     q = Y.shape[-1]
     own = before.noise[..., :q] if noise is None else noise.unsqueeze(-2).expand_as(before.noise[..., :q])
     seen = before.covariance[..., :q, :q] + torch.diag_embed(own)
@@ -106,7 +98,8 @@ def learn(before: JointPredictions, Y: Tensor, noise: Tensor | None) -> tuple[Jo
     white = torch.linalg.solve_triangular(wide, residual.expand(*wide.shape[:-1], 1), upper=False)
     mean = before.mean[..., q:] + (gain.mT @ white).squeeze(-1)
     spread = wide.diagonal(dim1=-2, dim2=-1)
-    predicted = OneStepPredictions(targets - spread * white.squeeze(-1), spread.square())
+    mean_before = targets - spread * white.squeeze(-1)
+    predicted = ExpertPredictions(mean_before, spread.square(), torch.zeros_like(mean_before))
     after = JointPredictions(mean, before.covariance[..., q:, q:] - gain.mT @ gain, before.noise[..., q:])
     return after, predicted
 

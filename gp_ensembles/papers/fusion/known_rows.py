@@ -1,4 +1,4 @@
-"""Whether an expert was trained on given rows: by the inputs that it keeps, or by targets that it knows by heart."""
+"""Detection of experts that were trained on given rows: by the inputs they keep, or by targets they reproduce."""
 
 from collections import Counter
 from typing import Any, Protocol, runtime_checkable

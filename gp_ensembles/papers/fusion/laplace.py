@@ -26,9 +26,9 @@ from gp_ensembles.papers.fusion.modes import find_modes, gradient_ascent
 _COPIES, _NEWTON, _HALVINGS = 64, 20, 10
 # Newton's method ends where a step is expected to gain less than this many nats.
 MIN_GAIN = 1e-8
-# Fewest draws by which an approximation is judged; nats for each parameter by which a tenth of them may lie below the
+# Fewest draws by which an approximation is judged; nats per parameter by which a tenth of them may lie below the
 # density that the approximation expects. Where it served well, a tenth lay below by 0.00 to 0.19, elsewhere by 0.36 to
-# 1e4. The Pareto shape of the importance ratios told less: 0.3 to 1.2 in the good cases, 0.9 and more in the others.
+# 1e4. The Pareto shape of the importance ratios separates less: 0.3 to 1.2 in the good cases, 0.9 or more in others.
 _CHECKED, _TOLERATED = 200, 0.25
 # Copies of the parameters whose third derivatives are in memory at once.
 _EVIDENCE_COPIES = 32
@@ -42,7 +42,7 @@ class NormalApproximation(NamedTuple):
         log_joint: Log joint density there, a scalar.
         precision: Eigenvalues of the negative Hessian, ascending, shape (P,).
         directions: Its eigenvectors as columns, shape (P, P).
-        expected_gain: Nats that the quadratic model predicts for a further Newton step.
+        expected_gain: Nats that the quadratic model predicts for another Newton step.
     """
 
     theta: Tensor
@@ -61,7 +61,7 @@ class LaplaceApproximation(InferenceMethod):
               \log p(y) \approx \log p(\hat\theta, y) + \tfrac P2 \log 2\pi - \tfrac12 \log\det(-\nabla^2 \log p)
 
     The mode comes from :class:`MAP` and is refined by Newton's method. It takes a fraction of the time of sampling
-    and predicts nearly as well, but covers one mode of a mixture only: its evidence lacks the others. With sampled
+    and predicts nearly as well, but covers one mode of a mixture only: its evidence omits the others. With sampled
     hyperparameters the best mode may be a spike without mass: a caution is given where a tenth of the draws lie more
     than a quarter of a nat for each parameter below the log joint density that the approximation expects of them.
 
@@ -80,13 +80,8 @@ class LaplaceApproximation(InferenceMethod):
         >>> X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = HetGP(X, X.squeeze(-1) + 0.3 * (60 * X.squeeze(-1)).sin(), prior, prior)
-        >>> found = LaplaceApproximation(num_draws=50).infer(
-        ...     model, generator=torch.Generator().manual_seed(0)
-        ... )
-        >>> (
-        ...     found.theta.shape,
-        ...     found.report.log_evidence < float(found.report.log_joint.max()),
-        ... )
+        >>> found = LaplaceApproximation(num_draws=50).infer(model, generator=torch.Generator().manual_seed(0))
+        >>> found.theta.shape, found.report.log_evidence < float(found.report.log_joint.max())
         (torch.Size([50, 8]), True)
     """
 
@@ -281,11 +276,12 @@ def maximize_evidence(
         ValueError: If the model samples no hyperparameters.
         NumericalError: If the evidence cannot be computed where the search starts.
     """
-    split = ParameterSplit.of(model)
+    if not model.samples_hyperparameters:
+        raise ValueError("this model samples no hyperparameters; give its function priors a prior_stddev")
     modes = find_modes(model, num_restarts, 300, generator=generator)
     start = modes.points.theta[int(modes.points.log_density.argmax())]
-    evidence = LaplaceEvidence(model, split, start[split.coefficients])
-    eta = start[split.hyperparameters].unsqueeze(0)
+    evidence = LaplaceEvidence(model, start)
+    eta = start[evidence.hyperparameters].unsqueeze(0)
     if not math.isfinite(float(evidence(eta))):
         raise NumericalError(
             "the evidence cannot be computed at the mode of the model; fix the hyperparameters instead"
@@ -293,7 +289,7 @@ def maximize_evidence(
     found = gradient_ascent(evidence, eta, max_iterations=max_iterations, loss_tolerance=1e-6, progress=progress)
     best = found.points.theta
     evidence(best)
-    theta = split.join(evidence.mode, best[0])
+    theta = evidence.join(evidence.mode, best[0])
     blocks = model.unpack(theta)
     names = [name for name in model.functions if hyperparameter_block(name) in blocks]
     return EvidenceMaximum(
@@ -304,51 +300,28 @@ def maximize_evidence(
     )
 
 
-class ParameterSplit(NamedTuple):
-    """Where coefficients and hyperparameters stand among the parameters of a model.
-
-    Args:
-        coefficients: Indices of coefficients, shape (P - H,).
-        hyperparameters: Indices of hyperparameters, shape (H,).
-    """
-
-    coefficients: Tensor
-    hyperparameters: Tensor
-
-    @classmethod
-    def of(cls, model: FusionModel) -> "ParameterSplit":
-        """Those of a model.
-
-        Raises:
-            ValueError: If the model samples no hyperparameters.
-        """
-        inside = {hyperparameter_block(name) for name in model.functions}
-        blocks = model.unpack(torch.arange(model.num_parameters, device=model.X.device))
-        split = [[part.flatten() for name, part in blocks.items() if (name in inside) == wanted] for wanted in (0, 1)]
-        if not split[1]:
-            raise ValueError("this model samples no hyperparameters; give its function priors a prior_stddev")
-        return cls(torch.cat(split[0]), torch.cat(split[1]))
-
-    def join(self, z: Tensor, eta: Tensor) -> Tensor:
-        """Parameters (..., P) of coefficients (..., P - H) and hyperparameters (..., H)."""
-        order = torch.cat([self.coefficients, self.hyperparameters]).argsort()
-        return torch.cat([z, eta.expand(*z.shape[:-1], -1)], -1)[..., order]
-
-
 @final
-@dataclass
 class LaplaceEvidence:
     """Laplace's log evidence of hyperparameters (1, H), shape (1,), differentiable once; NaN where there is no mode.
 
     Args:
-        model: The model.
-        split: Its coefficients and hyperparameters.
-        mode: Coefficients from which the next search for the mode starts, shape (P - H,); each call leaves its own.
+        model: A model that samples hyperparameters.
+        theta: Parameters whose coefficients the first search for the mode starts from, shape (P,).
     """
 
-    model: FusionModel
-    split: ParameterSplit
-    mode: Tensor
+    def __init__(self, model: FusionModel, theta: Tensor) -> None:
+        inside = {hyperparameter_block(name) for name in model.functions}
+        blocks = model.unpack(torch.arange(model.num_parameters, device=model.X.device))
+        split = [[part.flatten() for name, part in blocks.items() if (name in inside) == wanted] for wanted in (0, 1)]
+        self.model = model
+        # Indices of coefficients, shape (P - H,), and of hyperparameters, shape (H,), among the parameters.
+        coefficients, self.hyperparameters = torch.cat(split[0]), torch.cat(split[1])
+        self._order = torch.cat([coefficients, self.hyperparameters]).argsort()
+        self.mode = theta[coefficients]  # each call leaves its own for the next to start from
+
+    def join(self, z: Tensor, eta: Tensor) -> Tensor:
+        """Parameters (..., P) of coefficients (..., P - H) and hyperparameters (..., H)."""
+        return torch.cat([z, eta.expand(*z.shape[:-1], -1)], -1)[..., self._order]
 
     def __call__(self, eta: Tensor) -> Tensor:
         """The log evidence of hyperparameters (1, H)."""
@@ -369,7 +342,7 @@ class LaplaceEvidence:
 
     def _log_joint(self, z: Tensor, eta: Tensor) -> Tensor:
         normalizer = 0.5 * z.shape[-1] * math.log(2 * math.pi)
-        theta = self.split.join(z, eta)
+        theta = self.join(z, eta)
         # All vectors have the same hyperparameters, so one basis serves them all, as if it were fixed.
         blocks = self.model.unpack(theta.reshape(-1, theta.shape[-1])[0])
         conditional = copy(self.model)

@@ -18,6 +18,7 @@ from gp_ensembles.numerics.draws import generator_device, normal_draws
 from gp_ensembles.papers.fusion.base import FusionModel
 from gp_ensembles.papers.fusion.chains import Chains, ChainState, init_chains
 from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
+from gp_ensembles.papers.fusion.cross_validation import psis_loo
 from gp_ensembles.papers.fusion.inference import (
     InferenceMethod,
     InferenceReport,
@@ -29,7 +30,6 @@ from gp_ensembles.papers.fusion.inference import (
 from gp_ensembles.papers.fusion.laplace import covariance_factor
 from gp_ensembles.papers.fusion.leapfrog import Points, evaluate
 from gp_ensembles.papers.fusion.modes import find_modes, finite_starts
-from gp_ensembles.papers.fusion.psis import psis_loo
 
 # Draws whose log likelihoods are computed at once.
 _DRAWS = 256
@@ -190,17 +190,17 @@ class HMC(InferenceMethod):
         Args:
             model: The model.
             posterior: Result of this inference.
-            num_draws: Further draws of each chain.
+            num_draws: More draws of each chain.
             progress: Whether to show a progress bar.
 
         Raises:
-            ValueError: If there are no chains to go on from.
+            ValueError: If there are no chains to continue.
         """
         before = posterior.chains
         if num_draws < 1:
             raise ValueError(f"num_draws must be at least 1, got {num_draws}")
         if before is None:
-            raise ValueError(f"{posterior.report.method} has no chains to go on from")
+            raise ValueError(f"{posterior.report.method} has no chains to continue")
         state = before.state
         made = max(state.iteration - self.settings.num_warmup, 0)
         settings = replace(self.settings, num_draws=made + num_draws)

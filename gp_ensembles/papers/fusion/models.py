@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gp_ensembles.papers.fusion.base import FusionModel, LatentFunctions, PredictiveComponents, checked_rows, rows_like
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
-from gp_ensembles.papers.fusion.function_priors import FunctionPrior
+from gp_ensembles.papers.fusion.function_priors import FunctionPrior, weight_prior
 from gp_ensembles.papers.fusion.gathering import Experts, gather_experts
 from gp_ensembles.papers.fusion.pools import (
     append_zero_logit,
@@ -23,7 +23,6 @@ from gp_ensembles.papers.fusion.pools import (
     normal_log_prob,
     pooled_log_prob,
 )
-from gp_ensembles.papers.fusion.weight_priors import weight_prior
 
 _FAR = 10.0  # prior standard deviations of the mean within which targets are expected
 
@@ -191,11 +190,7 @@ class MoGPE(FusionModel):
         >>> prior = FourierPrior.from_kernel(RBFKernel().double(), 1, 5, generator=generator)
         >>> model = MoGPE(X, X.squeeze(-1), 3, prior, prior, prior)
         >>> theta = model.draw_prior(4, generator=generator)
-        >>> (
-        ...     model.num_parameters,
-        ...     model.log_joint(theta).shape,
-        ...     model.predictive(theta, X).component_mean.shape,
-        ... )
+        >>> model.num_parameters, model.log_joint(theta).shape, model.predictive(theta, X).component_mean.shape
         (80, torch.Size([4]), torch.Size([12, 8]))
     """
 
@@ -413,10 +408,7 @@ def _no_predictions(predictions: ExpertPredictions | None) -> None:
 
 @torch.no_grad()
 def _warn_of_scale(y: Tensor, X: Tensor, prior: FunctionPrior) -> None:
-    """Warn of targets far outside the prior of the mean function.
-
-    Shapes: ``y`` (N,), ``X`` (N, D).
-    """
+    """Warn of targets far outside the prior of the mean function. Shapes: ``y`` (N,), ``X`` (N, D)."""
     stddev = float(prior.basis(X).square().sum(0).mean().sqrt())
     size = float(y.square().mean().sqrt())
     if size > _FAR * stddev:

@@ -94,9 +94,7 @@ class MAP(InferenceMethod):
         >>> X = torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(-1)
         >>> prior = FourierPrior(torch.ones_like(X[:2]))
         >>> model = HetGP(X, X.squeeze(-1), prior, prior)
-        >>> found = MAP(num_restarts=3).infer(
-        ...     model, generator=torch.Generator().manual_seed(0)
-        ... )
+        >>> found = MAP(num_restarts=3).infer(model, generator=torch.Generator().manual_seed(0))
         >>> found.theta.shape, found.log_weights.exp().sum().round(decimals=6)
         (torch.Size([3, 8]), tensor(1., dtype=torch.float64))
     """
@@ -131,9 +129,7 @@ def find_modes(
     generator: torch.Generator | None = None,
     progress: bool = False,
 ) -> ModeSearch:
-    """Modes of a model's joint density from draws of its prior, all at once.
-
-    Shapes: ``held_at`` (P,).
+    """Modes of a model's joint density from draws of its prior, all at once. Shapes: ``held_at`` (P,).
 
     Raises:
         NumericalError: If the log joint density is not finite at a start, nor nearer to the prior mean.

@@ -40,10 +40,7 @@ class LogLinearPool(NamedTuple):
         return self.log_variance.exp()
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log density.
-
-        Shapes: ``y`` (..., N); returns (..., N).
-        """
+        """Log density. Shapes: ``y`` (..., N); returns (..., N)."""
         standardized = (y - self.mean) * (-0.5 * self.log_variance).exp()
         return -0.5 * (standardized.square() + self.log_variance + math.log(2 * math.pi))
 
@@ -72,9 +69,7 @@ def linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor) -> Mixture:
     Example:
         >>> import torch
         >>> mean = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
-        >>> pool = linear_pool(
-        ...     mean, torch.ones_like(mean), torch.tensor([3.0, 3.0], dtype=torch.float64)
-        ... )
+        >>> pool = linear_pool(mean, torch.ones_like(mean), torch.tensor([3.0, 3.0], dtype=torch.float64))
         >>> pool.mean, pool.variance
         (tensor([0., 0.], dtype=torch.float64), tensor([2., 1.], dtype=torch.float64))
     """
@@ -93,7 +88,7 @@ def linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor) -> Mixture:
 def log_linear_pool(mean: Tensor, variance: Tensor, log_weights: Tensor, *, simplex: bool = False) -> LogLinearPool:
     """Log-linear pool, Eqs. (22) to (25) of Ajirak et al. (2024); a generalized product of experts (Cao, Fleet 2014).
 
-    Shapes: ``mean`` (..., K, N), ``log_weights`` (K,).
+    Shapes: ``mean`` and ``variance`` (..., K, N), ``log_weights`` (K,), (K, N) or (..., K, N).
 
     Raises:
         ValueError: If shapes do not fit, a variance is not positive, a mean or variance is not finite, or all

@@ -1,4 +1,4 @@
-"""Regressors in scikit-learn's manner as experts, with scales learned from errors on rows that they have not seen."""
+"""Regressors with scikit-learn's interface as experts, with scales learned from errors on other rows."""
 
 import copy
 import inspect
@@ -15,7 +15,7 @@ from gp_ensembles.papers.fusion.cross_validation import random_folds
 from gp_ensembles.papers.fusion.experts import ExpertPredictions, PredictiveExpert, check_inputs
 from gp_ensembles.papers.fusion.known_rows import Regressor, known_rows
 
-# Rows below which a scale says little; folds in which scales are compared; Newton steps for one.
+# Fewest rows for a scale; folds in which scales are compared; Newton steps for one.
 _FEWEST, _FOLDS, _STEPS = 10, 5, 50
 # Nats that a step must gain; the least part of one.
 _TOLERANCE = 1e-7
@@ -56,7 +56,7 @@ class RegressorExpert(PredictiveExpert):
         self.scale = scale
 
     def predict(self, X: Tensor) -> ExpertPredictions:
-        """Predictions of the targets at inputs X (N, D), shapes (1, N), without a noise apart.
+        """Predictions of the targets at inputs X (N, D), shapes (1, N), without separate noise.
 
         Raises:
             ValueError: If the regressor does not predict one finite number for each row.
@@ -157,9 +157,7 @@ def cross_fit(
         >>> from sklearn.linear_model import LinearRegression
         >>> import torch
         >>> X = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> found = cross_fit(
-        ...     [LinearRegression()], X, X.squeeze(-1).exp(), torch.arange(20) % 4
-        ... )
+        >>> found = cross_fit([LinearRegression()], X, X.squeeze(-1).exp(), torch.arange(20) % 4)
         >>> found.predictions.log_prob(X.squeeze(-1).exp()).shape
         torch.Size([1, 20])
     """
@@ -225,7 +223,7 @@ def _predicted(regressor: Regressor, X: Tensor, who: str) -> tuple[Tensor, Tenso
                 f"{who} must predict one finite number for each of {len(X)} rows, got shape {tuple(part.shape)}"
             )
     if not bool((found[1] > 0).all()):
-        raise ValueError(f"{who} states deviations that are not positive; wrap it in a PredictiveExpert of your own")
+        raise ValueError(f"{who} states deviations that are not positive; wrap it in a custom PredictiveExpert")
     return found[0], found[1].square()
 
 

@@ -139,7 +139,9 @@ class ProductOfExperts:
         >>> import torch
         >>> mean, variance = torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0], [0.5]])
         >>> ProductOfExperts().combine(mean, variance, None)
-        FusedMoments(mean=tensor([2.]), variance=tensor([0.3333]))
+        FusedMoments
+          mean      [2]
+          variance  [0.3333]
     """
 
     weighting: Weighting = field(default_factory=UnitWeights)

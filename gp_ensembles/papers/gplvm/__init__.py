@@ -4,7 +4,7 @@ The models of the paper (Lu et al. 2022, section 6) are :func:`ie_gplvm`, :func:
 :func:`die_gplvm` (dynamic) and :func:`dsie_gplvm` (both), over RBF kernels of the squared length scales
 ``RBF_VARIANCES``. Each returns an :class:`IEGPLVM`, whose methods ``start``, ``update`` and ``transform`` return
 :class:`~gp_ensembles.papers.gplvm.records.Embeddings` and ``inverse_transform`` a :class:`Reconstruction`. Another
-ensemble is ``IEGPLVM`` with features of your own, such as those of :func:`rbf_features`, :class:`LatentSettings`, and
+ensemble is ``IEGPLVM`` with custom features, such as those of :func:`rbf_features`, :class:`LatentSettings`, and
 neighbors found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
 
 ===============  =======================================================================================================
@@ -21,18 +21,14 @@ neighbors found exactly or, beyond 100 000 rows kept, by :class:`FaissSearch`.
 """
 
 from gp_ensembles.papers.gplvm.model import IEGPLVM
-from gp_ensembles.papers.gplvm.neighbors import FaissSearch
-from gp_ensembles.papers.gplvm.presets import RBF_VARIANCES, die_gplvm, dsie_gplvm, ie_gplvm, rbf_features, sie_gplvm
+from gp_ensembles.papers.gplvm.presets import die_gplvm, dsie_gplvm, ie_gplvm, sie_gplvm
 from gp_ensembles.papers.gplvm.records import LatentSettings
 
 __all__ = [
     "IEGPLVM",
-    "RBF_VARIANCES",
-    "FaissSearch",
     "LatentSettings",
     "die_gplvm",
     "dsie_gplvm",
     "ie_gplvm",
-    "rbf_features",
     "sie_gplvm",
 ]

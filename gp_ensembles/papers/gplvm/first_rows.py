@@ -84,9 +84,7 @@ class FirstRows(NamedTuple):
 
 
 def learn_first_rows(omega: Tensor, Y: Tensor, settings: LatentSettings) -> FirstRows:
-    """Embed and learn complete rows Y (N, D), from their principal components.
-
-    Shapes: ``omega`` (M, R, d).
+    """Embed and learn complete rows Y (N, D), from their principal components. Shapes: ``omega`` (M, R, d).
 
     Raises:
         ValueError: If there are too few rows or directions, or the rows' squares are out of the dtype's range.

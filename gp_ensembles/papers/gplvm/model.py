@@ -153,7 +153,7 @@ class IEGPLVM(nn.Module):
 
     @property
     def log_weights(self) -> Tensor:
-        """Log weights in force for the next row, shape (M,)."""
+        """Log weights for the next row, shape (M,)."""
         return self.meta_learner.log_weights(self.meta)
 
     @property
@@ -170,7 +170,7 @@ class IEGPLVM(nn.Module):
 
     @torch.no_grad()
     def start(self, Y: Tensor) -> Embeddings:
-        """Embed the first rows and learn each expert's variances from them; whatever was learned before is forgotten.
+        """Embed the first rows and learn each expert's variances from them; anything learned before is forgotten.
 
         Args:
             Y: Complete rows, shape (N, D), with N > d.
@@ -302,7 +302,7 @@ class IEGPLVM(nn.Module):
     def _scaled(self, Y: Tensor) -> Tensor:
         self._check_started()
         check_rows(Y, self.num_outputs, self.omega)
-        return (Y.contiguous() - self.offset) / self.scale  # the same round-off in whatever layout rows come
+        return (Y.contiguous() - self.offset) / self.scale  # the same round-off for any memory layout
 
     def _near(self, rows: Tensor) -> Tensor:
         """Where the searches for rows (B, D) start, shape (M, B, K, d): at their nearest neighbors."""

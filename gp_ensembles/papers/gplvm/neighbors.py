@@ -126,7 +126,7 @@ class FaissSearch:
 
     Rows are parted into about the square root of their number of cells, of which the nearest few are searched. Rows
     written since the index was last brought up to date are compared exactly, and so is everything below ``least`` rows
-    and every row with gaps. Cells are found anew when the rows have doubled. The index is not part of a state: copies
+    and every row with gaps. Cells are recomputed when the rows have doubled. The index is not part of a state: copies
     and loaded models build their own.
 
     A model takes a copy, so one object may be given to several.
@@ -140,7 +140,9 @@ class FaissSearch:
         ValueError: If a number is below one.
 
     Example:
-        >>> from gp_ensembles.papers.gplvm import IEGPLVM, FaissSearch, rbf_features
+        >>> from gp_ensembles.papers.gplvm import IEGPLVM
+        >>> from gp_ensembles.papers.gplvm.neighbors import FaissSearch
+        >>> from gp_ensembles.papers.gplvm.presets import rbf_features
         >>> features = rbf_features(num_latent=2)
         >>> search = FaissSearch(num_probes=32)  # doctest: +SKIP
         >>> model = IEGPLVM(features, num_outputs=12, search=search)  # doctest: +SKIP

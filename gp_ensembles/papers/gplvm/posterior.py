@@ -1,4 +1,4 @@
-r"""The posterior of the weights: one square-root filter per expert, whatever the number D of columns.
+r"""The posterior of the weights: one square-root filter per expert for any number D of columns.
 
 With :math:`A = \Phi^\top \Phi + (\sigma_n^2/\sigma_\theta^2) I` the weights of column j are
 :math:`N(A^{-1} \Phi^\top y^{(j)}, \sigma_n^2 A^{-1})` (Lu et al. 2022, section 6; their algorithm 2 leaves
@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.filters import RandomWalk, SquareRootState, predict, square_root_state, update_block
+from gp_ensembles.filters import RandomWalk, predict, update_block
+from gp_ensembles.filters.states import SquareRootState, square_root_state
 from gp_ensembles.numerics.cholesky import cholesky
 
 
@@ -32,10 +33,7 @@ class WeightPosterior(NamedTuple):
 
 
 def weight_prior(ratio: Tensor, num_features: int, num_outputs: int) -> WeightPosterior:
-    """The posterior before any row.
-
-    Shapes: ``ratio`` (M,).
-    """
+    """The posterior before any row. Shapes: ``ratio`` (M,)."""
     state = square_root_state(1 / ratio, num_features)
     return WeightPosterior(state.factor, ratio.new_zeros(*ratio.shape, num_features, num_outputs))
 
@@ -55,9 +53,7 @@ def learn_rows(posterior: WeightPosterior, Phi: Tensor, Y: Tensor) -> WeightPost
 
 
 def walk(posterior: WeightPosterior, ratio: Tensor) -> WeightPosterior:
-    """The posterior after the weights have taken a random step, by one Cholesky factorization.
-
-    Shapes: ``ratio`` (M,).
+    """The posterior after the weights have taken a random step, by one Cholesky factorization. Shapes: ``ratio`` (M,).
 
     Raises:
         NumericalError: If an expert's covariance is not positive definite.

@@ -94,9 +94,7 @@ def sie_gplvm(
     Other arguments as of :func:`ie_gplvm`.
 
     Example:
-        >>> type(
-        ...     sie_gplvm(12, generator=torch.Generator().manual_seed(0)).meta_learner
-        ... ).__name__
+        >>> type(sie_gplvm(12, generator=torch.Generator().manual_seed(0)).meta_learner).__name__
         'MarkovSwitching'
     """
     features = rbf_features(num_latent, num_frequencies, generator=generator, dtype=dtype)
@@ -118,9 +116,7 @@ def die_gplvm(
     ``random_walk_ratio`` takes the place of that of ``settings``; other arguments as of :func:`ie_gplvm`.
 
     Example:
-        >>> die_gplvm(
-        ...     12, generator=torch.Generator().manual_seed(0)
-        ... ).settings.random_walk_ratio
+        >>> die_gplvm(12, generator=torch.Generator().manual_seed(0)).settings.random_walk_ratio
         0.0001
     """
     features = rbf_features(num_latent, num_frequencies, generator=generator, dtype=dtype)

@@ -54,7 +54,7 @@ class Embeddings(NamedTuple):
         by_expert: Every expert's, shape (M, N, d).
         log_prob: Log density of what was observed of each row given its embedding, under the mixture, shape (N,), in
             units of the data. The embeddings have seen the row, so it is no forecast's score.
-        log_weights: Log weights in force before each row, shape (M, N).
+        log_weights: Log weights before each row, shape (M, N).
         converged: Whether each search converged within its iterations, shape (M, N), boolean.
     """
 

@@ -49,7 +49,7 @@ class EmbeddedBlock(NamedTuple):
     Attributes:
         state: The state after it.
         found: Embeddings under each expert.
-        log_weights: Log weights in force before each row, shape (M, B).
+        log_weights: Log weights before each row, shape (M, B).
         expert: The expert reported for each row, shape (B,).
         rows: The rows, gaps filled by that expert, shape (B, D).
     """

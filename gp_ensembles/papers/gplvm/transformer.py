@@ -97,12 +97,12 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Learn further rows, or keep them until enough complete ones have come; arguments as of :meth:`fit`."""
+        """Learn more rows, or keep them until enough complete ones have come; arguments as of :meth:`fit`."""
         self.partial_fit_transform(X)
         return self
 
     def partial_fit_transform(self, X: Any) -> Array:
-        """Learn further rows and return where each lay when it came; a rejected call changes nothing.
+        """Learn more rows and return where each lay when it came; a rejected call changes nothing.
 
         Args:
             X: Rows in the order of time, shape (N, D), NaN where not observed.
@@ -161,14 +161,14 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return (mean, as_array(started.whole(found.variance.sqrt(), constant=0.0))) if return_std else mean
 
     def impute(self, X: Any) -> Array:
-        """The rows with every NaN filled by what the rest of its row says, shape (N, D)."""
+        """The rows with every NaN filled from the rest of its row, shape (N, D)."""
         rows, started = self._ready(X)
         return as_array(torch.where(rows.isnan(), started.whole(started.model.impute(started.columns(rows))), rows))
 
     def choose_expert(self) -> Self:
         """From now on use the space of the expert under which all rows so far are the most probable.
 
-        Coordinates from before lie in another space then; ``expert_`` says which.
+        Coordinates from before lie in another space then; ``expert_`` is that expert.
         """
         started = self._fitted()
         self._started = started._replace(expert=started.model.best_expert)
@@ -181,7 +181,7 @@ class EnsembleGPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     @property
     def expert_weights_(self) -> Array:
-        """Weights of the experts in force for the next row, shape (M,)."""
+        """Weights of the experts for the next row, shape (M,)."""
         return as_array(self._fitted().model.log_weights.exp())
 
     def __sklearn_tags__(self) -> Tags:

@@ -43,7 +43,7 @@ from gp_ensembles.papers.quadrature.default_priors import paper_prior
 from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
 from gp_ensembles.papers.quadrature.marginalization import Budget, marginalize
 from gp_ensembles.papers.quadrature.policies import InformationPolicy, PriorPolicy, UncertaintyPolicy
-from gp_ensembles.papers.quadrature.prior import Hyperprior, fixed, inferred
+from gp_ensembles.papers.quadrature.prior import Hyperprior
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
 from gp_ensembles.papers.quadrature.search import Search
 
@@ -56,8 +56,6 @@ __all__ = [
     "RegressionProblem",
     "Search",
     "UncertaintyPolicy",
-    "fixed",
-    "inferred",
     "marginalize",
     "paper_prior",
 ]

@@ -27,12 +27,10 @@
     :func:`weights_posterior` are its parts.
 """
 
-from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
-from gp_ensembles.papers.sparse.collapsed import DIC, DTC, FIC, FITC, VFE, PowerEP, TightVFE
+from gp_ensembles.papers.sparse.collapsed import DIC, DTC, FIC, FITC, VFE
 from gp_ensembles.papers.sparse.exact import ExactGP
-from gp_ensembles.papers.sparse.fitting import fit_sparse
 from gp_ensembles.papers.sparse.greedy import GreedyBlocks
-from gp_ensembles.papers.sparse.initialization import greedy_variance_knots, kmeans_knots
+from gp_ensembles.papers.sparse.initialization import kmeans_knots
 from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, OneAtATime, RandomSubset
 from gp_ensembles.papers.sparse.online import start_online
 from gp_ensembles.papers.sparse.optimizers import Adadelta
@@ -47,18 +45,13 @@ __all__ = [
     "FITC",
     "VFE",
     "Adadelta",
-    "AdaptiveKnots",
     "BayesianOptimization",
     "ExactGP",
     "GreedyBlocks",
     "OneAtATime",
-    "PowerEP",
     "RandomSubset",
     "Simultaneous",
     "SparseGP",
-    "TightVFE",
-    "fit_sparse",
-    "greedy_variance_knots",
     "kmeans_knots",
     "select_knots",
     "start_online",

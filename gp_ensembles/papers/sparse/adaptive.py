@@ -1,4 +1,4 @@
-"""As many knots as it takes: all rows where that can be had, else knots until the bounds meet or the budget ends."""
+"""Adaptive number of knots: all rows where affordable, else knots until the bounds meet or the budget ends."""
 
 import math
 import time
@@ -38,21 +38,10 @@ _ROWS_PER_KNOT = 25  # rows by whose bound they are chosen
 _POLISH_SOME, _POLISH = 100, 8  # iterations that move all knots by the bound of these rows, and of all
 
 
-class _Clock:
-    """Seconds left of a budget."""
-
-    def __init__(self, budget: float) -> None:
-        self._end = time.perf_counter() + budget
-
-    @property
-    def left(self) -> float:
-        return self._end - time.perf_counter()
-
-
 @final
 @dataclass(frozen=True)
 class AdaptiveKnots(Strategy):
-    """All rows as knots where that can be had, else knots until the bounds meet or the budget ends: the default.
+    """All rows as knots where affordable, else knots until the bounds meet or the budget ends: the default.
 
     Hyperparameters are fitted by the exact log evidence of nested random rows, cheap to dear: from several starts on
     200, from the best of these on 600, and on ``fit_rows``. Up to ``exact_rows`` distinct rows the answer is an
@@ -66,8 +55,8 @@ class AdaptiveKnots(Strategy):
         exact_rows: Most distinct rows that are all knots, with 16 bytes of memory for each pair of them: 3.6 GB.
         fit_rows: Most rows of the fits of the hyperparameters.
         gap_tolerance: Distance of the bounds, in nats, at which there are enough knots.
-        max_seconds: Budget by the clock: the step that goes on longer is finished, and the last. The history has at
-            least one step.
+        max_seconds: Time budget: no step starts after it, and the step in progress is finished. The history
+            has at least one step.
 
     Raises:
         ValueError: If a number is too small.
@@ -101,60 +90,60 @@ class AdaptiveKnots(Strategy):
 
     def search(self, run: SelectionRun) -> str:
         """Hyperparameters on nested rows, then all rows, or knots until there are enough."""
-        clock, model = _Clock(self.max_seconds), run.model
+        deadline, model = time.perf_counter() + self.max_seconds, run.model
         X, y = model.train_X, model.train_y
         if len(distinct_rows(X)) <= self.exact_rows:
             exact = ExactGP(X, y, model.covar_module, model.likelihood, model.mean_module)
             run.model = exact  # what an interruption keeps
-            finished = self._fit(exact, clock, run.generator)
+            finished = self._fit(exact, deadline, run.generator)
             step = run.record(exact, "all rows")
             ended = "" if finished else f"; the budget of {self.max_seconds:g} s ended the fit"
             return f"all {step.num_knots} distinct rows are knots: the model is exact{ended}"
         few = self.max_knots <= _FEW
-        if not self._fit(model, clock, run.generator, few):
+        if not self._fit(model, deadline, run.generator, few):
             run.record(model, "start")
             return f"the budget of {self.max_seconds:g} s ended before knots were chosen"
-        return self._few(run, clock) if few else self._grow(run, clock)
+        return self._few(run, deadline) if few else self._grow(run, deadline)
 
-    def _fit(self, model: SparseModel, clock: _Clock, generator: torch.Generator | None, few: bool = False) -> bool:
+    def _fit(self, model: SparseModel, deadline: float, generator: torch.Generator | None, few: bool = False) -> bool:
         """Fit hyperparameters to nested rows; whether the budget allowed all of it."""
         if not has_free_hyperparameters(model):
             return True
         total = len(model.train_y)
         order = permutation(total, generator).to(model.train_X.device)
         sizes = [size for size in _NESTED if 2 * size <= min(total, self.fit_rows)] or [min(total, _NESTED[0])]
-        self._choose_start(model, order[: sizes[0]], clock)
+        self._choose_start(model, order[: sizes[0]], deadline)
         for size in sizes[1:]:
-            self._fit_some(model, order[:size], _MIDDLE, clock)
+            self._fit_some(model, order[:size], _MIDDLE, deadline)
         if not few:
-            self._fit_some(model, order[: self.fit_rows], _LONG, clock)
-        return clock.left > 0.0
+            self._fit_some(model, order[: self.fit_rows], _LONG, deadline)
+        return _left(deadline) > 0.0
 
-    def _choose_start(self, model: SparseModel, rows: Tensor, clock: _Clock) -> None:
+    def _choose_start(self, model: SparseModel, rows: Tensor, deadline: float) -> None:
         best, reached = None, -math.inf
         for share in (None, *_STARTS):
             exact = _exact_part(model, rows)
             if share is not None:
                 rescale(exact, share)
             try:
-                value = fit_sparse(exact, max_iterations=_SHORT, tolerance=_TOLERANCE, max_seconds=clock.left).objective
+                fit = fit_sparse(exact, max_iterations=_SHORT, tolerance=_TOLERANCE, max_seconds=_left(deadline))
             except NumericalError:
                 continue
-            if value > reached:
-                best, reached = exact, value
-            if clock.left <= 0.0:
+            if fit.objective > reached:
+                best, reached = exact, fit.objective
+            if _left(deadline) <= 0.0:
                 break
         if best is not None:
             copy_hyperparameters(best, model)
 
-    def _fit_some(self, model: SparseModel, rows: Tensor, iterations: int, clock: _Clock) -> None:
-        if clock.left <= 0.0:
+    def _fit_some(self, model: SparseModel, rows: Tensor, iterations: int, deadline: float) -> None:
+        if _left(deadline) <= 0.0:
             return
         exact = _exact_part(model, rows)
-        fit_sparse(exact, max_iterations=iterations, tolerance=_TOLERANCE, max_seconds=clock.left)
+        fit_sparse(exact, max_iterations=iterations, tolerance=_TOLERANCE, max_seconds=_left(deadline))
         copy_hyperparameters(exact, model)
 
-    def _grow(self, run: SelectionRun, clock: _Clock) -> str:
+    def _grow(self, run: SelectionRun, deadline: float) -> str:
         model = run.model
         X = model.train_X
         rows = distinct_rows(X)
@@ -173,11 +162,11 @@ class AdaptiveKnots(Strategy):
                 return f"{len(chosen)} rows explain the whole prior"
             if count == most:
                 return f"there are {most} knots, the most allowed; the bounds are {gap:.3g} nats apart"
-            if clock.left <= 0.0:
+            if _left(deadline) <= 0.0:
                 return f"the budget of {self.max_seconds:g} s has ended; the bounds are {gap:.3g} nats apart"
             count = min(2 * count, most)
 
-    def _few(self, run: SelectionRun, clock: _Clock) -> str:
+    def _few(self, run: SelectionRun, deadline: float) -> str:
         """Greedy blocks by the bound of some rows, then all knots and hyperparameters by the bound of all."""
         model = run.model
         size = max(_ROWS_PER_KNOT * self.max_knots, self.fit_rows)
@@ -199,21 +188,21 @@ class AdaptiveKnots(Strategy):
             1.001 * fitted.likelihood.noise_covar.raw_noise_constraint.lower_bound
         )
         step = run.record(fitted, "greedy blocks")
-        if clock.left > 0.0:
+        if _left(deadline) > 0.0:
             polished = fitted.with_knots(fitted.knots)
-            fit_sparse(polished, knots=True, max_iterations=_POLISH, max_seconds=clock.left)
+            fit_sparse(polished, knots=True, max_iterations=_POLISH, max_seconds=_left(deadline))
             step = run.record(polished, "polish")
         gap = run.model.bound_gap()
         if gap < self.gap_tolerance:
             return f"the bounds of the log evidence are less than {self.gap_tolerance} nats apart"
-        ended = "" if clock.left > 0.0 else f"the budget of {self.max_seconds:g} s has ended: "
+        ended = "" if _left(deadline) > 0.0 else f"the budget of {self.max_seconds:g} s has ended: "
         most = ", the most allowed" if step.num_knots == self.max_knots else ""
         return f"{ended}there are {step.num_knots} knots{most}; the bounds are {gap:.3g} nats apart"
 
 
 @final
 class _Repeats(Prior):  # type: ignore[misc]  # GPyTorch is untyped
-    r"""What :math:`N(y; f, w \tau)^w` has beside :math:`N(y; f, \tau)`, as a prior of :math:`\tau`."""
+    r"""What :math:`N(y; f, w \tau)^w` has in addition to :math:`N(y; f, \tau)`, as a prior of :math:`\tau`."""
 
     def __init__(self, power: float) -> None:
         nn.Module.__init__(self)
@@ -231,6 +220,11 @@ def _repeated(likelihood: GaussianLikelihood, times: float, num_rows: int) -> Ga
     other.noise = likelihood.noise.detach() / times
     other.noise_covar.register_prior("repeats", _Repeats(0.5 * num_rows * (times - 1.0)), "noise")
     return other.requires_grad_(likelihood.noise_covar.raw_noise.requires_grad)
+
+
+def _left(deadline: float) -> float:
+    """Seconds until a deadline by :func:`time.perf_counter`."""
+    return deadline - time.perf_counter()
 
 
 def _exact_part(model: SparseModel, rows: Tensor) -> ExactGP:

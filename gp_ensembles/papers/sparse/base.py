@@ -64,7 +64,7 @@ def check_knots(X: Tensor, knots: Tensor) -> None:
     distinct = torch.unique(X, dim=0).shape[0]
     if knots.shape[0] > distinct:
         raise ValueError(
-            f"{knots.shape[0]} knots are more than the {distinct} distinct row(s); further knots cannot add anything"
+            f"{knots.shape[0]} knots are more than the {distinct} distinct row(s); more knots cannot add anything"
         )
 
 
@@ -151,8 +151,8 @@ class _Cached(NamedTuple):
 class SparseModel(MixtureModel, ABC):
     r"""A sparse BoTorch model of one output: N rows, K knots (inducing points).
 
-    As a mixture it has one component. Rows that are imagined become further knots, with the knots' posterior as their
-    prior.
+    As a mixture it has one component. Rows that are imagined become additional knots, with the knots' posterior as
+    their prior.
 
     Args:
         rows: The rows.
@@ -220,7 +220,7 @@ class SparseModel(MixtureModel, ABC):
 
     @abstractmethod
     def bound_gap(self) -> float:
-        """Upper less lower bound of the exact log evidence, in nats: the most that further knots can add."""
+        """Upper less lower bound of the exact log evidence, in nats: the most that more knots can add."""
 
     @abstractmethod
     def subset_of_data(self, rows: Tensor) -> Self:
@@ -232,7 +232,7 @@ class SparseModel(MixtureModel, ABC):
 
     @abstractmethod
     def with_rows(self, rows: Observations) -> Self:
-        """A copy with further rows (n, D) and (n, 1), as the process has them."""
+        """A copy with more rows (n, D) and (n, 1), as the process has them."""
 
     @property
     def num_experts(self) -> int:
@@ -371,7 +371,7 @@ class SparseModel(MixtureModel, ABC):
         return other
 
     def extended_by(self, rows: Observations) -> Self:
-        """A copy with further rows (n, D) and (n, 1), as the process has them, and the same knots.
+        """A copy with more rows (n, D) and (n, 1), as the process has them, and the same knots.
 
         Raises:
             ValueError: If a value is not finite.

@@ -60,7 +60,7 @@ class KnotsPosterior(NamedTuple):
 
 
 class RowsPosterior(NamedTuple):
-    r"""What N targets, each at a row of its own with its own noise, say of the function; nothing is left out.
+    r"""Posterior of the function given N targets, each at a distinct row with its own noise; exact.
 
     Args:
         lower: Cholesky factor C of the targets' covariance :math:`K + D`, shape (N, N).
@@ -95,10 +95,7 @@ def condition(projection: Projection, diagonal: Tensor) -> KnotsPosterior:
 
 
 def log_density(projection: Projection, diagonal: Tensor) -> Tensor:
-    r"""Log density of the residuals, :math:`\log N(r;\, 0,\, Q + D)`, in O(N K^2).
-
-    Shapes: ``diagonal`` (N,).
-    """
+    r"""Log density of the residuals, :math:`\log N(r;\, 0,\, Q + D)`, in O(N K^2). Shapes: ``diagonal`` (N,)."""
     posterior = condition(projection, diagonal)
     constant = projection.residual.shape[-1] * math.log(2.0 * math.pi)
     quadratic = (projection.residual.square() / diagonal).sum() - posterior.mean.square().sum()
@@ -174,12 +171,7 @@ class VFE(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> round(
-        ...     float(
-        ...         VFE().objective(project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0]))
-        ...     ),
-        ...     4,
-        ... )
+        >>> round(float(VFE().objective(project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0]))), 4)
         -1.4055
     """
 
@@ -198,7 +190,6 @@ class TightVFE(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> # a quarter of the variance explained
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(TightVFE().objective(projection)), 4)
         -1.3103
@@ -217,7 +208,6 @@ class DTC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> # a quarter of the variance explained
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(DTC().objective(projection)), 4)
         -1.0305
@@ -236,7 +226,6 @@ class DIC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> # a quarter of the variance explained
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(DIC().objective(projection)), 4)
         -1.0305
@@ -257,7 +246,6 @@ class FITC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> # a quarter of the variance explained
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(FITC().objective(projection)), 4)
         -1.2655
@@ -278,7 +266,6 @@ class FIC(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> # a quarter of the variance explained
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(FIC().objective(projection)), 4)
         -1.2655
@@ -307,7 +294,6 @@ class PowerEP(Approximation):
     Example:
         >>> import torch
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> # a quarter of the variance explained
         >>> projection = project(one, 0.5 * one, one[0], 0.0 * one[0], one[0, 0])
         >>> round(float(PowerEP(0.5).objective(projection)), 4)
         -1.3209

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self, final
+from typing import Any, Self, final
 
 import torch
 from botorch.models.transforms.input import InputTransform
@@ -40,22 +40,6 @@ class _LogDensity(torch.autograd.Function):
         factor, weights = ctx.saved_tensors
         slope = torch.cholesky_inverse(factor).neg_().addr_(weights, weights).mul_(0.5 * gradient)
         return slope, slope.diagonal().clone(), -gradient * weights
-
-
-class _Places(NamedTuple):
-    """The distinct rows (K, D) in the order of their first, the place of every row (N,), and how many have each."""
-
-    knots: Tensor
-    place: Tensor
-    counts: Tensor
-
-
-def _distinct(X: Tensor) -> _Places:
-    rows = distinct_rows(X).sort().values
-    _, label, counts = torch.unique(X.detach(), dim=0, return_inverse=True, return_counts=True)
-    order = label[rows]
-    place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(rows), device=order.device))
-    return _Places(X[rows].detach(), place[label], counts[order].to(X))
 
 
 def _factorize(covariance: Tensor, noise: Tensor) -> Tensor:
@@ -117,12 +101,10 @@ class ExactGP(SparseModel):
     ) -> None:
         rows = take_rows(train_X, train_Y, train_Yvar, input_transform, outcome_transform)
         X, y, known_noise = rows.transformed
-        places = _distinct(X)
+        knots = X[distinct_rows(X).sort().values]
         mean = constant_mean(X, y) if mean is None else mean
-        super().__init__(rows, places.knots, kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget=0.0)
-        self._set_knots(places.knots)
-        self.register_buffer("_place", places.place, persistent=False)
-        self.register_buffer("_counts", places.counts, persistent=False)
+        super().__init__(rows, knots, kernel, gaussian_likelihood(likelihood, known_noise), mean, nugget=0.0)
+        self._set_knots()
 
     def objective(self) -> Tensor:
         """The log evidence, with the log densities of registered priors, in nats, shape ()."""
@@ -179,21 +161,29 @@ class ExactGP(SparseModel):
         return RowsPosterior(lower, mean)
 
     def with_rows(self, rows: Observations) -> Self:
-        """A copy with further rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
+        """A copy with more rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
         known = None if rows.noise is None else rows.noise.detach().squeeze(-1)
         return self.extended_by(rows)._settled(None if known is None else torch.cat([self.likelihood.noise, known]))
 
     def _settled(self, noise: Tensor | None) -> Self:
         """This model after its rows have changed: knots and known noise are those of the rows."""
         self.likelihood = likelihood_of(self.likelihood, noise)
-        knots, self._place, self._counts = _distinct(self.train_X)
-        self._set_knots(knots)
+        self._set_knots()
         return self
 
-    def _set_knots(self, knots: Tensor) -> None:
-        """The knots are rows of data: nothing to be trained, and in no ``state_dict``."""
+    def _set_knots(self) -> None:
+        """Knots at the distinct rows, the knot of every row, (N,), and how many rows have each, (K,).
+
+        They are data: nothing to be trained, and in no ``state_dict``.
+        """
+        X = self.train_X.detach()
+        rows = distinct_rows(X).sort().values
+        _, label, counts = torch.unique(X, dim=0, return_inverse=True, return_counts=True)
+        order = label[rows]
+        place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(rows), device=order.device))
         del self.knots
-        self.register_buffer("knots", knots.detach().clone(), persistent=False)
+        for name, values in (("knots", X[rows]), ("_place", place[label]), ("_counts", counts[order].to(X))):
+            self.register_buffer(name, values, persistent=False)
 
     def _averages(self) -> tuple[Tensor, Tensor, Tensor]:
         """Noise variances (K,), residuals (K,) of the averages, and the log density of the rest, shape ()."""

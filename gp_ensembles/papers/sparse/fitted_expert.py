@@ -55,10 +55,7 @@ class FittedFeatures(FeatureMap):
 
 @final
 class BoundFitted(BoundExpert):
-    """A fitted expert's numbers.
-
-    Shapes: ``prior_variance`` (S,).
-    """
+    """A fitted expert's numbers. Shapes: ``prior_variance`` (S,)."""
 
     def __init__(self, features: BoundFeatures, inner: BoundGaussian | BoundWindow, prior_variance: Tensor) -> None:
         super().__init__(features, prior_variance, inner.transition)
@@ -111,7 +108,7 @@ def _entry(state: FilterState, index: int) -> FilterState:
 
 @final
 class FittedExpert(Expert):
-    r"""An expert that goes on from a fitted model, with the model's prior mean and the variance off its knots.
+    r"""An expert that continues from a fitted model, with the model's prior mean and the variance off its knots.
 
     .. math:: y_t = m(x_t) + \phi(x_t)^\top \theta + \varepsilon_t, \quad
               \varepsilon_t \sim N(0,\; \sigma^2 + k(x_t, x_t) - v\,\phi(x_t)^\top \phi(x_t))
@@ -145,7 +142,7 @@ class FittedExpert(Expert):
         Raises:
             ValueError: Always.
         """
-        raise ValueError("an expert that goes on from a fitted model has no batch; make an expert of each model")
+        raise ValueError("an expert that continues from a fitted model has no batch; make an expert of each model")
 
     def with_transition(self, transition: Transition | None) -> "FittedExpert":
         """See :meth:`Expert.with_transition`; a window expert takes none."""

@@ -24,7 +24,7 @@ _MARGIN = 0.1  # knots stay within the inputs' range and a tenth of it
 _EDGE = 1e-6  # share of that range which separates knots from the edge, where logits are infinite
 _VARIANCES = ("raw_outputscale", "raw_noise", "raw_variance")  # moved by the logs of their roots
 _PATIENCE = 3  # iterations that must bring less than the tolerance together: the first ones may be short steps
-_SHARES = (1.0, 0.3, 0.1, 0.03)  # lengthscales of the further starts, in standard deviations of the inputs
+_SHARES = (1.0, 0.3, 0.1, 0.03)  # lengthscales of the other starts, in standard deviations of the inputs
 _SHORT, _LONG = 8, 60  # iterations from each start, and from the best one
 
 
@@ -211,7 +211,7 @@ def fit_sparse(
         hyperparameters: Whether the kernel's, the mean's and the likelihood's parameters move.
         max_iterations: Iterations of L-BFGS.
         tolerance: Stop when three iterations brought less than this, in nats; scipy's relative tolerance always holds.
-        max_seconds: Stop after the iteration that goes on longer than this.
+        max_seconds: Stop after the first iteration that ends later than this.
 
     Returns:
         How it went. If nothing better is found, the model is as it was.
@@ -225,9 +225,7 @@ def fit_sparse(
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> from gp_ensembles.papers.sparse import SparseGP
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(
-        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel())
-        ... )
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
         >>> before = float(model.objective().detach())
         >>> fit_sparse(model, knots=True).objective > before
         True

@@ -147,16 +147,16 @@ def _draw_candidates(X: Tensor, most: int | None, generator: torch.Generator | N
 class GreedyBlocks(Strategy):
     """Rows of the largest exact gains, in blocks that double, hyperparameters refitted after each.
 
-    Hyperparameters start from an exact fit of some rows. Where blocks end early, the knots are chosen anew at these
+    Hyperparameters start from an exact fit of some rows. Where blocks end early, the knots are chosen again at these
     hyperparameters once, and more of them: with few knots the fit may have explained everything by noise. Gains are
-    those of the evidence lower bound, whatever the approximation is. In the end all knots move off the rows.
+    those of the evidence lower bound, for every approximation. In the end all knots move off the rows.
 
     Args:
         max_knots: Most knots.
         num_initial: Knots of the first block.
         tolerance: Stop when a block adds less than this, in nats; and a refit when three iterations add a tenth.
         gap_tolerance: Stop when Titsias' bounds of the exact log evidence are closer than this, in nats.
-        num_candidates: Random rows to choose among, drawn anew for each block; all that fit into memory if ``None``.
+        num_candidates: Random rows to choose among, drawn again for each block; all that fit into memory if ``None``.
         subset_size: Rows of the exact fit; 0 to start from the kernel's own hyperparameters.
         reselect: Whether all knots are chosen again at the final hyperparameters.
         polish_iterations: Iterations of moving all knots and hyperparameters together at the end; 0 for none.
@@ -230,16 +230,16 @@ class GreedyBlocks(Strategy):
                 return "no row adds anything"
             value = self._fit(grown)
             if value == -torch.inf:
-                return "the objective could not be evaluated with further knots"
+                return "the objective could not be evaluated with more knots"
             if value - before < self.tolerance:
-                return f"{len(rows)} further knots added less than {self.tolerance} nats"
+                return f"{len(rows)} more knots added less than {self.tolerance} nats"
             run.record(grown, "block", rows)
         if most < self.max_knots:
             return f"all {most} distinct rows are knots"
         return f"there are {most} knots, the most allowed"
 
     def _extend(self, run: SelectionRun, model: SparseGP, num_rows: int) -> tuple[SparseGP, tuple[int, ...]]:
-        """A model with at most ``num_rows`` further knots of the largest gains, and their rows."""
+        """A model with at most ``num_rows`` more knots of the largest gains, and their rows."""
         rows = greedy_elbo_rows(model, num_rows, num_candidates=self.num_candidates, generator=run.generator).rows
         return model.with_knots(torch.cat([model.knots.detach(), model.train_X[rows]])), tuple(rows.tolist())
 
@@ -259,7 +259,7 @@ class GreedyBlocks(Strategy):
         return True
 
     def _reselect(self, run: SelectionRun) -> None:
-        """All knots once more, at the hyperparameters learned with them; kept if the objective is larger."""
+        """All knots again, at the hyperparameters learned with them; kept if the objective is larger."""
         model = run.model
         first = model.with_knots(model.knots[:1])
         other, rows = self._extend(run, first, model.num_knots - 1)

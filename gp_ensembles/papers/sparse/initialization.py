@@ -69,9 +69,7 @@ def greedy_variance_knots(X: Tensor, num_knots: int, kernel: Kernel) -> Tensor:
 
 
 def distinct_rows(X: Tensor, num_knots: int = 1) -> Tensor:
-    """The first row of every distinct input; refuses to have more knots than those.
-
-    Shapes: ``X`` (N, D); returns (U,).
+    """The first row of every distinct input; refuses to have more knots than those. Shapes: ``X`` (N, D); returns (U,).
 
     Raises:
         ValueError: If there are fewer distinct rows than knots.

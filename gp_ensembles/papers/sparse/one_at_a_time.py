@@ -40,7 +40,7 @@ def candidate_rows(model: SparseGP) -> Tensor:
 
 
 class CandidateObjectives:
-    """A model's objective with each of some rows alone as a further knot; what all rows share is computed once.
+    """A model's objective with each of some rows alone as an additional knot; what all rows share is computed once.
 
     Raises:
         NumericalError: If the model's own objective cannot be evaluated.
@@ -93,7 +93,7 @@ class CandidateObjectives:
 
 
 def _extend(projection: Projection, loading: Tensor, deviation: Tensor, covariance: Tensor) -> Projection:
-    """A projection with a further knot, from its last row of the Cholesky factor and its remaining covariances."""
+    """A projection with one more knot, from its last row of the Cholesky factor and its remaining covariances."""
     v = covariance / deviation
     wider = torch.cat([projection.lower, torch.zeros_like(loading).unsqueeze(-1)], -1)
     lower = torch.cat([wider, torch.cat([loading, deviation.reshape(1)]).unsqueeze(0)])
@@ -106,7 +106,7 @@ class ProposedRow(NamedTuple):
 
     Args:
         row: The row of the training inputs.
-        objective: The model's objective with the row as a further knot, in nats.
+        objective: The model's objective with the row as an additional knot, in nats.
         evaluated: Rows at which the objective was evaluated, in order, shape (n,).
         objectives: The objective there, in nats, shape (n,).
     """
@@ -145,9 +145,7 @@ class RandomSubset(KnotProposal):
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
         >>> from gp_ensembles.papers.sparse import SparseGP
-        >>> model = SparseGP(
-        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel())
-        ... )
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[:1], ScaleKernel(RBFKernel()))
         >>> found = RandomSubset(10).propose(model)
         >>> found.evaluated.shape, found.objective > float(model.objective().detach())
         (torch.Size([10]), True)
@@ -373,7 +371,7 @@ class OneAtATime(Strategy):
         return f"there are {most} knots, the most allowed" if most == self.max_knots else all_rows
 
     def _add(self, run: SelectionRun) -> str | None:
-        """A further knot, or why there is none."""
+        """Another knot, or why there is none."""
         model = run.model
         try:
             found = self.proposal.propose(model, generator=run.generator)
@@ -383,8 +381,8 @@ class OneAtATime(Strategy):
             grown = model.with_knots(torch.cat([model.knots.detach(), row]))
             reached = self.optimizer.optimize(grown, slice(model.num_knots, None)).objective
         except NumericalError as error:
-            return f"a further knot could not be evaluated: {error}"
+            return f"another knot could not be evaluated: {error}"
         if not reached - run.history[-1].objective > self.tolerance:
-            return f"a further knot added no more than {self.tolerance} nats"
+            return f"another knot added no more than {self.tolerance} nats"
         run.record(grown, "knot", (found.row,))
         return None

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import NamedTuple
 
 import torch
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
@@ -29,28 +27,6 @@ WINDOW, LEAST_WINDOW = 2000, 200  # rows that a window keeps: most, and least
 KNOTS = 1000  # knots of an exact model that has more rows than a window
 
 
-class WeightsPosterior(NamedTuple):
-    r"""The normal posterior of the weights of a feature map, in the forms that states of experts have.
-
-    Args:
-        mean: Means, shape (\*batch, F).
-        factor: A square root A of the covariance :math:`A A^\top`, shape (\*batch, F, F).
-    """
-
-    mean: Tensor
-    factor: Tensor
-
-    @property
-    def covariance(self) -> Tensor:
-        r"""Covariance, shape (\*batch, F, F)."""
-        return self.factor @ self.factor.mT
-
-    @property
-    def moments(self) -> Tensor:
-        r"""[covariance | mean], shape (\*batch, F, F + 1)."""
-        return torch.cat([self.covariance, self.mean.unsqueeze(-1)], dim=-1)
-
-
 def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPointFeatures:
     """The knots of a model, or of several, as a feature map; knots and hyperparameters are copied.
 
@@ -67,7 +43,7 @@ def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPo
     return InducingPointFeatures.from_kernels([model.covar_module for model in models], knots, nuggets)
 
 
-def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPosterior:
+def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> SquareRootState:
     r"""The posterior of the weights of :func:`inducing_features` given the models' rows.
 
     .. math:: \theta \sim N\big(\sqrt{v}\, L_B^{-\top} c,\; v\, (L_B L_B^\top)^{-1}\big)
@@ -79,19 +55,19 @@ def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> WeightsPos
         return _weights_posterior(models)
     _check_equal_size(models)
     posteriors = [_weights_posterior(model) for model in models]
-    return WeightsPosterior(*(torch.stack(parts) for parts in zip(*posteriors, strict=True)))
+    return SquareRootState(*(torch.stack(parts) for parts in zip(*posteriors, strict=True)))
 
 
 def start_online(
     models: Fitted | Sequence[Fitted], rule: MetaLearner, names: Sequence[str] | None = None
 ) -> OnlineEnsemble:
-    r"""An online ensemble whose experts go on where fitted models stand.
+    r"""An online ensemble whose experts continue from fitted models.
 
-    A :class:`SparseGP` goes on as a Bayesian regression on its knots' features with the model's posterior, and what
-    the knots leave out of the prior variance is noise of its own for each row: before the first row, predictions are
+    A :class:`SparseGP` continues as a Bayesian regression on its knots' features with the model's posterior, and what
+    the knots leave out of the prior variance is added noise of each row: before the first row, predictions are
     those of the model (of its ``VFE`` or ``FITC`` form, with the full conditional variance). An :class:`ExactGP` of up
-    to 2000 rows goes on exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again,
-    which forgets the older half when it is full; a larger one goes on by a thousand of its rows as knots.
+    to 2000 rows continues exactly, as a :class:`~gp_ensembles.experts.WindowExpert` with room for as many rows again,
+    which forgets the older half when it is full; a larger one continues with a thousand of its rows as knots.
     Prior means of every kind stay as they were learned. Online experts have no transforms and one noise variance for
     all rows: models with others are refused.
 
@@ -117,9 +93,7 @@ def start_online(
         >>> y = torch.sin(6.0 * X.squeeze(-1))
         >>> found = select_knots(X[:50], y[:50], strategy=GreedyBlocks(max_knots=10))
         >>> online = start_online(found, FixedShare(0.01))
-        >>> torch.allclose(
-        ...     online.predict(X).mean, found.model.posterior(X).mean.squeeze(-1).detach()
-        ... )
+        >>> torch.allclose(online.predict(X).mean, found.model.posterior(X).mean.squeeze(-1).detach())
         True
         >>> online.observe(X[50:], y[50:]).mean.shape
         torch.Size([30])
@@ -162,7 +136,7 @@ def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
             return _window_expert(model)
         model = _thinned(model)
     inner = GaussianExpert(inducing_features(model), deepcopy(model.likelihood))
-    return FittedExpert(inner, deepcopy(model.mean_module)), SquareRootState(*_weights_posterior(model))
+    return FittedExpert(inner, deepcopy(model.mean_module)), _weights_posterior(model)
 
 
 def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
@@ -181,7 +155,7 @@ def _thinned(model: ExactGP) -> SparseGP:
     return SparseGP(model.train_X, model.train_y, model.knots[rows], *parts)
 
 
-def _weights_posterior(model: SparseModel) -> WeightsPosterior:
+def _weights_posterior(model: SparseModel) -> SquareRootState:
     with torch.no_grad():
         knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
         if isinstance(knots, RowsPosterior):
@@ -189,7 +163,7 @@ def _weights_posterior(model: SparseModel) -> WeightsPosterior:
         identity = torch.diag_embed(torch.ones_like(seen))
         factor = torch.linalg.solve_triangular(knots.factor, identity, upper=False).mT
         scale = seen.mean(-1).sqrt()
-        return WeightsPosterior(scale * (factor @ knots.mean), scale * factor)
+        return SquareRootState(scale * (factor @ knots.mean), scale * factor)
 
 
 def _check_equal_size(models: Sequence[SparseModel]) -> None:

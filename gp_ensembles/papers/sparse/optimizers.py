@@ -100,9 +100,7 @@ class Adadelta(KnotOptimizer):
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> from gp_ensembles.papers.sparse import SparseGP
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(
-        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel())
-        ... )
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
         >>> Adadelta(max_iterations=30).optimize(model, slice(4, None)).num_evaluations
         30
     """

@@ -122,9 +122,7 @@ class SparseGP(SparseModel):
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> X = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> model = SparseGP(
-        ...     X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel())
-        ... )
+        >>> model = SparseGP(X, torch.sin(6.0 * X.squeeze(-1)), X[::10], ScaleKernel(RBFKernel()))
         >>> model.posterior(X[:3]).mean.shape, bool(model.objective() <= model.upper_bound())
         (torch.Size([3, 1]), True)
     """
@@ -218,7 +216,7 @@ class SparseGP(SparseModel):
         return condition(projection, self.approximation.diagonal(projection))
 
     def with_rows(self, rows: Observations) -> Self:
-        """A copy with further rows (n, D) and (n, 1), the knots and hyperparameters as they are."""
+        """A copy with more rows (n, D) and (n, 1), the knots and hyperparameters as they are."""
         other = self.extended_by(rows)
         if rows.noise is not None:
             noise = torch.cat([self.likelihood.noise, rows.noise.detach().squeeze(-1)])

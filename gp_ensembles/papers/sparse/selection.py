@@ -3,12 +3,14 @@
 import math
 import warnings
 from copy import deepcopy
+from typing import final
 
 import torch
+from gpytorch import means
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from gp_ensembles.numerics.gpytorch_types import Kernel, Mean
@@ -18,11 +20,10 @@ from gp_ensembles.papers.sparse.collapsed import Approximation
 from gp_ensembles.papers.sparse.fitting import Coordinates, has_free_hyperparameters
 from gp_ensembles.papers.sparse.regression import SparseGP, constant_mean
 from gp_ensembles.papers.sparse.strategies import Selection, SelectionRun, Strategy
-from gp_ensembles.papers.sparse.trend import LinearTrend
 
 _LEAST_NOISE = 1e-6  # share of the targets' variance
 _ROWS_PER_WEIGHT = 10  # of a linear mean
-_OPEN_GAP = 0.1  # nats a row
+_OPEN_GAP = 0.1  # nats per row
 
 
 def select_knots(
@@ -61,7 +62,7 @@ def select_knots(
     Returns:
         Knots, model, history, and ``predict(X)`` for distributions of targets with the tails of the errors of rows left
         out. After an interruption from the keyboard it is the best so far, with a warning. There is one, too, where
-        :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat a row apart.
+        :class:`AdaptiveKnots` leaves the bounds of the log evidence more than a tenth of a nat per row apart.
 
     Raises:
         ValueError: If shapes do not fit, a value is not finite, or targets are constant.
@@ -79,10 +80,7 @@ def select_knots(
         >>> found.predict(X[:3]).mean.shape
         torch.Size([3])
         >>> found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=GreedyBlocks())
-        >>> (
-        ...     found.knots.shape[0] <= 50,
-        ...     found.history[-1].objective > found.history[0].objective,
-        ... )
+        >>> found.knots.shape[0] <= 50, found.history[-1].objective > found.history[0].objective
         (True, True)
     """
     y = _check(X, y)
@@ -162,3 +160,27 @@ def _check(X: Tensor, y: Tensor) -> Tensor:
     if not bool(y.amax() > y.amin()):
         raise ValueError("the targets are constant; there is nothing to learn from them")
     return y
+
+
+@final
+class LinearTrend(means.Mean):  # type: ignore[misc]  # GPyTorch is untyped
+    r"""A linear prior mean whose coefficients are of the order of one whatever the units of rows and targets.
+
+    .. math:: m(x) = s_y \Big(b + \sum_d w_d (x_d - c_d) / s_d\Big)
+
+    Shapes: ``X`` (N, D), ``y`` (N,).
+    """
+
+    def __init__(self, X: Tensor, y: Tensor) -> None:
+        super().__init__()
+        spread, unit = X.std(0, unbiased=False), y.std(unbiased=False)
+        self.register_buffer("center", X.mean(0))
+        self.register_buffer("spread", torch.where(spread > 0, spread, 1.0))
+        self.register_buffer("unit", torch.where(unit > 0, unit, 1.0))
+        self.weights: nn.Parameter = nn.Parameter(torch.zeros_like(X[0]))
+        self.bias: nn.Parameter = nn.Parameter(y.mean() / self.unit)
+
+    def forward(self, X: Tensor) -> Tensor:
+        r"""The mean at points (\*batch, N, D), shape (\*batch, N)."""
+        values: Tensor = self.unit * (self.bias + ((X - self.center) / self.spread) @ self.weights)
+        return values

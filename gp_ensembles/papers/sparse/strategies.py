@@ -46,7 +46,7 @@ class Selection(NamedTuple):
         knots: Knots, shape (K, D).
         model: The model with them, a copy of what was given.
         history: The steps.
-        stop_reason: Why no further knot was added.
+        stop_reason: Why no more knots were added.
         tails: Student's t of the model's errors on rows left out.
     """
 
@@ -113,7 +113,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def search(self, run: SelectionRun) -> str:
-        """Choose knots, record each step in the run, and return why no further knot was added."""
+        """Choose knots, record each step in the run, and return why no more knots were added."""
 
 
 @final

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gp_ensembles.innovations import InnovationBank, InnovationState
+from gp_ensembles.innovations.bank import InnovationBank, InnovationState
 from gp_ensembles.innovations.recursions import LARGEST, SMALLEST, AutoregressionState, predict_error, update_scale
 from gp_ensembles.numerics.draws import generator_device, normal_draws
 from gp_ensembles.streaming.forecasting.simulators import Ahead

@@ -5,7 +5,8 @@ import warnings
 import pytest
 import torch
 
-from gp_ensembles.papers.fusion import HMC, FourierPrior, HMCSettings, LaplaceApproximation, PoGPE, fit_fusion
+from gp_ensembles.papers.fusion import HMC, FourierPrior, LaplaceApproximation, PoGPE, fit_fusion
+from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.fitted import arviz_groups, to_arviz
 
 

@@ -48,10 +48,9 @@ class Interrupting:
 @pytest.mark.parametrize(
     ("chains", "settings"),
     [
-        (16, HMCSettings(150, 100)),
-        (4, HMCSettings(250, 150)),
-        (1, HMCSettings(500, 200)),
-        (8, HMCSettings(300, 100, target_acceptance=0.9, first_length=1.5)),
+        (16, HMCSettings(80, 80)),
+        (1, HMCSettings(300, 150)),
+        (8, HMCSettings(150, 80, target_acceptance=0.9, first_length=1.5)),
     ],
 )
 def test_moments_of_a_gaussian(chains, settings):
@@ -139,7 +138,7 @@ def test_sampling_leaves_the_start_and_the_global_generator_alone():
     assert (torch.get_rng_state() == state).all()
 
 
-@pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("part", [0.1, 0.4, 0.9])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
     settings = HMCSettings(40, 60)
     counted = Interrupting(gaussian, -1)

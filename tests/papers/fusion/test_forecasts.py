@@ -7,8 +7,13 @@ import pytest
 import torch
 from scipy import integrate, interpolate, stats
 
-from gp_ensembles.papers.fusion import PBHS, fit_fusion, moment_forecast, quantile_forecast, sample_forecast
-from gp_ensembles.papers.fusion.forecasts import interpolated_moments
+from gp_ensembles.papers.fusion import PBHS, fit_fusion
+from gp_ensembles.papers.fusion.forecasts import (
+    interpolated_moments,
+    moment_forecast,
+    quantile_forecast,
+    sample_forecast,
+)
 
 LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 

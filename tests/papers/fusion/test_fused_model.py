@@ -28,10 +28,10 @@ from gp_ensembles.papers.fusion import (
     LaplaceApproximation,
     MoGPE,
     PoGPE,
-    TabulatedExpert,
     fit_fusion,
     predict_experts,
 )
+from gp_ensembles.papers.fusion.experts import TabulatedExpert
 from gp_ensembles.papers.fusion.joint import predict_jointly
 
 
@@ -263,10 +263,10 @@ def test_the_mean_after_a_fantasy_is_on_average_that_before(kind, tolerance, dat
     for seen, asked in ((0.95, 0.9), (1.3, 1.2), (0.1, 0.15), (0.5, 0.5)):
         model = kind(data[0][20:], data[1][20:], predict_experts(experts, data[0][20:]), prior())
         fitted = fit_fusion(model, LaplaceApproximation(num_draws=30), generator=torch.Generator().manual_seed(2))
-        ours, X, at = FusedModel(fitted, experts), *(torch.full((4001, 1, 1), x).double() for x in (seen, asked))
+        ours, X, at = FusedModel(fitted, experts), *(torch.full((1001, 1, 1), x).double() for x in (seen, asked))
         with torch.no_grad():
             target, before = ours.posterior(X[0], observation_noise=True), ours.posterior(at[0])
-            steps = torch.linspace(-9.0, 9.0, 4001, dtype=torch.float64).reshape(-1, 1, 1)
+            steps = torch.linspace(-9.0, 9.0, 1001, dtype=torch.float64).reshape(-1, 1, 1)
             values = target.mean + steps * target.variance.sqrt()
             share = target.density(values).flatten()
             after = ours.condition_on_observations(X, values).posterior(at).mean.flatten()

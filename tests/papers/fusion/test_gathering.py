@@ -17,22 +17,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel
-from gp_ensembles.papers.fusion import (
-    BHS,
-    PBHS,
-    ExpertPredictions,
-    ProductOfExperts,
-    TabulatedExpert,
-    fit_fusion,
-    fuse,
-    moment_forecast,
-    predict_experts,
-    quantile_forecast,
-    scale_regressors,
-)
+from gp_ensembles.papers.fusion import BHS, PBHS, ExpertPredictions, ProductOfExperts, fit_fusion, fuse, predict_experts
+from gp_ensembles.papers.fusion.experts import TabulatedExpert
+from gp_ensembles.papers.fusion.forecasts import moment_forecast, quantile_forecast
+from gp_ensembles.papers.fusion.function_priors import weight_prior
 from gp_ensembles.papers.fusion.gathering import gather_experts, gather_predictions
 from gp_ensembles.papers.fusion.known_rows import known_rows
-from gp_ensembles.papers.fusion.weight_priors import weight_prior
+from gp_ensembles.papers.fusion.regressors import scale_regressors
 from gp_ensembles.papers.sparse import ExactGP as SparseExactGP
 from gp_ensembles.papers.sparse import SparseGP
 

@@ -5,10 +5,11 @@ import warnings
 import pytest
 import torch
 
-from gp_ensembles.papers.fusion import HMC, PBHS, HMCSettings, MoGPE, fit_fusion, moment_forecast
-from gp_ensembles.papers.fusion.chees import sample_hmc
+from gp_ensembles.papers.fusion import HMC, PBHS, MoGPE, fit_fusion
+from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
 from gp_ensembles.papers.fusion.diagnostics import rank_rhat
 from gp_ensembles.papers.fusion.fitted import FittedFusion
+from gp_ensembles.papers.fusion.forecasts import moment_forecast
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.laplace import covariance_factor
 from gp_ensembles.papers.fusion.leapfrog import Points, evaluate, leapfrog
@@ -72,7 +73,7 @@ def test_hyperparameters_are_held(prior_stddev):
 
 def test_chains_of_one_mode_agree():
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # of Pareto shapes of single rows
-        fitted = fit_fusion(stacking(), HMC(16, HMCSettings(150, 150)), generator=seeded())
+        fitted = fit_fusion(stacking(), HMC(16, HMCSettings(120, 100)), generator=seeded())
     report = fitted.report.diagnostics
     assert fitted.posterior.chains.state.factor is not None
     assert report.rhat < 1.05

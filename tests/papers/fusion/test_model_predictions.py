@@ -111,22 +111,22 @@ def predictions_for(model, seed=3):
     return experts(3, 7, seed) if isinstance(model, BHS | PBHS) else None
 
 
-@pytest.mark.parametrize("name", models())
-def test_a_draw_predicts_training_targets_as_it_fits_them(name, generator):
+def test_a_draw_predicts_training_targets_as_it_fits_them(generator):
     """The density at the training inputs is the likelihood of each; and so with the average over draws."""
-    for prior_stddev in (None, 0.3):
-        model = models(prior_stddev)[name]
-        theta = model.draw_prior(5, generator=generator)
-        log_likelihood = model.log_likelihood(theta)
-        for draw in range(2):
-            mixture = model.predictive(theta[draw : draw + 1], model.X, predictions_for(model))
-            torch.testing.assert_close(mixture.log_prob(model.y), log_likelihood[draw], rtol=1e-9, atol=1e-9)
-        mixture = model.predictive(theta, model.X, predictions_for(model))
-        torch.testing.assert_close(
-            mixture.log_prob(model.y), log_likelihood.logsumexp(0) - math.log(5), rtol=1e-9, atol=1e-9
-        )  # fmt: skip
-        total = mixture.log_weights.exp().sum(0)
-        torch.testing.assert_close(total, torch.ones_like(total))
+    for name in models():
+        for prior_stddev in (None, 0.3):
+            model = models(prior_stddev)[name]
+            theta = model.draw_prior(5, generator=generator)
+            log_likelihood = model.log_likelihood(theta)
+            for draw in range(2):
+                mixture = model.predictive(theta[draw : draw + 1], model.X, predictions_for(model))
+                torch.testing.assert_close(mixture.log_prob(model.y), log_likelihood[draw], rtol=1e-9, atol=1e-9)
+            mixture = model.predictive(theta, model.X, predictions_for(model))
+            torch.testing.assert_close(
+                mixture.log_prob(model.y), log_likelihood.logsumexp(0) - math.log(5), rtol=1e-9, atol=1e-9
+            )  # fmt: skip
+            total = mixture.log_weights.exp().sum(0)
+            torch.testing.assert_close(total, torch.ones_like(total))
 
 
 def test_weights_of_draws(generator):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import genpareto
 
 from gp_ensembles.numerics.pareto import smooth_weights
-from gp_ensembles.papers.fusion.psis import psis_loo
+from gp_ensembles.papers.fusion.cross_validation import psis_loo
 
 F64 = torch.float64
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -11,16 +11,9 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from gp_ensembles.papers.fusion import (
-    PBHS,
-    cross_fit,
-    fit_fusion,
-    fuse,
-    moment_forecast,
-    predict_experts,
-    scale_regressors,
-)
-from gp_ensembles.papers.fusion.regressors import log_linear
+from gp_ensembles.papers.fusion import PBHS, fit_fusion, fuse, predict_experts
+from gp_ensembles.papers.fusion.forecasts import moment_forecast
+from gp_ensembles.papers.fusion.regressors import cross_fit, log_linear, scale_regressors
 from gp_ensembles.papers.fusion.rules import EqualWeights, ProductOfExperts
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from gp_ensembles.papers.fusion.chees import HMCSettings
+from gp_ensembles.papers.fusion.cross_validation import psis_loo
 from gp_ensembles.papers.fusion.diagnostics import mean_ess, rank_rhat
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.inference import ChainDiagnostics, InferenceReport, chain_diagnostics
 from gp_ensembles.papers.fusion.mcmc import HMC, chain_log_likelihood
 from gp_ensembles.papers.fusion.models import MoGPE
-from gp_ensembles.papers.fusion.psis import psis_loo
 
 
 def seeded(seed=0):

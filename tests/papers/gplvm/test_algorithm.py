@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 from scipy.optimize import minimize
 from scipy.special import logsumexp
-from scipy.stats import multivariate_normal, norm
+from scipy.stats import norm
 
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.meta_learners import MarkovSwitching
@@ -30,7 +30,7 @@ def build(switching, ratio):
 
 def table():
     rng = np.random.default_rng(3)
-    u, v = rng.uniform(-1, 1, size=(2, START + 8))
+    u, v = rng.uniform(-1, 1, size=(2, START + 6))
     Y = np.column_stack([u, v, np.sin(2 * u), np.cos(2 * v), u * v])
     Y = 3 + 2 * Y + 0.6 * rng.normal(size=Y.shape)  # so noisy that it matters by which rule an expert is chosen
     Y[START + 1, 2] = Y[START + 4, 0] = Y[START + 4, 3] = np.nan
@@ -59,8 +59,8 @@ class Dense:
     def density(self, m, x, y):
         phi, seen = self.features(m, x), ~np.isnan(y)
         variance = self.noise[m] * (1 + phi @ self.inverse[m] @ phi)
-        row = norm(phi @ self.mean[m][:, seen], math.sqrt(variance)).logpdf(y[seen]).sum()
-        return row, multivariate_normal(np.zeros(2), SPREAD * np.eye(2)).logpdf(x)
+        row = norm.logpdf(y[seen], phi @ self.mean[m][:, seen], math.sqrt(variance)).sum()
+        return row, norm.logpdf(x, 0.0, math.sqrt(SPREAD)).sum()
 
     def place(self, m, y, found):
         seen = ~np.isnan(y)
@@ -108,9 +108,7 @@ class Dense:
         return reports
 
 
-@pytest.mark.parametrize(
-    ("switching", "ratio", "block_size"), [(False, 0.0, 1), (False, 0.01, 3), (True, 0.0, 3), (True, 0.01, 1)]
-)
+@pytest.mark.parametrize(("switching", "ratio", "block_size"), [(False, 0.01, 3), (True, 0.0, 1)])
 def test_the_algorithm_is_the_papers(switching, ratio, block_size):
     model, Y = build(switching, ratio), table()
     model.start(torch.from_numpy(Y[:START]))

@@ -5,17 +5,10 @@ import torch
 
 from gp_ensembles.features.fourier import fourier_features
 from gp_ensembles.meta_learners import BayesianModelAveraging, MarkovSwitching
-from gp_ensembles.papers.gplvm import (
-    LatentSettings,
-    die_gplvm,
-    dsie_gplvm,
-    first_rows,
-    ie_gplvm,
-    rbf_features,
-    sie_gplvm,
-)
+from gp_ensembles.papers.gplvm import LatentSettings, die_gplvm, dsie_gplvm, first_rows, ie_gplvm, sie_gplvm
 from gp_ensembles.papers.gplvm.batch import fit_batch, log_posterior
 from gp_ensembles.papers.gplvm.first_rows import principal_components
+from gp_ensembles.papers.gplvm.presets import rbf_features
 
 
 def rows(num_rows=40, seed=0):

@@ -9,9 +9,10 @@ from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.papers.gplvm import IEGPLVM, FaissSearch, LatentSettings
+from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
 from gp_ensembles.papers.gplvm import neighbors as search_module
 from gp_ensembles.papers.gplvm.neighbors import (
+    FaissSearch,
     default_search,
     keep_rows,
     nearest_rows,

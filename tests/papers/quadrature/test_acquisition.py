@@ -9,10 +9,10 @@ from botorch.optim.optimize import optimize_acqf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature import Hyperprior, inferred
+from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.acquisition import ExplainedVariance, InformationGain, LikelihoodUncertainty
 from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes
 from gp_ensembles.papers.quadrature.surrogate import Surrogate

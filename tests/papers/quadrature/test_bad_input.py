@@ -9,8 +9,6 @@ from gp_ensembles.papers.quadrature import (
     PriorPolicy,
     RegressionProblem,
     Search,
-    fixed,
-    inferred,
     likelihoods,
     marginalize,
     paper_prior,
@@ -18,7 +16,7 @@ from gp_ensembles.papers.quadrature import (
 from gp_ensembles.papers.quadrature.default_priors import default_prior
 from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
 from gp_ensembles.papers.quadrature.likelihoods import check_matrix_memory
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, fixed, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
 

@@ -6,15 +6,7 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature import (
-    Budget,
-    Hyperprior,
-    PriorPolicy,
-    RegressionProblem,
-    Search,
-    inferred,
-    marginalize,
-)
+from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.default_priors import default_prior
 from gp_ensembles.papers.quadrature.evidence import (
     EvidenceSampler,
@@ -26,7 +18,7 @@ from gp_ensembles.papers.quadrature.evidence import (
 from gp_ensembles.papers.quadrature.importance import ImportanceDraws, draw_round, estimate, round_size, start_draws
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.prediction import weighted_predictor
-from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, Normal
+from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, Normal, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations, WeightedKernels
 from gp_ensembles.papers.quadrature.relabeling import Relabeling, log_permanent
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT

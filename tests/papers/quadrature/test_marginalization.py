@@ -14,13 +14,12 @@ from gp_ensembles.papers.quadrature import (
     RegressionProblem,
     Search,
     UncertaintyPolicy,
-    inferred,
     marginalization,
     marginalize,
 )
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
 from gp_ensembles.papers.quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
 from gp_ensembles.papers.quadrature.spectral_mixture import IN_EACH_INPUT
 

@@ -14,14 +14,13 @@ from gp_ensembles.papers.quadrature import (
     PriorPolicy,
     RegressionProblem,
     UncertaintyPolicy,
-    inferred,
 )
 from gp_ensembles.papers.quadrature.acquisition import ExplainedVariance, InformationGain
 from gp_ensembles.papers.quadrature.ascent import gradient_ascent, periodogram_starts
 from gp_ensembles.papers.quadrature.default_priors import default_prior
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer
-from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, draw_stratified
+from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, draw_stratified, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes
 from gp_ensembles.papers.quadrature.surrogate import fit_surrogate

@@ -16,12 +16,11 @@ from gp_ensembles.papers.quadrature import (
     PriorPolicy,
     RegressionProblem,
     Search,
-    inferred,
     marginalize,
 )
 from gp_ensembles.papers.quadrature.kernel_mixture import root_mixture
 from gp_ensembles.papers.quadrature.likelihoods import condition
-from gp_ensembles.papers.quadrature.prior import HalfNormal, KernelHyperparameters, LogNormal
+from gp_ensembles.papers.quadrature.prior import HalfNormal, KernelHyperparameters, LogNormal, inferred
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.papers.quadrature import Hyperprior, fixed, inferred
+from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.default_priors import (
     grid_nyquist,
     input_range,
@@ -28,6 +28,8 @@ from gp_ensembles.papers.quadrature.prior import (
     Normal,
     ScalarPrior,
     beta_quantile,
+    fixed,
+    inferred,
 )
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 

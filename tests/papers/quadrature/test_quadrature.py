@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature import Hyperprior, inferred
+from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
-from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes, positive_weights, root_weights
 from gp_ensembles.papers.quadrature.surrogate import Surrogate

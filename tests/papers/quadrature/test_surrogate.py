@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from gp_ensembles.papers.quadrature import Hyperprior, inferred
+from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.hyperkernel import Distances, KernelDistance, SurrogateParameters, correlations
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import EvidenceEstimate, QuadratureNodes, draw_nodes, estimate_evidence
 from gp_ensembles.papers.quadrature.surrogate import (

@@ -15,11 +15,10 @@ from gp_ensembles.papers.quadrature import (
     PriorPolicy,
     RegressionProblem,
     Search,
-    fixed,
     marginalize,
 )
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, fixed
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from linear_operator import to_linear_operator
 from sklearn.cluster import KMeans
 
-from gp_ensembles.papers.sparse import greedy_variance_knots, kmeans_knots
-from gp_ensembles.papers.sparse.initialization import distinct_rows, greedy_variance_rows
+from gp_ensembles.papers.sparse import kmeans_knots
+from gp_ensembles.papers.sparse.initialization import distinct_rows, greedy_variance_knots, greedy_variance_rows
 
 
 def rows(generator, count, num_inputs=2):

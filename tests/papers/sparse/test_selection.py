@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
-from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean
 from gpytorch.priors import NormalPrior
@@ -24,14 +24,13 @@ from gp_ensembles.papers.sparse import (
     RandomSubset,
     Simultaneous,
     SparseGP,
-    TightVFE,
-    fit_sparse,
     select_knots,
 )
 from gp_ensembles.papers.sparse import fitting as fitting_module
 from gp_ensembles.papers.sparse import greedy as greedy_module
-from gp_ensembles.papers.sparse.collapsed import upper_bound
-from gp_ensembles.papers.sparse.fitting import Coordinates, initialize_from_subset
+from gp_ensembles.papers.sparse.collapsed import TightVFE, upper_bound
+from gp_ensembles.papers.sparse.fitting import Coordinates, fit_sparse, initialize_from_subset
+from gp_ensembles.papers.sparse.optimizers import LBFGSB
 
 
 def name_of(approximation):
@@ -42,7 +41,7 @@ def value_of(tensor):
     return float(tensor.detach())
 
 
-def make_data(seed=0, num_rows=120, noise=0.1):
+def make_data(seed=0, num_rows=60, noise=0.1):
     draws = np.random.default_rng(seed)
     X = torch.as_tensor(draws.uniform(size=(num_rows, 2)))
     y = (
@@ -60,13 +59,13 @@ def start(lengthscale=1.0, outputscale=0.7, noise=0.1):
 
 
 def select(X, y, strategy=None, seed=0, **settings):
-    kernel, likelihood = start()
+    kernel, likelihood = start(0.4)
     strategy = GreedyBlocks(max_knots=24) if strategy is None else strategy
     if isinstance(strategy, GreedyBlocks):
         strategy = replace(
             strategy,
-            fit_iterations=min(strategy.fit_iterations, 25),
-            subset_size=min(strategy.subset_size, 40),
+            fit_iterations=min(strategy.fit_iterations, 8),
+            subset_size=0,
             # knots stay rows
             polish_iterations=0
             if strategy.polish_iterations == GreedyBlocks.polish_iterations
@@ -93,6 +92,7 @@ def check(found, X, most):
     assert bool(found.model.posterior(X[:3]).mean.isfinite().all())
 
 
+@pytest.mark.slow
 def test_boston_reaches_the_exact_process(golden):
     with np.load(golden / "knots_fixed_boston.npz") as file:
         X, y, full = (torch.as_tensor(file[key]) for key in ("X", "y", "full_logml"))
@@ -122,18 +122,18 @@ def test_knots_are_rows_and_history_says_which():
 
 def test_tolerance_ends_the_growth():
     X, y = make_data(noise=1.0)
-    found = select(X, y, GreedyBlocks(max_knots=100, tolerance=2.0, gap_tolerance=0.0, reselect=False))
-    check(found, X, 100)
-    assert found.model.num_knots < 100
+    found = select(X, y, GreedyBlocks(max_knots=60, tolerance=2.0, gap_tolerance=0.0, reselect=False))
+    check(found, X, 60)
+    assert found.model.num_knots < 60
     assert "added less than 2.0 nats" in found.stop_reason
     objectives = [step.objective for step in found.history]
     assert all(later - earlier >= 2.0 for earlier, later in pairwise(objectives))
 
 
 def test_gap_ends_the_growth():
-    X, y = make_data(noise=0.5)
-    found = select(X, y, GreedyBlocks(max_knots=120, tolerance=0.0, gap_tolerance=1.0, reselect=False))
-    check(found, X, 120)
+    X, y = make_data(num_rows=100, noise=0.5)
+    found = select(X, y, GreedyBlocks(max_knots=100, tolerance=0.0, gap_tolerance=1.0, reselect=False))
+    check(found, X, 100)
     assert "bounds of the log evidence are less than 1.0 nats apart" in found.stop_reason
     assert found.history[-1].upper_bound - found.history[-1].objective < 1.0
     assert all(step.upper_bound - step.objective >= 1.0 for step in found.history[:-1])
@@ -153,10 +153,10 @@ def test_polish_and_reselection_do_not_lose():
 
 def test_polished_is_at_least_as_good_as_kmeans_and_lbfgs():
     X, y = make_data()
-    polished = select(X, y, GreedyBlocks(max_knots=10, polish_iterations=200))
+    polished = select(X, y, GreedyBlocks(max_knots=10, polish_iterations=100))
     kernel, likelihood = start()
     knots = greedy_module.kmeans_knots(X, 10, generator=torch.Generator().manual_seed(0))
-    simultaneous = fit_sparse(SparseGP(X, y, knots, kernel, likelihood), knots=True, max_iterations=300)
+    simultaneous = fit_sparse(SparseGP(X, y, knots, kernel, likelihood), knots=True, max_iterations=150)
     assert polished.history[-1].objective > simultaneous.objective - 3.0  # another local maximum
 
 
@@ -200,11 +200,11 @@ def test_other_objectives_are_grown_too(objective):
 def test_priors_do_not_end_the_growth():
     X, y = make_data(noise=1.0)
     bare = select(X, y, GreedyBlocks(max_knots=20))
-    kernel, likelihood = start()
+    kernel, likelihood = start(0.4)
     # A prior may have a large log density (here 45 nats, a constant), of which no bound of the evidence knows.
     kernel.register_prior("narrow_prior", NormalPrior(0.0, 1e-20), lambda module: module.outputscale * 0.0)
     generator = torch.Generator().manual_seed(0)
-    strategy = GreedyBlocks(max_knots=20, fit_iterations=25)
+    strategy = GreedyBlocks(max_knots=20, fit_iterations=8, subset_size=0, polish_iterations=0)
     found = select_knots(X, y, kernel, likelihood, strategy=strategy, generator=generator)
     assert found.model.num_knots == bare.model.num_knots == 20
     assert found.stop_reason == bare.stop_reason
@@ -213,7 +213,9 @@ def test_priors_do_not_end_the_growth():
 def test_any_kernel_is_taken():
     X, y = make_data()
     kernel = ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2))
-    found = select_knots(X, y, kernel, strategy=GreedyBlocks(max_knots=10))
+    found = select_knots(
+        X, y, kernel, strategy=GreedyBlocks(max_knots=10, fit_iterations=5, polish_iterations=5, subset_size=20)
+    )
     check(found, X, 10)
 
 
@@ -238,7 +240,7 @@ def unless_interrupted(X, y, strategy):
         return pytest.fail("nothing was kept")
 
 
-@pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("call", [1, 3, 5])
 def test_an_interruption_keeps_the_best_so_far(monkeypatch, call):
     X, y = make_data()
     strategy = GreedyBlocks(max_knots=20, tolerance=0.0, gap_tolerance=-1.0, polish_iterations=20, subset_size=0)
@@ -370,15 +372,14 @@ def test_simultaneous_optimization_moves_all_knots():
     found = select(X, y, Simultaneous(knots))
     assert bool((found.knots != knots).any(-1).all())
     assert found.history[-1].objective > found.history[0].objective
-    few = select(X, y, Simultaneous(6, Adadelta(max_iterations=40)))
+    few = select(X, y, Simultaneous(6, Adadelta(max_iterations=20)))
     assert few.knots.shape == (6, 2)
     assert few.history[-1].objective > few.history[0].objective
 
 
-@pytest.mark.parametrize("objective", [FITC(), DTC()], ids=["FITC", "DTC"])
-def test_the_gap_is_that_of_the_bounds_whatever_the_objective(objective):
-    X, y = fast_waves(5.0, 120)
-    found = select(X, y, GreedyBlocks(max_knots=60, tolerance=-1e9, gap_tolerance=0.5), approximation=objective)
+def test_the_gap_is_that_of_the_bounds_whatever_the_objective():
+    X, y = fast_waves(5.0, 80)
+    found = select(X, y, GreedyBlocks(max_knots=40, tolerance=-1e9, gap_tolerance=0.5), approximation=FITC())
     assert found.stop_reason.startswith("the bounds of the log evidence")
     projection = found.model.projection()
     assert value_of(found.model.upper_bound() - VFE().objective(projection)) < 0.5
@@ -398,7 +399,11 @@ class Detached(Kernel):
 
 @pytest.mark.parametrize(
     "strategy",
-    [GreedyBlocks(max_knots=8, polish_iterations=5), OneAtATime(RandomSubset(5), max_knots=7), Simultaneous(5)],
+    [
+        GreedyBlocks(max_knots=8, fit_iterations=5, polish_iterations=5, subset_size=20),
+        OneAtATime(RandomSubset(5), max_knots=7, optimizer=LBFGSB(10)),
+        Simultaneous(5, LBFGSB(20)),
+    ],
     ids=["greedy", "one at a time", "simultaneous"],
 )
 def test_kernels_without_gradients_in_inputs(strategy):
@@ -432,10 +437,12 @@ def test_what_cannot_be_learned_is_said():
         select(X, 1e-6 * y, GreedyBlocks(max_knots=6))
     kernel, likelihood = start()
     with pytest.warns(UserWarning, match="ended ten thousand times off the start"):
-        select_knots(X, 1e6 * y, kernel, likelihood, strategy=GreedyBlocks(max_knots=6, subset_size=0))
+        select_knots(
+            X, 1e6 * y, kernel, likelihood, strategy=GreedyBlocks(max_knots=6, subset_size=0, polish_iterations=20)
+        )
 
 
-@pytest.mark.parametrize("strategy", [GreedyBlocks(max_knots=8), OneAtATime(max_knots=7)])
+@pytest.mark.parametrize("strategy", [GreedyBlocks(max_knots=8, polish_iterations=10), OneAtATime(max_knots=7)])
 def test_hyperparameters_may_be_held(strategy):
     X, y = make_data()
     kernel, likelihood = start(0.3, 1.0, 0.05)
@@ -449,19 +456,18 @@ def test_hyperparameters_may_be_held(strategy):
 def test_what_is_given_stays_as_it_is():
     X, y = make_data()
     kernel, likelihood = start()
-    for strategy in (GreedyBlocks(max_knots=6), Simultaneous(4), OneAtATime(max_knots=6)):
+    quick = GreedyBlocks(max_knots=6, fit_iterations=3, polish_iterations=3, subset_size=20)
+    for strategy in (quick, Simultaneous(4, LBFGSB(3)), OneAtATime(max_knots=6, optimizer=LBFGSB(3))):
         select_knots(X, y, kernel, likelihood, strategy=strategy)
         assert kernel.outputscale.item() == pytest.approx(0.7)
         assert likelihood.noise.item() == pytest.approx(0.1)
 
 
 def test_low_noise_does_not_need_all_knots():
-    X = torch.linspace(0, 1, 300, dtype=torch.float64).unsqueeze(-1)
-    noise = torch.randn(300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = torch.linspace(0, 1, 150, dtype=torch.float64).unsqueeze(-1)
+    noise = torch.randn(150, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     y = torch.sin(12.0 * X.squeeze(-1)) + 0.01 * noise
-    found = select_knots(
-        X, y, ScaleKernel(RBFKernel()), strategy=GreedyBlocks(), generator=torch.Generator().manual_seed(0)
-    )
+    found = select_knots(X, y, ScaleKernel(RBFKernel()), strategy=GreedyBlocks(fit_iterations=15, polish_iterations=0))
     assert len(found.knots) <= 40
     assert "most allowed" not in found.stop_reason
 
@@ -477,15 +483,15 @@ def test_knots_at_categories_move_along_the_rest():
     X, y = make_data()
     X = torch.cat([X[:, :1], (3 * X[:, 1:]).floor()], -1)
     kernel = ScaleKernel(RBFKernel(active_dims=(0,)) * CategoricalKernel(active_dims=(1,)))
-    found = select_knots(X, y, kernel, strategy=Simultaneous(X[:15]))
-    assert torch.equal(found.knots[:, 1], X[:15, 1])
+    found = select_knots(X, y, kernel, strategy=Simultaneous(X[:10], LBFGSB(50)))
+    assert torch.equal(found.knots[:, 1], X[:10, 1])
     assert found.history[-1].objective > found.history[0].objective + 1.0
 
 
 @pytest.mark.parametrize(
     "kernel",
-    [LinearKernel() + ScaleKernel(RBFKernel()), PolynomialKernel(2), ScaleKernel(MaternKernel(nu=0.5)), Detached()],
-    ids=["linear and rbf", "polynomial", "rough", "without gradient"],
+    [LinearKernel() + ScaleKernel(RBFKernel()), ScaleKernel(MaternKernel(nu=0.5)), Detached()],
+    ids=["linear and rbf", "rough", "without gradient"],
 )
 def test_bayesian_optimization_takes_any_kernel(kernel):
     """Rows are proposed, not places, so that neither stationarity nor a derivative is needed."""

@@ -84,7 +84,7 @@ def test_the_fit_is_the_most_likely_of_its_degrees_of_freedom():
     error, variance = leave_one_out(model, torch.arange(120))
     z = (error / variance.sqrt()).numpy()
     best = [(scipy.stats.t(df, scale=scale).logpdf(z).sum(), df, scale) for df in (3, 4, 5, 8, 32, 1e9)
-            for scale in np.geomspace(0.2, 3, 400)]  # fmt: skip
+            for scale in np.geomspace(0.5, 1.5, 100)]  # fmt: skip
     value, df, scale = max(best)
     assert (tails.degrees_of_freedom, tails.scale) == (df, pytest.approx(scale, rel=0.01))
     mine = scipy.stats.t(tails.degrees_of_freedom, scale=tails.scale).logpdf(z).sum()
@@ -93,7 +93,7 @@ def test_the_fit_is_the_most_likely_of_its_degrees_of_freedom():
 
 @torch.no_grad()
 def test_normal_errors_keep_normal_predictions():
-    X, y = rows(400, seed=2)
+    X, y = rows(150, seed=2)
     model = select_knots(X, y).model
     tails = fit_tails(model)
     assert tails.degrees_of_freedom >= 11
@@ -123,10 +123,10 @@ def test_heavy_tails_are_found_and_pay():
     assert bool(same.all())
 
 
-@pytest.mark.parametrize("max_knots", [5, 1000])
+@pytest.mark.parametrize("max_knots", [5, 40])
 def test_a_selection_predicts_by_itself_a_row_at_a_time(monkeypatch, max_knots):
-    X, y = rows(60, seed=7)
-    found = select_knots(X, y, strategy=GreedyBlocks(max_knots=max_knots))
+    X, y = rows(40, seed=7)
+    found = select_knots(X, y, strategy=GreedyBlocks(max_knots=max_knots, fit_iterations=10, polish_iterations=0))
     whole = found.predict(X)
     monkeypatch.setattr("gp_ensembles.papers.sparse.tails.ROWS", 7)
     for name in ("mean", "variance"):
@@ -153,7 +153,7 @@ def test_predictions_in_small_units_are_the_same():
     """GPyTorch rounds variances up to 1e-10: more than the noise of targets in such units."""
     X, y = rows(60)
     scores = []
-    for scale in (1.0, 2.0**-20, 2.0**-40):
+    for scale in (1.0, 2.0**-40):
         found = select_knots(X[:40], scale * y[:40])
         scores.append(float(found.predict(X[40:]).log_prob(scale * y[40:]).mean()) + math.log(scale))
-    assert scores[1:] == pytest.approx(scores[:1] * 2, abs=0.01)  # the searches end elsewhere by round-off
+    assert scores[1:] == pytest.approx(scores[:1], abs=0.01)  # the searches end elsewhere by round-off

@@ -11,9 +11,10 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
-from gp_ensembles.features import LinearFeatures, SelectColumns
+from gp_ensembles.features import LinearFeatures
+from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.filters import RandomWalk
-from gp_ensembles.fleet import EnsembleFleet
+from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.meta_learners import BayesianModelAveraging, SoftBayes
 from gp_ensembles.meta_learners.base import MetaLearner

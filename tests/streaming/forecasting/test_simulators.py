@@ -18,13 +18,8 @@ from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import GaussianExpert, WindowExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import (
-    CorrelatedWalk,
-    ExponentialForgetting,
-    RandomWalk,
-    StabilizedForgetting,
-    square_root_state,
-)
+from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
+from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming.forecasting.ensemble_simulators import make_simulators
 from gp_ensembles.streaming.forecasting.rows import PathRows
