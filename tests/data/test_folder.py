@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.data import available, folder_names, load, load_folder, read_csv
+from gp_ensembles.data import available, load, load_folder, read_csv
+from gp_ensembles.data.folder import folder_names
 
 CSV = "date,torque2,angle,torque1,speed\n20240101,9,0.5,1,2\n20240102,8,0.25,,3\n"
 

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.data import available, drifting_sensor, friedman1, friedman2, gp_draw, load, switching_gps
+from gp_ensembles.data import available, drifting_sensor, friedman1, friedman2, load
+from gp_ensembles.data.synthetic import gp_draw, switching_gps
 
 
 def seeded(seed=0):

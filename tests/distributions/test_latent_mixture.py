@@ -96,7 +96,7 @@ def test_impossible_targets_shapes_and_probabilities_are_refused(name):
             with pytest.raises(ValueError, match="in row 0"):
                 mixture.log_prob(torch.full((N,), float(NUM_CLASSES[name]), dtype=F64))
         for shape, method in itertools.product([(), (1,), (N + 1,), (N, 1)], (mixture.log_prob, mixture.cdf)):
-            with pytest.raises(ValueError, match=r"shape \(\.\.\., 5\), one value a row"):
+            with pytest.raises(ValueError, match=r"shape \(\.\.\., 5\), one value per row"):
                 method(torch.ones(shape, dtype=F64))
         for p in (1.5, math.nan):
             with pytest.raises(ValueError, match="between 0 and 1"):

@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused():
         replace(doebe, extra_experts=WindowGP())
     with pytest.raises(ValueError, match="distinct names"):
         replace(doebe, extra_experts=(WindowGP(30), WindowGP(60)))
-    with pytest.raises(ValueError, match="twins"):
+    with pytest.raises(ValueError, match="differ in speed only"):
         replace(e_doebe, extra_experts=(WindowGP(),))
 
 

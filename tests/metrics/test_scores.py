@@ -129,7 +129,7 @@ def test_point_errors_follow_their_definitions():
 
 
 def coverage(pit, level):
-    return metrics.observed_mean(metrics.covered(pit, level), pit)
+    return metrics.scores.observed_mean(metrics.covered(pit, level), pit)
 
 
 def test_calibration_of_right_and_overconfident_predictions(generator):
@@ -153,13 +153,13 @@ def test_calibration_of_right_and_overconfident_predictions(generator):
 def test_streaming_is_the_same_for_any_blocking(cuts, seed, offset):
     log_weights, mean, variance, y = stream(seed)
     mean, y = mean + offset, y + offset
-    whole = metrics.update_scores(metrics.init_scores(y), y, log_weights, mean, variance)
-    state, edges = metrics.init_scores(y), sorted({0, 30, *cuts})
+    whole = metrics.streaming.update_scores(metrics.streaming.init_scores(y), y, log_weights, mean, variance)
+    state, edges = metrics.streaming.init_scores(y), sorted({0, 30, *cuts})
     center = mixtures.moments(log_weights, mean, variance)[0]
     for start, stop in itertools.pairwise(edges):
         part = slice(start, stop)
         state = StreamScores(**state._asdict())  # as a checkpoint would
-        state = metrics.update_scores(state, y[part], log_weights[:, part], mean[:, part], variance[:, part])
+        state = metrics.streaming.update_scores(state, y[part], log_weights[:, part], mean[:, part], variance[:, part])
     exact = 1e-12 if offset == 0 else 1e-10
     torch.testing.assert_close(tuple(state), tuple(whole), rtol=exact, atol=exact)
     summary = metrics.summarize(state)
@@ -171,14 +171,14 @@ def test_streaming_is_the_same_for_any_blocking(cuts, seed, offset):
 def test_stream_summary_equals_whole_stream_scores():
     log_weights, mean, variance, y = stream(5)
     center, spread = mixtures.moments(log_weights, mean, variance)
-    state = metrics.update_scores(metrics.init_scores(y), y, log_weights, mean, variance, level=0.8)
+    state = metrics.streaming.update_scores(metrics.streaming.init_scores(y), y, log_weights, mean, variance, level=0.8)
     summary = metrics.summarize(state)
     assert int(state.num_rows) == 30
     assert int(state.num_scored) == int((~torch.isnan(y)).sum())
     expected = ScoreSummary(
         log_score=metrics.log_score(mixtures.log_prob(log_weights, mean, variance, y), y),
         log_score_gaussian=metrics.log_score(normal.log_prob(y, center, spread), y),
-        crps=metrics.observed_mean(metrics.crps_mixture(log_weights, mean, variance, y), y),
+        crps=metrics.scores.observed_mean(metrics.crps_mixture(log_weights, mean, variance, y), y),
         coverage=coverage(metrics.pit(log_weights, mean, variance, y), 0.8),
         mean_absolute_error=(y - center).abs().nanmean(),
         nmse=metrics.nmse(center, y),
@@ -190,17 +190,19 @@ def test_stream_summary_equals_whole_stream_scores():
 @pytest.mark.usefixtures("wrong_default_dtype")
 def test_streaming_in_float32_counts_in_float64():
     arguments = [t.float() for t in stream(6)]
-    state = metrics.update_scores(metrics.init_scores(arguments[3]), arguments[3], *arguments[:3])
+    state = metrics.streaming.update_scores(metrics.streaming.init_scores(arguments[3]), arguments[3], *arguments[:3])
     assert all(tensor.dtype == torch.float64 for tensor in state)
     assert metrics.crps_mixture(*arguments).dtype == torch.float32
 
 
 def test_all_missing_is_undefined_and_changes_nothing():
     log_weights, mean, variance, y = stream(7)
-    state = metrics.update_scores(metrics.init_scores(y), y * torch.nan, log_weights, mean, variance)
+    state = metrics.streaming.update_scores(
+        metrics.streaming.init_scores(y), y * torch.nan, log_weights, mean, variance
+    )
     assert all(bool(torch.isnan(value)) for value in metrics.summarize(state))
-    after = metrics.update_scores(state, y, log_weights, mean, variance)
-    plain = metrics.update_scores(metrics.init_scores(y), y, log_weights, mean, variance)
+    after = metrics.streaming.update_scores(state, y, log_weights, mean, variance)
+    plain = metrics.streaming.update_scores(metrics.streaming.init_scores(y), y, log_weights, mean, variance)
     torch.testing.assert_close(tuple(after)[1:], tuple(plain)[1:])
 
 

@@ -72,7 +72,7 @@ def test_a_second_thread_that_learns_is_refused_and_changes_nothing(model):
     X, y = rows()
     before = copy.deepcopy(model)
     for one in (model, model.online):
-        with one.access.writing, pytest.raises(RuntimeError, match="learns from one thread at a time"):
+        with one.access.writing, pytest.raises(RuntimeError, match="only one thread may learn at a time"):
             run(lambda one=one: one.observe(X[-1:], y[-1:]))
     with model.access.writing, pytest.raises(RuntimeError, match=r"OnlineModel\.fit"):
         run(lambda: model.fit(X, y))
@@ -110,7 +110,7 @@ def test_two_threads_that_go_on_until_they_are_let_leave_what_one_would_leave(mo
                 time.sleep(1e-4)
 
     run(learn, learn)
-    assert all("one thread at a time" in words for words in refused)
+    assert all("one thread may learn at a time" in words for words in refused)
     assert model.num_rows == alone.num_rows
     assert told(model, X[:1]) == told(alone, X[:1])
     assert model.weights == alone.weights
