@@ -57,8 +57,22 @@ PHRASES = (
 )
 # Folders and files that are held to it; with the whole tree, those of the second line as well.
 WHOLE_TREE = False
-HELD = "docs notebooks benchmarks examples packaging configs README.md CONTRIBUTING.md llms.txt".split()
-REST = "gp_ensembles studies attacks tests conftest.py SECURITY.md Makefile pyproject.toml .ci".split()
+HELD = [
+    "docs",
+    "notebooks",
+    "benchmarks",
+    "examples",
+    "packaging",
+    "configs",
+    *("README.md", "CONTRIBUTING.md", "llms.txt"),
+]
+REST = [
+    "gp_ensembles",
+    "studies",
+    "attacks",
+    "tests",
+    *("conftest.py", "SECURITY.md", "Makefile", "pyproject.toml", ".ci"),
+]
 # Written by commands, of code that was: numbers, results, and what a draw of mutants left.
 QUOTED = (
     *("benchmarks/numbers", "studies/results", "attacks/numbers", "docs/generated", "docs/evidence/reliability.md"),
