@@ -28,7 +28,7 @@ COMMANDS = sorted(
 
 
 def command_complaints(script, given):
-    """A missing script, or the options that it does not have."""
+    """A script that does not exist, or those of its options."""
     places = (ROOT / "benchmarks" / f"{script}.py", ROOT / "benchmarks" / script / "__main__.py")
     text = next((path.read_text(encoding="utf-8") for path in places if path.exists()), None)
     if text is None:
