@@ -28,6 +28,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gp_ensembles import data, plots
 from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
 from gp_ensembles.plots.canvas import SERIES, label, new_figure
+from gp_ensembles.plots.knots import KnotFit
 from gp_ensembles.streaming.scales import Standardizer
 
 torch.set_num_threads(1)
@@ -79,7 +80,7 @@ with torch.no_grad():
         posterior.mean.flatten(),
         1.645 * posterior.variance.sqrt().flatten(),
     )
-fit = plots.KnotFit(found.knots, mean, mean - half, mean + half)
+fit = KnotFit(found.knots, mean, mean - half, mean + half)
 plots.plot_knots(plane, fit, seen=(X, labels), names=("x1", "x2", "label"))
 
 # %% [markdown]

@@ -36,6 +36,7 @@ from gp_ensembles.papers.sparse import (
 )
 from gp_ensembles.papers.sparse.fitting import fit_sparse
 from gp_ensembles.plots.canvas import ALARM
+from gp_ensembles.plots.knots import KnotFit
 from gp_ensembles.streaming.scales import Standardizer
 
 torch.set_num_threads(1)
@@ -80,7 +81,7 @@ def described(model, X):
         posterior.mean.flatten(),
         1.645 * posterior.variance.sqrt().flatten(),
     )
-    return plots.KnotFit(model.knots, mean, mean - half, mean + half)
+    return KnotFit(model.knots, mean, mean - half, mean + half)
 
 
 grid = torch.linspace(0.0, 10.0, 201, dtype=torch.float64).unsqueeze(-1)
