@@ -33,19 +33,19 @@ def compare(preset: str, seed: int = 0) -> Iterator[tuple[str, bool, float]]:
     content, scale = model.content(), float(y.std())
     whole = stream(OnlineModel.from_content(content), X, y, _CALL)
 
-    def told(name: str, other: Tensor) -> tuple[str, bool, float]:
+    def reported(name: str, other: Tensor) -> tuple[str, bool, float]:
         return name, torch.equal(whole, other), float((whole - other).abs().max()) / scale
 
-    yield told("the same once more", stream(OnlineModel.from_content(content), X, y, _CALL))
+    yield reported("the same once more", stream(OnlineModel.from_content(content), X, y, _CALL))
     again = OnlineModel(StreamConfig(PRESETS[preset], warmup=WARM_UP)).fit(X[:WARM_UP], y[:WARM_UP])
-    yield told("fitted once more", stream(again, X, y, _CALL))
+    yield reported("fitted once more", stream(again, X, y, _CALL))
     with TemporaryDirectory() as folder:
-        yield told("saved and read after every call", stream(model, X, y, _CALL, Path(folder) / "model.pt"))
+        yield reported("saved and read after every call", stream(model, X, y, _CALL, Path(folder) / "model.pt"))
     for size in (1, 7, ROWS):
-        yield told(f"{size} row{'s' * (size > 1)} a call", stream(OnlineModel.from_content(content), X, y, size))
+        yield reported(f"{size} row{'s' * (size > 1)} a call", stream(OnlineModel.from_content(content), X, y, size))
     torch.set_num_threads(2)
     try:
-        yield told("two threads", stream(OnlineModel.from_content(content), X, y, _CALL))
+        yield reported("two threads", stream(OnlineModel.from_content(content), X, y, _CALL))
     finally:
         torch.set_num_threads(1)
 

@@ -100,8 +100,8 @@ def main(argv: Sequence[str]) -> int:
         if values.junit is None:
             run(junit)
         counts = count(junit)
-    told = {name: installed[_normal(name)].partition("+")[0] for name in TOLD}
-    record = {"versions": values.versions, "python": platform.python_version(), **told, **counts}
+    reported = {name: installed[_normal(name)].partition("+")[0] for name in TOLD}
+    record = {"versions": values.versions, "python": platform.python_version(), **reported, **counts}
     known = values.out is not None and values.out.is_file()
     records = merged(json.loads(values.out.read_text(encoding="utf-8"))["records"] if known else [], record)
     rows = [[one[name] for name in record] for one in records]

@@ -14,7 +14,7 @@ from tqdm import tqdm
 _PATIENCE = 300.0  # seconds until a child hangs; one takes a fraction of a second
 
 
-def start(run: Callable[[], int], told: Path) -> int:
+def start(run: Callable[[], int], reported: Path) -> int:
     """Run in a child whose output goes to a file; returns its number."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -24,7 +24,7 @@ def start(run: Callable[[], int], told: Path) -> int:
     code = 70
     try:
         tqdm.set_lock(threading.RLock())  # its own is shared by all children: one killed in it would hold up all others
-        descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        descriptor = os.open(reported, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         code = run()
@@ -41,9 +41,9 @@ def finish(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def run_in_child(run: Callable[[], int], told: Path) -> int:
+def run_in_child(run: Callable[[], int], reported: Path) -> int:
     """Run in a child, and wait for it; one that hangs is killed, and its exit code tells of SIGKILL."""
-    return kill_after(start(run, told), _PATIENCE)
+    return kill_after(start(run, reported), _PATIENCE)
 
 
 def kill_after(child: int, seconds: float) -> int:

@@ -66,7 +66,7 @@ def _refitted(like: Tensor) -> GaussianExpert:
     return GaussianExpert(RandomFourierFeatures.from_kernel(kernel, NUM_INPUTS + 1, 8, generator=draw))
 
 
-# Experts that follow change by a transition, and those with a way of their own.
+# Experts that follow change by a transition, and those with a separate path.
 MOVING: dict[str, Callable[[Tensor, Transition | None], Expert]] = {
     "Gaussian": lambda like, change: GaussianExpert(_features(like), None, change, gaussian_state),
     "Gaussian, square root": lambda like, change: GaussianExpert(_features(like), None, change, square_root_state),
@@ -145,7 +145,7 @@ class Instance(NamedTuple):
 
     @property
     def num_outputs(self) -> int | None:
-        """Number of outputs, if it is told."""
+        """Number of outputs, if it is reported."""
         return 2 if self.expert == "two outputs" else None
 
     def build(self) -> OnlineEnsemble:

@@ -82,9 +82,9 @@ def make_jobs(place: Path) -> dict[str, Job]:
         return main([*given, "--out", str(out), "--pictures", "false", *_QUICK])
 
     def answered(name: str, first_line: int, out: Path, *options: str) -> int:
-        told = place / f"{name}.jsonl"
-        told.write_text("".join(f'{{"a": {a}, "y": {y}}}\n' for a, y in rows[first_line:NUM_LINES]))
-        given = [name, str(told), "--format", "jsonl", *options, *_OFTEN, "--pictures", "false"]
+        reported = place / f"{name}.jsonl"
+        reported.write_text("".join(f'{{"a": {a}, "y": {y}}}\n' for a, y in rows[first_line:NUM_LINES]))
+        given = [name, str(reported), "--format", "jsonl", *options, *_OFTEN, "--pictures", "false"]
         return main([*given, "--out", str(out)])
 
     def lines(out: Path) -> int:

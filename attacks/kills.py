@@ -64,7 +64,7 @@ class Bench:
     """
 
     def __init__(self, place: Path, chosen: Sequence[str] | None = None) -> None:
-        self.root, self.told = place / "disk", place / "told.txt"
+        self.root, self.reported = place / "disk", place / "told.txt"
         self._earlier = place / "earlier"
         inputs = place / "inputs"
         inputs.mkdir(parents=True)
@@ -88,7 +88,7 @@ class Bench:
         return self.root / "out"
 
     def _quietly(self, act: Callable[[], object]) -> None:
-        with self.told.open("w") as file, redirect_stdout(file), redirect_stderr(file):
+        with self.reported.open("w") as file, redirect_stdout(file), redirect_stderr(file):
             act()
 
     def _measure(self, name: str, job: Job) -> None:
@@ -111,7 +111,7 @@ class Bench:
     def _expect(self, act: Callable[[], object], name: str) -> None:
         codes: list[object] = []
         self._quietly(lambda: codes.append(act()))
-        assert codes == [0], f"{name} fails unharmed: {self.told.read_text()}"
+        assert codes == [0], f"{name} fails unharmed: {self.reported.read_text()}"
 
     def lay_out(self, job: Job) -> None:
         """The folder as it is before the command."""
@@ -135,7 +135,7 @@ class Bench:
             with watched(watcher):
                 return job.run(self.out)
 
-        code = run_in_child(harmed, self.told)
+        code = run_in_child(harmed, self.reported)
         if fault != "full" and code != KILLED:
             return f"the run was to be killed and ended with {code}: {self._last_words()}"
         if fault == "full" and (problem := self._full_disk_problem(job, code)) is not None:
@@ -146,9 +146,9 @@ class Bench:
         """What is wrong about a run that met a full disk; one that ends well must say which picture or page lacks."""
         if code == 0:
             lacks = set(self.names[job.name]) - set(names(self.out))
-            is_told = "No space left on device" in self.told.read_text()
+            is_told = "No space left on device" in self.reported.read_text()
             return f"{', '.join(lacks)} lacks without a word" if lacks and not is_told else None
-        lines = [line for line in self.told.read_text().splitlines() if "error:" in line or "Error" in line]
+        lines = [line for line in self.reported.read_text().splitlines() if "error:" in line or "Error" in line]
         if code != 2 or len(lines) != 1:
             return f"a full disk ended it with {code}: {self._last_words()}"
         if str(self.root) not in lines[0] or "No space left on device" not in lines[0]:
@@ -163,11 +163,11 @@ class Bench:
             if found not in (earlier, self.wanted[job.name]):
                 return "earlier results are neither intact nor replaced"
         is_marked = self.is_marked(job)
-        code = run_in_child(lambda: job.again(self.out), self.told)
+        code = run_in_child(lambda: job.again(self.out), self.reported)
         if code != 0 and _contents_if_whole(job, self.out) != self.wanted[job.name]:
             if is_marked or job.again is job.run:
                 return f"it cannot be gone on with ({code}): {self._last_words()}"
-            code = run_in_child(lambda: job.run(self.out), self.told)
+            code = run_in_child(lambda: job.run(self.out), self.reported)
             if code != 0:
                 return f"it cannot be started anew ({code}): {self._last_words()}"
         return self.verdict(job)
@@ -191,7 +191,7 @@ class Bench:
         return job.before is None or mark.read_bytes() != (self._earlier / job.name / job.mark).read_bytes()
 
     def _last_words(self) -> str:
-        lines = self.told.read_text().strip().splitlines()
+        lines = self.reported.read_text().strip().splitlines()
         return lines[-1] if lines else "nothing was said"
 
 
@@ -228,7 +228,7 @@ def random_kills(bench: Bench, runs: int, seed: int) -> Iterator[tuple[str, str,
             seconds = draw.uniform(0, bench.seconds[job.name])
             going_on = bool(killed) and (bench.is_marked(job) or job.mark is None)
             act = job.again if going_on else job.run
-            code = kill_after(start(partial(act, bench.out), bench.told), seconds)
+            code = kill_after(start(partial(act, bench.out), bench.reported), seconds)
             if code >= 0:
                 break
             killed += 1

@@ -90,14 +90,14 @@ class _Loader(SourceFileLoader):
         return compile(self._code, self.path, "exec", dont_inherit=True)
 
 
-def fate(place: Place, reach: Reach, seconds: float, told: Path) -> Fate:
+def fate(place: Place, reach: Reach, seconds: float, reported: Path) -> Fate:
     """Put a fault into a forked process and run the tests that reach it, the quickest first.
 
     Args:
         place: The fault.
         reach: Which tests reach it.
         seconds: Tests beyond this sum are not asked.
-        told: A file for what the tests print.
+        reported: A file for what the tests print.
     """
     tests = reach.tests(place.file, place.line)
     sums = accumulate(reach.seconds[test] for test in tests)
@@ -107,26 +107,26 @@ def fate(place: Place, reach: Reach, seconds: float, told: Path) -> Fate:
         return Fate(place, what, "unreached", 0)
     code = mutated(place, ROOT)
     patience = _PATIENCE + 5 * sum(reach.seconds[test] for test in tests)
-    has_passed = do_pass(place.file, code, tests, told, patience)
+    has_passed = do_pass(place.file, code, tests, reported, patience)
     return Fate(place, what, "unnoticed" if has_passed else "noticed", len(tests))
 
 
-def do_pass(file: str, code: str, tests: Sequence[str], told: Path, patience: float = 300.0) -> bool:
+def do_pass(file: str, code: str, tests: Sequence[str], reported: Path, patience: float = 300.0) -> bool:
     """Whether tests pass, before so many seconds are over, in a fork where a file has this code."""
 
     def ask() -> int:
         sys.meta_path.insert(0, _Fault(file, code))
         return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
 
-    return kill_after(start(ask, told), patience) == 0
+    return kill_after(start(ask, reported), patience) == 0
 
 
-def _check_unharmed(drawn: Sequence[Place], reach: Reach, told: Path) -> None:
+def _check_unharmed(drawn: Sequence[Place], reach: Reach, reported: Path) -> None:
     """Tests must pass in the same way without a fault, or everything would count as noticed."""
     for place in drawn[:5]:
         tests = reach.tests(place.file, place.line)[:20]
-        if tests and not do_pass(place.file, (ROOT / place.file).read_text(encoding="utf-8"), tests, told):
-            raise RuntimeError(f"tests fail without any fault: {told.read_text(encoding='utf-8')[-2000:]}")
+        if tests and not do_pass(place.file, (ROOT / place.file).read_text(encoding="utf-8"), tests, reported):
+            raise RuntimeError(f"tests fail without any fault: {reported.read_text(encoding='utf-8')[-2000:]}")
 
 
 def draw(package: str, number: int, seed: int) -> tuple[list[Place], int]:

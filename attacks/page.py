@@ -57,8 +57,8 @@ def page(text: str, numbers: Sequence[Mapping[str, Any]]) -> str:
 def versions() -> str:
     """What the numbers were made with."""
     names = ("gp_ensembles", "torch", "gpytorch", "botorch", "numpy")
-    told = ", ".join(f"{name} {metadata.version(name)}" for name in names)
-    return f"{told}, Python {platform.python_version()}, {platform.machine()}"
+    reported = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    return f"{reported}, Python {platform.python_version()}, {platform.machine()}"
 
 
 def _section(content: Mapping[str, Any]) -> str:

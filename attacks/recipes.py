@@ -49,9 +49,9 @@ def _write_model(path: Path) -> None:
 
 def _of_model(model: OnlineModel) -> list[float]:
     X, y = _wave()
-    told = model.predict(X[-3:])
+    reported = model.predict(X[-3:])
     after = model.observe(X[:5], y[:5])
-    return [*told.mean.tolist(), *told.variance.tolist(), *after.mean.tolist(), *after.log_prob.tolist()]
+    return [*reported.mean.tolist(), *reported.variance.tolist(), *after.mean.tolist(), *after.log_prob.tolist()]
 
 
 def _write_stream(path: Path) -> None:
@@ -112,8 +112,8 @@ def _write_fusion(path: Path) -> None:
 
 def _of_fusion(path: Path) -> list[float]:
     X, model = _fusion_model()
-    told = FittedFusion.load(path, model).predict(X[:3])
-    return [*told.mean.tolist(), *told.variance.tolist()]
+    reported = FittedFusion.load(path, model).predict(X[:3])
+    return [*reported.mean.tolist(), *reported.variance.tolist()]
 
 
 RECIPES = {

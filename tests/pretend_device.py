@@ -1,4 +1,4 @@
-"""A device that stands in for a GPU where there is none: tensors that say ``cuda:0`` and hold numbers of the host.
+"""A device that replaces a GPU where there is none: tensors that say ``cuda:0`` and hold numbers of the host.
 
 Inside of :func:`pretend_device` ``cuda`` can be asked for as ever, results are right numbers, and what an NVIDIA GPU
 refuses is refused: an operator on tensors of both devices (single numbers of the host are let through where CUDA lets

@@ -111,7 +111,7 @@ def test_what_lacks_inside_a_command_is_one_sentence(capsys):
 
 @pytest.mark.slow
 def test_every_name_of_the_front_door():
-    told = passed(
+    reported = passed(
         """\
 import gp_ensembles as gpe
 for name in gpe.__all__:
@@ -121,7 +121,7 @@ for name in gpe.__all__:
         print(name, str(error).partition("gp_ensembles[")[2].partition("]")[0])
 """
     )
-    assert told.splitlines() == ["RiverClassifier river", "RiverRegressor river", "plots plots"]
+    assert reported.splitlines() == ["RiverClassifier river", "RiverRegressor river", "plots plots"]
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ assert len(gpe.data.load("diabetes").y) == 442
 def test_river_on_dictionaries():
     """With what river brings: pandas was among it once."""
     pytest.importorskip("river", reason="river is an optional extra")
-    told = passed(
+    reported = passed(
         STREAM
         + """\
 model = gpe.RiverRegressor(spec, warmup=30)
@@ -173,4 +173,4 @@ print(round(model.predict_one({"time": 60, "season": 1.0})))
 """,
         "river",
     )
-    assert told == "7\n"
+    assert reported == "7\n"

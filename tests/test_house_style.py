@@ -56,7 +56,7 @@ PHRASES = (
     "writers never block: nobody waits; deviations: so many deviations"
 )
 # Folders and files that are held to it; with the whole tree, those of the second line as well.
-WHOLE_TREE = False
+WHOLE_TREE = True
 HELD = (
     "docs",
     "notebooks",

@@ -28,7 +28,7 @@ COMMANDS = sorted(
 
 
 def command_complaints(script, given):
-    """A script that is not there, or those of its options."""
+    """A script that does not exist, or those of its options."""
     places = (ROOT / "benchmarks" / f"{script}.py", ROOT / "benchmarks" / script / "__main__.py")
     text = next((path.read_text(encoding="utf-8") for path in places if path.exists()), None)
     if text is None:

@@ -168,8 +168,8 @@ def test_tests_run_on_the_threads_they_are_given():
 
 def test_what_is_deprecated_and_let_pass_is_not_ours():
     """The one warning of deprecation that pyproject.toml lets pass is of other libraries."""
-    (told,) = {line.split(":")[1] for line in FILTERS if line != "error"}
-    assert re.match(told, "`torch.jit.script` is deprecated.")
+    (reported,) = {line.split(":")[1] for line in FILTERS if line != "error"}
+    assert re.match(reported, "`torch.jit.script` is deprecated.")
     files = [path for path in tracked() if path.suffix == ".py" and path.parts[len(ROOT.parts)] != "tests"]
     assert [path.name for path in files if "torch." + "jit" in path.read_text(encoding="utf-8")] == []
 

@@ -157,7 +157,7 @@ def check_table(rows: RowStream, config: StreamConfig) -> None:
         )
     check_kind(rows, config.ensemble.target)
     forecast_places(config.ensemble, rows.feature_names)
-    config.torch_device  # noqa: B018 (raises if it is not there)
+    config.torch_device  # noqa: B018 (raises if it does not exist)
 
 
 def check_kind(rows: RowStream, target: Target) -> None:

@@ -34,11 +34,11 @@ def check_recordable(ensemble: Ensemble, state: EnsembleState) -> None:
     except (TypeError, ValueError) as error:
         raise CannotRecordError(str(error)) from error
     # A block that reads a number fails on the meta device, where there are none.
-    twin, like = copy.deepcopy(ensemble).to("meta"), state._replace(quarantine=None)
+    other, like = copy.deepcopy(ensemble).to("meta"), state._replace(quarantine=None)
     there = with_tensors(like, (torch.zeros_like(value, device="meta") for _, value in named_tensors(like)))
     progress = Progress(there.meta.num_seen.bool(), there.meta.num_seen.clone())
     try:
-        FixedBlock(twin, there, 2, True, progress).run()
+        FixedBlock(other, there, 2, True, progress).run()
     except (RuntimeError, NotImplementedError) as error:
         raise CannotRecordError(
             "an expert or the rule of this ensemble reads numbers while it learns, which no graph can record"

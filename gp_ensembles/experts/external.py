@@ -79,7 +79,7 @@ class TrainedModels:
         self._kept: OrderedDict[int, _Trained] = OrderedDict()
 
     def get(self, digest: int, train: Callable[[], _Trained]) -> _Trained:
-        """The model of a digest, trained if it is not there."""
+        """The model of a digest, trained if it does not exist."""
         if digest not in self._kept:
             self._kept[digest] = train()
             if len(self._kept) > _KEPT:

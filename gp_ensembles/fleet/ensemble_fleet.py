@@ -295,7 +295,7 @@ class EnsembleFleet:
         """Write hyperparameters and all series into a folder, in shards; a save that fails leaves the one before.
 
         Args:
-            folder: Where; made if it is not there.
+            folder: Where; made if it does not exist.
             about: Further tensors and plain containers for the head.
             progress: Show a progress bar.
 

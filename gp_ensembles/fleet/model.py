@@ -333,7 +333,7 @@ class Fleet:
         """Write everything into a folder, in shards; a save that fails leaves the one before.
 
         Args:
-            folder: Where; made if it is not there.
+            folder: Where; made if it does not exist.
             notes: Plain containers to be kept with it, such as where a table was read up to; see :meth:`notes_in`.
             progress: Show a progress bar.
 

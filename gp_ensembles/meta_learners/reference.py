@@ -22,9 +22,9 @@ class ReferenceAveraging(MetaLearner):
     r"""A rule's mixture and that of a few reference experts, averaged by Bayes' rule with a small share.
 
     Where many experts differ by a thousandth of a nat per row, a rule that follows changes within a hundred rows cannot
-    tell which of them is best: their differences are lost in what it shares out. Two predictions can be told apart over
-    thousands of rows. With :math:`w_r` the weights that the rule gives before a target, :math:`u` those of Bayesian
-    model averaging of the references alone, and :math:`v` the weight of the latter,
+    tell which of them is best: their differences are lost in what it shares out. Two predictions can be distinguished
+    over thousands of rows. With :math:`w_r` the weights that the rule gives before a target, :math:`u` those of
+    Bayesian model averaging of the references alone, and :math:`v` the weight of the latter,
 
     .. math:: w = (1 - v)\, w_r + v\, u, \qquad
               v_{t+1} = (1 - \delta) \frac{v_t\, u^\top p}{w^\top p} + \delta v_0

@@ -22,7 +22,7 @@ _YEAR = 365.2425 * _DAY
 
 @dataclass(frozen=True)
 class ColumnEncoder(ABC):
-    """Turns the cells of one column into numbers.
+    """Encodes the cells of one column into numbers.
 
     Attributes:
         name: Name of the column.

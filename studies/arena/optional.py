@@ -16,7 +16,7 @@ def is_installed(package: str) -> bool:
 
 
 def missing(package: str) -> str:
-    """What to do about a package that is not there."""
+    """What to do about a package that does not exist."""
     return f"{package} is not installed; python -m pip install 'gp_ensembles[arena]'"
 
 

@@ -112,10 +112,10 @@ def _rivals_table(found: Mapping[str, Beside]) -> str:
         "| | at least the best less 0.01 | worst | mean | CRPS within 1 % of the best | worst | 90 % intervals cover |",
         "|---|" + "---:|" * 6,
     ]
-    for name, beside in found.items():
-        ahead, ratio = _known(beside.ahead), _known(beside.ratio)
+    for name, compared in found.items():
+        ahead, ratio = _known(compared.ahead), _known(compared.ratio)
         least, most = min(ahead, key=ahead.__getitem__), max(ratio, key=ratio.__getitem__)
-        coverage = _known(beside.coverage).values()
+        coverage = _known(compared.coverage).values()
         cells = [
             _share(value >= -_CLOSE for value in ahead.values()),
             f"{ahead[least]:+.3f} ({least})",

@@ -189,7 +189,7 @@ def read_lines(path: Path, max_rows: int | None = None) -> CsvLines:
 
 
 def check_columns(lines: CsvLines, names: Sequence[str]) -> None:
-    """Raise if a column is not there.
+    """Raise if a column does not exist.
 
     Raises:
         ValueError: Naming it, names like it, and those there are.

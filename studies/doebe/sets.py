@@ -82,7 +82,7 @@ def source_sets(choices: Choices, sets: Sequence[PaperSet]) -> tuple[list[Source
 
     Raises:
         ValueError: If a set is unknown, none can be had, or a file is malformed.
-        FileNotFoundError: If a file is not there.
+        FileNotFoundError: If a file does not exist.
     """
     names = chosen(choices.sets, [one.name for one in sets], "set")
     check_own(choices.sources, sets)

@@ -1,10 +1,10 @@
 r"""The experiments of the DOEBE paper again, each a table of scores over trials, and pictures (Waxman, Djuric 2024).
 
 Features, kernels and warm-up as in the paper. What differs, because the published code is wrong there or the data
-cannot be had: every prediction is made before its target with the weights :math:`w_{t|t-1}`, the transition's columns
-sum to one, the score is the log density of the mixture, radial centers are not trained, experts have learned the
-warm-up rows, walks are scaled so that those of every basis add 1e-3 to the variance of the function, starting length
-scales are 0.2, 0.7 and 2 ranges, and other recordings replace those that are not publicly available.
+is not publicly available: every prediction is made before its target with the weights :math:`w_{t|t-1}`, the
+transition's columns sum to one, the score is the log density of the mixture, radial centers are not trained, experts
+have learned the warm-up rows, walks are scaled so that those of every basis add 1e-3 to the variance of the function,
+starting length scales are 0.2, 0.7 and 2 ranges, and other recordings replace those that are not publicly available.
 ``--as-published`` does it the authors' way.
 """
 

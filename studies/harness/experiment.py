@@ -114,7 +114,7 @@ def found_sets(choices: Choices, sets: Sequence[PaperSet]) -> tuple[list[FoundSe
 
     Raises:
         ValueError: If a set is unknown, none can be had, or a file is malformed.
-        FileNotFoundError: If a file is not there.
+        FileNotFoundError: If a file does not exist.
 
     Example:
         >>> choices = Choices(Sources(None), Path("out"), 1)

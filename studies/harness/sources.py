@@ -85,7 +85,7 @@ class Sources:
         return wanted.name in self._own or any(name in self._names for name in _files(wanted))
 
     def find(self, wanted: PaperSet, *, features: Sequence[str] | None = None) -> FoundSet | None:
-        """A set, or ``None`` if it cannot be had.
+        """A set, or ``None`` if it is not publicly available.
 
         Args:
             wanted: The set.
@@ -93,7 +93,7 @@ class Sources:
 
         Raises:
             ValueError: If its file is malformed.
-            FileNotFoundError: If its file is not there.
+            FileNotFoundError: If its file does not exist.
         """
         if wanted.name in self._own:
             path, target = self._own[wanted.name]
@@ -109,7 +109,7 @@ class Sources:
         return None
 
     def missing(self, wanted: Sequence[PaperSet]) -> list[str]:
-        """Sentences on the sets that cannot be had, and how to give them."""
+        """Sentences on the sets that are not publicly available, and how to give them."""
         return [_advice(one, self.folder) for one in wanted if not self.has(one)]
 
 

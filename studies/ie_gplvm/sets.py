@@ -43,7 +43,7 @@ def latent_sets(choices: Choices) -> tuple[dict[str, Table], list[str]]:
 
     Raises:
         ValueError: If there is no such set, or none can be had.
-        FileNotFoundError: If a file is not there.
+        FileNotFoundError: If a file does not exist.
     """
     wanted = [SETS[name] for name in chosen(choices.sets, SETS, "set")]
     check_own(choices.sources, list(SETS.values()))

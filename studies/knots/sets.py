@@ -59,8 +59,8 @@ def load_set(sources: Sources, name: str) -> Table:
         name: One of :data:`SETS`.
 
     Raises:
-        ValueError: If it cannot be had, a target is missing, or fewer than ten rows are left.
-        FileNotFoundError: If its file is not there.
+        ValueError: If it is not publicly available, a target is missing, or fewer than ten rows are left.
+        FileNotFoundError: If its file does not exist.
     """
     kind = SETS[name]
     found = sources.find(kind.paper_set, features=kind.features)

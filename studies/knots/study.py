@@ -91,8 +91,8 @@ def run(dataset: str, choices: Choices, max_knots: int = 80) -> str:
         The table as text.
 
     Raises:
-        ValueError: If there is no such method, a number is out of range, the set cannot be had, or nothing could be
-            run.
+        ValueError: If there is no such method, a number is out of range, the set is not publicly available, or nothing
+            could be run.
         OSError: If the set cannot be read, or the results cannot be written.
     """
     plan = make_plan(dataset, choices, max_knots)
@@ -104,7 +104,7 @@ def run(dataset: str, choices: Choices, max_knots: int = 80) -> str:
     with running(results, choices.out / "knots_parts", plan.splits * len(plan.methods), choices.progress) as parts:
         for split in range(plan.splits):
             _run_split(results, parts, table, split)
-    return _written(results, choices, beside=not found.is_own)
+    return _written(results, choices, compared=not found.is_own)
 
 
 def make_plan(dataset: str, choices: Choices, max_knots: int) -> KnotPlan:
@@ -215,7 +215,7 @@ def scored(answer: KnotAnswer, y: Tensor) -> dict[str, float]:
     return found | ({"knots": float(len(answer.knots))} if len(answer.knots) else {})
 
 
-def _written(results: Results[KnotPlan], choices: Choices, *, beside: bool) -> str:
+def _written(results: Results[KnotPlan], choices: Choices, *, compared: bool) -> str:
     plan = results.plan
     rows = "" if plan.max_rows is None else f" of at most {plan.max_rows} rows"
     title = (
@@ -229,7 +229,7 @@ def _written(results: Results[KnotPlan], choices: Choices, *, beside: bool) -> s
         "\n".join(f"{name}: {METHODS[name].title}" for name in plan.methods),
         table_text(results, plan.methods),
         paired_text(results, plan.methods),
-        printed_text(results, paper, plan.dataset) if beside else "",
+        printed_text(results, paper, plan.dataset) if compared else "",
         "\n".join(results.failure_lines()),
     ]
     summaries = (results.summary(SCORES, method) for method in plan.methods)

@@ -30,7 +30,8 @@ def run(choices: Choices, evaluations: int) -> str:
         evaluations: Likelihoods of each method.
 
     Raises:
-        ValueError: If a method is unknown, a number is out of range, or the set cannot be had or has several inputs.
+        ValueError: If a method is unknown, a number is out of range, or the set is not publicly available or has
+            several inputs.
         OSError: If the set cannot be read, or the results cannot be written.
     """
     known = [name for name in SHOWN if name in PUBLISHED] if choices.as_published else SHOWN

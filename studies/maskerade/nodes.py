@@ -103,7 +103,7 @@ def run(choices: Choices, observations: Sequence[int], nodes: Sequence[int]) -> 
         nodes: Numbers of nodes for each number of components.
 
     Raises:
-        ValueError: If a rule is unknown, a number is out of range, or the set cannot be had.
+        ValueError: If a rule is unknown, a number is out of range, or the set is not publicly available.
         OSError: If the set cannot be read, or the results cannot be written.
     """
     rules = chosen(choices.methods, RULES, "method")

@@ -1,4 +1,4 @@
-"""The line of a suite: what was counted, with which versions, and that none is told of versions that are not there."""
+"""The line of a suite: counts with their versions, and none of versions that are absent."""
 
 import json
 import platform

@@ -118,7 +118,7 @@ def test_loading_leaves_relatives_alone(name):
             else:
                 close(after, mean)
                 model.load_state_dict(copy.deepcopy(model.state_dict()))
-                close(model.posterior(at).mean, mean, 1e-6)  # learned anew
+                close(model.posterior(at).mean, mean, 1e-6)  # learned again
         loaded.load_state_dict(state)
 
 

@@ -167,10 +167,10 @@ def test_rows_for_good_and_imagined_ones(known_noise, generator):
     level, scale = together.data.Y.mean(-2, keepdim=True), together.data.Y.std(-2, keepdim=True)
     variance = together.data.Yvar.mean(-2, keepdim=True) / scale.square() if known_noise else None
     drawn = sampler(together.posterior(new, observation_noise=variance if known_noise else True))
-    imagined = (drawn - level) / scale
+    fantasized = (drawn - level) / scale
     for index, alone in apart.items():
         noise = variance[index].expand(2, 1) if known_noise else None
-        rows = Observations(new[index], imagined[:, *index], noise)
+        rows = Observations(new[index], fantasized[:, *index], noise)
         one, other = fantasies.posterior(X), alone.fantasies(rows).posterior(X[index])
         close(one.mean[:, *index], other.mean)
         close(one.covariance[:, *index], other.covariance)

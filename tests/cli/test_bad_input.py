@@ -46,9 +46,9 @@ def complaint(arguments, capsys, code=2):
     """The one sentence of a failing command."""
     capsys.readouterr()
     assert main(arguments) == code
-    told = capsys.readouterr()
-    lines = told.err.strip().splitlines()
-    assert told.out == ""
+    reported = capsys.readouterr()
+    lines = reported.err.strip().splitlines()
+    assert reported.out == ""
     assert len(lines) == 1, lines
     assert lines[0].startswith("gp-ensembles: error: ")
     assert "Traceback" not in lines[0]
@@ -68,8 +68,8 @@ def test_bad_cells_of_the_warm_up_are_named_before_anything_is_written(place, sm
         rows = small.rows(160)
         rows[50][cell] = text
         small.write(place / "cells.csv", rows)
-        told = complaint(stream(place, "cells.csv", "never"), capsys)
-        assert all(word in told for word in ["data row 51 (line 52)", *words]), told
+        reported = complaint(stream(place, "cells.csv", "never"), capsys)
+        assert all(word in reported for word in ["data row 51 (line 52)", *words]), reported
         assert not (place / "never").exists()
 
 
@@ -79,8 +79,8 @@ def test_bad_cells_later_end_the_run_and_what_came_before_is_kept(place, small, 
     good, rows[150][cell] = rows[150][cell], text
     small.write(place / "cells.csv", rows)
     shutil.rmtree(place / "cells", ignore_errors=True)
-    told = complaint(stream(place, "cells.csv", "cells"), capsys)
-    assert all(word in told for word in ["data row 151 (line 152)", *words]), told
+    reported = complaint(stream(place, "cells.csv", "cells"), capsys)
+    assert all(word in reported for word in ["data row 151 (line 152)", *words]), reported
     assert load_checkpoint(place / "cells" / "checkpoint.pt").num_read == 150
     rows[150][cell] = good
     small.write(place / "cells.csv", rows)

@@ -272,8 +272,8 @@ def test_compare_makes_one_table(workplace, small, capsys):
     arguments += ["--out", str(workplace / "compared"), "--configs"]
     good = [str(workplace / "small.yaml"), str(workplace / "line.yaml")]
     assert main([*arguments, *good]) == 0
-    told = capsys.readouterr().out
-    assert all(name in told for name in ("small", "line", "previous value", "log_score"))
+    reported = capsys.readouterr().out
+    assert all(name in reported for name in ("small", "line", "previous value", "log_score"))
     results = json.loads((workplace / "compared" / "compare.json").read_text())
     full = json.loads((workplace / "full" / "summary.json").read_text())
     assert results["small"]["log_score"] == full["log_score"]
@@ -289,7 +289,7 @@ def test_every_config_is_compared_with_every_seed(workplace, capsys):
     arguments = ["compare", str(workplace / "data.csv"), "--target=y", f"--warmup={WARMUP}", "--progress=false"]
     arguments += ["--out", str(out), "--configs", str(workplace / "drawn.yaml")]
     assert main([*arguments, "--seeds", "3", "0"]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     found = json.loads((out / "compare.json").read_text())
     scores = []
     for seed in (3, 0):
@@ -298,7 +298,7 @@ def test_every_config_is_compared_with_every_seed(workplace, capsys):
         assert found[f"drawn, seed {seed}"]["log_score"] == alone["log_score"]
         scores.append(alone["log_score"])
     assert scores[0] != scores[1]
-    assert f"drawn: log_score {sum(scores) / 2:.4g} on average over 2 seeds" in told
+    assert f"drawn: log_score {sum(scores) / 2:.4g} on average over 2 seeds" in reported
     capsys.readouterr()
     for wrong, words in (
         (["--seeds", "1", "1"], "a seed twice"),
@@ -322,11 +322,11 @@ def test_the_score_runs_along(workplace, capsys):
     out = str(workplace / "shown")
     assert main(["stream", str(workplace / "data.csv"), "--target=y", "--warmup=100", "--out", out,
                  "--config=" + str(workplace / "small.yaml"), *QUICK[:4]]) == 0  # fmt: skip
-    told = capsys.readouterr()
-    assert "220/220" in told.err
-    assert "log_score=" in told.err
-    assert "recursive linear regression" in told.out
-    assert str(workplace / "shown" / "checkpoint.pt") in told.out
+    reported = capsys.readouterr()
+    assert "220/220" in reported.err
+    assert "log_score=" in reported.err
+    assert "recursive linear regression" in reported.out
+    assert str(workplace / "shown" / "checkpoint.pt") in reported.out
 
 
 def test_named_tables_and_folders(workplace, capsys):
@@ -367,11 +367,11 @@ def test_the_demo_is_a_stream_of_its_file(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_the_demo_beats_its_baselines(tmp_path, capsys):
     assert main(["demo", "--out", str(tmp_path / "demo"), "--progress", "false"]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert all(
-        str(tmp_path / "demo" / name) in told for name in ("report.html", "bands.png", "weights.png", "score.png")
+        str(tmp_path / "demo" / name) in reported for name in ("report.html", "bands.png", "weights.png", "score.png")
     )
-    assert "1 gap (after 2024-01-27T00:00:00, 9 steps)" in told
+    assert "1 gap (after 2024-01-27T00:00:00, 9 steps)" in reported
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
     assert all(summary["log_score"] > baseline["log_score"] + 0.5 for baseline in summary["baselines"].values())
     assert all(summary["nmse"] < 0.5 * baseline["nmse"] for baseline in summary["baselines"].values())

@@ -37,8 +37,8 @@ def test_which_command_has_which_option(capsys):
     for name, options in OPTIONS.items():
         with pytest.raises(SystemExit):
             main([name, "--help"])
-        told = capsys.readouterr().out
-        assert {option for option in ("device", "dtype") if f"--{option} " in told} == options
+        reported = capsys.readouterr().out
+        assert {option for option in ("device", "dtype") if f"--{option} " in reported} == options
 
 
 @pytest.fixture
@@ -87,13 +87,13 @@ def test_files_are_those_of_the_host(name, folder, capsys, gpu):
     assert tables
     for path in tables:
         found, expected = pd.read_csv("cuda" / path), pd.read_csv("cpu" / path)
-        told = [column for column in expected if "second" not in column]
-        pd.testing.assert_frame_equal(found[told], expected[told], **(FITTED if gpu.round_off else CLOSE))
+        reported = [column for column in expected if "second" not in column]
+        pd.testing.assert_frame_equal(found[reported], expected[reported], **(FITTED if gpu.round_off else CLOSE))
     summaries = [json.loads(path.read_text()) for path in Path("cuda").rglob("summary.json")]
-    assert {told["device"] for told in summaries if "device" in told} <= {gpu.name}
-    assert any("device" in told for told in summaries) or name == "compare"
+    assert {reported["device"] for reported in summaries if "device" in reported} <= {gpu.name}
+    assert any("device" in reported for reported in summaries) or name == "compare"
     assert name == "series" or sum(graph.num_replays for graph in graphs) > 3
-    assert {told["not_recorded"] for told in summaries if "not_recorded" in told} <= {None}
+    assert {reported["not_recorded"] for reported in summaries if "not_recorded" in reported} <= {None}
 
 
 def test_a_run_says_once_why_nothing_was_recorded(folder, capsys, gpu):
@@ -126,9 +126,9 @@ def test_a_gpu_that_is_not_there_is_one_sentence(folder, capsys):
     for commands in COMMANDS.values():
         given = [word.replace("OUT", "none") for word in commands[0]]
         assert main([*given, "--device", "cuda"]) == 2
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1
-        assert "torch sees no such GPU; use cpu (--device cpu)" in told
+        reported = capsys.readouterr().err
+        assert reported.count("\n") == 1
+        assert "torch sees no such GPU; use cpu (--device cpu)" in reported
 
 
 LABELS = {"counts": 5, "die_gp_classes": 2, "e_doebe_classes": 2, "ie_gp_classes": 2, "sie_gp_classes": 2}

@@ -59,12 +59,12 @@ def run(place, data, out):
 
 def test_summaries_report_external_models_and_a_resumed_run_tells_the_same(place, capsys, small):
     run(place, "data.csv", "whole")
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     gaps = sum(number % 7 == 2 for number in range(60, 200))
     absent = "last absent because it gave no prediction (NaN)"
-    assert f"forecast/0: predicted {140 - gaps} of 140 rows; {absent}" in told
-    assert "boosting/0: log score -" in told
-    assert "boosting/0: predicted" not in told
+    assert f"forecast/0: predicted {140 - gaps} of 140 rows; {absent}" in reported
+    assert "boosting/0: log score -" in reported
+    assert "boosting/0: predicted" not in reported
     summary = json.loads((place / "whole" / "summary.json").read_text("utf-8"))
     whole = summary["external_models"]
     forecast, boosting = whole["forecast/0"], whole["boosting/0"]

@@ -105,9 +105,9 @@ def test_a_report_for_which_there_is_no_room_costs_no_numbers(place, capsys):
     capsys.readouterr()
     with watched(full("report.html")):
         assert stream(place, "out") == 0
-    told = capsys.readouterr().err
-    assert "report.html: No space left on device" in told
-    assert "all results are in the folder" in told
+    reported = capsys.readouterr().err
+    assert "report.html: No space left on device" in reported
+    assert "all results are in the folder" in reported
     assert tables(place, "out") == tables(place, "good")
     assert not (place / "out" / "report.html").exists()  # the earlier run's showed other numbers
 
@@ -128,9 +128,9 @@ def test_rows_for_which_there_is_no_room_are_in_no_checkpoint(place, capsys, nam
     capsys.readouterr()
     with watched(later):
         assert stream(place, "out", "--checkpoint_seconds", "0") == 2
-    told = capsys.readouterr().err
-    assert told.count("error:") == 1
-    assert f"{name}: No space left on device; make room" in told
+    reported = capsys.readouterr().err
+    assert reported.count("error:") == 1
+    assert f"{name}: No space left on device; make room" in reported
     assert len(seen) == 1
     assert resume(place, "out") == 0
     assert tables(place, "out") == tables(place, "good")

@@ -96,9 +96,9 @@ def test_parts_of_the_users_own_have_no_name():
 
     with pytest.raises(
         TypeError, match=r"Ours has no name in files.* one of \['BayesianModelAveraging', 'Dynamic"
-    ) as told:
+    ) as reported:
         spec_to_plain(replace(PRESETS["oebe"], rule=Ours()))
-    assert "Basis'" not in str(told.value)
+    assert "Basis'" not in str(reported.value)
     prior = BayesianModelAveraging(torch.tensor([0.5, 0.5]))
     with pytest.raises(TypeError, match="prior weights"):
         spec_to_plain(replace(PRESETS["oebe"], rule=prior))

@@ -62,11 +62,11 @@ def test_predictions_are_those_of_a_fleet(folder, capsys):
     for name in NAMES:
         mine = found[(found["series"] == name) & found["log_prob"].notna()]
         inside = ((mine["y"] > mine["lower"]) & (mine["y"] < mine["upper"])).mean()
-        told = scores.loc[name]
-        assert told["rows"] == len(mine)
-        assert told["log_score"] == pytest.approx(mine["log_prob"].mean())
-        assert told["rmse"] == pytest.approx(((mine["y"] - mine["mean"]) ** 2).mean() ** 0.5)
-        assert told["coverage_90"] == pytest.approx(inside)
+        reported = scores.loc[name]
+        assert reported["rows"] == len(mine)
+        assert reported["log_score"] == pytest.approx(mine["log_prob"].mean())
+        assert reported["rmse"] == pytest.approx(((mine["y"] - mine["mean"]) ** 2).mean() ** 0.5)
+        assert reported["coverage_90"] == pytest.approx(inside)
     summary = json.loads((folder / "run/summary.json").read_text())
     assert (summary["series"], summary["rows_read"]) == (3, 400)
     assert summary["log_score"] == pytest.approx(found["log_prob"].mean())
@@ -196,7 +196,7 @@ def test_a_run_that_failed_over_a_complete_one_leaves_it_whole(folder):
 
 
 def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, capsys, monkeypatch):
-    """Of the second table are passed over as many rows as were read of it; another table is refused."""
+    """Of the second table are skipped as many rows as were read of it; another table is refused."""
     monkeypatch.setattr(run, "BATCH_ROWS", 30)
     rows = table(400)
     rows[:210].to_csv("first.csv", index=False)

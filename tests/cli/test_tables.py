@@ -89,14 +89,14 @@ def test_the_standard_input_is_read_once(place, small, monkeypatch, capsys):
 @pytest.mark.parametrize(("words", "missing"), [(("True", "False"), "NA"), (("on", "off"), "-")])
 def test_words_and_gaps_are_those_of_numbers(place, small, words, missing):
     """True and false as 1 and 0; a category as a column for each of its levels; a missing cell, however written."""
-    plain, told = [], []
+    plain, reported = [], []
     for number, (a, b, y) in enumerate(small.rows(ROWS)):
         is_on, color, b = number % 3 == 0, ("blue", "green", "red")[number * 7 % 5 % 3], "" if number % 11 == 4 else b
         levels = [str(int(color == level)) for level in ("blue", "green", "red")]
         plain.append([a, b, str(int(is_on)), *levels, y])
-        told.append([a, b or missing, words[not is_on], color, y])
+        reported.append([a, b or missing, words[not is_on], color, y])
     small.write(place / "numbers.csv", plain, ("a", "b", "on", "blue", "green", "red", "y"))
-    small.write(place / "words.csv", told, ("a", "b", "on", "color", "y"))
+    small.write(place / "words.csv", reported, ("a", "b", "on", "color", "y"))
     assert stream(place, "numbers.csv", "numbers") == 0
     assert stream(place, "words.csv", "words") == 0
     assert predictions(place, "words") == predictions(place, "numbers")
@@ -184,11 +184,11 @@ def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, cap
         configs = ["--configs", "e_doebe"] if command == ["compare"] else []
         options = ["--target", "y", "--explain", "--out", str(place / "never"), *configs]
         assert main([*command, str(place / "told.csv"), *options]) == 0
-        told = capsys.readouterr().out
-        assert "when     time and input   date" in told
-        assert "site     input            category   3" in told
-        assert "when: a row every hour, 1 gap (after 2024-03-04T17:00:00, 8 steps), no duplicate" in told
-        assert "130 rows; column types were detected on the first 43" in told
+        reported = capsys.readouterr().out
+        assert "when     time and input   date" in reported
+        assert "site     input            category   3" in reported
+        assert "when: a row every hour, 1 gap (after 2024-03-04T17:00:00, 8 steps), no duplicate" in reported
+        assert "130 rows; column types were detected on the first 43" in reported
     assert not (place / "never").exists()
     rows[100][1] = "red"
     small.write(place / "told.csv", rows, ("when", "a", "b", "site", "y"))
@@ -296,7 +296,7 @@ def test_a_file_that_is_no_table_is_refused(place, capsys):
 def test_sets_that_were_refused_run_untouched_on_a_cut(tmp_path, shared, small, name, target, options):
     source = shared / "data" / f"{name}.csv.gz"
     if not source.is_file():
-        pytest.skip(f"{name} is not there")
+        pytest.skip(f"{name} does not exist")
     with gzip.open(source, "rt", encoding="utf-8") as file:
         lines = [line for line, _ in zip(file, range(1601), strict=False)]
     (tmp_path / "cut.csv").write_text("".join(lines), encoding="utf-8")

@@ -87,8 +87,8 @@ def test_a_cell_after_it_ends_the_run_there_and_what_came_before_is_kept(place, 
     good, rows[row][2] = rows[row][2], "2"
     small.write(place / "data.csv", rows)
     assert stream(place) == 2
-    told = capsys.readouterr().err
-    assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: the target is 2, but the" in told
+    reported = capsys.readouterr().err
+    assert f"{place / 'data.csv'}, data row {row + 1} (line {row + 2}), column y: the target is 2, but the" in reported
     assert load_checkpoint(place / "out" / "checkpoint.pt").num_read == row
     rows[row][2] = good
     small.write(place / "data.csv", rows)

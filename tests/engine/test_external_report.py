@@ -85,7 +85,7 @@ def test_scores_of_a_model_are_in_the_units_of_the_target():
 
 
 class Failing(ModelAdapter):
-    """Does what it is told to where the first input is positive."""
+    """Does what it is reported to where the first input is positive."""
 
     def __init__(self, answer, train=None):
         self.answer, self.train = answer, train

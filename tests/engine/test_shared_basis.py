@@ -58,7 +58,7 @@ def test_twins_share_a_basis_and_a_form(monkeypatch):
     stage = RunnerBatches.stage
 
     def staged(batches, *arguments):
-        run.append([lane.places for lane in batches.batches])
+        run.append([batch.places for batch in batches.batches])
         return stage(batches, *arguments)
 
     monkeypatch.setattr(RunnerBatches, "stage", staged)
@@ -99,9 +99,9 @@ def test_a_static_expert_keeps_its_bits_beside_moving_ones():
     X, y = stream()
     basis = LinearFeatures(2, torch.ones(2, dtype=torch.float64))
     static, moving = GaussianExpert(basis), GaussianExpert(basis, transition=RandomWalk(1e-2))
-    beside = OnlineEnsemble(Ensemble([static, moving], FixedShare()), block_size=1)
+    joined = OnlineEnsemble(Ensemble([static, moving], FixedShare()), block_size=1)
     still = OnlineEnsemble(Ensemble([static, static.with_transition(RandomWalk(0.0))], FixedShare()), block_size=1)
-    assert torch.equal(beside.observe(X, y).experts.mean[:2], still.observe(X, y).experts.mean[2:])
+    assert torch.equal(joined.observe(X, y).experts.mean[:2], still.observe(X, y).experts.mean[2:])
 
 
 def test_states_are_parts_of_one_memory():
@@ -119,13 +119,13 @@ def test_copies_and_files_go_on_to_the_bit(tmp_path):
     X, y = stream()
     online = build()
     online.observe(X[:50], y[:50])
-    twin = copy.deepcopy(online)
+    second = copy.deepcopy(online)
     torch.save(online.state_dict(), tmp_path / "state.pt")
     loaded, assigned = build(), build()
     loaded.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assigned.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True), assign=True)
     wanted = online.observe(X[50:], y[50:]).mean
-    for other in (twin, loaded, assigned):
+    for other in (second, loaded, assigned):
         assert torch.equal(other.observe(X[50:], y[50:]).mean, wanted)
         assert_state(other, online.state, rtol=0, atol=0)
 

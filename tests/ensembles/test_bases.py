@@ -141,9 +141,9 @@ def test_additive_bases_of_many_columns_have_a_bounded_size(num_columns):
         maps = [features for basis in bases for _, features in basis.build(X)]
         assert [features.num_features for features in maps] == [2000, 401, 601, 801, 2201]
         return
-    with pytest.warns(UserWarning, match=f"each of {num_columns} columns has") as told:
+    with pytest.warns(UserWarning, match=f"each of {num_columns} columns has") as reported:
         maps = [features for basis in bases for _, features in basis.build(X)]
-    assert len(told) == (2 if num_columns == 201 else 3)
+    assert len(reported) == (2 if num_columns == 201 else 3)
     assert all(features.num_features <= max(2000, 4 * num_columns) + 1 for features in maps)
     assert len(maps) == (5 if num_columns == 201 else 3)
     Phi = maps[0](X)

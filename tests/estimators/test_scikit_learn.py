@@ -199,7 +199,7 @@ def test_missing_inputs_are_between_the_last_value_and_the_mean():
     labels = y > np.median(y)
     one, other = (OnlineClassifier(light, warmup=60, random_state=0).fit(rows, labels) for rows in (holes, filled))
     np.testing.assert_allclose(one.predict_proba(X), other.predict_proba(X), rtol=1e-9)
-    # What stands in for a number is less sure than the same number seen.
+    # What replaces a number is less sure than the same number seen.
     model = OnlineRegressor(small, warmup=60, random_state=0).fit(X, y)
     row = np.array([[X[-1, 0], np.nan, *X[-1, 2:]]])
     known = row.copy()

@@ -194,9 +194,9 @@ def test_copies_share_models_and_files_hold_none():
     state, _ = one.update(one.init(), X, y)
     one.predict(state, X)
     num = len(adapter.trained)
-    twin = copy.deepcopy(one)
-    twin.adapter = adapter
-    twin.predict(state, X)
+    other = copy.deepcopy(one)
+    other.adapter = adapter
+    other.predict(state, X)
     assert len(adapter.trained) == num
     loaded = pickle.loads(pickle.dumps(one))
     assert loaded.adapter.trained == adapter.trained

@@ -24,10 +24,10 @@ def attack(tmp_path, *options):
     call = [sys.executable, "-W", "ignore", "-m", "attacks", "kills", "--out", str(path), *options]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     assert path.exists(), done.stderr
-    told = json.loads(path.read_text())
-    assert done.returncode == 0, told["tables"][-1]
-    assert told["survived"] == told["tried"]
-    tables = {table["title"]: table for table in told["tables"]}
+    reported = json.loads(path.read_text())
+    assert done.returncode == 0, reported["tables"][-1]
+    assert reported["survived"] == reported["tried"]
+    tables = {table["title"]: table for table in reported["tables"]}
     by_command = tables.pop("Survived of tried, by command")
     by_operation = tables.pop("By the operation at which the fault was", {"rows": []})
     assert not tables, "something has fallen"
@@ -35,7 +35,7 @@ def attack(tmp_path, *options):
         job: {fault: number(cell) for fault, cell in zip(by_command["columns"][1:], cells, strict=True) if cell != "-"}
         for job, *cells in by_command["rows"]
     }
-    assert sum(sum(faults.values()) for faults in tried.values()) == told["tried"]
+    assert sum(sum(faults.values()) for faults in tried.values()) == reported["tried"]
     return tried, {kind: number(cell) for kind, cell in by_operation["rows"]}
 
 

@@ -145,9 +145,9 @@ def test_commands_refuse_a_folder_that_another_run_writes_into(holder, capsys):
         ["stream", "-", "--target", "y", "--format", "jsonl"],
     ):
         assert main([*given, "--out", str(folder)]) == 2
-        told = capsys.readouterr().err
-        assert f"process {process.pid} on {socket.gethostname()}" in told
-        assert "choose another" in told
+        reported = capsys.readouterr().err
+        assert f"process {process.pid} on {socket.gethostname()}" in reported
+        assert "choose another" in reported
         assert sorted(os.listdir(folder)) == before
     assert main([*stream, "--explain", "true"]) == 0  # which writes nothing
     process.kill()

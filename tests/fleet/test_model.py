@@ -341,7 +341,7 @@ COPIES = pytest.mark.parametrize("copied", [copy.deepcopy, lambda fleet: pickle.
 
 @COPIES
 def test_copies_of_a_fleet_in_files_leave_its_files_alone(copied, tmp_path, generator):
-    """They grow, learn and are fitted anew in memory."""
+    """They grow, learn and are refitted in memory."""
     names, X, y = table(WARMUP + 5, generator)
     cut, states = SERIES * WARMUP, tmp_path / "states"
     fleet = Fleet(QUICK, warmup=WARMUP, folder=states)

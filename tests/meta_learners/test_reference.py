@@ -67,7 +67,7 @@ def test_it_loses_no_more_than_its_bounds(seed, scale, prior, share):
 
 
 def test_small_differences_are_told_apart():
-    """Five experts beside one that is 0.005 nats a row better: a fixed share cannot see it, two predictions can."""
+    """Five experts beside one that is 0.005 nats per row better: a fixed share cannot see it, two predictions can."""
     log_prob = torch.zeros(6, 5000, dtype=torch.float64)
     log_prob[3] = 0.005
     alone = FixedShare(0.01)

@@ -70,12 +70,12 @@ def test_any_stream_equals_the_best_of_all_supports(seed, growth, scale):
 
 @pytest.mark.parametrize("settle", [settle_by_products, settle_by_loops])
 @pytest.mark.parametrize("condition", [1.0, 1e5])
-def test_either_way_settles_at_the_best_of_all_supports(settle, condition):
+def test_either_way_settles_at_the_best_of_all_supports(settled, condition):
     num_settled = 0
     for seed in range(40):
         A, c = problem(seed, 6, condition)
         point = np.full(6, 1 / 6)
-        if settle(A.numpy(), c.numpy(), point):
+        if settled(A.numpy(), c.numpy(), point):
             num_settled += 1
             np.testing.assert_allclose(point, by_all_supports(A, c), rtol=0, atol=1e-9)
         else:
@@ -84,8 +84,8 @@ def test_either_way_settles_at_the_best_of_all_supports(settle, condition):
 
 
 @pytest.mark.parametrize("settle", [settle_by_products, settle_by_loops])
-def test_either_way_refuses_what_is_not_positive_definite(settle):
-    assert not settle(-np.eye(2), np.zeros(2), np.full(2, 0.5))
+def test_either_way_refuses_what_is_not_positive_definite(settled):
+    assert not settled(-np.eye(2), np.zeros(2), np.full(2, 0.5))
 
 
 def test_a_curvature_that_is_not_positive_definite_raises():

@@ -167,13 +167,13 @@ def test_forecasts_in_other_units_are_told_of_once():
         X[:, 1] = wrong
         one = model(ForecastColumns("nwp"))
         errors = (wrong - y)[:WARM][~(wrong.isnan() | y.isnan())[:WARM]]
-        with pytest.warns(UserWarning, match="the forecasts 'nwp' were off by") as told:
+        with pytest.warns(UserWarning, match="the forecasts 'nwp' were off by") as reported:
             one.observe(X[:WARM], y[:WARM])
-        assert len(told) == 1
-        assert f"off by {float(errors.square().mean().sqrt()):.4g} in the warm-up" in str(told[0].message)
+        assert len(reported) == 1
+        assert f"off by {float(errors.square().mean().sqrt()):.4g} in the warm-up" in str(reported[0].message)
         here = ~(wrong.isnan() | y.isnan())[:WARM]
         line = np.polyfit(wrong[:WARM][here].numpy(), y[:WARM][here].numpy(), 1, full=True)[1]
-        assert f"through the forecasts by {math.sqrt(line.item() / int(here.sum())):.4g}:" in str(told[0].message)
+        assert f"through the forecasts by {math.sqrt(line.item() / int(here.sum())):.4g}:" in str(reported[0].message)
         one.observe(X[WARM:], y[WARM:])  # warnings are errors here: there is no second one
     X[:, 1] = good
     model(ForecastColumns("nwp")).observe(X, y)
@@ -227,10 +227,10 @@ def test_rows_with_and_without_a_forecast_have_a_joint_covariance():
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(300, 2, generator=generator, dtype=torch.float64)
     y = 10 + X[:, 0] + 0.3 * torch.randn(300, generator=generator, dtype=torch.float64)
-    told = y + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
+    reported = y + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
     spec = replace(oebe, bases=(LinearBasis(),), extra_experts=(ForecastColumns("f"),))
     model = OnlineModel(StreamConfig(spec, warmup=200), ["a", "b", "f"])
-    rows = torch.cat([X, told.unsqueeze(-1)], dim=-1)
+    rows = torch.cat([X, reported.unsqueeze(-1)], dim=-1)
     model.observe(rows, y)
     ahead = rows[:4].clone()
     ahead[[0, 2], 2] = torch.nan

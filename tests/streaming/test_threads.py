@@ -42,7 +42,7 @@ def rows():
     return torch.stack([X.sin(), X.cos()], -1), 3 * X.sin() + 0.1 * X
 
 
-def told(model, X):
+def reported(model, X):
     mixture = model.predict(X)
     mean, variance = mixture.moments()
     return float(mean[0]), float(variance[0])
@@ -112,7 +112,7 @@ def test_two_threads_that_go_on_until_they_are_let_leave_what_one_would_leave(mo
     run(learn, learn)
     assert all("one thread may learn at a time" in words for words in refused)
     assert model.num_rows == alone.num_rows
-    assert told(model, X[:1]) == told(alone, X[:1])
+    assert reported(model, X[:1]) == reported(alone, X[:1])
     assert model.weights == alone.weights
 
 
@@ -120,10 +120,10 @@ def test_two_threads_that_go_on_until_they_are_let_leave_what_one_would_leave(mo
 def test_readers_beside_one_writer_see_the_model_between_two_rows(model):
     X, y = rows()
     place = X[7:8]
-    known, step = {told(model, place)}, copy.deepcopy(model)
+    known, step = {reported(model, place)}, copy.deepcopy(model)
     for k in range(WARMUP, WARMUP + ROWS):
         step.observe(X[k : k + 1], y[k : k + 1])
-        known.add(told(step, place))
+        known.add(reported(step, place))
     assert len(known) == ROWS + 1
     seen, is_over = set(), threading.Event()
 
@@ -136,11 +136,11 @@ def test_readers_beside_one_writer_see_the_model_between_two_rows(model):
 
     def read():
         while not is_over.is_set():
-            seen.add(told(model, place))
+            seen.add(reported(model, place))
 
     run(write, read, read)
     assert seen <= known
-    assert told(model, place) == told(step, place)
+    assert reported(model, place) == reported(step, place)
 
 
 def test_a_copy_is_of_one_moment_and_has_turns_of_its_own(model, tmp_path):
@@ -153,5 +153,5 @@ def test_a_copy_is_of_one_moment_and_has_turns_of_its_own(model, tmp_path):
         for other in copies:
             run(lambda other=other: other.observe(X[WARMUP:], y[WARMUP:]))
     want = model.observe(X[WARMUP:], y[WARMUP:])
-    assert all(told(other, X[:1]) == told(model, X[:1]) for other in copies)
+    assert all(reported(other, X[:1]) == reported(model, X[:1]) for other in copies)
     assert want.log_prob.shape == (ROWS,)

@@ -128,8 +128,8 @@ def test_runs_against_brute_force():
         switch = np.kron(np.array([[0.9, 0.1], [0.1, 0.9]]), np.eye(4))
         if as_published:  # groups by place: hsgp dynamic, hsgp static, rff dynamic, rff static
             group = np.array([1, 1, 3, 3, 0, 0, 2, 2])
-            twin = np.arange(8)[:, None] % 2 == np.arange(8) % 2
-            switch = 0.9 * np.eye(8) + 0.1 * ((np.abs(group[:, None] - group) == 1) & twin)
+            other = np.arange(8)[:, None] % 2 == np.arange(8) % 2
+            switch = 0.9 * np.eye(8) + 0.1 * ((np.abs(group[:, None] - group) == 1) & other)
         for step in range(40):
             mean, variance, log_prob = (part[:, step].numpy() for part in recording[4:7])
             weights = switch @ weights

@@ -31,7 +31,7 @@ def test_theorem_2_fails_for_experts_that_learn_all_rows_and_ever_more():
     for found in (short, long):
         assert found["SIE-GP"] > found["theorem 2"]
         assert found["restarted"] < found["its bound"] <= found["theorem 2"] + 2 * math.log(2)
-    assert (long["SIE-GP"] - short["SIE-GP"]) / 140 > 1.9  # a^2 / 2 nats a row
+    assert (long["SIE-GP"] - short["SIE-GP"]) / 140 > 1.9  # a^2 / 2 nats per row
 
 
 def test_the_mixture_is_a_sum_over_all_segmentations():

@@ -212,11 +212,12 @@ def test_marks_of_missing_values_are_noted_and_can_be_told(tmp_path):
     load = np.where(np.arange(300) % 6 == 0, -200.0, np.arange(300) / 10)
     frame = pd.DataFrame({"gas": load, "season": np.arange(300) % 4, "word": ["void", "up"] * 150, "load": load})
     rows = open_rows(frame, "load", num_warm_up=200)
-    told = explain(rows.encoder, rows.columns)
+    found_text = explain(rows.encoder, rows.columns)
     assert (
-        "gas is -200 in 17 % of the first rows, far from all others; if it means missing, give --missing -200" in told
+        "gas is -200 in 17 % of the first rows, far from all others; if it means missing, give --missing -200"
+        in found_text
     )
-    assert "season holds few whole numbers" in told
+    assert "season holds few whole numbers" in found_text
     path = tmp_path / "marks.csv"
     frame.to_csv(path, index=False)
     for source in (frame, path):
@@ -280,11 +281,11 @@ def read_text(path, text, target="y", **options):
 def test_the_newest_row_on_top_is_refused(tmp_path):
     lines = [f"{time},{k % 7}\n" for k, time in enumerate(reversed(HOURS))]
     text = "when,y\n" + "".join(lines)
-    told = "column when: the newest row comes first; sort the rows by time, the oldest first"
+    found_text = "column when: the newest row comes first; sort the rows by time, the oldest first"
     for options in ({}, {"time": "when"}):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=found_text):
             read_text(tmp_path / "top.csv", text, **options)
-    # a second column that orders the rows is enough, and a few rows in disorder are told of only
+    # a second column that orders the rows is enough, and a few rows in disorder are found_text of only
     both = "when,due,y\n" + "".join(f"{time},{due},1\n" for time, due in zip(HOURS, reversed(HOURS), strict=True))
     assert read_text(tmp_path / "two.csv", both).time_name == "when"
 

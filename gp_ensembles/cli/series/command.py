@@ -57,7 +57,7 @@ def resume_series(
 
     Raises:
         ValueError: If the table lacks a column or is not the one that a killed run was reading, holds rows that were
-            read, a file is damaged, or the device is not there.
+            read, a file is damaged, or the device does not exist.
     """
     folder = _folder(checkpoint)
     complete(folder)

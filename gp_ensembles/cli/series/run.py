@@ -142,7 +142,7 @@ class SeriesRun:
 
         Raises:
             FileNotFoundError: If there is none.
-            ValueError: If a file is damaged, or the device is not there.
+            ValueError: If a file is damaged, or the device does not exist.
         """
         notes = Fleet.notes_in(folder / FLEET)
         fleet = Fleet.load(folder / FLEET, device=notes["device"] if device is None else device)

@@ -171,8 +171,8 @@ class FaissSearch:
         places = places.clamp(0, num_kept - 1)
         # Candidates are compared in the rows' own precision; the new row's size is the same for all.
         distance = store.size[places] - 2 * torch.einsum("bcd,bd->bc", store.rows[places], Y)
-        beside = store.size[fresh] - 2 * Y @ store.rows[fresh].mT
-        distance = torch.cat([distance.masked_fill(stale, torch.inf), beside], dim=-1)
+        distances = store.size[fresh] - 2 * Y @ store.rows[fresh].mT
+        distance = torch.cat([distance.masked_fill(stale, torch.inf), distances], dim=-1)
         places = torch.cat([places, fresh.expand(len(Y), -1)], dim=-1)
         closest, order = distance.sort(stable=True)
         nearest = places.gather(-1, order[:, :num_nearest])

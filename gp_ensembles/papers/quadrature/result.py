@@ -145,13 +145,13 @@ class Marginalization:
     def __repr__(self) -> str:
         rows, inputs = self.problem.X.shape
         log_evidence = f"{self.log_evidence:.2f} with standard deviation {self.log_evidence_sd:.2g}"
-        told = {
+        reported = {
             "log evidence": f"{log_evidence}: {self.doubt}" if self.doubt else log_evidence,
             "probabilities of 1, 2, ... components": [round(p, 3) for p in self.posterior_components.tolist()],
             "weights of the kernels": self.log_weights.exp(),
             "kernels evaluated": self.num_evaluations,
         }
-        return fields_text(f"Marginalization of {counted((rows, 'row'), (inputs, 'input'))}", told)
+        return fields_text(f"Marginalization of {counted((rows, 'row'), (inputs, 'input'))}", reported)
 
     @property
     def history(self) -> tuple[Round, ...]:

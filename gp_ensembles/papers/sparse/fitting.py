@@ -237,7 +237,7 @@ def fit_sparse(
     try:
         message = ascent.run(max_iterations, tolerance, max_seconds)
     finally:  # also after an error or an interruption
-        ascent.settle()
+        ascent.flush()
     return FitResult(ascent.best, ascent.num_evaluations, message)
 
 
@@ -295,7 +295,7 @@ class _LBFGSB:
         )
         return str(result.message)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Move to the best point, or back to the start to the last bit if there is none."""
         if self.best_point is None:
             self._restore()

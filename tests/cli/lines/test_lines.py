@@ -156,9 +156,9 @@ def test_a_target_that_never_comes_is_given_up(tmp_path, capsys):
     model.observe(X[30:], y[30:])
     ours, theirs = session.model.online.state_dict(), model.online.state_dict()
     assert all(torch.allclose(ours[name].double(), theirs[name].double(), atol=1e-11) for name in ours)
-    told = LineSession(CONFIG, "load")  # the same is said by hand, at once
-    run(told, [*late[:101], {"id": "r50", "load": None}], tmp_path)
-    assert (told.num_waiting, told.model.num_rows) == (0, 51)
+    reported = LineSession(CONFIG, "load")  # the same is said by hand, at once
+    run(reported, [*late[:101], {"id": "r50", "load": None}], tmp_path)
+    assert (reported.num_waiting, reported.model.num_rows) == (0, 51)
     (tmp_path / "small.yaml").write_text(YAML)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in late))
     command = ["stream", str(tmp_path / "rows.jsonl"), "--format", "jsonl", "--target", "load"]

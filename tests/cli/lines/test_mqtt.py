@@ -18,7 +18,7 @@ TOOLS = ("mosquitto", "mosquitto_sub", "mosquitto_pub")
 missing = [tool for tool in TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin") is None]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} of the system's mosquitto packages is not there"),
+    pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} of the system's mosquitto packages does not exist"),
 ]
 
 

@@ -113,16 +113,16 @@ class Page:
 
     def complaints(self) -> list[str]:
         """Errors and warnings of the console, exceptions, and refusals of the page's own policy."""
-        told = []
+        reported = []
         for event in self._events:
             name, more = event["method"], event.get("params", {})
             if name == "Runtime.exceptionThrown":
-                told.append(str(more["exceptionDetails"]))
+                reported.append(str(more["exceptionDetails"]))
             elif name == "Runtime.consoleAPICalled" and more["type"] in ("error", "warning", "assert"):
-                told.append(str(more["args"]))
+                reported.append(str(more["args"]))
             elif name == "Log.entryAdded" and more["entry"]["level"] in ("error", "warning"):
-                told.append(more["entry"]["text"])
-        return told
+                reported.append(more["entry"]["text"])
+        return reported
 
     def requests(self) -> list[str]:
         """Addresses that were asked for, those within the page apart."""

@@ -44,13 +44,13 @@ def test_a_run_whose_report_cannot_be_drawn_is_not_lost(folder, capsys, monkeypa
 
     monkeypatch.setattr(page, "report_html", fails)
     assert stream(folder, "failing") == 0
-    told = capsys.readouterr()
-    assert told.err.count("\n") == 1
-    assert "no report.html: RuntimeError: no ink" in told.err
+    reported = capsys.readouterr()
+    assert reported.err.count("\n") == 1
+    assert "no report.html: RuntimeError: no ink" in reported.err
     assert {"summary.json", "predictions.csv", "checkpoint.pt"} <= {
         path.name for path in (folder / "failing").iterdir()
     }
-    assert "report.html" not in told.out
+    assert "report.html" not in reported.out
 
 
 def test_a_run_that_goes_on_in_its_folder_has_one_history(folder):

@@ -168,13 +168,13 @@ def test_a_small_lead_is_level(run):
     noise = torch.randn(400, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     history.add(chunk._replace(baselines=dict.fromkeys(run.baselines, chunk.log_prob + noise)))
     summary = run.summary(intervals={})
-    told = {}
+    reported = {}
     for lead in (0.06, 0.2, -0.06, -0.2):
         summary["baselines"] = {"mean": {**summary["baselines"]["mean"], "log_score": summary["log_score"] - lead}}
-        told[lead] = findings(summary, history)
-    assert told[0.06] == told[-0.06] == "The predictions are level with mean, the best baseline."
-    assert told[0.2] == "The predictions are 0.20 nats per row ahead of mean, the best baseline."
-    assert told[-0.2] == "The predictions are 0.20 nats per row behind mean, the best baseline."
+        reported[lead] = findings(summary, history)
+    assert reported[0.06] == reported[-0.06] == "The predictions are level with mean, the best baseline."
+    assert reported[0.2] == "The predictions are 0.20 nats per row ahead of mean, the best baseline."
+    assert reported[-0.2] == "The predictions are 0.20 nats per row behind mean, the best baseline."
 
 
 def test_a_run_of_classes_has_its_own_sections(run):
@@ -242,11 +242,11 @@ def test_inputs_that_were_imputed_or_constant_are_told(run, history):
     ]
     tables = checked(report_html(run.summary(inputs=inputs), history)).tables
     rows = tables["Imputed inputs, and inputs constant during warm-up"]
-    told = {name: list(row.values())[1:] for name, row in rows.items()}
-    assert told["holes"] == ["1 234", "88 % of the last value, the mean for the rest", "yes", "no"]
-    assert told["later"][-1] == "yes, until row 1 808"
-    assert told["constant"] == ["0", "–", "no", "yes"]
-    assert "calm" not in told
+    reported = {name: list(row.values())[1:] for name, row in rows.items()}
+    assert reported["holes"] == ["1 234", "88 % of the last value, the mean for the rest", "yes", "no"]
+    assert reported["later"][-1] == "yes, until row 1 808"
+    assert reported["constant"] == ["0", "–", "no", "yes"]
+    assert "calm" not in reported
 
 
 def test_the_page_is_written_in_one_step(run, history, tmp_path, monkeypatch):

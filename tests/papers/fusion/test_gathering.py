@@ -149,13 +149,13 @@ def test_forecasts_take_the_precision_of_the_inputs():
 def test_errors_of_regressors_name_the_expert():
     X, y = rows(40)
     line, wide = LinearRegression().fit(X.numpy(), y.numpy()), torch.cat([X, X], 1)
-    beside = moment_forecast(y, 1.0)
+    joined = moment_forecast(y, 1.0)
     with pytest.raises(ValueError, match=r"expert 1, a LinearRegression, does not predict .* not fitted"):
-        gather_experts([beside, LinearRegression()], X, y)
+        gather_experts([joined, LinearRegression()], X, y)
     with pytest.raises(ValueError, match=r"expert 2, a LinearRegression, does not predict these rows of 2 column\(s\)"):
-        gather_experts([beside, beside, line], wide, y)
+        gather_experts([joined, joined, line], wide, y)
     with pytest.raises(ValueError, match="expert 1, a LinearRegression, makes no errors"):
-        gather_experts([beside, line], X, torch.as_tensor(line.predict(X.numpy())))
+        gather_experts([joined, line], X, torch.as_tensor(line.predict(X.numpy())))
     with pytest.raises(ValueError, match="expert 1, a LinearRegression, does not predict"):
         scale_regressors([line, LinearRegression()], X, y)
 

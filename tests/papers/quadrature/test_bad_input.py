@@ -54,13 +54,13 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
     X = torch.zeros(100_000, 1, dtype=torch.float64)
     with pytest.raises(
         MemoryError, match=r"a likelihood of 100000 rows takes about 894.1 GiB and 14.9 GiB are available"
-    ) as told:
+    ) as reported:
         check_matrix_memory(X, available=16 * 10**9)
-    most = int(str(told.value).split("use at most ")[1].split()[0])
+    most = int(str(reported.value).split("use at most ")[1].split()[0])
     assert check_matrix_memory(X[:most], available=16 * 10**9) <= 0.8 * 16 * 10**9
     with pytest.raises(MemoryError):
         check_matrix_memory(X[: most + 2], available=16 * 10**9)
-    step = int(str(told.value).split("every ")[1].removesuffix("th"))
+    step = int(str(reported.value).split("every ")[1].removesuffix("th"))
     check_matrix_memory(X[::step], available=16 * 10**9)  # what it advises is enough
 
 

@@ -280,10 +280,10 @@ def test_copies_states_and_precisions():
         X = inputs(0, 5, 2)
         kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 2, shape, ragged=bool(shape)), IN_EACH_INPUT)
         value = kernel(X).to_dense().detach()
-        twin = copy.deepcopy(kernel)
-        assert torch.equal(twin(X).to_dense(), value)
+        other = copy.deepcopy(kernel)
+        assert torch.equal(other(X).to_dense(), value)
         with torch.no_grad():
-            twin.raw_mixture_weights += 1.0
+            other.raw_mixture_weights += 1.0
         assert torch.equal(kernel(X).to_dense(), value)
         other = SpectralMixtureKernel.from_mixtures(
             random_mixtures(1, 2, shape)._replace(weights=kernel.mixture_weights.detach()), IN_EACH_INPUT
