@@ -91,3 +91,13 @@ def test_what_the_base_says_stands_in_the_place_of_a_reference_to_it():
     assert "Raises:" in added
     assert resolved(["See the base."], RandomWalk.__module__, "RandomWalk.take") == ["See the base."]
     assert resolved(["See :meth:`Nobody.take`."], RandomWalk.__module__, "RandomWalk") == ["See :meth:`Nobody.take`."]
+
+
+def test_links_from_sources_have_the_anchors_of_their_pages(tmp_path):
+    links, folder = extension("links"), tmp_path / "_modules"
+    folder.mkdir()
+    page = 'href="../r/generated/gp.bo.draws.Paths.html#{}"'
+    (folder / "draws.html").write_text(" ".join(map(page.format, ("gp.bo.Paths.take", "gp.bo.draws.Paths", "else"))))
+    links.mend_sources(tmp_path)
+    anchors = ("gp.bo.draws.Paths.take", "gp.bo.draws.Paths", "else")
+    assert (folder / "draws.html").read_text() == " ".join(map(page.format, anchors))

@@ -13,6 +13,8 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 _LOG = logging.getLogger(__name__)
+# A link from a page of source code back to the reference: the page of a name, and an anchor on it.
+_BACK = re.compile(r'href="([^"#]*/generated/([\w.]+)\.html)#([\w.]+)"')
 _ATTRIBUTE = re.compile(r'\s(href|src|id)="([^"]*)"')
 
 
@@ -45,6 +47,30 @@ def broken(site: Path) -> Iterator[str]:
                 yield f"{os.path.relpath(path, site)}: {target} has no such anchor"
 
 
+def anchored(link: re.Match[str]) -> str:
+    """A link back to the reference with the anchor of its page.
+
+    ``sphinx.ext.viewcode`` knows one name for each module, by which not all of a module's names may be documented.
+    """
+    page, anchor = link[2], link[3]
+    if f"{anchor}.".startswith(f"{page}."):
+        return link[0]
+    rest = re.search(rf"(?:^|\.){page.rpartition('.')[2]}((?:\.\w+)*)$", anchor)
+    return link[0] if rest is None else f'href="{link[1]}#{page}{rest[1]}"'
+
+
+def mend_sources(site: Path) -> None:
+    """Correct the links back to the reference on all pages of source code."""
+    for path in site.glob("_modules/**/*.html"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(_BACK.sub(anchored, text), encoding="utf-8")
+
+
+def _mend(app: Sphinx, exception: Exception | None) -> None:
+    if exception is None and app.builder.format == "html":
+        mend_sources(Path(app.outdir))
+
+
 def _warn(app: Sphinx, exception: Exception | None) -> None:
     if exception is None and app.builder.format == "html":
         for line in broken(Path(app.outdir)):
@@ -53,5 +79,6 @@ def _warn(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """What Sphinx calls."""
+    app.connect("build-finished", _mend, priority=900)
     app.connect("build-finished", _warn, priority=999)  # when others have left their files
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""What users get wrong: sizes, constants, duplicates, gaps, infinities, mismatched priors; and how they are reported."""
+"""What users get wrong: sizes, constants, duplicates, gaps, infinities, mismatched priors; and the errors they see."""
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def test_ready_made_priors_name_the_constant_input():
             make(X, tensor(0.0, 1.0, 2.0))
 
 
-# --- constants and duplicates with a prior that users bring -------------------------------------------------------------
+# --- constants and duplicates with a prior that users bring ---------------------------------------------------------
 
 
 def test_constant_inputs_and_targets_are_only_noise():
