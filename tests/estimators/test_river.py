@@ -32,6 +32,7 @@ def rows(num_rows=120):
     return [({"a": math.sin(t), "b": math.cos(0.7 * t), "c": 1.0}, 20 + 5 * math.sin(t)) for t in range(num_rows)]
 
 
+@pytest.mark.slow
 def test_progressive_validation_beats_the_mean():
     model = RiverRegressor(small, warmup=60)
     stream = list(datasets.TrumpApproval())[:200]

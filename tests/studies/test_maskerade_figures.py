@@ -62,7 +62,7 @@ def test_spectra_are_densities_and_distances_are_between_nothing_and_one():
 
 def test_figure_3_draws_spectra_and_fits_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(recovery, "NUM_ROWS", 30)
-    choices = choices_of(tmp_path, methods=["sm", "maskerade-3"], trials=1)
+    choices = choices_of(tmp_path, methods=["maskerade-3"], trials=1)
     text = recovery.run(choices, 6)
     names = {path.name for path in (tmp_path / "out").glob("*.png")}
     assert names == {f"maskerade_figure-3_{m}_{w}.png" for m in choices.methods for w in ("spectra", "fit")}

@@ -285,7 +285,7 @@ def test_the_newest_row_on_top_is_refused(tmp_path):
     for options in ({}, {"time": "when"}):
         with pytest.raises(ValueError, match=found_text):
             read_text(tmp_path / "top.csv", text, **options)
-    # a second column that orders the rows is enough, and a few rows in disorder are found_text of only
+    # a second column that orders the rows is enough, and a few rows in disorder are reported only
     both = "when,due,y\n" + "".join(f"{time},{due},1\n" for time, due in zip(HOURS, reversed(HOURS), strict=True))
     assert read_text(tmp_path / "two.csv", both).time_name == "when"
 

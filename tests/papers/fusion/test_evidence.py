@@ -98,6 +98,7 @@ def test_gradient_against_differences(kind, monkeypatch):
         assert float(gradient[0, index]) == pytest.approx(expected, rel=1e-3, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_more_than_the_start():
     """The evidence of the model fixed at what is found is what was reported, and beats the starting values."""
     X, y = data()

@@ -231,6 +231,7 @@ def test_single_expert():
         assert fitted.expert_weights(X).mean.eq(1).all()
 
 
+@pytest.mark.slow
 def test_laplace_is_nearly_as_good_as_sampling():
     """P-BHS: held-out densities within 0.05 nats for one row of those of sampling."""
     model = stacking(PBHS)

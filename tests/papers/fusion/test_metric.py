@@ -71,6 +71,7 @@ def test_hyperparameters_are_held(prior_stddev):
     assert float(found.points.log_density.amax() - found.points.log_density.amin()) < 1e-3
 
 
+@pytest.mark.slow
 def test_chains_of_one_mode_agree():
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # of Pareto shapes of single rows
         fitted = fit_fusion(stacking(), HMC(16, HMCSettings(120, 100)), generator=seeded())

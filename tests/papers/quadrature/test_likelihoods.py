@@ -199,12 +199,12 @@ def test_random_features_converge_with_their_number(num_inputs, reflection):
     X = rows(15, num_inputs)
     dense = DenseLikelihood().bind(X, targets(X), reflection)(*kernels(num_inputs))
     errors = []
-    for count in (8, 64, 256):
+    for count in (8, 256):
         found = FourierLikelihood(count).bind(X, targets(X), reflection)(*kernels(num_inputs))
         errors.append(float((found - dense).abs().mean()))
-    assert errors[2] < 0.1 * errors[0]
+    assert errors[1] < 0.1 * errors[0]
     # independent draws have an error of 1/sqrt(R) in the kernel, a low-discrepancy sequence a smaller one
-    assert errors[2] < (0.1 if num_inputs == 1 else 2.0)
+    assert errors[1] < (0.1 if num_inputs == 1 else 2.0)
 
 
 def test_random_features_are_a_process_of_their_own():

@@ -157,6 +157,7 @@ def test_few_rows_are_all_knots() -> None:
     assert found.model.mean_module.weights[1].item() == pytest.approx(2.0 * float(X[:, 1].std() / y.std()), rel=0.3)
 
 
+@pytest.mark.slow
 def test_it_is_no_worse_than_one_start_on_all_rows() -> None:
     X, y = make_data(80)
     found = select_knots(X, y, generator=seeded())

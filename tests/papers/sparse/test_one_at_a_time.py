@@ -230,9 +230,9 @@ def test_selection_by_fitc_stays_near_the_published_run():
         objective=FITC(),
         optimizer=CodedAdadelta(Adadelta(max_iterations=int(g["maxit"]))),
         start=g["knots0"],
-        max_knots=9,
+        max_knots=6,
     )
-    np.testing.assert_allclose([step.objective for step in found.history], g["oat_rs_fic_obj"][:6], rtol=0, atol=0.1)
+    np.testing.assert_allclose([step.objective for step in found.history], g["oat_rs_fic_obj"][:3], rtol=0, atol=0.1)
 
 
 def test_surrogate_agrees_with_dense_algebra_and_with_the_published_run():
@@ -604,7 +604,7 @@ def test_nothing_to_move():
 def test_any_kernel():
     X, y = waves(columns=1)
     kernel = ScaleKernel(PeriodicKernel() * RBFKernel()).double()
-    found = select_one_at_a_time(X, y, kernel, start=2, max_knots=5, optimizer=LBFGSB(5))
+    found = select_one_at_a_time(X, y, kernel, start=2, max_knots=4, optimizer=LBFGSB(3))
     assert found.history[-1].objective > found.history[0].objective
 
 

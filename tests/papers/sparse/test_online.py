@@ -324,6 +324,7 @@ def test_evidence_is_that_of_the_predictions() -> None:
     torch.testing.assert_close(expert.log_evidence(X, y), expected, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_from_chosen_knots_to_a_stream() -> None:
     """Chosen on the first rows, online on the next: the mixture is about as good as its best expert."""
     X, y = rows(100, seed=7)

@@ -151,6 +151,7 @@ def test_polish_and_reselection_do_not_lose():
     assert polished.history[-1].rows == ()
 
 
+@pytest.mark.slow
 def test_polished_is_at_least_as_good_as_kmeans_and_lbfgs():
     X, y = make_data()
     polished = select(X, y, GreedyBlocks(max_knots=10, polish_iterations=100))
@@ -463,6 +464,7 @@ def test_what_is_given_stays_as_it_is():
         assert likelihood.noise.item() == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_low_noise_does_not_need_all_knots():
     X = torch.linspace(0, 1, 150, dtype=torch.float64).unsqueeze(-1)
     noise = torch.randn(150, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
