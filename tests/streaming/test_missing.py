@@ -176,7 +176,7 @@ def by_hand(values: list[float]) -> list[float]:
         [5.0] * 3 + [5 + math.sin(k) for k in range(150)] + [1e12] + [5 + math.sin(k) for k in range(60)],
         [0.0] + [10.0 ** (k / 20) for k in range(280)],
     ],
-    ids=["binary", "tiny first", "one wild number", "grows"],
+    ids=["binary", "tiny first", "one outlier", "grows"],
 )
 def test_the_scale_of_a_column_that_wakes_up(values: list[float]) -> None:
     X = torch.tensor(values, dtype=torch.float64).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""What one wild number does to a model on a stream, and what becomes of lags, innovations and limits on the way."""
+"""One outlier on a stream: its effect on a model, on lags, innovations and limits."""
 
 import functools
 from dataclasses import replace
@@ -37,7 +37,7 @@ def rows(seed=0):
 
 
 def error(X, y, config=CONFIG, clean=None):
-    """Root mean squared error of rows 306 to 405, against targets without wild numbers, and the model."""
+    """Root mean squared error of rows 306 to 405, against targets without outliers, and the model."""
     model = OnlineModel(config)
     mean = torch.cat([model.observe(*block).mean for block in zip(X.split(50), y.split(50), strict=True)])
     off = mean[-NUM_ROWS + 306 :] - (y if clean is None else clean)[306:]

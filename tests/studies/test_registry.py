@@ -1,4 +1,4 @@
-"""Every paper's experiments on one command line, with tables of one's own and printed numbers beside ours."""
+"""Every paper's experiments on one command line, with a user's tables and printed numbers next to ours."""
 
 import csv
 import math

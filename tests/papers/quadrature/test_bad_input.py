@@ -1,4 +1,4 @@
-"""What users get wrong: sizes, constants, duplicates, gaps, infinities, mismatched priors; and how they are told."""
+"""Bad input: sizes, constants, duplicates, gaps, infinities, mismatched priors; and its messages."""
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def test_ready_made_priors_name_the_constant_input():
             make(X, tensor(0.0, 1.0, 2.0))
 
 
-# --- constants and duplicates with a prior of one's own -------------------------------------------------------------
+# --- constants and duplicates with a user's prior -------------------------------------------------------------
 
 
 def test_constant_inputs_and_targets_are_only_noise():
