@@ -25,6 +25,7 @@ from torch import Tensor
 
 import gp_ensembles as gpe
 from benchmarks.freeze.streams import QUANTILES, Arrays, Entry, distribution, normal, plain, seeded
+from gp_ensembles.papers.fusion.forecasts import moment_forecast
 from studies.__main__ import main as run_study
 from studies.registry import PAPERS
 
@@ -124,7 +125,7 @@ def _fused(model: str, inference: str, **settings: Any) -> Arrays:
 
     def experts(rows: Tensor) -> list[Any]:
         means = ((3 * rows[:, 0]).sin(), 0.5 * rows[:, 0] * rows[:, 1] + 0.2)
-        return [fusion.moment_forecast(mean, scale) for mean, scale in zip(means, (0.3, 0.6), strict=True)]
+        return [moment_forecast(mean, scale) for mean, scale in zip(means, (0.3, 0.6), strict=True)]
 
     known = getattr(fusion, model)(X, y, experts(X))
     fitted = gpe.fit_fusion(known, getattr(fusion, inference)(**settings), generator=seeded(32))
@@ -151,7 +152,7 @@ def _products() -> Arrays:
     predictions = fusion.predict_experts(models, ahead)
     found = {}
     units = _package(gpe.fit_fusion, "rules").UnitWeights()
-    for name, weighting in {"poe": units, "gpoe": fusion.EqualWeights()}.items():
+    for name, weighting in {"poe": units, "gpoe": fusion.rules.EqualWeights()}.items():
         predicted = fusion.fuse(predictions, fusion.ProductOfExperts(weighting), space="y")
         found[name] = torch.stack([predicted.mean, predicted.variance])
     log_prob = -normal(seeded(39), 2, 60).square()
@@ -307,7 +308,7 @@ def _online_model(spec: str | None = None) -> Arrays:
     else:
         model = gpe.EnsembleModel(X, Y, ensemble=getattr(gpe, spec), generator=seeded(41))
     more = model.condition_on_observations(ahead[:2], Y[:2])
-    path = _package(gpe.EnsembleModel).draw_paths(model, torch.Size([3]), generator=seeded(42))
+    path = _package(gpe.EnsembleModel).thompson.draw_paths(model, torch.Size([3]), generator=seeded(42))
     return {
         **_of_model(model, ahead, Y.max()),
         "log_weights": model.log_weights,
