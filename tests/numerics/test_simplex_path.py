@@ -68,7 +68,7 @@ def test_any_stream_equals_the_best_of_all_supports(seed, growth, scale):
     check(densities(seed, 8, 5, scale), growth)
 
 
-@pytest.mark.parametrize("settle", [settle_by_products, settle_by_loops])
+@pytest.mark.parametrize("settled", [settle_by_products, settle_by_loops])
 @pytest.mark.parametrize("condition", [1.0, 1e5])
 def test_either_way_settles_at_the_best_of_all_supports(settled, condition):
     num_settled = 0
@@ -83,7 +83,7 @@ def test_either_way_settles_at_the_best_of_all_supports(settled, condition):
     assert num_settled > 20
 
 
-@pytest.mark.parametrize("settle", [settle_by_products, settle_by_loops])
+@pytest.mark.parametrize("settled", [settle_by_products, settle_by_loops])
 def test_either_way_refuses_what_is_not_positive_definite(settled):
     assert not settled(-np.eye(2), np.zeros(2), np.full(2, 0.5))
 
