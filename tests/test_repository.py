@@ -200,7 +200,7 @@ def test_what_the_workflows_run_exists():
     jobs = [job for workflow in workflows for job in workflow["jobs"].values()]
     runs = {step["run"] for job in jobs for step in job["steps"] if "run" in step}
     matrix = {row["make"] for job in jobs for row in job.get("strategy", {}).get("matrix", {}).get("include", ())}
-    made = {line.removeprefix("make ") for line in runs if line.startswith("make ")}
+    made = {re.sub(r" [A-Z]+=\w+$", "", line.removeprefix("make ")) for line in runs if line.startswith("make ")}
     assert made - {"${{ matrix.make }}"} | matrix <= targets
     assert len(made) > 2
     assert {line for line in runs if not line.startswith("make ")} == {"bash .ci/run"}
