@@ -61,11 +61,11 @@ class Telling:
         """Since the options were read."""
         return round(time.perf_counter() - self._began, 1)
 
-    def tell(self, *tables: Table, **extra_experts: Any) -> None:
+    def tell(self, *tables: Table, **kept: Any) -> None:
         """Print tables and write them, with whatever else is to be kept."""
         print("\n\n".join(map(str, tables)))
         if self._out is not None:
             head = {"attack": self.name, "command": self._command, "seconds": self.seconds}
-            content = head | {"tables": [table._asdict() for table in tables]} | extra_experts
+            content = head | {"tables": [table._asdict() for table in tables]} | kept
             self._out.parent.mkdir(parents=True, exist_ok=True)
             self._out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

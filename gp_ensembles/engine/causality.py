@@ -69,12 +69,16 @@ def _runs(external_models: ModelAdapter | OnlineEnsemble, X: Tensor) -> Iterator
     for number, (expert, part) in enumerate(zip(ensemble.experts, state.experts, strict=True)):
         if isinstance(expert, ExternalExpert) and isinstance(part, ExternalState):
 
-            def run(X: Tensor, y: Tensor, size: int, number: int = number) -> Tensor:
+            def run(
+                X: Tensor,
+                y: Tensor,
+                size: int,
+                number: int = number,
+                expert: ExternalExpert = expert,
+                before: ExternalState = part,
+            ) -> Tensor:
                 Phi = evaluate(ensemble.bind(), with_lags(ensemble.memory, state.history, X, y)[1])[number]
-                adapter, before = ensemble.experts[number], state.experts[number]
-                assert isinstance(adapter, ExternalExpert)
-                assert isinstance(before, ExternalState)
-                return _predicted(adapter, before, Phi, y, size)
+                return _predicted(expert, before, Phi, y, size)
 
             yield f"external model {ensemble.expert_names[start]!r}", run
         start += expert.num_experts

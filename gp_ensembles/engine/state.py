@@ -54,8 +54,8 @@ def named_layers(state: EnsembleState) -> list[tuple[str, Tensor]]:
         named += [(f"innovations_{field}", value) for field, value in state.innovations._asdict().items()]
     if state.quarantine is not None:
         named += [(f"quarantine_{field}", value) for field, value in state.quarantine._asdict().items()]
-    extra_experts = (("history", state.history), ("external_models", state.external_models))
-    return [*named, *((name, value) for name, value in extra_experts if value is not None)]
+    optional = (("history", state.history), ("external_models", state.external_models))
+    return [*named, *((name, value) for name, value in optional if value is not None)]
 
 
 def snapshot(state: EnsembleState, num_rows: int) -> Callable[[], None]:

@@ -61,7 +61,7 @@ class Columns(NamedTuple):
             Standardizer(*(part.to(device) for part in scales)),
             tuple(inactive),
             (~inputs.isnan()).any(0).to(device),
-            imputation.settled(inactive).to(device),
+            imputation.with_last_values(inactive).to(device),
             share.to(device),
             (share * (1 - share)).sqrt().to(device),
         )

@@ -86,7 +86,7 @@ class Imputation(NamedTuple):
         _, last, age = Gaps.none(mean).follow(X)
         return found._replace(indicators=_indicators(found.fill(last, age), missing, y))
 
-    def settled(self, inactive: Sequence[int]) -> "Imputation":
+    def with_last_values(self, inactive: Sequence[int]) -> "Imputation":
         """The same with the last value, and no uncertainty, for columns that were constant in the warm-up."""
         persistence, used = self.persistence.clone(), self.used.clone()
         persistence[list(inactive)] = used[list(inactive)] = 1.0

@@ -128,14 +128,14 @@ class RowPipeline:
         row, within, scale = X.detach().numpy()[0], followed.within, self._scale
         legal, own = not np.isinf(row).any(), row[self._kept]
         if self._inactive:
-            settled, scale = self._settled(own[self._inactive], followed.inactive_columns)
-            legal = legal and settled
+            unchanged, scale = self._scales_of(own[self._inactive], followed.inactive_columns)
+            legal = legal and unchanged
         lower, upper, width = self._everywhere if within is None else (part.numpy() for part in within)
         whole = np.concatenate((own, self._flags)) if len(self._flags) else own
         usual, *limited = _limit(whole, self._mean, scale, self._clip, lower, upper, width)
         return bool(legal and usual), own, *limited
 
-    def _settled(self, values: Numbers, inactive_columns: InactiveColumns) -> tuple[bool, Numbers]:
+    def _scales_of(self, values: Numbers, inactive_columns: InactiveColumns) -> tuple[bool, Numbers]:
         """Whether values of columns that were constant in the warm-up leave their state unchanged; and all scales."""
         own, scale = inactive_columns.scale.numpy(), self._scale.copy()
         scale[self._inactive] = own

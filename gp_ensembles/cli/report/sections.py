@@ -232,14 +232,14 @@ def _causes(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Secti
         heading = f"Largest weights on average: {', '.join(shares[:2])}"
         yield Section("weights", "Weights of the experts", heading, body, plots)
     if external_models := summary.get("external_models"):
-        ahead = sum(adapter["regret"] is not None and adapter["regret"] <= 0 for adapter in external_models.values())
-        rows = [[name, *(adapter.get(key) for key in _EXTERNAL)] for name, adapter in external_models.items()]
+        ahead = sum(entry["regret"] is not None and entry["regret"] <= 0 for entry in external_models.values())
+        rows = [[name, *(entry.get(key) for key in _EXTERNAL)] for name, entry in external_models.items()]
         body = table(
             "External models, on the rows with a prediction after the warm-up", ["model", *_EXTERNAL.values()], rows
         )
         body += "".join(
-            _note(f"{name} was absent last because {adapter['reason']}: {adapter['mend']}")
-            for name, adapter in external_models.items() if adapter.get("reason")
+            _note(f"{name} was absent last because {entry['reason']}: {entry['mend']}")
+            for name, entry in external_models.items() if entry.get("reason")
         )  # fmt: skip
         yield Section(
             "external_models", "External models", f"The ensemble was ahead of {ahead} of {len(external_models)}", body

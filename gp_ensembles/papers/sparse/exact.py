@@ -122,7 +122,7 @@ class ExactGP(SparseModel):
         """The exact model of some rows only."""
         other = self.reduced_to(rows)
         noise = self.likelihood.noise
-        return other._settled(noise[rows] if len(noise) > 1 else noise)
+        return other._rebuilt(noise[rows] if len(noise) > 1 else noise)
 
     def training_prior(self) -> MultivariateNormal:
         """The prior at the training inputs, with which ``ExactMarginalLogLikelihood`` is the objective over N."""
@@ -163,9 +163,9 @@ class ExactGP(SparseModel):
     def with_rows(self, rows: Observations) -> Self:
         """A copy with more rows (n, D) and (n, 1), all of them knots, the hyperparameters as they are."""
         known = None if rows.noise is None else rows.noise.detach().squeeze(-1)
-        return self.extended_by(rows)._settled(None if known is None else torch.cat([self.likelihood.noise, known]))
+        return self.extended_by(rows)._rebuilt(None if known is None else torch.cat([self.likelihood.noise, known]))
 
-    def _settled(self, noise: Tensor | None) -> Self:
+    def _rebuilt(self, noise: Tensor | None) -> Self:
         """This model after its rows have changed: knots and known noise are those of the rows."""
         self.likelihood = likelihood_of(self.likelihood, noise)
         self._set_knots()
