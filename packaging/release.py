@@ -39,13 +39,13 @@ def version() -> str:
 
 def tree() -> str:
     """What is built is what is committed, and a tag that is being published is the version."""
-    changed = _predicted_rows("git", "status", "--porcelain")
+    changed = _output_of("git", "status", "--porcelain")
     tag = os.environ.get("GITHUB_REF_NAME", "")
     if tag.startswith("v") and tag != f"v{version()}":
         raise StepFailedError(f"the tag is {tag} and the package is {version()}")
     if changed:
         raise StepFailedError(f"commit or remove first:\n{changed}")
-    return _predicted_rows("git", "rev-parse", "--short", "HEAD")
+    return _output_of("git", "rev-parse", "--short", "HEAD")
 
 
 def changelog() -> str:
@@ -132,7 +132,7 @@ def interface() -> str:
     """Public names that changed since the last tag, for whoever reads; none are refused before 1.0."""
     tags = [
         tag
-        for tag in _predicted_rows("git", "tag", "--list", "v*", "--sort=-version:refname").split()
+        for tag in _output_of("git", "tag", "--list", "v*", "--sort=-version:refname").split()
         if tag != f"v{version()}"
     ]
     if not tags:
@@ -188,7 +188,7 @@ def _run(*words: str, where: Path = ROOT) -> None:
         raise StepFailedError(f"{' '.join(words[:4])} ... ended with {done.returncode}")
 
 
-def _predicted_rows(*words: str) -> str:
+def _output_of(*words: str) -> str:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
