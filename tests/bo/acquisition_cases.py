@@ -12,19 +12,14 @@ from typing import Any, NamedTuple
 
 import botorch.acquisition
 import torch
-from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import LogExpectedImprovement, PosteriorMean
-from botorch.acquisition.cost_aware import InverseCostWeightedUtility
+from botorch.acquisition import AcquisitionFunction, InverseCostWeightedUtility, LogExpectedImprovement, PosteriorMean
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.multi_objective.utils import compute_sample_box_decomposition
 from botorch.acquisition.objective import GenericMCObjective
 from botorch.acquisition.penalized import L2Penalty
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models import ModelList
-from botorch.models.cost import AffineFidelityCostModel
-from botorch.sampling.base import MCSampler
-from botorch.sampling.list_sampler import ListSampler
-from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from botorch.models import AffineFidelityCostModel, ModelList
+from botorch.sampling import IIDNormalSampler, ListSampler, MCSampler, SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import NondominatedPartitioning
 from torch import Size, Tensor
 
@@ -255,11 +250,7 @@ _FRONT: dict[str, Any] = {
     "partitioning": lambda s: s.front,
     "sampler": _sampled,
 }
-_NOISY: dict[str, Any] = {
-    "X_baseline": lambda s: s.baseline,
-    "sampler": _sampled,
-    "prune_baseline": False,
-}
+_NOISY: dict[str, Any] = {"X_baseline": lambda s: s.baseline, "sampler": _sampled, "prune_baseline": False}
 _MODEL_BEST: dict[str, Any] = {"best_f": BEST, "sampler": _sampled}
 _SMOOTH: dict[str, Any] = {"tau_max": lambda s: s.soft["tau_max"], "tau_relu": lambda s: s.soft["tau_relu"]}
 _ONE_SHOT = (1 + NUM_FANTASIES, 3 + NUM_FANTASIES)
@@ -344,10 +335,7 @@ CASES: dict[str, Case] = {
     "ProjectedAcquisitionFunction": Case(SAME, lambda A, s: A(PosteriorMean(s.model), project=_to_target), sizes=(1,)),
     "qMultiStepLookahead": Case(
         MODEL,
-        on_model(
-            batch_sizes=[1],
-            samplers=lambda s: [s.sampler(NUM_FANTASIES)],
-        ),
+        on_model(batch_sizes=[1], samplers=lambda s: [s.sampler(NUM_FANTASIES)]),
         "weights move with the fantasies",
         (1 + NUM_FANTASIES,),
     ),
@@ -361,9 +349,7 @@ CASES: dict[str, Case] = {
         GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), _MOMENTS, (1,)
     ),
     "qJointEntropySearch": Case(
-        GAUSSIAN,
-        on_gaussian(optimal_inputs=_optima, optimal_outputs=lambda s: s.X.new_full((3, 1), 1.2)),
-        _MOMENTS,
+        GAUSSIAN, on_gaussian(optimal_inputs=_optima, optimal_outputs=lambda s: s.X.new_full((3, 1), 1.2)), _MOMENTS
     ),
     "qPredictiveEntropySearch": Case(
         GAUSSIAN, on_gaussian(optimal_inputs=_optima), f"{_MOMENTS}; not differentiable (BoTorch)", rough=(1, 3)
@@ -451,9 +437,7 @@ CASES: dict[str, Case] = {
         GAUSSIAN, on_gaussian_pair(hypercell_bounds=_boxes), _MOMENTS
     ),
     "qLowerBoundMultiObjectiveJointEntropySearch": Case(
-        GAUSSIAN,
-        on_gaussian_pair(pareto_sets=_sets, pareto_fronts=_fronts, hypercell_bounds=_boxes),
-        _MOMENTS,
+        GAUSSIAN, on_gaussian_pair(pareto_sets=_sets, pareto_fronts=_fronts, hypercell_bounds=_boxes), _MOMENTS
     ),
     "qMultiObjectivePredictiveEntropySearch": Case(
         GAUSSIAN, on_gaussian_pair(pareto_sets=_sets), f"{_MOMENTS}; not differentiable (BoTorch)", rough=(1, 3)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from botorch.exceptions.errors import UnsupportedError
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions import InputDataWarning, UnsupportedError
 from botorch.models import ModelList
 from gpytorch.mlls import ExactMarginalLogLikelihood, LeaveOneOutPseudoLikelihood
 

@@ -10,20 +10,17 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLogExpectedImprovement
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.exceptions.warnings import NumericsWarning
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, NumericsWarning, UnsupportedError
 from botorch.models import ModelList, ModelListGP
-from botorch.models.transforms.input import Normalize, Warp
-from botorch.models.transforms.outcome import Log, Standardize
+from botorch.models.transforms import Log, Normalize, Standardize, Warp
 from botorch.optim import optimize_acqf
-from botorch.posteriors.gpytorch import GPyTorchPosterior
-from botorch.posteriors.transformed import TransformedPosterior
+from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
+from botorch.sampling import IIDNormalSampler, ListSampler, SobolQMCNormalSampler
 from botorch.sampling.get_sampler import get_sampler
-from botorch.sampling.list_sampler import ListSampler
-from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.sampling.pathwise import draw_matheron_paths
 from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.utils.warnings import NumericalWarning
+from numpy.testing import assert_allclose
 from scipy import stats
 from torch import Size
 
@@ -271,15 +268,13 @@ def test_imagined_rows_are_conditioned_normal_distributions(name, models):
             gain = np.linalg.solve(seen, C[:num, num:]).T
             wanted = mu[num:] + gain @ (y - mu[:num])
             spread = C[num:, num:] - gain @ C[:num, num:] + np.diag(own[num:].numpy())
-            np.testing.assert_allclose(posterior.component_mean[s, t, m].squeeze(-1).detach(), wanted, atol=1e-7)
+            assert_allclose(posterior.component_mean[s, t, m].squeeze(-1).detach(), wanted, atol=1e-7)
             shown = posterior.component_covariance.expand(4, 3, *posterior.component_covariance.shape[-4:])
-            np.testing.assert_allclose(shown[s, t, m, 0].detach(), spread, atol=1e-7)
+            assert_allclose(shown[s, t, m, 0].detach(), spread, atol=1e-7)
             densities.append(stats.multivariate_normal(mu[:num], seen).pdf(y))
         expected = weights * densities / (weights @ densities)
-        np.testing.assert_allclose(posterior.log_weights.exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7)
-        np.testing.assert_allclose(
-            fantasies.log_weights_at(at[:, :1]).exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7
-        )
+        assert_allclose(posterior.log_weights.exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7)
+        assert_allclose(fantasies.log_weights_at(at[:, :1]).exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7)
 
 
 @every

@@ -5,20 +5,17 @@ import itertools
 
 import pytest
 import torch
-from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition import LogExpectedImprovement, ScalarizedPosteriorTransform, qLogExpectedImprovement
 from botorch.cross_validation import batch_cross_validation, gen_loo_cv_folds
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.models.transforms.input import Normalize, Warp
-from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize, Warp
 from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Size
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, MixturePosterior, WeightedAcquisition
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import Hyperparameters
-from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
 
 DTYPE = torch.float64

@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLogExpectedImprovement
-from botorch.exceptions.errors import InputDataError, UnsupportedError
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions import InputDataError, InputDataWarning, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import ChainedInputTransform, Normalize, NumericToCategoricalEncoding, Warp
@@ -20,6 +19,7 @@ from gpytorch.means import ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
 from torch.nn.functional import one_hot
+from torch.testing import assert_close
 
 from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition, exact_kernels, kernel_ensemble
 from gp_ensembles.bo.exact_kernels import (
@@ -94,10 +94,10 @@ def test_evidence_and_gradient_are_those_of_dense_matrices(generator):
     for number, nu in enumerate(SMOOTHNESSES):
         own = [part[number].clone().requires_grad_() for part in values]
         value = dense_log_posterior(nu, X, rows.y, *own)
-        torch.testing.assert_close(found[number], value.detach(), rtol=1e-11, atol=1e-10)
+        assert_close(found[number], value.detach(), rtol=1e-11, atol=1e-10)
         expected = torch.autograd.grad(value, own)
         for part, other in zip(gradient, expected, strict=True):
-            torch.testing.assert_close(part[number], other, rtol=1e-8, atol=1e-8)
+            assert_close(part[number], other, rtol=1e-8, atol=1e-8)
 
 
 def test_each_process_is_a_single_task_gp_with_its_hyperparameters(generator):
@@ -111,12 +111,12 @@ def test_each_process_is_a_single_task_gp_with_its_hyperparameters(generator):
         rival = SingleTaskGP(X, Y, covar_module=gpytorch_kernel(nu, lengthscale, outputscale), mean_module=ZeroMean())
         rival.likelihood.noise = noise
         expected = rival.posterior(places)
-        torch.testing.assert_close(posterior.component_mean[number], expected.mean, rtol=1e-8, atol=1e-8)
+        assert_close(posterior.component_mean[number], expected.mean, rtol=1e-8, atol=1e-8)
         covariance = expected.distribution.covariance_matrix
-        torch.testing.assert_close(posterior.component_covariance[number, 0], covariance, rtol=1e-7, atol=1e-8)
+        assert_close(posterior.component_covariance[number, 0], covariance, rtol=1e-7, atol=1e-8)
         rival.train()
         evidence.append(rival.likelihood(rival(X)).log_prob(rival.train_targets))
-    torch.testing.assert_close(model.log_weights, torch.stack(evidence).log_softmax(0), rtol=1e-6, atol=1e-6)
+    assert_close(model.log_weights, torch.stack(evidence).log_softmax(0), rtol=1e-6, atol=1e-6)
 
 
 def test_the_kernel_of_the_heaviest_process_can_be_read(generator):
@@ -124,7 +124,7 @@ def test_the_kernel_of_the_heaviest_process_can_be_read(generator):
     model = ExactEnsembleModel(X, Y).fit()
     heaviest = int(model.log_weights.argmax())
     expected = gpytorch_kernel(SMOOTHNESSES[heaviest], model.lengthscale[heaviest], model.outputscale[heaviest])
-    torch.testing.assert_close(model.covar_module(X).to_dense() + 1, expected(X).to_dense())
+    assert_close(model.covar_module(X).to_dense() + 1, expected(X).to_dense())
     assert model.covar_module.base_kernel.lengthscale.shape == (1, 2)
     fantasies = model.condition_on_observations(X.unsqueeze(-2), Y.unsqueeze(-2))
     assert fantasies.covar_module.base_kernel.lengthscale.shape == (1, 2)
@@ -136,8 +136,8 @@ def test_known_noise_takes_the_place_of_the_own(generator):
     one = Hyperparameters(values.lengthscale, values.outputscale, torch.full_like(values.noise, 0.03))
     inferred = ExactEnsembleModel(X, Y, outcome_transform=None).with_hyperparameters_(one)
     known = ExactEnsembleModel(X, Y, torch.full_like(Y, 0.03), outcome_transform=None).with_hyperparameters_(values)
-    torch.testing.assert_close(known.posterior(X[:4]).mean, inferred.posterior(X[:4]).mean)
-    torch.testing.assert_close(known.log_weights, inferred.log_weights)
+    assert_close(known.posterior(X[:4]).mean, inferred.posterior(X[:4]).mean)
+    assert_close(known.log_weights, inferred.log_weights)
     fitted = ExactEnsembleModel(X, Y, torch.full_like(Y, 0.03)).fit()
     assert bool((fitted.log_evidence > ExactEnsembleModel(X, Y, torch.full_like(Y, 0.03)).log_evidence).all())
 
@@ -207,8 +207,8 @@ def test_blocks_of_points_are_predicted_as_points(generator):
     model = ExactEnsembleModel(X, Y).fit()
     places = torch.rand(2, 4, 2, generator=generator, dtype=torch.float64)
     joint, single = model.posterior(places), model.posterior(places.unsqueeze(-2))
-    torch.testing.assert_close(joint.mean, single.mean.squeeze(-2))
-    torch.testing.assert_close(joint.variance, single.variance.squeeze(-2))
+    assert_close(joint.mean, single.mean.squeeze(-2))
+    assert_close(joint.variance, single.variance.squeeze(-2))
 
 
 def test_single_precision_costs_no_digits_inside(generator):
@@ -218,10 +218,10 @@ def test_single_precision_costs_no_digits_inside(generator):
     posterior = single.posterior(X.float())
     assert posterior.mean.dtype == torch.float32
     assert single.lengthscale.dtype == torch.float64
-    torch.testing.assert_close(posterior.mean.double(), double.posterior(X).mean, rtol=1e-3, atol=1e-3)
+    assert_close(posterior.mean.double(), double.posterior(X).mean, rtol=1e-3, atol=1e-3)
     moved = copy.deepcopy(double).float()
     assert moved.lengthscale.dtype == torch.float64
-    torch.testing.assert_close(moved.posterior(X.float()).mean.double(), double.posterior(X).mean, rtol=1e-3, atol=1e-3)
+    assert_close(moved.posterior(X.float()).mean.double(), double.posterior(X).mean, rtol=1e-3, atol=1e-3)
 
 
 def test_botorch_takes_it_as_its_own(generator):
@@ -322,14 +322,12 @@ def test_categories_by_dense_matrices(generator):
         cross = kernel(places, X)
         mean = cross @ torch.linalg.solve(covariance, Y)
         after = kernel(places, places) - cross @ torch.linalg.solve(covariance, cross.mT)
-        torch.testing.assert_close(joint.component_mean[number], mean, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(joint.component_covariance[number, 0], after, rtol=1e-7, atol=1e-8)
-        torch.testing.assert_close(
-            alone.component_covariance[:, number].flatten(), after.diagonal(), rtol=1e-7, atol=1e-8
-        )
+        assert_close(joint.component_mean[number], mean, rtol=1e-8, atol=1e-8)
+        assert_close(joint.component_covariance[number, 0], after, rtol=1e-7, atol=1e-8)
+        assert_close(alone.component_covariance[:, number].flatten(), after.diagonal(), rtol=1e-7, atol=1e-8)
         normal = torch.distributions.MultivariateNormal(torch.zeros_like(Y.squeeze(-1)), covariance)
         evidence.append(normal.log_prob(Y.squeeze(-1)))
-    torch.testing.assert_close(model.log_evidence, torch.stack(evidence))
+    assert_close(model.log_evidence, torch.stack(evidence))
 
 
 def test_the_gradient_with_categories_is_that_of_differences(generator):
@@ -345,9 +343,7 @@ def test_the_gradient_with_categories_is_that_of_differences(generator):
             log_posterior(kernels, rows, values._replace(lengthscale=values.lengthscale + sign * moved))
             for sign in (1, -1)
         ]
-        torch.testing.assert_close(
-            gradient.lengthscale[:, column], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-6
-        )
+        assert_close(gradient.lengthscale[:, column], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-6)
 
 
 def test_names_of_categories_do_not_matter(generator):
@@ -411,7 +407,7 @@ def test_input_transforms_with_parameters_are_learned(generator):
         Z = learned(X)
         return condition(make_kernels(SMOOTHNESSES, Z), Rows(Z, targets, None), warped.hyperparameters).log_evidence
 
-    torch.testing.assert_close(log_evidences().detach(), warped.log_evidence, rtol=1e-8, atol=1e-8)
+    assert_close(log_evidences().detach(), warped.log_evidence, rtol=1e-8, atol=1e-8)
     maximize_in_transform(learned, log_evidences)
     value = log_evidences().logsumexp(0)
     for name, prior in priors.items():

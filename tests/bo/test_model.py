@@ -26,6 +26,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from scipy import stats
 from torch import Size
 
+from gp_ensembles import meta_learners as meta
 from gp_ensembles.bo import EnsembleModel, MixturePosterior, kernel_ensemble
 from gp_ensembles.bo.fitting import fit_inputs
 from gp_ensembles.engine.ensemble import Ensemble
@@ -34,14 +35,6 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.experts import GaussianExpert, MultiOutputExpert, StudentTExpert
 from gp_ensembles.features import HilbertAdditiveFeatures, LinearFeatures, RandomFourierFeatures
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    DynamicModelAveraging,
-    FixedShare,
-    MarkovSwitching,
-    SoftBayes,
-    sticky_transition,
-)
 
 DTYPE = torch.float64
 NUM_INPUTS, NUM_FEATURES = 2, 12
@@ -87,7 +80,7 @@ def ensemble(num_outputs=1, transition=None, rule=None, num_experts=3):
                 expert.raw_scale.copy_(torch.linspace(-0.3, 0.4, num_outputs, dtype=DTYPE))
         expert.likelihood.noise = 0.02 * (m + 1)
         experts.append(expert)
-    return Ensemble(experts, BayesianModelAveraging() if rule is None else rule)
+    return Ensemble(experts, meta.BayesianModelAveraging() if rule is None else rule)
 
 
 def small(like, seed=0):
@@ -105,11 +98,11 @@ def model(num_outputs=1, transition=None, rule=None, **options):
 
 
 RULES = {
-    "averaging": BayesianModelAveraging(),
-    "switching": MarkovSwitching(sticky_transition(3, 0.9).double()),
-    "fixed share": FixedShare(0.05),
-    "dynamic averaging": DynamicModelAveraging(0.95),
-    "Soft-Bayes": SoftBayes(),
+    "averaging": meta.BayesianModelAveraging(),
+    "switching": meta.MarkovSwitching(meta.sticky_transition(3, 0.9).double()),
+    "fixed share": meta.FixedShare(0.05),
+    "dynamic averaging": meta.DynamicModelAveraging(0.95),
+    "Soft-Bayes": meta.SoftBayes(),
 }
 
 
@@ -139,7 +132,9 @@ def exact_pair(outcome_transform=None, noise=0.3):
     )
     expert = GaussianExpert(LinearFeatures(NUM_INPUTS, torch.tensor(1.5, dtype=DTYPE), bias=False))
     expert.likelihood.noise = noise
-    ours = EnsembleModel(X, Y, ensemble=Ensemble([expert], BayesianModelAveraging()), outcome_transform=transforms[1])
+    ours = EnsembleModel(
+        X, Y, ensemble=Ensemble([expert], meta.BayesianModelAveraging()), outcome_transform=transforms[1]
+    )
     return gp.eval(), ours
 
 
@@ -335,7 +330,7 @@ def test_weights_of_fantasies_are_bayes_rule_in_original_units(num_outputs, how)
             with torch.no_grad():
                 expert.raw_scale.copy_(expert.scale_constraint.inverse_transform(scales[m]))
         experts.append(expert)
-    ours = EnsembleModel(X, Y, ensemble=Ensemble(experts, BayesianModelAveraging()))
+    ours = EnsembleModel(X, Y, ensemble=Ensemble(experts, meta.BayesianModelAveraging()))
     new_X = rows(2, seed=3)[0]
     if how == "fantasize":
         sampler = SobolQMCNormalSampler(Size([4]), seed=0)
@@ -588,9 +583,9 @@ def test_the_kernel_of_the_heaviest_expert_is_shown():
     heaviest = int(ours.log_weights.argmax())
     close(ours.covar_module.base_kernel.lengthscale, torch.full((1, 2), (0.2, 0.5, 3.0)[heaviest], dtype=DTYPE))
     many = ensemble(num_experts=1, transition=TRANSITIONS["stabilized"])
-    copies = Ensemble([many.experts[0].take(torch.tensor([0, 0]))], BayesianModelAveraging())
+    copies = Ensemble([many.experts[0].take(torch.tensor([0, 0]))], meta.BayesianModelAveraging())
     assert EnsembleModel(X, Y, ensemble=copies).covar_module.base_kernel.lengthscale.shape == (1, 1, 1)
-    none = EnsembleModel(X, Y, ensemble=Ensemble([GaussianExpert(linear())], BayesianModelAveraging()))
+    none = EnsembleModel(X, Y, ensemble=Ensemble([GaussianExpert(linear())], meta.BayesianModelAveraging()))
     assert not hasattr(none, "covar_module")
 
 
@@ -661,7 +656,7 @@ def test_bad_training_data_are_refused_by_row():
         EnsembleModel(X, Y.float())
     with pytest.raises(InputDataError, match="must be positive"):
         EnsembleModel(X, Y, torch.zeros_like(Y))
-    own_noise = Ensemble([MultiOutputExpert(linear(), 1)], BayesianModelAveraging())
+    own_noise = Ensemble([MultiOutputExpert(linear(), 1)], meta.BayesianModelAveraging())
     with pytest.raises(UnsupportedError, match="known noise needs GaussianExpert, got MultiOutputExpert"):
         EnsembleModel(X, Y, torch.ones_like(Y), own_noise)
     with pytest.raises(UnsupportedError, match="known noise needs GaussianExpert, got MultiOutputExpert"):
@@ -673,7 +668,7 @@ def test_bad_training_data_are_refused_by_row():
     with pytest.raises(TypeError, match="ensemble must be"):
         EnsembleModel(X, Y, ensemble="auto")
     with pytest.raises(TypeError, match="StudentTExpert"):
-        EnsembleModel(X, Y, ensemble=Ensemble([StudentTExpert(linear())], BayesianModelAveraging()))
+        EnsembleModel(X, Y, ensemble=Ensemble([StudentTExpert(linear())], meta.BayesianModelAveraging()))
     with pytest.raises(BotorchTensorDimensionError, match="MultiOutputExpert"):
         EnsembleModel(*rows(num_outputs=2), ensemble=ensemble())
     with pytest.raises(BotorchTensorDimensionError, match="take 2 inputs, train_X has 1"):
@@ -691,7 +686,7 @@ def test_constant_and_repeated_observations_are_learned():
 def test_a_point_outside_a_basis_is_refused():
     X, Y = rows()
     features = HilbertAdditiveFeatures.from_data(RBFKernel(ard_num_dims=NUM_INPUTS).double(), X, 5)
-    ours = EnsembleModel(X, Y, ensemble=Ensemble([GaussianExpert(features)], BayesianModelAveraging()))
+    ours = EnsembleModel(X, Y, ensemble=Ensemble([GaussianExpert(features)], meta.BayesianModelAveraging()))
     with pytest.raises(ValueError, match="leaves the domain"):
         ours.posterior(X + 100)
 

@@ -7,8 +7,7 @@ import torch
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.generation.sampling import MaxPosteriorSampling
-from botorch.models.transforms.input import Normalize
-from botorch.models.transforms.outcome import Log
+from botorch.models.transforms import Log, Normalize
 from botorch.sampling.normal import IIDNormalSampler
 from botorch.sampling.pathwise import get_matheron_path_model
 from torch import Size

@@ -129,8 +129,7 @@ def test_it_never_costs_more_than_the_share_of_the_identity():
 
 
 @pytest.mark.parametrize(
-    ("shift", "scale", "least"),
-    [(0.0, 0.5, 0.28), (0.0, 1.6, 0.2), (0.4, 0.9, 0.06), (0.0, 0.15, 1.1)],
+    ("shift", "scale", "least"), [(0.0, 0.5, 0.28), (0.0, 1.6, 0.2), (0.4, 0.9, 0.06), (0.0, 0.15, 1.1)]
 )
 def test_what_is_wrong_is_put_right(shift, scale, least):
     """The most that can be gained is the divergence of N(m, s²) from N(0, 1); nine tenths are, and it is calibrated."""

@@ -5,24 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.distributions import StudentTMixture
-from gp_ensembles.distributions.latent_mixture import LatentMixture
+from gp_ensembles.distributions import LatentMixture, StudentTMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles import presets
+from gp_ensembles.ensembles import FitSettings, presets, targets
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis, PolynomialBasis
-from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import auto, auto_for, default_rule
-from gp_ensembles.ensembles.targets import (
-    BinaryTarget,
-    ClassTarget,
-    CountTarget,
-    LevelTarget,
-    OutlierTarget,
-    RealTarget,
-    UnknownNoiseTarget,
-)
-from gp_ensembles.experts import GaussianExpert, LaplaceExpert, RobustExpert, StudentTExpert
-from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.experts import LBFGS, GaussianExpert, LaplaceExpert, RobustExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
@@ -30,14 +18,14 @@ QUICK = FitSettings(num_samples=1, method=None)
 FITTED = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 BASES = [LinearBasis(), FourierBasis(12, starts=(0.5,))]
 TARGETS = {
-    "real": (RealTarget(), GaussianExpert),
-    "unknown noise": (UnknownNoiseTarget(0.99), StudentTExpert),
-    "outliers": (OutlierTarget(3.0), RobustExpert),
-    "binary": (BinaryTarget(), LaplaceExpert),
-    "probit": (BinaryTarget(is_probit=True), LaplaceExpert),
-    "classes": (ClassTarget(3), LaplaceExpert),
-    "levels": (LevelTarget(3), LaplaceExpert),
-    "counts": (CountTarget(), LaplaceExpert),
+    "real": (targets.RealTarget(), GaussianExpert),
+    "unknown noise": (targets.UnknownNoiseTarget(0.99), StudentTExpert),
+    "outliers": (targets.OutlierTarget(3.0), RobustExpert),
+    "binary": (targets.BinaryTarget(), LaplaceExpert),
+    "probit": (targets.BinaryTarget(is_probit=True), LaplaceExpert),
+    "classes": (targets.ClassTarget(3), LaplaceExpert),
+    "levels": (targets.LevelTarget(3), LaplaceExpert),
+    "counts": (targets.CountTarget(), LaplaceExpert),
 }
 
 
@@ -79,8 +67,8 @@ def test_every_kind_of_target_streams(kind):
 
 
 def test_auto_has_fewer_bases_where_rows_are_dear():
-    assert auto_for(RealTarget()) == auto
-    assert [type(basis).__name__ for basis in auto_for(CountTarget()).bases] == [
+    assert auto_for(targets.RealTarget()) == auto
+    assert [type(basis).__name__ for basis in auto_for(targets.CountTarget()).bases] == [
         "FourierBasis",
         "RadialBasis",
         "LinearBasis",

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gp_ensembles.ensembles import presets
+from gp_ensembles.ensembles import FitSettings, presets
 from gp_ensembles.ensembles.bases import (
     FourierBasis,
     HilbertBasis,
@@ -16,7 +16,6 @@ from gp_ensembles.ensembles.bases import (
     RadialBasis,
     SplineBasis,
 )
-from gp_ensembles.ensembles.build import FitSettings
 
 WITH_NU = [FourierBasis, OptimizedFourierBasis, HilbertBasis]
 WITH_STARTS = [*WITH_NU, RadialBasis]

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles import presets
+from gp_ensembles.ensembles import FitSettings, presets
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.targets import (
     BinaryTarget,

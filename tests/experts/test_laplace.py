@@ -5,20 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from gpytorch.likelihoods import (
-    BernoulliLikelihood,
-    BetaLikelihood,
-    LaplaceLikelihood,
-    NegativeBinomialLikelihood,
-    PoissonLikelihood,
-    StudentTLikelihood,
-)
+from gpytorch import likelihoods
 from scipy import integrate
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import fit_empirical_bayes, sample_hyperparameters
-from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts import LaplaceExpert, fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
@@ -49,12 +41,12 @@ def batched(kind):
 
 LIKELIHOODS = {
     "logistic": (LogisticLikelihood, "binary"),
-    "probit": (BernoulliLikelihood, "binary"),
+    "probit": (likelihoods.BernoulliLikelihood, "binary"),
     "poisson, exponential": (LogPoissonLikelihood, "count"),
-    "poisson, softplus": (PoissonLikelihood, "count"),
-    "negative binomial": (lambda: batched(NegativeBinomialLikelihood), "count"),
-    "beta": (lambda: batched(BetaLikelihood), "share"),
-    "student": (lambda: batched(StudentTLikelihood), "real"),
+    "poisson, softplus": (likelihoods.PoissonLikelihood, "count"),
+    "negative binomial": (lambda: batched(likelihoods.NegativeBinomialLikelihood), "count"),
+    "beta": (lambda: batched(likelihoods.BetaLikelihood), "share"),
+    "student": (lambda: batched(likelihoods.StudentTLikelihood), "real"),
     "ordinal, probit": (lambda: OrdinalLikelihood(3, Probit(), batch_shape=torch.Size([2])), "levels"),
     "ordinal, logit": (lambda: OrdinalLikelihood(3, Logit(), batch_shape=torch.Size([2])), "levels"),
     "multiclass": (lambda: MulticlassLikelihood(3), "levels"),
@@ -215,7 +207,9 @@ def test_two_classes_by_softmax_are_logistic():
         torch.testing.assert_close(two.log_prob, one.log_prob, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("link", "binary"), [(Probit(), BernoulliLikelihood), (Logit(), LogisticLikelihood)])
+@pytest.mark.parametrize(
+    ("link", "binary"), [(Probit(), likelihoods.BernoulliLikelihood), (Logit(), LogisticLikelihood)]
+)
 def test_two_levels_are_two_classes(link, binary):
     X, y = inputs(), targets("binary")
     map_ = LinearFeatures(2, torch.tensor(2.0, dtype=torch.float64))
@@ -371,7 +365,7 @@ def test_probit_approximation_is_near():
 
 def test_laplace_likelihood_of_gpytorch_runs():
     """It has a kink: no second derivative to speak of, but moment matching needs none."""
-    expert = LaplaceExpert(features(), batched(LaplaceLikelihood), latent_update=MomentMatchingUpdate())
+    expert = LaplaceExpert(features(), batched(likelihoods.LaplaceLikelihood), latent_update=MomentMatchingUpdate())
     with torch.no_grad():
         _, steps = expert.update(expert.init(), inputs(), targets("real"))
     assert np.isfinite(steps.log_prob.numpy()).all()

@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.experts.slope import WalkingSlope
 from gp_ensembles.experts.structural import StructuralExpert

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gp_ensembles.experts import MultiOutputExpert, StudentTExpert
-from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts import LaplaceExpert, MultiOutputExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.likelihoods import MulticlassLikelihood

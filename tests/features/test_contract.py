@@ -11,34 +11,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from gpytorch.kernels import (
-    Kernel,
-    LinearKernel,
-    MaternKernel,
-    PeriodicKernel,
-    PolynomialKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-)
+from gpytorch import kernels
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, hessian
 
-from gp_ensembles.features import (
-    AdditivePolynomialFeatures,
-    AdditiveSplineFeatures,
-    FeatureMap,
-    HilbertAdditiveFeatures,
-    HilbertTensorFeatures,
-    InducingPointFeatures,
-    LinearFeatures,
-    NeuralFeatures,
-    OptimizedFourierFeatures,
-    RadialBasisFeatures,
-    RandomFourierFeatures,
-    Standardize,
-)
+from gp_ensembles import features as maps
 from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.features.rebatch import take_experts
@@ -47,7 +25,7 @@ from gp_ensembles.features.spline import quantile_breakpoints
 
 D = 3  # inputs of every map in the table
 
-Build = Callable[[torch.Size, torch.dtype], FeatureMap]
+Build = Callable[[torch.Size, torch.dtype], maps.FeatureMap]
 
 
 class Case(NamedTuple):
@@ -68,27 +46,27 @@ def ones(batch: torch.Size, dtype: torch.dtype) -> Tensor:
     return torch.ones(batch, dtype=dtype)
 
 
-def linear(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return LinearFeatures(D, ones(batch, dtype))
+def linear(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    return maps.LinearFeatures(D, ones(batch, dtype))
 
 
-def polynomial(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return AdditivePolynomialFeatures.from_data(inputs(20, dtype=dtype), 3, ones(batch, dtype))
+def polynomial(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    return maps.AdditivePolynomialFeatures.from_data(inputs(20, dtype=dtype), 3, ones(batch, dtype))
 
 
-def radial(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def radial(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)
-    return RadialBasisFeatures.from_data(X, 4, 1.5 * ones(batch + (D,), dtype), generator=seeded())
+    return maps.RadialBasisFeatures.from_data(X, 4, 1.5 * ones(batch + (D,), dtype), generator=seeded())
 
 
-def radial_trained(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def radial_trained(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     centers = nn.Parameter(inputs(4, dtype=dtype))
-    return RadialBasisFeatures(centers, 1.5 * ones(batch + (D,), dtype))
+    return maps.RadialBasisFeatures(centers, 1.5 * ones(batch + (D,), dtype))
 
 
-def spline(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def spline(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     breakpoints = quantile_breakpoints(inputs(20, dtype=dtype), 3, 0.2)
-    return AdditiveSplineFeatures(breakpoints, ones(batch, dtype))
+    return maps.AdditiveSplineFeatures(breakpoints, ones(batch, dtype))
 
 
 def network(seed: int, dtype: torch.dtype) -> nn.Module:
@@ -100,86 +78,92 @@ def network(seed: int, dtype: torch.dtype) -> nn.Module:
     return body
 
 
-def neural(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def neural(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     modules = [network(seed, dtype) for seed in range(batch.numel())]
-    return NeuralFeatures(modules if batch else modules[0], D, 2)
+    return maps.NeuralFeatures(modules if batch else modules[0], D, 2)
 
 
-def concatenation(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def concatenation(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     constant = ConstantFeatures(D, 3 * ones(batch, dtype))
     return Concatenate([radial(batch, dtype), linear(batch, dtype), spline(batch, dtype), constant])
 
 
-def selection(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def selection(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)[:, [2, 0]]
-    inner = RadialBasisFeatures.from_data(X, 3, ones(batch + (1,), dtype), generator=seeded())
+    inner = maps.RadialBasisFeatures.from_data(X, 3, ones(batch + (1,), dtype), generator=seeded())
     return SelectColumns(inner, [2, 0], D)
 
 
-def standardized(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def standardized(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)
     unit = (X - X.mean(0)) / X.std(0, correction=0)
-    return Standardize.from_data(AdditiveSplineFeatures.from_data(unit, 3, prior_variance=ones(batch, dtype)), X)
+    return maps.Standardize.from_data(
+        maps.AdditiveSplineFeatures.from_data(unit, 3, prior_variance=ones(batch, dtype)), X
+    )
 
 
-def clamped(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def clamped(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     half = torch.full((D,), 0.5, dtype=dtype)
     return Clamp(radial(batch, dtype), -half, half)
 
 
-def matern(batch: torch.Size, dtype: torch.dtype) -> Kernel:
-    base = MaternKernel(nu=1.5, ard_num_dims=D, batch_shape=batch)
-    return ScaleKernel(base, batch_shape=batch).to(dtype)
+def matern(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
+    base = kernels.MaternKernel(nu=1.5, ard_num_dims=D, batch_shape=batch)
+    return kernels.ScaleKernel(base, batch_shape=batch).to(dtype)
 
 
-def summed(batch: torch.Size, dtype: torch.dtype) -> Kernel:
-    first = ScaleKernel(RBFKernel(batch_shape=batch), batch_shape=batch)
-    return (first + ScaleKernel(RQKernel(batch_shape=batch), batch_shape=batch)).to(dtype)
+def summed(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
+    first = kernels.ScaleKernel(kernels.RBFKernel(batch_shape=batch), batch_shape=batch)
+    return (first + kernels.ScaleKernel(kernels.RQKernel(batch_shape=batch), batch_shape=batch)).to(dtype)
 
 
-def fourier(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return RandomFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
+def fourier(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    return maps.RandomFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
 
 
-def fourier_sum(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return RandomFourierFeatures.from_kernel(summed(batch, dtype), D, 4, generator=seeded())
+def fourier_sum(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    return maps.RandomFourierFeatures.from_kernel(summed(batch, dtype), D, 4, generator=seeded())
 
 
-def fourier_optimized(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return OptimizedFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
+def fourier_optimized(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    return maps.OptimizedFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
 
 
-def hilbert_additive(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return HilbertAdditiveFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 3)
+def hilbert_additive(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    return maps.HilbertAdditiveFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 3)
 
 
-def hilbert_tensor(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return HilbertTensorFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 5)
+def hilbert_tensor(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    return maps.HilbertTensorFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 5)
 
 
-def inducing(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return InducingPointFeatures(matern(batch, dtype), inputs(3, dtype=dtype))
+def inducing(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    return maps.InducingPointFeatures(matern(batch, dtype), inputs(3, dtype=dtype))
 
 
-def inducing_trained(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return InducingPointFeatures(summed(batch, dtype), nn.Parameter(2 * inputs(3, dtype=dtype)), 0.01)
+def inducing_trained(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    return maps.InducingPointFeatures(summed(batch, dtype), nn.Parameter(2 * inputs(3, dtype=dtype)), 0.01)
 
 
-def inducing_composed(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    periodic = PeriodicKernel(ard_num_dims=D, batch_shape=batch) * RBFKernel(batch_shape=batch, active_dims=[2, 0])
-    kernel = ScaleKernel(periodic, batch_shape=batch) + LinearKernel(batch_shape=batch)
-    return InducingPointFeatures(kernel.to(dtype), inputs(3, dtype=dtype))
+def inducing_composed(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    periodic = kernels.PeriodicKernel(ard_num_dims=D, batch_shape=batch) * kernels.RBFKernel(
+        batch_shape=batch, active_dims=[2, 0]
+    )
+    kernel = kernels.ScaleKernel(periodic, batch_shape=batch) + kernels.LinearKernel(batch_shape=batch)
+    return maps.InducingPointFeatures(kernel.to(dtype), inputs(3, dtype=dtype))
 
 
-def inducing_any(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    kernel = PolynomialKernel(3, batch_shape=batch) * RBFKernel(batch_shape=batch)  # the first has no plain form here
-    return InducingPointFeatures(ScaleKernel(kernel, batch_shape=batch).to(dtype), inputs(3, dtype=dtype))
+def inducing_any(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    kernel = kernels.PolynomialKernel(3, batch_shape=batch) * kernels.RBFKernel(
+        batch_shape=batch
+    )  # the first has no plain form here
+    return maps.InducingPointFeatures(kernels.ScaleKernel(kernel, batch_shape=batch).to(dtype), inputs(3, dtype=dtype))
 
 
 CASES = [
     Case("constant", lambda batch, dtype: ConstantFeatures(D, ones(batch, dtype))),
     Case("linear", linear),
-    Case("linear-no-bias", lambda batch, dtype: LinearFeatures(D, ones(batch, dtype), bias=False)),
+    Case("linear-no-bias", lambda batch, dtype: maps.LinearFeatures(D, ones(batch, dtype), bias=False)),
     Case("polynomial", polynomial),
     Case("radial", radial),
     Case("radial-trained-centers", radial_trained),
@@ -204,7 +188,7 @@ SINGLE, THREE = torch.Size(), torch.Size([3])
 each_map = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 
 
-def varied(features: FeatureMap) -> FeatureMap:
+def varied(features: maps.FeatureMap) -> maps.FeatureMap:
     """The map with its parameters moved, so that the experts of a batch differ."""
     generator = seeded()
     with torch.no_grad():
@@ -261,7 +245,7 @@ def test_experts(case: Case) -> None:
         assert parameter.shape[:1] == THREE
         assert bool((gradient[[0, 2]] == 0).all())
     for part in batched.modules():  # what is not declared in shared_tensors has the batch axis in front
-        if isinstance(part, FeatureMap):
+        if isinstance(part, maps.FeatureMap):
             own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
             for name, tensor in own:
                 assert name in part.shared_tensors or tensor.shape[:1] == THREE, name
@@ -290,7 +274,7 @@ def test_precision_states_and_device(case: Case, wrong_default_dtype: None) -> N
     assert Phi.shape == (3, 6, features.num_features)
 
 
-def as_function(features: FeatureMap, X: Tensor) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def as_function(features: maps.FeatureMap, X: Tensor) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     """Features and prior variances, flattened, as a function of the trainable hyperparameters."""
     named = {name: p for name, p in features.named_parameters() if p.requires_grad}
 
@@ -303,7 +287,7 @@ def as_function(features: FeatureMap, X: Tensor) -> tuple[Callable[..., Tensor],
 
 
 class _Outputs(nn.Module):
-    def __init__(self, features: FeatureMap) -> None:
+    def __init__(self, features: maps.FeatureMap) -> None:
         super().__init__()
         self.features = features
 

@@ -114,10 +114,7 @@ def test_experts_have_their_own_boxes_and_share_the_domain() -> None:
     X = rows(30, 2)
     kernel = RBFKernel(ard_num_dims=2, batch_shape=torch.Size([2])).double()
     kernel.lengthscale = torch.tensor([[[0.1, 0.1]], [[5.0, 0.1]]], dtype=torch.float64)
-    for features in (
-        HilbertAdditiveFeatures.from_data(kernel, X, 4),
-        HilbertTensorFeatures.from_data(kernel, X, 6),
-    ):
+    for features in (HilbertAdditiveFeatures.from_data(kernel, X, 4), HilbertTensorFeatures.from_data(kernel, X, 6)):
         assert float(features.half_width[0, 0]) < 2 < 15 < float(features.half_width[1, 0])
         lower, upper = features.domain
         torch.testing.assert_close(upper - lower, 2 * features.half_width[0])

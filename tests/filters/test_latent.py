@@ -8,18 +8,9 @@ import pytest
 import torch
 from scipy import integrate
 
+from gp_ensembles import filters
 from gp_ensembles.experts import GaussianExpert, RobustExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import (
-    CorrelatedWalk,
-    ExponentialForgetting,
-    RandomWalk,
-    StabilizedForgetting,
-    gaussian_state,
-    predict,
-    textbook_filter,
-    update_block,
-)
 from gp_ensembles.filters.sites import ConvergenceWarning, LaplaceRule, MomentMatchingRule, RobustRule
 from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives
 
@@ -34,10 +25,10 @@ LIKELIHOODS = {
 CONCAVE = [name for name in LIKELIHOODS if name != "student"]
 TRANSITIONS = {
     "static": None,
-    "walk": RandomWalk(0.05),
-    "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
-    "forgetting": ExponentialForgetting(0.9),
-    "stabilized": StabilizedForgetting(torch.tensor([0.9, 0.97], dtype=torch.float64)),
+    "walk": filters.RandomWalk(0.05),
+    "correlated": filters.CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
+    "forgetting": filters.ExponentialForgetting(0.9),
+    "stabilized": filters.StabilizedForgetting(torch.tensor([0.9, 0.97], dtype=torch.float64)),
 }
 
 
@@ -53,12 +44,12 @@ def moved(transition, mean, covariance, prior, m):
     eye = torch.eye(F, dtype=torch.float64)
     if transition is None:
         return mean, covariance
-    if isinstance(transition, RandomWalk):
+    if isinstance(transition, filters.RandomWalk):
         return mean, covariance + transition.variance * eye
-    if isinstance(transition, CorrelatedWalk):
+    if isinstance(transition, filters.CorrelatedWalk):
         return mean, covariance + transition.covariance
     factor = transition.factor.expand(M)[m]
-    if isinstance(transition, ExponentialForgetting):
+    if isinstance(transition, filters.ExponentialForgetting):
         return mean, covariance / factor
     return factor.sqrt() * mean, factor * covariance + (1 - factor) * prior[m] * eye
 
@@ -102,11 +93,11 @@ def test_laplace_is_newton_in_all_weights(name, transition):
     rule, change = LaplaceRule(LIKELIHOODS[name]), TRANSITIONS[transition]
     results = []
     for size in (1, 3, N):
-        state, parts = gaussian_state(prior, F), []
+        state, parts = filters.gaussian_state(prior, F), []
         with torch.no_grad():
             for start in range(0, N, size):
                 rows = slice(start, start + size)
-                state, latent = update_block(state, Phi[:, rows], y[rows], change, rule, prior_variance=prior)
+                state, latent = filters.update_block(state, Phi[:, rows], y[rows], change, rule, prior_variance=prior)
                 parts.append(latent)
         results.append((state, *(torch.cat(fields, -1) for fields in zip(*parts, strict=True))))
     for m in range(M):
@@ -127,9 +118,11 @@ def test_laplace_is_newton_in_all_weights(name, transition):
 def test_a_gaussian_site_is_the_gaussian_filter():
     Phi, y, prior = problem((0, N - 1))
     noise = torch.tensor([0.3, 0.3], dtype=torch.float64)
-    want, steps = textbook_filter(gaussian_state(prior, F), Phi, y, noise)
+    want, steps = filters.textbook_filter(filters.gaussian_state(prior, F), Phi, y, noise)
     with torch.no_grad():
-        state, latent = update_block(gaussian_state(prior, F), Phi, y, None, LaplaceRule(LIKELIHOODS["gaussian"]))
+        state, latent = filters.update_block(
+            filters.gaussian_state(prior, F), Phi, y, None, LaplaceRule(LIKELIHOODS["gaussian"])
+        )
     torch.testing.assert_close(state.moments, want.moments)
     torch.testing.assert_close(latent.mean, steps.mean)
     torch.testing.assert_close(latent.variance + 0.3, steps.variance)
@@ -172,18 +165,20 @@ def test_any_blocking_gives_the_same(rule, transition):
     }
     results = []
     for size in (1, 4, N):
-        state, parts = gaussian_state(prior, F), []
+        state, parts = filters.gaussian_state(prior, F), []
         for start in range(0, N, size):
             rows = slice(start, start + size)
             change = TRANSITIONS[transition]
-            state, latent = update_block(state, Phi[:, rows], y[rows], change, rules[rule], prior_variance=prior)
+            state, latent = filters.update_block(
+                state, Phi[:, rows], y[rows], change, rules[rule], prior_variance=prior
+            )
             parts.append(latent.mean)
         results.append((state.moments, torch.cat(parts, -1)))
     for moments, means in results[1:]:
         torch.testing.assert_close(moments, results[0][0], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(means, results[0][1], rtol=1e-9, atol=1e-9)
-    ahead = predict(state, Phi[:, :3], change, rules[rule], prior_variance=prior)
-    _, step = update_block(state, Phi[:, :1], y[2:3], change, rules[rule], prior_variance=prior)
+    ahead = filters.predict(state, Phi[:, :3], change, rules[rule], prior_variance=prior)
+    _, step = filters.update_block(state, Phi[:, :1], y[2:3], change, rules[rule], prior_variance=prior)
     torch.testing.assert_close(ahead.mean[:, :1], step.mean)
     torch.testing.assert_close(ahead.variance[:, :1], step.variance)
 
@@ -192,7 +187,7 @@ def test_the_robust_rule_is_its_equations():
     Phi, y, prior = problem()
     y = 10 * y
     noise, threshold = torch.tensor([0.2, 0.4]).double(), torch.tensor([2.0, 3.0]).double()
-    state, latent = update_block(gaussian_state(prior, F), Phi, y, None, RobustRule(noise, threshold))
+    state, latent = filters.update_block(filters.gaussian_state(prior, F), Phi, y, None, RobustRule(noise, threshold))
     for m in range(M):
         mean, covariance = torch.zeros(F, dtype=torch.float64), prior[m] * torch.eye(F, dtype=torch.float64)
         for t in range(N):
@@ -212,7 +207,7 @@ def test_influence_of_an_outlier_is_bounded():
     moves = []
     for size in (1.0, 10.0, 1e3, 1e6, 1e150):
         y = torch.tensor([size], dtype=torch.float64)
-        moves.append(float(update_block(gaussian_state(prior, 1), Phi, y, None, rule)[0].mean))
+        moves.append(float(filters.update_block(filters.gaussian_state(prior, 1), Phi, y, None, rule)[0].mean))
     assert max(moves) < 3
     assert abs(moves[-1]) < 1e-100
 
@@ -269,11 +264,11 @@ def test_beyond_the_cap_the_covariance_stays_positive(start):
     """At zero the slope vanishes though the curvature points the wrong way: a minimum is no mode."""
     rule = LaplaceRule(lambda z, y: 5 * z**2 + 0 * y)
     one = torch.ones((), dtype=torch.float64)
-    state = gaussian_state(one, 1)
+    state = filters.gaussian_state(one, 1)
     state.moments[..., -1] = start
     Phi, y = torch.ones(3, 1, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
     with torch.no_grad(), pytest.warns(ConvergenceWarning):
-        state, steps = update_block(state, Phi, y, None, rule)
+        state, steps = filters.update_block(state, Phi, y, None, rule)
     assert bool((steps.variance > 0).all())
     assert float(state.covariance) > 0
 
@@ -348,7 +343,7 @@ def test_gradients_flow_through_the_sites():
     rule = LaplaceRule(LIKELIHOODS["logistic"])
 
     def total(p):
-        _, latent = update_block(gaussian_state(p, F), Phi[:, :5], y[:5], None, rule)
+        _, latent = filters.update_block(filters.gaussian_state(p, F), Phi[:, :5], y[:5], None, rule)
         return (latent.mean + latent.variance).sum()
 
     leaf = prior.clone().requires_grad_()

@@ -3,23 +3,9 @@
 import pytest
 import torch
 
-from gp_ensembles.filters import (
-    CorrelatedWalk,
-    ExponentialForgetting,
-    RandomWalk,
-    StabilizedForgetting,
-    gaussian_state,
-    predict,
-    update_block,
-)
+from gp_ensembles import filters
+from gp_ensembles.filters import sites
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
-from gp_ensembles.filters.sites import (
-    LaplaceRule,
-    MomentMatchingRule,
-    RobustRule,
-    VectorLaplaceRule,
-    VectorMomentMatchingRule,
-)
 from gp_ensembles.filters.states import GaussianState, square_root_state
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
 from gp_ensembles.filters.textbook import textbook_step
@@ -48,15 +34,15 @@ def softmax(z, y):
 
 TRANSITIONS = {
     "static": None,
-    "walk": RandomWalk(0.05),
-    "walk of each feature": RandomWalk(torch.linspace(0, 0.1, F, dtype=torch.float64)),
-    "correlated walk": CorrelatedWalk(0.02 + torch.diag(torch.full((F,), 0.01, dtype=torch.float64))),
-    "forgetting": ExponentialForgetting(torch.tensor([0.9, 0.6], dtype=torch.float64)),
-    "stabilized": StabilizedForgetting(torch.tensor([0.5, 0.97], dtype=torch.float64)),
+    "walk": filters.RandomWalk(0.05),
+    "walk of each feature": filters.RandomWalk(torch.linspace(0, 0.1, F, dtype=torch.float64)),
+    "correlated walk": filters.CorrelatedWalk(0.02 + torch.diag(torch.full((F,), 0.01, dtype=torch.float64))),
+    "forgetting": filters.ExponentialForgetting(torch.tensor([0.9, 0.6], dtype=torch.float64)),
+    "stabilized": filters.StabilizedForgetting(torch.tensor([0.5, 0.97], dtype=torch.float64)),
 }
 # first state, observation
 FILTERS = {
-    "covariance": (gaussian_state(PRIOR, F), NOISE),
+    "covariance": (filters.gaussian_state(PRIOR, F), NOISE),
     "square root": (square_root_state(PRIOR, F), NOISE),
     "Student-t": (student_t_state(PRIOR, F, CONCENTRATION, RATE), None),
     "Student-t, changing noise": (
@@ -64,14 +50,17 @@ FILTERS = {
         NoiseDiscount(torch.tensor(0.8, dtype=torch.float64), CONCENTRATION, RATE),
     ),
     "several outputs": (multi_output_state(PRIOR, F, K), MultiOutputNoise(NOISE, SCALE)),
-    "Laplace": (gaussian_state(PRIOR, F), LaplaceRule(logistic)),
-    "Laplace, normal": (gaussian_state(PRIOR, F), LaplaceRule(normal)),
-    "moment matching": (gaussian_state(PRIOR, F), MomentMatchingRule(logistic, *gauss_hermite(32, PRIOR))),
-    "robust": (gaussian_state(PRIOR, F), RobustRule(NOISE, torch.full_like(NOISE, 2.0))),
-    "vectors, Laplace": (gaussian_state(PRIOR, C * F), VectorLaplaceRule(softmax)),
+    "Laplace": (filters.gaussian_state(PRIOR, F), sites.LaplaceRule(logistic)),
+    "Laplace, normal": (filters.gaussian_state(PRIOR, F), sites.LaplaceRule(normal)),
+    "moment matching": (
+        filters.gaussian_state(PRIOR, F),
+        sites.MomentMatchingRule(logistic, *gauss_hermite(32, PRIOR)),
+    ),
+    "robust": (filters.gaussian_state(PRIOR, F), sites.RobustRule(NOISE, torch.full_like(NOISE, 2.0))),
+    "vectors, Laplace": (filters.gaussian_state(PRIOR, C * F), sites.VectorLaplaceRule(softmax)),
     "vectors, moment matching": (
-        gaussian_state(PRIOR, C * F),
-        VectorMomentMatchingRule(softmax, *normal_nodes(8, C, PRIOR, 1024)),
+        filters.gaussian_state(PRIOR, C * F),
+        sites.VectorMomentMatchingRule(softmax, *normal_nodes(8, C, PRIOR, 1024)),
     ),
 }
 every_filter = pytest.mark.parametrize("name", FILTERS)
@@ -97,7 +86,7 @@ def run(name, change, Phi, y, sizes):
         for size in sizes:
             rows = slice(start, start + size)
             block = Phi[:, rows], y[rows]
-            state, steps = update_block(state, *block, TRANSITIONS[change], observation, prior_variance=PRIOR)
+            state, steps = filters.update_block(state, *block, TRANSITIONS[change], observation, prior_variance=PRIOR)
             parts.append(steps)
             start += size
     return state, type(steps)(*(torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)))
@@ -131,11 +120,15 @@ def test_a_missing_target_teaches_nothing(name):
         Phi, y = problem(name, ())
         state, observation = FILTERS[name]
         with torch.no_grad():
-            state, _ = update_block(state, Phi, y, TRANSITIONS[change], observation, prior_variance=PRIOR)
+            state, _ = filters.update_block(state, Phi, y, TRANSITIONS[change], observation, prior_variance=PRIOR)
             gap = torch.full_like(y[:1], torch.nan)
-            after, steps = update_block(state, Phi[:, :1], gap, TRANSITIONS[change], observation, prior_variance=PRIOR)
-            other, _ = update_block(state, 7 * Phi[:, 1:2], gap, TRANSITIONS[change], observation, prior_variance=PRIOR)
-            ahead = predict(state, Phi[:, :1], TRANSITIONS[change], observation, prior_variance=PRIOR)
+            after, steps = filters.update_block(
+                state, Phi[:, :1], gap, TRANSITIONS[change], observation, prior_variance=PRIOR
+            )
+            other, _ = filters.update_block(
+                state, 7 * Phi[:, 1:2], gap, TRANSITIONS[change], observation, prior_variance=PRIOR
+            )
+            ahead = filters.predict(state, Phi[:, :1], TRANSITIONS[change], observation, prior_variance=PRIOR)
         assert_same(after, other)
         assert_same(ahead, steps)  # to predict is to meet a row whose target is missing
         if change == "static" and name != "Student-t, changing noise":
@@ -149,12 +142,12 @@ def move(change, mean, covariance, m):
     identity = torch.diag(torch.ones(F, dtype=torch.float64))
     if change is None:
         return mean, covariance
-    if isinstance(change, RandomWalk):
+    if isinstance(change, filters.RandomWalk):
         return mean, covariance + torch.diag(change.variance.expand(F))
-    if isinstance(change, CorrelatedWalk):
+    if isinstance(change, filters.CorrelatedWalk):
         return mean, covariance + change.covariance
     factor = change.factor[m]
-    if isinstance(change, ExponentialForgetting):
+    if isinstance(change, filters.ExponentialForgetting):
         return mean, covariance / factor
     return factor.sqrt() * mean, factor * covariance + (1 - factor) * PRIOR[m] * identity
 
@@ -216,14 +209,14 @@ def test_only_a_way_back_to_the_prior_needs_the_prior(name):
     state, observation = FILTERS[name]
     with torch.no_grad():
         for change in TRANSITIONS.values():
-            if isinstance(change, StabilizedForgetting):
+            if isinstance(change, filters.StabilizedForgetting):
                 with pytest.raises(ValueError, match="StabilizedForgetting goes back to the prior"):
-                    update_block(state, Phi, y, change, observation)
+                    filters.update_block(state, Phi, y, change, observation)
                 with pytest.raises(ValueError, match="needs prior_variance"):
-                    predict(state, Phi, change, observation)
+                    filters.predict(state, Phi, change, observation)
                 continue
-            with_prior = update_block(state, Phi, y, change, observation, prior_variance=PRIOR)
-            without = update_block(state, Phi, y, change, observation)
+            with_prior = filters.update_block(state, Phi, y, change, observation, prior_variance=PRIOR)
+            without = filters.update_block(state, Phi, y, change, observation)
             for got, want in zip(without, with_prior, strict=True):
                 assert_same(got, want, 0)
 
@@ -233,9 +226,9 @@ def test_the_joint_prediction_has_the_marginals(name):
     Phi, y = problem(name)
     state, noise = FILTERS[name]
     for change in TRANSITIONS.values():
-        state, _ = update_block(state, Phi, y, change, noise, prior_variance=PRIOR)
+        state, _ = filters.update_block(state, Phi, y, change, noise, prior_variance=PRIOR)
         mean, covariance = predict_joint(state, Phi, change, noise, prior_variance=PRIOR)
-        alone = predict(state, Phi, change, noise, prior_variance=PRIOR)
+        alone = filters.predict(state, Phi, change, noise, prior_variance=PRIOR)
         torch.testing.assert_close(mean, alone.mean)
         torch.testing.assert_close(covariance.diagonal(dim1=-2, dim2=-1), alone.variance)
 
@@ -245,7 +238,7 @@ def test_the_joint_prediction_has_the_marginals(name):
     [
         ("covariance", None, r"for a GaussianState is the noise variance, a tensor \(\*batch\), or a rule .* NoneType"),
         ("covariance", 0.1, "got float"),
-        ("square root", LaplaceRule(logistic), "for a SquareRootState is the noise variance"),
+        ("square root", sites.LaplaceRule(logistic), "for a SquareRootState is the noise variance"),
         ("Student-t", NOISE, "for a StudentTState is a NoiseDiscount, or None"),
         ("several outputs", NOISE, "for a MultiOutputState is a MultiOutputNoise"),
     ],
@@ -253,12 +246,12 @@ def test_the_joint_prediction_has_the_marginals(name):
 def test_an_observation_of_another_state_is_refused(name, observation, words):
     Phi, y = problem(name)
     with pytest.raises(TypeError, match=words):
-        update_block(FILTERS[name][0], Phi, y, None, observation)
+        filters.update_block(FILTERS[name][0], Phi, y, None, observation)
     with pytest.raises(TypeError, match=words):
-        predict(FILTERS[name][0], Phi, None, observation)
+        filters.predict(FILTERS[name][0], Phi, None, observation)
 
 
 def test_what_is_no_state_is_refused():
     Phi, y = problem("covariance")
     with pytest.raises(TypeError, match=r"the state must be one of GaussianState, SquareRootState, .* got Tensor"):
-        update_block(Phi, Phi, y, None, NOISE)
+        filters.update_block(Phi, Phi, y, None, NOISE)

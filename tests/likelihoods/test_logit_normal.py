@@ -3,6 +3,7 @@
 import mpmath
 import pytest
 import torch
+from torch.testing import assert_close
 
 from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.likelihoods.closed_forms import logit_normal_log_odds
@@ -45,7 +46,7 @@ def test_narrow_and_wide_variances_in_one_call_are_as_alone_with_their_derivativ
     variance = torch.tensor([0.01, 9.0, 1e3], dtype=torch.float64, requires_grad=True)
     together = logit_normal_log_odds(mean, variance)
     alone = torch.stack([logit_normal_log_odds(m, s) for m, s in zip(mean, variance, strict=True)])
-    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+    assert_close(together, alone, rtol=1e-12, atol=1e-12)
     assert torch.autograd.gradcheck(logit_normal_log_odds, (mean, variance))
 
 
@@ -56,7 +57,5 @@ def test_scored_densities_are_the_probabilities_of_the_classes():
         densities = torch.stack(
             [predictive.log_prob(likelihood, mean, s, torch.full_like(mean, y)).exp() for y in (0.0, 1.0)]
         )
-        torch.testing.assert_close(densities.sum(0), torch.ones_like(mean), rtol=0, atol=1e-12)
-        torch.testing.assert_close(
-            densities.mT, predictive.class_probabilities(likelihood, mean, s), rtol=0, atol=1e-12
-        )
+        assert_close(densities.sum(0), torch.ones_like(mean), rtol=0, atol=1e-12)
+        assert_close(densities.mT, predictive.class_probabilities(likelihood, mean, s), rtol=0, atol=1e-12)

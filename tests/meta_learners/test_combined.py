@@ -7,15 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    CombinedRules,
-    DiscountedOnlineNewton,
-    FixedShare,
-    MarkovSwitching,
-    SoftBayes,
-    sticky_transition,
-)
+from gp_ensembles import meta_learners as meta
 
 
 def densities(num_experts=5, num_steps=60, seed=0, scale=2.0):
@@ -24,8 +16,8 @@ def densities(num_experts=5, num_steps=60, seed=0, scale=2.0):
 
 
 def build():
-    rules = [FixedShare(0.05), SoftBayes(0.1), DiscountedOnlineNewton()]
-    return CombinedRules(rules, over=MarkovSwitching(sticky_transition(3, 0.9)))
+    rules = [meta.FixedShare(0.05), meta.SoftBayes(0.1), meta.DiscountedOnlineNewton()]
+    return meta.CombinedRules(rules, over=meta.MarkovSwitching(meta.sticky_transition(3, 0.9)))
 
 
 @pytest.mark.parametrize("sizes", [(60,), (1,) * 60, (7, 50, 3)])
@@ -53,8 +45,8 @@ def test_it_is_the_mixture_of_the_mixtures(sizes):
 @settings(max_examples=25)
 def test_its_loss_is_that_of_the_best_rule_and_log_r(seed, scale):
     log_prob = densities(seed=seed, scale=scale)
-    rules = [FixedShare(0.05), SoftBayes(0.1)]
-    rule = CombinedRules(rules, over=BayesianModelAveraging())
+    rules = [meta.FixedShare(0.05), meta.SoftBayes(0.1)]
+    rule = meta.CombinedRules(rules, over=meta.BayesianModelAveraging())
     _, output = rule.update_block(rule.init(5, log_prob), log_prob)
     best = max(float(r.update_block(r.init(5, log_prob), log_prob)[1].log_prob.sum()) for r in rules)
     assert float(output.log_prob.sum()) >= best - math.log(2) - 1e-9
@@ -62,7 +54,7 @@ def test_its_loss_is_that_of_the_best_rule_and_log_r(seed, scale):
 
 def test_growth():
     log_prob = densities()
-    rule = CombinedRules([FixedShare(0.05), SoftBayes(0.1)], over=FixedShare(0.02))
+    rule = meta.CombinedRules([meta.FixedShare(0.05), meta.SoftBayes(0.1)], over=meta.FixedShare(0.02))
     state, _ = rule.update_block(rule.init(5, log_prob), log_prob)
     grown = rule.grow(state, 2, 0.1)
     weights = rule.log_weights(grown).exp()
@@ -74,11 +66,11 @@ def test_growth():
 
 def test_a_class_is_no_rule():
     with pytest.raises(TypeError, match="the class FixedShare; call it"):
-        CombinedRules([FixedShare, FixedShare()], over=FixedShare())
+        meta.CombinedRules([meta.FixedShare, meta.FixedShare()], over=meta.FixedShare())
     with pytest.raises(TypeError, match="got 'BMA'"):
-        CombinedRules([FixedShare(), FixedShare()], over="BMA")
+        meta.CombinedRules([meta.FixedShare(), meta.FixedShare()], over="BMA")
 
 
 def test_one_rule_is_not_enough():
     with pytest.raises(ValueError, match="at least two rules"):
-        CombinedRules([SoftBayes()], over=FixedShare())
+        meta.CombinedRules([meta.SoftBayes()], over=meta.FixedShare())

@@ -8,14 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.meta_learners import (
-    DiscountedOnlineNewton,
-    DynamicModelAveraging,
-    ExponentiatedGradient,
-    FixedShare,
-    OnlineNewton,
-    SoftBayes,
-)
+from gp_ensembles import meta_learners as meta
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.meta_learners.switching import MarkovSwitching
@@ -134,7 +127,7 @@ def test_missing_target_teaches_nothing(rule):
     torch.testing.assert_close(fresh.log_weights.exp(), torch.full((M,), 1 / M, dtype=torch.float64))
     order = output.log_weights[:, 0].argsort()
     assert (after.log_weights[order].exp().diff() >= -1e-12).all()  # sharing and forgetting keep the order of experts
-    if isinstance(rule, OnlineNewton | DiscountedOnlineNewton):
+    if isinstance(rule, meta.OnlineNewton | meta.DiscountedOnlineNewton):
         torch.testing.assert_close(after.log_weights.exp(), state.log_weights.exp(), rtol=1e-9, atol=1e-11)
 
 
@@ -257,19 +250,19 @@ def test_bad_blocks(rule):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: FixedShare().init(0, densities(0, 1)), "at least one expert"),
-        (lambda: DynamicModelAveraging(0.0), "forgetting"),
-        (lambda: DynamicModelAveraging(1.1), "forgetting"),
-        (lambda: FixedShare(1.0), "share must be at least 0"),
-        (lambda: ExponentiatedGradient(0.0), "learning_rate"),
-        (lambda: ExponentiatedGradient(math.inf), "learning_rate"),
-        (lambda: ExponentiatedGradient(0.1, -0.1), "share must be at least 0"),
-        (lambda: SoftBayes(1.0), "learning_rate"),
-        (lambda: OnlineNewton(share=0.0), "share must be above 0"),
-        (lambda: OnlineNewton(beta=0.0), "beta"),
-        (lambda: OnlineNewton(delta=math.nan), "delta"),
-        (lambda: DiscountedOnlineNewton(discount=0.0), "discount"),
-        (lambda: DiscountedOnlineNewton(epsilon=-1.0), "epsilon"),
+        (lambda: meta.FixedShare().init(0, densities(0, 1)), "at least one expert"),
+        (lambda: meta.DynamicModelAveraging(0.0), "forgetting"),
+        (lambda: meta.DynamicModelAveraging(1.1), "forgetting"),
+        (lambda: meta.FixedShare(1.0), "share must be at least 0"),
+        (lambda: meta.ExponentiatedGradient(0.0), "learning_rate"),
+        (lambda: meta.ExponentiatedGradient(math.inf), "learning_rate"),
+        (lambda: meta.ExponentiatedGradient(0.1, -0.1), "share must be at least 0"),
+        (lambda: meta.SoftBayes(1.0), "learning_rate"),
+        (lambda: meta.OnlineNewton(share=0.0), "share must be above 0"),
+        (lambda: meta.OnlineNewton(beta=0.0), "beta"),
+        (lambda: meta.OnlineNewton(delta=math.nan), "delta"),
+        (lambda: meta.DiscountedOnlineNewton(discount=0.0), "discount"),
+        (lambda: meta.DiscountedOnlineNewton(epsilon=-1.0), "epsilon"),
     ],
 )
 def test_bad_constants(call, message):

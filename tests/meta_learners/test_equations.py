@@ -10,17 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    DiscountedOnlineNewton,
-    DynamicModelAveraging,
-    ExponentiatedGradient,
-    FixedShare,
-    MarkovSwitching,
-    OnlineNewton,
-    SoftBayes,
-    sticky_transition,
-)
+from gp_ensembles import meta_learners as meta
 from tests.meta_learners.rules import FIRST_ORDER, SECOND_ORDER, M, densities, each, run
 
 
@@ -35,16 +25,16 @@ def step_of(rule, num_experts):
     def shared(w, share):
         return [(one - mp(share)) * a + mp(share) / num_experts for a in w]
 
-    if isinstance(rule, FixedShare):
+    if isinstance(rule, meta.FixedShare):
         return lambda w, p, t: shared(bayes(w, p), rule.share)
-    if isinstance(rule, DynamicModelAveraging):
+    if isinstance(rule, meta.DynamicModelAveraging):
 
         def dynamic(w, p, t):
             flat = [a ** mp(rule.forgetting) if a > 0 else mp(0) for a in bayes(w, p)]
             return [a / mpmath.fsum(flat) for a in flat]
 
         return dynamic
-    if isinstance(rule, ExponentiatedGradient):
+    if isinstance(rule, meta.ExponentiatedGradient):
 
         def gradient(w, p, t):
             total = mpmath.fsum(a * b for a, b in zip(w, p, strict=True))
@@ -125,7 +115,7 @@ def test_any_first_order_rule_equals_its_equations(name, seed, num_experts, scal
 
 
 def test_ratios_beyond_every_number_take_their_exact_limit():
-    rule = ExponentiatedGradient(learning_rate=1.0, share=0.0)
+    rule = meta.ExponentiatedGradient(learning_rate=1.0, share=0.0)
     prior = torch.tensor([0.0, -3000.0, -3000.0], dtype=torch.float64)
     state = rule.init(3, prior)._replace(log_weights=prior - prior.logsumexp(0))
     # Both lost experts explain the target by a ratio of exp(3000), exactly alike: they share in proportion.
@@ -149,7 +139,7 @@ def newton_by_hand(rule, log_prob, project):
     for x in p.T:
         before.append(w)
         g = x / (w @ x)
-        if isinstance(rule, OnlineNewton):
+        if isinstance(rule, meta.OnlineNewton):
             A = A + np.outer(g, g)
             b = b + (1 + 1 / rule.beta) * g
             v = project(rule.delta * np.linalg.solve(A, b), A)
@@ -202,19 +192,19 @@ def test_newton_rules_take_impossible_targets_for_missing(rule):
 
 def test_fixed_share_is_sticky_switching():
     log_prob, share = densities(15, 60, scale=10.0), 0.07
-    one = run(FixedShare(share), log_prob)[1]
-    other = run(MarkovSwitching(sticky_transition(M, 1 - share + share / M)), log_prob)[1]
+    one = run(meta.FixedShare(share), log_prob)[1]
+    other = run(meta.MarkovSwitching(meta.sticky_transition(M, 1 - share + share / M)), log_prob)[1]
     torch.testing.assert_close(one, other)
 
 
-@each({"share": lambda: FixedShare(0.0), "forgetting": lambda: DynamicModelAveraging(1.0)})
+@each({"share": lambda: meta.FixedShare(0.0), "forgetting": lambda: meta.DynamicModelAveraging(1.0)})
 def test_rules_that_forget_nothing_are_averaging(rule):
     log_prob = densities(16, 60, scale=10.0)
-    torch.testing.assert_close(run(rule, log_prob)[1], run(BayesianModelAveraging(), log_prob)[1])
+    torch.testing.assert_close(run(rule, log_prob)[1], run(meta.BayesianModelAveraging(), log_prob)[1])
 
 
 def test_an_impossible_target_under_the_current_weights_is_survived_without_a_share():
-    rule = DiscountedOnlineNewton(share=0.0)
+    rule = meta.DiscountedOnlineNewton(share=0.0)
     log_prob = torch.tensor([[0.0] * 30, [-2000.0] * 30, [-3000.0] * 30], dtype=torch.float64)
     state = run(rule, log_prob)[0]
     torch.testing.assert_close(state.log_weights.exp(), torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
@@ -230,19 +220,19 @@ def test_golden_rules(folder, golden, request):
     with np.load(path / "meta_learners.npz") as data:
         log_prob = torch.tensor(data["expert_loglik"].T)
         for rule, key in (
-            (DynamicModelAveraging(0.99), "dma_0.99"),
-            (FixedShare(0.01), "switching_fixedshare_0.01"),
-            (ExponentiatedGradient(0.01, 0.0), "eg_eta0.01"),
-            (ExponentiatedGradient(0.1, 0.0), "eg_eta0.1"),
-            (ExponentiatedGradient(1.0, 0.0), "eg_eta1"),
-            (ExponentiatedGradient(), "eg_share_eta0.01_delta1e-3"),
-            (SoftBayes(), "softbayes_anytime"),
+            (meta.DynamicModelAveraging(0.99), "dma_0.99"),
+            (meta.FixedShare(0.01), "switching_fixedshare_0.01"),
+            (meta.ExponentiatedGradient(0.01, 0.0), "eg_eta0.01"),
+            (meta.ExponentiatedGradient(0.1, 0.0), "eg_eta0.1"),
+            (meta.ExponentiatedGradient(1.0, 0.0), "eg_eta1"),
+            (meta.ExponentiatedGradient(), "eg_share_eta0.01_delta1e-3"),
+            (meta.SoftBayes(), "softbayes_anytime"),
         ):
             weights = run(rule, log_prob)[1].log_weights.T
             np.testing.assert_allclose(weights, data[key], rtol=1e-8, atol=1e-8, err_msg=key)
         for newton, key in (
-            (OnlineNewton(), "ons_delta0.8_beta0.01_eta0.01"),
-            (DiscountedOnlineNewton(share=0.0), "dons_beta1_gamma0.99"),
+            (meta.OnlineNewton(), "ons_delta0.8_beta0.01_eta0.01"),
+            (meta.DiscountedOnlineNewton(share=0.0), "dons_beta1_gamma0.99"),
         ):
             weights = run(newton, log_prob)[1].log_weights.exp().T
             np.testing.assert_allclose(weights, data[key], rtol=0, atol=1e-9, err_msg=key)

@@ -9,6 +9,7 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from gp_ensembles import metrics
 from gp_ensembles.metrics.scores import running_nmse
@@ -104,13 +105,11 @@ def test_log_densities_and_moments_equal_scipy():
     log_weights, mean, variance, y = stream(3, missing=False)
     parts = scipy.stats.norm(mean.numpy(), variance.sqrt().numpy())
     weights = log_weights.exp().numpy()
-    np.testing.assert_allclose(
+    assert_allclose(
         mixtures.log_prob(log_weights, mean, variance, y), np.log((weights * parts.pdf(y.numpy())).sum(0)), rtol=1e-11
     )
-    np.testing.assert_allclose(normal.log_prob(y, mean, variance), parts.logpdf(y.numpy()), rtol=1e-12)
-    np.testing.assert_allclose(
-        metrics.pit(log_weights, mean, variance, y), (weights * parts.cdf(y.numpy())).sum(0), rtol=1e-12
-    )
+    assert_allclose(normal.log_prob(y, mean, variance), parts.logpdf(y.numpy()), rtol=1e-12)
+    assert_allclose(metrics.pit(log_weights, mean, variance, y), (weights * parts.cdf(y.numpy())).sum(0), rtol=1e-12)
 
 
 def test_point_errors_follow_their_definitions():
@@ -213,5 +212,5 @@ def test_golden_ensembles(golden, name):
             torch.tensor(data[key].T) for key in ("log_w_prior", "expert_mean", "expert_var")
         )
         center, spread = mixtures.moments(log_weights, mean, variance)
-        np.testing.assert_allclose(center, data["mean"], rtol=1e-8, atol=1e-9)
-        np.testing.assert_allclose(spread, data["var"], rtol=1e-8, atol=1e-9)
+        assert_allclose(center, data["mean"], rtol=1e-8, atol=1e-9)
+        assert_allclose(spread, data["var"], rtol=1e-8, atol=1e-9)

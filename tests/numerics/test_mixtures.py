@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.numerics import mixtures
-from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics import NumericalError, mixtures
 
 
 def random_mixture(seed, num_components, num_rows, spread=1.0):
@@ -59,10 +58,7 @@ def test_lower_tail_is_exact():
 
 @settings(max_examples=40)
 @given(
-    seed=st.integers(0, 10_000),
-    num_components=st.integers(1, 6),
-    exponent=st.floats(-300, -0.01),
-    upper=st.booleans(),
+    seed=st.integers(0, 10_000), num_components=st.integers(1, 6), exponent=st.floats(-300, -0.01), upper=st.booleans()
 )
 def test_quantile_inverts_the_distribution_function(seed, num_components, exponent, upper):
     log_weights, mean, variance = random_mixture(seed, num_components, 5, spread=10.0)

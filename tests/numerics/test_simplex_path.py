@@ -7,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.simplex_path import (
-    Followed,
-    Growth,
-    follow_minimizer,
-    settle_by_loops,
-    settle_by_products,
-)
+from gp_ensembles.numerics.simplex_path import Followed, Growth, follow_minimizer, settle_by_loops, settle_by_products
 from tests.numerics.test_simplex import by_all_supports, problem
 
 GROWTHS = [Growth(1.0, 0.0, 5.0, False, 0.02), Growth(0.9, 0.2, 1.5, True, 0.01), Growth(1.0, 0.0, 0.7, True, 0.1)]
