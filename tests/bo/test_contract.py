@@ -67,8 +67,7 @@ def close(a, b, tolerance=1e-8):
 def same(a, b, X, tolerance=1e-8):
     for noise in (False, True):
         p, q = (normal_like(model.posterior(X, observation_noise=noise)) for model in (a, b))
-        close(p.mean, q.mean.expand_as(p.mean), tolerance)
-        close(p.variance, q.variance.expand_as(p.variance), tolerance)
+        close((p.mean, p.variance), (q.mean.expand_as(p.mean), q.variance.expand_as(p.variance)), tolerance)
 
 
 # State
@@ -126,8 +125,7 @@ def test_a_copy_in_single_precision_agrees(models):
         posterior = single.posterior(X.float(), observation_noise=True)
         assert posterior.mean.dtype == torch.float32
         wanted = models[name].posterior(X, observation_noise=True)
-        close(posterior.mean.double(), wanted.mean, 1e-2)
-        close(posterior.variance.double(), wanted.variance, 1e-2)
+        close((posterior.mean.double(), posterior.variance.double()), (wanted.mean, wanted.variance), 1e-2)
         assert models[name].posterior(X).mean.dtype == DTYPE
         wide = (
             set(single.hyperparameters._fields) if name == "exact ensemble" else set()
@@ -172,8 +170,7 @@ def test_any_batch_of_points(name, models):
         covariance = normal_like(posterior).distribution.covariance_matrix
         for place in np.ndindex(*batch):
             alone = normal_like(models[name].posterior(X[place], observation_noise=noise))
-            close(posterior.mean[place], alone.mean)
-            close(covariance[place], alone.distribution.covariance_matrix)
+            close((posterior.mean[place], covariance[place]), (alone.mean, alone.distribution.covariance_matrix))
 
 
 @every
@@ -205,8 +202,7 @@ def test_given_noise_is_added(models):
         X = points(2, 2)
         plain = models[name].posterior(X)
         given = models[name].posterior(X, observation_noise=torch.full((2, 1), 0.3, dtype=DTYPE))
-        close(given.mean, plain.mean)
-        close(given.variance, plain.variance + 0.3)
+        close((given.mean, given.variance), (plain.mean, plain.variance + 0.3))
 
 
 # Further rows
@@ -286,12 +282,10 @@ def test_a_batch_of_rows_is_each_alone(name, models):
     assert posterior.mean.shape == (4, 3, 2, 1)
     for s, t in ((0, 0), (3, 1)):
         alone = ours.condition_on_observations(X[t].unsqueeze(0), Y[s, t].unsqueeze(0)).posterior(points(2, seed=9))
-        close(posterior.mean[s, t], alone.mean[0])
-        close(posterior.variance[s, t], alone.variance[0])
+        close((posterior.mean[s, t], posterior.variance[s, t]), (alone.mean[0], alone.variance[0]))
         if not CASES[name].more_knots:
             for_good = ours.condition_on_observations(X[t], Y[s, t]).posterior(points(2, seed=9))
-            close(posterior.mean[s, t], for_good.mean, 1e-6)
-            close(posterior.variance[s, t], for_good.variance, 1e-6)
+            close((posterior.mean[s, t], posterior.variance[s, t]), (for_good.mean, for_good.variance), 1e-6)
 
 
 @every
@@ -364,8 +358,7 @@ def test_transforms_are_undone(name):
         for noise in (False, True):
             p = a.posterior(here(at), observation_noise=noise)
             q = b.posterior(at, observation_noise=noise)
-            close(p.mean, q.mean * scale + level)
-            close(p.variance, q.variance * scale**2)
+            close((p.mean, p.variance), (q.mean * scale + level, q.variance * scale**2))
 
     compare(ours, plain)
     back = new_Y * scale + level
@@ -375,8 +368,7 @@ def test_transforms_are_undone(name):
         plain.condition_on_observations(new_X.expand(3, 2, 2), new_Y.expand(3, 2, 1)),
     )
     num = len(ours.data.X)  # the rows that a fusion learned from are not its experts'
-    close(ours.train_inputs[0], wide[-num:])
-    close(ours.train_targets, standard.squeeze(-1)[-num:])
+    close((ours.train_inputs[0], ours.train_targets), (wide[-num:], standard.squeeze(-1)[-num:]))
     ours.train()  # a loop that forgets to go back must not teach the transforms
     compare(ours, plain)
 
@@ -559,8 +551,7 @@ def test_views_are_models_too(models):
     for name in CASES:
         ours, X = models[name], points(3, 1)
         gaussian = GaussianView(ours).posterior(X)
-        close(gaussian.mean, ours.posterior(X).mean)
-        close(gaussian.variance, ours.posterior(X).variance)
+        close((gaussian.mean, gaussian.variance), (ours.posterior(X).mean, ours.posterior(X).variance))
         equal = EquallyWeightedView(ours, 400).posterior(X)
         close(equal.mixture_mean, ours.posterior(X).mean, 0.02)
         assert GaussianView(ours).fantasize(X, IIDNormalSampler(Size([2]), seed=0)).posterior(X).mean.shape == (

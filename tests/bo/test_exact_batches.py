@@ -70,8 +70,7 @@ def same(together, apart, X, **options):
     for index, alone in apart.items():
         at, point = (..., *index, slice(None)), (..., *index, slice(None), slice(None))
         each = alone.posterior(wide[point], **options)
-        close(joint.mean[point], each.mean)
-        close(joint.variance[point], each.variance)
+        close((joint.mean[point], joint.variance[point]), (each.mean, each.variance))
         # the factors of covariances that are almost singular lose half the digits
         close(draws[point], each.rsample_from_base_samples(Size([5]), normals[at]), 1e-6)
         if isinstance(joint, MixturePosterior):
@@ -93,8 +92,7 @@ def test_predictions_are_those_of_a_model_of_each_data_set(batch, known_noise, g
         assert posterior.mean.shape == (*lead, shape[-1], 1)
         same(together, apart, X, observation_noise=True)
     for index, alone in apart.items():
-        close(together.log_evidence[index], alone.log_evidence)
-        close(together.log_weights[index], alone.log_weights)
+        close((together.log_evidence[index], together.log_weights[index]), (alone.log_evidence, alone.log_weights))
         close(together.likelihood.noise[index], alone.likelihood.noise)
         close(together.train_targets[index], alone.train_targets)
 
@@ -169,15 +167,12 @@ def test_rows_for_good_and_imagined_ones(known_noise, generator):
         noise = variance[index].expand(2, 1) if known_noise else None
         rows = Observations(new[index], fantasized[:, *index], noise)
         one, other = fantasies.posterior(X), alone.fantasies(rows).posterior(X[index])
-        close(one.mean[:, *index], other.mean)
-        close(one.covariance[:, *index], other.covariance)
+        close((one.mean[:, *index], one.covariance[:, *index]), (other.mean, other.covariance))
         close(fantasies.log_weights[:, *index], alone.fantasies(rows).log_weights)
     shared = together.condition_on_observations(new[0], Y[0], None if not known_noise else torch.full_like(Y[0], 0.1))
-    assert shared.batch_shape == batch
-    assert shared.posterior(X).mean.shape == (3, 4, 1)
+    assert (shared.batch_shape, shared.posterior(X).mean.shape) == (batch, (3, 4, 1))
     expanded = together.fantasize(new[..., :0, :], sampler)
-    assert expanded.posterior(X).mean.shape == (4, 3, 4, 1)
-    assert expanded.log_weights.shape[-2:] == (3, 3)
+    assert (expanded.posterior(X).mean.shape, expanded.log_weights.shape[-2:]) == ((4, 3, 4, 1), (3, 3))
 
 
 def test_acquisition_functions_are_those_of_each_data_set(generator):
@@ -212,8 +207,7 @@ def test_leaving_one_out_as_botorchs_tutorials_do(generator):
     for row in range(8):
         others = torch.arange(8) != row
         posterior = ExactEnsembleModel(X[others], Y[others]).fit().posterior(X[row : row + 1], observation_noise=True)
-        close(found.posterior.mean[row], posterior.mean, 1e-4)
-        close(found.posterior.variance[row], posterior.variance, 1e-4)
+        close((found.posterior.mean[row], found.posterior.variance[row]), (posterior.mean, posterior.variance), 1e-4)
 
 
 def test_state_and_precision(generator):

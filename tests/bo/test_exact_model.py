@@ -207,8 +207,7 @@ def test_blocks_of_points_are_predicted_as_points(generator):
     model = ExactEnsembleModel(X, Y).fit()
     places = torch.rand(2, 4, 2, generator=generator, dtype=torch.float64)
     joint, single = model.posterior(places), model.posterior(places.unsqueeze(-2))
-    assert_close(joint.mean, single.mean.squeeze(-2))
-    assert_close(joint.variance, single.variance.squeeze(-2))
+    assert_close((joint.mean, joint.variance), (single.mean.squeeze(-2), single.variance.squeeze(-2)))
 
 
 def test_single_precision_costs_no_digits_inside(generator):
@@ -216,8 +215,7 @@ def test_single_precision_costs_no_digits_inside(generator):
     double = ExactEnsembleModel(X.float().double(), Y.float().double()).fit()
     single = ExactEnsembleModel(X.float(), Y.float()).fit()
     posterior = single.posterior(X.float())
-    assert posterior.mean.dtype == torch.float32
-    assert single.lengthscale.dtype == torch.float64
+    assert (posterior.mean.dtype, single.lengthscale.dtype) == (torch.float32, torch.float64)
     assert_close(posterior.mean.double(), double.posterior(X).mean, rtol=1e-3, atol=1e-3)
     moved = copy.deepcopy(double).float()
     assert moved.lengthscale.dtype == torch.float64

@@ -114,8 +114,7 @@ def same(a, b, X, noise=True):
     """Two models predict alike, weights included."""
     p, q = a.posterior(X, observation_noise=noise), b.posterior(X, observation_noise=noise)
     close(p.log_weights.expand(*q.batch_shape, -1), q.log_weights.expand(*q.batch_shape, -1))
-    close(p.mean.expand_as(q.mean), q.mean)
-    close(p.component_mean.expand_as(q.component_mean), q.component_mean)
+    close((p.mean.expand_as(q.mean), p.component_mean.expand_as(q.component_mean)), (q.mean, q.component_mean))
     close(p.component_covariance.expand_as(q.component_covariance), q.component_covariance)
 
 
@@ -147,8 +146,7 @@ def test_one_exact_expert_is_an_exact_gp(transform, noise):
     gp, ours = exact_pair(transform)
     X = torch.rand(4, 2, NUM_INPUTS, generator=generator(5), dtype=DTYPE)  # the kernel's rank allows two points
     ours_posterior, exact = ours.posterior(X, observation_noise=noise), gp.posterior(X, observation_noise=noise)
-    close(ours_posterior.mean, exact.mean)
-    close(ours_posterior.variance, exact.variance)
+    close((ours_posterior.mean, ours_posterior.variance), (exact.mean, exact.variance))
     close(ours_posterior.covariance.squeeze(-3), exact.distribution.covariance_matrix)
     normals = torch.randn(5, 4, 2, generator=generator(6), dtype=DTYPE)
     base = torch.cat([torch.zeros(5, 4, 1, dtype=DTYPE), normals], dim=-1)
@@ -174,8 +172,7 @@ def test_one_exact_expert_conditions_as_an_exact_gp(transform):
         many = gp.condition_on_observations(new_X.expand(6, 3, NUM_INPUTS), fantasies)
         exact = many.posterior(X.unsqueeze(1).expand(4, 6, 2, NUM_INPUTS))
         posterior = ours.condition_on_observations(new_X, fantasies).posterior(X.unsqueeze(1))
-        close(posterior.mean, exact.mean)
-        close(posterior.variance, exact.variance)
+        close((posterior.mean, posterior.variance), (exact.mean, exact.variance))
 
 
 def test_the_log_evidence_weighs_the_experts():
@@ -216,8 +213,7 @@ def test_fantasies_equal_filtering_from_scratch(transition, rule, num_outputs):
         all_X, all_Y = torch.cat([old_X, batch[t]]), torch.cat([old_Y, Y[s, t]])
         scratch = EnsembleModel(all_X, all_Y, ensemble=ours.ensemble, outcome_transform=None)
         alone = scratch.posterior(points[t], observation_noise=True)
-        close(posterior.log_weights[s, t], alone.log_weights)
-        close(posterior.component_mean[s, t], alone.component_mean)
+        close((posterior.log_weights[s, t], posterior.component_mean[s, t]), (alone.log_weights, alone.component_mean))
         covariance = posterior.component_covariance.expand(4, 3, *posterior.component_covariance.shape[-4:])
         close(covariance[s, t], alone.component_covariance)
 
@@ -633,8 +629,7 @@ def test_presets_and_data_sets_make_models():
     built = EnsembleModel(**EnsembleModel.construct_inputs(data, ensemble=by_preset.ensemble))
     same(built, by_preset, X[:3])
     assert EnsembleModel.construct_inputs(data).keys() == {"train_X", "train_Y"}
-    assert built.train_inputs[0].shape == (30, NUM_INPUTS)
-    assert built.train_targets.shape == (30,)
+    assert (built.train_inputs[0].shape, built.train_targets.shape) == ((30, NUM_INPUTS), (30,))
 
 
 # What may go wrong

@@ -75,8 +75,7 @@ def test_quantiles_and_cdf_are_those_of_each_point():
     p = posterior(batch=(2,), num_outputs=2)
     levels = torch.tensor([0.01, 0.5, 0.99], dtype=F64)
     quantiles = p.quantile(levels)
-    assert quantiles.shape == (3, 2, Q, 2)
-    assert p.quantile(torch.tensor(0.5)).shape == (2, Q, 2)
+    assert (quantiles.shape, p.quantile(torch.tensor(0.5)).shape) == ((3, 2, Q, 2), (2, Q, 2))
     weights = p.log_weights.exp().numpy()
     for index in np.ndindex(2, Q, 2):
         b, q, o = index
@@ -122,8 +121,7 @@ def test_draws_have_the_mixtures_law(weights, batch, dtype):
     p = posterior(WEIGHTS[weights], batch, dtype=dtype)
     for sampler in (IIDNormalSampler(Size([20_000]), seed=0), get_sampler(p, Size([8192]), seed=1)):
         draws = sampler(p)
-        assert draws.dtype == dtype
-        assert draws.shape == (*sampler.sample_shape, *batch, Q, 1)
+        assert (draws.dtype, draws.shape) == (dtype, (*sampler.sample_shape, *batch, Q, 1))
         uniform = p.cdf(draws)
         levels = torch.linspace(0.02, 0.98, 25, dtype=dtype)
         shares = (uniform.unsqueeze(-1) <= levels).to(dtype).mean(0)

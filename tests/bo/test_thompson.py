@@ -108,8 +108,7 @@ def test_the_loop_finds_a_maximum_and_goes_on_where_it_stopped():
     assert torch.equal(again[:14], X)
     assert len(again) == 17
     other = ThompsonLoop(UNIT, settings, X, Y, generator=generator(1))
-    assert other.suggest(2).shape == (2, 2)
-    assert len(other.Y) == 14
+    assert (other.suggest(2).shape, len(other.Y)) == ((2, 2), 14)
 
 
 def test_the_first_points_are_one_low_discrepancy_sequence():
@@ -126,8 +125,7 @@ def test_the_first_points_are_one_low_discrepancy_sequence():
 def test_a_plateau_is_no_end():
     loop = ThompsonLoop(UNIT, ThompsonSettings(num_features=16, raw_samples=32, num_restarts=1), generator=generator(0))
     X, Y = loop.run(lambda X: torch.zeros(len(X), dtype=X.dtype), num_rounds=2)
-    assert X.shape == (8, 2)
-    assert Y.shape == (8, 1)
+    assert (X.shape, Y.shape) == ((8, 2), (8, 1))
 
 
 def test_an_interrupted_loop_loses_nothing_it_saw():

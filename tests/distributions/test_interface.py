@@ -62,8 +62,7 @@ def test_shapes(name):
     assert distribution.log_prob(y).shape == distribution.cdf(y).shape == (5, *rows)
     assert torch.equal(distribution.log_prob(y).isnan(), y.isnan())
     levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64).reshape(3, *[1] * len(rows))
-    assert distribution.quantile(levels).shape == (3, *rows)
-    assert distribution.quantile(0.5).shape == rows
+    assert (distribution.quantile(levels).shape, distribution.quantile(0.5).shape) == ((3, *rows), rows)
     generator = torch.Generator().manual_seed(0)
     assert distribution.sample(7, generator=generator).shape == (7, *rows)
     with pytest.raises(ValueError, match="between 0 and 1"):

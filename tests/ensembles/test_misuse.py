@@ -67,11 +67,9 @@ def test_targets_are_checked_when_they_are_made(make, kind, words):
 
 
 def test_legal_targets():
-    assert ClassTarget(2, MomentMatchingUpdate()).num_labels == 2
-    assert LevelTarget(2).num_labels == 2
+    assert (ClassTarget(2, MomentMatchingUpdate()).num_labels, LevelTarget(2).num_labels) == (2, 2)
     assert not BinaryTarget(True, LaplaceUpdate()).is_real
-    assert UnknownNoiseTarget(1).noise_discount == 1
-    assert OutlierTarget(3).threshold == 3
+    assert (UnknownNoiseTarget(1).noise_discount, OutlierTarget(3).threshold) == (1, 3)
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,7 @@ def test_hyperparameters_are_those_of_an_exact_process_but_for_the_noise() -> No
     record = WideFeatures(num_features=40, noises=(0.01, 0.2))
     ((name, expert),) = record.build(warm_up(X, y))
     assert name == "wide"
-    assert expert.batch_shape == (2,)
-    assert expert.features.num_features == 40
+    assert (expert.batch_shape, expert.features.num_features) == ((2,), 40)
 
     kernel = scaled_kernel(X, record.nu, (0.5,))
     seen = ~torch.isnan(y)

@@ -117,8 +117,7 @@ def test_updates_are_dense_newton(name):
             torch.testing.assert_close(got, latent, rtol=1e-8, atol=1e-8)
             if not torch.isnan(y[t]):
                 mean, covariance = dense_newton(expert, m, Phi[m, t], y[t], mean, covariance)
-        torch.testing.assert_close(state.mean[m], mean, rtol=1e-7, atol=1e-8)
-        torch.testing.assert_close(state.covariance[m], covariance, rtol=1e-7, atol=1e-8)
+        torch.testing.assert_close((state.mean[m], state.covariance[m]), (mean, covariance), rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.slow
@@ -203,8 +202,7 @@ def test_two_classes_by_softmax_are_logistic():
         _, two = softmax.update(softmax.init(), X, y)
         torch.testing.assert_close(two.latent_mean[:, 1] - two.latent_mean[:, 0], one.latent_mean, rtol=1e-7, atol=1e-8)
         # The logistic link has a rule of its own; the nodes of the softmax need be many where the variance is large.
-        torch.testing.assert_close(two.mean[:, 1], one.mean, rtol=0, atol=1e-6)
-        torch.testing.assert_close(two.log_prob, one.log_prob, rtol=0, atol=1e-6)
+        torch.testing.assert_close((two.mean[:, 1], two.log_prob), (one.mean, one.log_prob), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +215,7 @@ def test_two_levels_are_two_classes(link, binary):
     with torch.no_grad():
         _, a = ordinal.update(ordinal.init(), X, y)
         _, b = two.update(two.init(), X, y)
-    for one, other in zip(a, b, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "multiclass", "ordinal, probit"])
@@ -251,8 +248,7 @@ def test_the_ensemble_and_its_shell():
             torch.testing.assert_close(getattr(got, name), getattr(want, name), rtol=1e-8, atol=1e-9, equal_nan=True)
         mixture = got.mixture
         assert isinstance(mixture, LatentMixture)
-        torch.testing.assert_close(mixture.mean, got.mean)
-        torch.testing.assert_close(mixture.class_probabilities[:, 1], got.mean)
+        torch.testing.assert_close((mixture.mean, mixture.class_probabilities[:, 1]), (got.mean, got.mean))
         seen = ~torch.isnan(y)
         torch.testing.assert_close(mixture.log_prob(y)[seen], got.log_prob[seen])
         fresh = OnlineEnsemble(make(rule), block_size=2)

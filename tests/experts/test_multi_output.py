@@ -48,14 +48,12 @@ def test_the_shell_is_the_pure_ensemble(gaps):
         state, want = ensemble.update(ensemble.init(), X, y)
     online = OnlineEnsemble(ensemble, block_size=7)
     got = online.observe(X, y)
-    for a, b in zip(got[:4], want[:4], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9, equal_nan=True)
+    torch.testing.assert_close(got[:4], want[:4], rtol=1e-8, atol=1e-9, equal_nan=True)
     assert torch.equal(got.log_prob.isnan(), y.isnan().all(-1))
     for a, b in zip(online.state.experts, state.experts, strict=True):
         torch.testing.assert_close(a.mean, b.mean, rtol=1e-8, atol=1e-9)
     mixture = online.predict(X[:4])
-    assert mixture.mean.shape == (4, OUTPUTS)
-    assert got.mixture.log_prob(y).shape == (60, OUTPUTS)
+    assert (mixture.mean.shape, got.mixture.log_prob(y).shape) == ((4, OUTPUTS), (60, OUTPUTS))
     fresh = OnlineEnsemble(build(), block_size=7)
     fresh.load_state_dict(online.state_dict())
     torch.testing.assert_close(

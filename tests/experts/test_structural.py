@@ -65,8 +65,7 @@ def test_single_precision_rows_lose_no_digits_of_the_state():
     exact = expert.update(expert.init(), X, y)[1].mean
     single = expert.float()
     state, steps = single.update(single.init(), X.float(), y.float())
-    assert steps.mean.dtype == torch.float32
-    assert state.moments.dtype == torch.float64
+    assert (steps.mean.dtype, state.moments.dtype) == (torch.float32, torch.float64)
     assert torch.allclose(steps.mean.double(), exact, rtol=0, atol=1e-5)
 
 

@@ -97,8 +97,7 @@ def check(one, X, y, split, size, tolerance=1e-8):
     model = Reference(X[split - held : split], y[split - held : split], one)
     mean, variance = model.moments(X[split:])
     got_mean, got_variance = one.predict(state, X[split:])
-    torch.testing.assert_close(got_mean, mean, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(got_variance, variance, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close((got_mean, got_variance), (mean, variance), rtol=tolerance, atol=tolerance)
     length = min(max(1, one.bind().room(state)), len(y) - split)
     _, steps = one.update(state, X[split : split + length], y[split : split + length])
     for t in (0, length // 2, length - 1):  # one step ahead inside a block
@@ -135,8 +134,7 @@ def test_row_by_row_is_by_blocks():
     _, want = stream(one, X, y, 1)
     for size in (7, 64, 400):
         _, got = stream(one, X, y, size)
-        for a, b in zip(got, want, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("mean", ["constant", "linear"])
@@ -151,8 +149,7 @@ def test_parameters_of_the_mean_are_fitted_as_gpytorch_says(mean):
     torch.testing.assert_close(got, want)
     slopes = torch.autograd.grad(got, list(one.mean.parameters()))
     wanted = torch.autograd.grad(want, list(model.mean_module.parameters()))
-    for a, b in zip(slopes, wanted, strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(slopes, wanted)
     before = [value.detach().clone() for value in one.mean.parameters()]
     fit = fit_empirical_bayes(one, X, y)
     assert float(fit.log_evidence) > float(got.detach())

@@ -114,8 +114,7 @@ def by_hand(one, X, y, entry):
 
 
 def close(got, want, tolerance=1e-8):
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 @pytest.mark.processor
@@ -129,8 +128,7 @@ def test_every_prediction_is_that_of_conditioning_and_searching_by_hand(mean):
         want, vectors = by_hand(one, X, y, entry)
         close([field[entry] for field in steps], want, 1e-4)
         torch.testing.assert_close(state.hyperparameters[entry], vectors[-1], rtol=1e-4, atol=1e-4)
-    assert state.num_rows.tolist() == [N, N]
-    assert state.due.tolist() == [160, 160]
+    assert (state.num_rows.tolist(), state.due.tolist()) == ([N, N], [160, 160])
 
 
 @pytest.mark.processor
@@ -141,8 +139,7 @@ def test_any_blocking_gives_the_same():
     state, want = run(one, X, y, (N,))
     for sizes in ((1,) * N, (19, 2, 60, 69)):
         other, got = run(one, X, y, sizes)
-        close(got, want)
-        close(other, state)
+        close((got, other), (want, state))
 
 
 def test_the_schedule_doubles_and_then_is_regular():
@@ -156,8 +153,7 @@ def test_the_schedule_doubles_and_then_is_regular():
             due.append(int(state.due))
         if not torch.equal(before.hyperparameters, state.hyperparameters):
             changes.append(t + 1)
-    assert due == DUE
-    assert changes[0] == DUE[0]
+    assert (due, changes[0]) == (DUE, DUE[0])
     assert len(changes) > 1
     assert set(changes) <= set(DUE)
 
@@ -191,8 +187,7 @@ def test_predict_is_the_next_observation_and_learns_nothing():
         before = [field.clone() for field in state]
         mean, variance = one.predict(state, X[n : n + 1])
         _, steps = one.update(state, X[n : n + 1], y[n : n + 1])
-        torch.testing.assert_close(mean, steps.mean)
-        torch.testing.assert_close(variance, steps.variance)
+        torch.testing.assert_close((mean, variance), (steps.mean, steps.variance))
         close(state, before, 0.0)
 
 
@@ -287,8 +282,7 @@ def test_single_precision_rows():
     one = expert()
     _, want = run(one, X, y, (N,))
     state, got = run(copy.deepcopy(one).float(), X.float(), y.float(), (N,))
-    assert state.hyperparameters.dtype == torch.float64
-    assert got.mean.dtype == torch.float32
+    assert (state.hyperparameters.dtype, got.mean.dtype) == (torch.float64, torch.float32)
     close([f.double() for f in got[:2]], want[:2], 2e-2)
 
 

@@ -128,8 +128,7 @@ def test_clamp_holds_inputs_at_the_edge_and_counts() -> None:
     features = Clamp.to_domain(inner)
     X = torch.tensor([[0.5, 0.5], [-3.0, 0.5], [2.0, 9.0], [0.0, 1.0]], dtype=torch.float64)
     assert torch.equal(features(X), inner(X.clamp(0, 1)))
-    assert features.num_clamped(X) == 2
-    assert features.num_clamped(X.expand(3, 4, 2)) == 6
+    assert (features.num_clamped(X), features.num_clamped(X.expand(3, 4, 2))) == (2, 6)
     assert features.domain is None
 
 

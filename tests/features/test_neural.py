@@ -96,8 +96,7 @@ def test_modules_without_parameters() -> None:
     single = NeuralFeatures(Waves(), 2, 4, dtype=torch.float64)
     assert torch.equal(single(X), Waves()(X))
     several = take_experts(single, single.batch_shape, torch.zeros(3, dtype=torch.long))
-    assert several(X).shape == (3, 6, 4)
-    assert several(X.expand(5, 6, 2)).shape == (5, 3, 6, 4)
+    assert (several(X).shape, several(X.expand(5, 6, 2)).shape) == ((3, 6, 4), (5, 3, 6, 4))
 
 
 def test_two_batch_axes() -> None:

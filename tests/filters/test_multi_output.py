@@ -4,11 +4,10 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gp_ensembles import filters
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state, num_groups
+from tests.filters.oracles import in_blocks
 
 M, N, F, K = 2, 19, 4, 5
 TRANSITIONS = {
@@ -31,14 +30,11 @@ def problem(gaps, seed=0):
 
 
 def run(Phi, y, noise, transition, prior, sizes):
-    state, parts, start = multi_output_state(prior, F, K), [], 0
-    for size in sizes:
-        rows = slice(start, start + size)
+    def learn(state, rows):
         observation = MultiOutputNoise(noise, SCALE)
-        state, steps = filters.update_block(state, Phi[:, rows], y[rows], transition, observation, prior_variance=prior)
-        parts.append(steps)
-        start += size
-    return state, [torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)]
+        return filters.update_block(state, Phi[:, rows], y[rows], transition, observation, prior_variance=prior)
+
+    return in_blocks(learn, multi_output_state(prior, F, K), sizes, dim=1)
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
@@ -77,14 +73,3 @@ def test_outputs_part_when_their_gaps_differ_and_not_before():
     y[8, [1, 4]] = torch.nan
     state, _ = run(Phi, y, noise, None, prior, (5, 14))
     assert state.group.tolist() == [0, 1, 0, 0, 1]
-
-
-@given(seed=st.integers(0, 10_000), gaps=st.floats(0, 1), cut=st.integers(1, N - 1))
-@settings(max_examples=25)
-def test_any_blocking_gives_the_same(seed, gaps, cut):
-    Phi, y, noise, prior = problem(gaps, seed)
-    one = run(Phi, y, noise, TRANSITIONS["walk"], prior, (N,))
-    two = run(Phi, y, noise, TRANSITIONS["walk"], prior, (cut, N - cut))
-    for a, b in zip(one[1], two[1], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, equal_nan=True)
-    torch.testing.assert_close(one[0].mean, two[0].mean, rtol=1e-9, atol=1e-9)

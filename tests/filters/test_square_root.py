@@ -111,8 +111,7 @@ def test_factors_reproduce_their_covariances():
     gain = torch.linalg.solve(covariance, design @ factor.mT)
     after = factor @ factor.mT - (design @ factor.mT).mT @ gain
     lower, weights, array = condition_array(factor, design, noise)
-    torch.testing.assert_close(lower @ lower.mT, covariance)
-    torch.testing.assert_close(lower @ weights, design @ factor.mT)
+    torch.testing.assert_close((lower @ lower.mT, lower @ weights), (covariance, design @ factor.mT))
     torch.testing.assert_close(array @ array.mT, after)
     andrews = condition_andrews(factor, design, torch.linalg.cholesky(covariance), noise)
     torch.testing.assert_close(andrews @ andrews.mT, after)

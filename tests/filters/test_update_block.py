@@ -6,11 +6,10 @@ import torch
 from gp_ensembles import filters
 from gp_ensembles.filters import sites
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
-from gp_ensembles.filters.states import GaussianState, square_root_state
+from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
-from gp_ensembles.filters.textbook import textbook_step
-from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
+from tests.filters.oracles import in_blocks
 
 M, N, F, K, C = 2, 11, 3, 4, 3  # experts, rows, features, outputs, classes
 NOISE = torch.tensor([0.3, 0.9], dtype=torch.float64)
@@ -81,15 +80,13 @@ def problem(name, missing=MISSING):
 
 def run(name, change, Phi, y, sizes):
     state, observation = FILTERS[name]
-    parts, start = [], 0
+
+    def learn(state, rows):
+        block = Phi[:, rows], y[rows]
+        return filters.update_block(state, *block, TRANSITIONS[change], observation, prior_variance=PRIOR)
+
     with torch.no_grad():
-        for size in sizes:
-            rows = slice(start, start + size)
-            block = Phi[:, rows], y[rows]
-            state, steps = filters.update_block(state, *block, TRANSITIONS[change], observation, prior_variance=PRIOR)
-            parts.append(steps)
-            start += size
-    return state, type(steps)(*(torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)))
+        return in_blocks(learn, state, sizes, dim=1)
 
 
 def assert_same(got, want, tolerance=1e-9):
@@ -137,72 +134,6 @@ def test_a_missing_target_teaches_nothing(name):
             assert bool(steps.log_prob.isnan().all())
 
 
-def move(change, mean, covariance, m):
-    """One dense step of the weights of expert m, written from the definitions."""
-    identity = torch.diag(torch.ones(F, dtype=torch.float64))
-    if change is None:
-        return mean, covariance
-    if isinstance(change, filters.RandomWalk):
-        return mean, covariance + torch.diag(change.variance.expand(F))
-    if isinstance(change, filters.CorrelatedWalk):
-        return mean, covariance + change.covariance
-    factor = change.factor[m]
-    if isinstance(change, filters.ExponentialForgetting):
-        return mean, covariance / factor
-    return factor.sqrt() * mean, factor * covariance + (1 - factor) * PRIOR[m] * identity
-
-
-def textbook(change, Phi, y, noise):
-    """Every expert by itself, one transition and one textbook step of static weights after another."""
-    moments, means, variances = [], [], []
-    for m in range(M):
-        mean, covariance = torch.zeros(F, dtype=torch.float64), torch.diag(PRIOR[m].expand(F))
-        for t in range(N):
-            mean, covariance = move(change, mean, covariance, m)
-            state = GaussianState(torch.cat([covariance, mean.unsqueeze(-1)], dim=-1))
-            state, step = textbook_step(state, Phi[m, t], y[..., t].expand(M)[m], noise[m])
-            mean, covariance = state.mean, state.covariance
-            means.append(step.mean)
-            variances.append(step.variance)
-        moments.append(state.moments)
-    return torch.stack(moments), torch.cat(means).reshape(M, N), torch.cat(variances).reshape(M, N)
-
-
-@pytest.mark.parametrize("name", ["covariance", "square root", "Student-t", "several outputs", "Laplace, normal"])
-def test_it_is_the_textbook(name):
-    for change in TRANSITIONS:
-        check_textbook(name, change)
-
-
-def check_textbook(name, change):
-    Phi, y = problem(name)
-    state, steps = run(name, change, Phi, y, (5, 6))
-    transition = TRANSITIONS[change]
-    close = {"rtol": 1e-8, "atol": 1e-8}
-    if name == "several outputs":
-        for output in range(K):
-            for m in range(M):
-                own = SCALE[m, output]
-                moments, mean, variance = textbook(transition, Phi, y[:, output] / own, NOISE)
-                torch.testing.assert_close(state.mean[m, output], moments[m, :, -1], **close)
-                covariance = state.covariance[int(state.group[output]), m]
-                torch.testing.assert_close(covariance, moments[m, :, :-1], **close)
-                torch.testing.assert_close(steps.mean[m, :, output], mean[m] * own, **close)
-                torch.testing.assert_close(steps.variance[m, :, output], variance[m] * own**2, **close)
-        return
-    noise = torch.ones_like(NOISE) if name == "Student-t" else NOISE
-    moments, mean, variance = textbook(transition, Phi, y, noise)
-    torch.testing.assert_close(steps.mean, mean, **close)
-    if name == "Student-t":  # the same recursion in units of the noise variance
-        torch.testing.assert_close(state.moments, moments, **close)
-        return
-    torch.testing.assert_close(state.mean, moments[..., -1], **close)
-    torch.testing.assert_close(state.covariance, moments[..., :-1], **close)
-    if name == "Laplace, normal":
-        variance = variance - NOISE.unsqueeze(-1)
-    torch.testing.assert_close(steps.variance, variance, **close)
-
-
 @every_filter
 def test_only_a_way_back_to_the_prior_needs_the_prior(name):
     Phi, y = problem(name)
@@ -219,18 +150,6 @@ def test_only_a_way_back_to_the_prior_needs_the_prior(name):
             without = filters.update_block(state, Phi, y, change, observation)
             for got, want in zip(without, with_prior, strict=True):
                 assert_same(got, want, 0)
-
-
-@pytest.mark.parametrize("name", ["covariance", "square root"])
-def test_the_joint_prediction_has_the_marginals(name):
-    Phi, y = problem(name)
-    state, noise = FILTERS[name]
-    for change in TRANSITIONS.values():
-        state, _ = filters.update_block(state, Phi, y, change, noise, prior_variance=PRIOR)
-        mean, covariance = predict_joint(state, Phi, change, noise, prior_variance=PRIOR)
-        alone = filters.predict(state, Phi, change, noise, prior_variance=PRIOR)
-        torch.testing.assert_close(mean, alone.mean)
-        torch.testing.assert_close(covariance.diagonal(dim1=-2, dim2=-1), alone.variance)
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,7 @@ def test_weights_after_a_row_have_their_exact_moments(num_classes, y):
     state = GaussianState(torch.cat([prior, prior_mean.unsqueeze(-1)], dim=-1))
     state, latent = update_block(state, phi.unsqueeze(0), target, None, rule)
     before, spread = design @ prior_mean, design @ prior @ design.mT
-    torch.testing.assert_close(latent.mean[0], before)
-    torch.testing.assert_close(latent.variance[0], spread)
+    torch.testing.assert_close((latent.mean[0], latent.variance[0]), (before, spread))
     center, after = dense_moments(before, spread, target)
     slope = prior @ design.mT @ torch.linalg.inv(spread)
     torch.testing.assert_close(state.mean, prior_mean + slope @ (center - before), rtol=0, atol=1e-5)

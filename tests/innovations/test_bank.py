@@ -107,8 +107,7 @@ def test_an_outlier_counts_less_in_the_autoregression():
     share[11] = 0.01
     _, (means, _, log_prob, _) = run(InnovationBank(MODELS), mean, variance, y, [40], share)
     expected = oracle(MODELS, mean[0].tolist(), variance[0].tolist(), y.tolist(), share.tolist())
-    torch.testing.assert_close(means[0], expected[0], rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(log_prob[0], expected[2], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close((means[0], log_prob[0]), (expected[0], expected[2]), rtol=1e-11, atol=1e-11)
 
 
 @settings(max_examples=30, deadline=None)
@@ -118,8 +117,7 @@ def test_any_blocking_gives_the_same_numbers(sizes, gaps, seed):
     mean, variance, y = stream(seed, num_rows=num_rows, gaps=[gap for gap in gaps if gap < num_rows])
     whole, all_at_once = run(InnovationBank(MODELS), mean, variance, y, [num_rows])
     state, in_blocks = run(InnovationBank(MODELS), mean, variance, y, sizes)
-    for one, other in zip([*whole, *all_at_once], [*state, *in_blocks], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, equal_nan=True)
+    torch.testing.assert_close([*whole, *all_at_once], [*state, *in_blocks], rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
 def test_no_prediction_knows_its_target():
@@ -139,8 +137,7 @@ def test_predict_is_what_the_next_row_meets():
     state, _ = run(bank, mean[:, :39], variance[:, :39], y[:39], [39])
     predicted = bank.predict(state, mean[:, 39:], variance[:, 39:])
     _, met = bank.update_block(state, mean[:, 39:], variance[:, 39:], y[39:])
-    for one, other in zip(predicted[:2], met[:2], strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(predicted[:2], met[:2])
     assert bool(predicted.log_prob.isnan().all())
 
 

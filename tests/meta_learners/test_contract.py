@@ -63,8 +63,7 @@ def test_any_blocking_is_equal(cuts, name, seed):
 def test_empty_block_changes_nothing(rule):
     state = rule.init(M, densities(0, 1))
     after, output = rule.update_block(state, densities(0, 1)[:, :0])
-    assert output.log_weights.shape == (M, 0)
-    assert output.log_prob.shape == (0,)
+    assert (output.log_weights.shape, output.log_prob.shape) == ((M, 0), (0,))
     torch.testing.assert_close(after, state, rtol=0, atol=0)
 
 
@@ -203,9 +202,7 @@ def test_vmap_equals_a_loop(rule):
 def test_meta_device(rule):
     log_prob = densities(0, 7).to("meta")
     state, output = rule.to("meta").update_block(rule.init(M, log_prob), log_prob)
-    assert state.log_weights.shape == (M,)
-    assert output.log_weights.shape == (M, 7)
-    assert output.log_prob.shape == (7,)
+    assert (state.log_weights.shape, output.log_weights.shape, output.log_prob.shape) == ((M,), (M, 7), (7,))
 
 
 @each(RULES)

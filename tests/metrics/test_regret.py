@@ -157,8 +157,7 @@ def test_switching_bound_is_the_prior_of_a_sequence(num_experts, num_steps, stay
 
 
 def test_switching_bound_at_its_ends():
-    assert switching_bound(1, 50, 0, 0.3) == 0.0
-    assert switching_bound(3, 50, 1, 1.0) == math.inf
+    assert (switching_bound(1, 50, 0, 0.3), switching_bound(3, 50, 1, 1.0)) == (0.0, math.inf)
     assert switching_bound(3, 50, 1, 0.0) == math.inf
     assert switching_bound(3, 5, 4, 0.0) == pytest.approx(math.log(3) + 4 * math.log(2))
     best = scipy.optimize.minimize_scalar(
@@ -343,8 +342,7 @@ def test_missing_targets_add_nothing():
         assert torch.equal(found[[2, 3, 11]], found[[1, 1, 10]])
     for best in (metrics.best_fixed_mixture, metrics.best_expert):
         found, want = best(holes), best(experts[:, ~missing])
-        torch.testing.assert_close(found[0], want[0], rtol=0, atol=1e-12)
-        torch.testing.assert_close(found.log_prob[~missing], want.log_prob, rtol=0, atol=1e-12)
+        torch.testing.assert_close((found[0], found.log_prob[~missing]), (want[0], want.log_prob), rtol=0, atol=1e-12)
         assert torch.equal(found.log_prob.isnan(), missing)
     mixture = metrics.best_fixed_mixture(holes).log_prob
     assert bool(metrics.mixture_regret(holed, mixture).isfinite().all())

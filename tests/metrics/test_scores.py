@@ -172,8 +172,7 @@ def test_stream_summary_equals_whole_stream_scores():
     center, spread = mixtures.moments(log_weights, mean, variance)
     state = metrics.streaming.update_scores(metrics.streaming.init_scores(y), y, log_weights, mean, variance, level=0.8)
     summary = metrics.summarize(state)
-    assert int(state.num_rows) == 30
-    assert int(state.num_scored) == int((~torch.isnan(y)).sum())
+    assert (int(state.num_rows), int(state.num_scored)) == (30, int((~torch.isnan(y)).sum()))
     expected = ScoreSummary(
         log_score=metrics.log_score(mixtures.log_prob(log_weights, mean, variance, y), y),
         log_score_gaussian=metrics.log_score(normal.log_prob(y, center, spread), y),

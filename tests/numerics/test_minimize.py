@@ -157,9 +157,7 @@ def test_problems_that_are_solved_are_not_asked_again():
 
     found = minimize(with_gradient(function), torch.full((2, 3), 1.5, dtype=torch.float64), loss_tolerance=1e-12)
     assert bool(found.converged.all())
-    assert asked[:2] == [[0, 1], [0, 1]]
-    assert asked[-1] == [1]
-    assert found.num_evaluations == len(asked)
+    assert (asked[:2], asked[-1], found.num_evaluations) == ([[0, 1], [0, 1]], [1], len(asked))
     assert int(found.num_iterations[0]) < int(found.num_iterations[1])
 
 
@@ -235,5 +233,4 @@ def test_the_end_has_the_dtype_of_the_start():
     assert found.point.dtype == found.value.dtype == found.gradient.dtype == torch.float32
     torch.testing.assert_close(found.point, torch.ones(2, 2), rtol=0, atol=1e-2)
     empty = minimize(with_gradient(valley), torch.zeros(0, 2))
-    assert empty.point.shape == (0, 2)
-    assert empty.converged.shape == (0,)
+    assert (empty.point.shape, empty.converged.shape) == ((0, 2), (0,))

@@ -148,8 +148,7 @@ def test_dtypes_are_kept(dtype, generator):
     arguments = tuple(t.to(dtype) for t in random_mixture(5, 4, 3))
     y = arguments[1][0]
     p = y.new_tensor([0.1, 0.5, 0.95])
-    assert mixtures.log_prob(*arguments, y).dtype == dtype
-    assert mixtures.cdf(*arguments, y).dtype == dtype
+    assert (mixtures.log_prob(*arguments, y).dtype, mixtures.cdf(*arguments, y).dtype) == (dtype, dtype)
     quantile = mixtures.icdf(*arguments, p)
     assert quantile.dtype == dtype
     torch.testing.assert_close(mixtures.cdf(*arguments, quantile), p, rtol=1e-5, atol=0)
@@ -164,8 +163,7 @@ def test_float32_stays_where_the_default_is_float64():
         quantile = mixtures.icdf(*arguments, torch.tensor([0.0, 0.5, 1.0], dtype=torch.float32))
     finally:
         torch.set_default_dtype(before)
-    assert quantile.dtype == torch.float32
-    assert quantile[[0, 2]].tolist() == [-torch.inf, torch.inf]
+    assert (quantile.dtype, quantile[[0, 2]].tolist()) == (torch.float32, [-torch.inf, torch.inf])
 
 
 def test_meta_device():
