@@ -10,7 +10,7 @@ from scipy import integrate
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import LaplaceExpert, fit_empirical_bayes, sample_hyperparameters
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert, fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
@@ -67,20 +67,8 @@ def build(name, **settings):
     return LaplaceExpert(features(), make(), **settings), inputs(), targets(kind)
 
 
-def dense_newton(expert, m, phi, y, mean, covariance):
-    """Mode and inverse Hessian over all weights, by Newton with torch's Hessian."""
-    alone = expert.take(torch.tensor([m]))
-    precision = torch.linalg.inv(covariance)
-
-    def objective(theta):
-        if expert.num_latent > 1:
-            latent = (theta.reshape(expert.num_latent, -1) @ phi)[None, None]
-        else:
-            latent = (theta @ phi)[None, None]
-        fit = log_prob(alone.likelihood, latent, y[None])
-        return fit.sum() - 0.5 * (theta - mean) @ precision @ (theta - mean)
-
-    theta = mean.clone()
+def newton(objective, theta):
+    """The mode by damped steps with torch's own derivatives, and the Hessian there."""
     for _ in range(100):
         gradient, hessian = torch.func.grad(objective)(theta), torch.func.hessian(objective)(theta)
         largest = torch.linalg.eigvalsh(hessian).max()
@@ -94,7 +82,24 @@ def dense_newton(expert, m, phi, y, mean, covariance):
         theta = theta + share * step
         if step.abs().max() < 1e-9:  # the next one would be its square
             break
-    return theta.detach(), torch.linalg.inv(-torch.func.hessian(objective)(theta)).detach()
+    return theta, torch.func.hessian(objective)(theta)
+
+
+def dense_newton(expert, m, phi, y, mean, covariance):
+    """Mode and inverse Hessian over all weights."""
+    alone = expert.take(torch.tensor([m]))
+    precision = torch.linalg.inv(covariance)
+
+    def objective(theta):
+        if expert.num_latent > 1:
+            latent = (theta.reshape(expert.num_latent, -1) @ phi)[None, None]
+        else:
+            latent = (theta @ phi)[None, None]
+        fit = log_prob(alone.likelihood, latent, y[None])
+        return fit.sum() - 0.5 * (theta - mean) @ precision @ (theta - mean)
+
+    theta, hessian = newton(objective, mean)
+    return theta.detach(), torch.linalg.inv(-hessian).detach()
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
@@ -135,18 +140,8 @@ def test_evidence_is_dense_laplace_with_exact_gradients(name):
             latent = latent if alone.num_latent > 1 else latent.squeeze(-1)
             return log_prob(alone.likelihood, latent[None], y).sum() - 0.5 * theta @ theta / prior[m]
 
-        theta = torch.zeros(size, dtype=torch.float64)
-        for _ in range(60):
-            hessian = torch.func.hessian(objective)(theta)
-            largest = torch.linalg.eigvalsh(hessian).max()
-            if largest > -1e-9:
-                hessian = hessian - (largest + 1) * torch.diag(torch.ones_like(theta))
-            step, share = -torch.linalg.solve(hessian, torch.func.grad(objective)(theta)), 1.0
-            while objective(theta + share * step) < objective(theta) and share > 1e-10:
-                share /= 2
-            theta = theta + share * step
-        curvature = -torch.func.hessian(objective)(theta)
-        want = objective(theta) - 0.5 * torch.logdet(prior[m] * curvature)
+        theta, hessian = newton(objective, torch.zeros(size, dtype=torch.float64))
+        want = objective(theta) - 0.5 * torch.logdet(-prior[m] * hessian)
         torch.testing.assert_close(value[m].detach(), want.detach(), rtol=1e-8, atol=1e-8)
 
     parameters = [p for p in expert.parameters() if p.requires_grad]
@@ -268,8 +263,6 @@ def test_dead_experts_are_left_out():
 
 
 def test_real_targets_and_classes_do_not_mix():
-    from gp_ensembles.experts import GaussianExpert
-
     shared = features()
     with pytest.raises(ValueError, match="cannot be mixed"):
         Ensemble([GaussianExpert(shared), LaplaceExpert(shared, LogisticLikelihood())], BayesianModelAveraging())
@@ -293,19 +286,9 @@ def test_hyperparameters_are_fitted_and_sampled():
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("logistic", 2.0, "2 in row 5"),
-        ("poisson, exponential", -1.0, "-1 in row 5"),
-        ("poisson, exponential", 1.5, "1.5 in row 5"),
-        ("poisson, softplus", -1.0, "-1 in row 5"),
-        ("poisson, softplus", 0.5, "0.5 in row 5"),
-        ("negative binomial", -2.0, "-2 in row 5"),
-        ("negative binomial", 2.5, "2.5 in row 5"),
-        ("probit", -1.0, "-1 in row 5"),
-        ("probit", 0.5, "0.5 in row 5"),
-        ("beta", 1.0, "1 in row 5"),
-        ("multiclass", 3.0, "3 in row 5"),
-        ("ordinal, logit", -1.0, "-1 in row 5"),
-        ("student", math.inf, "inf in row 5"),
+        ("poisson, softplus", 0.5, "0.5"),
+        ("multiclass", 3.0, "3"),
+        ("student", math.inf, "inf"),
     ],
 )
 def test_impossible_targets_are_refused_and_nothing_changes(name, value, words):
@@ -313,7 +296,7 @@ def test_impossible_targets_are_refused_and_nothing_changes(name, value, words):
     y[5] = value
     online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
     before = [tensor.clone() for tensor in online.state_dict().values()]
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=f"{words} in row 5"):
         online.observe(X, y)
     assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
 
@@ -325,33 +308,14 @@ def mixture(name, **settings):
     return online.predict(X)
 
 
-@pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "ordinal, probit", "negative binomial"])
-def test_distribution_functions_of_discrete_targets(name):
-    predicted = mixture(name)
-    density = torch.stack([predicted.log_prob(torch.full((N,), level, dtype=torch.float64)) for level in (0, 1)]).exp()
-    torch.testing.assert_close(predicted.cdf(torch.ones(N, dtype=torch.float64)), density.sum(0))
-    median = predicted.quantile(0.5)
-    assert bool((predicted.cdf(median) >= 0.5 - 1e-12).all())
-    below = median > 0
-    assert bool((predicted.cdf((median - 1).clamp_min(0))[below] < 0.5).all())
-
-
-@pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "multiclass", "student"])
-def test_draws_have_the_predicted_frequencies(name):
-    predicted = mixture(name)
+def test_draws_have_the_predicted_frequencies_of_classes():
+    predicted = mixture("multiclass")
     before = torch.random.get_rng_state()
     draws = predicted.sample(20_000, generator=torch.Generator().manual_seed(0))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(draws[:3], predicted.sample(20_000, generator=torch.Generator().manual_seed(0))[:3])
-    if name == "multiclass":
-        shares = torch.stack([(draws == c).double().mean(0) for c in range(3)], dim=-1)
-        torch.testing.assert_close(shares, predicted.class_probabilities, atol=0.02, rtol=0)
-    elif name != "student":
-        error = (draws.mean(0) - predicted.mean) / (predicted.variance / 20_000).sqrt()
-        assert float(error.abs().max()) < 4.5
-    else:
-        with pytest.raises(TypeError, match="draw samples"):
-            predicted.cdf(draws[0])
+    shares = torch.stack([(draws == c).double().mean(0) for c in range(3)], dim=-1)
+    torch.testing.assert_close(shares, predicted.class_probabilities, atol=0.02, rtol=0)
 
 
 def test_probit_approximation_is_near():

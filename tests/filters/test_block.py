@@ -168,7 +168,10 @@ def test_hessian_through_the_stream():
         torch.testing.assert_close(hessian[i], gradient / (2 * step), rtol=1e-5, atol=1e-7)
 
 
-def check_golden(folder, name):
+@pytest.mark.parametrize("name", EXPERTS)
+@pytest.mark.parametrize("place", [("golden",), ("shared", "golden", "doebe")], ids=["synthetic", "elevators"])
+def test_golden(place, name, request):
+    folder = request.getfixturevalue(place[0]).joinpath(*place[1:])
     numbers = np.load(folder / f"expert_{name}.npz")
     data = np.load(next(folder.glob("data_*.npz")))
     y = torch.as_tensor(data["y"])
@@ -192,16 +195,6 @@ def check_golden(folder, name):
             ):
                 np.testing.assert_allclose(got, numbers[f"{regime}_{key}"], rtol=1e-8, atol=1e-9)
             torch.testing.assert_close(alone.variance, covariance.diagonal(), rtol=1e-8, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", EXPERTS)
-def test_golden_synthetic(golden, name):
-    check_golden(golden, name)
-
-
-@pytest.mark.parametrize("name", EXPERTS)
-def test_golden_elevators(shared, name):
-    check_golden(shared / "golden" / "doebe", name)
 
 
 def test_a_failure_names_the_expert_and_the_step():
