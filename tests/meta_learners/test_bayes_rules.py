@@ -53,12 +53,8 @@ def check(rule, log_prob, rtol=1e-9, atol=1e-8):
 
 
 @each(BAYES)
-def test_equals_brute_force(rule):
+def test_equals_brute_force_also_where_weights_underflow(rule):
     check(rule, densities(0, 40))
-
-
-@each(BAYES)
-def test_equals_brute_force_where_weights_underflow(rule):
     check(rule, densities(1, 40, scale=400.0))
 
 
@@ -195,9 +191,14 @@ def learned(rule, loglik):
     return state, output.log_weights.T.numpy(), output.log_prob.numpy()
 
 
-def test_golden_averaging(folder):
-    data = load(folder, "ensemble_doebe6.npz")
-    state, weights, scores = learned(BayesianModelAveraging(torch.tensor(data["w0"])), data["expert_loglik"])
+@pytest.mark.parametrize("name", ["doebe6", "edoebe2x3"])
+def test_golden_averaging_and_switching(folder, name):
+    data, rule = load(folder, f"ensemble_{name}.npz"), None
+    if "Q" in data:
+        np.testing.assert_allclose(edoebe_transition(3, 2, 0.01), data["Q"], rtol=0, atol=1e-15)
+        rule = MarkovSwitching(torch.tensor(data["Q"]))
+    rule = rule or BayesianModelAveraging(torch.tensor(data["w0"]))
+    state, weights, scores = learned(rule, data["expert_loglik"])
     np.testing.assert_allclose(weights, data["log_w_prior"], rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(state.log_weights, data["log_w_post"][-1], rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(scores, data["log_score_mixture"], rtol=1e-8, atol=1e-9)
@@ -210,15 +211,6 @@ def test_golden_pruning(folder):
     np.testing.assert_allclose(state.log_weights.exp(), data["thresholded_w_post"][-1], rtol=1e-8, atol=0)
 
 
-def test_golden_switching(folder):
-    data = load(folder, "ensemble_edoebe2x3.npz")
-    np.testing.assert_allclose(edoebe_transition(3, 2, 0.01), data["Q"], rtol=0, atol=1e-15)
-    state, weights, scores = learned(MarkovSwitching(torch.tensor(data["Q"])), data["expert_loglik"])
-    np.testing.assert_allclose(weights, data["log_w_prior"], rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(state.log_weights, data["log_w_post"][-1], rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(scores, data["log_score_mixture"], rtol=1e-8, atol=1e-9)
-
-
 def test_golden_rules(folder):
     data = load(folder, "meta_learners.npz")
     share = torch.full((6, 6), 0.01 / 6, dtype=torch.float64) + 0.99 * torch.eye(6, dtype=torch.float64)
@@ -229,9 +221,3 @@ def test_golden_rules(folder):
     ):
         _, weights, _ = learned(rule, data["expert_loglik"])
         np.testing.assert_allclose(weights, data[key], rtol=1e-8, atol=1e-8)
-
-
-def test_prior_weights_are_relative():
-    like = torch.ones(1, dtype=torch.float64)
-    weights = BayesianModelAveraging(torch.tensor([0.5, 1.5], dtype=torch.float64)).init(2, like).log_weights.exp()
-    torch.testing.assert_close(weights, torch.tensor([0.25, 0.75], dtype=torch.float64))

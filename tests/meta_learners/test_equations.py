@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles import meta_learners as meta
+from gp_ensembles.numerics.simplex_path import Growth
 from tests.meta_learners.rules import FIRST_ORDER, SECOND_ORDER, M, densities, each, run
+from tests.numerics.test_simplex_path import by_hand
 
 
 def step_of(rule, num_experts):
@@ -128,43 +130,15 @@ def test_ratios_beyond_every_number_take_their_exact_limit():
     torch.testing.assert_close(after, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
 
 
-def newton_by_hand(rule, log_prob, project):
-    """The Newton rules as written, in numpy with a projection by brute force: weights before each target."""
+def newton_by_hand(rule, log_prob):
+    """The Newton rules as written, projected by brute force over all supports: weights before each target."""
     p = np.exp(log_prob - log_prob.max(0))
-    p = np.where(np.isnan(p), 1.0, p)
-    num_experts = p.shape[0]
-    w = v = np.full(num_experts, 1 / num_experts)
-    A = np.eye(num_experts) * getattr(rule, "epsilon", 1.0)
-    b, before = np.zeros(num_experts), []
-    for x in p.T:
-        before.append(w)
-        g = x / (w @ x)
-        if isinstance(rule, meta.OnlineNewton):
-            A = A + np.outer(g, g)
-            b = b + (1 + 1 / rule.beta) * g
-            v = project(rule.delta * np.linalg.solve(A, b), A)
-        else:
-            A = rule.discount * A + (1 - rule.discount) * rule.epsilon * np.eye(num_experts) + np.outer(g, g)
-            v = project(v + np.linalg.solve(A, g) / rule.beta, A)
-        w = (1 - rule.share) * v + rule.share / num_experts
-    return np.array(before).T
-
-
-def project_by_brute_force(point, matrix):
-    """The nearest of the minima on the planes of all supports that are inside."""
-    best, value = None, np.inf
-    for mask in itertools.product([False, True], repeat=len(point)):
-        S = np.flatnonzero(mask)
-        if len(S) == 0:
-            continue
-        K = np.block([[matrix[np.ix_(S, S)], np.ones((len(S), 1))], [np.ones((1, len(S))), np.zeros((1, 1))]])
-        solution = np.linalg.solve(K, np.append(matrix[S] @ point, 1.0))[:-1]
-        w = np.zeros(len(point))
-        w[S] = solution
-        distance = (w - point) @ matrix @ (w - point)
-        if solution.min() >= 0 and distance < value:
-            best, value = w, distance
-    return best
+    if isinstance(rule, meta.OnlineNewton):
+        growth, epsilon = Growth(1.0, 0.0, rule.delta * (1 + 1 / rule.beta), False, rule.share), 1.0
+    else:
+        refill, epsilon = (1 - rule.discount) * rule.epsilon, rule.epsilon
+        growth = Growth(rule.discount, refill, 1 / rule.beta, True, rule.share)
+    return by_hand(p.T, growth, epsilon)[0][:-1].T
 
 
 @each(SECOND_ORDER)
@@ -172,7 +146,7 @@ def test_newton_rules_equal_their_equations(rule):
     for num_experts, scale in itertools.product((1, 2, 5), (0.3, 2.0)):
         log_prob = densities(3, 40, num_experts, scale)
         output = run(rule, log_prob)[1]
-        weights = newton_by_hand(rule, log_prob.numpy(), project_by_brute_force)
+        weights = newton_by_hand(rule, log_prob.numpy())
         np.testing.assert_allclose(output.log_weights.exp(), weights, rtol=0, atol=1e-9)
         torch.testing.assert_close(output.log_prob, (output.log_weights + log_prob).logsumexp(0))
 

@@ -37,19 +37,6 @@ def test_rules_in_one_pass_are_their_recursions():
         assert int(found.states[number].num_seen) == 40
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_combination_is_the_mixture_of_its_rules(dtype):
-    log_prob = densities(6, dtype=dtype)
-    rule = CombinedRules([FixedShare(0.01), SoftBayes(0.05)], over=FixedShare(0.02))
-    _, found = rule.update_block(rule.init(6, log_prob), log_prob)
-    _, first = FixedShare(0.01).update_block(FixedShare(0.01).init(6, log_prob), log_prob)
-    _, second = SoftBayes(0.05).update_block(SoftBayes(0.05).init(6, log_prob), log_prob)
-    above = torch.stack([first.log_prob, second.log_prob])
-    _, over = FixedShare(0.02).update_block(FixedShare(0.02).init(2, log_prob), above)
-    wanted = over.log_weights[0].exp() * first.log_weights.exp() + over.log_weights[1].exp() * second.log_weights.exp()
-    torch.testing.assert_close((found.log_weights.exp(), found.log_prob), (wanted, over.log_prob))
-
-
 def test_a_weight_of_any_smallness_keeps_its_logarithm():
     log_prob = densities(3)
     rules = [FixedShare(0.1), SoftBayes(0.1)]
@@ -129,23 +116,6 @@ def test_one_row_of_a_combination_is_its_recursion():
     _, density, after = step_by_step(0.0, 0.9, 0.1, above, torch.stack(mixtures))
     torch.testing.assert_close((row.over.exp(), row.joint.exp()), (after, row.learned.exp() @ after))
     torch.testing.assert_close((row.log_weights.squeeze(1).exp(), row.log_prob), (own.exp() @ above.exp(), density))
-
-
-@torch.no_grad()
-def test_rows_one_at_a_time_are_the_block():
-    log_prob = densities(6)
-    log_prob[:, 10] -= 400.0
-    log_prob[0, 11:30] += 60.0  # the weights of all others fall far
-    log_prob[:, 7] = 0.0  # a missing target
-    rule = CombinedRules([FixedShare(0.01), SoftBayes(0.05)], over=FixedShare(0.02))
-    start = rule.init(6, log_prob)
-    after, found = rule.update_block(start, log_prob)
-    state, parts = start, []
-    for column in log_prob.split(1, 1):
-        state, output = rule.update_block(state, column)
-        parts.append(output)
-    torch.testing.assert_close(torch.cat([part.log_weights for part in parts], 1), found.log_weights)
-    torch.testing.assert_close((torch.cat([part.log_prob for part in parts]), state), (found.log_prob, after))
 
 
 def test_one_row_is_left_to_the_rules_where_numbers_do_not_suffice():

@@ -22,9 +22,10 @@ def densities(seed, num_rows, size, scale):
     return np.exp(np.random.default_rng(seed).normal(size=(num_rows, size)) * scale)
 
 
-def by_hand(rows, growth):
+def by_hand(rows, growth, epsilon=1.0):
+    """Weights before and after every row, from the definitions; the matrix begins with epsilon on its diagonal."""
     size = rows.shape[1]
-    A, sums, v = np.eye(size), np.zeros(size), np.full(size, 1 / size)
+    A, sums, v = epsilon * np.eye(size), np.zeros(size), np.full(size, 1 / size)
     weights = [v]
     for x in rows:
         g = x / (weights[-1] @ x) if weights[-1] @ x > 0 else 0 * x
