@@ -38,19 +38,12 @@ Options = Callable[[Tensor, Tensor, Tensor], dict[str, Any]]
 
 
 class Case(NamedTuple):
-    """A kind of model.
-
-    Attributes:
-        kind: The class.
-        options: Its options, from transformed inputs (n, D) and outcomes (n, 1) of the rows, and inputs as given.
-        known_noise: Whether it takes known noise.
-        more_knots: Whether imagined rows are further knots, while rows for good are not.
-    """
+    """A kind of model."""
 
     kind: type[MixtureModel]
-    options: Options
+    options: Options  # from transformed inputs (n, D) and outcomes (n, 1) of the rows, and inputs as given
     known_noise: bool = True
-    more_knots: bool = False
+    more_knots: bool = False  # whether imagined rows are further knots, while rows for good are not
 
     def make(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, transforms: Transforms = NO_TRANSFORMS

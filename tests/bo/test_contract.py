@@ -127,12 +127,10 @@ def test_a_copy_in_single_precision_agrees(models):
         wanted = models[name].posterior(X, observation_noise=True)
         close((posterior.mean.double(), posterior.variance.double()), (wanted.mean, wanted.variance), 1e-2)
         assert models[name].posterior(X).mean.dtype == DTYPE
-        wide = (
-            set(single.hyperparameters._fields) if name == "exact ensemble" else set()
-        )  # computed in double precision
+        wide = single.hyperparameters._fields if name == "exact ensemble" else ()  # computed in double precision
         for key, part in single.named_buffers():
             if part.is_floating_point():
-                assert part.dtype == (torch.float64 if key in wide else torch.float32), key
+                assert part.dtype == (DTYPE if key in wide else torch.float32), key
         back = single.to(DTYPE).posterior(X)
         close(back.mean, models[name].posterior(X).mean, 1e-2)
 
@@ -150,8 +148,7 @@ def test_models_of_single_precision():
 
 @every
 def test_copies_and_files(name, models, tmp_path):
-    X = points(3, 1)
-    ours = models[name]
+    X, ours = points(3, 1), models[name]
     same(copy.deepcopy(ours), ours, X)
     torch.save(ours, tmp_path / "model.pt")
     same(torch.load(tmp_path / "model.pt", weights_only=False), ours, X)
@@ -177,8 +174,7 @@ def test_any_batch_of_points(name, models):
 def test_draws_have_the_moments(name, models):
     posterior = models[name].posterior(points(2), observation_noise=True)
     draws = get_sampler(posterior, Size([2**15]), seed=0)(posterior).squeeze(-1).detach()
-    covariance = normal_like(posterior).distribution.covariance_matrix
-    covariance = covariance.detach()
+    covariance = normal_like(posterior).distribution.covariance_matrix.detach()
     scale = float(covariance.diagonal().mean())
     # 2^15 draws: standard errors of 0.6 % in means and 0.8 % in variances of normal draws, less by Sobol's
     torch.testing.assert_close(draws.mean(0), posterior.mean.squeeze(-1), rtol=0, atol=0.02 * scale**0.5)
@@ -471,12 +467,13 @@ def test_what_is_refused(models):
         for bad in (X[:, :1], X[0]):
             with pytest.raises(BotorchTensorDimensionError, match="must have shape"):
                 ours.posterior(bad)
-        with pytest.raises(InputDataError, match="Y is nan in row 0"):
-            ours.condition_on_observations(X, Y * torch.nan)
-        with pytest.raises(BotorchTensorDimensionError, match="one row for each"):
-            ours.condition_on_observations(X, Y[:1])
-        with pytest.raises(ValueError, match="unknown settings"):
-            ours.condition_on_observations(X, Y, weight=2.0)
+        for error, words, given, settings in (
+            (InputDataError, "Y is nan in row 0", Y * torch.nan, {}),
+            (BotorchTensorDimensionError, "one row for each", Y[:1], {}),
+            (ValueError, "unknown settings", Y, {"weight": 2.0}),
+        ):
+            with pytest.raises(error, match=words):
+                ours.condition_on_observations(X, given, **settings)
 
 
 # In BoTorch's hands
@@ -554,12 +551,8 @@ def test_views_are_models_too(models):
         close((gaussian.mean, gaussian.variance), (ours.posterior(X).mean, ours.posterior(X).variance))
         equal = EquallyWeightedView(ours, 400).posterior(X)
         close(equal.mixture_mean, ours.posterior(X).mean, 0.02)
-        assert GaussianView(ours).fantasize(X, IIDNormalSampler(Size([2]), seed=0)).posterior(X).mean.shape == (
-            2,
-            3,
-            1,
-            1,
-        )
+        fantasies = GaussianView(ours).fantasize(X, IIDNormalSampler(Size([2]), seed=0))
+        assert fantasies.posterior(X).mean.shape == (2, 3, 1, 1)
 
 
 def test_paths_are_those_of_ensembles(models):

@@ -44,12 +44,6 @@ def test_concatenation_is_the_sum_of_the_models(variances: list[float], seed: in
     assert whole.num_features == 3 + 3 + 1
 
 
-def test_concatenation_keeps_the_parts_parameters() -> None:
-    parts = [LinearFeatures(2, dtype=torch.float64), ConstantFeatures(2, dtype=torch.float64)]
-    whole = Concatenate(parts)
-    assert {id(p) for p in whole.parameters()} == {id(p) for part in parts for p in part.parameters()}
-
-
 def test_concatenation_intersects_domains() -> None:
     whole = Concatenate([spline(-1, 2), LinearFeatures(2, dtype=torch.float64), spline(0, 3)])
     assert whole.domain.tolist() == [[0.0, 0.0], [2.0, 2.0]]
@@ -150,13 +144,3 @@ def test_clamp_is_checked() -> None:
         Clamp(LinearFeatures(2), one[:1], one)
     with pytest.raises(ValueError, match="LinearFeatures is valid everywhere"):
         Clamp.to_domain(LinearFeatures(2))
-
-
-def test_nested_composition() -> None:
-    """Clamped spline of one standardized column beside a linear model of all."""
-    X = 5 + 3 * rand(30, 3)
-    one = SelectColumns(spline(-1, 1, num_inputs=1), [1], 3)
-    features = Concatenate([Clamp.to_domain(Standardize.from_data(one, X)), LinearFeatures(3, dtype=torch.float64)])
-    assert features.domain is None
-    assert features(100 * X).shape == (30, 1 * 6 + 1 + 4)
-    assert bool(torch.isfinite(features(100 * X)).all())
