@@ -131,20 +131,6 @@ def test_targets_far_from_standardized_are_warned_of():
         replace(presets.oebe, bases=(LinearBasis(),), fit_settings=QUICK).fit(X, 1e-6 * y)
 
 
-@pytest.mark.parametrize("size", [1, 2, 9])
-def test_a_column_of_targets_is_refused(size):
-    """With as many rows as experts it would broadcast silently."""
-    expert = GaussianExpert(LinearFeatures(1, torch.ones(2, dtype=torch.float64)))
-    online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
-    X = torch.randn(size, 1, dtype=torch.float64)
-    before = [value.clone() for value in online.state_dict().values()]
-    with pytest.raises(ValueError, match=r"use y.squeeze\(-1\)"):
-        online.observe(X, X)
-    assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
-    with pytest.raises(ValueError, match="at least one row"):
-        online.predict(X[:0])
-
-
 def test_the_state_of_another_ensemble_is_refused_whole():
     def build(num_inputs):
         expert = GaussianExpert(LinearFeatures(num_inputs, torch.ones(2, dtype=torch.float64)))

@@ -6,6 +6,7 @@ import math
 import mpmath
 import pytest
 import torch
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import (
     BernoulliLikelihood,
     GaussianLikelihood,
@@ -339,3 +340,12 @@ def test_what_cannot_be_predicted_is_refused():
             GaussHermite(number)
     with pytest.raises(ValueError, match="refinements must not be negative"):
         GaussHermite(num_refinements=-1)
+
+
+def test_expected_log_probabilities_of_counts_are_integrals():
+    means, deviations, counts = MEAN[:3], VARIANCE[:3].sqrt(), MEAN.new_tensor([0.0, 3.0, 40.0])
+    found = LogPoissonLikelihood().expected_log_prob(counts, MultivariateNormal(means, deviations.square().diag()))
+    u = torch.linspace(-12, 12, 20_001, dtype=torch.float64).unsqueeze(-1)
+    log_density = torch.distributions.Poisson((means + deviations * u).exp()).log_prob(counts)
+    wanted = ((-0.5 * u.square()).softmax(0) * log_density).sum(0)
+    torch.testing.assert_close(found, wanted, rtol=1e-7, atol=0)

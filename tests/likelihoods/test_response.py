@@ -195,12 +195,6 @@ def test_two_classes_are_the_logistic_model_of_the_difference(generator):
     torch.testing.assert_close(log_prob(MulticlassLikelihood(2), latent, y), logistic, rtol=1e-12, atol=1e-14)
 
 
-def test_softmax_never_transposes_and_does_not_warn(generator):
-    latent, y = vectors(4, generator), torch.zeros(4, dtype=torch.float64)
-    plain = SoftmaxLikelihood(num_classes=4, mixing_weights=False)
-    torch.testing.assert_close(log_prob(plain, latent, y), latent.log_softmax(-1)[:, 0])
-
-
 def test_the_default_validation_is_restored(monkeypatch):
     y = torch.ones(1)
     for default in (True, False):

@@ -241,15 +241,6 @@ def test_static_bound_is_met_by_orthogonal_features():
     torch.testing.assert_close(estimate.cost, bound, rtol=1e-12, atol=0)
 
 
-def test_static_regret_grows_like_a_logarithm():
-    generator = torch.Generator().manual_seed(0)
-    Phi = torch.randn(4000, 3, generator=generator, dtype=torch.float64)
-    y = 3 * torch.randn(4000, generator=generator, dtype=torch.float64).sign()
-    one = y.new_ones(())
-    short, long = (batch_estimate(Phi[:n], y[:n], one, one).cost for n in (1000, 4000))
-    assert float(long - short) == pytest.approx(1.5 * math.log(4), abs=0.3)
-
-
 def test_errors_name_the_shapes():
     two = torch.zeros(2, 5)
     for function in (metrics.static_regret, metrics.anytime_regret):

@@ -349,14 +349,6 @@ def test_soft_bayes_bound_is_below_its_short_form():
         assert soft_bayes_bound(num_experts, num_steps) <= short
 
 
-def test_averaging_bound_is_tight():
-    log_prob = torch.zeros(4, 30, dtype=torch.float64)
-    log_prob[1:] = -10.0
-    assert loss_to(meta.BayesianModelAveraging(), log_prob, best_expert(log_prob).log_prob.sum()) == pytest.approx(
-        averaging_bound(4), abs=1e-9
-    )
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
