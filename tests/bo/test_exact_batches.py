@@ -229,12 +229,9 @@ def test_state_and_precision(generator):
 
 def test_what_cannot_be_done_is_said(generator):
     X, Y = data(generator, Size([3]))
-    with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
-        ExactEnsembleModel(X, Y[:2])
-    with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
-        ExactEnsembleModel(X[0], Y)
-    with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
-        ExactEnsembleModel(X, Y, 0.1 * Y[0])
+    for arguments in ((X, Y[:2]), (X[0], Y), (X, Y, 0.1 * Y[0])):
+        with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
+            ExactEnsembleModel(*arguments)
     with pytest.raises(InputDataError, match="train_Y is nan in row 2"):
         ExactEnsembleModel(X, torch.where(torch.arange(9).unsqueeze(-1) == 2, torch.nan, Y))
     with pytest.raises(InputDataError, match="nothing to fit"):

@@ -600,39 +600,32 @@ def test_presets_and_data_sets_make_models():
 
 def test_bad_training_data_are_refused_by_row():
     X, Y = rows()
-    spoiled = Y.clone()
-    spoiled[3] = torch.nan
-    with pytest.raises(InputDataError, match="train_Y is nan in row 3"):
-        EnsembleModel(X, spoiled)
-    with pytest.raises(BotorchTensorDimensionError, match=r"use Y.unsqueeze\(-1\)"):
-        EnsembleModel(X, Y.squeeze(-1))
-    with pytest.raises(BotorchTensorDimensionError, match=r"train_X must have shape \(n, d\)"):
-        EnsembleModel(X.expand(2, *X.shape), Y.expand(2, *Y.shape))
-    with pytest.raises(InputDataError, match="give at least 2"):
-        EnsembleModel(X[:1], Y[:1])
-    with pytest.raises(InputDataError, match="alike"):
-        EnsembleModel(X, Y.float())
-    with pytest.raises(InputDataError, match="must be positive"):
-        EnsembleModel(X, Y, torch.zeros_like(Y))
-    own_noise = Ensemble([MultiOutputExpert(linear(), 1)], meta.BayesianModelAveraging())
+    spoiled, both = torch.where(torch.arange(len(Y)).unsqueeze(-1) == 3, torch.nan, Y), rows(num_outputs=2)
+    own_noise, student = (
+        Ensemble([expert], meta.BayesianModelAveraging())
+        for expert in (MultiOutputExpert(linear(), 1), StudentTExpert(linear()))
+    )
+    for error, words, arguments in (
+        (InputDataError, "train_Y is nan in row 3", (X, spoiled)),
+        (BotorchTensorDimensionError, r"use Y.unsqueeze\(-1\)", (X, Y.squeeze(-1))),
+        (BotorchTensorDimensionError, r"train_X must have shape \(n, d\)", (X.expand(2, -1, -1), Y.expand(2, -1, -1))),
+        (InputDataError, "give at least 2", (X[:1], Y[:1])),
+        (InputDataError, "alike", (X, Y.float())),
+        (InputDataError, "must be positive", (X, Y, torch.zeros_like(Y))),
+        (UnsupportedError, "known noise needs GaussianExpert, got MultiOutput", (X, Y, torch.ones_like(Y), own_noise)),
+        (InputDataError, "train_Yvar must be a tensor", (X, Y, ensemble())),
+        (TypeError, "ensemble must be", (X, Y, None, "auto")),
+        (TypeError, "StudentTExpert", (X, Y, None, student)),
+        (BotorchTensorDimensionError, "MultiOutputExpert", (*both, None, ensemble())),
+        (UnsupportedError, "makes experts of one output", (*both, None, oebe)),
+        (BotorchTensorDimensionError, "take 2 inputs, train_X has 1", (X[:, :1], Y, None, ensemble())),
+    ):
+        with pytest.raises(error, match=words):
+            EnsembleModel(*arguments)
     with pytest.raises(UnsupportedError, match="known noise needs GaussianExpert, got MultiOutputExpert"):
-        EnsembleModel(X, Y, torch.ones_like(Y), own_noise)
-    with pytest.raises(UnsupportedError, match="known noise needs GaussianExpert, got MultiOutputExpert"):
-        EnsembleModel(X, Y, ensemble=own_noise).condition_on_observations(X[None], Y[None], noise=torch.ones_like(Y))
-    with pytest.raises(InputDataError, match="train_Yvar must be a tensor"):
-        EnsembleModel(X, Y, ensemble())
+        EnsembleModel(X, Y, None, own_noise).condition_on_observations(X[None], Y[None], noise=torch.ones_like(Y))
     with pytest.raises(InputDataError, match="nothing to fit"):
         EnsembleModel(X, torch.ones_like(Y)).fit()
-    with pytest.raises(TypeError, match="ensemble must be"):
-        EnsembleModel(X, Y, ensemble="auto")
-    with pytest.raises(TypeError, match="StudentTExpert"):
-        EnsembleModel(X, Y, ensemble=Ensemble([StudentTExpert(linear())], meta.BayesianModelAveraging()))
-    with pytest.raises(BotorchTensorDimensionError, match="MultiOutputExpert"):
-        EnsembleModel(*rows(num_outputs=2), ensemble=ensemble())
-    with pytest.raises(UnsupportedError, match="makes experts of one output"):
-        EnsembleModel(*rows(num_outputs=2), ensemble=oebe)
-    with pytest.raises(BotorchTensorDimensionError, match="take 2 inputs, train_X has 1"):
-        EnsembleModel(X[:, :1], Y, ensemble=ensemble())
 
 
 def test_constant_and_repeated_observations_are_learned():

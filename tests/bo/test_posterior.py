@@ -37,18 +37,10 @@ def numpy_draws(p, num, seed=0):
     weights = p.log_weights.exp().double().numpy()
     counts = rng.multinomial(num, weights / weights.sum())
     outputs = range(p.component_mean.shape[-1])
+    moments = p.component_mean.double().numpy(), p.component_covariance.double().numpy()
     parts = [
-        np.stack(
-            [
-                rng.multivariate_normal(
-                    p.component_mean[m, :, o].double().numpy(), p.component_covariance[m, o].double().numpy(), count
-                )
-                for o in outputs
-            ],
-            axis=-1,
-        )
-        for m, count in enumerate(counts)
-        if count
+        np.stack([rng.multivariate_normal(mean[:, o], covariance[o], count) for o in outputs], axis=-1)
+        for mean, covariance, count in zip(*moments, counts, strict=True)
     ]
     return np.concatenate(parts)
 

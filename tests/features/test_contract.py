@@ -7,7 +7,6 @@ calls build the same map.
 
 import copy
 from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -28,11 +27,6 @@ D = 3  # inputs of every map in the table
 Build = Callable[[torch.Size, torch.dtype], maps.FeatureMap]
 
 
-class Case(NamedTuple):
-    name: str
-    build: Build
-
-
 def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(7)
 
@@ -46,22 +40,9 @@ def ones(batch: torch.Size, dtype: torch.dtype) -> Tensor:
     return torch.ones(batch, dtype=dtype)
 
 
-def linear(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    return maps.LinearFeatures(D, ones(batch, dtype))
-
-
-def polynomial(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    return maps.AdditivePolynomialFeatures.from_data(inputs(20, dtype=dtype), 3, ones(batch, dtype))
-
-
 def radial(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)
     return maps.RadialBasisFeatures.from_data(X, 4, 1.5 * ones(batch + (D,), dtype), generator=seeded())
-
-
-def radial_trained(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    centers = nn.Parameter(inputs(4, dtype=dtype))
-    return maps.RadialBasisFeatures(centers, 1.5 * ones(batch + (D,), dtype))
 
 
 def spline(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
@@ -84,8 +65,8 @@ def neural(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
 
 
 def concatenation(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    constant = ConstantFeatures(D, 3 * ones(batch, dtype))
-    return Concatenate([radial(batch, dtype), linear(batch, dtype), spline(batch, dtype), constant])
+    linear, constant = maps.LinearFeatures(D, ones(batch, dtype)), ConstantFeatures(D, 3 * ones(batch, dtype))
+    return Concatenate([radial(batch, dtype), linear, spline(batch, dtype), constant])
 
 
 def selection(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
@@ -97,95 +78,64 @@ def selection(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
 def standardized(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)
     unit = (X - X.mean(0)) / X.std(0, correction=0)
-    return maps.Standardize.from_data(
-        maps.AdditiveSplineFeatures.from_data(unit, 3, prior_variance=ones(batch, dtype)), X
-    )
+    inner = maps.AdditiveSplineFeatures.from_data(unit, 3, prior_variance=ones(batch, dtype))
+    return maps.Standardize.from_data(inner, X)
 
 
-def clamped(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    half = torch.full((D,), 0.5, dtype=dtype)
-    return Clamp(radial(batch, dtype), -half, half)
+def scaled(kernel: kernels.Kernel) -> kernels.Kernel:
+    return kernels.ScaleKernel(kernel, batch_shape=kernel.batch_shape)
 
 
 def matern(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
-    base = kernels.MaternKernel(nu=1.5, ard_num_dims=D, batch_shape=batch)
-    return kernels.ScaleKernel(base, batch_shape=batch).to(dtype)
+    return scaled(kernels.MaternKernel(nu=1.5, ard_num_dims=D, batch_shape=batch)).to(dtype)
 
 
 def summed(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
-    first = kernels.ScaleKernel(kernels.RBFKernel(batch_shape=batch), batch_shape=batch)
-    return (first + kernels.ScaleKernel(kernels.RQKernel(batch_shape=batch), batch_shape=batch)).to(dtype)
+    return (scaled(kernels.RBFKernel(batch_shape=batch)) + scaled(kernels.RQKernel(batch_shape=batch))).to(dtype)
 
 
-def fourier(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    return maps.RandomFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
+def composed(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
+    periodic = kernels.PeriodicKernel(ard_num_dims=D, batch_shape=batch)
+    product = periodic * kernels.RBFKernel(batch_shape=batch, active_dims=[2, 0])
+    return (scaled(product) + kernels.LinearKernel(batch_shape=batch)).to(dtype)
 
 
-def fourier_sum(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    return maps.RandomFourierFeatures.from_kernel(summed(batch, dtype), D, 4, generator=seeded())
+def without_plain_form(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
+    return scaled(kernels.PolynomialKernel(3, batch_shape=batch) * kernels.RBFKernel(batch_shape=batch)).to(dtype)
 
 
-def fourier_optimized(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    return maps.OptimizedFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
-
-
-def hilbert_additive(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    return maps.HilbertAdditiveFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 3)
-
-
-def hilbert_tensor(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    return maps.HilbertTensorFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 5)
-
-
-def inducing(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    return maps.InducingPointFeatures(matern(batch, dtype), inputs(3, dtype=dtype))
-
-
-def inducing_trained(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    return maps.InducingPointFeatures(summed(batch, dtype), nn.Parameter(2 * inputs(3, dtype=dtype)), 0.01)
-
-
-def inducing_composed(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    periodic = kernels.PeriodicKernel(ard_num_dims=D, batch_shape=batch) * kernels.RBFKernel(
-        batch_shape=batch, active_dims=[2, 0]
-    )
-    kernel = kernels.ScaleKernel(periodic, batch_shape=batch) + kernels.LinearKernel(batch_shape=batch)
-    return maps.InducingPointFeatures(kernel.to(dtype), inputs(3, dtype=dtype))
-
-
-def inducing_any(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
-    kernel = kernels.PolynomialKernel(3, batch_shape=batch) * kernels.RBFKernel(
-        batch_shape=batch
-    )  # the first has no plain form here
-    return maps.InducingPointFeatures(kernels.ScaleKernel(kernel, batch_shape=batch).to(dtype), inputs(3, dtype=dtype))
-
-
-CASES = [
-    Case("constant", lambda batch, dtype: ConstantFeatures(D, ones(batch, dtype))),
-    Case("linear", linear),
-    Case("linear-no-bias", lambda batch, dtype: maps.LinearFeatures(D, ones(batch, dtype), bias=False)),
-    Case("polynomial", polynomial),
-    Case("radial", radial),
-    Case("radial-trained-centers", radial_trained),
-    Case("spline", spline),
-    Case("neural", neural),
-    Case("concatenate", concatenation),
-    Case("select-columns", selection),
-    Case("standardize", standardized),
-    Case("clamp", clamped),
-    Case("fourier", fourier),
-    Case("fourier-sum", fourier_sum),
-    Case("fourier-optimized", fourier_optimized),
-    Case("hilbert-additive", hilbert_additive),
-    Case("hilbert-tensor", hilbert_tensor),
-    Case("inducing-points", inducing),
-    Case("inducing-points-composed-kernel", inducing_composed),
-    Case("inducing-points-any-kernel", inducing_any),
-    Case("inducing-points-trained-knots", inducing_trained),
-]
-
+fourier, optimized = maps.RandomFourierFeatures.from_kernel, maps.OptimizedFourierFeatures.from_kernel
+hilbert_additive, hilbert_tensor = maps.HilbertAdditiveFeatures.from_data, maps.HilbertTensorFeatures.from_data
+polynomial, inducing = maps.AdditivePolynomialFeatures.from_data, maps.InducingPointFeatures
+CASES: dict[str, Build] = {
+    "constant": lambda b, dtype: ConstantFeatures(D, ones(b, dtype)),
+    "linear": lambda b, dtype: maps.LinearFeatures(D, ones(b, dtype)),
+    "linear-no-bias": lambda b, dtype: maps.LinearFeatures(D, ones(b, dtype), bias=False),
+    "polynomial": lambda b, dtype: polynomial(inputs(20, dtype=dtype), 3, ones(b, dtype)),
+    "radial": radial,
+    "radial-trained-centers": lambda b, dtype: maps.RadialBasisFeatures(
+        nn.Parameter(inputs(4, dtype=dtype)), 1.5 * ones(b + (D,), dtype)
+    ),
+    "spline": spline,
+    "neural": neural,
+    "concatenate": concatenation,
+    "select-columns": selection,
+    "standardize": standardized,
+    "clamp": lambda b, dtype: Clamp(radial(b, dtype), *(side * ones((D,), dtype) for side in (-0.5, 0.5))),
+    "fourier": lambda b, dtype: fourier(matern(b, dtype), D, 4, generator=seeded()),
+    "fourier-sum": lambda b, dtype: fourier(summed(b, dtype), D, 4, generator=seeded()),
+    "fourier-optimized": lambda b, dtype: optimized(matern(b, dtype), D, 4, generator=seeded()),
+    "hilbert-additive": lambda b, dtype: hilbert_additive(matern(b, dtype), inputs(20, dtype=dtype), 3),
+    "hilbert-tensor": lambda b, dtype: hilbert_tensor(matern(b, dtype), inputs(20, dtype=dtype), 5),
+    "inducing-points": lambda b, dtype: inducing(matern(b, dtype), inputs(3, dtype=dtype)),
+    "inducing-points-composed-kernel": lambda b, dtype: inducing(composed(b, dtype), inputs(3, dtype=dtype)),
+    "inducing-points-any-kernel": lambda b, dtype: inducing(without_plain_form(b, dtype), inputs(3, dtype=dtype)),
+    "inducing-points-trained-knots": lambda b, dtype: inducing(
+        summed(b, dtype), nn.Parameter(2 * inputs(3, dtype=dtype)), 0.01
+    ),
+}
 SINGLE, THREE = torch.Size(), torch.Size([3])
-each_map = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+each_map = pytest.mark.parametrize("build", CASES.values(), ids=CASES)
 
 
 def varied(features: maps.FeatureMap) -> maps.FeatureMap:
@@ -199,10 +149,10 @@ def varied(features: maps.FeatureMap) -> maps.FeatureMap:
 
 
 @each_map
-def test_rows(case: Case) -> None:
+def test_rows(build: Build) -> None:
     """Rows alone, in t-batches and of the bound map are those of a block: what comes later changes nothing."""
     for batch in (SINGLE, THREE):
-        features = case.build(batch, torch.float64)
+        features = build(batch, torch.float64)
         F, X = features.num_features, inputs(5, 4, 6)
         assert features.num_inputs == D
         assert features.batch_shape == features.prior_variance.shape == batch
@@ -217,9 +167,9 @@ def test_rows(case: Case) -> None:
 
 
 @each_map
-def test_experts(case: Case) -> None:
+def test_experts(build: Build) -> None:
     """The experts of a batch are those one by one, are trained separately and can be taken from it."""
-    batched, single, X = varied(case.build(THREE, torch.float64)), case.build(SINGLE, torch.float64), inputs(6)
+    batched, single, X = varied(build(THREE, torch.float64)), build(SINGLE, torch.float64), inputs(6)
     together = batched(X)
     repeated = varied(take_experts(single, SINGLE, torch.zeros(2, dtype=torch.long)))
     assert repeated(X).shape == (2, 6, batched.num_features)
@@ -252,10 +202,10 @@ def test_experts(case: Case) -> None:
 
 
 @each_map
-def test_precision_states_and_device(case: Case, wrong_default_dtype: None) -> None:
+def test_precision_states_and_device(build: Build, wrong_default_dtype: None) -> None:
     for batch in (SINGLE, THREE):
-        precise, fresh, X = case.build(batch, torch.float64), case.build(batch, torch.float64), inputs(6)
-        for features in (precise, case.build(batch, torch.float32)):
+        precise, fresh, X = build(batch, torch.float64), build(batch, torch.float64), inputs(6)
+        for features in (precise, build(batch, torch.float32)):
             dtype = features.prior_variance.dtype
             assert features(X.to(dtype)).dtype == dtype
             assert {p.dtype for p in features.parameters()} == {dtype}
@@ -298,13 +248,13 @@ class _Outputs(nn.Module):
 
 @pytest.mark.processor
 @each_map
-def test_gradients(case: Case) -> None:
+def test_gradients(build: Build) -> None:
     """Of both orders, in the hyperparameters and in the inputs, and a Hessian by torch.func."""
-    function, values = as_function(varied(case.build(torch.Size([2]), torch.float64)), inputs(1))
+    function, values = as_function(varied(build(torch.Size([2]), torch.float64)), inputs(1))
     assert values
     assert gradcheck(function, values)
     assert gradgradcheck(function, values)
-    features = varied(case.build(SINGLE, torch.float64))
+    features = varied(build(SINGLE, torch.float64))
     X = inputs(2).requires_grad_()
 
     def in_inputs(X: Tensor) -> Tensor:  # the sum keeps constant and linear features in the graph
@@ -319,9 +269,9 @@ def test_gradients(case: Case) -> None:
 
 
 @each_map
-def test_refusals(case: Case) -> None:
+def test_refusals(build: Build) -> None:
     """Inputs that are no matrix of finite numbers; of a map with a domain, the column and distance beyond its ends."""
-    features = case.build(SINGLE, torch.float64)
+    features = build(SINGLE, torch.float64)
     for bad in (float("nan"), float("inf")):
         X = inputs(6)
         X[4, 1] = bad

@@ -8,6 +8,7 @@ from gp_ensembles.filters import RandomWalk, gaussian_state, update_block
 from gp_ensembles.filters.square_root import add_diagonal, condition_andrews, condition_array, lower_factor
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.numerics.cholesky import NumericalError
+from tests.filters.oracles import in_blocks
 
 
 def smooth_stream(num_rows, num_features, noise, seed=0):
@@ -23,14 +24,11 @@ def smooth_stream(num_rows, num_features, noise, seed=0):
 
 
 def filter_blocks(state, Phi, y, noise, walk=None, size=32):
-    means, variances, log_probs = [], [], []
-    transition = None if walk is None else RandomWalk(walk)
-    for rows, targets in zip(Phi.split(size), y.split(size), strict=True):
-        state, steps = update_block(state, rows, targets, transition, noise)
-        means.append(steps.mean)
-        variances.append(steps.variance)
-        log_probs.append(steps.log_prob)
-    return state, torch.cat(means), torch.cat(variances), torch.cat(log_probs)
+    def learn(state, rows):
+        return update_block(state, Phi[rows], y[rows], None if walk is None else RandomWalk(walk), noise)
+
+    state, steps = in_blocks(learn, state, [len(rows) for rows in y.split(size)])
+    return state, *steps
 
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-8])

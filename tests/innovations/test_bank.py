@@ -10,6 +10,7 @@ from scipy import stats
 
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank
+from tests.filters.oracles import in_blocks
 
 MODELS = (
     InnovationModel(degrees_of_freedom=4, rate=0.1),
@@ -71,23 +72,12 @@ def stream(seed, num_experts=3, num_rows=40, gaps=()):
 
 
 def run(bank, mean, variance, y, sizes, share=None):
-    state = bank.init(mean.shape[0], mean)
-    parts = []
-    start = 0
-    for size in sizes:
-        rows = slice(start, start + size)
-        start += size
-        missing = y[rows].isnan()
-        state, predictions = bank.update_block(
-            state,
-            mean[:, rows],
-            variance[:, rows],
-            y[rows],
-            share=None if share is None else share[rows],
-            missing=missing if bool(missing.any()) else None,
-        )
-        parts.append(predictions)
-    return state, [torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)]
+    def learn(state, rows):
+        missing, known = y[rows].isnan(), {} if share is None else {"share": share[rows]}
+        known |= {"missing": missing} if bool(missing.any()) else {}
+        return bank.update_block(state, mean[:, rows], variance[:, rows], y[rows], **known)
+
+    return in_blocks(learn, bank.init(mean.shape[0], mean), sizes)
 
 
 @pytest.mark.parametrize("gaps", [(), (0, 1, 7, 20, 21, 22, 39)], ids=["whole", "many"])
