@@ -114,9 +114,8 @@ def build(weights: tuple[float, ...], dtype: torch.dtype = torch.float64, **opti
 def _model(X: Tensor, Y: Tensor, wanted: Tensor) -> EnsembleModel:
     """Hyperparameters are far apart, so that experts disagree; prior weights make up for their evidence."""
     generator = torch.Generator().manual_seed(11)
-    start = kernel_ensemble(
-        X, Y.shape[-1], num_features=64, smoothnesses=(math.inf, 2.5, 1.5, 0.5), generator=generator
-    )
+    smoothnesses = (math.inf, 2.5, 1.5, 0.5)
+    start = kernel_ensemble(X, Y.shape[-1], num_features=64, smoothnesses=smoothnesses, generator=generator)
     scales, noises = (0.25, 1.0, 0.5, 0.12), (0.02, 0.3, 0.1, 0.05)
     for expert, lengthscale, noise in zip(start.experts, scales, noises, strict=True):
         expert.features.parts[0].kernel.base_kernel.lengthscale = lengthscale

@@ -130,9 +130,8 @@ def _fusion(kind: type[fusion.BHS | fusion.PBHS]) -> Options:
         frequencies = torch.randn(2, NUM_INPUTS, generator=generator, dtype=torch.float64).to(X) / 0.5
 
         def fit(inputs: Tensor, targets: Tensor) -> FittedFusion:
-            model = kind(
-                inputs[8:], targets[8:], fusion.predict_experts(parts, inputs[8:]), fusion.FourierPrior(frequencies)
-            )
+            predicted, prior = fusion.predict_experts(parts, inputs[8:]), fusion.FourierPrior(frequencies)
+            model = kind(inputs[8:], targets[8:], predicted, prior)
             draws = torch.Generator().manual_seed(2)
             return fusion.fit_fusion(model, fusion.LaplaceApproximation(num_draws=NUM_DRAWS), generator=draws)
 

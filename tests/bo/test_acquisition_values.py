@@ -51,9 +51,8 @@ def draws(weights, models):
     """Brute force. Outputs of one model share the expert, models of a list draw their own."""
     generator = np.random.default_rng(5)
     s = setting(weights)
-    X = torch.rand(
-        NUM_BATCHES, NUM_POINTS, cases.NUM_INPUTS, generator=torch.Generator().manual_seed(9), dtype=s.X.dtype
-    )
+    points = torch.Generator().manual_seed(9)
+    X = torch.rand(NUM_BATCHES, NUM_POINTS, cases.NUM_INPUTS, generator=points, dtype=s.X.dtype)
     w = np.array(cases.WEIGHTS[weights])
     places = torch.cat([X, s.baseline.expand(NUM_BATCHES, -1, -1)], dim=1)
     sources = {"one": [(s.model, [0])], "pair": [(s.pair, [0, 1])], "list": [(m, [0]) for m in s.both.models]}
@@ -255,9 +254,8 @@ def test_values_are_expectations_over_the_weighted_mixture(name, models, size, w
     value = VALUES[name]
     s = setting(weights, dtype, value.num_samples)
     moments = brute_force(value.utility, weights, models, size)
-    sampled = cases.CASES[name].view != cases.WEIGHTED and not name.startswith(
-        ("Posterior", "Scalarized", "Upper", "MultiOutput")
-    )
+    is_moment = name.startswith(("Posterior", "Scalarized", "Upper", "MultiOutput"))
+    sampled = cases.CASES[name].view != cases.WEIGHTED and not is_moment
     found = value_of(name, models, size, s)
     assert found.shape == moments[0].shape
     assert bool(check(found, moments, value.num_samples if sampled else 0).all()), (found, moments[0])

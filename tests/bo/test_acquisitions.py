@@ -131,9 +131,8 @@ def test_pending_points_are_not_passed_over(setting):
     for name in (name for name, case in cases.CASES.items() if case.view == cases.WEIGHTED):
         with pytest.raises(UnsupportedError, match="pending"):
             make(name, setting).set_X_pending(setting.X[:2])
-    weighted = WeightedAcquisition(
-        setting.model, lambda experts: qExpectedImprovement(experts, cases.BEST, setting.sampler())
-    )
+    sampler = setting.sampler()
+    weighted = WeightedAcquisition(setting.model, lambda experts: qExpectedImprovement(experts, cases.BEST, sampler))
     X = points(cases.CASES["qExpectedImprovement"], 1)
     before = weighted(X)
     weighted.set_X_pending(setting.X[:2])

@@ -417,11 +417,8 @@ def test_known_noise(name):
     batch = ours.condition_on_observations(new_X.expand(3, 2, 2), new_Y.expand(3, 2, 1), noise=noise)
     if not CASES[name].more_knots:
         close(batch.posterior(at.unsqueeze(1)).mean, after.posterior(at.unsqueeze(1)).mean.expand(4, 3, 1, 1), 1e-6)
-        close(
-            batch.posterior(at.unsqueeze(1)).variance,
-            after.posterior(at.unsqueeze(1)).variance.expand(4, 3, 1, 1),
-            1e-6,
-        )
+        expected = after.posterior(at.unsqueeze(1)).variance.expand(4, 3, 1, 1)
+        close(batch.posterior(at.unsqueeze(1)).variance, expected, 1e-6)
     assert ours.fantasize(new_X, IIDNormalSampler(Size([2]), seed=0)).posterior(new_X).mean.shape == (2, 2, 1)
 
 

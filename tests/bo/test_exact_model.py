@@ -53,9 +53,8 @@ def some_hyperparameters(generator, num_inputs=2):
 
 
 def gpytorch_kernel(nu, lengthscale, outputscale):
-    base = (
-        RBFKernel(ard_num_dims=len(lengthscale)) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=len(lengthscale))
-    )
+    D = len(lengthscale)
+    base = RBFKernel(ard_num_dims=D) if math.isinf(nu) else MaternKernel(nu, ard_num_dims=D)
     base = base.double()
     base.lengthscale = lengthscale
     scaled = ScaleKernel(base).double()
@@ -166,9 +165,8 @@ def test_fits_climb_and_warm_starts_end_no_lower(num_rows, num_inputs, generator
     before = fit(kernels, fewer, [start])
     warm = fit(kernels, rows, [before, start])
     alone = fit(kernels, rows, [before])
-    reached = {
-        name: log_posterior(kernels, rows, end) for name, end in (("cold", cold), ("warm", warm), ("alone", alone))
-    }
+    ends = {"cold": cold, "warm": warm, "alone": alone}
+    reached = {name: log_posterior(kernels, rows, end) for name, end in ends.items()}
     assert bool((reached["cold"] >= log_posterior(kernels, rows, start)).all())
     assert bool((reached["warm"] >= reached["cold"] - 1e-3).all())  # tolerance of the search: 1e-6 n nats
     assert evaluations[3] <= evaluations[0]
@@ -301,9 +299,8 @@ def test_the_best_of_numbers_and_categories_is_found(generator):
 
 def test_an_input_transform_may_change_the_number_of_columns(generator):
     X, Y = mixed(generator, 14)
-    encode = NumericToCategoricalEncoding(
-        4, {1: 3, 3: 2}, {1: partial(one_hot, num_classes=3), 3: partial(one_hot, num_classes=2)}
-    )
+    encoders = {column: partial(one_hot, num_classes=number) for column, number in ((1, 3), (3, 2))}
+    encode = NumericToCategoricalEncoding(4, {1: 3, 3: 2}, encoders)
     model = ExactEnsembleModel(X, Y, input_transform=encode).fit()
     assert model.lengthscale.shape == (3, 7)
     assert float((model.posterior(X).mean - Y).abs().max()) < 0.3

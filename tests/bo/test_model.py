@@ -126,14 +126,11 @@ def exact_pair(outcome_transform=None, noise=0.3):
     likelihood = GaussianLikelihood().double()
     likelihood.noise = noise
     transforms = [None if outcome_transform is None else copy.deepcopy(outcome_transform) for _ in range(2)]
-    gp = SingleTaskGP(
-        X, Y, likelihood=likelihood, covar_module=kernel, mean_module=ZeroMean(), outcome_transform=transforms[0]
-    )
+    parts = {"likelihood": likelihood, "covar_module": kernel, "mean_module": ZeroMean()}
+    gp = SingleTaskGP(X, Y, **parts, outcome_transform=transforms[0])
     expert = GaussianExpert(LinearFeatures(NUM_INPUTS, torch.tensor(1.5, dtype=DTYPE), bias=False))
     expert.likelihood.noise = noise
-    ours = EnsembleModel(
-        X, Y, ensemble=Ensemble([expert], meta.BayesianModelAveraging()), outcome_transform=transforms[1]
-    )
+    ours = EnsembleModel(X, Y, None, Ensemble([expert], meta.BayesianModelAveraging()), outcome_transform=transforms[1])
     return gp.eval(), ours
 
 
@@ -236,9 +233,8 @@ def test_conditioning_row_by_row_is_filtering_from_scratch(transition):
     for x, y in zip(X.split(1), Y.split(1), strict=True):
         one_by_one = one_by_one.condition_on_observations(x, y)
     old_X, old_Y = rows()
-    scratch = EnsembleModel(
-        torch.cat([old_X, X]), torch.cat([old_Y, Y]), ensemble=ours.ensemble, outcome_transform=Standardize(1)
-    )
+    all_X, all_Y = torch.cat([old_X, X]), torch.cat([old_Y, Y])
+    scratch = EnsembleModel(all_X, all_Y, ensemble=ours.ensemble, outcome_transform=Standardize(1))
     scratch.outcome_transform.load_state_dict(ours.outcome_transform.state_dict())  # the scale of the first rows
     same(one_by_one, scratch, rows(5, seed=6)[0])
     close(one_by_one.data.Y, scratch.data.Y)
@@ -247,9 +243,8 @@ def test_conditioning_row_by_row_is_filtering_from_scratch(transition):
 def test_looking_two_steps_ahead_is_refitting_twice():
     ours = model()
     samplers = [SobolQMCNormalSampler(Size([3]), seed=0), SobolQMCNormalSampler(Size([2]), seed=1)]
-    acquisition = qMultiStepLookahead(
-        ours, batch_sizes=[1, 1], samplers=samplers, valfunc_cls=[None, None, PosteriorMean]
-    )
+    values = [None, None, PosteriorMean]
+    acquisition = qMultiStepLookahead(ours, batch_sizes=[1, 1], samplers=samplers, valfunc_cls=values)
     X = torch.rand(1, acquisition.get_augmented_q_batch_size(1), NUM_INPUTS, generator=generator(5), dtype=DTYPE)
     _, shapes, sizes = acquisition.get_split_shapes(X)
     assert [tuple(shape[:-3]) for shape in shapes] == [(), (3,), (2, 3)]
@@ -337,9 +332,8 @@ def test_known_noise_is_each_rows_own():
         evidence.append(normal.log_prob(Y.squeeze(-1)))
     close(ours.log_weights, torch.log_softmax(torch.stack(evidence), 0))
     more, noise = rows(2, seed=7), torch.tensor([[0.02], [0.3]], dtype=DTYPE)
-    both = EnsembleModel(
-        torch.cat([X, more[0]]), torch.cat([Y, more[1]]), torch.cat([Yvar, noise]), ours.ensemble, None
-    )
+    all_rows = (torch.cat(pair) for pair in ((X, more[0]), (Y, more[1]), (Yvar, noise)))
+    both = EnsembleModel(*all_rows, ours.ensemble, None)
     same(ours.condition_on_observations(*more, noise=noise), both, points, noise=False)
     fantasies = ours.condition_on_observations(*(rows.expand(3, *rows.shape) for rows in more), noise=noise)
     same(both, fantasies, points, noise=False)

@@ -146,9 +146,8 @@ def test_an_interrupted_loop_loses_nothing_it_saw():
 
 
 def test_between_fits_observations_are_conditioned_on():
-    loop = ThompsonLoop(
-        UNIT, ThompsonSettings(num_features=32, refit_every=100, raw_samples=32), generator=generator(0)
-    )
+    settings = ThompsonSettings(num_features=32, refit_every=100, raw_samples=32)
+    loop = ThompsonLoop(UNIT, settings, generator=generator(0))
     loop.run(bump, num_rounds=0)
     first = loop.model()
     loop.observe(UNIT[:1], bump(UNIT[:1]))

@@ -74,7 +74,6 @@ def test_one_probability_in_plain_numbers() -> None:
         if not torch.isnan(u):
             densities, values = maps_at(float(u), shift.numpy(), scale.numpy())
             torch.testing.assert_close(torch.from_numpy(densities), component_log_densities(u, shift, scale).exp())
-            own = torch.stack(
-                [transform(u[None], u.new_zeros(1, 1), m[None], s[None])[0] for m, s in zip(shift, scale, strict=True)]
-            )
+            maps = zip(shift, scale, strict=True)
+            own = torch.stack([transform(u[None], u.new_zeros(1, 1), m[None], s[None])[0] for m, s in maps])
             torch.testing.assert_close(torch.from_numpy(values), own)

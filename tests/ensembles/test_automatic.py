@@ -47,9 +47,8 @@ def rows(kind, num_rows=120):
 def test_every_kind_of_target_streams(kind):
     target, expert = TARGETS[kind]
     X, y = rows(kind)
-    spec = replace(
-        auto, bases=BASES, fit_settings=QUICK, random_walk_variances=(1e-3,), target=target, extra_experts=()
-    )
+    settings = {"bases": BASES, "fit_settings": QUICK, "random_walk_variances": (1e-3,), "extra_experts": ()}
+    spec = replace(auto, target=target, **settings)
     online = spec.fit(X[:60], y[:60])
     assert all(type(part) is expert for part in online.ensemble.experts)
     num_models = 1 + len(auto.innovations) if target.is_real else 1
@@ -68,11 +67,8 @@ def test_every_kind_of_target_streams(kind):
 
 def test_auto_has_fewer_bases_where_rows_are_dear():
     assert auto_for(targets.RealTarget()) == auto
-    assert [type(basis).__name__ for basis in auto_for(targets.CountTarget()).bases] == [
-        "FourierBasis",
-        "RadialBasis",
-        "LinearBasis",
-    ]
+    kinds = [type(basis).__name__ for basis in auto_for(targets.CountTarget()).bases]
+    assert kinds == ["FourierBasis", "RadialBasis", "LinearBasis"]
 
 
 def test_ensembles_of_one_spec_share_nothing():
@@ -116,9 +112,8 @@ def test_labels_of_one_class_leave_hyperparameters_at_their_start(kind):
         online = spec.fit(X, y, generator=torch.Generator().manual_seed(0))
     start = spec.unfitted(X, y, generator=torch.Generator().manual_seed(0))  # no search, and no warning
     torch.testing.assert_close(dict(online.named_parameters()), dict(start.named_parameters()), rtol=0, atol=0)
-    again = replace(spec, fit_settings=replace(FITTED, method=None)).fit(
-        X, y, generator=torch.Generator().manual_seed(0)
-    )
+    unfitted = replace(spec, fit_settings=replace(FITTED, method=None))
+    again = unfitted.fit(X, y, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(online.state, again.state, rtol=0, atol=0)
     predicted = online.predict(X).class_probabilities
     assert bool((predicted[:, 1] > 0.5).all())

@@ -155,27 +155,21 @@ def test_a_short_warm_up_gets_fewer_centers():
 
 def test_bad_warm_up_rows():
     X, y = stream()
-    with pytest.raises(ValueError, match="at least 10"):
-        build("oebe", X[:8], y[:8])
-    with pytest.raises(ValueError, match="at least 10"):
-        build("oebe", X[:50], y[:50] * torch.nan)
-    with pytest.raises(ValueError, match="all columns of X are constant"):
-        build("oebe", 0 * X[:50], y[:50])
-    with pytest.raises(ValueError, match="same N"):
-        build("ie_gp", X[:50], y[:40])
-    with pytest.raises(TypeError, match="one dtype"):
-        build("ie_gp", X[:50], y[:50].float())
-    holed = X[:50].clone()
+    X, y = X[:50], y[:50]
+    holed = X.clone()
     holed[3, 2] = torch.nan
-    with pytest.raises(ValueError, match="row 3, column 2"):
-        build("oebe", holed, y[:50])
-    with pytest.raises(ValueError, match="positive"):
-        build("doebe", X[:50], y[:50], random_walk_variances=(1e-3, 0.0))
-    with pytest.raises(ValueError, match="distinct"):
-        build("oebe", X[:50], y[:50], bases=(bases.LinearBasis(), bases.LinearBasis()))
-    with pytest.raises(ValueError, match="needs bases"):
-        build("oebe", X[:50], y[:50], bases=())
-    with pytest.raises(ValueError, match="needs random_walk_variances"):
-        build("oebe", X[:50], y[:50], static=False)
-    with pytest.raises(TypeError, match="rule must be a weight rule"):
-        build("oebe", X[:50], y[:50], rule=0.99)
+    for name, error, words, rows, options in (
+        ("oebe", ValueError, "at least 10", (X[:8], y[:8]), {}),
+        ("oebe", ValueError, "at least 10", (X, y * torch.nan), {}),
+        ("oebe", ValueError, "all columns of X are constant", (0 * X, y), {}),
+        ("ie_gp", ValueError, "same N", (X, y[:40]), {}),
+        ("ie_gp", TypeError, "one dtype", (X, y.float()), {}),
+        ("oebe", ValueError, "row 3, column 2", (holed, y), {}),
+        ("doebe", ValueError, "positive", (X, y), {"random_walk_variances": (1e-3, 0.0)}),
+        ("oebe", ValueError, "distinct", (X, y), {"bases": (bases.LinearBasis(), bases.LinearBasis())}),
+        ("oebe", ValueError, "needs bases", (X, y), {"bases": ()}),
+        ("oebe", ValueError, "needs random_walk_variances", (X, y), {"static": False}),
+        ("oebe", TypeError, "rule must be a weight rule", (X, y), {"rule": 0.99}),
+    ):
+        with pytest.raises(error, match=words):
+            build(name, *rows, **options)

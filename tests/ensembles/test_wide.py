@@ -158,9 +158,8 @@ def test_wins_on_a_smooth_function_of_few_inputs() -> None:
 
 
 def test_stands_in_files() -> None:
-    spec = replace(
-        oebe, extra_experts=(WideFeatures(), WideFeatures(2000, nu=2.5, noises=(0.1,), lags=True, name="add_experts"))
-    )
+    wider = WideFeatures(2000, nu=2.5, noises=(0.1,), lags=True, name="add_experts")
+    spec = replace(oebe, extra_experts=(WideFeatures(), wider))
     assert spec_from_plain(spec_to_plain(spec)).extra_experts == spec.extra_experts
 
 
@@ -175,15 +174,13 @@ def test_unfitted_has_the_shape_of_the_fitted() -> None:
 
 
 def test_settings_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="num_features of WideFeatures must be an even number of at least 2, got 7"):
-        WideFeatures(num_features=7)
-    with pytest.raises(ValueError, match="noises of WideFeatures must be distinct positive numbers, at least one"):
-        WideFeatures(noises=(0.1, 0.1))
-    with pytest.raises(ValueError, match="at least one"):
-        WideFeatures(noises=())
-    with pytest.raises(TypeError, match=r"noises of WideFeatures must be a tuple of numbers such as \(0.01, 0.1\)"):
-        WideFeatures(noises=[0.1])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="nu of WideFeatures"):
-        WideFeatures(nu=2.0)
-    with pytest.raises(TypeError, match="lags of WideFeatures must be True or False"):
-        WideFeatures(lags=1)  # type: ignore[arg-type]
+    for error, words, settings in (
+        (ValueError, "num_features of WideFeatures must be an even number of at least 2, got 7", {"num_features": 7}),
+        (ValueError, "noises of WideFeatures must be distinct positive numbers, at least one", {"noises": (0.1, 0.1)}),
+        (ValueError, "at least one", {"noises": ()}),
+        (TypeError, r"noises of WideFeatures must be a tuple of numbers such as \(0.01, 0.1\)", {"noises": [0.1]}),
+        (ValueError, "nu of WideFeatures", {"nu": 2.0}),
+        (TypeError, "lags of WideFeatures must be True or False", {"lags": 1}),
+    ):
+        with pytest.raises(error, match=words):
+            WideFeatures(**settings)

@@ -57,9 +57,8 @@ def test_slopes_are_those_of_differences():
     at = profiled_evidence.evidence_at(found, logs[0].exp(), logs[1].exp())
     for slope, step in ((at.by_noise, torch.tensor([1e-5, 0.0])), (at.by_ratio, torch.tensor([0.0, 1e-5]))):
         above, below = ((logs + sign * step).exp() for sign in (1, -1))
-        difference = (
-            profiled_evidence.evidence_at(found, *above).value - profiled_evidence.evidence_at(found, *below).value
-        ) / 2e-5
+        values = [profiled_evidence.evidence_at(found, *ends).value for ends in (above, below)]
+        difference = (values[0] - values[1]) / 2e-5
         torch.testing.assert_close(slope, difference, rtol=1e-6, atol=1e-6)
 
 

@@ -285,11 +285,7 @@ def test_hyperparameters_are_fitted_and_sampled():
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
-    [
-        ("poisson, softplus", 0.5, "0.5"),
-        ("multiclass", 3.0, "3"),
-        ("student", math.inf, "inf"),
-    ],
+    [("poisson, softplus", 0.5, "0.5"), ("multiclass", 3.0, "3"), ("student", math.inf, "inf")],
 )
 def test_impossible_targets_are_refused_and_nothing_changes(name, value, words):
     expert, X, y = build(name)

@@ -356,10 +356,8 @@ def test_columns_behind_its_own_are_not_looked_at():
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
-    given = {"model": model(), "num_inputs": D, "initial_fit": InitialFit((1, 0, 0))} | {
-        "speeds": torch.zeros(1),
-        "refit": Refit(10),
-    }
+    given = {"model": model(), "num_inputs": D, "initial_fit": InitialFit((1, 0, 0))}
+    given |= {"speeds": torch.zeros(1), "refit": Refit(10)}
     with pytest.raises(ValueError, match=message):
         RefittedExpert(**(given | change))
 

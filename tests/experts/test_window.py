@@ -106,9 +106,8 @@ def test_an_ensemble_with_windows_learns_any_blocks_alike_and_loads_what_it_save
     whole, single = copy.deepcopy(online), copy.deepcopy(online)
     want = whole.observe(X[60:], y[60:])
     got = [single.observe(X[t : t + 1], y[t : t + 1]) for t in range(60, 160)]
-    torch.testing.assert_close(
-        torch.cat([g.log_prob for g in got]), want.log_prob, rtol=1e-7, atol=1e-7, equal_nan=True
-    )
+    found = torch.cat([g.log_prob for g in got])
+    torch.testing.assert_close(found, want.log_prob, rtol=1e-7, atol=1e-7, equal_nan=True)
     loaded = SPEC.unfitted(X[:60], y[:60])
     loaded.load_state_dict(whole.state_dict())
     assert torch.equal(loaded.predict(X).mean, whole.predict(X).mean)
@@ -177,9 +176,8 @@ def test_predictions_are_differentiable_in_kernel_and_noise(num_rows):
 
     def total(lengthscale, noise):
         state = {"kernel.base_kernel.raw_lengthscale": lengthscale, "likelihood.noise_covar.raw_noise": noise}
-        return functional_call(
-            Stepping(made), {f"expert.{k}": v for k, v in state.items()}, (X[:num_rows], y[:num_rows])
-        )
+        given = {f"expert.{name}": value for name, value in state.items()}
+        return functional_call(Stepping(made), given, (X[:num_rows], y[:num_rows]))
 
     inner = (made.kernel.base_kernel.raw_lengthscale, made.likelihood.noise_covar.raw_noise)
     assert gradcheck(total, tuple(value.detach().clone().requires_grad_() for value in inner))

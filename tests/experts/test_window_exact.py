@@ -52,9 +52,8 @@ def rows(num_rows, dtype=torch.float64):
 
 def expert(kernel, mean, num_rows, refit=None):
     prior = MEANS[mean]()
-    made = WindowExpert(
-        KERNELS[kernel]().double(), D, num_rows, mean=None if prior is None else prior.double(), refit=refit
-    )
+    prior = None if prior is None else prior.double()
+    made = WindowExpert(KERNELS[kernel]().double(), D, num_rows, mean=prior, refit=refit)
     made.likelihood.noise = torch.tensor([0.05], dtype=torch.float64)
     return made
 

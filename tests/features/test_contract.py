@@ -189,9 +189,8 @@ def test_experts(build: Build) -> None:
     torch.testing.assert_close(taken.prior_variance, batched.prior_variance[index])
     parameters = [p for p in batched.parameters() if p.requires_grad]
     value = together[1].square().sum() + batched.prior_variance[1]
-    for parameter, gradient in zip(
-        parameters, torch.autograd.grad(value, parameters, materialize_grads=True), strict=True
-    ):
+    gradients = torch.autograd.grad(value, parameters, materialize_grads=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         assert parameter.shape[:1] == THREE
         assert bool((gradient[[0, 2]] == 0).all())
     for part in batched.modules():  # what is not declared in shared_tensors has the batch axis in front

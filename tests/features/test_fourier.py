@@ -25,8 +25,6 @@ from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.spectral import IIDDraws, OrthogonalDraws, SobolDraws
 from gp_ensembles.spectral.frequencies import BaseDraws
 
-SINGLE = torch.Size()
-
 
 def mixture() -> Kernel:
     kernel = SpectralMixtureKernel(num_mixtures=3, ard_num_dims=1)
@@ -124,10 +122,8 @@ def test_a_product_of_mixtures_converges_to_gpytorchs_kernel(draws: IIDDraws | O
     exact = kernel(X).to_dense().detach()
     errors = []
     for num_features in (2**6, 2**8, 2**10):
-        seeded = torch.Generator().manual_seed(num_features)
-        maps = (
-            RandomFourierFeatures.from_kernel(kernel, 3, num_features, draws=draws, generator=seeded) for _ in range(40)
-        )
+        settings = {"draws": draws, "generator": torch.Generator().manual_seed(num_features)}
+        maps = (RandomFourierFeatures.from_kernel(kernel, 3, num_features, **settings) for _ in range(40))
         with torch.no_grad():
             grams = torch.stack([gram(features, X) for features in maps]) / exact[0, 0]
         errors.append(float((grams - exact / exact[0, 0]).square().mean().sqrt()))

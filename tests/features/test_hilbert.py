@@ -92,21 +92,16 @@ def test_experts_have_their_own_boxes_and_share_the_domain() -> None:
     X = rows(30, 2)
     kernel = RBFKernel(ard_num_dims=2, batch_shape=torch.Size([2])).double()
     kernel.lengthscale = torch.tensor([[[0.1, 0.1]], [[5.0, 0.1]]], dtype=torch.float64)
-    for features in (HilbertAdditiveFeatures.from_data(kernel, X, 4), HilbertTensorFeatures.from_data(kernel, X, 6)):
+    for kind, size in ((HilbertAdditiveFeatures, 4), (HilbertTensorFeatures, 6)):
+        features = kind.from_data(kernel, X, size)
         assert float(features.half_width[0, 0]) < 2 < 15 < float(features.half_width[1, 0])
         lower, upper = features.domain
         torch.testing.assert_close(upper - lower, 2 * features.half_width[0])
         Phi = features(X)
         for expert in range(2):
             single = kernel_of(float("inf"), *kernel.lengthscale[expert, 0].tolist())
-            alone = type(features).from_data(single, X, _size(features))
+            alone = kind.from_data(single, X, size)
             torch.testing.assert_close(Phi[expert], alone(X), rtol=1e-10, atol=1e-12)
-
-
-def _size(features: HilbertAdditiveFeatures | HilbertTensorFeatures) -> int:
-    if isinstance(features, HilbertAdditiveFeatures):
-        return features.num_frequencies
-    return features.num_features
 
 
 def test_active_dims() -> None:

@@ -100,9 +100,8 @@ def test_a_gaussian_site_is_the_gaussian_filter():
     noise = torch.tensor([0.3, 0.3], dtype=torch.float64)
     want, steps = filters.textbook_filter(filters.gaussian_state(prior, F), Phi, y, noise)
     with torch.no_grad():
-        state, latent = filters.update_block(
-            filters.gaussian_state(prior, F), Phi, y, None, LaplaceRule(LIKELIHOODS["gaussian"])
-        )
+        rule = LaplaceRule(LIKELIHOODS["gaussian"])
+        state, latent = filters.update_block(filters.gaussian_state(prior, F), Phi, y, None, rule)
     torch.testing.assert_close((state.moments, latent.mean), (want.moments, steps.mean))
     torch.testing.assert_close(latent.variance + 0.3, steps.variance)
 
@@ -125,9 +124,8 @@ def test_moment_matching_has_the_exact_moments(name):
             prior = math.exp(-0.5 * (z - float(mean[m])) ** 2 / float(variance[m]))
             return z**power * prior * math.exp(float(log_density(torch.tensor(z, dtype=torch.float64), y[0])))
 
-        total, first, second = (
-            integrate.quad(density, -12, 12, (power,), epsabs=1e-13, limit=200)[0] for power in range(3)
-        )
+        settings = {"epsabs": 1e-13, "limit": 200}
+        total, first, second = (integrate.quad(density, -12, 12, (power,), **settings)[0] for power in range(3))
         after = 1 / (1 / float(variance[m]) + float(sites.precision[m]))
         assert after == pytest.approx(second / total - (first / total) ** 2, rel=1e-8)
         shifted = after * (float(mean[m]) / float(variance[m]) + float(sites.shift[m]))

@@ -49,9 +49,8 @@ def test_equals_a_filter_for_each_output(transition):
         for output in range(K):
             own = SCALE[:, output : output + 1]
             scaled = y[:, output] / own
-            alone, steps = filters.update_block(
-                filters.gaussian_state(prior, F), Phi, scaled, change, noise, prior_variance=prior
-            )
+            start = filters.gaussian_state(prior, F)
+            alone, steps = filters.update_block(start, Phi, scaled, change, noise, prior_variance=prior)
             torch.testing.assert_close(mean[..., output], steps.mean * own, rtol=1e-9, atol=1e-10)
             torch.testing.assert_close(variance[..., output], steps.variance * own**2, rtol=1e-9, atol=1e-10)
             total = total + torch.where(y[:, output].isnan(), 0.0, steps.log_prob - own.log())

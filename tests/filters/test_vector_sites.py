@@ -94,9 +94,8 @@ def test_a_class_far_out_of_reach_leaves_a_covariance(num_classes):
     mean = torch.zeros(num_classes, dtype=torch.float64)
     mean[0] = -60.0
     covariance = torch.diag(torch.full_like(mean, 25.0))
-    gradient, curvature = (
-        MomentMatchingUpdate().vector_rule(softmax, num_classes, mean).solve(mean, covariance, 0 * mean[0])
-    )
+    rule = MomentMatchingUpdate().vector_rule(softmax, num_classes, mean)
+    gradient, curvature = rule.solve(mean, covariance, 0 * mean[0])
     after = covariance - covariance @ curvature @ covariance
     assert float(torch.linalg.eigvalsh(0.5 * (after + after.mT))[0]) > 0.1
     assert float((mean + covariance @ gradient)[0]) > -45  # sure of the wrong class, a slope of one moves by 25

@@ -87,10 +87,8 @@ def test_cut_points_and_scale_can_be_set_and_are_trainable():
     likelihood.scale = torch.tensor([[0.5], [3.0]], dtype=torch.float64)
     assert_close(likelihood.cut_points.detach(), cut_points)
     assert_close(likelihood.scale.detach().squeeze(-1), cut_points.new_tensor([0.5, 3.0]))
-    assert {name: tuple(p.shape) for name, p in likelihood.named_parameters()} == {
-        "raw_cut_points": (2, 3),
-        "raw_scale": (2, 1),
-    }
+    shapes = {name: tuple(p.shape) for name, p in likelihood.named_parameters()}
+    assert shapes == {"raw_cut_points": (2, 3), "raw_scale": (2, 1)}
     log_prob(likelihood, cut_points.new_zeros(2, 5), cut_points.new_tensor([0, 1, 2, 3, 1])).sum().backward()
     assert all(bool((p.grad != 0).all()) for p in likelihood.parameters())
     fresh = OrdinalLikelihood(4, Logit(), torch.Size([2]), Positive()).double()

@@ -25,11 +25,8 @@ def brute_force(rule, log_prob):
         before, scores = [], []
         for t in range(num_steps):
             if isinstance(rule, MarkovSwitching):
-                Q = rule.transition
-                weights = [
-                    mpmath.fsum(mpmath.mpf(float(Q[i, j])) * weights[j] for j in range(num_experts))
-                    for i in range(num_experts)
-                ]
+                Q = [[mpmath.mpf(float(value)) for value in row] for row in rule.transition]
+                weights = [mpmath.fsum(q * w for q, w in zip(row, weights, strict=True)) for row in Q]
             before.append([log(w) for w in weights])
             p = [mpmath.exp(mpmath.mpf(float(v))) if v > -torch.inf else mpmath.mpf(0) for v in log_prob[:, t]]
             scores.append(log(mpmath.fsum(w * q for w, q in zip(weights, p, strict=True))))

@@ -103,9 +103,8 @@ def test_the_dead_come_back(generator):
     assert torch.isneginf(state.log_weights).tolist() == [False, True, True, False]
     kept = state.log_weights.clone()
     revived = rule.revive(state, torch.tensor([2]), 0.25)
-    torch.testing.assert_close(
-        revived.log_weights.exp(), 0.75 * kept.exp() + torch.tensor([0.0, 0.0, 0.25, 0.0], dtype=torch.float64)
-    )
+    gained = torch.tensor([0.0, 0.0, 0.25, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(revived.log_weights.exp(), 0.75 * kept.exp() + gained)
     assert torch.equal(state.log_weights, kept)
     log_prob[2] += 10.0
     assert int(rule.update_block(revived, log_prob)[0].log_weights.argmax()) == 2

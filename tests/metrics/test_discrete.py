@@ -19,9 +19,8 @@ def predictions(num_rows=200, num_classes=3, seed=0):
 
 def score(probabilities, y):
     log_prob = probabilities.gather(-1, y.nan_to_num(0).long().unsqueeze(-1)).squeeze(-1).log()
-    return discrete.summarize_classes(
-        discrete.update_class_scores(discrete.init_class_scores(y), y, probabilities, log_prob)
-    )
+    state = discrete.update_class_scores(discrete.init_class_scores(y), y, probabilities, log_prob)
+    return discrete.summarize_classes(state)
 
 
 def test_against_scikit_learn():

@@ -160,9 +160,8 @@ def test_switching_bound_at_its_ends():
     assert (switching_bound(1, 50, 0, 0.3), switching_bound(3, 50, 1, 1.0)) == (0.0, math.inf)
     assert switching_bound(3, 50, 1, 0.0) == math.inf
     assert switching_bound(3, 5, 4, 0.0) == pytest.approx(math.log(3) + 4 * math.log(2))
-    best = scipy.optimize.minimize_scalar(
-        lambda stay: switching_bound(7, 101, 5, stay), bounds=(0.5, 0.999), method="bounded"
-    )
+    options = {"bounds": (0.5, 0.999), "method": "bounded"}
+    best = scipy.optimize.minimize_scalar(lambda stay: switching_bound(7, 101, 5, stay), **options)
     assert best.x == pytest.approx(1 - 5 / 100, abs=1e-4)
 
 

@@ -120,10 +120,8 @@ def test_minima_and_price_are_those_of_scipy(name):
         return float(value), gradient[0].numpy()
 
     found = minimize(counted, start, max_iterations=500, gradient_tolerance=1e-6, loss_tolerance=1e-13)
-    theirs = [
-        optimize.minimize(one, x.numpy(), jac=True, method="L-BFGS-B", options={"ftol": 1e-13, "gtol": 1e-6})
-        for x in start
-    ]
+    settings = {"jac": True, "method": "L-BFGS-B", "options": {"ftol": 1e-13, "gtol": 1e-6}}
+    theirs = [optimize.minimize(one, x.numpy(), **settings) for x in start]
     assert bool(found.converged.all())
     assert found.num_evaluations == int(count.max())
     torch.testing.assert_close(torch.stack(differentiated(found.point, None)[:1])[0], found.value)
