@@ -327,8 +327,8 @@ def test_forecasts_alone_make_an_ensemble():
     g = torch.Generator().manual_seed(1)
     truth = torch.randn(200, generator=g, dtype=torch.float32).double()
     forecasts = truth.unsqueeze(-1) + torch.tensor([2.0, 0.1]) * torch.randn(200, 2, generator=g).double()
-    inputs = InputFeatures(1, torch.ones((), dtype=torch.float64))
-    experts = [ExternalExpert(ColumnsAdapter(), inputs, 5, 50, 100, columns=[place]) for place in range(2)]
+    features = [InputFeatures(1, torch.ones((), dtype=torch.float64)) for _ in range(2)]
+    experts = [ExternalExpert(ColumnsAdapter(), one, 5, 50, 100, columns=[i]) for i, one in enumerate(features)]
     online = OnlineEnsemble(Ensemble(experts, FixedShare()))
     assert online.ensemble.num_inputs == 2
     predicted = online.observe(forecasts, truth)
