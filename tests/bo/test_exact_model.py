@@ -178,11 +178,8 @@ def test_a_fit_is_no_worse_than_gpytorchs(generator):
     model = SingleTaskGP(X, Y)
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     own = ExactEnsembleModel(X, Y).fit()
-    values = Hyperparameters(
-        model.covar_module.lengthscale.detach().expand(3, -1),
-        own.outputscale,
-        model.likelihood.noise.detach().expand(3),
-    )
+    lengthscale, noise = model.covar_module.lengthscale.detach(), model.likelihood.noise.detach()
+    values = Hyperparameters(lengthscale.expand(3, -1), own.outputscale, noise.expand(3))
     rows = Rows(X, own.train_targets, None)
     kernels = make_kernels(SMOOTHNESSES, X)
     theirs = log_posterior(kernels, rows, values)[0]

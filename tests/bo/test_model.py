@@ -595,10 +595,8 @@ def test_presets_and_data_sets_make_models():
 def test_bad_training_data_are_refused_by_row():
     X, Y = rows()
     spoiled, both = torch.where(torch.arange(len(Y)).unsqueeze(-1) == 3, torch.nan, Y), rows(num_outputs=2)
-    own_noise, student = (
-        Ensemble([expert], meta.BayesianModelAveraging())
-        for expert in (MultiOutputExpert(linear(), 1), StudentTExpert(linear()))
-    )
+    several, student = MultiOutputExpert(linear(), 1), StudentTExpert(linear())
+    own_noise, student = (Ensemble([expert], meta.BayesianModelAveraging()) for expert in (several, student))
     for error, words, arguments in (
         (InputDataError, "train_Y is nan in row 3", (X, spoiled)),
         (BotorchTensorDimensionError, r"use Y.unsqueeze\(-1\)", (X, Y.squeeze(-1))),

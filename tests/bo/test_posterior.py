@@ -91,16 +91,10 @@ def test_joint_density(num_outputs):
     p = posterior(num_outputs=num_outputs)
     value = torch.randn(5, Q, num_outputs, generator=torch.Generator().manual_seed(3), dtype=F64)
     for s in range(5):
-        terms = [
-            math.log(p.log_weights[m].exp())
-            + sum(
-                stats.multivariate_normal.logpdf(
-                    value[s, :, o], p.component_mean[m, :, o], p.component_covariance[m, o]
-                )
-                for o in range(num_outputs)
-            )
-            for m in range(M)
-        ]
+        terms = p.log_weights.tolist()
+        for m, o in np.ndindex(M, num_outputs):
+            normal = stats.multivariate_normal(p.component_mean[m, :, o], p.component_covariance[m, o])
+            terms[m] += normal.logpdf(value[s, :, o])
         assert float(p.log_prob(value)[s]) == pytest.approx(np.logaddexp.reduce(terms), rel=1e-10)
 
 

@@ -35,12 +35,8 @@ def make(likelihood, dtype=F64, by_row=False):
     variance = torch.rand(3, N, *dim, generator=g, dtype=F64).to(dtype) + 0.1
     likelihood = likelihood.to(dtype)
     responses = tuple(Response(likelihood, GaussHermite(), size, torch.Size([size])) for size in (2, 1))
-    return LatentMixture(
-        log_weights if by_row else log_weights[:, 0].log_softmax(0),
-        mean,
-        variance.diag_embed() if dim else variance,
-        responses,
-    )
+    log_weights = log_weights if by_row else log_weights[:, 0].log_softmax(0)
+    return LatentMixture(log_weights, mean, variance.diag_embed() if dim else variance, responses)
 
 
 @pytest.fixture(params=LIKELIHOODS, name="name")
@@ -107,11 +103,7 @@ def test_whole_numbers_and_single_precision(name):
     mixture = make(LIKELIHOODS[name](), torch.float32)
     exact = make(LIKELIHOODS[name]())
     y = torch.ones(N, dtype=torch.int64)
-    for got, want in (
-        (mixture.log_prob(y), exact.log_prob(y)),
-        (mixture.cdf(y), exact.cdf(y)),
-        (mixture.quantile(0.4), exact.quantile(0.4)),
-    ):
+    for got, want in zip(*((one.log_prob(y), one.cdf(y), one.quantile(0.4)) for one in (mixture, exact)), strict=True):
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-4)
 

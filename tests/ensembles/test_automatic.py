@@ -33,13 +33,9 @@ def rows(kind, num_rows=120):
     g = torch.Generator().manual_seed(0)
     X = torch.randn(num_rows, 2, generator=g, dtype=torch.float64)
     f = torch.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * torch.randn(num_rows, generator=g, dtype=torch.float64)
-    y = {
-        "binary": (f > 0).double(),
-        "probit": (f > 0).double(),
-        "classes": torch.bucketize(f, torch.tensor([-0.5, 0.5], dtype=torch.float64)).double(),
-        "levels": torch.bucketize(f, torch.tensor([-0.5, 0.5], dtype=torch.float64)).double(),
-        "counts": (2 + f).clamp_min(0).round(),
-    }.get(kind, f)
+    levels = torch.bucketize(f, torch.tensor([-0.5, 0.5], dtype=torch.float64)).double()
+    y = {"classes": levels, "levels": levels, "counts": (2 + f).clamp_min(0).round()}.get(kind, f)
+    y = (f > 0).double() if kind in ("binary", "probit") else y
     return X, y
 
 

@@ -116,12 +116,8 @@ def test_sees_the_columns_that_it_should() -> None:
 def test_in_an_ensemble_it_is_exact_in_blocks_and_causal(dtype: torch.dtype) -> None:
     X, y = (part.to(dtype) for part in rows(140, noise=0.3))
     record = WideFeatures(num_features=40, noises=(0.01, 0.1), lags=True)
-    spec = replace(
-        SPEC,
-        lags=TargetLags(lags=(1,)),
-        fit_settings=FitSettings(LBFGS(max_iterations=3), num_samples=1),
-        extra_experts=(record,),
-    )
+    fit = FitSettings(LBFGS(max_iterations=3), num_samples=1)
+    spec = replace(SPEC, lags=TargetLags(lags=(1,)), fit_settings=fit, extra_experts=(record,))
 
     def started() -> OnlineEnsemble:
         return spec.fit(X[:70], y[:70], generator=torch.Generator().manual_seed(0))

@@ -61,14 +61,8 @@ def expert(adapter=None, dtype=torch.float64, first=20, every=60, num_rows=100):
 
 
 def trees(X, y, leaves=31, least=5, num=TREES, rate=0.125):
-    model = HistGradientBoostingRegressor(
-        max_iter=num,
-        learning_rate=rate,
-        max_leaf_nodes=leaves,
-        min_samples_leaf=least,
-        early_stopping=False,
-        random_state=0,
-    )
+    size = {"max_iter": num, "learning_rate": rate, "max_leaf_nodes": leaves, "min_samples_leaf": least}
+    model = HistGradientBoostingRegressor(**size, early_stopping=False, random_state=0)
     return model.fit(X, y)
 
 

@@ -28,16 +28,13 @@ def bumps(batch=2):
 
 def build():
     shared = bumps()
-    return Ensemble(
-        [
-            MultiOutputExpert(shared, OUTPUTS),
-            MultiOutputExpert(shared, OUTPUTS, transition=RandomWalk(0.01)),
-            MultiOutputExpert(
-                LinearFeatures(2, torch.tensor(1.0).double()), OUTPUTS, None, ExponentialForgetting(0.95)
-            ),
-        ],
-        BayesianModelAveraging(),
-    )
+    linear = LinearFeatures(2, torch.tensor(1.0).double())
+    experts = [
+        MultiOutputExpert(shared, OUTPUTS),
+        MultiOutputExpert(shared, OUTPUTS, transition=RandomWalk(0.01)),
+        MultiOutputExpert(linear, OUTPUTS, None, ExponentialForgetting(0.95)),
+    ]
+    return Ensemble(experts, BayesianModelAveraging())
 
 
 @pytest.mark.parametrize("gaps", [0.0, 0.15])

@@ -32,11 +32,8 @@ def covariance(features: FeatureMap, X: Tensor) -> Tensor:
 def test_concatenation_is_the_sum_of_the_models(variances: list[float], seed: int) -> None:
     X = rand(5, 2, seed=seed)
     prior = torch.tensor(variances, dtype=torch.float64)
-    parts = [
-        LinearFeatures(2, prior),
-        RadialBasisFeatures(rand(3, 2, seed=seed + 1), 0.5, 2 * prior),
-        ConstantFeatures(2, prior.flip(0)),
-    ]
+    bumps = RadialBasisFeatures(rand(3, 2, seed=seed + 1), 0.5, 2 * prior)
+    parts = [LinearFeatures(2, prior), bumps, ConstantFeatures(2, prior.flip(0))]
     whole = Concatenate(parts)
     total = sum(covariance(part, X) for part in parts)
     torch.testing.assert_close(covariance(whole, X), total, rtol=1e-10, atol=1e-12)

@@ -12,11 +12,8 @@ from gp_ensembles.features.box import Box, box_from_data
 
 def kernel_of(nu: float, *lengthscale: float, active_dims: list[int] | None = None) -> Kernel:
     D = len(lengthscale)
-    kernel = (
-        RBFKernel(ard_num_dims=D, active_dims=active_dims)
-        if nu == float("inf")
-        else MaternKernel(nu=nu, ard_num_dims=D, active_dims=active_dims)
-    ).double()
+    settings = {"ard_num_dims": D, "active_dims": active_dims}
+    kernel = (RBFKernel(**settings) if nu == float("inf") else MaternKernel(nu=nu, **settings)).double()
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
     return kernel
 

@@ -186,13 +186,9 @@ def test_golden(place, name, request):
                 np.testing.assert_allclose(sign * got, numbers[f"{regime}_{key}"], rtol=1e-8, atol=1e-9)
             alone = predict(state, Phi_new, walking(walk), noise)
             mean, covariance = predict_joint(state, Phi_new, walking(walk), noise)
-            for got, key in (
-                (state.mean, "final_mean"),
-                (state.covariance, "final_cov"),
-                (alone.mean, "new_mean"),
-                (mean, "new_mean"),
-                (covariance, "new_cov"),
-            ):
+            found = (state.mean, state.covariance, alone.mean, mean, covariance)
+            keys = ("final_mean", "final_cov", "new_mean", "new_mean", "new_cov")
+            for got, key in zip(found, keys, strict=True):
                 np.testing.assert_allclose(got, numbers[f"{regime}_{key}"], rtol=1e-8, atol=1e-9)
             torch.testing.assert_close(alone.variance, covariance.diagonal(), rtol=1e-8, atol=1e-9)
 

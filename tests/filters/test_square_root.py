@@ -70,13 +70,8 @@ def test_tiny_noise_against_sixty_digits():
     noise, num_rows, num_features = 1e-18, 12, 5
     Phi, y = smooth_stream(num_rows, 6, 0.0)
     Phi = Phi[:, :num_features]
-    state, steps = update_block(
-        square_root_state(torch.ones((), dtype=torch.float64), num_features),
-        Phi,
-        y,
-        None,
-        torch.tensor(noise, dtype=torch.float64),
-    )
+    one, variance = torch.tensor([1.0, noise], dtype=torch.float64)
+    state, steps = update_block(square_root_state(one, num_features), Phi, y, None, variance)
     with mpmath.workdps(60):
         mean, covariance = mpmath.zeros(num_features, 1), mpmath.eye(num_features)
         for t in range(num_rows):

@@ -1,5 +1,7 @@
 """Ordered levels: cut points, links, two levels, tails."""
 
+from functools import partial
+
 import mpmath
 import pytest
 import torch
@@ -26,10 +28,7 @@ def test_two_levels_are_the_binary_model(link, model):
     assert likelihood.cut_points.tolist() == [0.0]
     for label in (0.0, 1.0):
         y = torch.full_like(LATENT, label)
-        binary, ordered = (
-            scalar_derivatives(lambda z, target, one=one: log_prob(one, z, target), LATENT, y)
-            for one in (model, likelihood)
-        )
+        binary, ordered = (scalar_derivatives(partial(log_prob, one), LATENT, y) for one in (model, likelihood))
         assert_close(log_prob(likelihood, LATENT, y).detach(), log_prob(model, LATENT, y), rtol=1e-12, atol=1e-14)
         assert_close(ordered.first.detach(), binary.first, rtol=1e-11, atol=1e-14)
         assert_close(ordered.second.detach(), binary.second, rtol=1e-8, atol=1e-14)

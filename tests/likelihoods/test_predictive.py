@@ -207,14 +207,10 @@ def test_two_unordered_classes_predict_as_the_logistic_model(generator):
     spread = covariance[:, 0, 0] + covariance[:, 1, 1] - 2 * covariance[:, 0, 1]
     y = torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
     plain = GaussHermite(num_refinements=0)
-    torch.testing.assert_close(
-        GaussHermite().log_prob(MulticlassLikelihood(2), mean, covariance, y),
-        plain.log_prob(LogisticLikelihood(), difference, spread, y),
-    )
-    torch.testing.assert_close(
-        GaussHermite().class_probabilities(MulticlassLikelihood(2), mean, covariance),
-        plain.class_probabilities(LogisticLikelihood(), difference, spread),
-    )
+    several = GaussHermite().log_prob(MulticlassLikelihood(2), mean, covariance, y)
+    torch.testing.assert_close(several, plain.log_prob(LogisticLikelihood(), difference, spread, y))
+    several = GaussHermite().class_probabilities(MulticlassLikelihood(2), mean, covariance)
+    torch.testing.assert_close(several, plain.class_probabilities(LogisticLikelihood(), difference, spread))
 
 
 def test_three_classes_equal_quadrature_in_the_plane(generator):
@@ -270,21 +266,16 @@ def test_softmax_without_mixing_predicts_as_ours(generator):
     mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
     covariance = random_covariance(3, generator) / 3
     plain = SoftmaxLikelihood(num_classes=3, mixing_weights=False)
-    torch.testing.assert_close(
-        GaussHermite().class_probabilities(plain, mean, covariance),
-        GaussHermite().class_probabilities(MulticlassLikelihood(3), mean, covariance),
-        rtol=0,
-        atol=1e-4,
+    found, ours = (
+        GaussHermite().class_probabilities(one, mean, covariance) for one in (plain, MulticlassLikelihood(3))
     )
+    torch.testing.assert_close(found, ours, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["log_poisson", "logistic", "student_t"])
 def test_gradients_are_those_of_the_expectation(name):
-    likelihood = {
-        "log_poisson": LogPoissonLikelihood(),
-        "logistic": LogisticLikelihood(),
-        "student_t": StudentTLikelihood().double(),
-    }[name]
+    kinds = {"log_poisson": LogPoissonLikelihood, "logistic": LogisticLikelihood, "student_t": StudentTLikelihood}
+    likelihood = kinds[name]().double()
     y = torch.tensor([1.0, 0.0], dtype=torch.float64) * (400.0 if name == "log_poisson" else 1.0)
     mean = MEAN[:2].clone().requires_grad_()
     variance = VARIANCE[:2].clone().requires_grad_()

@@ -58,11 +58,8 @@ def test_switching_equals_brute_force(seed, num_experts, num_steps, most, ties):
     experts = experts.round() if ties else experts
     own = densities(seed + 1, 1, num_steps)[0]
     steps = torch.arange(num_steps)
-    totals = [
-        float(experts[torch.tensor(path), steps].sum())
-        for path in itertools.product(range(num_experts), repeat=num_steps)
-        if num_switches_of(torch.tensor(path)) <= most
-    ]
+    paths = (torch.tensor(path) for path in itertools.product(range(num_experts), repeat=num_steps))
+    totals = [float(experts[path, steps].sum()) for path in paths if num_switches_of(path) <= most]
     path = metrics.best_switching_path(experts, most)
     assert num_switches_of(path) <= most
     assert float(experts[path, steps].sum()) == pytest.approx(max(totals), abs=1e-12)
@@ -270,12 +267,8 @@ def test_errors_name_the_shapes():
 def test_dtypes_follow_the_tensors(dtype):
     experts = densities(0, 3, 10).to(dtype)
     problem = [tensor.to(dtype) for tensor in regression(1)]
-    results = [
-        metrics.static_regret(experts[0], experts),
-        metrics.anytime_regret(experts[0], experts),
-        metrics.switching_regret(experts[0], experts, 2),
-        *batch_estimate(*problem),
-    ]
+    curves = [curve(experts[0], experts) for curve in (metrics.static_regret, metrics.anytime_regret)]
+    results = [*curves, metrics.switching_regret(experts[0], experts, 2), *batch_estimate(*problem)]
     assert {result.dtype for result in results} == {dtype}
     assert metrics.best_switching_path(experts, 2).dtype == torch.int64
 

@@ -52,12 +52,8 @@ def test_crps_equals_quadrature():
 def test_crps_of_many_rows_equals_row_by_row():
     log_weights, mean, variance, y = stream(1, num_components=20, num_rows=700)
     together = metrics.crps_mixture(log_weights, mean, variance, y)
-    apart = torch.cat(
-        [
-            metrics.crps_mixture(*(t[:, n : n + 1] for t in (log_weights, mean, variance)), y[n : n + 1])
-            for n in range(700)
-        ]
-    )
+    rows = ([part[..., n : n + 1] for part in (log_weights, mean, variance, y)] for n in range(700))
+    apart = torch.cat([metrics.crps_mixture(*row) for row in rows])
     torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12, equal_nan=True)
     assert torch.equal(torch.isnan(together), torch.isnan(y))
 
