@@ -674,3 +674,23 @@ def test_fantasies_are_copied_saved_and_moved():
         moved = copy.deepcopy(each).float()
         torch.testing.assert_close(moved.posterior(X.float()).mean.double(), expected, rtol=1e-3, atol=1e-3)
     assert model.posterior(X).mean.dtype == torch.float64
+
+
+@pytest.mark.parametrize("transform", [None, Standardize(1)], ids=["plain", "standardized"])
+def test_fantasized_means_are_a_martingale(transform):
+    """The mean over fantasies of the next mean is the mean now: under Bayes' rule, weights included."""
+    parts = ensemble()
+    for expert in parts.experts:  # so much noise that no expert has won
+        expert.likelihood.noise = 0.5
+    ours = EnsembleModel(*rows(5), ensemble=parts, outcome_transform=transform)
+    X, _ = rows(2, seed=3)
+    points = rows(6, seed=6)[0]
+    sampler = SobolQMCNormalSampler(Size([2**14]), seed=1)
+    fantasies = ours.fantasize(X, sampler)
+    means = fantasies.posterior(points).mean
+    now = ours.posterior(points).mean
+    error = means.std(0) / 2**7
+    assert bool(((means.mean(0) - now).abs() < 0.2 * error + 1e-4).all())
+    weights = fantasies.log_weights.exp()
+    assert bool(((weights.mean(0) - ours.log_weights.exp()).abs() < 1e-3).all())
+    assert float(weights.std(0).max()) > 0.01  # they do move

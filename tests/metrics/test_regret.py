@@ -343,3 +343,12 @@ def test_values_that_are_no_log_densities_are_named(value):
             curve(log_prob, holed)
     with pytest.raises(ValueError, match=f"log_prob is {value} in row 4"):
         metrics.mixture_regret(bad, log_prob)
+
+
+def test_static_regret_grows_like_a_logarithm():
+    generator = torch.Generator().manual_seed(0)
+    Phi = torch.randn(4000, 3, generator=generator, dtype=torch.float64)
+    y = 3 * torch.randn(4000, generator=generator, dtype=torch.float64).sign()
+    one = y.new_ones(())
+    short, long = (batch_estimate(Phi[:n], y[:n], one, one).cost for n in (1000, 4000))
+    assert float(long - short) == pytest.approx(1.5 * math.log(4), abs=0.3)
