@@ -2,6 +2,10 @@
 
 import numpy as np
 import torch
+from botorch.models import SingleTaskGP
+from gpytorch.constraints import Positive
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ZeroMean
 
 from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
@@ -74,3 +78,10 @@ class Failing(DenseLikelihoods):
     def __call__(self, mixtures, outputscale, noise):
         value = super().__call__(mixtures, outputscale, noise)
         return value.where(noise < self.limit, torch.nan)
+
+
+def process_of(X, y, kernel, noise):
+    """GPyTorch's exact Gaussian process of mean zero."""
+    likelihood = GaussianLikelihood(noise_constraint=Positive()).to(X)
+    likelihood.noise = noise
+    return SingleTaskGP(X, y.unsqueeze(-1), None, likelihood, kernel, ZeroMean(), outcome_transform=None)
