@@ -19,6 +19,7 @@ from gp_ensembles.papers.quadrature import (
 )
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, fixed
+from tests.papers.quadrature.cases import seeded
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +28,8 @@ NUM_DESIGNS = 12
 
 
 @pytest.fixture(scope="module")
-def truth(golden):
-    with np.load(golden / "maskerade_truth.npz") as data:
-        return {key: torch.tensor(data[key]) for key in data.files}
+def truth(archive):
+    return archive("truth")
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,7 @@ def problem(truth):
 
 
 def run(problem, evaluations, search, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return marginalize(problem, Budget(evaluations), search, generator=generator)
+    return marginalize(problem, Budget(evaluations), search, generator=seeded(seed))
 
 
 def rms(values):
