@@ -76,13 +76,6 @@ def test_bootstrap_in_blocks(monkeypatch):
     torch.testing.assert_close(bootstrap(log_prob, 100), whole)
 
 
-def test_bootstrap_is_less_sure():
-    log_prob = some_log_prob(2, 200)
-    log_prob[0] += 0.1
-    plain, booted = pseudo_bma_weights(log_prob).exp(), bootstrap(log_prob).exp()
-    assert float(booted.amax()) < float(plain.amax())
-
-
 def test_extremes_and_one_expert():
     assert torch.equal(pseudo_bma_weights(some_log_prob(1)), torch.zeros(1, dtype=F64))
     for rule in (stacking_weights, bootstrap):

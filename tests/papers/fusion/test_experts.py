@@ -18,14 +18,9 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.papers.fusion import ExpertPredictions, predict_experts
 from gp_ensembles.papers.fusion.cross_validation import k_fold, leave_one_out, random_folds
-from gp_ensembles.papers.fusion.experts import (
-    ExpertPredictions,
-    PredictiveExpert,
-    TabulatedExpert,
-    predict_expert,
-    predict_experts,
-)
+from gp_ensembles.papers.fusion.experts import PredictiveExpert, TabulatedExpert, predict_expert
 from tests.papers.fusion.cases import F64, close, seeded, spoil
 
 

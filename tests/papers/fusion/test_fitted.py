@@ -106,9 +106,7 @@ def test_quantiles_of_weights():
         fitted.expert_weights(model.X, (1.5,))
 
 
-@pytest.mark.parametrize(
-    "inference", [FEW, LaplaceApproximation(num_restarts=2, max_iterations=20, num_draws=5), SHORT]
-)
+@pytest.mark.parametrize("inference", [FEW, LaplaceApproximation(num_restarts=2, num_draws=5), SHORT])
 def test_file_round_trip(tmp_path, inference):
     """What is read predicts what was written, bit for bit, and keeps its report."""
     fitted = fit(joint(), inference)

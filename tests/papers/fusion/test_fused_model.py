@@ -15,20 +15,10 @@ from scipy import stats
 
 from gp_ensembles.bo import EnsembleModel
 from gp_ensembles.bo.outcomes import normal_like
-from gp_ensembles.papers.fusion import (
-    BHS,
-    PBHS,
-    FourierPrior,
-    FusedModel,
-    HetGP,
-    LaplaceApproximation,
-    MoGPE,
-    PoGPE,
-    fit_fusion,
-    predict_experts,
-)
+from gp_ensembles.papers.fusion import FourierPrior, FusedModel, LaplaceApproximation, fit_fusion, predict_experts
 from gp_ensembles.papers.fusion.experts import TabulatedExpert
 from gp_ensembles.papers.fusion.joint import predict_jointly
+from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
 from tests.papers.fusion.cases import F64, normal, quiet, seeded
 
 

@@ -1,6 +1,7 @@
 """Mixtures, priors, likelihoods and surrogates that the tests share."""
 
 import numpy as np
+import pytest
 import torch
 from botorch.models import SingleTaskGP
 from gpytorch.constraints import Positive
@@ -17,6 +18,9 @@ from gp_ensembles.papers.quadrature.surrogate import Surrogate
 
 F64 = torch.float64
 REFLECTIONS = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}  # by their names in the golden files
+one_input_and_two = pytest.mark.parametrize(
+    ("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"]
+)
 
 
 def tensor(*values):
@@ -50,9 +54,9 @@ def single_precision(mixtures):
     return SpectralMixtures(*(part.float() for part in tuple(mixtures)))
 
 
-def prior_of(max_components=3, num_inputs=1, *, scale=0.6, width=0.5, **choices):
+def prior_of(max_components=3, num_inputs=1, *, scale=0.6, location=-1.0, width=0.5, **choices):
     one = torch.ones(num_inputs, dtype=F64)
-    return Hyperprior(HalfNormal(scale * one), LogNormal(-one, width * one), max_components, **choices)
+    return Hyperprior(HalfNormal(scale * one), LogNormal(location * one, width * one), max_components, **choices)
 
 
 def draws_of_every_size(prior, each, generator):

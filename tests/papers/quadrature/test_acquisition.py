@@ -18,9 +18,8 @@ from tests.papers.quadrature.cases import draws_of_every_size, seeded, surrogate
 
 def explained_of(seed=0, noise=1e-4, per_size=12):
     surrogate = surrogate_for(seed, nugget=noise, noise=inferred(1e-2, 1.0))
-    return ExplainedVariance(
-        surrogate, draw_nodes(surrogate.kernel_distance.prior, per_size, generator=seeded(seed + 1))
-    )
+    nodes = draw_nodes(surrogate.kernel_distance.prior, per_size, generator=seeded(seed + 1))
+    return ExplainedVariance(surrogate, nodes)
 
 
 def mixed_rows(prior, each, seed):
@@ -58,9 +57,8 @@ def test_golden_information(given_values, golden_explained):
 
 def test_golden_information_with_pending_points(given_values, golden_explained):
     test = given_values["theta_test"]
-    for (first, *rest), expected in zip(
-        given_values["mixed_batches"].tolist(), given_values["info_mixed_batch3"], strict=True
-    ):
+    batches, values = given_values["mixed_batches"].tolist(), given_values["info_mixed_batch3"]
+    for (first, *rest), expected in zip(batches, values, strict=True):
         acquisition = InformationGain(golden_explained, X_pending=test[rest])
         torch.testing.assert_close(acquisition(test[[first]]).squeeze(0), expected, rtol=0, atol=1e-11)
 

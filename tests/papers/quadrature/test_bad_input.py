@@ -1,19 +1,12 @@
 """What users get wrong: sizes, constants, duplicates, gaps, infinities, mismatched priors; and the errors they see."""
 
+import functools
+
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature import (
-    Budget,
-    Hyperprior,
-    PriorPolicy,
-    RegressionProblem,
-    Search,
-    likelihoods,
-    marginalize,
-    paper_prior,
-)
-from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature.default_priors import default_prior, paper_prior
 from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
 from gp_ensembles.papers.quadrature.likelihoods import check_matrix_memory
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, fixed, inferred
@@ -53,7 +46,8 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
 
 def test_memory_is_told_before_a_likelihood(monkeypatch):
     X, y = line()
-    monkeypatch.setattr(likelihoods, "check_matrix_memory", lambda X: check_matrix_memory(X, available=1000))
+    scarce = functools.partial(check_matrix_memory, available=1000)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.likelihoods.check_matrix_memory", scarce)
     with pytest.raises(MemoryError, match=r"a likelihood of 10 rows takes about .* use at most"):
         RegressionProblem(X, y)
 

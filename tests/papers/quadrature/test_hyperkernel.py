@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.papers.quadrature import hyperkernel
-from gp_ensembles.papers.quadrature.hyperkernel import (
-    AtomCoordinates,
-    EnergyDistance,
-    MaternDistance,
-    MaximumMeanDiscrepancy,
-    MMDHyperKernel,
-)
+from gp_ensembles.papers.quadrature.hyperkernel import AtomCoordinates, EnergyDistance, MaximumMeanDiscrepancy
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, Normal
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from tests.papers.quadrature.cases import process_of, random_mixtures, single_precision, tensor
@@ -38,8 +32,8 @@ DISSIMILARITIES = {
     "energy 1.5": EnergyDistance(1.5),
     "gaussian": GaussianDistance(),
     "gaussian 0.5": GaussianDistance(0.5),
-    "matern": MaternDistance(),
-    "matern 2": MaternDistance(2.0),
+    "matern": hyperkernel.MaternDistance(),
+    "matern 2": hyperkernel.MaternDistance(2.0),
 }
 each_dimension = pytest.mark.parametrize("num_inputs", [1, 3])
 SMOOTH = {name: DISSIMILARITIES[name] for name in ("energy 1.5", "gaussian", "gaussian 0.5", "matern", "matern 2")}
@@ -68,9 +62,8 @@ def energy_by_loops(dissimilarity, first, second, reflected=False):
 
 
 def by_loops(dissimilarity, first, second, reflected=False):
-    cross, own1, own2 = (
-        energy_by_loops(dissimilarity, *pair, reflected) for pair in ((first, second), (first, first), (second, second))
-    )
+    pairs = (first, second), (first, first), (second, second)
+    cross, own1, own2 = (energy_by_loops(dissimilarity, *pair, reflected) for pair in pairs)
     return cross - 0.5 * own1 - 0.5 * own2
 
 
@@ -80,7 +73,7 @@ def pairs_of(data, num_inputs):
 
 def kernel_of(num_inputs, dissimilarity, *, root=False, reflected=False):
     discrepancy = MaximumMeanDiscrepancy(dissimilarity, AtomCoordinates(reflected=reflected))
-    return MMDHyperKernel(num_inputs, discrepancy, root=root).double()
+    return hyperkernel.MMDHyperKernel(num_inputs, discrepancy, root=root).double()
 
 
 @each_dimension
@@ -134,7 +127,7 @@ def test_golden_other_dissimilarities(archive, num_inputs):
     for name, dissimilarity in [
         ("energy_beta1.5", EnergyDistance(1.5)),
         ("rbf_bandwidth1", GaussianDistance(1.0)),
-        ("matern52_bandwidth1", MaternDistance(1.0)),
+        ("matern52_bandwidth1", hyperkernel.MaternDistance(1.0)),
     ]:
         value = MaximumMeanDiscrepancy(dissimilarity).between(first, second).diagonal()
         expected = archive("library_extras")[f"mmd_D{num_inputs}_{name}"]

@@ -14,9 +14,9 @@ from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.low_rank import FourierLikelihood, SparseLikelihood
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.search import Search, fingerprint
-from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures
+from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, SpectralMixtures
 from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood, durbin, grid_of
-from tests.papers.quadrature.cases import random_mixtures, seeded, single_precision, uniform
+from tests.papers.quadrature.cases import one_input_and_two, random_mixtures, seeded, single_precision, uniform
 
 STEP = 0.07
 GRIDS = {
@@ -155,12 +155,7 @@ def test_single_precision_stays_single():
             torch.testing.assert_close(value.double(), exact, rtol=1e-2, atol=0.3)
 
 
-each_dimension = pytest.mark.parametrize(
-    ("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"]
-)
-
-
-@each_dimension
+@one_input_and_two
 def test_knots_at_all_rows_are_dense(num_inputs, reflection):
     X = rows(25, num_inputs)
     # a nugget of 1e-10 moves log densities by 1e-10 times rows over noise, some 1e-7
@@ -195,7 +190,7 @@ def test_the_bound_is_titsias_formula():
     assert float(value) == pytest.approx(expected, rel=1e-9)
 
 
-@each_dimension
+@one_input_and_two
 def test_random_features_converge_with_their_number(num_inputs, reflection):
     X = rows(15, num_inputs)
     dense = DenseLikelihood().bind(X, targets(X), reflection)(*kernels(num_inputs))

@@ -9,18 +9,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gp_ensembles.numerics import NumericalError
-from gp_ensembles.papers.quadrature import (
-    Budget,
-    Hyperprior,
-    KernelMixtureModel,
-    PriorPolicy,
-    RegressionProblem,
-    Search,
-    marginalize,
-)
-from gp_ensembles.papers.quadrature.kernel_mixture import root_mixture
+from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel, root_mixture
 from gp_ensembles.papers.quadrature.likelihoods import condition
-from gp_ensembles.papers.quadrature.prior import HalfNormal, KernelHyperparameters, LogNormal, inferred
+from gp_ensembles.papers.quadrature.prior import KernelHyperparameters, inferred
 from gp_ensembles.papers.quadrature.quadrature import jackknife_sd, root_weights, rows_without_each_group
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from tests.papers.quadrature.cases import prior_of, seeded, tensor
@@ -33,10 +25,8 @@ def found_of(num_inputs=1, num_rows=8, evaluations=30, offset=0.0, frequency=0.4
     X = 4.0 * torch.rand(num_rows, num_inputs, dtype=torch.float64, generator=generator)
     noise = 0.1 * torch.randn(num_rows, dtype=torch.float64, generator=generator)
     y = torch.sin(2 * torch.pi * frequency * X.sum(-1)) + noise + offset
-    one = torch.ones(num_inputs, dtype=torch.float64)
-    prior = Hyperprior(HalfNormal(0.5 * one), LogNormal(-1.2 * one, 0.4 * one), 3, noise=inferred(1e-2, 1.0))
-    problem = RegressionProblem(X, y, prior)
-    return marginalize(problem, Budget(evaluations, draws=0), search, generator=generator)
+    prior = prior_of(3, num_inputs, scale=0.5, location=-1.2, width=0.4, noise=inferred(1e-2, 1.0))
+    return marginalize(RegressionProblem(X, y, prior), Budget(evaluations, draws=0), search, generator=generator)
 
 
 @pytest.fixture(scope="module")

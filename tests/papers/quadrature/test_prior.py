@@ -10,14 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gp_ensembles.papers.quadrature import Hyperprior, default_priors
-from gp_ensembles.papers.quadrature.default_priors import (
-    grid_nyquist,
-    mean_spacing_nyquist,
-    nyquist_scales,
-    smallest_gap_nyquist,
-    unit_scales,
-)
+from gp_ensembles.papers.quadrature import Hyperprior
+from gp_ensembles.papers.quadrature import default_priors as defaults
 from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, Normal, beta_quantile, fixed, inferred
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 from tests.papers.quadrature.cases import seeded, tensor
@@ -89,10 +83,10 @@ def golden_inputs(archive, request):
 
 def test_the_golden_priors_of_the_paper(golden_inputs):
     X, expected = golden_inputs
-    nyquist = mean_spacing_nyquist(X)
+    nyquist = defaults.mean_spacing_nyquist(X)
     np.testing.assert_allclose(nyquist, expected["nyquist_paper"], rtol=1e-12)
-    np.testing.assert_allclose(default_priors.nyquist_means(nyquist).scale, expected["paper_mean_scale"], rtol=1e-12)
-    scales = nyquist_scales(X, nyquist)
+    np.testing.assert_allclose(defaults.nyquist_means(nyquist).scale, expected["paper_mean_scale"], rtol=1e-12)
+    scales = defaults.nyquist_scales(X, nyquist)
     np.testing.assert_allclose(scales.location, expected["paper_lognormal_loc"], rtol=1e-12)
     np.testing.assert_allclose(scales.scale, expected["paper_lognormal_scale"], rtol=1e-12)
 
@@ -100,12 +94,16 @@ def test_the_golden_priors_of_the_paper(golden_inputs):
 def test_the_golden_nyquist_frequencies_of_the_smallest_gaps(golden_inputs):
     """The public code takes one Nth of one for the least gap, where inputs have a range: here one Nth of the range."""
     X, expected = golden_inputs
-    found, theirs, extent = smallest_gap_nyquist(X), expected["nyquist_code"], default_priors.input_range(X).numpy()
+    found, extent = defaults.smallest_gap_nyquist(X), defaults.input_range(X).numpy()
+    theirs = expected["nyquist_code"]
     unbounded = np.array([0.5 / np.diff(np.unique(x)).min() for x in X.T.numpy()])
     np.testing.assert_allclose(found, np.minimum(unbounded, 0.5 * len(X) / extent), rtol=1e-12)
     np.testing.assert_allclose(np.minimum(unbounded, 0.5 * len(X)), theirs, rtol=1e-12)
     same = np.isclose(extent, 1.0) | (unbounded < 0.5 * len(X) / np.maximum(extent, 1.0))
     np.testing.assert_allclose(found[same], theirs[same], rtol=1e-12)
+
+
+NYQUIST = (defaults.mean_spacing_nyquist, defaults.smallest_gap_nyquist, defaults.grid_nyquist)
 
 
 @settings(max_examples=40)
@@ -116,41 +114,43 @@ def test_nyquist_frequencies_have_the_unit_of_one_over_the_inputs(seed, unit, or
     X[:, 1] = torch.tensor(rng.integers(0, 5, 20) / 4.0)
     X[:2, 1] = tensor(0.0, 1.0)
     moved = unit * (X + origin)
-    for rule in (mean_spacing_nyquist, smallest_gap_nyquist, grid_nyquist):
+    for rule in NYQUIST:
         torch.testing.assert_close(unit * rule(moved), rule(X), rtol=1e-6, atol=0)
         shuffled = X[torch.tensor(rng.permutation(20))]
         torch.testing.assert_close(rule(shuffled), rule(X), rtol=1e-12, atol=0)
-        scales, small = nyquist_scales(moved, rule(moved)), nyquist_scales(X, rule(X))
+        scales, small = defaults.nyquist_scales(moved, rule(moved)), defaults.nyquist_scales(X, rule(X))
         torch.testing.assert_close(scales.location, small.location - np.log(unit), rtol=1e-6, atol=1e-5)
         torch.testing.assert_close(scales.scale, small.scale, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(unit_scales(moved).location.exp() * unit, unit_scales(X).location.exp())
+    torch.testing.assert_close(
+        defaults.unit_scales(moved).location.exp() * unit, defaults.unit_scales(X).location.exp()
+    )
 
 
 def test_grids_with_gaps_have_the_nyquist_frequency_of_the_grid():
     rng = np.random.default_rng(0)
     full = torch.arange(100, dtype=torch.float64).unsqueeze(-1) / 12.0 + 1949.0
     for X in (full, full[torch.tensor(np.sort(rng.permutation(100)[:60]))], torch.cat([full, full[:7]])):
-        assert grid_nyquist(X).item() == pytest.approx(6.0, rel=1e-6)
-    assert mean_spacing_nyquist(full).item() == pytest.approx(6.0)
+        assert defaults.grid_nyquist(X).item() == pytest.approx(6.0, rel=1e-6)
+    assert defaults.mean_spacing_nyquist(full).item() == pytest.approx(6.0)
     uneven = torch.tensor(rng.uniform(size=(60, 1)))
-    torch.testing.assert_close(grid_nyquist(uneven), mean_spacing_nyquist(uneven))
+    torch.testing.assert_close(defaults.grid_nyquist(uneven), defaults.mean_spacing_nyquist(uneven))
     coincidence = torch.cat([full, full[:1] + 1e-4])  # two rows by chance next to one another are no grid
-    torch.testing.assert_close(grid_nyquist(coincidence), mean_spacing_nyquist(coincidence))
+    torch.testing.assert_close(defaults.grid_nyquist(coincidence), defaults.mean_spacing_nyquist(coincidence))
 
 
 def test_the_range_and_the_nyquist_frequency_are_five_deviations_from_the_median():
     X = torch.arange(30, dtype=torch.float64).unsqueeze(-1) * 0.25
-    nyquist = mean_spacing_nyquist(X)
-    prior = nyquist_scales(X, nyquist)
+    nyquist = defaults.mean_spacing_nyquist(X)
+    prior = defaults.nyquist_scales(X, nyquist)
     torch.testing.assert_close(prior.standardize(nyquist), tensor(5.0))
-    torch.testing.assert_close(prior.standardize(1.0 / default_priors.input_range(X)), tensor(-5.0))
-    assert unit_scales(X, 0.5).scale.tolist() == [0.5]
+    torch.testing.assert_close(prior.standardize(1.0 / defaults.input_range(X)), tensor(-5.0))
+    assert defaults.unit_scales(X, 0.5).scale.tolist() == [0.5]
 
 
 def test_a_constant_input_is_refused():
     X = torch.rand(6, 3, dtype=torch.float64, generator=seeded(0))
     X[:, 1] = 4.0
-    for rule in [default_priors.input_range, mean_spacing_nyquist, smallest_gap_nyquist, grid_nyquist, unit_scales]:
+    for rule in [defaults.input_range, *NYQUIST, defaults.unit_scales]:
         with pytest.raises(ValueError, match="input 1 is constant"):
             rule(X)
 

@@ -85,9 +85,8 @@ def test_distinct_lags_give_what_direct_evaluation_gives():
         direct = covariance(mixtures, unit, unit)
         torch.testing.assert_close(likelihoods.covariance(mixtures), direct, rtol=0, atol=1e-8)
         matrices = outputscale[:, None, None] * direct + noise[:, None, None] * torch.eye(len(y)).double()
-        torch.testing.assert_close(
-            likelihoods(mixtures, outputscale, noise), log_marginal(matrices, y), rtol=1e-6, atol=1e-6
-        )
+        value = likelihoods(mixtures, outputscale, noise)
+        torch.testing.assert_close(value, log_marginal(matrices, y), rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=40)

@@ -9,14 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature.spectral_mixture import (
-    AT_ORIGIN,
-    IN_EACH_INPUT,
-    SpectralMixtures,
-    covariance,
-    covariance_at_lags,
-)
-from tests.papers.quadrature.cases import REFLECTIONS, random_mixtures, single_precision, uniform
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance, covariance_at_lags
+from tests.papers.quadrature.cases import REFLECTIONS, one_input_and_two, random_mixtures, single_precision, uniform
 
 
 def inputs(seed, num_rows, num_inputs):
@@ -110,7 +104,7 @@ def test_signs_of_means():
         assert same == reflection.each_input
 
 
-@pytest.mark.parametrize(("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"])
+@one_input_and_two
 def test_derivatives(num_inputs, reflection):
     mixtures = random_mixtures(1, num_inputs, (2,), size=2, signed=True)
     theta = mixtures.flatten().requires_grad_()

@@ -14,19 +14,14 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
-from gp_ensembles.papers.quadrature.spectral_mixture import (
-    AT_ORIGIN,
-    IN_EACH_INPUT,
-    SpectralMixtureKernel,
-    SpectralMixtures,
-    covariance,
-)
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel, SpectralMixtures, covariance
 from gp_ensembles.spectral import IIDDraws, OrthogonalDraws, SobolDraws
 from gp_ensembles.spectral.frequencies import BaseDraws, components_of
 from tests.papers.quadrature import cases
 from tests.papers.quadrature.cases import REFLECTIONS, process_of, seeded, single_precision, uniform
 
 from_mixtures = SpectralMixtureKernel.from_mixtures
+AT_ORIGIN, IN_EACH_INPUT = REFLECTIONS.values()
 
 
 def random_mixtures(seed, num_inputs, shape=(), size=3, ragged=False):
@@ -169,7 +164,7 @@ def test_the_mixtures_given_are_copied():
     torch.testing.assert_close(theta.detach(), mixture.flatten(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"])
+@cases.one_input_and_two
 def test_derivatives(num_inputs, reflection):
     kernel = from_mixtures(random_mixtures(0, num_inputs, (2,), 2, ragged=True), reflection)
     names = [name for name, _ in kernel.named_parameters()]
