@@ -111,6 +111,7 @@ def test_linear_pools_choose_an_expert_at_each_point(data, experts):
             mu, spread = chosen(choice)
             mean += share * mu
             second += share * (spread + torch.outer(mu, mu))
+    assert model.num_experts == 2
     torch.testing.assert_close(posterior.mean.squeeze(-1), mean)
     torch.testing.assert_close(posterior.covariance, second - torch.outer(mean, mean))
     torch.testing.assert_close(posterior.variance.squeeze(-1), (second - torch.outer(mean, mean)).diagonal())
@@ -239,6 +240,7 @@ def test_models_that_learn_their_experts_weigh_their_draws(data, kind):
     fusion = HetGP(X, y, *priors[:2]) if kind is HetGP else kind(X, y, 2, *priors)
     fitted = fit_fusion(fusion, LaplaceApproximation(num_draws=6), generator=seeded())
     ours, mixture = FusedModel(fitted), fitted.predict(X[:3])
+    assert ours.num_experts == (12 if kind is MoGPE else 6)
     posterior = ours.posterior(X[:3].unsqueeze(-2))
     torch.testing.assert_close(posterior.mean.flatten(), mixture.mean)
     torch.testing.assert_close(posterior.variance.flatten(), mixture.variance)

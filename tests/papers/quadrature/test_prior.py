@@ -327,9 +327,9 @@ def test_what_is_inferred_is_log_normal():
 
 def test_draws_are_a_function_of_the_generator():
     prior, state, generator = prior_of(2, 3), torch.get_rng_state(), seeded(1)
-    first, again, further = (prior.draw(16, 2, generator=g) for g in (seeded(1), generator, generator))
+    first, again, later = (prior.draw(16, 2, generator=g) for g in (seeded(1), generator, generator))
     assert torch.equal(first, again)
-    assert not torch.equal(first, further)
+    assert not torch.equal(first, later)
     assert torch.equal(torch.get_rng_state(), state)
 
 
