@@ -417,11 +417,7 @@ def test_adadelta_stops_before_a_point_that_cannot_be_evaluated():
     assert "too far" in end.message
 
 
-PROPOSALS = {
-    "subset": RandomSubset(8),
-    "all": RandomSubset(None),
-    "optimization": BayesianOptimization(3, 6),
-}
+PROPOSALS = {"subset": RandomSubset(8), "all": RandomSubset(None), "optimization": BayesianOptimization(3, 6)}
 
 
 def test_proposals():

@@ -84,11 +84,9 @@ def dense_prediction(model, X, alpha, joint):
         seen = torch.linalg.inv(through + torch.diag(model.likelihood.noise + alpha * gap))
         cross, explained = to_test @ inverse @ to_data.mT, to_test @ inverse @ to_test.mT
         prior = model.covar_module(X, X).to_dense()
-        rest = {
-            "full": prior - explained,
-            "diagonal": torch.diag((prior - explained).diagonal()),
-            "none": 0.0 * prior,
-        }[joint]
+        rest = {"full": prior - explained, "diagonal": torch.diag((prior - explained).diagonal()), "none": 0.0 * prior}[
+            joint
+        ]
         mean = model.mean_module(X) + cross @ seen @ (model.train_y - model.mean_module(data))
         return mean, rest + explained - cross @ seen @ cross.mT
 

@@ -1,6 +1,7 @@
 """Errors of rows left out, against models of all other rows, and the Student's t that is fitted to them."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from gp_ensembles.papers.sparse import DTC, FIC, VFE, GreedyBlocks, SparseGP, se
 from gp_ensembles.papers.sparse.exact import ExactGP
 from gp_ensembles.papers.sparse.tails import Tails, fit_tails, leave_one_out
 
-NOISE, CONSTANT = 0.09, 0.4
+NOISE, CONSTANT, ONE = 0.09, 0.4, torch.ones(1, 1, dtype=torch.float64)
 
 
 def rows(num_rows=30, seed=0):
@@ -64,31 +65,29 @@ def test_rows_left_out_of_a_sparse_process():
         prior = between.T @ np.linalg.solve(own, between)
         unexplained = 1.7 - prior.diagonal()
         noise = NOISE + unexplained * isinstance(approximation, FIC)
-        open_ = unexplained * _leaves_open(approximation)
+        # Whether predictions have what the knots leave open, as the approximation itself says.
+        open_ = unexplained * float(approximation.predictive(2 * ONE, ONE) > 0)
         places = torch.tensor([0, 5, 29])
         want = np.array([left_out(prior, noise + 0 * unexplained, open_, y.numpy(), int(i)) for i in places]).T
         np.testing.assert_allclose(torch.stack(leave_one_out(model, places)).numpy(), want, rtol=1e-6, atol=1e-6)
 
 
-def _leaves_open(approximation):
-    """Whether predictions have what the knots leave open, as the approximation itself says."""
-    one = torch.ones(1, 1, 1, dtype=torch.float64)
-    return float(approximation.predictive(2 * one, one)) > 0
-
-
 def test_the_fit_is_the_most_likely_of_its_degrees_of_freedom():
     X, y = rows(120, seed=1)
-    model = settled(ExactGP(X, y + 0.0, ScaleKernel(MaternKernel(nu=2.5))))
+    model = settled(ExactGP(X, y, ScaleKernel(MaternKernel(nu=2.5))))
     model.train_y[::15] += 3.0
     tails = fit_tails(model)
     error, variance = leave_one_out(model, torch.arange(120))
     z = (error / variance.sqrt()).numpy()
-    best = [(scipy.stats.t(df, scale=scale).logpdf(z).sum(), df, scale) for df in (3, 4, 5, 8, 32, 1e9)
-            for scale in np.geomspace(0.5, 1.5, 100)]  # fmt: skip
-    value, df, scale = max(best)
+    grid = product((3, 4, 5, 8, 32, 1e9), np.geomspace(0.5, 1.5, 100))
+    value, df, scale = max((scipy.stats.t(df, scale=scale).logpdf(z).sum(), df, scale) for df, scale in grid)
     assert (tails.degrees_of_freedom, tails.scale) == (df, pytest.approx(scale, rel=0.01))
-    mine = scipy.stats.t(tails.degrees_of_freedom, scale=tails.scale).logpdf(z).sum()
-    assert mine >= value
+    assert scipy.stats.t(tails.degrees_of_freedom, scale=tails.scale).logpdf(z).sum() >= value
+
+
+def normal(model, X):
+    posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+    return torch.distributions.Normal(posterior.mean.flatten(), posterior.variance.flatten().sqrt())
 
 
 @torch.no_grad()
@@ -98,8 +97,7 @@ def test_normal_errors_keep_normal_predictions():
     tails = fit_tails(model)
     assert tails.degrees_of_freedom >= 11
     test_X, test_y = rows(300, seed=3)
-    posterior = model.posterior(test_X.unsqueeze(-2), observation_noise=True)
-    plain = torch.distributions.Normal(posterior.mean.flatten(), posterior.variance.flatten().sqrt()).log_prob(test_y)
+    plain = normal(model, test_X).log_prob(test_y)
     assert float((tails.predict(model, test_X).log_prob(test_y) - plain).mean()) > -0.01
     exact = Tails(math.inf, 1.0).predict(model, test_X)
     torch.testing.assert_close(exact.log_prob(test_y), plain)
@@ -113,14 +111,13 @@ def test_heavy_tails_are_found_and_pay():
     found = select_knots(X, y + heavy[:300])
     model = found.model
     tails = fit_tails(model, max_rows=200, generator=torch.Generator().manual_seed(0))
-    posterior = model.posterior(test_X.unsqueeze(-2), observation_noise=True)
-    plain = torch.distributions.Normal(posterior.mean.flatten(), posterior.variance.flatten().sqrt())
-    gain = tails.predict(model, test_X).log_prob(test_y + heavy[300:]) - plain.log_prob(test_y + heavy[300:])
+    test_y = test_y + heavy[300:]
+    gain = tails.predict(model, test_X).log_prob(test_y) - normal(model, test_X).log_prob(test_y)
     assert tails.degrees_of_freedom <= 8
     assert float(gain.mean()) > 0.05
     assert found.tails == fit_tails(model)
-    same = found.predict(test_X).log_prob(test_y) == found.tails.predict(model, test_X).log_prob(test_y)
-    assert bool(same.all())
+    whole = found.tails.predict(model, test_X).log_prob(test_y)
+    assert torch.equal(found.predict(test_X).log_prob(test_y), whole)
 
 
 @pytest.mark.parametrize("max_knots", [5, 40])

@@ -1,0 +1,84 @@
+"""What tests of knots share: golden files, a kernel by its definition, rows, and the parts of models."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from torch import Tensor
+
+from gp_ensembles.papers.sparse.collapsed import Projection, project
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN_CASES = ["iso2d", "boston", "bostonard"]
+
+
+def name_of(part: object) -> str:
+    return part if isinstance(part, str) else type(part).__name__
+
+
+def value_of(tensor: Tensor) -> float:
+    return float(tensor.detach())
+
+
+def read_golden(name: str) -> dict[str, Tensor]:
+    with np.load(GOLDEN / f"knots_{name}.npz") as file:
+        return {key: torch.as_tensor(file[key]) for key in file.files}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows, knots and a squared exponential kernel by its definition: a matrix of differences and no shortcut."""
+
+    X: Tensor
+    y: Tensor
+    Z: Tensor
+    scale: Tensor
+    lengthscale: Tensor
+    noise: Tensor
+    delta: Tensor
+
+    @classmethod
+    def random(cls, seed: int, num_rows: int = 15, num_knots: int = 4, nugget: float = 1e-8) -> "Problem":
+        draws = np.random.default_rng(seed)
+        X, Z = (torch.as_tensor(draws.uniform(-2.0, 2.0, size=(count, 2))) for count in (num_rows, num_knots))
+        y = torch.as_tensor(draws.normal(size=num_rows) * draws.uniform(0.3, 3.0))
+        scale, lengthscale, deviation = torch.as_tensor(draws.uniform(0.3, 2.0, size=3))
+        return cls(X, y, Z, scale, lengthscale, deviation**2, nugget * scale**2)
+
+    @classmethod
+    def golden(cls, data: dict[str, Tensor]) -> "Problem":
+        noise, residual = data["tau"] ** 2, data["y"] - data["mean"]
+        return cls(data["X"], residual, data["Z"], data["sigma"], data["lengthscale"], noise, data["delta"])
+
+    def covariance(self, first: Tensor, second: Tensor) -> Tensor:
+        differences = (first.unsqueeze(-2) - second.unsqueeze(-3)) / self.lengthscale
+        return self.scale**2 * (-0.5 * differences.square().sum(-1)).exp()
+
+    def prior(self, X: Tensor) -> Tensor:
+        return (self.scale**2 + self.delta).expand(len(X))
+
+    def project(self, knots: Tensor | None = None) -> Projection:
+        Z = self.Z if knots is None else knots
+        own = self.covariance(Z, Z) + self.delta * torch.eye(len(Z), dtype=Z.dtype)
+        return project(own, self.covariance(Z, self.X), self.prior(self.X), self.y, self.noise)
+
+
+def rows(num_rows: int = 40, seed: int = 0) -> tuple[Tensor, Tensor]:
+    draws = np.random.default_rng(seed)
+    X = torch.as_tensor(draws.uniform(size=(num_rows, 2)))
+    return X, torch.sin(6.0 * X[:, 0]) + X[:, 1].square() + 0.1 * torch.as_tensor(draws.normal(size=num_rows)) + 3.0
+
+
+def noise_of(variance: float | Tensor) -> GaussianLikelihood:
+    likelihood = GaussianLikelihood().double()
+    likelihood.noise = variance
+    return likelihood
+
+
+def isotropic(outputscale: float, lengthscale: float, noise: float) -> tuple[ScaleKernel, GaussianLikelihood]:
+    kernel = ScaleKernel(RBFKernel()).double()
+    kernel.outputscale, kernel.base_kernel.lengthscale = outputscale, lengthscale
+    return kernel, noise_of(noise)
