@@ -10,6 +10,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
 from gp_ensembles.papers.sparse.collapsed import Projection, project
+from gp_ensembles.papers.sparse.fitting import Coordinates
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 GOLDEN_CASES = ["iso2d", "boston", "bostonard"]
@@ -82,3 +83,12 @@ def isotropic(outputscale: float, lengthscale: float, noise: float) -> tuple[Sca
     kernel = ScaleKernel(RBFKernel()).double()
     kernel.outputscale, kernel.base_kernel.lengthscale = outputscale, lengthscale
     return kernel, noise_of(noise)
+
+
+def slopes(coordinates: Coordinates, point: Tensor) -> Tensor:
+    """Central differences of the objective at a point (P,)."""
+    rises = [
+        coordinates.evaluate(point + step)[0] - coordinates.evaluate(point - step)[0]
+        for step in 1e-5 * torch.eye(len(point), dtype=point.dtype)
+    ]
+    return torch.tensor(rises, dtype=point.dtype) / 2e-5
