@@ -15,12 +15,7 @@ from gp_ensembles.papers.sparse import FITC, VFE, Adadelta, OneAtATime, SparseGP
 from gp_ensembles.papers.sparse import one_at_a_time as module
 from gp_ensembles.papers.sparse.collapsed import Approximation, PowerEP, TightVFE, log_density
 from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult
-from gp_ensembles.papers.sparse.one_at_a_time import (
-    BayesianOptimization,
-    CandidateObjectives,
-    KnotProposal,
-    RandomSubset,
-)
+from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, CandidateObjectives, RandomSubset
 from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
 from tests.papers.sparse.problems import isotropic, read_golden, value_of
 
@@ -118,7 +113,7 @@ class CodedAdadelta(KnotOptimizer):
         return noise * 2.0 * float(projection.noise.detach()) * slope[knot][same].sum()
 
 
-class Replay(KnotProposal):
+class Replay(module.KnotProposal):
     """The best of given rows, one set after the other."""
 
     def __init__(self, rows):
@@ -408,7 +403,7 @@ def test_selection_stops_at_the_first_knot_that_adds_too_little():
     assert [step.action for step in found.history] == ["start"]
 
 
-class Interrupting(KnotProposal):
+class Interrupting(module.KnotProposal):
     def __init__(self, after):
         self.left = after
 

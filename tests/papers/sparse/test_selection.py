@@ -11,7 +11,7 @@ from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel, Scal
 from gpytorch.means import ConstantMean
 from gpytorch.priors import NormalPrior
 
-from gp_ensembles.papers.sparse import DTC, FITC, Adadelta, GreedyBlocks, OneAtATime, Simultaneous, SparseGP
+from gp_ensembles.papers.sparse import DTC, FITC, VFE, Adadelta, GreedyBlocks, OneAtATime, Simultaneous, SparseGP
 from gp_ensembles.papers.sparse import fitting as fitting_module
 from gp_ensembles.papers.sparse import greedy as greedy_module
 from gp_ensembles.papers.sparse.collapsed import TightVFE, upper_bound
@@ -36,16 +36,16 @@ def select(X, y, strategy, *parts, seed=0, approximation=None):
 
 def greedy(X, y, kernel=None, *, seed=0, approximation=None, **settings):
     """Blocks of rows, which stay rows, from a kernel's own hyperparameters."""
-    strategy = GreedyBlocks(
-        **{"max_knots": 24, "fit_iterations": 8, "subset_size": 0, "polish_iterations": 0} | settings
-    )
+    quick = {"max_knots": 24, "fit_iterations": 8, "subset_size": 0, "polish_iterations": 0}
     own, likelihood = isotropic(0.7, 0.4, 0.1)
-    return select(X, y, strategy, own if kernel is None else kernel, likelihood, seed=seed, approximation=approximation)
+    parts = own if kernel is None else kernel, likelihood
+    return select(X, y, GreedyBlocks(**quick | settings), *parts, seed=seed, approximation=approximation)
 
 
 ENDLESS = {"tolerance": 0.0, "gap_tolerance": -1.0}
 
 
+@torch.no_grad()
 def check(found, X, most):
     """What holds of every selection."""
     assert found.knots.shape == (found.model.num_knots, X.shape[-1])
@@ -93,17 +93,20 @@ def test_tolerance_ends_the_growth():
     assert all(later.objective - earlier.objective >= 2.0 for earlier, later in pairwise(found.history))
 
 
-@pytest.mark.parametrize("approximation", [None, FITC()], ids=name_of)
-def test_gap_ends_the_growth_whatever_the_objective(approximation):
+def test_gap_ends_the_growth():
     X, y = make_data(num_rows=100, noise=0.5)
-    settings = {"tolerance": -1e9, "gap_tolerance": 1.0, "reselect": False}
-    found = greedy(X, y, max_knots=100, approximation=approximation, **settings)
+    found = greedy(X, y, max_knots=100, tolerance=0.0, gap_tolerance=1.0, reselect=False)
     check(found, X, 100)
-    assert found.stop_reason == "the bounds of the log evidence are less than 1.0 nats apart"
-    assert found.model.bound_gap() < 1.0
-    if approximation is None:
-        gaps = [step.upper_bound - step.objective for step in found.history]
-        assert gaps[-1] < 1.0 <= min(gaps[:-1])
+    assert "bounds of the log evidence are less than 1.0 nats apart" in found.stop_reason
+    gaps = [step.upper_bound - step.objective for step in found.history]
+    assert gaps[-1] < 1.0 <= min(gaps[:-1])
+
+
+def test_the_gap_is_that_of_the_bounds_whatever_the_objective():
+    found = greedy(*waves(5.0, 80), max_knots=40, tolerance=-1e9, gap_tolerance=0.5, approximation=FITC())
+    assert found.stop_reason.startswith("the bounds of the log evidence")
+    projection = found.model.projection()
+    assert value_of(found.model.upper_bound() - VFE().objective(projection)) < 0.5
 
 
 def test_polish_and_reselection_do_not_lose():
@@ -301,10 +304,9 @@ each_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STR
 )
 def test_any_kernel_is_taken(kernel, strategy):
     X, y = make_data()
-    with torch.no_grad():
-        found = select(X, y, strategy, kernel)
+    found = select(X, y, strategy, kernel)
     check(found, X, 8)
-    assert found.history[-1].objective > found.history[0].objective
+    assert found.history[-1].objective >= found.history[0].objective
 
 
 @each_strategy
@@ -317,6 +319,12 @@ def test_what_is_given_stays_as_it_is_and_may_be_held(strategy):
     found = select(X, y, strategy, *held)
     assert found.model.covar_module.base_kernel.lengthscale.item() == pytest.approx(0.3)
     assert found.history[-1].objective >= found.history[0].objective
+
+
+@torch.no_grad()
+def test_without_gradients_around():
+    found = greedy(*make_data(), max_knots=6)
+    assert found.history[-1].objective > found.history[0].objective
 
 
 def test_simultaneous_optimization_moves_all_knots():
