@@ -5,24 +5,21 @@ import math
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.meta_learners import MarkovSwitching
 from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
+from gp_ensembles.papers.gplvm.presets import rbf_features
 
 M, D, START, STAY = 3, 5, 20, 0.9
 SPREAD = 1.3  # prior variance of a latent coordinate
 
 
 def build(switching, ratio):
-    kernel = RBFKernel(batch_shape=torch.Size([M])).double()
-    kernel.lengthscale = torch.tensor([0.7, 1.0, 2.0], dtype=torch.float64).reshape(-1, 1, 1)
-    features = RandomFourierFeatures.from_kernel(kernel, 2, 12, generator=torch.Generator().manual_seed(0))
+    features = rbf_features(2, 6, variances=[0.49, 1.0, 4.0], generator=torch.Generator().manual_seed(0))
     settings = LatentSettings(latent_variance=SPREAD, random_walk_ratio=ratio, num_starts=1, batch_iterations=15)
     learner = MarkovSwitching(sticky_transition(M, STAY)) if switching else None
     return IEGPLVM(features, D, learner, settings)
