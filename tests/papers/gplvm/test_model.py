@@ -51,16 +51,20 @@ def build(variant="static"):
 
 
 @pytest.fixture(params=VARIANTS, scope="module")
-def template(request):
-    model = build(request.param)
+def variant(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def template(variant):
+    model = build(variant)
     model.start(surface(60)[:START])
-    return request.param, model
+    return model
 
 
 @pytest.fixture
-def started(template):
-    variant, model = template
-    return variant, copy.deepcopy(model)
+def model(template):
+    return copy.deepcopy(template)
 
 
 def snapshot(model):
@@ -81,8 +85,7 @@ def refused(model, error, words):
 
 
 @pytest.mark.parametrize(("block_size", "share"), [(1, 0.01), (5, 0.02), (100, 0.02)])
-def test_hidden_surfaces_are_found_and_mapped_back(started, block_size, share):
-    _, model = started
+def test_hidden_surfaces_are_found_and_mapped_back(model, block_size, share):
     Y = surface(60)
     seen = model.update(Y[START:], block_size=block_size)
     back = model.inverse_transform(seen.embedding, seen.expert)
@@ -127,8 +130,7 @@ def test_reconstructions_are_those_of_a_dense_posterior():
         torch.testing.assert_close(back.variance, variance.unsqueeze(-1).expand(-1, 6), atol=1e-7, rtol=1e-7)
 
 
-def test_calls_may_be_cut_anywhere(started):
-    _, model = started
+def test_calls_may_be_cut_anywhere(model):
     other, Y = copy.deepcopy(model), surface(40)[START:]
     whole = model.update(Y)
     parts = [other.update(rows) for rows in Y.split([1, 6, 8])]
@@ -138,8 +140,7 @@ def test_calls_may_be_cut_anywhere(started):
     torch.testing.assert_close(other.factor, model.factor)
 
 
-def test_later_rows_change_no_earlier_embedding(started):
-    _, model = started
+def test_later_rows_change_no_earlier_embedding(model):
     other, Y = copy.deepcopy(model), surface(45)[START:]
     changed = Y.clone()
     changed[12:] += 0.3
@@ -148,8 +149,7 @@ def test_later_rows_change_no_earlier_embedding(started):
     assert torch.equal(first.log_weights[:, :13], second.log_weights[:, :13])
 
 
-def test_transform_learns_nothing_and_takes_each_row_alone(started):
-    _, model = started
+def test_transform_learns_nothing_and_takes_each_row_alone(model):
     Y = surface(300, seed=5)
     before = snapshot(model)
     found = model.transform(Y)
@@ -174,8 +174,7 @@ def test_gaps_are_filled_from_the_rest():
     assert all(bool(part.isfinite().all()) for part in (learned.embedding, model.store.rows, model.mean))
 
 
-def test_a_saved_state_goes_on_where_it_was(started):
-    variant, model = started
+def test_a_saved_state_goes_on_where_it_was(model, variant):
     Y = surface(50)
     model.update(Y[START:40])
     other = build(variant)
@@ -184,8 +183,7 @@ def test_a_saved_state_goes_on_where_it_was(started):
     assert same(snapshot(model), snapshot(other))
 
 
-def test_a_row_that_fails_leaves_the_state_as_it_was(started, monkeypatch):
-    _, model = started
+def test_a_row_that_fails_leaves_the_state_as_it_was(model, monkeypatch):
     calls = count(1)
 
     def failing(*arguments, **options):
@@ -197,8 +195,7 @@ def test_a_row_that_fails_leaves_the_state_as_it_was(started, monkeypatch):
         model.update(surface(40)[START:])
 
 
-def test_a_row_too_large_for_its_numbers_is_named_and_not_learned(started):
-    _, model = started
+def test_a_row_too_large_for_its_numbers_is_named_and_not_learned(model):
     Y = surface(40)[START:]
     Y[6, 1] = 1e200
     for block_size in (1, 4):
@@ -207,8 +204,7 @@ def test_a_row_too_large_for_its_numbers_is_named_and_not_learned(started):
 
 
 @pytest.mark.slow
-def test_a_new_start_forgets(started):
-    variant, model = started
+def test_a_new_start_forgets(model, variant):
     Y = surface(60)
     model.update(Y[START:])
     model.start(Y[:START])
@@ -240,8 +236,7 @@ def spoiled(row, column, value):
     return Y
 
 
-def test_bad_rows_are_refused(started):
-    _, model = started
+def test_bad_rows_are_refused(model):
     for Y, error, words in [
         (surface(30).float(), TypeError, "torch.float64"),
         (surface(30).tolist(), TypeError, "list"),
@@ -254,8 +249,7 @@ def test_bad_rows_are_refused(started):
                 method(Y)
 
 
-def test_a_start_needs_complete_rows_that_differ_and_enough_of_them(started):
-    _, model = started
+def test_a_start_needs_complete_rows_that_differ_and_enough_of_them(model):
     line = torch.linspace(0, 1, 20, dtype=torch.float64).unsqueeze(-1).expand(-1, 6)
     flat = spoiled(slice(None), [3, 5], 4.25)
     for Y, words in [
@@ -281,8 +275,7 @@ def test_a_model_that_has_not_been_started_says_so():
             call()
 
 
-def test_wrong_arguments_are_named(started):
-    _, model = started
+def test_wrong_arguments_are_named(model):
     with pytest.raises(ValueError, match="block_size"):
         model.update(surface(30), block_size=0)
     X, expert = torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
@@ -316,8 +309,7 @@ def test_unfit_settings_and_features_are_refused():
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("where", ["update_block", "keep_rows"])
-def test_an_interrupted_update_leaves_the_state_as_it_was(started, monkeypatch, where):
-    _, model = started
+def test_an_interrupted_update_leaves_the_state_as_it_was(model, monkeypatch, where):
     place = model.meta_learner if where == "update_block" else model_module
     original, calls = getattr(place, where), []
 

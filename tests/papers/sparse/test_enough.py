@@ -1,7 +1,6 @@
 """All rows as knots where that can be had, else enough of them: the exact model, budgets, defaults, bad input."""
 
 import math
-import time
 from contextlib import nullcontext
 from itertools import count
 
@@ -67,6 +66,8 @@ def test_evidence_gradients_and_predictions_are_the_dense_ones(copies: int) -> N
     torch.testing.assert_close(posterior.mean.squeeze(-1), mean, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(posterior.distribution.covariance_matrix, covariance, rtol=1e-7, atol=1e-8)
     torch.testing.assert_close(noisy.variance.squeeze(-1), covariance.diagonal() + 0.02, rtol=1e-7, atol=1e-8)
+    value = ExactMarginalLogLikelihood(model.likelihood, model)(model.train()(model.train_X), model.train_y)
+    assert value_of(value) * len(model.train_y) == pytest.approx(float(evidence), abs=1e-6)
     coordinates = Coordinates(model)
     point = coordinates.read()
     torch.testing.assert_close(slopes(coordinates, point), coordinates.evaluate(point)[1], rtol=1e-5, atol=1e-6)
@@ -81,27 +82,23 @@ def test_further_rows_are_knots_too() -> None:
     assert (more.num_knots, model.num_knots) == (39, 30)
 
 
-def test_gpytorch_and_botorch_take_it() -> None:
-    model = make_exact().train()
-    value = ExactMarginalLogLikelihood(model.likelihood, model)(model(model.train_X), model.train_y)
-    assert value_of(value) == pytest.approx(value_of(model.objective()) / 30, abs=1e-6)
-    acquisition = qLogExpectedImprovement(model, best_f=1.0)
+def test_botorch_takes_it() -> None:
+    acquisition = qLogExpectedImprovement(make_exact(), best_f=1.0)
     points = torch.rand(3, 2, 2, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(acquisition(points).sum(), points)
-    assert bool(slope.isfinite().all())
-    assert bool((slope != 0).any())
+    assert bool((slope.isfinite() & (slope != 0)).all())
 
 
 def test_what_an_exact_model_refuses() -> None:
     model = make_exact()
-    with pytest.raises(ValueError, match="training inputs only"):
-        model.train()(model.train_X + 1.0)
-    with pytest.raises(ValueError, match="the knots of an exact model are its distinct rows"):
-        model.with_knots(model.knots[:3]).posterior(model.train_X)
-    with pytest.raises(ValueError, match="must be a GaussianLikelihood"):
-        ExactGP(*make_data(5), RBFKernel(), BernoulliLikelihood())
-    with pytest.raises(BotorchTensorDimensionError, match=r"must have shape \(..., q, 2\)"):
-        model.condition_on_observations(torch.zeros(2, 3), torch.zeros(2, 1))
+    for call, words in (
+        (lambda: model.train()(model.train_X + 1.0), "training inputs only"),
+        (lambda: model.with_knots(model.knots[:3]).posterior(model.train_X), "knots of an exact .* distinct rows"),
+        (lambda: ExactGP(*make_data(5), RBFKernel(), BernoulliLikelihood()), "must be a GaussianLikelihood"),
+        (lambda: model.condition_on_observations(torch.zeros(2, 3), torch.zeros(2, 1)), r"shape \(..., q, 2\)"),
+    ):
+        with pytest.raises((ValueError, BotorchTensorDimensionError), match=words):
+            call()
 
 
 def test_the_prior_mean_does_not_see_units() -> None:
@@ -216,13 +213,11 @@ def test_rows_that_explain_everything_end_the_growth() -> None:
 @pytest.mark.parametrize("exact_rows", [0, 10_000])
 def test_a_budget_that_ends_leaves_a_model(exact_rows: int) -> None:
     X, y = make_data(600)
-    prepare = time.perf_counter()
     with pytest.warns(UserWarning, match="with 100 knots the bounds") if not exact_rows else nullcontext():
         found = choose(X, y, exact_rows=exact_rows, max_seconds=1e-3)
     assert "the budget of 0.001 s" in found.stop_reason
     assert len(found.history) == 1
     assert bool(found.model.posterior(X[:3]).mean.isfinite().all())
-    assert time.perf_counter() - prepare < 60.0
 
 
 @pytest.mark.parametrize("call", [1, 4, 5])

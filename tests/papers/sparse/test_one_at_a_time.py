@@ -248,15 +248,6 @@ def test_candidate_objectives_are_those_of_larger_models():
         assert values.isinf().tolist() == [True, True, False]
 
 
-def test_coordinates_come_back():
-    model = sparse()
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    coordinates = Coordinates(model, slice(1, 2))
-    coordinates.write(coordinates.read())
-    for name, parameter in model.named_parameters():
-        np.testing.assert_allclose(parameter.detach(), before[name], rtol=0, atol=1e-12)
-
-
 def test_a_constant_column_does_not_move():
     X, y = waves()
     X[:, 1] = 3.0
@@ -303,16 +294,6 @@ def test_large_scales_do_not_lead_to_noise_alone():
     found = select(6.0 * X, 7.0 * y, *isotropic(25.0, 1.0, 25.0), max_knots=8, seed=0)
     assert found.model.num_knots == 8
     assert found.model.likelihood.noise.item() < 0.7 * float((7.0 * y).var())
-
-
-def test_refit_that_cannot_start_says_so_and_changes_nothing():
-    model = sparse()
-    model.train_y[3] = torch.nan
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    with pytest.raises(NumericalError):
-        LBFGSB().optimize(model, slice(1, 2))
-    for parameter, value in zip(model.parameters(), before, strict=True):
-        np.testing.assert_allclose(parameter.detach(), value, rtol=0, atol=1e-12)
 
 
 def test_adadelta_stops_before_a_point_that_cannot_be_evaluated():
@@ -403,37 +384,20 @@ def test_selection_stops_at_the_first_knot_that_adds_too_little():
     assert [step.action for step in found.history] == ["start"]
 
 
-class Interrupting(module.KnotProposal):
-    def __init__(self, after):
-        self.left = after
-
-    def propose(self, model, *, generator=None):
-        if not self.left:
-            raise KeyboardInterrupt
-        self.left -= 1
-        return RandomSubset(10).propose(model, generator=generator)
-
-
-def test_interruption_keeps_the_best_model():
-    with pytest.warns(UserWarning, match="interrupted with 7 knots"):
-        found = select(proposal=Interrupting(2))
-    assert found.stop_reason == "interrupted"
-    assert found.knots.shape == (7, 2)
-    assert value_of(found.model.objective()) == pytest.approx(found.history[-1].objective, abs=1e-9)
-
-
-def test_interrupted_refit_leaves_the_model_before_it(monkeypatch):
+def test_an_interruption_keeps_the_best_model(monkeypatch):
     calls, original = [], SparseGP.objective
 
     def objective(self):
         calls.append(self.num_knots)
-        if self.num_knots == 6 and calls.count(6) == 4:
+        if self.num_knots == 8 and calls.count(8) == 4:
             raise KeyboardInterrupt
         return original(self)
 
     monkeypatch.setattr(SparseGP, "objective", objective)
-    with pytest.warns(UserWarning, match="interrupted with 5 knots"):
+    with pytest.warns(UserWarning, match="interrupted with 7 knots"):
         found = select()
+    assert found.stop_reason == "interrupted"
+    assert found.knots.shape == (7, 2)
     assert value_of(original(found.model)) == pytest.approx(found.history[-1].objective, abs=1e-9)
 
 

@@ -334,7 +334,10 @@ def test_conditioning_refuses_what_does_not_fit(model):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_gradients_in_coordinates_by_finite_differences(kernel):
     for knots, approximation in ((None, VFE()), (slice(2, 3), FITC()), (slice(None), FITC())):
-        coordinates = Coordinates(make_model(kernel, mean=LinearMean(2), approximation=approximation), knots)
+        model = make_model(kernel, mean=LinearMean(2), approximation=approximation)
+        before, coordinates = deepcopy(model), Coordinates(model, knots)
+        coordinates.write(coordinates.read())
+        torch.testing.assert_close(model.state_dict(), before.state_dict(), rtol=0, atol=1e-12)
         start = coordinates.read() + 0.1
         _, gradient = coordinates.evaluate(start)
         torch.testing.assert_close(slopes(coordinates, start), gradient, rtol=1e-5, atol=1e-5)
@@ -455,11 +458,13 @@ def test_a_point_without_a_value_ends_no_fit(model, monkeypatch):
 
 def test_an_objective_without_a_value_at_the_start_is_refused():
     X, y = rows()
-    model = SparseGP(X, y * 1e200, X[:4], ScaleKernel(RBFKernel()))
-    before = deepcopy(model.state_dict())
-    with pytest.raises(NumericalError):
-        fit_sparse(model)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    for knots, targets in ((False, y * 1e200), (slice(1, 2), y.index_fill(0, torch.tensor([3]), torch.nan))):
+        model = SparseGP(X, y, X[:4], ScaleKernel(RBFKernel()))
+        model.train_y.copy_(targets)
+        before = deepcopy(model.state_dict())
+        with pytest.raises(NumericalError):
+            fit_sparse(model, knots=knots)
+        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
 # --- input -----------------------------------------------------------------------------------------------------------
