@@ -204,14 +204,11 @@ def test_a_row_too_large_for_its_numbers_is_named_and_not_learned(model):
 
 
 @pytest.mark.slow
-def test_a_new_start_forgets(model, variant):
-    Y = surface(60)
-    model.update(Y[START:])
-    model.start(Y[:START])
-    fresh = build(variant)
-    fresh.start(Y[:START])
-    first, second = model.update(Y[START:50]), fresh.update(Y[START:50])
-    assert torch.equal(first.embedding, second.embedding)
+def test_a_new_start_forgets(model, template):
+    model.update(surface(60)[START:])
+    model.start(surface(60)[:START])
+    found, fresh = (one.update(surface(50)[START:]) for one in (model, copy.deepcopy(template)))
+    assert torch.equal(found.embedding, fresh.embedding)
 
 
 def test_single_precision_works():
@@ -327,9 +324,8 @@ def test_an_interrupted_update_leaves_the_state_as_it_was(model, monkeypatch, wh
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_an_interrupt_while_a_start_is_written_down_waits_for_its_end(monkeypatch):
-    model, fresh, original = build(), build(), model_module.keep_rows
-    fresh.start(surface(START))
+def test_an_interrupt_while_a_start_is_written_down_waits_for_its_end(monkeypatch, template, variant):
+    model, original = build(variant), model_module.keep_rows
 
     def pressed(*given, **named):
         signal.raise_signal(signal.SIGINT)
@@ -337,13 +333,13 @@ def test_an_interrupt_while_a_start_is_written_down_waits_for_its_end(monkeypatc
 
     monkeypatch.setattr(model_module, "keep_rows", pressed)
     with pytest.raises(KeyboardInterrupt):
-        model.start(surface(START))
-    assert same(snapshot(fresh), snapshot(model))
+        model.start(surface(60)[:START])
+    assert same(snapshot(template), snapshot(model))
 
 
-def test_the_layout_of_the_rows_does_not_matter():
-    first, second, Y = build(), build(), surface(40)
+def test_the_layout_of_the_rows_does_not_matter(model, variant):
+    other, Y = build(variant), surface(60)
     turned = Y.T.contiguous().T
-    first.start(Y[:START])
-    second.start(turned[:START])
-    assert torch.equal(first.update(Y[START:]).embedding, second.update(turned[START:]).embedding)
+    other.start(turned[:START])
+    assert same(snapshot(model), snapshot(other))
+    assert torch.equal(model.update(Y[START:40]).embedding, other.update(turned[START:40]).embedding)
