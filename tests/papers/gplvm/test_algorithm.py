@@ -80,7 +80,7 @@ class Dense:
         Y = (Y - self.offset) / self.scale
         for m in range(M):
             self.inverse[m] += self.ratio * len(Y) * self.prior[m] / self.noise[m] * np.eye(self.inverse.shape[1])
-        reports, learned, kept = [], [], []
+        reports, learned = [], []
         for y, places in zip(Y, found, strict=True):
             x = np.stack([self.place(m, y, places[m]) for m in range(M)])
             row, latent = np.array([self.density(m, x[m], y) for m in range(M)]).T
@@ -92,16 +92,15 @@ class Dense:
             score = logsumexp(np.log(weights) + row) - np.sum(~np.isnan(y)) * math.log(self.scale)
             filled = np.stack([np.where(np.isnan(y), self.features(m, x[m]) @ self.mean[m], y) for m in range(M)])
             reports.append((x, expert, score, weights))
-            learned.append((x, filled))
-            kept.append((filled[expert], x))
-        for x, filled in learned:
+            learned.append(filled)
+        for (x, expert, *_), filled in zip(reports, learned, strict=True):
             for m in range(M):
                 phi, information = self.features(m, x[m]), np.linalg.inv(self.inverse[m])
                 after = np.linalg.inv(information + np.outer(phi, phi))
                 self.mean[m] = after @ (information @ self.mean[m] + np.outer(phi, filled[m]))
                 self.inverse[m] = after
-        self.rows += [row for row, _ in kept]
-        self.places += [place for _, place in kept]
+            self.rows.append(filled[expert])
+            self.places.append(x)
         return reports
 
 

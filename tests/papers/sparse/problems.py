@@ -1,11 +1,13 @@
 """What tests of knots share: golden files, a kernel by its definition, rows, and the parts of models."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
@@ -13,6 +15,13 @@ from gp_ensembles.papers.sparse.collapsed import Approximation, Projection, proj
 from gp_ensembles.papers.sparse.fitting import Coordinates
 
 GOLDEN = Path(__file__).parents[2] / "golden"
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "rbf": lambda: ScaleKernel(RBFKernel()),
+    "matern ard": lambda: ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=2)),
+    "periodic times rbf": lambda: ScaleKernel(PeriodicKernel() * RBFKernel()),
+    "linear and rbf": lambda: LinearKernel() + ScaleKernel(RBFKernel(active_dims=[1])),
+    "no scale": lambda: MaternKernel(nu=1.5),
+}
 GOLDEN_CASES = ["iso2d", "boston", "bostonard"]
 
 
@@ -80,10 +89,10 @@ class CodedVFE(Approximation):
         return (projection.noise + self.nugget).expand_as(projection.residual)
 
 
-def rows(num_rows: int = 40, seed: int = 0) -> tuple[Tensor, Tensor]:
+def rows(num_rows: int = 40, seed: int = 0, noise: float = 0.1) -> tuple[Tensor, Tensor]:
     draws = np.random.default_rng(seed)
     X = torch.as_tensor(draws.uniform(size=(num_rows, 2)))
-    return X, torch.sin(6.0 * X[:, 0]) + X[:, 1].square() + 0.1 * torch.as_tensor(draws.normal(size=num_rows)) + 3.0
+    return X, torch.sin(6.0 * X[:, 0]) + X[:, 1].square() + noise * torch.as_tensor(draws.normal(size=num_rows)) + 3.0
 
 
 def noise_of(variance: float | Tensor) -> GaussianLikelihood:
@@ -105,3 +114,16 @@ def slopes(coordinates: Coordinates, point: Tensor) -> Tensor:
         for step in 1e-5 * torch.eye(len(point), dtype=point.dtype)
     ]
     return torch.tensor(rises, dtype=point.dtype) / 2e-5
+
+
+def fail_at(monkeypatch, owners, name, fails, error):
+    """A function of all owners raises an error at every call whose number, from one, is among those that fail."""
+    original, calls = getattr(owners[0], name), count(1)
+
+    def call(*arguments, **settings):
+        if next(calls) in fails:
+            raise error
+        return original(*arguments, **settings)
+
+    for owner in owners:
+        monkeypatch.setattr(owner, name, call)

@@ -2,7 +2,6 @@
 
 import math
 from contextlib import nullcontext
-from itertools import count
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from gp_ensembles.papers.sparse.base import SparseModel
 from gp_ensembles.papers.sparse.fitting import Coordinates, fit_sparse
 from gp_ensembles.papers.sparse.selection import LinearTrend
 from gp_ensembles.papers.sparse.strategies import Selection
-from tests.papers.sparse.problems import isotropic, noise_of, slopes, value_of
+from tests.papers.sparse.problems import fail_at, isotropic, noise_of, slopes, value_of
 
 
 def make_data(num_rows: int = 60, seed: int = 0, copies: int = 0) -> tuple[Tensor, Tensor]:
@@ -190,8 +189,7 @@ def test_the_result_says_how_far_the_bounds_are() -> None:
 
 def test_rows_that_explain_everything_end_the_growth() -> None:
     X, y = make_data(900)
-    kernel = ScaleKernel(RBFKernel()).double()
-    kernel.base_kernel.lengthscale = 50.0
+    kernel, _ = isotropic(0.7, 50.0, 0.1)
     found = choose(X, y, kernel.requires_grad_(False), exact_rows=0, fit_rows=200, gap_tolerance=-1.0)
     assert "rows explain the whole prior" in found.stop_reason
     assert len(found.knots) < 100
@@ -210,14 +208,7 @@ def test_a_budget_that_ends_leaves_a_model(exact_rows: int) -> None:
 @pytest.mark.parametrize("call", [1, 4, 5])
 def test_an_interruption_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     X, y = make_data(150)
-    original, calls = enough_module.fit_sparse, count(1)
-
-    def fit(*arguments: object, **settings: object) -> object:
-        if next(calls) == call:
-            raise KeyboardInterrupt
-        return original(*arguments, **settings)
-
-    monkeypatch.setattr(enough_module, "fit_sparse", fit)
+    fail_at(monkeypatch, [enough_module], "fit_sparse", [call], KeyboardInterrupt())
     with pytest.warns(UserWarning, match="interrupted with 150 knots; the model is the best so far"):
         found = choose(X, y)
     assert found.stop_reason == "interrupted"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gp_ensembles.numerics.kmeans import kmeans
 from gp_ensembles.papers.sparse import kmeans_knots
 from gp_ensembles.papers.sparse.initialization import distinct_rows, greedy_variance_knots, greedy_variance_rows
+from tests.papers.sparse.problems import isotropic
 
 
 def rows(generator, count, num_inputs=2):
@@ -17,10 +18,7 @@ def rows(generator, count, num_inputs=2):
 
 @pytest.fixture
 def kernel():
-    made = ScaleKernel(RBFKernel()).double()
-    made.base_kernel.lengthscale = 0.4
-    made.outputscale = 2.0
-    return made
+    return isotropic(2.0, 0.4, 0.1)[0]
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """The default choice of knots: golden data, history and reasons to stop, interruptions, determinism, bad input."""
 
 import math
-from itertools import count, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,14 +19,7 @@ from gp_ensembles.papers.sparse.fitting import Coordinates, initialize_from_subs
 from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, RandomSubset
 from gp_ensembles.papers.sparse.optimizers import LBFGSB
 from gp_ensembles.papers.sparse.selection import select_knots
-from tests.papers.sparse.problems import isotropic, name_of, read_golden, value_of
-
-
-def make_data(num_rows=60, noise=0.1):
-    draws = np.random.default_rng(0)
-    X = torch.as_tensor(draws.uniform(size=(num_rows, 2)))
-    noise = noise * torch.as_tensor(draws.normal(size=num_rows))
-    return X, torch.sin(9.0 * X[:, 0]) + X[:, 1] * torch.cos(6.0 * X[:, 1]) + noise
+from tests.papers.sparse.problems import fail_at, isotropic, name_of, read_golden, rows, value_of
 
 
 def select(X, y, strategy, *parts, seed=0, approximation=None):
@@ -76,7 +69,7 @@ def test_boston_reaches_the_exact_process():
 
 
 def test_knots_are_rows_and_history_says_which():
-    X, y = make_data()
+    X, y = rows(60)
     found = greedy(X, y, reselect=False, **ENDLESS)
     check(found, 24)
     added = [row for step in found.history for row in step.rows]
@@ -87,14 +80,14 @@ def test_knots_are_rows_and_history_says_which():
 
 
 def test_tolerance_ends_the_growth():
-    found = greedy(*make_data(noise=1.0), max_knots=60, tolerance=2.0, gap_tolerance=0.0, reselect=False)
+    found = greedy(*rows(60, noise=1.0), max_knots=60, tolerance=2.0, gap_tolerance=0.0, reselect=False)
     check(found, 59)
     assert "added less than 2.0 nats" in found.stop_reason
     assert all(later.objective - earlier.objective >= 2.0 for earlier, later in pairwise(found.history))
 
 
 def test_gap_ends_the_growth():
-    found = greedy(*make_data(num_rows=100, noise=0.5), max_knots=100, tolerance=0.0, gap_tolerance=1.0, reselect=False)
+    found = greedy(*rows(100, noise=0.5), max_knots=100, tolerance=0.0, gap_tolerance=1.0, reselect=False)
     check(found, 100)
     assert "bounds of the log evidence are less than 1.0 nats apart" in found.stop_reason
     gaps = [step.upper_bound - step.objective for step in found.history]
@@ -110,7 +103,7 @@ def test_the_gap_is_that_of_the_bounds_whatever_the_objective():
 
 def test_polish_and_reselection_do_not_lose():
     others = {"reselect": False}, {}, {"polish_iterations": 60}
-    plain, again, polished = (greedy(*make_data(), max_knots=8, **settings) for settings in others)
+    plain, again, polished = (greedy(*rows(60), max_knots=8, **settings) for settings in others)
     for found in (plain, again, polished):
         check(found, 8)
     assert plain.history[-1].objective <= again.history[-1].objective < polished.history[-1].objective
@@ -125,7 +118,7 @@ def test_the_generator_decides_and_candidates_are_a_few_rows_in_every_step(monke
         return original(*arguments, **settings)
 
     monkeypatch.setattr(greedy_module, "greedy_elbo_rows", spy)
-    first, second, third = (greedy(*make_data(), max_knots=12, num_candidates=30, seed=seed) for seed in (1, 1, 2))
+    first, second, third = (greedy(*rows(60), max_knots=12, num_candidates=30, seed=seed) for seed in (1, 1, 2))
     assert set(seen) == {30}
     assert torch.equal(first.knots, second.knots)
     histories = ([step._replace(seconds=0.0) for step in found.history] for found in (first, second))
@@ -135,7 +128,7 @@ def test_the_generator_decides_and_candidates_are_a_few_rows_in_every_step(monke
 
 @pytest.mark.parametrize("objective", [FITC(), DTC(), TightVFE()], ids=name_of)
 def test_other_objectives_are_grown_too(objective):
-    found = greedy(*make_data(noise=0.3), max_knots=20, tolerance=-1e9, approximation=objective)
+    found = greedy(*rows(60), max_knots=20, tolerance=-1e9, approximation=objective)
     check(found, 20)
     assert isinstance(found.model.approximation, type(objective))
     # Only a lower bound can meet the upper one: elsewhere growth goes on until there are enough knots.
@@ -145,7 +138,7 @@ def test_other_objectives_are_grown_too(objective):
 
 
 def test_priors_do_not_end_the_growth():
-    X, y = make_data(noise=1.0)
+    X, y = rows(60, noise=1.0)
     kernel, _ = isotropic(0.7, 0.4, 0.1)
     # A prior may have a large log density (here 45 nats, a constant), of which no bound of the evidence knows.
     kernel.register_prior("narrow_prior", NormalPrior(0.0, 1e-20), lambda module: module.outputscale * 0.0)
@@ -154,36 +147,26 @@ def test_priors_do_not_end_the_growth():
     assert found.stop_reason == bare.stop_reason
 
 
-def fail_at(call, error, monkeypatch):
-    original, calls = greedy_module.fit_sparse, count(1)
-
-    def fit(*arguments, **settings):
-        if next(calls) == call:
-            original(*arguments, **(settings | {"max_iterations": 2}))
-            raise error
-        return original(*arguments, **settings)
-
-    for module in (greedy_module, fitting_module):
-        monkeypatch.setattr(module, "fit_sparse", fit)
+FITS = [greedy_module, fitting_module], "fit_sparse"
 
 
 @pytest.mark.parametrize(("call", "num_knots"), [(1, 5), (3, 10), (5, 20)])
 def test_an_interruption_keeps_the_best_so_far(monkeypatch, call, num_knots):
-    fail_at(call, KeyboardInterrupt, monkeypatch)
+    fail_at(monkeypatch, *FITS, [call], KeyboardInterrupt())
     with pytest.warns(UserWarning, match=r"interrupted with .* knots; the model is the best so far"):
-        found = greedy(*make_data(), max_knots=20, polish_iterations=20, **ENDLESS)
+        found = greedy(*rows(60), max_knots=20, polish_iterations=20, **ENDLESS)
     check(found, 20)
     assert (found.stop_reason, found.model.num_knots) == ("interrupted", num_knots)
 
 
 def test_an_error_is_not_hidden(monkeypatch):
-    fail_at(2, MemoryError("full"), monkeypatch)
+    fail_at(monkeypatch, *FITS, [2], MemoryError("full"))
     with pytest.raises(MemoryError, match="full"):
-        greedy(*make_data())
+        greedy(*rows(60))
 
 
 def test_duplicates_are_no_knots_twice():
-    X, y = make_data(num_rows=15)
+    X, y = rows(15)
     X, y = X.repeat(8, 1), y.repeat(8) + 0.05 * torch.as_tensor(np.random.default_rng(1).normal(size=120))
     found = greedy(X, y, max_knots=80, **ENDLESS)
     check(found, 15)
@@ -193,18 +176,18 @@ def test_duplicates_are_no_knots_twice():
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 3, 5, 6])
 def test_few_knots_are_few(most):
-    check(greedy(*make_data(), max_knots=most), most)
+    check(greedy(*rows(60), max_knots=most), most)
 
 
 def test_constant_columns_and_few_rows():
-    X, y = make_data()
+    X, y = rows(60)
     wide = torch.cat([X, 0.0 * X[:, :1] + 7.0], -1)
     check(greedy(wide, y, max_knots=10, polish_iterations=20), 10)
     check(greedy(X[:2], y[:2], max_knots=10), 2)
 
 
 def test_bad_input_is_refused():
-    X, y = make_data(num_rows=20)
+    X, y = rows(20)
     for arguments, message in [
         ((X[:1], y[:1]), "there is one row; give at least two"),
         ((X, 0.0 * y + 3.0), "the targets are constant"),
@@ -288,14 +271,14 @@ each_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STR
     ids=["linear and rbf", "rough", "without gradient"],
 )
 def test_any_kernel_is_taken(kernel, strategy):
-    found = select(*make_data(), strategy, kernel)
+    found = select(*rows(60), strategy, kernel)
     check(found, 8)
     assert found.history[-1].objective >= found.history[0].objective
 
 
 @each_strategy
 def test_what_is_given_stays_as_it_is_and_may_be_held(strategy):
-    X, y = make_data()
+    X, y = rows(60)
     kernel, likelihood = isotropic(0.7, 0.3, 0.05)
     select(X, y, strategy, kernel, likelihood)
     assert (kernel.outputscale.item(), likelihood.noise.item()) == (pytest.approx(0.7), pytest.approx(0.05))
@@ -307,12 +290,12 @@ def test_what_is_given_stays_as_it_is_and_may_be_held(strategy):
 
 @torch.no_grad()
 def test_without_gradients_around():
-    found = greedy(*make_data(), max_knots=6)
+    found = greedy(*rows(60), max_knots=6)
     assert found.history[-1].objective > found.history[0].objective
 
 
 def test_simultaneous_optimization_moves_all_knots():
-    X, y = make_data()
+    X, y = rows(60)
     for start, optimizer in ((X[:6].clone(), LBFGSB(200)), (6, Adadelta(max_iterations=20))):
         found = select(X, y, Simultaneous(start, optimizer), *isotropic(0.7, 0.4, 0.1))
         assert found.knots.shape == (6, 2)
@@ -321,7 +304,7 @@ def test_simultaneous_optimization_moves_all_knots():
 
 
 def test_knots_at_categories_move_along_the_rest():
-    X, y = make_data()
+    X, y = rows(60)
     X = torch.cat([X[:, :1], (3 * X[:, 1:]).floor()], -1)
     kernel = ScaleKernel(RBFKernel(active_dims=(0,)) * CategoricalKernel(active_dims=(1,)))
     found = select(X, y, Simultaneous(X[:10], LBFGSB(50)), kernel)
@@ -332,14 +315,14 @@ def test_knots_at_categories_move_along_the_rest():
 @pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "targets"), [(1e-6, 1.0), (1e6, 1.0), (1.0, 1e6)])
 def test_scales_of_the_data_do_not_matter_much(inputs, targets):
-    X, y = make_data()
+    X, y = rows(60)
     found = select_knots(inputs * X, targets * y, ScaleKernel(RBFKernel()))
     mean = found.model.posterior(inputs * X).mean.squeeze(-1).detach() / targets
     assert float((mean - y).square().mean()) < 0.05 * float(y.var())
 
 
 def test_what_cannot_be_learned_is_said():
-    X, y = make_data()
+    X, y = rows(60)
     with pytest.warns(UserWarning, match="least noise variance"):
         greedy(X, 1e-6 * y, max_knots=6)
     strategy = GreedyBlocks(max_knots=6, subset_size=0, polish_iterations=20)

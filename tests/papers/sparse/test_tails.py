@@ -83,6 +83,8 @@ def test_the_fit_is_the_most_likely_of_its_degrees_of_freedom():
     value, df, scale = max((scipy.stats.t(df, scale=scale).logpdf(z).sum(), df, scale) for df, scale in grid)
     assert (tails.degrees_of_freedom, tails.scale) == (df, pytest.approx(scale, rel=0.01))
     assert scipy.stats.t(tails.degrees_of_freedom, scale=tails.scale).logpdf(z).sum() >= value
+    with pytest.raises(ValueError, match="max_rows must be positive"):
+        fit_tails(model, max_rows=0)
 
 
 def normal(model, X):
@@ -138,12 +140,6 @@ def test_single_precision():
     assert got.mean.dtype == torch.float32
     torch.testing.assert_close(got.mean.double(), want.mean, rtol=0, atol=0.02)
     torch.testing.assert_close(got.stddev.double(), want.stddev, rtol=0.1, atol=0)
-
-
-def test_no_rows_is_an_error():
-    X, y = rows()
-    with pytest.raises(ValueError, match="max_rows must be positive"):
-        fit_tails(ExactGP(X, y, ScaleKernel(MaternKernel())), max_rows=0)
 
 
 def test_predictions_in_small_units_are_the_same():
