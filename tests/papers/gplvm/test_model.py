@@ -174,13 +174,16 @@ def test_gaps_are_filled_from_the_rest():
     assert all(bool(part.isfinite().all()) for part in (learned.embedding, model.store.rows, model.mean))
 
 
-def test_a_saved_state_goes_on_where_it_was(model, variant):
+def test_a_saved_state_goes_on_where_it_was_in_a_model_of_its_shape(model, variant):
     Y = surface(50)
     model.update(Y[START:40])
     other = build(variant)
     other.load_state_dict(model.state_dict())
     assert all(map(torch.equal, model.update(Y[40:]), other.update(Y[40:])))
     assert same(snapshot(model), snapshot(other))
+    wider = IEGPLVM(rbf_features(LATENT, 12, variances=[0.25, 1.0, 4.0]), 6)
+    with refused(model, RuntimeError, "this state_dict is of another model"):
+        model.load_state_dict(wider.state_dict())
 
 
 def test_a_row_that_fails_leaves_the_state_as_it_was(model, monkeypatch):
@@ -254,6 +257,8 @@ def test_a_start_needs_complete_rows_that_differ_and_enough_of_them(model):
         (surface(2), "2 rows to start from; 2 latent inputs need at least 3"),
         (surface(2)[:0], "0 rows to start from"),
         (line, "vary in 1 directions"),
+        (1e200 * (surface(30) - 10), "rescale them"),
+        (1e-200 * (surface(30) - 10), "constant"),
         (flat, "2 of 6 columns are constant in the 30 rows to start from: 3, 5; leave them out"),
     ]:
         with refused(model, ValueError, words):

@@ -164,7 +164,6 @@ def test_bounds_meet_the_evidence_when_knots_are_the_data(seed):
 def test_limits_of_the_power():
     for seed in range(3):
         projection = Problem.random(seed).project()
-        assert torch.equal(PowerEP(1.0).diagonal(projection), FITC().diagonal(projection))
         limit = float(VFE().objective(projection))
         distances = [abs(float(PowerEP(alpha).objective(projection)) - limit) for alpha in (1e-2, 1e-4, 1e-6)]
         assert distances[0] > 50.0 * distances[1] > 2500.0 * distances[2]

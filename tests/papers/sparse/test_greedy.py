@@ -13,11 +13,6 @@ from gp_ensembles.papers.sparse.greedy import greedy_elbo_rows, init_candidates
 from tests.papers.sparse.problems import CodedVFE, Problem, noise_of, read_golden
 
 
-def random_problem(seed, num_rows=30, num_knots=4, delta=1e-6):
-    problem = Problem.random(seed, num_rows, num_knots)
-    return replace(problem, delta=torch.tensor(delta, dtype=torch.float64))
-
-
 def candidates_of(problem, knots, others):
     with_knots, with_data = problem.covariance(knots, others), problem.covariance(others, problem.X)
     return init_candidates(problem.project(knots), with_knots, with_data, problem.prior(others))
@@ -30,7 +25,7 @@ def brute_force(problem, knots, others):
 
 def test_gains_are_differences_of_the_bound():
     for seed in range(5):
-        problem = random_problem(seed)
+        problem = Problem.random(seed, 30, nugget=1e-6)
         others = torch.cat([problem.X, problem.X.mean(0, keepdim=True) + 0.123])  # a candidate may be no row
         gains = candidates_of(problem, problem.Z, others).gains()
         assert torch.allclose(gains, brute_force(problem, problem.Z, others), rtol=0.0, atol=1e-9)
@@ -53,7 +48,7 @@ def test_golden_objectives_with_one_knot_more(name):
 
 def test_gains_after_several_knots():
     for seed in range(3):
-        problem = random_problem(seed, num_rows=40, num_knots=3)
+        problem = Problem.random(seed, 40, 3, nugget=1e-6)
         rows = torch.arange(0, 40, 2)  # candidates are some of the rows only
         X, knots = problem.X[rows], problem.Z
         state = candidates_of(problem, knots, X)
@@ -71,7 +66,7 @@ def test_gains_after_several_knots():
 
 
 def test_gains_after_knots_that_were_given_twice():
-    problem = random_problem(11, num_rows=20)
+    problem = Problem.random(11, 20, nugget=1e-6)
     X, y = torch.cat([problem.X, problem.X[:5]]), torch.cat([problem.y, problem.y[:5] + 0.1])
     problem = replace(problem, X=X, y=y)
     state = candidates_of(problem, problem.Z, X)
@@ -84,19 +79,19 @@ def test_gains_after_knots_that_were_given_twice():
 
 @given(st.integers(0, 2**31))
 def test_gains_are_never_negative(seed):
-    problem = random_problem(seed, num_rows=12, num_knots=3)
+    problem = Problem.random(seed, 12, 3, nugget=1e-6)
     assert float(candidates_of(problem, problem.Z, problem.X).gains().min()) >= -1e-9
 
 
 def test_a_knot_adds_nothing_again():
-    problem = random_problem(2, delta=1e-12)
+    problem = Problem.random(2, 30, nugget=1e-12)
     gains = candidates_of(problem, problem.X[:4], problem.X).gains()
     assert bool((gains[:4] == 0.0).all())
     assert float(gains[4:].min()) > 0.0
 
 
 def sparse_model(kernel=None):
-    problem = random_problem(0, num_rows=40)
+    problem = Problem.random(0, 40)
     kernel = ScaleKernel(RBFKernel()) if kernel is None else kernel
     return SparseGP(problem.X, problem.y, problem.X[:2], kernel, noise_of(0.1), nugget=1e-6)
 

@@ -17,26 +17,19 @@ from gp_ensembles.papers.sparse.collapsed import PowerEP, TightVFE, log_density
 from gp_ensembles.papers.sparse.fitting import Coordinates, FitResult
 from gp_ensembles.papers.sparse.one_at_a_time import BayesianOptimization, CandidateObjectives, RandomSubset
 from gp_ensembles.papers.sparse.optimizers import LBFGSB, KnotOptimizer
-from tests.papers.sparse.problems import CodedVFE, isotropic, read_golden, value_of
+from tests.papers.sparse.problems import CodedVFE, isotropic, read_golden, rows, value_of
 
 FUDGE = 1e-4  # what the published code adds where it divides by distances from the edge of the box
 
 
-def waves(count=60, columns=2):
-    generator = torch.Generator().manual_seed(0)
-    X = torch.rand(count, columns, generator=generator, dtype=torch.float64)
-    noise = 0.1 * torch.randn(count, generator=generator, dtype=torch.float64)
-    return X, torch.sin(6.0 * X).sum(-1) + noise
-
-
 def sparse(count=60, knots=4, **settings):
-    X, y = waves(count)
+    X, y = rows(count)
     return SparseGP(X, y, X[:knots] + 0.01, *isotropic(1.44, 0.4, 0.04), **settings)
 
 
 def select(X=None, y=None, kernel=None, likelihood=None, *, objective=None, seed=None, **settings):
-    """A selection one at a time, of waves and with an isotropic kernel unless others are given."""
-    X, y = waves() if X is None else (X, y)
+    """A selection one at a time, of smooth targets and with an isotropic kernel unless others are given."""
+    X, y = rows(60) if X is None else (X, y)
     kernel, likelihood = isotropic(1.0, 0.4, 0.25) if kernel is None else (kernel, likelihood)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     strategy = OneAtATime(**settings)
@@ -222,13 +215,13 @@ def test_surrogate_agrees_with_dense_algebra_and_with_the_published_run():
 
 def test_candidate_objectives_are_those_of_larger_models():
     for approximation in [VFE(), TightVFE(), FITC(), PowerEP(0.5), CodedVFE(1e-6)]:
-        model, rows = sparse(approximation=approximation), torch.tensor([3, 17, 40, 59])
+        model, places = sparse(approximation=approximation), torch.tensor([3, 17, 40, 59])
         model.likelihood.register_prior("noise_prior", GammaPrior(3.0, 6.0), "noise")  # which counts, too
-        larger = [model.with_knots(torch.cat([model.knots, model.train_X[row][None]])).objective() for row in rows]
-        found = CandidateObjectives(model).at(rows)
+        larger = [model.with_knots(torch.cat([model.knots, model.train_X[row][None]])).objective() for row in places]
+        found = CandidateObjectives(model).at(places)
         np.testing.assert_allclose(found, torch.stack(larger).detach(), rtol=0, atol=1e-9)
 
-        X, y = (torch.cat([part, part[:5]]) for part in waves())
+        X, y = (torch.cat([part, part[:5]]) for part in rows(60))
         model = SparseGP(X, y, X[[2, 7]], *isotropic(1.44, 0.4, 0.04), approximation=approximation, nugget=0.0)
         assert module.candidate_rows(model).tolist() == [row for row in range(60) if row not in (2, 7)]
         values = CandidateObjectives(model).at(torch.tensor([2, 62, 8]))
@@ -236,7 +229,7 @@ def test_candidate_objectives_are_those_of_larger_models():
 
 
 def test_a_constant_column_does_not_move():
-    X, y = waves()
+    X, y = rows(60)
     X[:, 1] = 3.0
     model = SparseGP(X, y, X[:4], ScaleKernel(RBFKernel()))
     before = model.knots.detach().clone()
@@ -259,7 +252,7 @@ def test_refits_leave_other_knots_and_report_where_they_ended(refit, approximati
 
 def test_runaway_parameters_are_bounded():
     # pure noise with a strong slope of the objective: scales would leave towards zero or infinity
-    X, _ = waves()
+    X, _ = rows(60)
     y = torch.randn(60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     model = SparseGP(X, y, X[:3], ScaleKernel(RBFKernel()))
     coordinates = Coordinates(model, slice(0, 1))
@@ -268,9 +261,10 @@ def test_runaway_parameters_are_bounded():
     assert bool(((end >= lower - 1e-9) & (end <= upper + 1e-9)).all())
 
 
-def test_large_scales_do_not_lead_to_noise_alone():
+def test_large_scales_do_not_lead_to_noise_alone(generator):
     # with few knots, taking everything for noise is an optimum as well; a step in other than logs ends there
-    X, y = waves(200, columns=5)
+    X = torch.rand(200, 5, generator=generator, dtype=torch.float64)
+    y = torch.sin(6.0 * X).sum(-1) + 0.1 * torch.randn(200, generator=generator)
     found = select(6.0 * X, 7.0 * y, *isotropic(25.0, 1.0, 25.0), max_knots=8, seed=0)
     assert found.model.num_knots == 8
     assert found.model.likelihood.noise.item() < 0.7 * float((7.0 * y).var())
@@ -345,7 +339,7 @@ def test_no_proposal_where_every_row_is_a_knot():
 @pytest.mark.parametrize("objective", [VFE(), FITC()])
 @pytest.mark.parametrize("optimizer", [LBFGSB(10), Adadelta(max_iterations=20)])
 def test_selection_grows_and_every_knot_adds(proposal, objective, optimizer):
-    (X, y), (kernel, likelihood) = waves(), isotropic(1.0, 0.4, 0.25)
+    (X, y), (kernel, likelihood) = rows(60), isotropic(1.0, 0.4, 0.25)
     settings = {"proposal": proposal, "optimizer": optimizer, "start": 3, "max_knots": 7, "tolerance": 0.01}
     found = select(X, y, kernel, likelihood, objective=objective, seed=0, **settings)
     values = [step.objective for step in found.history]
@@ -386,7 +380,7 @@ def test_an_interruption_keeps_the_best_model(monkeypatch):
 
 
 def test_duplicates_are_one_row_each_and_all_rows_are_enough():
-    X, y = waves(6)
+    X, y = rows(6)
     found = select(X.repeat(3, 1), y.repeat(3), *isotropic(1.0, 0.4, 0.01), start=2, tolerance=-1e6)
     assert found.model.num_knots == 6
     assert found.stop_reason == "all 6 distinct rows have a knot"

@@ -12,14 +12,9 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from gp_ensembles.papers.sparse import DTC, FIC, VFE, GreedyBlocks, SparseGP, select_knots
 from gp_ensembles.papers.sparse.exact import ExactGP
 from gp_ensembles.papers.sparse.tails import Tails, fit_tails, leave_one_out
+from tests.papers.sparse.problems import rows
 
 NOISE, CONSTANT, ONE = 0.09, 0.4, torch.ones(1, 1, dtype=torch.float64)
-
-
-def rows(num_rows=30, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    X = torch.rand(num_rows, 2, generator=generator, dtype=torch.float64)
-    return X, (4 * X[:, 0]).sin() + X[:, 1] + 0.3 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
 
 
 def settled(model):
@@ -44,7 +39,7 @@ def left_out(prior, noise, open_, y, i):
 
 def test_rows_left_out_of_an_exact_process():
     for has_twins in (False, True):
-        X, y = rows()
+        X, y = rows(30, noise=0.3)
         if has_twins:
             X[7] = X[19] = X[3]
         model = settled(ExactGP(X, y, ScaleKernel(MaternKernel(nu=2.5))))
@@ -57,7 +52,7 @@ def test_rows_left_out_of_an_exact_process():
 
 def test_rows_left_out_of_a_sparse_process():
     for approximation in (VFE(), FIC(), DTC()):
-        X, y = rows()
+        X, y = rows(30, noise=0.3)
         model = settled(SparseGP(X, y, X[:6] + 0.05, ScaleKernel(MaternKernel(nu=2.5)), approximation=approximation))
         model.nugget = 0.0
         knots = model.knots.detach().numpy()
@@ -73,7 +68,7 @@ def test_rows_left_out_of_a_sparse_process():
 
 
 def test_the_fit_is_the_most_likely_of_its_degrees_of_freedom():
-    X, y = rows(120, seed=1)
+    X, y = rows(120, 1, noise=0.3)
     model = settled(ExactGP(X, y, ScaleKernel(MaternKernel(nu=2.5))))
     model.train_y[::15] += 3.0
     tails = fit_tails(model)
@@ -94,11 +89,11 @@ def normal(model, X):
 
 @torch.no_grad()
 def test_normal_errors_keep_normal_predictions():
-    X, y = rows(150, seed=2)
+    X, y = rows(150, 2, noise=0.3)
     model = select_knots(X, y).model
     tails = fit_tails(model)
     assert tails.degrees_of_freedom >= 11
-    test_X, test_y = rows(300, seed=3)
+    test_X, test_y = rows(300, 3, noise=0.3)
     plain = normal(model, test_X).log_prob(test_y)
     assert float((tails.predict(model, test_X).log_prob(test_y) - plain).mean()) > -0.01
     exact = Tails(math.inf, 1.0).predict(model, test_X)
@@ -107,9 +102,9 @@ def test_normal_errors_keep_normal_predictions():
 
 @torch.no_grad()
 def test_heavy_tails_are_found_and_pay():
-    X, y = rows(300, seed=4)
-    heavy = torch.from_numpy(scipy.stats.t(2.5).rvs(600, random_state=5)) * 0.3
-    test_X, test_y = rows(300, seed=6)
+    X, y = rows(300, 4, noise=0.3)
+    heavy = torch.from_numpy(scipy.stats.t(2.5).rvs(600, random_state=6)) * 0.3
+    test_X, test_y = rows(300, 6, noise=0.3)
     found = select_knots(X, y + heavy[:300])
     model = found.model
     tails = fit_tails(model, max_rows=200, generator=torch.Generator().manual_seed(0))
@@ -124,7 +119,7 @@ def test_heavy_tails_are_found_and_pay():
 
 @pytest.mark.parametrize("max_knots", [5, 40])
 def test_a_selection_predicts_by_itself_a_row_at_a_time(monkeypatch, max_knots):
-    X, y = rows(40, seed=7)
+    X, y = rows(40, 7, noise=0.3)
     found = select_knots(X, y, strategy=GreedyBlocks(max_knots=max_knots, fit_iterations=10, polish_iterations=0))
     whole = found.predict(X)
     monkeypatch.setattr("gp_ensembles.papers.sparse.tails.ROWS", 7)
@@ -133,7 +128,7 @@ def test_a_selection_predicts_by_itself_a_row_at_a_time(monkeypatch, max_knots):
 
 
 def test_single_precision():
-    X, y = rows(60, seed=8)
+    X, y = rows(60, 8, noise=0.3)
     got, want = (
         select_knots(X.to(kind), y.to(kind)).predict(X.to(kind)[:9]) for kind in (torch.float32, torch.float64)
     )
@@ -144,7 +139,7 @@ def test_single_precision():
 
 def test_predictions_in_small_units_are_the_same():
     """GPyTorch rounds variances up to 1e-10: more than the noise of targets in such units."""
-    X, y = rows(60)
+    X, y = rows(60, noise=0.3)
     scores = []
     for scale in (1.0, 2.0**-40):
         found = select_knots(X[:40], scale * y[:40])
