@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.sparse import DIC, DTC, FIC, FITC, VFE
 from gp_ensembles.papers.sparse.collapsed import PowerEP, TightVFE, condition, log_density, project, upper_bound
-from tests.papers.sparse.problems import GOLDEN_CASES, CodedVFE, Problem, name_of, read_golden
+from tests.papers.sparse.problems import CASES, CodedVFE, Problem, name_of, read_golden
 
 ALL = [VFE(), TightVFE(), DTC(), DIC(), FITC(), FIC(), PowerEP(0.3), PowerEP(1.0)]
 seeds = given(st.integers(0, 2**31))
@@ -49,7 +49,7 @@ def test_projection_density_and_posterior_are_dense_algebra(seed, num_rows, num_
     assert torch.allclose(learned, mean, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", GOLDEN_CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_golden_posteriors_of_the_knots(name):
     data = read_golden(f"fixed_{name}")
     projection = Problem.golden(data).project()
@@ -102,7 +102,7 @@ def test_objective_is_dense_algebra(approximation):
         assert float(approximation.objective(projection)) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", GOLDEN_CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_golden_objectives(name):
     data = read_golden(f"fixed_{name}")
     projection, coded = Problem.golden(data).project(), CodedVFE(data["delta"])
@@ -118,7 +118,7 @@ def test_golden_objectives(name):
     assert float(VFE().objective(projection)) <= tight <= float(data["full_logml"]) <= float(upper_bound(projection))
 
 
-@pytest.mark.parametrize("name", GOLDEN_CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_golden_gradients(name):
     for kind in ("elbo", "fic"):
         data = read_golden(f"fixed_{name}")

@@ -280,10 +280,8 @@ def test_adadelta_stops_at_its_bounds_and_before_a_point_that_cannot_be_evaluate
     end = Adadelta(tolerance=-1.0).maximize(function, start, weights=start)
     assert 0.0 < end.value == float(end.point) <= 0.5
     assert "too far" in end.message
-    bounded = Adadelta(epsilon=10.0, tolerance=-1.0).maximize(
-        function, start, weights=start, bounds=(start, start + 0.3)
-    )
-    assert bounded.value == float(bounded.point) == 0.3
+    end = Adadelta(epsilon=10.0, tolerance=-1.0).maximize(function, start, weights=start, bounds=(start, start + 0.3))
+    assert end.value == float(end.point) == 0.3
 
 
 def test_proposals():
