@@ -56,8 +56,8 @@ def dense(model: SparseModel, noise: Tensor, X: Tensor) -> tuple[Tensor, Tensor,
 def test_evidence_gradients_and_predictions_are_the_dense_ones(copies: int, more: int) -> None:
     model, (X, _) = make_exact(copies), make_data(6, seed=1)
     if more:
-        further, targets = make_data(more, seed=2)
-        model = model.condition_on_observations(further, targets.unsqueeze(-1))
+        new_X, new_y = make_data(more, seed=2)
+        model = model.condition_on_observations(new_X, new_y.unsqueeze(-1))
     evidence, mean, covariance = dense(model, model.likelihood.noise.detach().expand_as(model.train_y), X)
     assert value_of(model.objective()) == pytest.approx(float(evidence), abs=1e-9)
     with torch.no_grad():
