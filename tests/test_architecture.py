@@ -88,10 +88,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"tqdm"}),
     ),
     # Series over several machines: a divided fleet hands on what its shards say. streaming: sweeps of configs.
-    "scale": (
-        frozenset({"engine", "files", "distributions", "fleet", "streaming"}),
-        frozenset({"ray", "pyarrow"}),
-    ),
+    "scale": (frozenset({"engine", "files", "distributions", "fleet", "streaming"}), frozenset({"ray", "pyarrow"})),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
     "bo": (
         frozenset({"numerics", "features", "filters", "experts", "meta_learners", "engine", "ensembles", "spectral"}),
@@ -131,10 +128,7 @@ ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     # numpy: the language of matplotlib.
     "plots": (frozenset({"files"}), frozenset({"numpy", "matplotlib"})),
     # The command line. extras: its door.
-    "cli": (
-        EVERYTHING | {"extras"},
-        frozenset({"numpy", "plotly", "sklearn", "tqdm", "jsonargparse", "yaml"}),
-    ),
+    "cli": (EVERYTHING | {"extras"}, frozenset({"numpy", "plotly", "sklearn", "tqdm", "jsonargparse", "yaml"})),
     # gp_ensembles/__init__.py and __main__.py
     # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used. extras: the door of the extra ``cli``.
     "": (EVERYTHING | PAPERS | {"cli", "extras"}, frozenset({"lazy_loader"})),

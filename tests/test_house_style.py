@@ -142,9 +142,7 @@ NAMESPACES = {"__dict__", "__globals__"}
 PRIVATE_IN_TEXT = re.compile(r"[\w)\]]\.(_[a-zA-Z]\w*)")  # of a dotted path, or in a program that a test starts
 MAY_BE_PRIVATE = re.compile(r"\._[a-zA-Z]|[\"']_[a-zA-Z]|import _(?!_)")  # in any text that uses one
 # Public names that may do without an example, and why.
-WITHOUT_EXAMPLE = {
-    "gp_ensembles.filters.textbook_filter": "a loop over textbook_step, which has one",
-}
+WITHOUT_EXAMPLE = {"gp_ensembles.filters.textbook_filter": "a loop over textbook_step, which has one"}
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -78,10 +78,7 @@ def test_a_manifest_names_what_is_in_the_file(tmp_path):
     whole = torch.load(tmp_path / "one.pt", weights_only=True)
     found = whole["manifest"]
     assert found["tensors"] == {"inner/rows": [[2, 3], "float64"], "inner/flags": [[2], "bool"]}
-    assert found["digests"] == {
-        "config": digest(CONTENT["config"]),
-        "inner/rows": digest(CONTENT["inner"]["rows"]),
-    }
+    assert found["digests"] == {"config": digest(CONTENT["config"]), "inner/rows": digest(CONTENT["inner"]["rows"])}
     assert set(found["libraries"]) == {"gp_ensembles", "torch", "gpytorch", "numpy", "python"}
     assert found["libraries"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     back = read_checkpoint(tmp_path / "one.pt", KIND)

@@ -20,9 +20,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from gp_ensembles.data import Table
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
 from gp_ensembles.papers.gplvm.presets import rbf_features
-from studies.__main__ import main
 from studies.harness.experiment import Choices
-from studies.harness.parts import Results
 from studies.harness.sources import Sources
 from studies.ie_gplvm import methods as gplvm_methods
 from studies.ie_gplvm import study as gplvm
@@ -39,7 +37,7 @@ from studies.ie_gplvm.methods import (
 )
 from studies.ie_gplvm.neighbors import neighbor_error
 from studies.ie_gplvm.sets import START_SHARES, latent_sets, shuffled_rows
-from studies.ie_gplvm.tables import LatentPlan, table_text
+from tests.studies.sets import read_rows
 
 FAST = ["ie_gplvm", "ie_gplvm_one_space", "pca", "incremental_pca", "kernel_pca"]
 OPTIONS = Choices(Sources(None), Path("out"), 2, 60, ["digits"], FAST)
@@ -48,11 +46,6 @@ EFFORT = Effort(block_size=27)
 
 def figure(out, folder=None, effort=EFFORT, number=7, **change):
     return gplvm.run(OPTIONS._replace(out=out, sources=Sources(folder), **change), effort, figure=number)
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def made_up(num_rows=40, num_columns=4, seed=0, name="oil_flow"):
@@ -303,55 +296,23 @@ def test_scores_are_those_of_the_runs(tmp_path, plain):
     assert content["block_size"] == 27
 
 
-def test_finished_parts_are_not_made_again(tmp_path, monkeypatch, plain):
-    text = figure(tmp_path)
-    parts = sorted((tmp_path / "latent_parts").iterdir())
+def test_parts_are_shared_by_readings_and_by_settings_that_a_method_has_no_use_for(tmp_path, monkeypatch, plain):
+    figure(tmp_path)
+    parts = [json.loads(path.read_text()) for path in (tmp_path / "latent_parts").iterdir()]
     assert len(parts) == 2 * 4  # both readings of the ensemble are one run
-    assert sum(bool(json.loads(path.read_text())["curves"]) for path in parts) == 4  # the first draw's
-
-    def refuse(*arguments):
-        raise AssertionError("made again")
-
-    monkeypatch.setattr(gplvm, "run_part", refuse)
-    assert figure(tmp_path) == text
-    assert "pca" in figure(tmp_path, methods=["pca"], trials=1)
-    # What a method has no use for does not make it again.
-    figure(tmp_path, methods=["pca"], effort=Effort(5, 5))
-    for change in ({"seed": 7}, {"max_rows": 70}, {"trials": 3}, {"effort": Effort(5)}):
-        with pytest.raises(AssertionError, match="made again"):
-            figure(tmp_path, **change)
+    assert sum(bool(part["curves"]) for part in parts) == 4  # the first draw's
+    monkeypatch.setattr(gplvm, "run_part", None)
+    assert "pca" in figure(tmp_path, methods=["pca"], effort=Effort(5, 5))
+    with pytest.raises(TypeError):
+        figure(tmp_path, effort=Effort(5))
 
 
-def test_an_interruption_leaves_finished_parts(tmp_path, monkeypatch, capsys, plain):
-    pca = RUNS["pca"]
-
-    def interrupted(task):
-        raise KeyboardInterrupt
-
-    options = {"methods": ["pca", "kernel_pca"], "trials": 1}
-    monkeypatch.setitem(RUNS, "kernel_pca", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        figure(tmp_path, **options)
-    assert "goes on with them" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "latent_parts").iterdir()] == ["1-digits-pca-0-60-places.json"]
-    monkeypatch.setitem(RUNS, "kernel_pca", pca)
-    monkeypatch.setitem(RUNS, "pca", interrupted)  # done already
-    assert "kernel_pca" in figure(tmp_path, **options)
-
-
-def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
-    def failing(task):
-        if task.seed == 0:
-            raise ValueError("no components today")
-        return LatentAnswer({"embedding": task.rows.Y.new_full((60, 2), math.nan)}, 1.0, {})
-
-    monkeypatch.setitem(RUNS, "pca", failing)
+def test_what_fails_has_an_empty_panel(tmp_path, monkeypatch):
+    nothing = torch.full((60, 2), math.nan, dtype=torch.float64)
+    monkeypatch.setitem(RUNS, "pca", lambda task: LatentAnswer({"embedding": nothing}, 1.0, {}))
     text = figure(tmp_path, methods=["pca", "kernel_pca"])
-    assert "digits, pca, draw 1 failed: no components today" in text
     assert "digits, pca, draw 2 failed: neighbors need at least two rows and finite places" in text
-    assert (tmp_path / "figure_7.png").is_file()  # with an empty panel
-    with pytest.raises(ValueError, match="nothing could be run; digits, pca: no components today"):
-        figure(tmp_path / "other", methods=["pca"])
+    assert (tmp_path / "figure_7.png").is_file()
     with pytest.raises(ValueError, match="nothing could be run; digits, pca: digits: 10% of 20 rows are too few"):
         figure(tmp_path / "other", methods=["pca"], max_rows=20)
 
@@ -388,36 +349,3 @@ def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):
         torch.set_num_threads(threads)
     assert (seen["n_components"], seen["random_state"]) == (2, 9)
     torch.testing.assert_close(found, rows.Y[:, :2].float().double())
-
-
-def test_a_table_without_records_is_a_header():
-    plan = LatentPlan({"digits": made_up()}, ["pca"], 1, 0, None, Effort())
-    assert table_text(Results(plan, ("set", "run", "draw"), 1)).split()[:2] == ["set", "method"]
-
-
-def test_mistakes_are_named_and_cost_nothing(tmp_path):
-    for change, words in [
-        ({"sets": ["mnist"]}, "no set mnist; choose from digits, oil_flow, usps_0to4, mnist_5k"),
-        ({"sets": ["oil_flow"]}, "oil_flow is left out: it is read from oil_flow and no folder is given"),
-        ({"methods": ["tsne"]}, "no method tsne; choose from ie_gplvm, ie_gplvm_one_space"),
-        ({"methods": []}, "no method"),
-        ({"methods": ["pca", "pca"]}, "named twice"),
-        ({"trials": 0}, "trials=0"),
-        ({"seed": -1}, "seed"),
-        ({"max_rows": 0}, "max_rows"),
-        ({"effort": Effort(block_size=0)}, "block_size"),
-        ({"effort": Effort(iterations=0)}, "iterations"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            figure(tmp_path / "out", **change)
-        assert not (tmp_path / "out").exists()
-
-
-def test_the_command_line_makes_the_figure_and_names_mistakes(tmp_path, capsys, plain):
-    arguments = ["ie-gp", "figure-7", "--sets", "digits", "--trials", "1", "--max-rows", "60"]
-    arguments += ["--methods", "ie_gplvm", "pca", "--block-size", "18", "--progress", "false", "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    out = capsys.readouterr().out
-    assert "ensembles: 18 row(s) at a time" in out
-    assert main(["ie-gp", "figure-7", "--sets", "iris", "--out", str(tmp_path)]) == 2
-    assert "no set iris; choose from digits" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """The MASKERADE paper's tables: splits, units and scores by their definitions; finished parts are not run again."""
 
-import csv
 import json
 import math
 from pathlib import Path
@@ -36,6 +35,7 @@ from studies.maskerade.sets import (
     undone_logarithm,
 )
 from studies.maskerade.tables import LAYOUTS
+from tests.studies.sets import read_rows, write_set
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -43,26 +43,13 @@ needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of dat
 SERIES = LAYOUTS["table-5"]
 
 
-def make_folder(path: Path, name: str, columns: list[str], rows: list[list[float]], target: str = "y") -> Path:
-    """A folder with a manifest and one set, as users have them; another set is added to what is there."""
-    path.mkdir(exist_ok=True)
-    manifest = path / "manifest.json"
-    known = json.loads(manifest.read_text())["datasets"] if manifest.exists() else []
-    entry = {"name": name, "file": f"{name}.csv", "features": columns, "target": target}
-    manifest.write_text(json.dumps({"datasets": [*known, entry]}))
-    with (path / f"{name}.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([[*columns, target], *rows])
-    return path
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A short series under the airline's name, and a series without a target in a row."""
     path = tmp_path_factory.mktemp("sets")
     rows = [[1949 + t / 12, 100 + t + 20 * math.sin(t / 2)] for t in range(50)]
-    make_folder(path, "airline_passengers", ["year"], rows)
-    make_folder(path, "co2_mauna_loa_monthly", ["year"], [*rows[:3], [1960.0, math.nan]])
-    return path
+    write_set(path, "airline_passengers", ["year", "y"], rows)
+    return write_set(path, "co2_mauna_loa_monthly", ["year", "y"], [*rows[:3], [1960.0, math.nan]])
 
 
 def choices_of(folder: Path | None, out: Path, **changes) -> Choices:
@@ -141,11 +128,11 @@ def test_a_logarithm_is_undone_only_where_the_raw_set_is_absent(tmp_path):
     raw = [0.01, 0.2, 5.0, 62.42]
     logs = torch.tensor(raw, dtype=torch.float64).log()
     rows = [[float(t), float(value - logs.mean())] for t, value in enumerate(logs)]
-    make_folder(tmp_path / "a", "yacht", ["froude"], rows)
+    write_set(tmp_path / "a", "yacht", ["froude", "y"], rows)
     sample = sample_of(tmp_path / "a", "YACHT")
     torch.testing.assert_close(sample.table.y, torch.tensor(raw, dtype=torch.float64))
     assert "logarithm" in sample.notes[0]
-    make_folder(tmp_path / "a", "yacht_raw", ["froude"], [[0.0, 3.0], [1.0, 4.0]])
+    write_set(tmp_path / "a", "yacht_raw", ["froude", "y"], [[0.0, 3.0], [1.0, 4.0]])
     sample = sample_of(tmp_path / "a", "YACHT")
     assert sample.table.y.tolist() == [3.0, 4.0]
     assert not any("undone" in note for note in sample.notes)
@@ -278,11 +265,11 @@ def test_a_single_kernel_predicts_as_scikit_learn_does():
     torch.testing.assert_close(answer.posterior.mean.squeeze(-1), mean, atol=0.03, rtol=0)
 
 
-def test_a_table_is_written_and_finished_parts_are_not_run_again(folder, tmp_path, monkeypatch):
+def test_a_table_is_written(folder, tmp_path):
     choices = choices_of(folder, tmp_path)
     text = maskerade.run(SERIES, choices, 8)
     for words in (
-        "The paper's RMSE is rmse_standardized",
+        "paper's RMSE is rmse_standardized",
         "printed in the paper",
         "0.162",
         "airline: 90/10",
@@ -291,31 +278,11 @@ def test_a_table_is_written_and_finished_parts_are_not_run_again(folder, tmp_pat
         assert words in text
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["maskerade_parts"] + [f"maskerade_table-5.{kind}" for kind in ("csv", "json", "png", "txt")]
-    with (tmp_path / "maskerade_table-5.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(tmp_path / "maskerade_table-5.csv")
     assert [(row["method"], row["part"]) for row in rows] == [(m, str(p)) for p in range(2) for m in choices.methods]
     content = json.loads((tmp_path / "maskerade_table-5.json").read_text())
     mean = sum(float(row["rmse"]) for row in rows if row["method"] == "sobol") / 2
     assert next(r for r in content["rows"] if r["method"] == "sobol")["mean"]["rmse"] == pytest.approx(mean)
-
-    def refuse(*arguments):
-        raise AssertionError("run again")
-
-    monkeypatch.setattr(maskerade, "run_part", refuse)
-    assert maskerade.run(SERIES, choices, 8) == text
-    assert "rbf" in maskerade.run(SERIES, choices._replace(methods=["rbf"], trials=1), 8)
-    for other in (choices._replace(as_published=True, methods=["sobol"]), choices):  # others are other parts
-        with pytest.raises(AssertionError, match="run again"):
-            maskerade.run(SERIES, other, 8 if other.as_published else 9)
-
-
-def test_two_runs_with_one_seed_give_one_table(folder, tmp_path):
-    lines = []
-    for name in ("a", "b"):
-        text = maskerade.run(SERIES, choices_of(folder, tmp_path / name, methods=["sobol", "sm"], trials=1), 8)
-        block = text.split("airline: 90/10\n")[1].split("\n\n")[0]
-        lines.append([line.split()[:-2] for line in block.splitlines()])  # all but seconds and parts
-    assert lines[0] == lines[1]
 
 
 def test_the_authors_choices_are_labelled(folder, tmp_path):
@@ -338,25 +305,6 @@ def test_a_table_of_ones_own_stands_in_without_printed_numbers(folder, tmp_path)
     assert "\nsobol" in text
 
 
-def test_an_interruption_leaves_finished_parts_and_no_half_ones(folder, tmp_path, monkeypatch, capsys):
-    ran = maskerade.run_part
-    choices = choices_of(folder, tmp_path)
-
-    def interrupted(plan, method, *arguments):
-        if method == "rbf":
-            raise KeyboardInterrupt
-        return ran(plan, method, *arguments)
-
-    monkeypatch.setattr(maskerade, "run_part", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        maskerade.run(SERIES, choices, 8)
-    assert "goes on with them" in capsys.readouterr().err
-    assert len(list((tmp_path / "maskerade_parts").iterdir())) == 2
-    monkeypatch.setattr(maskerade, "run_part", ran)
-    maskerade.run(SERIES, choices, 8)
-    assert len(list((tmp_path / "maskerade_parts").iterdir())) == 6
-
-
 def test_a_search_cut_short_is_no_finished_part(monkeypatch):
     def cut(problem, budget, search, **options):
         return marginalize(problem, Budget(budget.evaluations - 3, draws=0), Search(num_ascents=0), **options)
@@ -366,52 +314,14 @@ def test_a_search_cut_short_is_no_finished_part(monkeypatch):
         METHODS["maskerade-r"].run(made_up_split(), 12, torch.Generator().manual_seed(0))
 
 
-def test_what_fails_is_named_and_the_rest_goes_on(folder, tmp_path, monkeypatch):
-    ran = maskerade.run_part
-
-    def failing(plan, method, *arguments):
-        if method == "sobol":
-            raise ValueError("no likelihoods today")
-        return ran(plan, method, *arguments)
-
-    monkeypatch.setattr(maskerade, "run_part", failing)
-    choices = choices_of(folder, tmp_path, trials=1, sets=["airline", "co2"], methods=["sobol", "rbf"])
-    text = maskerade.run(SERIES, choices, 8)
-    assert "airline, sobol, part 1 failed: no likelihoods today" in text
+def test_sets_that_cannot_be_used_are_named(folder, tmp_path):
+    text = maskerade.run(SERIES, choices_of(folder, tmp_path, trials=1, sets=["airline", "co2"], methods=["rbf"]), 8)
     assert "co2, all methods failed: co2 has rows without a target" in text
     assert "\nrbf" in text
-    with pytest.raises(ValueError, match="nothing could be run; airline, sobol: no likelihoods today"):
-        maskerade.run(SERIES, choices._replace(methods=["sobol"], out=tmp_path / "other"), 8)
-
-
-def test_mistakes_are_named_and_cost_nothing(folder, tmp_path):
-    for table, change, evaluations, words in [
-        ("table-2", {"sets": ["airline"]}, 8, "no set airline; choose from"),
-        ("table-5", {"methods": ["maskerade-x"]}, 8, "no method maskerade-x"),
-        ("table-5", {"methods": ["sm", "sm"]}, 8, "named twice"),
-        ("table-5", {}, 4, "evaluations=4"),
-        ("table-5", {"trials": 0}, 8, "trials=0"),
-        ("table-2", {"trials": 11, "sets": None}, 8, "at least 1 and at most 10"),
-        ("table-5", {"seed": -1}, 8, "seed"),
-        ("table-5", {"max_rows": 3}, 8, "max_rows=3"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            maskerade.run(LAYOUTS[table], choices_of(folder, tmp_path / "out", **change), evaluations)
-        assert not (tmp_path / "out").exists()
-
-
-def test_the_sets_are_needed(tmp_path):
+    with pytest.raises(ValueError, match="at least 1 and at most 10"):
+        maskerade.run(LAYOUTS["table-2"], choices_of(folder, tmp_path / "out", trials=11, sets=None), 8)
     with pytest.raises(ValueError, match=r"airline is left out.*--data-set airline=FILE:TARGET"):
         maskerade.run(SERIES, choices_of(None, tmp_path / "out"))
-
-
-def test_the_command_line_makes_a_table(folder, tmp_path, capsys):
-    arguments = ["maskerade", "table-5", "--data", str(folder), "--evaluations", "8", "--trials", "1"]
-    arguments += ["--sets", "airline", "--methods", "sobol", "--progress", "false"]
-    assert main([*arguments, "--out", str(tmp_path)]) == 0
-    assert "printed in the paper" in capsys.readouterr().out
-    assert main(["maskerade", "table-7", "--out", str(tmp_path)]) == 2
-    assert "maskerade has no experiment table-7" in capsys.readouterr().err
 
 
 def test_quick_runs_have_a_small_budget_unless_one_is_given(folder, tmp_path, capsys):
@@ -424,19 +334,8 @@ def test_quick_runs_have_a_small_budget_unless_one_is_given(folder, tmp_path, ca
 
 
 def test_budgets_are_the_paper_s_where_it_counts_likelihoods():
-    assert {name: layout.evaluations for name, layout in LAYOUTS.items()} == {
-        "table-1": 1000,
-        "table-2": 200,
-        "table-3": 200,
-        "table-4": 200,
-        "table-5": 1000,
-    }
+    assert [layout.evaluations for layout in LAYOUTS.values()] == [1000, 200, 200, 200, 1000]
     assert {one.name for one in PAPER.experiments} == {*LAYOUTS, "table-6", "figure-3", "figure-4"}
-
-
-def test_every_layout_names_methods_that_there_are():
-    for table in list(LAYOUTS):
-        assert set(LAYOUTS[table].methods) <= set(METHODS)
 
 
 @pytest.mark.slow
@@ -464,7 +363,7 @@ def test_the_likelihood_is_one_that_the_rows_can_bear():
 def test_table_4_of_a_small_copy(tmp_path):
     """The command on a made-up series of a set's name; the larger likelihoods have tests of their own."""
     rows = [[t, math.sin(0.3 * t)] for t in range(40)]
-    make_folder(tmp_path / "data", "sterling_eri", ["t"], rows)
+    write_set(tmp_path / "data", "sterling_eri", ["t", "y"], rows)
     choices = choices_of(tmp_path / "data", tmp_path / "out", trials=1, sets=["sterling"], methods=["sobol"])
     text = maskerade.run(LAYOUTS["table-4"], choices, 8)
     assert "sterling_eri stands for sterling: the narrow index" in text
