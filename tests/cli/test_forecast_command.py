@@ -65,7 +65,7 @@ def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(run: Path, capsys
     assert len(paths) == 40
     assert set(paths[0]) == {"path", *(f"step {step}" for step in range(1, 25))}
     assert (run / "next" / "forecast.png").stat().st_size > 1000
-    summary = json.loads((run / "next" / "summary.json").read_text())
+    summary = summary_of(run / "next")
     assert summary["rows_learned"] == LAST
     assert summary["mean"] == [float(row["mean"]) for row in rows]
 

@@ -114,7 +114,7 @@ def test_columns_and_options(tmp_path, small, capsys):
     options = ["--recalibrate", "false", "--coverages", "[]", "--out", str(tmp_path / "none")]
     assert main([*arguments, *options]) == 0
     assert "intervals of" not in capsys.readouterr().out
-    summary = json.loads((tmp_path / "none" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "none")
     assert summary["intervals"] == {}
     assert summary["config"]["recalibrate"] is False
     assert main([*arguments, "--coverages", "[1.2]", "--out", str(tmp_path / "wrong")]) == 2

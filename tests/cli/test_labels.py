@@ -61,7 +61,7 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
     small.write(tmp_path / "head.csv", rows[:110])
     small.write(tmp_path / "tail.csv", rows[110:])
     assert run(tmp_path, "all.csv", "all", kind) == 0
-    summary = json.loads((tmp_path / "all" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "all")
     table = small.read(tmp_path / "all" / "predictions.csv")
     seen = [row for row in table if row["y"]]
     assert len(table) == 120
@@ -95,7 +95,7 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
         == 0
     )
     assert small.read(tmp_path / "rest" / "predictions.csv") == table[50:]
-    resumed = json.loads((tmp_path / "rest" / "summary.json").read_text())
+    resumed = summary_of(tmp_path / "rest")
     for name in ("log_score", "rows_scored"):
         assert resumed[name] == summary[name]
 
@@ -122,6 +122,6 @@ def test_one_class_in_the_warm_up_is_said_in_the_summary(tmp_path, small, capsys
     predicted = capsys.readouterr()
     assert "all labels of the warm-up are 1, which does not tell how inputs matter" in predicted.out
     assert "Warning" not in predicted.err
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "out")
     assert summary["only_label_of_warmup"] == 1
     assert summary["rows_scored"] == len(rows) - 60

@@ -79,7 +79,7 @@ def test_the_standard_input_is_read_once(place, small, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=given))
     assert stream(place, "-", "piped") == 0
     assert predictions(place, "piped") == predictions(place, "plain")
-    assert json.loads((place / "piped" / "summary.json").read_text())["data"] == "stdin"
+    assert summary_of(place / "piped")["data"] == "stdin"
     capsys.readouterr()
     compare = ["compare", "-", "--target", "y", "--configs", str(place / "small.yaml"), "--out", str(place / "never")]
     assert main(compare) == 2
@@ -100,7 +100,7 @@ def test_words_and_gaps_are_those_of_numbers(place, small, words, missing):
     assert stream(place, "numbers.csv", "numbers") == 0
     assert stream(place, "words.csv", "words") == 0
     assert predictions(place, "words") == predictions(place, "numbers")
-    features = json.loads((place / "words" / "summary.json").read_text())["features"]
+    features = summary_of(place / "words")["features"]
     assert features == ["a", "b", "on", "color=blue", "color=green", "color=red"]
 
 
@@ -119,7 +119,7 @@ def test_dates_give_a_time_calendar_columns_and_steps(place, small, style):
     assert list(rows[0])[:3] == ["row", "time", "mean"]
     assert [row["time"] for row in rows] == [f"{time:%Y-%m-%dT%H:%M:%S}" for time in HOURS[WARMUP:]]
     assert [row["time"] for row in small.read(place / "dates" / "weights.csv")] == [row["time"] for row in rows]
-    summary = json.loads((place / "dates" / "summary.json").read_text())
+    summary = summary_of(place / "dates")
     assert summary["features"] == ["when: days", "when: sine of day", "when: cosine of day", "a", "b"]
     assert summary["time"] == {
         "name": "when", "kind": "date", "usual_step": 3600.0, "last": "2024-03-06T16:00:00", "duplicates": 0,
@@ -168,9 +168,8 @@ def test_a_stream_of_dates_and_words_goes_on_to_the_bit(place, small):
         assert stream(place, "first.csv", "cut") == 0
         resume = ["resume", str(place / data), "--checkpoint", str(place / "cut" / "checkpoint.pt")]
         assert main([*resume, "--out", str(place / "cut"), *QUICK, *options]) == 0
-        for name in ("predictions.csv", "weights.csv"):
-            assert (place / "cut" / name).read_bytes() == (place / "all" / name).read_bytes()
-        whole, parts = (json.loads((place / out / "summary.json").read_text()) for out in ("all", "cut"))
+        assert tables_of(place / "cut") == tables_of(place / "all")
+        whole, parts = (summary_of(place / out) for out in ("all", "cut"))
         assert parts["time"] == whole["time"]
         assert parts["log_score"] == whole["log_score"]
         history = load_checkpoint(place / "cut" / "checkpoint.pt").history  # the report's: of all rows
@@ -221,13 +220,13 @@ def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
     arguments = ["--target", "y", "--config", str(place / "free.yaml"), "--out", str(place / "free"), *QUICK]
     assert main(["stream", str(place / "plain.csv"), *arguments]) == 0
     assert "the warm-up is a third of the table, 43 rows; change it with --warmup" in capsys.readouterr().out
-    assert json.loads((place / "free" / "summary.json").read_text())["rows"] == ROWS - 43
+    assert summary_of(place / "free")["rows"] == ROWS - 43
     compare = ["compare", str(place / "plain.csv"), "--target", "y", "--configs", str(place / "free.yaml")]
     assert main([*compare, "--out", str(place / "compared"), "--progress", "false"]) == 0
     assert f"plain: {ROWS - 43} rows predicted" in capsys.readouterr().out
     (place / "free.yaml").write_text("warmup: 50\n" + small.config, encoding="utf-8")
     assert main(["stream", str(place / "plain.csv"), *arguments]) == 0
-    assert json.loads((place / "free" / "summary.json").read_text())["warmup"] == 50
+    assert summary_of(place / "free")["warmup"] == 50
     assert "a third" not in capsys.readouterr().out
 
 
@@ -239,7 +238,7 @@ def test_classes_by_name_need_no_config(place, small, capsys):
     assert "give --classes calm,wild" in capsys.readouterr().err
     assert not (place / "classes").exists()
     assert main(["stream", str(place / "classes.csv"), "--classes", "calm,wild", *quick]) == 0
-    summary = json.loads((place / "classes" / "summary.json").read_text())
+    summary = summary_of(place / "classes")
     assert (summary["classes"], *summary["config"]["ensemble"]["target"]) == (["calm", "wild"], "BinaryTarget")
     found = small.read(place / "classes" / "predictions.csv")
     assert all(float(row["p_calm"]) + float(row["p_wild"]) == pytest.approx(1, abs=1e-9) for row in found)
@@ -306,7 +305,7 @@ def test_sets_that_were_refused_run_untouched_on_a_cut(tmp_path, shared, small, 
     arguments = ["stream", str(tmp_path / "cut.csv"), "--target", target, *options, "--out", str(tmp_path / "out")]
     assert main([*arguments, "--warmup", "1000", *QUICK]) == 0
     assert len(small.read(tmp_path / "out" / "predictions.csv")) == 600
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "out")
     score = "error_rate" if name == "elec2" else "log_score"
     assert math.isfinite(summary[score])
     assert next(csv.reader(lines[:1])) == [entry["name"] for entry in summary["columns"]]

@@ -76,7 +76,7 @@ def test_answers_are_those_of_the_model(tmp_path):
         model.observe(row.unsqueeze(0), target.reshape(1))
     assert (summary["rows"], summary["rows_scored"], summary["rows_waiting"]) == (60, 30, 0)
     assert summary["log_score"] == pytest.approx(sum(log_prob) / 30, rel=1e-9)
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["rows"] == 60
+    assert summary_of(tmp_path / "out")["rows"] == 60
 
 
 def test_rows_with_their_targets_are_the_same_stream(tmp_path):
