@@ -55,23 +55,10 @@ PHRASES = (
     "not publicly available: cannot be had; architecture: this house, on the same beams, skins of; "
     "writers never block: nobody waits; deviations: so many deviations"
 )
-# Folders and files that are held to it; with the whole tree, those of the second line as well.
-WHOLE_TREE = True
-HELD = [
-    "docs",
-    "notebooks",
-    "benchmarks",
-    "examples",
-    "packaging",
-    "configs",
-    *("README.md", "CONTRIBUTING.md", "llms.txt"),
-]
-REST = [
-    "gp_ensembles",
-    "studies",
-    "attacks",
-    "tests",
-    *("conftest.py", "SECURITY.md", "Makefile", "pyproject.toml", ".ci"),
+HELD = [  # folders and files that are held to it
+    *("gp_ensembles", "studies", "attacks", "tests", "benchmarks", "examples", "packaging", "configs", "docs"),
+    *("notebooks", "README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt", "conftest.py", "Makefile"),
+    *("pyproject.toml", ".ci"),
 ]
 # Written by commands, of code that was: numbers, results, and what a draw of mutants left.
 QUOTED = (
@@ -81,15 +68,8 @@ QUOTED = (
 QUESTIONS = ("What", "Whether", "How", "Which", "Who", "When", "Where", "Why")  # a docstring begins with a noun phrase
 # Calls that reach for global state.
 FORBIDDEN_CALLS = {
-    "torch.set_default_dtype",
-    "torch.set_default_device",
-    "torch.set_default_tensor_type",
-    "torch.manual_seed",
-    "torch.seed",
-    "np.random.seed",
-    "numpy.random.seed",
-    "hasattr",
-    "print",
+    *("torch.set_default_dtype", "torch.set_default_device", "torch.set_default_tensor_type"),
+    *("torch.manual_seed", "torch.seed", "np.random.seed", "numpy.random.seed", "hasattr", "print"),
 }
 # Tensor factories that follow the default dtype, and those that make integers whatever it is.
 FLOATING = {"eye", "zeros", "ones", "full", "empty", "linspace", "logspace", "tensor", "rand", "randn"}
@@ -345,13 +325,12 @@ def test_names_follow_the_glossary():
 
 
 def test_words_are_the_fields():
-    assert list(term_complaints(texts(HELD + REST if WHOLE_TREE else HELD))) == []
+    assert list(term_complaints(texts(HELD))) == []
 
 
 def test_docstrings_of_modules_begin_with_a_noun_phrase():
-    places = [path for path in texts(("benchmarks", "examples", "packaging", "docs")) if path.suffix == ".py"]
-    library = [path for path in texts(("gp_ensembles",)) if path.suffix == ".py"]
-    assert list(opening_complaints(places + library if WHOLE_TREE else places)) == []
+    places = ("benchmarks", "examples", "packaging", "docs", "gp_ensembles")
+    assert list(opening_complaints(path for path in texts(places) if path.suffix == ".py")) == []
 
 
 def test_words_and_openings_that_are_not_the_fields_are_found(tmp_path):

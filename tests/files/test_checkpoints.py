@@ -30,7 +30,6 @@ def written(path, content=CONTENT, kind=KIND):
 
 def remade(data, edit):
     """An archive with parts (name -> bytes) edited and checksums that are right."""
-    parts = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     edit(parts)
