@@ -9,14 +9,11 @@ import gp_ensembles
 PACKAGE = Path(gp_ensembles.__file__).parent
 STUDIES = PACKAGE.parent / "studies"
 # Methods of paths and files, and functions, that change what is on a disk.
-METHODS = {"write_text", "write_bytes", "touch", "unlink", "rmdir", "mkdir", "rename", "symlink_to", "hardlink_to"}
-    ["write_text", "write_bytes", "touch", "unlink", "rmdir", "mkdir", "rename", "symlink_to", "hardlink_to", "to_csv"]
-)
-OS_CALLS = ("replace", "rename", "remove", "unlink", "mkdir", "makedirs", "fsync", "rmdir")
-CALLS = ("shutil.", *(f"os.{name}" for name in OS_CALLS))
-    "shutil.",
-    *(f"os.{name}" for name in ["replace", "rename", "remove", "unlink", "mkdir", "makedirs", "fsync", "rmdir"]),
-)
+METHODS = {
+    *("write_text", "write_bytes", "touch", "unlink", "rmdir", "mkdir", "rename", "symlink_to", "hardlink_to", "to_csv")
+}
+OF_OS = ("replace", "rename", "remove", "unlink", "mkdir", "makedirs", "fsync", "rmdir")
+CALLS = ("shutil.", *(f"os.{name}" for name in OF_OS))
 ALLOWED = {"shutil.copyfileobj", "shutil.disk_usage"}  # between open files; writes nothing
 
 
@@ -48,7 +45,7 @@ def complaints(folder: Path) -> Iterator[str]:
             last = name.rpartition(".")[2]
             own = last == "open" and is_written_to(node)
             called = name.startswith(CALLS) and name not in ALLOWED
-            method = isinstance(node.func, ast.Attribute) and last in (*METHODS, "to_csv") and not name.startswith("operations.")
+            method = isinstance(node.func, ast.Attribute) and last in METHODS and not name.startswith("operations.")
             to_path = name in ("torch.save", "np.save", "np.savez", "np.savez_compressed") or last == "savefig"
             if own or called or method or (to_path and not is_given_a_file(node)):
                 yield f"{here}:{node.lineno} calls {name}"
