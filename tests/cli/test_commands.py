@@ -3,10 +3,8 @@
 import json
 import math
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from functools import partial
 
@@ -181,14 +179,6 @@ def test_resume_continues_as_if_never_interrupted(workplace, small):
 
 
 @pytest.mark.processor
-def test_resume_in_place_makes_the_same_files(workplace, small):
-    small.write(workplace / "first.csv", small.rows(ROWS)[:180])
-    assert stream(workplace, "first.csv", "place", warmup=WARMUP) == 0
-    assert resume(workplace, "data.csv", "place", "--skip-seen") == 0
-    assert tables_of(workplace / "place") == tables_of(workplace / "full")
-
-
-@pytest.mark.processor
 def test_what_a_kill_leaves_is_resumed_bit_for_bit(workplace, monkeypatch):
     """The folder as it is in the middle of a run: what SIGKILL would leave."""
     out, left, observe, calls = workplace / "killed", workplace / "left", OnlineModel.observe, []
@@ -207,40 +197,6 @@ def test_what_a_kill_leaves_is_resumed_bit_for_bit(workplace, monkeypatch):
     assert not (left / "summary.json").exists()
     assert resume(workplace, "data.csv", "left", "--skip-seen") == 0
     assert tables_of(left) == tables_of(workplace / "full")
-
-
-@pytest.mark.slow
-def test_a_killed_stream_resumes_bit_for_bit(workplace, small):
-    out, reached = workplace / "shot", workplace / "reached"
-    program = (
-        "import pathlib, signal, torch\n"
-        "from gp_ensembles.cli import scored_stream\n"
-        "from gp_ensembles.cli.__main__ import main\n"
-        "from gp_ensembles.streaming import OnlineModel\n"
-        "observe, calls = OnlineModel.observe, []\n"
-        "def stop_at_the_third(*arguments):\n"
-        "    calls.append(1)\n"
-        "    if len(calls) == 3:\n"
-        f"        pathlib.Path({str(reached)!r}).touch()\n"
-        "        signal.pause()\n"
-        "    return observe(*arguments)\n"
-        "torch.set_num_threads(1)\n"
-        "OnlineModel.observe = stop_at_the_third\n"
-        "scored_stream.CHUNK_ROWS = 64\n"
-        f"main(['stream', {str(workplace / 'data.csv')!r}, '--target', 'y', '--warmup', '{WARMUP}', '--config', "
-        f"{str(workplace / 'small.yaml')!r}, '--out', {str(out)!r}, '--checkpoint_seconds', '0', "
-        "'--pictures', 'false', '--report', 'false'])"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
-    while process.poll() is None and not reached.exists():
-        time.sleep(0.02)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    assert (out / "predictions.csv.partial").read_text().count("\n") > 90
-    assert (out / "checkpoint.pt").exists()
-    assert not (out / "summary.json").exists()
-    assert resume(workplace, "data.csv", "shot", "--skip-seen") == 0
-    assert tables_of(out) == tables_of(workplace / "full")
 
 
 def test_compare_makes_one_table(workplace, small, capsys):

@@ -84,19 +84,6 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
         assert resumed[name] == summary[name]
 
 
-def test_impossible_targets_are_named(tmp_path, small, capsys):
-    for kind, value, words in (
-        ("binary", "2", "row 6 (line 7), column y: the target is 2"),
-        ("classes", "3", "row 6 (line 7), column y: the target is 3, but the classes are 0 to 2 (ClassTarget)"),
-        ("counts", "1.5", "row 6 (line 7), column y: the target is 1.5"),
-    ):
-        rows = make_rows(kind)
-        rows[5][2] = value
-        small.write(tmp_path / "data.csv", rows)
-        assert run(tmp_path, "data.csv", "out", kind) == 2
-        assert words in capsys.readouterr().err
-
-
 def test_one_class_in_the_warm_up_is_said_in_the_summary(tmp_path, small, capsys):
     rows = make_rows("binary")
     for row in rows[:60]:

@@ -1,11 +1,11 @@
 """A stream takes as much memory for a long table as for a short one."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks.stream_memory import peak_of_stream, write_long_table
+from tests.cli.commands import summary_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -52,6 +52,13 @@ def test_wild_numbers_are_taken_for_missing_ones_and_counted(place, small, capsy
     assert both[0] == both[1]
     found = summary_of(place / "out")["bad_rows"]
     assert (found["num_rows"], found["policy"]) == (3, "missing")
+    rows[121], rows[120][0] = gaps[121], "1e39"
+    small.write(place / "wild.csv", rows)
+    assert stream(place, "wild.csv", "single", dtype="float32", on_bad_row="stop") == 2
+    assert "'a' is 1e+39 in row 121" in capsys.readouterr().err
+    rows[120][0] = "1e300"
+    small.write(place / "wild.csv", rows)
+    assert stream(place, "wild.csv", "clipped", clip=1000) == 0  # legal however far
 
 
 def test_a_wild_input_is_a_missing_one_or_costs_its_row(place, small):
@@ -118,21 +125,6 @@ def test_targets_that_stay_the_same_have_no_normalized_error(place, small):
     small.write(place / "still.csv", rows)
     assert stream(place, "still.csv") == 0
     assert summary_of(place / "out")["nmse"] is None
-
-
-def test_a_number_too_large_for_single_precision_is_named(place, small, capsys):
-    rows = small.rows(160)
-    rows[100][0] = "1e39"
-    small.write(place / "wild.csv", rows)
-    assert stream(place, "wild.csv", "out", "--dtype", "float32", "--on_bad_row", "stop") == 2
-    assert "'a' is 1e+39 in row 101" in capsys.readouterr().err
-
-
-def test_clipped_inputs_are_legal_however_far(place, small):
-    rows = small.rows(160)
-    rows[120][1] = "1e300"
-    small.write(place / "wild.csv", rows)
-    assert stream(place, "wild.csv", "out", "--clip", "1000") == 0
 
 
 def test_failed_runs_keep_the_checkpoint_of_the_results(place, small):

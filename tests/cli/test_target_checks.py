@@ -47,7 +47,8 @@ def make_table(num_rows=400):
 
 @pytest.fixture(name="place")
 def _place(tmp_path):
-    for name, target in {"binary": "BinaryTarget", "counts": "CountTarget", "real": "RealTarget"}.items():
+    targets = {"binary": "BinaryTarget", "counts": "CountTarget", "real": "RealTarget"}
+    for name, target in {**targets, "classes": "{ClassTarget: {num_classes: 3}}"}.items():
         (tmp_path / f"{name}.yaml").write_text(CONFIG.replace("TARGET", target), encoding="utf-8")
     return tmp_path
 
@@ -64,6 +65,7 @@ def stream(place, config="binary", **options):
         ("binary", 0, "-1", "the target is -1, but the classes are 0 and 1 (BinaryTarget)"),
         ("counts", 59, "-1", "the target is -1, but counts must be whole numbers from zero (CountTarget); correct it"),
         ("counts", 50, "1.5", "the target is 1.5, but counts must be whole"),
+        ("classes", 5, "3", "the target is 3, but the classes are 0 to 2 (ClassTarget)"),
     ],
 )
 def test_a_cell_of_the_warm_up_is_named_before_it_runs(place, small, capsys, monkeypatch, config, row, value, words):
@@ -193,13 +195,6 @@ def test_the_first_of_two_bad_rows_is_named(is_wild_first):
     with pytest.raises(ValueError, match="in row 61" if is_wild_first else "row 66, column y: the target is 0.5"):
         list(scored.chunks(at_hand(X, y)))
     assert scored.num_read == (60 if is_wild_first else 65)
-
-
-def test_a_table_without_a_file_is_named_by_itself():
-    table = make_table(60)
-    table.y[35] = 4.0
-    with pytest.raises(ValueError, match=r"^made, data row 36, column y: the target is 4, but the classes are 0 and 1"):
-        ScoredStream.start(BINARY, open_table(table, 40))
 
 
 @given(

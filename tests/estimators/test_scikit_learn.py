@@ -1,5 +1,6 @@
 """scikit-learn's conventions, and the same numbers as the model behind them."""
 
+import itertools
 import pickle
 from dataclasses import replace
 
@@ -119,18 +120,13 @@ def test_missing_targets_quantiles_samples_and_constant_columns():
 def test_fit_takes_missing_targets_as_partial_fit_does():
     X, y = table()
     y[[3, 70, 120]] = np.nan
-    spec = replace(e_doebe, bases=(LinearBasis(),))
-    models = [
-        OnlineRegressor(spec, 60, 0).fit(X, y),
-        OnlineRegressor(spec, 60, 0).fit(X, y.reshape(-1).tolist()),
-        OnlineRegressor(spec, 60, 0).partial_fit(X, y),
-    ]
-    means = [model.predict(X) for model in models]
-    np.testing.assert_array_equal(means[0], means[1])
-    np.testing.assert_array_equal(means[0], means[2])
+    model = OnlineRegressor(light, 60, 0)
+    means = [clone(model).fit(X, y), clone(model).fit(X, y.tolist()), clone(model).partial_fit(X, y)]
+    np.testing.assert_array_equal(*(one.predict(X) for one in means[:2]))
+    np.testing.assert_array_equal(*(one.predict(X) for one in means[1:]))
     y[5] = np.inf
     with pytest.raises(ValueError, match="infinity"):
-        OnlineRegressor(spec, 60, 0).fit(X, y)
+        model.fit(X, y)
 
 
 def test_intervals():
@@ -164,26 +160,24 @@ def test_bad_input_changes_nothing():
         model.partial_fit(X, y[:-1])
     infinite = X.copy()
     infinite[3, 1] = np.inf
-    with pytest.raises(ValueError, match="infinity"):
-        model.partial_fit(infinite, y)
-    with pytest.raises(ValueError, match="shape"):
-        model.log_prob(X[:5], y[:1])
+    for learn, bad, words in (
+        (model.partial_fit, (infinite, y), "infinity"),
+        (model.partial_fit, (X[:, :2], y), "features"),
+        (model.partial_fit, (X, y + np.inf), "inf"),
+        (model.log_prob, (X[:5], y[:1]), "shape"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            learn(*bad)
     with pytest.warns(UserWarning, match="has not ended"), pytest.raises(ValueError, match="the target is constant"):
         model.fit(X[:, :1], np.ones(150))
-    with pytest.raises(ValueError, match="features"):
-        model.partial_fit(X[:, :2], y)
-    with pytest.raises(ValueError, match="inf"):
-        model.partial_fit(X, y + np.inf)
     np.testing.assert_array_equal(model.predict(X), before)
     with pytest.raises(ValueError, match="at least 10"):
         OnlineRegressor(small, warmup=60).fit(X[:6], y[:6])
     with pytest.raises(ValueError, match="constant"):
         OnlineRegressor(small, warmup=60).fit(np.ones((80, 2)), y[:80])
-    for wrong in ("auto", CountTarget()):
+    for kind, wrong in itertools.product((OnlineRegressor, OnlineClassifier), ("auto", CountTarget())):
         with pytest.raises(TypeError, match="spec must be"):
-            OnlineRegressor(wrong).fit(X, y)
-        with pytest.raises(TypeError, match="spec must be"):
-            OnlineClassifier(wrong).fit(X, y > np.median(y))
+            kind(wrong).fit(X, y > np.median(y))
     with pytest.raises(TypeError, match="warmup must be a whole number"):
         OnlineRegressor(small, warmup=None).fit(X, y)
 
@@ -217,9 +211,7 @@ def test_every_kind_of_number(target):
     model.partial_fit(X[100:], y[100:])
     mean, std = model.predict(X, return_std=True)
     low, middle, high = model.predict_quantiles(X, [0.05, 0.5, 0.95])
-    assert np.all(low <= middle)
-    assert np.all(middle <= high)
-    assert np.all(std > 0)
+    assert np.all((low <= middle) & (middle <= high) & (std > 0))
     assert 0.7 < np.mean((low <= y) & (y <= high)) <= 1.0
     samples = model.sample_y(X[:20], n_samples=1000, random_state=0)
     np.testing.assert_allclose(samples.mean(1), mean[:20], atol=5 * std.max() / np.sqrt(1000))

@@ -204,9 +204,9 @@ def test_what_fails_is_named_the_rest_goes_on_and_other_settings_are_other_parts
     monkeypatch.setattr(study.place, study.makes, fails)
     assert command(study) == 0
     for more in study.others:
-        status, said = command(study, more), capsys.readouterr()
-        assert "no luck at all" in said.out + said.err
-        assert status == (2 if "nothing could be run" in said.err else 0)
+        status, reported = command(study, more), capsys.readouterr()
+        assert "no luck at all" in reported.out + reported.err
+        assert status == (2 if "nothing could be run" in reported.err else 0)
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -12,8 +12,8 @@ import time
 import pytest
 import torch
 
-FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
-YAML = f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 30\n"
+from tests.cli.commands import LINEAR
+
 TOOLS = ("mosquitto", "mosquitto_sub", "mosquitto_pub")
 missing = [tool for tool in TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin") is None]
 pytestmark = [
@@ -45,12 +45,10 @@ def test_predictions_come_back_from_the_broker(tmp_path):
     port = free_port()
     path = f"{os.environ['PATH']}:/usr/sbin"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
-    (tmp_path / "small.yaml").write_text(YAML)
+    (tmp_path / "small.yaml").write_text(f"{LINEAR}warmup: 30\n")
     where = f"-h 127.0.0.1 -p {port}"
-    stream = (
-        f"{sys.executable} -m gp_ensembles stream - --format jsonl --target load --config {tmp_path / 'small.yaml'}"
-    )
-    stream = f"{stream} --out {tmp_path / 'run'}"
+    stream = f"{sys.executable} -m gp_ensembles stream - --format jsonl --target load --out {tmp_path / 'run'}"
+    stream = f"{stream} --config {tmp_path / 'small.yaml'}"
     pipe = f"mosquitto_sub {where} -t plant/rows | {stream} | mosquitto_pub {where} -t plant/said -l"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
     predicted = tmp_path / "said.jsonl"
