@@ -14,19 +14,11 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine import OnlineEnsemble
+from gp_ensembles.ensembles import targets
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS, e_doebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.targets import (
-    BinaryTarget,
-    ClassTarget,
-    CountTarget,
-    LevelTarget,
-    OutlierTarget,
-    RealTarget,
-    UnknownNoiseTarget,
-)
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
@@ -214,13 +206,13 @@ MODELS = {
     "forecaster": small("forecaster"),
     "soebe": small("soebe", bases=BASES),
     "die_gp": small("die_gp"),
-    "two classes": small("e_doebe", bases=BASES, target=BinaryTarget()),
-    "three classes": small("e_doebe", bases=BASES[1:], target=ClassTarget(3)),
-    "levels": small("e_doebe", bases=BASES[1:], target=LevelTarget(3)),
-    "counts": small("e_doebe", bases=BASES, target=CountTarget()),
-    "unknown noise": small("e_doebe", bases=BASES, target=UnknownNoiseTarget()),
-    "outliers": small("e_doebe", bases=BASES[1:], target=OutlierTarget()),
-    "two outputs": small("e_doebe", bases=BASES, target=RealTarget(num_outputs=2)),
+    "two classes": small("e_doebe", bases=BASES, target=targets.BinaryTarget()),
+    "three classes": small("e_doebe", bases=BASES[1:], target=targets.ClassTarget(3)),
+    "levels": small("e_doebe", bases=BASES[1:], target=targets.LevelTarget(3)),
+    "counts": small("e_doebe", bases=BASES, target=targets.CountTarget()),
+    "unknown noise": small("e_doebe", bases=BASES, target=targets.UnknownNoiseTarget()),
+    "outliers": small("e_doebe", bases=BASES[1:], target=targets.OutlierTarget()),
+    "two outputs": small("e_doebe", bases=BASES, target=targets.RealTarget(num_outputs=2)),
 }
 FAST = ("light",)
 OF_LABELS = {"two classes": 2, "three classes": 3, "levels": 3, "counts": 6}

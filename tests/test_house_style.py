@@ -340,15 +340,9 @@ def test_words_and_openings_that_are_not_the_fields_are_found(tmp_path):
     (tmp_path / "b.md").write_text("A guest is\ntold that rows may be told apart; further rows follow.\n")
     paths = [tmp_path / "a.py", tmp_path / "b.md"]
     found = [line.replace("names", "says").split(";")[0] for line in term_complaints(paths, tmp_path)]
-    assert found == [
-        "a.py:2 says 'EnoughKnots'",
-        "a.py:4 says 'found anew'",
-        "a.py:4 says 'told'",
-        "a.py:4 says 'further'",
-        "b.md:1 says 'guest'",
-        "b.md:1 says 'is told'",
-        "b.md:2 says 'told apart'",
-    ]
+    wanted = {"a.py:2": ["EnoughKnots"], "a.py:4": ["found anew", "told", "further"], "b.md:1": ["guest", "is told"]}
+    wanted["b.md:2"] = ["told apart"]
+    assert found == [f"{place} says {word!r}" for place, words in wanted.items() for word in words]
     assert list(opening_complaints(paths[:1], tmp_path)) == ["a.py begins with 'What'"]
 
 
@@ -383,16 +377,10 @@ def test_exported_names_exist_once():
 
 
 def test_a_forbidden_name_is_found(tmp_path):
-    planted = {
-        "sigma_theta": "sigma_theta = 1.0",
-        "cov": "def f(cov): ...",
-        "best_nll": "self.best_nll = 2",
-        "CovFactory": "class CovFactory: ...",
-        "kwargs": "def f(**kwargs): ...",
-    }
-    (tmp_path / "planted.py").write_text("covariance = x.covar.sigma\n" + "\n".join(planted.values()) + "\n")
+    planted = ["sigma_theta = 1.0", "def f(cov, **kwargs): ...", "self.best_nll = 2", "class CovFactory: ..."]
+    (tmp_path / "planted.py").write_text("covariance = x.covar.sigma\n" + "\n".join(planted) + "\n")
     found = [re.findall(r"names '(\w+)'; say ", complaint)[0] for complaint in word_complaints(tmp_path)]
-    assert sorted(found) == sorted(planted)
+    assert sorted(found) == ["CovFactory", "best_nll", "cov", "kwargs", "sigma_theta"]
 
 
 def test_a_forbidden_call_is_found(tmp_path):

@@ -12,18 +12,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from gp_ensembles.ensembles import targets
 from gp_ensembles.ensembles.bases import LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
-from gp_ensembles.ensembles.targets import (
-    BinaryTarget,
-    ClassTarget,
-    CountTarget,
-    LevelTarget,
-    OutlierTarget,
-    RealTarget,
-    UnknownNoiseTarget,
-)
 from gp_ensembles.estimators.scikit_learn import OnlineClassifier, OnlineRegressor
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming.input_range import InputRange
@@ -57,9 +49,9 @@ def test_conventions(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
-        OnlineRegressor(replace(light, target=UnknownNoiseTarget()), warmup=60, random_state=0),
+        OnlineRegressor(replace(light, target=targets.UnknownNoiseTarget()), warmup=60, random_state=0),
         OnlineClassifier(light, warmup=60, random_state=0),
-        OnlineClassifier(replace(light, target=LevelTarget(3)), warmup=60, random_state=0),
+        OnlineClassifier(replace(light, target=targets.LevelTarget(3)), warmup=60, random_state=0),
     ]
 )
 def test_conventions_of_others(estimator, check):
@@ -175,7 +167,7 @@ def test_bad_input_changes_nothing():
         OnlineRegressor(small, warmup=60).fit(X[:6], y[:6])
     with pytest.raises(ValueError, match="constant"):
         OnlineRegressor(small, warmup=60).fit(np.ones((80, 2)), y[:80])
-    for kind, wrong in itertools.product((OnlineRegressor, OnlineClassifier), ("auto", CountTarget())):
+    for kind, wrong in itertools.product((OnlineRegressor, OnlineClassifier), ("auto", targets.CountTarget())):
         with pytest.raises(TypeError, match="spec must be"):
             kind(wrong).fit(X, y > np.median(y))
     with pytest.raises(TypeError, match="warmup must be a whole number"):
@@ -203,10 +195,13 @@ def test_missing_inputs_are_between_the_last_value_and_the_mean():
     assert spread[0] > smaller[0]
 
 
-@pytest.mark.parametrize("target", [RealTarget(), UnknownNoiseTarget(), OutlierTarget(), CountTarget()], ids=str)
+NUMBERS = (targets.RealTarget(), targets.UnknownNoiseTarget(), targets.OutlierTarget(), targets.CountTarget())
+
+
+@pytest.mark.parametrize("target", NUMBERS, ids=str)
 def test_every_kind_of_number(target):
     X, y = table()
-    y = np.round(y) if target == CountTarget() else y
+    y = np.round(y) if target == targets.CountTarget() else y
     model = OnlineRegressor(replace(light, target=target), warmup=60, random_state=0).fit(X[:100], y[:100])
     model.partial_fit(X[100:], y[100:])
     mean, std = model.predict(X, return_std=True)
@@ -218,7 +213,7 @@ def test_every_kind_of_number(target):
     # The density is the slope of the distribution function, or the probability of a count.
     density = np.exp(model.log_prob(X[:5], y[:5]))
     distribution = model.model_.predict(torch.from_numpy(X[:5]))
-    if target == CountTarget():
+    if target == targets.CountTarget():
         steps = [distribution.cdf(torch.from_numpy(y[:5] + k)).numpy() for k in (0, -1)]
         np.testing.assert_allclose(density, steps[0] - steps[1], atol=1e-6)
     else:
@@ -239,7 +234,7 @@ def test_several_targets():
     _, covariance = model.predict(X[:4], return_cov=True)
     np.testing.assert_allclose(np.einsum("nno->no", covariance), std[:4] ** 2)
     with pytest.raises(TypeError, match="several targets need"):
-        OnlineRegressor(replace(small, target=UnknownNoiseTarget())).fit(X, both)
+        OnlineRegressor(replace(small, target=targets.UnknownNoiseTarget())).fit(X, both)
 
 
 def test_covariance_of_rows():
@@ -256,12 +251,12 @@ def test_covariance_of_rows():
 @pytest.mark.parametrize(
     ("spec", "labels", "kind"),
     [
-        (light, ["no", "yes"], BinaryTarget()),
-        (light, [False, True], BinaryTarget()),
-        (light, [3, 7, 11], ClassTarget(3)),
-        (replace(light, target=BinaryTarget(is_probit=True)), [-1, 1], BinaryTarget(is_probit=True)),
-        (replace(light, target=BinaryTarget()), ["a", "b", "c"], ClassTarget(3)),
-        (replace(light, target=LevelTarget(5)), [1, 2, 3], LevelTarget(3)),
+        (light, ["no", "yes"], targets.BinaryTarget()),
+        (light, [False, True], targets.BinaryTarget()),
+        (light, [3, 7, 11], targets.ClassTarget(3)),
+        (replace(light, target=targets.BinaryTarget(is_probit=True)), [-1, 1], targets.BinaryTarget(is_probit=True)),
+        (replace(light, target=targets.BinaryTarget()), ["a", "b", "c"], targets.ClassTarget(3)),
+        (replace(light, target=targets.LevelTarget(5)), [1, 2, 3], targets.LevelTarget(3)),
     ],
 )
 def test_labels_of_any_kind(spec, labels, kind):
@@ -299,4 +294,4 @@ def test_classes_are_named_before_the_first_rows():
     with pytest.raises(ValueError, match="at least two classes"):
         OnlineClassifier(light).fit(X, np.full(150, "one"))
     with pytest.raises(TypeError, match="use OnlineClassifier"):
-        OnlineRegressor(replace(light, target=BinaryTarget())).fit(X, y > 50)
+        OnlineRegressor(replace(light, target=targets.BinaryTarget())).fit(X, y > 50)

@@ -22,26 +22,17 @@ from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
 from gp_ensembles.papers.gplvm.presets import rbf_features
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
-from studies.ie_gplvm import methods as gplvm_methods
+from studies.ie_gplvm import methods
 from studies.ie_gplvm import study as gplvm
 from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
-from studies.ie_gplvm.methods import (
-    METHODS,
-    NUM_FREQUENCIES,
-    RUNS,
-    Effort,
-    LatentAnswer,
-    LatentTask,
-    median_gamma,
-    without_umap,
-)
 from studies.ie_gplvm.neighbors import neighbor_error
 from studies.ie_gplvm.sets import START_SHARES, latent_sets, shuffled_rows
 from tests.studies.sets import read_rows
 
 FAST = ["ie_gplvm", "ie_gplvm_one_space", "pca", "incremental_pca", "kernel_pca"]
 OPTIONS = Choices(Sources(None), Path("out"), 2, 60, ["digits"], FAST)
-EFFORT = Effort(block_size=27)
+NUM_FREQUENCIES = methods.NUM_FREQUENCIES  # before tests take fewer
+EFFORT = methods.Effort(block_size=27)
 
 
 def figure(out, folder=None, effort=EFFORT, number=7, **change):
@@ -65,9 +56,9 @@ def rows():
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Ensembles that are good enough for tests of everything around them."""
-    monkeypatch.setattr(gplvm_methods, "NUM_FREQUENCIES", 8)
+    monkeypatch.setattr(methods, "NUM_FREQUENCIES", 8)
     few = partial(LatentSettings, batch_iterations=8, row_iterations=8)
-    monkeypatch.setattr(gplvm_methods, "LatentSettings", few)
+    monkeypatch.setattr(methods, "LatentSettings", few)
 
 
 @pytest.fixture
@@ -159,7 +150,7 @@ def test_shares_are_the_paper_s():
 
 
 def test_the_ensemble_has_the_paper_s_kernels():
-    assert (NUM_FREQUENCIES, METHODS["ie_gplvm"].online, METHODS["umap"].online) == (50, True, False)
+    assert (NUM_FREQUENCIES, *(methods.METHODS[name].online for name in ("ie_gplvm", "umap"))) == (50, True, False)
     features = rbf_features(2, 1)
     assert features.kernel.lengthscale.square().log2().flatten().tolist() == pytest.approx([-3, -2, -1, 0, 1, 2, 3])
 
@@ -194,32 +185,32 @@ def test_gamma_is_by_the_median_squared_distance(rows):
     distance = pairwise_distances(rows.Y.numpy())[np.triu_indices(60, 1)]
     # Torch's median of an even number is the lower of the middle two.
     middle = np.sort(distance**2)[(len(distance) - 1) // 2]
-    assert median_gamma(rows.Y) == pytest.approx(0.5 / middle)
+    assert methods.median_gamma(rows.Y) == pytest.approx(0.5 / middle)
 
 
-@pytest.mark.parametrize("run", [name for name in RUNS if name != "umap"])
+@pytest.mark.parametrize("run", [name for name in methods.RUNS if name != "umap"])
 def test_every_run_is_a_function_of_its_seed(rows, run):
-    task = LatentTask(rows, 1, Effort(block_size=16, iterations=3))
-    first, again = RUNS[run](task), RUNS[run](task)
-    readings = {method.reading for method in METHODS.values() if method.run == run}
+    task = methods.LatentTask(rows, 1, methods.Effort(block_size=16, iterations=3))
+    first, again = methods.RUNS[run](task), methods.RUNS[run](task)
+    readings = {method.reading for method in methods.METHODS.values() if method.run == run}
     assert set(first.embeddings) == readings
     for reading in readings:
         assert first.embeddings[reading].shape == (60, 2)
         assert first.embeddings[reading].dtype == torch.float64
         assert torch.equal(first.embeddings[reading], again.embeddings[reading])
     if run == "ie_gplvm":
-        other = RUNS[run](task._replace(seed=2))
+        other = methods.RUNS[run](task._replace(seed=2))
         assert not torch.equal(first.embeddings["embedding"], other.embeddings["embedding"])
 
 
 def test_principal_components_are_scikit_learn_s(rows):
-    found = RUNS["pca"](LatentTask(rows, 0, Effort())).embeddings["embedding"]
+    found = methods.RUNS["pca"](methods.LatentTask(rows, 0, methods.Effort())).embeddings["embedding"]
     expected = PCA(2).fit_transform(rows.Y.numpy())
     np.testing.assert_allclose(np.abs(found.numpy()), np.abs(expected), atol=1e-10)
 
 
 def test_the_ensemble_is_the_library_s(rows):
-    found = RUNS["ie_gplvm"](LatentTask(rows, 5, Effort(block_size=8)))
+    found = methods.RUNS["ie_gplvm"](methods.LatentTask(rows, 5, methods.Effort(block_size=8)))
     features = rbf_features(2, 8, generator=torch.Generator().manual_seed(5))
     model = IEGPLVM(features, 4, settings=LatentSettings(seed=5, batch_iterations=8, row_iterations=8))
     start = model.start(rows.Y[:12])
@@ -279,9 +270,9 @@ def test_scores_are_those_of_the_runs(tmp_path, plain):
     assert len(rows) == 2 * len(FAST)
     table = latent_sets(OPTIONS)[0]["digits"]
     for row in rows:
-        method, seed = METHODS[row["method"]], int(row["seed"])
+        method, seed = methods.METHODS[row["method"]], int(row["seed"])
         start = shuffled_rows(table, 0.1, seed, 60)
-        again = RUNS[method.run](LatentTask(start, seed, EFFORT)).embeddings[method.reading]
+        again = methods.RUNS[method.run](methods.LatentTask(start, seed, EFFORT)).embeddings[method.reading]
         assert float(row["error"]) == neighbor_error(again, start.label)
         assert (row["num_start"], int(float(row["columns"]))) == ("6.0", start.Y.shape[1])
         assert row["rows_come"] == ("online" if method.online else "all at once")
@@ -302,14 +293,14 @@ def test_parts_are_shared_by_readings_and_by_settings_that_a_method_has_no_use_f
     assert len(parts) == 2 * 4  # both readings of the ensemble are one run
     assert sum(bool(part["curves"]) for part in parts) == 4  # the first draw's
     monkeypatch.setattr(gplvm, "run_part", None)
-    assert "pca" in figure(tmp_path, methods=["pca"], effort=Effort(5, 5))
+    assert "pca" in figure(tmp_path, methods=["pca"], effort=methods.Effort(5, 5))
     with pytest.raises(TypeError):
-        figure(tmp_path, effort=Effort(5))
+        figure(tmp_path, effort=methods.Effort(5))
 
 
 def test_what_fails_has_an_empty_panel(tmp_path, monkeypatch):
     nothing = torch.full((60, 2), math.nan, dtype=torch.float64)
-    monkeypatch.setitem(RUNS, "pca", lambda task: LatentAnswer({"embedding": nothing}, 1.0, {}))
+    monkeypatch.setitem(methods.RUNS, "pca", lambda task: methods.LatentAnswer({"embedding": nothing}, 1.0, {}))
     text = figure(tmp_path, methods=["pca", "kernel_pca"])
     assert "digits, pca, draw 2 failed: neighbors need at least two rows and finite places" in text
     assert (tmp_path / "figure_7.png").is_file()
@@ -323,8 +314,8 @@ def test_umap_is_left_out_where_it_is_not_installed(tmp_path, monkeypatch, plain
     assert "umap was left out: it is away" in text
     with pytest.raises(ValueError, match="umap cannot be run: it is away"):
         figure(tmp_path, methods=["umap"])
-    monkeypatch.setattr(gplvm_methods, "find_spec", lambda name: None)
-    assert "pip install umap-learn" in str(without_umap())
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    assert "pip install umap-learn" in str(methods.without_umap())
 
 
 def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):
@@ -343,7 +334,7 @@ def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found = RUNS["umap"](LatentTask(rows, 9, Effort())).embeddings["embedding"]
+        found = methods.RUNS["umap"](methods.LatentTask(rows, 9, methods.Effort())).embeddings["embedding"]
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(threads)

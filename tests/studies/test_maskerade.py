@@ -16,24 +16,12 @@ from studies.__main__ import main
 from studies.harness.experiment import Choices
 from studies.harness.sources import FoundSet, Sources
 from studies.maskerade import methods as maskerade_methods
-from studies.maskerade import sets as maskerade_sets
+from studies.maskerade import sets
 from studies.maskerade import study as maskerade
 from studies.maskerade.experiments import PAPER
 from studies.maskerade.methods import METHODS, PUBLISHED
 from studies.maskerade.predictions import scored
 from studies.maskerade.problems import likelihood_of
-from studies.maskerade.sets import (
-    BLOCKS,
-    FIFTEEN_FOLDS,
-    TEN_FOLDS,
-    TENTHS,
-    Sample,
-    Split,
-    differences,
-    load_sample,
-    split_sample,
-    undone_logarithm,
-)
 from studies.maskerade.tables import LAYOUTS
 from tests.studies.sets import read_rows, write_set
 
@@ -58,30 +46,30 @@ def choices_of(folder: Path | None, out: Path, **changes) -> Choices:
     return Choices(sources=Sources(folder), out=out, **options | changes)
 
 
-def sample_of(folder: Path, name: str) -> Sample:
-    found = Sources(folder).find(getattr(maskerade_sets, name))
+def sample_of(folder: Path, name: str) -> sets.Sample:
+    found = Sources(folder).find(getattr(sets, name))
     assert found is not None
-    return load_sample(found)
+    return sets.load_sample(found)
 
 
-def made_up_split(num_rows: int = 30, num_inputs: int = 1) -> Split:
+def made_up_split(num_rows: int = 30, num_inputs: int = 1) -> sets.Split:
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(num_rows, num_inputs, generator=generator, dtype=torch.float64)
     y = (5 * X.sum(-1)).sin() + 0.1 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
     table = Table(X, 7 + 3 * y, tuple(f"x{d}" for d in range(num_inputs)), "y", "made up")
-    return split_sample(Sample(table, ()), torch.arange(0, num_rows, 5))
+    return sets.split_sample(sets.Sample(table, ()), torch.arange(0, num_rows, 5))
 
 
 def test_solar_blocks_are_the_paper_s():
-    rows = BLOCKS.choose(391, 3, 5).tolist()
+    rows = sets.BLOCKS.choose(391, 3, 5).tolist()
     assert rows == [start + k for start in (16, 92, 166, 242, 316) for k in range(20)]
-    others = BLOCKS.choose(300, 0, 0)
+    others = sets.BLOCKS.choose(300, 0, 0)
     assert len(others) == 5 * (20 * 300 // 391)  # the same shares of a series of another length
     assert others[0] == round(16 * 300 / 391)
 
 
 def test_folds_of_a_shuffle_share_all_rows():
-    for holdout, folds, shuffles in [(TEN_FOLDS, 10, 1), (FIFTEEN_FOLDS, 5, 3)]:
+    for holdout, folds, shuffles in [(sets.TEN_FOLDS, 10, 1), (sets.FIFTEEN_FOLDS, 5, 3)]:
         seen = []
         for shuffle in range(shuffles):
             parts = [holdout.choose(308, shuffle * folds + fold, 4) for fold in range(folds)]
@@ -94,17 +82,17 @@ def test_folds_of_a_shuffle_share_all_rows():
 
 
 def test_ninety_ten_splits_leave_nine_tenths_rounded_down():
-    rows = TENTHS.choose(144, 0, 0)
+    rows = sets.TENTHS.choose(144, 0, 0)
     assert len(rows) == 144 - 129
     assert rows.tolist() == sorted(set(rows.tolist()))
-    assert rows.tolist() == TENTHS.choose(144, 0, 0).tolist() != TENTHS.choose(144, 1, 0).tolist()
-    assert TENTHS.choose(144, 1, 0).tolist() == TENTHS.choose(144, 0, 1).tolist()  # seeds count on
+    assert rows.tolist() == sets.TENTHS.choose(144, 0, 0).tolist() != sets.TENTHS.choose(144, 1, 0).tolist()
+    assert sets.TENTHS.choose(144, 1, 0).tolist() == sets.TENTHS.choose(144, 0, 1).tolist()  # seeds count on
 
 
 def test_rows_are_scaled_by_the_training_rows_alone():
     X = torch.tensor([[0.0, 5.0, 1.0], [2.0, 5.0, 3.0], [4.0, 5.0, 2.0], [8.0, 6.0, 9.0]], dtype=torch.float64)
     y = torch.tensor([1.0, 2.0, 6.0, 100.0], dtype=torch.float64)
-    split = split_sample(Sample(Table(X, y, ("a", "b", "c"), "y", "pump"), ("given",)), torch.tensor([3]))
+    split = sets.split_sample(sets.Sample(Table(X, y, ("a", "b", "c"), "y", "pump"), ("given",)), torch.tensor([3]))
     assert split.X.tolist() == [[0.0, 0.0], [0.5, 1.0], [1.0, 0.5]]
     assert split.test_X.tolist() == [[2.0, 4.0]]
     unit = math.sqrt(((1 - 3) ** 2 + (2 - 3) ** 2 + (6 - 3) ** 2) / 3)  # population
@@ -121,7 +109,7 @@ def test_one_input_keeps_its_unit_and_constant_sets_are_refused():
     X, y = torch.arange(4, dtype=torch.float64).unsqueeze(-1), torch.ones(4, dtype=torch.float64)
     for inputs, targets, words in ((X, y, "the targets of pump"), (0 * X, X[:, 0], "all inputs of pump")):
         with pytest.raises(ValueError, match=words):
-            split_sample(Sample(Table(inputs, targets, ("a",), "y", "pump"), ()), torch.tensor([0]))
+            sets.split_sample(sets.Sample(Table(inputs, targets, ("a",), "y", "pump"), ()), torch.tensor([0]))
 
 
 def test_a_logarithm_is_undone_only_where_the_raw_set_is_absent(tmp_path):
@@ -141,9 +129,9 @@ def test_a_logarithm_is_undone_only_where_the_raw_set_is_absent(tmp_path):
 def test_a_table_of_ones_own_is_taken_as_it_is(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("a,b,y\n" + "".join(f"{t},{t * t % 7},{2021 + t}\n" for t in range(6)))
-    for wanted in (maskerade_sets.YACHT, maskerade_sets.CO2_GLOBAL):
+    for wanted in (sets.YACHT, sets.CO2_GLOBAL):
         found = Sources(None, [f"{wanted.name}={path}:y"]).find(wanted)
-        sample = load_sample(found)
+        sample = sets.load_sample(found)
         assert sample.table.y.tolist() == [2021.0 + t for t in range(6)]  # neither undone nor differenced nor cut
         assert sample.table.feature_names == ("a", "b")
         assert sample.notes == (found.note,)
@@ -153,24 +141,24 @@ def test_most_rows_are_the_first_of_a_series_and_a_draw_of_others():
     X = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = torch.arange(30, dtype=torch.float64)
     found = FoundSet("pump", Table(X, y, ("a", "b"), "y", "pump"), "pump", "")
-    drawn = load_sample(found, 10, 3)
+    drawn = sets.load_sample(found, 10, 3)
     assert drawn.table.y.tolist() == sorted(drawn.table.y.tolist()) != list(range(10))
-    assert drawn.table.y.tolist() == load_sample(found, 10, 3).table.y.tolist()
+    assert drawn.table.y.tolist() == sets.load_sample(found, 10, 3).table.y.tolist()
     assert drawn.notes == ("pump: a draw of 10 of 30 rows",)
-    series = load_sample(found._replace(table=Table(X[:, :1], y, ("a",), "y", "pump")), 10)
+    series = sets.load_sample(found._replace(table=Table(X[:, :1], y, ("a",), "y", "pump")), 10)
     assert series.table.y.tolist() == list(range(10))
 
 
 def test_differences_stand_at_the_later_month_and_end_with_the_authors_copy():
     X = torch.tensor([[2020.3], [2020.4], [2020.5], [2020.7]], dtype=torch.float64)
-    table = differences(Table(X, torch.tensor([1.0, 3.0, 2.0, 50.0], dtype=torch.float64), ("t",), "co2", "co2"))
+    table = sets.differences(Table(X, torch.tensor([1.0, 3.0, 2.0, 50.0], dtype=torch.float64), ("t",), "co2", "co2"))
     assert table.X.squeeze(-1).tolist() == [2020.4, 2020.5]
     assert table.y.tolist() == [2.0, -1.0]
 
 
 @needs_shared
 def test_the_sets_of_the_tables_are_what_they_are_said_to_be():
-    from_logs = undone_logarithm(load_folder(SHARED, "yacht").y).sort().values
+    from_logs = sets.undone_logarithm(load_folder(SHARED, "yacht").y).sort().values
     torch.testing.assert_close(from_logs, sample_of(SHARED, "YACHT").table.y.sort().values, rtol=1e-3, atol=1e-3)
     assert sample_of(SHARED, "SOLAR").table.feature_names == ("year",)
     assert sample_of(SHARED, "MPG").table.X.shape == (392, 8)
@@ -179,9 +167,9 @@ def test_the_sets_of_the_tables_are_what_they_are_said_to_be():
     assert co2.table.y.abs().max() < 5  # differences, not levels
     for layout in LAYOUTS.values():
         for wanted in layout.sets:
-            sample = load_sample(Sources(SHARED).find(wanted))
+            sample = sets.load_sample(Sources(SHARED).find(wanted))
             rows = layout.holdout.choose(len(sample.table.y), 0, 0)
-            assert len(split_sample(sample, rows).test_y) == len(rows)
+            assert len(sets.split_sample(sample, rows).test_y) == len(rows)
 
 
 def test_scores_are_those_of_the_mixture():

@@ -8,21 +8,11 @@ import torch
 from scipy import stats
 
 from studies.__main__ import main
-from studies.optimization import methods, rivals, study
+from studies.optimization import methods, rivals, study, tables
 from studies.optimization.drawn import draw
 from studies.optimization.methods import METHODS, initial_design, make_method
 from studies.optimization.problems import PROBLEMS, Problem, cross_validated, drifting, height_at, make_problem, peak_at
 from studies.optimization.runs import Runs, Trace, as_record, as_trace, run_one
-from studies.optimization.tables import (
-    FLOOR,
-    differences,
-    differences_markdown,
-    interval,
-    regrets,
-    summarize,
-    table_lines,
-    table_markdown,
-)
 from tests.pretend_graphs import pretend_gpu
 from tests.studies.sets import read_rows
 
@@ -45,22 +35,23 @@ def trace_of(value, optimum, seconds=None):
 
 
 def test_regrets_by_hand():
-    simple, cumulative = regrets(numbers(1, 3, 2, 3.5), numbers(4, 4, 4, 4))
+    simple, cumulative = tables.regrets(numbers(1, 3, 2, 3.5), numbers(4, 4, 4, 4))
     assert simple.tolist() == [3, 1, 1, 0.5]
     assert cumulative.tolist() == [3, 4, 6, 6.5]
 
 
 def test_dynamic_regret_counts_from_each_moments_optimum():
-    _, cumulative = regrets(numbers(1, 2, 0), numbers(2, 2, 1))
+    _, cumulative = tables.regrets(numbers(1, 2, 0), numbers(2, 2, 1))
     assert cumulative.tolist() == [1, 1, 2]
 
 
 def test_intervals_are_students():
     samples = numbers(0.3, 1.9, -0.7, 2.2)
     low, high = stats.t.interval(0.95, 3, loc=samples.mean().item(), scale=stats.sem(samples.numpy()))
-    found = interval(samples)
+    found = tables.interval(samples)
     torch.testing.assert_close(torch.stack(found), numbers(samples.mean(), low, high))
-    torch.testing.assert_close(torch.stack(interval(samples[:1])), numbers(0.3, math.nan, math.nan), equal_nan=True)
+    alone = torch.stack(tables.interval(samples[:1]))
+    torch.testing.assert_close(alone, numbers(0.3, math.nan, math.nan), equal_nan=True)
 
 
 def test_a_table_by_hand():
@@ -70,12 +61,12 @@ def test_a_table_by_hand():
         ("parabola", "b", 0): trace_of([4, 0], [4, 4]),
     }
     runs = Runs({"parabola": parabola(optimum=4.0)}, traces)
-    a, b = summarize(runs)
+    a, b = tables.summarize(runs)
     assert (a.simple.mean, a.cumulative.mean, a.seconds.mean) == (1.5, 4.0, 1.0)
     assert (b.simple.mean, b.cumulative.mean, b.num_seeds) == (0.0, 4.0, 1)
     torch.testing.assert_close(a.simple_curve.mean, (numbers(3, 1).log10() + numbers(2, 2).log10()) / 2)
-    assert b.simple_curve.mean.tolist() == [math.log10(FLOOR)] * 2
-    text = table_markdown([a, b], runs)
+    assert b.simple_curve.mean.tolist() == [math.log10(tables.FLOOR)] * 2
+    text = tables.table_markdown([a, b], runs)
     assert "| parabola | a | 2 | 1.5 (-4.853 to 7.853) |" in text
     assert "| parabola | b | 1 | **0** | **4** | 1 |" in text
 
@@ -85,33 +76,33 @@ def test_differences_are_paired_by_seeds():
     traces = {("parabola", m, s): trace_of(v, [4, 4]) for m, runs in values.items() for s, v in enumerate(runs)}
     traces["parabola", "a", 3] = trace_of([0, 0], [4, 4])  # a seed that the other has not run
     runs = Runs({"parabola": parabola(optimum=4.0)}, traces)
-    (found,) = differences(runs, "gp-logei")
+    (found,) = tables.differences(runs, "gp-logei")
     assert found.num_seeds == 3
     simple = numbers(-0.5, -1.0, -1.5)
-    torch.testing.assert_close(torch.stack(found.simple), torch.stack(interval(simple)))
-    torch.testing.assert_close(torch.stack(found.cumulative), torch.stack(interval(numbers(-0.5, -1, -1.5))))
-    text = differences_markdown([found], "gp-logei")
+    torch.testing.assert_close(torch.stack(found.simple), torch.stack(tables.interval(simple)))
+    torch.testing.assert_close(torch.stack(found.cumulative), torch.stack(tables.interval(numbers(-0.5, -1, -1.5))))
+    text = tables.differences_markdown([found], "gp-logei")
     assert "| parabola | a | 3 | -1 (-2.242 to 0.2421) | -1 (-2.242 to 0.2421) |" in text
-    assert differences_markdown([], "gp-logei") == ""
+    assert tables.differences_markdown([], "gp-logei") == ""
 
 
 def test_an_unknown_optimum_is_the_best_of_all_runs_and_said_so():
     nan = math.nan
     traces = {("parabola", "a", 0): trace_of([1, 3], [nan, nan]), ("parabola", "b", 0): trace_of([5, 0], [nan, nan])}
     runs = Runs({"parabola": parabola(optimum=None)}, traces)
-    a, b = summarize(runs)
+    a, b = tables.summarize(runs)
     assert (a.simple.mean, b.simple.mean) == (2, 0)
     assert (a.cumulative.mean, b.cumulative.mean) == (6, 5)
-    assert "counted from 5, the best value that any run" in table_markdown([a, b], runs)
+    assert "counted from 5, the best value that any run" in tables.table_markdown([a, b], runs)
 
 
 def test_simple_regret_means_nothing_where_the_objective_moves():
     runs = Runs({"parabola": parabola(moves=True)}, {("parabola", "a", 0): trace_of([1, 3], [4, 5])})
-    (found,) = summarize(runs)
+    (found,) = tables.summarize(runs)
     assert found.simple.mean.isnan()
     assert found.cumulative.mean == 5
-    assert "| parabola | a | 1 | - | 5 |" in table_markdown([found], runs)
-    (row,) = table_lines([found])[1]
+    assert "| parabola | a | 1 | - | 5 |" in tables.table_markdown([found], runs)
+    (row,) = tables.table_lines([found])[1]
     assert row[:3] == ["parabola", "a", 1]
     assert row[6] == 5.0
 
