@@ -294,9 +294,8 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
     assert len(small.read(place / "rejected" / "predictions.csv")) == 160
 
 
-def test_traceback_is_shown_on_request(place, capsys):
-    assert stream(place, "absent.csv", "never", "--traceback") == 2
-    assert "Traceback" in capsys.readouterr().err
+def test_traceback_is_shown_on_request(place, refused):
+    refused(stream(place, "absent.csv", "never", "--traceback"), "Traceback")
 
 
 def test_defects_are_told_apart(place, capsys, monkeypatch):
@@ -311,17 +310,6 @@ def test_defects_are_told_apart(place, capsys, monkeypatch):
 def test_an_empty_out_is_refused(place, complaint):
     for out in (["--out", ""], ["--out="], ["--out", "  "]):
         assert "--out is empty" in complaint(run, "stream", place / "data.csv", *out, target="y", warmup=60)
-
-
-def test_columns_without_a_name_and_names_twice_are_told_apart(place, small, capsys):
-    small.write(place / "unnamed.csv", small.rows(160), ("a", "", "y"))
-    assert stream(place, "unnamed.csv", "unnamed") == 0
-    assert summary_of(place / "unnamed")["features"] == ["a", "column 2"]
-    small.write(place / "twice.csv", small.rows(160), ("a", "a", "y"))
-    capsys.readouterr()
-    assert stream(place, "twice.csv", "never", "--explain") == 0
-    assert "the name a occurs 2 times; the second is a.2" in capsys.readouterr().out
-    assert not (place / "never").exists()
 
 
 def test_a_key_that_stands_twice_is_refused_wherever_a_config_is_read(place, small, complaint):

@@ -63,7 +63,7 @@ def test_rows_that_were_read_are_skipped_by_number_or_by_time(place):
         assert tables_of(out) == tables_of(place / "whole"), data
 
 
-def test_rows_are_not_learned_twice_unless_one_says_so(place, capsys):
+def test_rows_are_not_learned_twice_unless_one_says_so(place, refused):
     out = copy_of_first(place, "kept")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     for data, options, words in (
@@ -72,16 +72,14 @@ def test_rows_are_not_learned_twice_unless_one_says_so(place, capsys):
         ("old.csv", ["--skip-seen"], "old has no rows after the 80 that the stream has read"),
         ("first.csv", ["--skip-seen"], "first has no rows after the 80 that the stream has read"),
     ):
-        assert resume(place, data, "kept", *options) == 2
-        assert words in capsys.readouterr().err
+        refused(resume(place, data, "kept", *options), words)
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_without_times_the_same_rows_are_learned_again_if_told(place, small, capsys):
+def test_without_times_the_same_rows_are_learned_again_if_told(place, small, refused):
     small.write(place / "plain.csv", small.rows(90))
     assert stream(place, "plain.csv", "again") == 0
-    assert resume(place, "plain.csv", "again") == 2
-    assert "--skip-seen=false to learn them again" in capsys.readouterr().err
+    refused(resume(place, "plain.csv", "again"), "--skip-seen=false to learn them again")
     assert resume(place, "plain.csv", "again", "--skip-seen=false") == 0
     assert summary_of(place / "again")["rows"] == 180 - WARMUP
 
@@ -101,13 +99,12 @@ def test_a_bad_last_row_costs_nothing_once_it_is_taken_out(place, capsys):
     assert "nothing to add" in capsys.readouterr().err
 
 
-def test_a_mark_of_missing_values_that_comes_late_is_named_on_the_way(place, capsys):
+def test_a_mark_of_missing_values_that_comes_late_is_named_on_the_way(place, refused):
     lines = (place / "all.csv").read_text().splitlines()
     when, _, y = lines[95].split(",")
     (place / "void.csv").write_text("\n".join([*lines[:95], f"{when},void,{y}", *lines[96:], ""]))
     (place / "empty.csv").write_text("\n".join([*lines[:95], f"{when},,{y}", *lines[96:], ""]))
-    assert stream(place, "void.csv", "void") == 2
-    assert "'void' is not a number; fix it, or name it with --missing" in capsys.readouterr().err
+    refused(stream(place, "void.csv", "void"), "'void' is not a number; fix it, or name it with --missing")
     assert resume(place, "void.csv", "void", "--skip-seen", "--missing", "void") == 0
     assert stream(place, "empty.csv", "empty") == 0
     written = [(place / name / "predictions.csv").read_bytes() for name in ("void", "empty")]

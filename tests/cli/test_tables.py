@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from gp_ensembles.cli.checkpoint import load_checkpoint
@@ -53,20 +52,6 @@ def test_a_dialect_is_read_as_plain_numbers(place, small, dialect):
     (place / "dialect.csv").write_bytes(DIALECTS[dialect](small.rows(ROWS)))
     assert stream(place, "dialect.csv", "dialect") == 0
     assert predictions(place, "dialect") == predictions(place, "plain")
-
-
-def test_a_table_without_names_has_numbered_columns(place, small):
-    (place / "bare.csv").write_text(as_text(small.rows(ROWS), header=()), encoding="utf-8")
-    assert stream(place, "bare.csv", "bare", target="column 3") == 0
-    assert predictions(place, "bare") == predictions(place, "plain")
-
-
-def test_parquet_is_read_as_plain_numbers(place, small):
-    pytest.importorskip("pyarrow")
-    frame = pd.DataFrame(small.rows(ROWS), columns=["a", "b", "y"]).astype(float)
-    frame.to_parquet(place / "table.parquet")
-    assert stream(place, "table.parquet", "parquet") == 0
-    assert predictions(place, "parquet") == predictions(place, "plain")
 
 
 def test_the_standard_input_is_read_once(place, small, monkeypatch, capsys):
@@ -220,12 +205,11 @@ def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
     assert "a third" not in capsys.readouterr().out
 
 
-def test_classes_by_name_need_no_config(place, small, capsys):
+def test_classes_by_name_need_no_config(place, small, refused):
     rows = [[a, b, "calm" if float(y) < 52 else "wild"] for a, b, y in small.rows(ROWS)]
     small.write(place / "classes.csv", rows)
     usual = {"target": "y", "out": place / "classes"}
-    assert run("stream", place / "classes.csv", **usual) == 2
-    assert "give --classes calm,wild" in capsys.readouterr().err
+    refused(run("stream", place / "classes.csv", **usual), "give --classes calm,wild")
     assert not (place / "classes").exists()
     assert run("stream", place / "classes.csv", classes="calm,wild", **usual) == 0
     summary = summary_of(place / "classes")
@@ -269,11 +253,10 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(place, small, capsys, ch
     assert not (place / "never").exists()
 
 
-def test_a_file_that_is_no_table_is_refused(place, capsys):
+def test_a_file_that_is_no_table_is_refused(place, refused):
     for content in (b"", b"\x00\x01\x02" * 50, b"%PDF-1.4 \xff\xfe\x00", b"PAR1 and no more", b"y\n"):
         (place / "odd.csv").write_bytes(content)
-        assert stream(place, "odd.csv", "never") == 2
-        assert str(place / "odd.csv") in capsys.readouterr().err
+        refused(stream(place, "odd.csv", "never"), str(place / "odd.csv"))
         assert not (place / "never").exists()
 
 

@@ -252,6 +252,7 @@ UP = range(1, 25)
 BAD = {
     "no table": ("\x00\x01\x02\x00" * 200, "is not a text table"),
     "empty": ("", "is empty; a header row and data rows are needed"),
+    "a workbook": ("PK\x03\x04" + "\0" * 1000, "is a workbook or an archive, not a text table; save the table as CSV"),
     "names only": ("a,load\n", "has a header but no data rows"),
     "ragged": ("a,load\n1,2\n1,2,3\n", r"data row 2 \(line 3\): 3 cells under 2 column names; fix the row"),
     "unknown column": ("a,laod\n1,2\n", "has no column named load; did you mean laod"),

@@ -58,13 +58,6 @@ def test_letters_of_another_encoding_that_come_late(tmp_path):
     assert batches[-1].X[-2:].tolist() == [[0.0, 0.0], [0.0, 1.0]]
 
 
-def test_a_workbook_is_told(tmp_path):
-    path = tmp_path / "book.xlsx"
-    path.write_bytes(b"PK\x03\x04" + bytes(1000))
-    with pytest.raises(ValueError, match="is a workbook or an archive, not a text table; save the table as CSV"):
-        open_rows(path, "load")
-
-
 STYLES = {
     "offset behind a blank": "{t:%d.%m.%Y %H:%M} +01:00",
     "hours of offset": "{t:%Y-%m-%d %H:%M:%S}+01",
