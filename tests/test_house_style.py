@@ -96,25 +96,17 @@ NAMES_OF_OTHERS = {
 }
 # Private names that tests may use, and whose they are: others', or a convention of Python.
 PRIVATE_NAMES_OF_OTHERS = {
-    "_replace": "named tuples'",
-    "_asdict": "named tuples'",
-    "_fields": "named tuples'",
+    **dict.fromkeys(("_replace", "_asdict", "_fields"), "named tuples'"),
     "_repr_html_": "what notebooks call",
     "_exit": "of os: a process that ends at once",
     "_validate_args": "PyTorch's switch of its distributions' checks, which must stay as it is",
     "_priors": "GPyTorch's modules keep their priors there",
     "_load_attempted": "BoTorch's note that it looked for its compiled functions",
-    "_experiment": "Ax's client",
-    "_generation_strategy": "Ax's client",
+    **dict.fromkeys(("_experiment", "_generation_strategy"), "Ax's client"),
     "_unit_test_params": "river asks for the settings of its checks",
-    "_C": "PyTorch's, of subclasses of its tensors: the stand-in device",
-    "_disabled_torch_function_impl": "the same",
-    "_make_wrapper_subclass": "the same",
-    "_schema": "the same: what an operator changes",
-    "_to_copy": "an operator of PyTorch",
-    "_local_scalar_dense": "the same",
-    "_index_put_impl_": "the same",
-    "_unsafe_index": "the same",
+    # PyTorch's, of subclasses of its tensors (the stand-in device), and its operators.
+    **dict.fromkeys(("_C", "_disabled_torch_function_impl", "_make_wrapper_subclass", "_schema"), "PyTorch's"),
+    **dict.fromkeys(("_to_copy", "_local_scalar_dense", "_index_put_impl_", "_unsafe_index"), "operators of PyTorch"),
 }
 OUR_PACKAGES = ("gp_ensembles", "studies", "attacks", "benchmarks", "tests")
 ATTRIBUTE_CALLS = {"setattr", "delattr", "getattr", "hasattr", "setitem", "delitem"}

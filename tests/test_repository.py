@@ -16,10 +16,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 import gp_ensembles
+from tests.pretend_installation import PROJECT, ROOT, normalized
 
-ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PROJECT, FILTERS = SETTINGS["project"], SETTINGS["tool"]["pytest"]["ini_options"]["filterwarnings"]
+FILTERS = SETTINGS["tool"]["pytest"]["ini_options"]["filterwarnings"]
 # Written in pieces, so that this file does not accuse itself.
 PRIVATE = re.compile("/(?:tm" + "p|wor" + "k|far" + "m|ro" + "ot|ho" + "me)/|pypi" + r"\.org|files\.python" + "hosted")
 
@@ -52,10 +52,6 @@ def output_complaints(notebooks: list[Path]) -> list[str]:
             if cell.get("outputs") or cell.get("execution_count") is not None:
                 complaints.append(f"{path.name}: cell {number} has stored outputs")
     return complaints
-
-
-def normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins(file: str = "constraints.txt") -> dict[str, str]:

@@ -32,6 +32,9 @@ def test_residuals_have_the_variance_that_is_told(draw):
     # The mean of n squared normals has relative deviation sqrt(2 / n), 4 % here.
     assert float(residual.square().mean()) == pytest.approx(0.09, rel=0.16)
     assert float(residual.mean()) == pytest.approx(0, abs=4 * 0.3 / math.sqrt(len(residual)))
+    made = draw(50, 0.0, seeded())
+    seen = ~made.table.y.isnan()
+    assert torch.equal(made.table.y[seen], made.truth[seen])
 
 
 @every_draw
@@ -45,13 +48,6 @@ def test_the_generator_decides(draw, wrong_default_dtype):
     draw(50, 0.3, seeded())
     assert torch.equal(before, torch.get_rng_state())
     draw(50, 0.3, None)
-
-
-@every_draw
-def test_no_noise_leaves_the_truth(draw):
-    made = draw(50, 0.0, seeded())
-    seen = ~made.table.y.isnan()
-    assert torch.equal(made.table.y[seen], made.truth[seen])
 
 
 @every_draw

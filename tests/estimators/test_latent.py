@@ -69,14 +69,20 @@ def test_conventions(estimator, check):
     check(estimator)
 
 
+def model_behind(preset, X, random_state, num_frequencies):
+    """The rows without the column that never changes, and the model that has learned them."""
+    seed = int(np.random.RandomState(random_state).randint(2**31 - 1))
+    behind = preset(5, 2, num_frequencies, settings=QUICK, generator=torch.Generator().manual_seed(seed))
+    rows = torch.from_numpy(X[:, [0, 1, 3, 4, 5]]).to(behind.omega)
+    behind.start(rows[:WARMUP])
+    behind.update(rows[WARMUP:])
+    return rows, behind
+
+
 def test_equals_the_model_behind_it():
     X = table()
     model = door(random_state=3).fit(X)
-    rows = torch.from_numpy(X[:, [0, 1, 3, 4, 5]])
-    seed = int(np.random.RandomState(3).randint(2**31 - 1))
-    behind = small(5, 2, 15, settings=QUICK, generator=torch.Generator().manual_seed(seed))
-    behind.start(rows[:WARMUP])
-    behind.update(rows[WARMUP:])
+    rows, behind = model_behind(small, X, 3, 15)
     expected = behind.transform(rows).by_expert[behind.best_expert]
     np.testing.assert_array_equal(model.transform(X), expected.numpy())
     back = behind.inverse_transform(expected, torch.full((len(X),), behind.best_expert))
@@ -95,12 +101,7 @@ def test_equals_the_model_behind_it():
 def test_the_papers_variants_are_presets(preset):
     X = table()
     model = door(preset=preset, num_frequencies=5).fit(X)
-    rows = torch.from_numpy(X[:, [0, 1, 3, 4, 5]])
-    seed = int(np.random.RandomState(0).randint(2**31 - 1))
-    behind = preset(5, 2, 5, settings=QUICK, generator=torch.Generator().manual_seed(seed))
-    rows = rows.to(behind.omega)
-    behind.start(rows[:WARMUP])
-    behind.update(rows[WARMUP:])
+    rows, behind = model_behind(preset, X, 0, 5)
     assert model.expert_ == behind.best_expert
     np.testing.assert_array_equal(model.transform(X), behind.transform(rows).by_expert[behind.best_expert])
     np.testing.assert_array_equal(model.expert_weights_, behind.log_weights.exp())

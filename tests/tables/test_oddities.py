@@ -316,14 +316,14 @@ def test_zones_an_hour_apart_that_change_all_the_time_are_two_zones(tmp_path):
 
 
 def test_what_a_target_may_mean_is_told(tmp_path):
-    rows = "".join(f"{k % 7},{k % 2}\n" for k in range(200))
-    (tmp_path / "two.csv").write_text("a,y\n" + rows)
-    notes = open_rows(tmp_path / "two.csv", "y", num_warm_up=150).encoder.notes
-    assert "y holds two values, 0 and 1, treated as quantities; --classes 0,1 makes them classes" in notes
-    rows = "".join(f"{k % 7},{-999 if k % 9 == 0 else k % 11}\n" for k in range(200))
-    (tmp_path / "marked.csv").write_text("a,y\n" + rows)
-    notes = open_rows(tmp_path / "marked.csv", "y", num_warm_up=150).encoder.notes
-    assert any(note.startswith("y is -999 in 11.3 % of the first rows") for note in notes)
+    two, marked = [k % 2 for k in range(200)], [-999 if k % 9 == 0 else k % 11 for k in range(200)]
+    for y, words in (
+        (two, "y holds two values, 0 and 1, treated as quantities; --classes 0,1 makes them classes"),
+        (marked, "y is -999 in 11.3 % of the first rows"),
+    ):
+        (tmp_path / "a.csv").write_text("a,y\n" + "".join(f"{k % 7},{target}\n" for k, target in enumerate(y)))
+        notes = open_rows(tmp_path / "a.csv", "y", num_warm_up=150).encoder.notes
+        assert any(note.startswith(words) for note in notes)
 
 
 def test_a_given_kind_that_does_not_fit_names_the_cell(tmp_path):
