@@ -100,18 +100,24 @@ def test_a_run_that_stops_goes_on_to_the_same_bytes(seconds, folder, refused, mo
         assert (folder / "run" / name).read_bytes() == (folder / "whole" / name).read_bytes()
 
 
-def test_further_rows_go_on_with_a_complete_run(folder):
-    rows = table(400)
-    rows[:250].to_csv("first.csv", index=False)
-    rows[250:].to_csv("then.csv", index=False)
+@pytest.fixture
+def rows(folder):
+    """All rows, of which one run has had all and another one the first."""
+    found = table(400)
+    found[:300].to_csv("first.csv", index=False)
+    found[300:].to_csv("more.csv", index=False)
     assert stream("all.csv", "--out", "whole") == 0
     assert stream("first.csv", "--out", "run") == 0
-    assert resume("then.csv") == 0
+    return found
+
+
+def test_further_rows_go_on_with_a_complete_run(rows):
+    assert resume("more.csv") == 0
     same_predictions()
-    rows[250:].to_csv("then.csv", index=False, columns=["meter", "x"])  # no targets, elsewhere
+    rows[300:].to_csv("then.csv", index=False, columns=["meter", "x"])  # no targets, elsewhere
     assert resume("then.csv", "other") == 0
     other = pd.read_csv("other/predictions.csv")
-    assert other["row"].tolist() == list(range(401, 551))
+    assert other["row"].tolist() == list(range(401, 501))
     assert (other["mean"].notna() & other["log_prob"].isna()).all()
 
 
@@ -138,26 +144,18 @@ def test_what_cannot_be_streamed_is_refused(words, message, folder, refused):
     assert not (folder / "run" / "predictions.csv").exists()
 
 
-def test_rows_of_no_series_are_named(folder, refused):
+def test_rows_of_no_series_are_named_and_compare_takes_one_series(folder, refused):
     frame = table(60)
     frame.loc[41, "meter"] = None
     frame.to_csv("gap.csv", index=False)
     refused(stream("gap.csv", "--out", "run"), "data row 42 (line 43), column meter: the series of the row is missing")
-
-
-def test_compare_takes_one_series(folder, refused):
     words = ["compare", "all.csv", "--target", "load", "--series", "meter", "--configs", "oebe", "--out", "run"]
     refused(main(words), "compare takes a table of one series")
 
 
-def test_a_resume_that_failed_leaves_a_complete_run_complete(folder, refused):
+def test_a_resume_that_failed_leaves_a_complete_run_complete(folder, rows, refused):
     """What the failed one left is not taken for this run's: the next rows are predicted and learned."""
-    rows = table(400)
-    rows[:300].to_csv("first.csv", index=False)
-    rows[300:].to_csv("more.csv", index=False)
     broken_table(folder / "text.csv", rows[300:], 5)
-    assert stream("all.csv", "--out", "whole") == 0
-    assert stream("first.csv", "--out", "run") == 0
     before = (folder / "run/predictions.csv").read_bytes()
     assert resume("text.csv") == 2
     refused(resume("first.csv"), "starts with the rows that the run has read; give --skip-seen")
@@ -168,33 +166,24 @@ def test_a_resume_that_failed_leaves_a_complete_run_complete(folder, refused):
     assert not list((folder / "run").glob("*.partial"))
 
 
-def test_a_run_that_failed_over_a_complete_one_leaves_it_whole(folder):
-    rows = table(400)
-    rows[:300].to_csv("first.csv", index=False)
-    rows[300:].to_csv("more.csv", index=False)
+def test_a_run_that_failed_over_a_complete_one_leaves_it_whole(folder, rows):
     broken_table(folder / "bad.csv", rows, 3)
-    assert stream("all.csv", "--out", "whole") == 0
-    assert stream("first.csv", "--out", "run") == 0
     assert stream("bad.csv", "--out", "run") == 2
     assert resume("more.csv") == 0
     assert b"\0" not in (folder / "run/predictions.csv").read_bytes()
     same_predictions()
 
 
-def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, refused, monkeypatch):
+def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, rows, refused, monkeypatch):
     """Of the second table are skipped as many rows as were read of it; another table is refused."""
     monkeypatch.setattr(run, "BATCH_ROWS", 30)
-    rows = table(400)
-    rows[:210].to_csv("first.csv", index=False)
-    assert stream("all.csv", "--out", "whole") == 0
-    assert stream("first.csv", "--out", "run") == 0
-    broken_table(folder / "more.csv", rows[210:], 100)
+    broken_table(folder / "more.csv", rows[300:], 80)
     assert resume("more.csv", "run", "--checkpoint_seconds", "0") == 2
     rows[390:].to_csv("few.csv", index=False)
     rows[:190].to_csv("other.csv", index=False)
-    refused(resume("few.csv"), "few has fewer rows than the 90 that the run has read")
-    refused(resume("other.csv"), "differs from row 90 of the run")
-    rows[210:].to_csv("more.csv", index=False)
+    refused(resume("few.csv"), "few has fewer rows than the 60 that the run has read")
+    refused(resume("other.csv"), "differs from row 60 of the run")
+    rows[300:].to_csv("more.csv", index=False)
     assert resume("more.csv") == 0
     same_predictions()
 
