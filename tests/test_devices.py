@@ -188,10 +188,9 @@ def test_states_in_files_are_on_the_host(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", "gpu", "meta"])
 def test_a_device_that_is_not_there_is_refused(device, tmp_path):
-    with pytest.raises(ValueError, match=f"device '{device}' .*use cpu"):
-        Fleet(SERIES, device=device)
-    with pytest.raises(ValueError, match=f"device '{device}' .*use cpu"):
-        OnlineModel(StreamConfig(device=device))
+    for make in (lambda: Fleet(SERIES, device=device), lambda: OnlineModel(StreamConfig(device=device))):
+        with pytest.raises(ValueError, match=f"device '{device}' .*use cpu"):
+            make()
 
 
 def small(name: str, **changes: object) -> EnsembleSpec:

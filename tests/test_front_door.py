@@ -43,10 +43,6 @@ def test_nothing_is_loaded_before_it_is_used():
     assert printed == f"[] {gpe.__version__}\n"
 
 
-def test_an_unknown_name_is_an_attribute_error():
-    assert not hasattr(gpe, "no_such_name")
-
-
 HEAVY = "print(sorted({'botorch', 'sklearn', 'matplotlib', 'pandas', 'river'} & set(sys.modules)))\n"
 
 

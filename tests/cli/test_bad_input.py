@@ -153,11 +153,6 @@ def test_bad_options_are_named(place, complaint, options, words):
     assert not (place / "never").exists()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused(place, complaint):
-    assert "--device cpu" in complaint(stream, place, "data.csv", "never", "--device", "cuda")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -219,10 +219,6 @@ def test_classes_by_name_need_no_config(place, small, refused):
     assert [row["y"] for row in found] == [f"{float(row[2] == 'wild')}" for row in rows[43:]]
 
 
-def zones(rows):
-    return [[time.replace("Z", "+05:00" if k % 2 else "Z"), *row] for k, (time, *row) in enumerate(rows)]
-
-
 def swapped(rows):
     rows[30], rows[31] = rows[31], rows[30]
     return rows
@@ -231,9 +227,7 @@ def swapped(rows):
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        (zones, [], "column when: its times are of time zones 5 hours apart"),
         (swapped, ["--time", "when"], "column when: the time 2024-03-02T06:00:00 is before that of the previous row"),
-        (lambda rows: [[f"note {k}", *row[1:]] for k, row in enumerate(rows)], [], "--kinds when=drop"),
         (lambda rows: [["today", *row[1:]] for row in rows], ["--kinds", "when=date"], "no date format fits"),
         (lambda rows: rows, ["--kinds", "when=day"], "the type of when is 'day'; choose one of"),
         (lambda rows: rows, ["--kinds", "when"], "--kinds when has no type; write NAME=KIND"),

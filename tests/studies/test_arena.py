@@ -315,9 +315,8 @@ def test_the_window_process_predicts_as_one_row_at_a_time():
 def test_previous_label_counts_changes():
     task = drawn("classes")._replace(warm_y=np.array([0.0, 0, 1] * 20), y=np.array([1.0, 0]), X=np.zeros((2, 1)))
     # After a one came a zero 19 times; after a zero came a zero 20 times and a one 20 times.
-    assert run_learner(PreviousLabel(2), task).predicted == pytest.approx(
-        np.array([[19.5, 0.5], [19.5, 1.5]]) / [[20], [21]]
-    )
+    expected = np.array([[19.5, 0.5], [19.5, 1.5]]) / [[20], [21]]
+    assert run_learner(PreviousLabel(2), task).predicted == pytest.approx(expected)
 
 
 # Sets, parts and tables.

@@ -151,9 +151,8 @@ def test_every_model_predicts_the_test_rows_by_every_inference(name, inference, 
     found = METHODS[name].run(task(split, experts, inference))
     assert found.log_prob.shape == split.test_y.shape
     assert bool(found.log_prob.isfinite().all())
-    assert set(found.checks) == (
-        {"rhat", "high_pareto_k", "divergences", "chains_with_weight"} if inference == "hmc" else set()
-    )
+    checks = {"rhat", "high_pareto_k", "divergences", "chains_with_weight"}
+    assert set(found.checks) == (checks if inference == "hmc" else set())
 
 
 def test_answers_are_functions_of_the_seed(split, experts, quick):
@@ -198,11 +197,8 @@ def test_the_paper_s_chains_are_four_of_five_hundred(monkeypatch):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_numpyro_and_our_chains_agree(split, experts):
     pytest.importorskip("numpyro", reason="NumPyro is an optional extra")
-    given = task(split, experts)
-    found = [
-        METHODS["BHS"].run(given._replace(sampling=Sampling(name, 4, 150, False))).log_prob.mean()
-        for name in ("hmc", "nuts")
-    ]
+    samplings = [Sampling(name, 4, 150, False) for name in ("hmc", "nuts")]
+    found = [METHODS["BHS"].run(task(split, experts)._replace(sampling=one)).log_prob.mean() for one in samplings]
     assert float(found[0] - found[1]) == pytest.approx(0, abs=0.01)
 
 
@@ -214,9 +210,8 @@ def test_a_table_of_ones_own_stands_in_the_rows_place(tmp_path, choices):
     assert (float(split.X.min()), float(split.X.max())) == pytest.approx((-3, 3))
     assert (float(split.y.mean()), float(split.y.std())) == pytest.approx((0, 1))
     assert math.isnan(split.truth)
-    assert [float(prior.log_hyperparameters[0].exp()) for prior in make_priors(split.X, 5, 0, 0)] == pytest.approx(
-        [0.2 * math.sqrt(10), 0.5 * math.sqrt(10), 0.5 * math.sqrt(10)]
-    )
+    scales = [float(prior.log_hyperparameters[0].exp()) for prior in make_priors(split.X, 5, 0, 0)]
+    assert scales == pytest.approx([scale * math.sqrt(10) for scale in (0.2, 0.5, 0.5)])
     path = tmp_path / "pump.csv"
     path.write_text("a,b,load\n" + "\n".join(f"{k % 7},{k % 5},{(k % 7) * 2 + k % 3}" for k in range(80)))
     text = run("3b", choices._replace(sources=Sources(None, [f"mixture={path}:load"]), trials=1, out=tmp_path / "out"))
@@ -252,13 +247,8 @@ def test_the_generating_model_is_shown_with_all_predictions(tmp_path, choices):
 
 def test_a_figure_is_written_with_its_picture(tmp_path, choices, quick):
     text = run("3b", choices._replace(trials=1, methods=["BHS", "equal"]))
-    for words in (
-        "more frequencies",
-        "1 split(s) of 100 rows",
-        "inference by Laplace's method",
-        "BHS: linear stacking",
-    ):
-        assert words in text
+    words = ("more frequencies", "1 split(s) of 100 rows", "inference by Laplace's method", "BHS: linear stacking")
+    assert all(word in text for word in words)
     assert "failed" not in text
     names = [f"fusion_figure_3b.{kind}" for kind in ("csv", "json", "png", "txt")]
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "fusion_parts"]
@@ -306,15 +296,9 @@ def scored(columns: dict[str, list[list[float]]]) -> FusionScores:
 
 
 def test_the_ordering_and_what_more_experts_bring_are_said():
-    scores = scored(
-        {
-            "MoGPE": [[0.5, 0.4], [0.3, 0.402]],
-            "PoGPE": [[0.7, 0.6], [0.7, 0.6]],
-            "P-BHS": [[0.8, 0.9], [0.65, 0.9]],
-            "BHS": [[0.9, 1.0], [1.0, math.nan]],
-        }
-    )
-    assert tuple(scores.plan.methods) == ORDER
+    columns = [[0.5, 0.4], [0.3, 0.402]], [[0.7, 0.6]] * 2, [[0.8, 0.9], [0.65, 0.9]], [[0.9, 1.0], [1.0, math.nan]]
+    scores = scored(dict(zip(ORDER, columns, strict=True)))
+    assert ORDER == ("MoGPE", "PoGPE", "P-BHS", "BHS")
     assert findings(scores) == [
         "K = 2, M = 30, |x| < 1: MoGPE < PoGPE < P-BHS < BHS on 2 of 2 split(s)",
         "K = 3, M = 30, |x| < 1: MoGPE < PoGPE < P-BHS < BHS on 0 of 2 split(s)",

@@ -13,7 +13,6 @@ from gp_ensembles.cli.text_tables import aligned, as_csv
 from gp_ensembles.data import Table, load_folder
 from gp_ensembles.files.replacing import write_json
 from gp_ensembles.metrics import nmse
-from studies.__main__ import main
 from studies.harness.experiment import Choices
 from studies.harness.parts import Record, kept_record
 from studies.harness.sources import Sources
@@ -229,13 +228,6 @@ def test_as_published_is_said_and_forgets_the_warm_up(folder, tmp_path):
         assert float(run.mean[0]) == pytest.approx(0.0, abs=1e-12)  # nothing is known of the first row
 
 
-def test_a_table_of_one_s_own_takes_the_place_of_a_set(folder, tmp_path):
-    own = Sources(None, [f"twitter_buzz={folder / 'toms_hardware.csv'}:y"])
-    chosen = Choices(own, tmp_path / "out", 1, methods=["Raker"])
-    text = ie_gp.run_figure(task(), streams.FIGURES[0], chosen)
-    assert "twitter_buzz: toms_hardware.csv, target y, in its place" in text
-
-
 def test_records_with_other_settings_are_not_read_back(tmp_path):
     record = Record({"rows": 3}, {"log_score": math.nan, "nmse": math.inf}, {"rows": [1.0, 2.0]})
     write_json(tmp_path / "record.json", record._asdict())
@@ -339,8 +331,3 @@ def test_toms_hardware_is_predicted_well(shared):
         run = run_method(METHODS["IE-GP"], stream, MethodSettings(), seed)
         errors.append(float(stream.standardizer.inverse_std(stream.y - run.mean)[-1000:].square().mean()))
     assert sorted(errors)[1] < 6.5e-4
-
-
-def test_the_command_line_names_its_figures(tmp_path, capsys):
-    assert main(["ie-gp", "figure-1", "--out", str(tmp_path / "x")]) == 2
-    assert "figure-2, figure-3, figure-4" in capsys.readouterr().err

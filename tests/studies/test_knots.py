@@ -28,9 +28,7 @@ from studies.knots.tables import SCORES, paired_text, printed_text
 from tests.studies.sets import read_rows, write_set
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "data"
 GOLDEN = ROOT / "tests" / "golden"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of data sets beside the repository is absent")
 MAX_KNOTS = 6
 BOSTON = ["crim", "rm", "ptratio", "lstat", "medv"]
 
@@ -98,17 +96,15 @@ def test_splits_are_standardized_by_the_training_rows_alone(split, folder):
 
 
 def test_training_rows_are_as_many_as_the_paper_s():
-    for rows, train in [(490, 392), (1503, 1202), (9568, 4784)]:
-        share = {490: "boston", 1503: "airfoil", 9568: "ccpp"}[rows]
+    for name, rows, train in [("boston", 490, 392), ("airfoil", 1503, 1202), ("ccpp", 9568, 4784)]:
         X = torch.arange(rows, dtype=torch.float64).unsqueeze(-1)
-        found = split_rows(Table(X, X.squeeze(-1), ("x",), "y", "line"), SETS[share].train_share, 0)
+        found = split_rows(Table(X, X.squeeze(-1), ("x",), "y", "line"), SETS[name].train_share, 0)
         assert len(found.y) == train
 
 
-@needs_shared
-def test_the_sets_are_the_paper_s():
+def test_the_sets_are_the_paper_s(shared):
     for name, rows, inputs in [("boston", 490, 3), ("airfoil", 1503, 5), ("ccpp", 9568, 4)]:
-        assert load_set(Sources(SHARED), name).X.shape == (rows, inputs)
+        assert load_set(Sources(shared / "data"), name).X.shape == (rows, inputs)
 
 
 def test_hyperparameters_start_where_the_paper_s_do():
@@ -405,9 +401,8 @@ def test_numbers_of_others_are_of_our_methods_and_scores():
 
 
 @pytest.mark.slow
-@needs_shared
-def test_a_real_table(tmp_path):
-    knots.run("boston", Choices(Sources(SHARED), tmp_path, 1, methods=["FGP", "blocks"]), 40)
+def test_a_real_table(tmp_path, shared):
+    knots.run("boston", Choices(Sources(shared / "data"), tmp_path, 1, methods=["FGP", "blocks"]), 40)
     content = json.loads((tmp_path / "knots_boston.json").read_text())
     exact, ours = (row["mean"] for row in content["rows"][:2])
     assert ours["knots"] <= 40

@@ -25,9 +25,6 @@ from studies.maskerade.problems import likelihood_of
 from studies.maskerade.tables import LAYOUTS
 from tests.studies.sets import read_rows, write_set
 
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of data sets beside the repository is absent")
 SERIES = LAYOUTS["table-5"]
 
 
@@ -156,18 +153,18 @@ def test_differences_stand_at_the_later_month_and_end_with_the_authors_copy():
     assert table.y.tolist() == [2.0, -1.0]
 
 
-@needs_shared
-def test_the_sets_of_the_tables_are_what_they_are_said_to_be():
-    from_logs = sets.undone_logarithm(load_folder(SHARED, "yacht").y).sort().values
-    torch.testing.assert_close(from_logs, sample_of(SHARED, "YACHT").table.y.sort().values, rtol=1e-3, atol=1e-3)
-    assert sample_of(SHARED, "SOLAR").table.feature_names == ("year",)
-    assert sample_of(SHARED, "MPG").table.X.shape == (392, 8)
-    co2 = sample_of(SHARED, "CO2_GLOBAL")
+def test_the_sets_of_the_tables_are_what_they_are_said_to_be(shared):
+    from_logs = sets.undone_logarithm(load_folder(shared / "data", "yacht").y).sort().values
+    raw = sample_of(shared / "data", "YACHT").table.y.sort().values
+    torch.testing.assert_close(from_logs, raw, rtol=1e-3, atol=1e-3)
+    assert sample_of(shared / "data", "SOLAR").table.feature_names == ("year",)
+    assert sample_of(shared / "data", "MPG").table.X.shape == (392, 8)
+    co2 = sample_of(shared / "data", "CO2_GLOBAL")
     assert co2.table.X.max() < 2020.6
     assert co2.table.y.abs().max() < 5  # differences, not levels
     for layout in LAYOUTS.values():
         for wanted in layout.sets:
-            sample = sets.load_sample(Sources(SHARED).find(wanted))
+            sample = sets.load_sample(Sources(shared / "data").find(wanted))
             rows = layout.holdout.choose(len(sample.table.y), 0, 0)
             assert len(sets.split_sample(sample, rows).test_y) == len(rows)
 
@@ -220,9 +217,8 @@ def test_the_authors_choices_are_others_and_stay_within_the_budget(name):
 @pytest.mark.parametrize("name", ["sobol", "sm", "matern", pytest.param("vssgp", marks=pytest.mark.slow)])
 def test_methods_for_several_inputs_are_functions_of_the_seed(name):
     split = made_up_split(20, 2)
-    first, again, other = (
-        scored(METHODS[name].run(split, 8, torch.Generator().manual_seed(seed)).posterior, split) for seed in (3, 3, 4)
-    )
+    draws = (torch.Generator().manual_seed(seed) for seed in (3, 3, 4))
+    first, again, other = (scored(METHODS[name].run(split, 8, draw).posterior, split) for draw in draws)
     assert first == again
     assert (first == other) == (name == "matern")  # which draws nothing
 
@@ -327,20 +323,16 @@ def test_budgets_are_the_paper_s_where_it_counts_likelihoods():
 
 
 @pytest.mark.slow
-@needs_shared
-def test_a_real_table(tmp_path):
-    choices = choices_of(SHARED, tmp_path, trials=1, sets=["yacht"], methods=["maskerade-r", "sm"])
+def test_a_real_table(tmp_path, shared):
+    choices = choices_of(shared / "data", tmp_path, trials=1, sets=["yacht"], methods=["maskerade-r", "sm"])
     assert "47.2" in maskerade.run(LAYOUTS["table-2"], choices, 20)
     content = json.loads((tmp_path / "maskerade_table-2.json").read_text())
     assert content["rows"][0]["mean"]["rmse"] < 6  # predicting the mean gives 15
 
 
 def test_the_likelihood_is_one_that_the_rows_can_bear():
-    for num_rows, num_inputs, name in [
-        (300, 1, "DenseLikelihood"),
-        (2001, 1, "ToeplitzLikelihood"),
-        (2001, 2, "SparseLikelihood"),
-    ]:
+    kinds = {(300, 1): "DenseLikelihood", (2001, 1): "ToeplitzLikelihood", (2001, 2): "SparseLikelihood"}
+    for (num_rows, num_inputs), name in kinds.items():
         X = torch.rand(num_rows, num_inputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         if num_inputs == 1:
             X = torch.arange(num_rows, dtype=torch.float64).unsqueeze(-1)

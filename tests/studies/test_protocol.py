@@ -35,9 +35,8 @@ def test_exact_statistics():
 
 def test_the_stream_has_no_say_in_the_statistics():
     table = made()
-    wild = table._replace(
-        X=torch.cat([table.X[:20], 1e6 * table.X[20:]]), y=torch.cat([table.y[:20], table.y[20:] ** 3])
-    )
+    X, y = torch.cat([table.X[:20], 1e6 * table.X[20:]]), torch.cat([table.y[:20], table.y[20:] ** 3])
+    wild = table._replace(X=X, y=y)
     calm, other = split_stream(table, 20), split_stream(wild, 20)
     for a, b in zip(calm.standardizer, other.standardizer, strict=True):
         assert torch.equal(a, b)
@@ -66,13 +65,10 @@ def test_there_and_back(shift, scale, mean, variance):
     torch.testing.assert_close(standardizer.inverse_mean(there), y, rtol=1e-9, atol=1e-9)
     # A density in the target's units integrates as that of the standardized target does: compare the two Gaussians.
     standard = torch.distributions.Normal(mean, variance.sqrt()).log_prob(there)
-    own = torch.distributions.Normal(
-        standardizer.inverse_mean(mean), standardizer.inverse_variance(variance).sqrt()
-    ).log_prob(y)
+    back = standardizer.inverse_variance(variance)
+    own = torch.distributions.Normal(standardizer.inverse_mean(mean), back.sqrt()).log_prob(y)
     torch.testing.assert_close(standardizer.inverse_log_prob(standard), own, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(
-        standardizer.inverse_std(variance.sqrt()).square(), standardizer.inverse_variance(variance)
-    )
+    torch.testing.assert_close(standardizer.inverse_std(variance.sqrt()).square(), back)
 
 
 def test_missing_targets_are_left_out_and_stay_missing():

@@ -69,13 +69,6 @@ def test_means_and_standard_errors_are_those_of_the_draws(tmp_path):
     assert found["first", "rows"][:2] == (7.0, 0.0)
 
 
-def test_one_seed_gives_one_table_and_another_seed_another(tmp_path):
-    tables = [study(tmp_path / name, Counted(), seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
-    assert tables[0].replace(str(tmp_path / "a"), "") == tables[1].replace(str(tmp_path / "b"), "")
-    files = [(tmp_path / name / "study.csv").read_text() for name in "abc"]
-    assert files[0] == files[1] != files[2]
-
-
 def test_an_interrupted_run_goes_on_where_it_was_cut(tmp_path, capsys):
     cut = Counted(interrupted_at=5)
     with pytest.raises(KeyboardInterrupt):
