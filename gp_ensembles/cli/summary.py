@@ -200,10 +200,6 @@ def score_columns(summary: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, int):
-        return str(value)
     if not isinstance(value, float):
-        return str(value)
+        return "-" if value is None else str(value)
     return f"{value:.4f}" if abs(value) < 1e5 else f"{value:.3e}"

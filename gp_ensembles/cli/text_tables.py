@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 _END = "\r\n"  # cells with one of its characters are quoted
 _BLANK = "\t\r\n"
@@ -12,13 +12,8 @@ _FORMULA = (*"=+-@\uff1d\uff0b\uff0d\uff20", *_BLANK)  # also as wide characters
 
 def as_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table as CSV; NaN is an empty cell."""
-    return csv_lines([header, *rows])
-
-
-def csv_lines(rows: Iterable[Sequence[object]]) -> str:
-    """Lines of CSV without a header; NaN is an empty cell."""
     lines = []
-    for row in rows:
+    for row in (header, *rows):
         line = io.StringIO(newline="")
         csv.writer(line, lineterminator=_END).writerow([_csv_cell(cell) for cell in row])
         lines.append(line.getvalue().removesuffix(_END))
