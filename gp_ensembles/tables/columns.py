@@ -32,9 +32,9 @@ class ColumnEncoder(ABC):
     name: str
 
     @property
+    @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """Names of the K columns of numbers, by default its own."""
-        return (self.name,)
+        """Names of the K columns of numbers."""
 
     @abstractmethod
     def encode(self, cells: Cells, decimal: str) -> Encoded:
@@ -60,6 +60,11 @@ class NumberColumn(ColumnEncoder):
 
     kind: ClassVar[str] = "number"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        return (self.name,)
+
     def encode(self, cells: Cells, decimal: str) -> Encoded:
         """See :meth:`ColumnEncoder.encode`."""
         return to_numbers(cells, decimal)[:, None]
@@ -75,6 +80,11 @@ class BooleanColumn(ColumnEncoder):
     """True and false as 1 and 0."""
 
     kind: ClassVar[str] = "boolean"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`ColumnEncoder.names`."""
+        return (self.name,)
 
     def encode(self, cells: Cells, decimal: str) -> Encoded:
         """See :meth:`ColumnEncoder.encode`."""

@@ -83,11 +83,6 @@ class RowStream:
         return self.encoder.target.classes
 
     @property
-    def time_name(self) -> str | None:
-        """Name of the time column, if there is one."""
-        return None if self.encoder.clock is None else self.encoder.clock.name
-
-    @property
     def has_target(self) -> bool:
         """Whether the table has a target column."""
         return self.target_name in self._source.header
@@ -198,11 +193,6 @@ class RowStream:
         """Position of a cell of rows that were taken, for a message: file, row counted from 1, line and column."""
         line = "" if rows.lines is None else f" (line {int(rows.lines[place])})"
         return f"{self.path}, data row {rows.first_row + place}{line}, column {column}"
-
-    def format_time(self, times: Sequence[float]) -> list[str]:
-        """Times as text."""
-        assert self.encoder.clock is not None
-        return self.encoder.clock.format(times)
 
     def to_plain(self) -> dict[str, Any]:
         """The encoding of the columns as plain containers, for checkpoints; see :func:`reopen_rows`."""

@@ -12,9 +12,8 @@ from gp_ensembles.cli.report import figures
 from gp_ensembles.cli.report.figures import LIMITS, Axis
 from gp_ensembles.cli.report.history import RECENT, RunHistory
 from gp_ensembles.cli.report.tables import Best, escaped, table
-from gp_ensembles.cli.summary import bad_row_lines, external_lines, failure_lines, graph_lines
+from gp_ensembles.cli.summary import Summary, bad_row_lines, external_lines, failure_lines, graph_lines
 
-Summary = Mapping[str, Any]
 _NEUTRAL = ("coverage_90", "mean_squared_z")  # neither more nor less is better
 _SCORES = {
     "log_score": "log score\nnats per row, more is better",

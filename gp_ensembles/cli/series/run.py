@@ -52,10 +52,10 @@ class SeriesScore(NamedTuple):
     squares: float = 0.0
     covered: float = 0.0
 
-    def plus(self, other: "SeriesScore") -> Self:
-        """The sums of both."""
-        rows, log_prob = self.rows + other.rows, self.log_prob + other.log_prob
-        return type(self)(rows, log_prob, self.squares + other.squares, self.covered + other.covered)
+    @classmethod
+    def total(cls, scores: Iterable["SeriesScore"]) -> Self:
+        """The sums of several."""
+        return cls(*map(sum, zip(*scores, strict=True)))
 
     def means(self, coverage: float | None) -> dict[str, float | int | None]:
         """Means by name; ``None`` without a row."""
@@ -70,23 +70,18 @@ class SeriesScores:
     """Scores by series."""
 
     def __init__(self, known: Mapping[str, Sequence[float]] | None = None) -> None:
-        self.of_each: dict[str, SeriesScore] = {
-            name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in (known or {}).items()
-        }
+        self.of_each = {name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in (known or {}).items()}
 
     def add(self, names: Iterable[str], log_prob: Tensor, error: Tensor, covered: Tensor) -> None:
         """Rows (N,) of series: log densities, errors, whether targets are covered; NaN without a prediction."""
         for name, density, away, inside in zip(names, log_prob.tolist(), error.tolist(), covered.tolist(), strict=True):
-            old = self.of_each.get(name, SeriesScore())
-            self.of_each[name] = old if math.isnan(density) else old.plus(SeriesScore(1, density, away * away, inside))
+            new = SeriesScore() if math.isnan(density) else SeriesScore(1, density, away * away, inside)
+            self.of_each[name] = SeriesScore.total([self.of_each.get(name, SeriesScore()), new])
 
     @property
     def whole(self) -> SeriesScore:
         """All series together."""
-        total = SeriesScore()
-        for score in self.of_each.values():
-            total = total.plus(score)
-        return total
+        return SeriesScore.total(self.of_each.values())
 
     def to_plain(self) -> dict[str, list[float]]:
         """Sums by name, from which to construct a copy."""
