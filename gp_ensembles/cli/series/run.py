@@ -23,7 +23,7 @@ from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.seen_rows import NUM_FIRST, as_cells
 from gp_ensembles.cli.summary import device_name
-from gp_ensembles.cli.text_tables import quoted
+from gp_ensembles.cli.text_tables import as_csv, csv_line
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.operations import remove_if_possible
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
@@ -215,7 +215,7 @@ class SeriesRun:
 
     def _header(self) -> str:
         ends = [] if self._coverage is None else ["lower", "upper"]
-        return ",".join(["row", "series", "mean", "std", *ends, "log_prob", "y"]) + "\n"
+        return csv_line(["row", "series", "mean", "std", *ends, "log_prob", "y"])
 
     def _learn(self, rows: Rows) -> str:
         """Predict and learn rows; returns the predictions as text."""
@@ -261,13 +261,12 @@ class SeriesRun:
     def _series_table(self) -> str:
         """A line for each series: its state, rows and scores."""
         failures, waiting = self.fleet.failures, self.fleet.waiting
-        lines = [",".join(["series", "state", *SeriesScore().means(self._coverage)])]
+        rows = []
         for name in (*self.fleet.names, *waiting):
             score = self.scores.of_each.get(str(name), SeriesScore())
             state = "set aside" if name in failures else "warm-up" if name in waiting else "learning"
-            values = ["" if value is None else repr(value) for value in score.means(self._coverage).values()]
-            lines.append(",".join([quoted(str(name)), state, *values]))
-        return "\n".join(lines) + "\n"
+            rows.append([str(name), state, *score.means(self._coverage).values()])
+        return as_csv(["series", "state", *SeriesScore().means(self._coverage)], rows)
 
 
 def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, first_row: int) -> str:
@@ -276,10 +275,7 @@ def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, firs
     if coverage is not None:
         columns += predicted.interval(coverage)
     lists = [column.tolist() for column in (*columns, predicted.log_prob, rows.y)]
-    return "".join(
-        f"{row},{quoted(name)}," + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"
-        for row, name, *values in zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)
-    )
+    return "".join(map(csv_line, zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)))
 
 
 def new_id() -> str:
