@@ -78,7 +78,7 @@ def test_every_dialect_gives_the_same_numbers(tmp_path, expected):
         path.write_bytes(content.encode())
         try:
             rows = open_rows(path, "load", num_warm_up=40)
-            assert rows.time_name == "time"
+            assert rows.encoder.clock.name == "time"
             taken = rows.take(100)
             same(taken, expected)
             assert taken.y.tolist() == LOAD
@@ -225,7 +225,7 @@ def test_time_gaps_duplicates_and_numbers_as_time(tmp_path):
     report = rows.encoder.clock.report()
     assert (report["duplicates"], report["gaps"], report["longest_gap_steps"]) == (1, 1, 4.0)
     assert "1 gap (after 3, 4 steps), 1 duplicate" in rows.encoder.clock.describe()
-    assert open_rows(frame, "load", num_warm_up=12).time_name is None  # numbers are time only if told so
+    assert open_rows(frame, "load", num_warm_up=12).encoder.clock is None  # numbers are time only if told so
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_the_next_times_follow_the_calendar(frequency, following):
     rows = open_rows(pd.DataFrame({"day": times, "load": LOAD}), "load", num_warm_up=60)
     rows.take(60)
     cells, moments = rows.encoder.ahead(2)
-    assert [text[:10] for text in rows.format_time(moments)] == following
+    assert [text[:10] for text in rows.encoder.clock.format(moments)] == following
     ahead = reopen_rows(pd.DataFrame({"day": pd.to_datetime(following)}), rows.to_plain()).take(2)
     assert torch.equal(torch.from_numpy(moments), ahead.time)
     assert cells["day"].dtype.kind == "M"
@@ -309,7 +309,7 @@ def test_a_bad_cell_later_loses_nothing_before_it(tmp_path):
 def test_dates_that_run_backwards_do_not_order_rows_unless_they_are_told_to():
     frame = pd.DataFrame({"time": [*HOURS[:30], HOURS[3], *HOURS[31:]], "load": LOAD})
     rows = open_rows(frame, "load", num_warm_up=40)
-    assert rows.time_name is None
+    assert rows.encoder.clock is None
     assert "time does not order the rows: it decreases at row 31" in explain(rows.encoder, rows.columns)
     assert rows.take(60).X.shape == (60, 3)
     with pytest.raises(ValueError, match="data row 31, column time: the time 2024-01-01T03:00:00 is before"):

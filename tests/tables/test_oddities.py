@@ -109,12 +109,12 @@ def test_dates_and_hours_in_two_columns(hour):
     taken = rows.take(90)
     assert rows.encoder.clock.describe() == "Date and Time: a row every hour, no gap, no duplicate"
     assert taken.time.tolist() == [time.timestamp() for time in HOURS]
-    assert rows.format_time(taken.time[-1:].tolist()) == ["2024-01-04T17:00:00"]
+    assert rows.encoder.clock.format(taken.time[-1:].tolist()) == ["2024-01-04T17:00:00"]
     again = reopen_rows([records[0] | {"Date": "04/01/2024", "Time": hour.format(t=HOURS[-6])}], rows.to_plain())
     with pytest.raises(ValueError, match=r"column Date: the time 2024-01-04T12:00:00 is before"):
         again.take(1)
     cells, times = rows.encoder.ahead(7)
-    assert rows.format_time(times)[-1] == "2024-01-05T00:00:00"
+    assert rows.encoder.clock.format(times)[-1] == "2024-01-05T00:00:00"
     np.testing.assert_array_equal(rows.encoder.clock.read(cells, "."), times)
 
 
@@ -132,7 +132,7 @@ def test_digits_that_are_called_dates(cells, step):
     rows = open_rows(frame, "load", TableOptions(kinds={"when": "date"}), num_warm_up=60)
     taken = rows.take(90)
     assert taken.time.diff().eq(step).all()
-    assert rows.format_time(taken.time[:1].tolist())[0].startswith("2024-01-")
+    assert rows.encoder.clock.format(taken.time[:1].tolist())[0].startswith("2024-01-")
 
 
 def test_days_and_months_that_could_be_either():
@@ -266,7 +266,7 @@ def test_the_newest_row_on_top_is_refused(tmp_path):
             read_text(tmp_path / "top.csv", text, **options)
     # a second column that orders the rows is enough, and a few rows in disorder are reported only
     both = "when,due,y\n" + "".join(f"{time},{due},1\n" for time, due in zip(HOURS, reversed(HOURS), strict=True))
-    assert read_text(tmp_path / "two.csv", both).time_name == "when"
+    assert read_text(tmp_path / "two.csv", both).encoder.clock.name == "when"
 
 
 def test_the_target_cannot_order_the_rows(tmp_path):
@@ -312,7 +312,7 @@ def test_zones_an_hour_apart_that_change_all_the_time_are_two_zones(tmp_path):
     with pytest.raises(ValueError, match=r"data row 2 .*column when: its times are of two time zones"):
         read_text(tmp_path / "zones.csv", "when,y\n" + rows)
     summer = "".join(f"{time:%Y-%m-%dT%H:%M}+0{1 + (k > 30)}:00,{k}\n" for k, time in enumerate(HOURS[::2]))
-    assert read_text(tmp_path / "summer.csv", "when,y\n" + summer).time_name == "when"
+    assert read_text(tmp_path / "summer.csv", "when,y\n" + summer).encoder.clock.name == "when"
 
 
 def test_what_a_target_may_mean_is_told(tmp_path):
