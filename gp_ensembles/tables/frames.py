@@ -38,10 +38,6 @@ class ArraySource(RawSource):
 class FrameSource(RawSource):
     """A frame of pandas, polars, pyarrow or any other that narwhals supports.
 
-    Args:
-        frame: The frame.
-        name: Name of the table.
-
     Raises:
         ImportError: If the extra ``cli`` is not installed.
         TypeError: If it is no frame.
@@ -69,9 +65,6 @@ class FrameSource(RawSource):
 @final
 class ParquetSource(RawSource):
     """A Parquet file, read in batches.
-
-    Args:
-        path: The file.
 
     Raises:
         ImportError: If pyarrow or narwhals is not installed.

@@ -74,13 +74,7 @@ class Tally(NamedTuple):
 
 
 class LineSession:
-    """Reads lines and answers rows.
-
-    Args:
-        config: The model.
-        target: Name of the target.
-        options: Dialect and columns.
-        window: Most pending rows; older ones are learned as missing.
+    """Reads lines and answers rows, of which ``window`` may be pending; older ones are learned as missing.
 
     Raises:
         ValueError: If the window is not at least one row.

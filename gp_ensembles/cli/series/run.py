@@ -103,15 +103,7 @@ class Reading(NamedTuple):
 
 
 class SeriesRun:
-    """A fleet on a table, with its position.
-
-    Args:
-        fleet: The fleet.
-        scores: Scores so far.
-        num_read: Rows read so far.
-        run_id: Id of the run; a new one by default.
-        reading: Position in the table.
-    """
+    """A fleet on a table, with its scores and its position after ``num_read`` rows."""
 
     run_id: str
     num_read: int

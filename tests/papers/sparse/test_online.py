@@ -11,7 +11,7 @@ from gpytorch.means import Mean, ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters.states import GaussianState, SquareRootState
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
 from gp_ensembles.papers.sparse import online as online_module
@@ -120,7 +120,8 @@ def test_models_of_one_structure_are_a_batch() -> None:
         model.knots.data.add_(0.01 * number)
         model.mean_module.constant.data.fill_(2.0 + number)
         models.append(model)
-    features, posterior = inducing_features(models), weights_posterior(models)
+    features = inducing_features(models)
+    posterior = SquareRootState(*map(torch.stack, zip(*map(weights_posterior, models), strict=True)))
     assert features.batch_shape == (3,)
     for number, model in enumerate(models):
         alone, single = inducing_features(model), weights_posterior(model)
@@ -285,7 +286,6 @@ def test_models_that_do_not_fit_together() -> None:
     for call, message in (
         (lambda: inducing_features([sparse(), sparse(num_knots=6)]), r"\[\(8, 2\), \(6, 2\)\]; .* of each model"),
         (lambda: inducing_features([sparse(), sparse("matern ard")]), "differs in structure"),
-        (lambda: weights_posterior([]), "no model"),
         (lambda: weights_posterior(exact()), "start_online continues from its rows"),
         (lambda: start_online([], RULE), "no model; give at least one"),
         (lambda: start_online([sparse(), narrow], RULE), "different numbers of inputs"),
