@@ -130,6 +130,8 @@ def test_one_row_is_left_to_the_rules_where_numbers_do_not_suffice():
         assert run_row(rules, BayesianModelAveraging(), before, log_prob) is None
         for wrong in (torch.nan, torch.inf, -torch.inf):
             assert run_row(rules, over, before, torch.full_like(log_prob, wrong)) is None
+        certain = torch.tensor([0.0, *[-torch.inf] * 4], dtype=torch.float64).unsqueeze(1)
+        assert run_row(rules, over, certain.roll(1, 0).expand(5, 4), certain) is None  # impossible for every rule
         rule = CombinedRules(rules, over)
         columns = torch.stack([log_prob, log_prob + 1.0])
         mapped = torch.func.vmap(lambda column: rule.update_block(rule.init(5, log_prob), column)[1].log_prob)(columns)
