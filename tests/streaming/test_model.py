@@ -364,6 +364,14 @@ def test_predict_refuses_what_observe_does():
             empty()
 
 
+def test_rows_to_fit_are_counted_from_one():
+    for kind, message in (("target", "the target of row 8 is inf"), ("absurd input", r"\(row 8\)")):
+        X, y = rows()
+        BAD[kind][0](X, y)
+        with pytest.raises(ValueError, match=message):
+            OnlineModel(StreamConfig(SMALL, warmup=40), ["a", "b"]).fit(X, y)
+
+
 def test_inputs_that_are_all_constant_are_refused():
     X, y = rows()
     config = StreamConfig(SMALL, warmup=40)
