@@ -233,8 +233,9 @@ def test_pruned_experts_are_not_run_and_the_rest_is_unchanged(form):
 
 
 def test_methods_that_hold_a_lock_are_shown_as_they_are_written():
+    online = OnlineEnsemble(build())
     for name in ("observe", "predict"):
-        method = getattr(OnlineEnsemble, name)
+        method = getattr(online, name)
         assert (method.__name__, method.__doc__.split()[0]) == (name, "Predict")
 
 

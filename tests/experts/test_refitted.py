@@ -215,22 +215,21 @@ def test_a_numerical_failure_leaves_the_expert_unchanged(ascent, monkeypatch):
     assert torch.equal(kept.hyperparameters, state.hyperparameters)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize(("num_rows", "is_start"), [(69, True), (70, False)])
-def test_only_the_first_fits_go_back_to_the_start_as_well(num_rows, is_start, monkeypatch):
+@pytest.mark.parametrize(("every", "is_start"), [(41, True), (40, False)])
+def test_only_the_first_fits_go_back_to_the_start_as_well(every, is_start, monkeypatch):
     """Without any ascent, what is found is the best of what is tried."""
     monkeypatch.setattr(refitted, "gradient_ascent", lambda model, *_: get_vectors(model))
-    one, (X, y) = expert(every=70), rows(60, gaps=False)
+    one, (X, y) = expert(first=40, every=every), rows(40)
     state = one.init()
-    far = state._replace(num_rows=torch.tensor(num_rows), hyperparameters=state.hyperparameters + 5.0)
-    found = one.bind()._fitted(far, torch.cat([X, torch.zeros(60, L).double()], dim=-1), y)
-    assert torch.equal(found, one.start if is_start else far.hyperparameters)
+    far = state._replace(hyperparameters=state.hyperparameters + 5.0)
+    found, _ = one.update(far, X, y)
+    assert torch.equal(found.hyperparameters, one.start if is_start else far.hyperparameters)
 
 
-@pytest.mark.parametrize(("old", "new"), [([], []), ([2], [1]), ([2, 0], [1, 7])])
-def test_lags_that_help_no_longer_make_room(old, new):
-    periodic = torch.randn(7, generator=torch.Generator().manual_seed(0), dtype=torch.float64).repeat(60)
-    assert refitted._updated_lags(torch.tensor(old, dtype=torch.int64), periodic).tolist() == new
+def test_a_lag_that_does_not_help_makes_room():
+    refit = Refit(70, first=40, num_rows=60)
+    one = RefittedExpert(model(num_columns=D + 1), D, InitialFit((2,), 2.0), torch.tensor(SPEEDS), refit)
+    assert one.update(one.init(), *rows(60))[0].lags.tolist() == [1]
 
 
 def test_outliers_teach_little_and_are_not_remembered():
