@@ -1,6 +1,6 @@
 """The data of a BoTorch model: checks, and rows as given and as transformed for the experts.
 
-Every refusal names the row and how to mend it.
+Every refusal names the row and the fix.
 """
 
 from collections.abc import Callable, Mapping

@@ -129,7 +129,7 @@ def check_features(features: RandomFourierFeatures, num_outputs: int) -> None:
             f"{tuple(features.batch_shape)}; use RandomFourierFeatures.from_kernels"
         )
     if len(components_of(features.kernel, features.num_inputs)) != 1:
-        raise ValueError("the kernel of an expert must have one summand; give each summand an expert of its own")
+        raise ValueError("the kernel of an expert must have one summand; use one expert for each summand")
     if features.num_inputs > num_outputs:
         raise ValueError(f"{features.num_inputs} latent inputs are more than the {num_outputs} entries of a row")
 
