@@ -49,7 +49,7 @@ axis.fill_between(
     color=BAND,
     alpha=0.5,
     linewidth=0,
-    label="mean and 1.645 deviations",
+    label="mean and 1.645 standard deviations",
 )
 for number, path in enumerate(values):
     axis.plot(

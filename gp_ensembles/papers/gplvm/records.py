@@ -195,7 +195,7 @@ def check_latent(X: Tensor, expert: Tensor, num_latent: int, num_experts: int, l
         raise TypeError(f"X must be a tensor of {like.dtype}, the model's dtype, got {kind}; convert it with .to(...)")
     if not isinstance(expert, Tensor) or expert.dtype != torch.int64:
         kind = expert.dtype if isinstance(expert, Tensor) else type(expert).__name__
-        raise TypeError(f"expert must be a tensor of torch.int64, a number a row, got {kind}")
+        raise TypeError(f"expert must be a tensor of torch.int64, one number per row, got {kind}")
     check_matrix(X)
     if X.ndim != 2 or X.shape[1] != num_latent or expert.shape != X.shape[:1]:
         raise ValueError(
