@@ -65,14 +65,14 @@ def _checkpoint(path: Path) -> None:
 
 def _each(doors: Sequence[Callable[[], object]], refusal: type[Exception]) -> None:
     """Go through all doors; raise what the last one said if none of them has read it."""
-    predicted = []
+    refusals = []
     for door in doors:
         try:
             door()
         except refusal as error:
-            predicted.append(error)
-    if len(predicted) == len(doors):
-        raise predicted[-1]
+            refusals.append(error)
+    if len(refusals) == len(doors):
+        raise refusals[-1]
 
 
 _IN_TABLES = (
