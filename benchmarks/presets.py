@@ -112,7 +112,7 @@ def fitted(name: str, X: Tensor, y: Tensor) -> Calls:
     return lambda t: model.predict(X[t : t + 1]), lambda t: model.observe(X[t : t + 1], y[t : t + 1])
 
 
-def in_turns(models: dict[str, Calls], num_rows: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def row_times(models: dict[str, Calls], num_rows: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """CPU times of predicting and of learning each row, microseconds."""
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in models}
     for start in range(WARMUP, WARMUP + num_rows, TURN):
@@ -131,7 +131,7 @@ def single_rows(folder: Path, title: str, presets: Sequence[str], num_rows: int)
     """Rows of the table of single rows, of one set."""
     X, y = load(folder, title)
     X = X[:, X[:WARMUP].std(0) > 0]
-    times = in_turns({preset: fitted(preset, X, y) for preset in [*presets, BASES]}, num_rows)
+    times = row_times({preset: fitted(preset, X, y) for preset in [*presets, BASES]}, num_rows)
     return [
         [
             f"`{model}`",
