@@ -114,7 +114,7 @@ def health(
     found.append(_effective(model, limits))
     out = [report for report in failures(model) if report.returns is not None]
     names = ", ".join(report.name for report in out)
-    meaning = f"{len(out)} experts are kept out after a failure{': ' + names if out else ''}"
+    meaning = f"{len(out)} experts are in quarantine after a failure{': ' + names if out else ''}"
     found.append(_at_most("experts in quarantine", len(out), limits.experts_out, meaning))
     rows = max(model.num_rows - model.config.warmup, 1)
     cells = rows * max(len(model.used_features), 1)

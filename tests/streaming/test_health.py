@@ -75,7 +75,7 @@ def test_an_expert_that_is_out_and_promises_that_break(model):
     assert found["coverage gap"].meaning == "intervals of 90 % covered 75 % of the targets"
     out = found["experts in quarantine"]
     assert (out.value, out.ok) == (1, False)
-    assert out.meaning.startswith("1 experts are kept out after a failure: ")
+    assert out.meaning.startswith("1 experts are in quarantine after a failure: ")
     assert found["coverage gap"].value == pytest.approx(0.15)
     assert not found["coverage gap"].ok
     assert (found["slowdown"].value, found["slowdown"].ok) == (pytest.approx(5), False)
