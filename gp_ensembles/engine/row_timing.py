@@ -2,9 +2,8 @@ r"""Uneven time between rows, and rows with extra noise, for instance because an
 
 Every expert predicts a row with extra noise variance e with variance :math:`v + e`. An expert with noise variance
 :math:`\sigma^2` learns it with noise :math:`\sigma^2 + e`, which is what a row :math:`r \phi` and a target :math:`r y`
-with :math:`r^2 = \sigma^2 / (\sigma^2 + e)` teach. Experts that are run together have one r, from the mean of their
-noise variances. Those whose noise is itself learned (Student-t, refitted) and external models learn such a row as any
-other.
+with :math:`r^2 = \sigma^2 / (\sigma^2 + e)` teach: each expert has its own r. Those whose noise is itself learned
+(Student-t, refitted) and external models learn such a row as any other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -104,13 +103,13 @@ def noise_of(bound: Sequence[BoundExpert]) -> Tensor | None:
 
 
 def row_counts(noise: Tensor, extra: Tensor) -> Tensor:
-    """The factor r of each row, (B,), for the mean of these noise variances."""
-    mean = noise.mean().to(extra)
-    return (mean / (mean + extra)).sqrt()
+    r"""The factor r of each row for each expert, (\*batch, B), for ``noise`` (\*batch) and ``extra`` (B,)."""
+    own = noise.to(extra).unsqueeze(-1)
+    return (own / (own + extra)).sqrt()
 
 
 def unscaled(steps: Predictions, y: Tensor, counts: Tensor, noise: Tensor, extra: Tensor) -> Predictions:
-    r"""Predictions of targets y (B,) from those of ``counts`` y, for ``noise`` (\*batch) and ``extra`` (B,)."""
+    r"""Predictions of targets y (B,) from those of ``counts`` (\*batch, B) times y, for ``extra`` (B,)."""
     assert not isinstance(steps, LatentPredictions)
     noise = noise.to(extra).unsqueeze(-1)
     variance = steps.variance / counts.square() - noise / counts.square() + noise + extra

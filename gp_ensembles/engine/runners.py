@@ -41,7 +41,10 @@ class Runner(ABC):
 
     @abstractmethod
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched.
+
+        Shapes: ``y`` (B,), (B, O) for several outputs, or (\*batch, B) where each expert sees a row scaled by its noise.
+        """
 
     @abstractmethod
     def commit(self) -> None:
@@ -64,7 +67,7 @@ class CovarianceRunner(Runner):
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        num_rows = y.shape[0]
+        num_rows = y.shape[-1]
         if num_rows not in self._prepared:
             if len(self._prepared) > 3:  # few block lengths recur; the others must not accumulate
                 self._prepared.clear()
@@ -144,7 +147,7 @@ class WindowRunner(Runner):
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         self._staged = None
         staged, predictions = self._bound.stage(self._state, Phi, y)
-        self._staged = staged, y.shape[0]
+        self._staged = staged, y.shape[-1]
         return predictions
 
     def uneven(self, steps: Tensor) -> "Runner":

@@ -89,12 +89,14 @@ class CompactRunner(Runner):
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        each = y.reshape(-1, y.shape[-1])  # of all experts, or of each
         if self._runner is None:
-            return SilentRunner(self._bound, self._state).stage(Phi, y, has_gaps)
-        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], y, has_gaps)
+            return SilentRunner(self._bound, self._state).stage(Phi, each[0], has_gaps)
+        targets = y if y.ndim == 1 else each[self._alive]
+        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], targets, has_gaps)
         parts = living._asdict()
         full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
-        full["log_prob"] = impossible(y, self._num_experts).index_copy(0, self._alive, living.log_prob)
+        full["log_prob"] = impossible(each[0], self._num_experts).index_copy(0, self._alive, living.log_prob)
         return type(living)(**full)
 
     def uneven(self, steps: Tensor) -> "Runner":
@@ -182,15 +184,16 @@ class SharedBasisRunner(Runner):
         self._staged: BlockStream | None = None
 
     def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
-        r"""Predictions (K, \*batch, B) of a block from its features (\*batch, B, F); the state is not touched."""
-        num_rows = y.shape[0]
+        r"""Predictions (K, \*batch, B) of features (\*batch, B, F) or (K, \*batch, B, F); the state is not touched."""
+        num_rows = y.shape[-1]
         if num_rows not in self._streams:
             if len(self._streams) >= _KEPT:
                 self._streams.clear()
             self._streams[num_rows] = BlockStream(self._moments, self._noise, self._walk, num_rows)
         self._staged = None
         stream = self._streams[num_rows]
-        predictions = stream.stage(Phi.expand(len(self._moments), *Phi.shape), y, has_gaps)
+        design = Phi if Phi.ndim == self._moments.ndim else Phi.expand(len(self._moments), *Phi.shape)
+        predictions = stream.stage(design, y, has_gaps)
         self._staged = stream
         return predictions
 
@@ -294,9 +297,9 @@ class RunnerBatches:
 
     def _noisier(self, batch: RunnerBatch, Phi: Tensor, y: Tensor, has_gaps: bool, extra: Tensor) -> Predictions:
         noise = noise_of([self._bound[place] for place in batch.places])
-        counts = None if noise is None else row_counts(noise, extra)
-        if noise is None or counts is None:
+        if noise is None or isinstance(batch.runner, SilentRunner):
             return widened(batch.runner.stage(Phi, y, has_gaps), y, extra)
+        counts = row_counts(noise, extra)
         steps = batch.runner.stage(Phi * counts.unsqueeze(-1), y * counts, has_gaps)
         return unscaled(steps, y, counts, noise, extra)
 

@@ -57,7 +57,7 @@ class BoundStructural(BoundExpert):
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StructuralState)
         # Trend and season go on by whole steps.
-        whole = torch.ones_like(y, dtype=torch.int64) if self.steps is None else self.steps.round().long()
+        whole = torch.ones_like(y.reshape(-1, y.shape[-1])[0], dtype=torch.int64) if self.steps is None else self.steps.round().long()
         rows = state.num_rows - 1 + whole.cumsum(0)
         moments, design = GaussianState(state.moments.double()), self.design(rows) * Phi.double()
         if self.slope is None:

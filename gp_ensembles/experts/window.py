@@ -86,10 +86,10 @@ class BoundWindow(BoundExpert):
         if self._refitted is None:
             return update_block(state, Phi, y, None, self._window)
         parts, start = [], 0
-        while start < y.shape[0]:
-            stop = min(y.shape[0], start + rows_until_refit(state))
+        while start < y.shape[-1]:
+            stop = min(y.shape[-1], start + rows_until_refit(state))
             state, part = update_block(
-                state, Phi[..., start:stop, :], y[start:stop], None, self._refitted.window(state)
+                state, Phi[..., start:stop, :], y[..., start:stop], None, self._refitted.window(state)
             )
             parts.append(part)
             state = self._refitted.counted(state, stop - start)
@@ -103,7 +103,7 @@ class BoundWindow(BoundExpert):
 
     def stage(self, state: WindowState, Phi: Tensor, y: Tensor) -> tuple[WindowChange | WindowState, StepPredictions]:
         """Predict a block, and the change for :meth:`commit`: the whole state after it if a refit falls into it."""
-        if self._refitted is not None and y.shape[0] >= rows_until_refit(state):
+        if self._refitted is not None and y.shape[-1] >= rows_until_refit(state):
             return self.update_block(state, Phi, y)
         return stage_window(state, Phi, y, self.window_of(state))
 

@@ -125,7 +125,7 @@ def own_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tensor:
 def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowState, StepPredictions]:
     r"""Predict and learn a block of targets, one step ahead each; equal to single rows to round-off.
 
-    Shapes: ``Phi`` (\*batch, B, D + 1), ``y`` (B,).
+    Shapes: ``Phi`` (\*batch, B, D + 1), ``y`` (B,) or (\*batch, B).
 
     Raises:
         NumericalError: If a covariance is not positive definite.
@@ -136,12 +136,12 @@ def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) ->
 
 def stage_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowChange, StepPredictions]:
     """Predict a block, and what :func:`change_` or :func:`changed` makes of it; arguments as in `update_window`."""
-    seen, held = ~torch.isnan(y), state
-    capacity, num_rows = state.targets.shape[-1], y.shape[0]
+    seen, held = _seen(y), state
+    capacity, num_rows = state.targets.shape[-1], y.shape[-1]
     change, parts, start = WindowChange(None, None), [], 0
     while start < num_rows:
         stop = _end_of(seen, start, capacity - num_used(held))
-        rows, part = condition_window(held, Phi[..., start:stop, :], y[start:stop], window)
+        rows, part = condition_window(held, Phi[..., start:stop, :], y[..., start:stop], window)
         if rows.end < capacity:
             change = change._replace(rows=rows)
         else:
@@ -154,7 +154,7 @@ def stage_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> 
 
 def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowRows, StepPredictions]:
     """Predict a block whose observed rows fit into the window, and what :func:`append_` writes there."""
-    covariance, seen = window.covariance, ~torch.isnan(y)
+    covariance, seen = window.covariance, _seen(y)
     weight = Phi[..., -1].double()
     rows, targets = _rows(Phi), y.double() / weight
     scale = weight.reciprocal().square()
@@ -176,7 +176,7 @@ def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window)
         solved = torch.linalg.solve_triangular(factor, right, upper=False)
         whitened = solved[..., -1]
         # Row i of the solution depends on the observed rows up to i only: what is left of each target is causal.
-        place = torch.arange(y.shape[0], device=y.device)
+        place = torch.arange(y.shape[-1], device=y.device)
         causal = torch.where(place[seen].unsqueeze(-1) < place, solved[..., :-1], 0.0)
         mean = before + (causal * whitened.unsqueeze(-1)).sum(-2)
         variance = torch.maximum(joint.diagonal(dim1=-2, dim2=-1) - causal.square().sum(-2), noise)
@@ -308,6 +308,11 @@ def _plus_mean(value: Tensor, rows: Tensor, window: Window) -> Tensor:
 def num_used(state: WindowState) -> int:
     """Rows in the window; an expert that is not run any more may have fewer than the others of its batch."""
     return int(state.num_used.max())
+
+
+def _seen(y: Tensor) -> Tensor:
+    r"""Which rows have a target, (B,), for targets (B,) or (\*batch, B): the same for all experts."""
+    return ~torch.isnan(y.reshape(-1, y.shape[-1])[0])
 
 
 def _end_of(seen: Tensor, start: int, room: int) -> int:

@@ -4,17 +4,23 @@ import math
 
 import pytest
 import torch
+from gpytorch.constraints import Positive
+from gpytorch.kernels import RBFKernel
+from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.predictions import EnsemblePredictions
 from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.structural import StructuralExpert
+from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features import LinearFeatures
+from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
-from gp_ensembles.filters.states import square_root_state
+from gp_ensembles.filters.states import gaussian_state, square_root_state
 from gp_ensembles.meta_learners import BayesianModelAveraging
 
 GAPS = [1, 1, 4, 1, 1, 2, 7, 1, 1, 1, 3, 1]
@@ -145,3 +151,59 @@ def test_steps_are_uneven_for_those_who_are_left_of_a_batch(kind):
     assert len(broken.failures) == 1
     for found, wanted in zip(broken.state.experts[0], whole.state.experts[0], strict=True):
         torch.testing.assert_close(found[1], wanted[1], rtol=1e-9, atol=1e-10)
+
+
+def batches(kind: str, noises: list[float], first: int = 0) -> list[Expert]:
+    """Experts of these noises in one object, or in several that run together, of which every other one walks."""
+    noise = torch.tensor(noises, dtype=torch.float64)
+    prior = torch.ones_like(noise)
+
+    def likelihood(shape: torch.Size) -> GaussianLikelihood:
+        found = GaussianLikelihood(batch_shape=shape, noise_constraint=Positive()).double()
+        found.noise = noise.reshape(*shape, -1)[..., :1] if shape else noise[:1]
+        return found
+
+    shape = noise.shape
+    if kind == "window":
+        kernel = RBFKernel(batch_shape=shape).double()
+        return [WindowExpert(kernel, InputFeatures(2, prior), 6, likelihood(shape))]
+    if kind == "structural":
+        rest = torch.tensor([0.02, 0.01], dtype=torch.float64).expand(len(noises), 2)
+        return [StructuralExpert(torch.cat([noise.unsqueeze(-1), rest], -1), 5, 2, 30)]
+    if kind == "one basis":
+        shared, parts = LinearFeatures(2, number(1.0)), []
+        for place, value in enumerate(noises, first):
+            one = GaussianLikelihood(noise_constraint=Positive()).double()
+            one.noise = value
+            parts.append(GaussianExpert(shared, one, RandomWalk(0.05) if place % 2 else None))
+        return parts
+    if kind == "robust":
+        return [RobustExpert(LinearFeatures(2, prior), likelihood(shape), RandomWalk(0.05))]
+    form = square_root_state if kind == "square root" else None
+    walk = ExponentialForgetting(0.9) if kind == "forgetting" else RandomWalk(0.05)
+    return [GaussianExpert(LinearFeatures(2, prior), likelihood(shape), walk, form or gaussian_state)]
+
+
+@pytest.mark.parametrize("kind", ["batch", "one basis", "square root", "forgetting", "robust", "structural", "window"])
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_further_noise_is_learned_by_each_expert_with_its_own_noise(kind: str, is_broken: bool) -> None:
+    X, y, _ = stream()
+    y[3], y[7] = torch.nan, 9.0
+    extra = torch.tensor([0.0, 2.0, 0.1, 0.3, 5.0, 0.0] * 2, dtype=torch.float64)
+    noises = [0.05, 0.3, 1.0]
+
+    def learned(values: list[float], first: int = 0) -> EnsemblePredictions:
+        ensemble = Ensemble(batches(kind, values, first), BayesianModelAveraging())
+        found = OnlineEnsemble(ensemble, block_size=4)
+        found.observe(X[:4], y[:4], RowTiming(None, extra[:4]))
+        if is_broken and len(values) > 1 and kind not in ("window", "structural"):  # these fail together
+            found.state.experts[-1][0].reshape(-1)[-1] = torch.nan
+        return found.observe(X[4:], y[4:], RowTiming(None, extra[4:]))
+
+    together = learned(noises)
+    for place, noise in enumerate(noises[: 2 if is_broken else 3]):
+        alone = learned([noise], place).experts
+        for field in ("mean", "variance", "log_prob"):
+            torch.testing.assert_close(
+                getattr(together.experts, field)[place], getattr(alone, field)[0], rtol=1e-9, atol=1e-10, equal_nan=True
+            )
