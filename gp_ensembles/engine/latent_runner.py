@@ -15,6 +15,7 @@ from gp_ensembles.engine.runners import Runner
 from gp_ensembles.experts.base import BoundExpert
 from gp_ensembles.experts.laplace import BoundLaplace, join_likelihoods, latent_predictions
 from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, lower_factor
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import Schedule, count_steps, is_full, moment_scales, scale_features
 from gp_ensembles.filters.sites import SiteRule
 from gp_ensembles.filters.states import GaussianState, LatentPredictions
@@ -57,13 +58,14 @@ def join_latent(bound: Sequence[BoundExpert]) -> LatentGroup | None:
 
 
 def stage_latent(
-    group: LatentGroup, runners: Sequence["LatentRunner"], features: Sequence[Tensor], y: Tensor
+    group: LatentGroup, runners: Sequence["LatentRunner"], features: Sequence[Tensor], rows: Rows
 ) -> LatentPredictions:
     r"""Predict a block with all objects of a group; states are not touched.
 
-    Shapes: ``features`` (\*batch, B, F), ``y`` (B,); returns (M, B).
+    Shapes: ``features`` (\*batch, B, F); returns (M, B).
     """
-    blocks = [runner.look(Phi) for runner, Phi in zip(runners, features, strict=True)]
+    y = rows.y
+    blocks = [runner.look(Phi, rows.ages) for runner, Phi in zip(runners, features, strict=True)]
     mean, covariance = torch.cat([block.mean for block in blocks]), torch.cat([block.covariance for block in blocks])
     scale = None
     if any(block.target_scale is not None for block in blocks):
@@ -72,19 +74,19 @@ def stage_latent(
     lower = lower_factor(sites)
     start = 0
     for runner, block in zip(runners, blocks, strict=True):
-        rows = slice(start, start + block.mean.shape[0])
-        start = rows.stop
-        runner.keep(block, sites, lower, rows)
+        own = slice(start, start + block.mean.shape[0])
+        start = own.stop
+        runner.keep(block, sites, lower, own)
     return latent_predictions(group.predictive, group.likelihood, sites.latent, y)
 
 
 class _Scratch:
     """Schedule and scratch memory of blocks of one length."""
 
-    def __init__(self, bound: BoundLaplace, moments: Tensor, num_rows: int) -> None:
+    def __init__(self, bound: BoundLaplace, moments: Tensor, num_rows: int, ages: Tensor | None = None) -> None:
         num_experts, num_features = moments.shape[:2]
         prior_variance = bound.prior_variance.detach()
-        self.schedule: Schedule = make_schedule(bound.transition, num_rows, prior_variance)
+        self.schedule: Schedule = make_schedule(bound.transition, num_rows, prior_variance, ages)
         self.design_shape = torch.Size([num_experts, num_rows, num_features])
         self.joint = moments.new_empty(num_experts, num_rows, num_features + 1)
         self.left = moments.new_empty(num_experts, num_rows + 1, num_features)
@@ -123,22 +125,18 @@ class LatentRunner(Runner):
         self._batch_shape = bound.prior_variance.shape
         self._moments = state.moments.view(-1, num_features, num_features + 1)
         self._prepared: dict[int, _Scratch] = {}
+        self._looked: _Scratch | None = None
         self._staged: _Scratch | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> LatentPredictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> LatentPredictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        steps = stage_latent(self._alone, [self], [Phi], y)
+        steps = stage_latent(self._alone, [self], [Phi], rows)
         return LatentPredictions(*(part.reshape(*self._batch_shape, *part.shape[1:]) for part in steps))
 
-    def look(self, Phi: Tensor) -> LatentBlock:
+    def look(self, Phi: Tensor, ages: Tensor | None = None) -> LatentBlock:
         r"""Moments of the latent values of a block of features (\*batch, B, F), the batch as one axis."""
-        num_rows = Phi.shape[-2]
-        if num_rows not in self._prepared:
-            if len(self._prepared) > 3:  # streams have few block lengths; odd ones must not pile up
-                self._prepared.clear()
-            self._prepared[num_rows] = _Scratch(self._bound, self._moments, num_rows)
-        scratch = self._prepared[num_rows]
-        self._staged = None
+        scratch = self._scratch(Phi.shape[-2], ages)
+        self._looked, self._staged = scratch, None
         design = scale_features(Phi, scratch.schedule).reshape(scratch.design_shape)
         joint = torch.bmm(design, self._moments, out=scratch.joint)
         cross = joint[..., :-1]
@@ -153,7 +151,8 @@ class LatentRunner(Runner):
     def keep(self, block: LatentBlock, sites: BlockSites, lower: Tensor, rows: slice) -> None:
         """Keep the update of these experts, ``rows`` among the sites and ``lower`` (M, B, B), until :meth:`commit`."""
         num_rows = block.mean.shape[-1]
-        scratch = self._prepared[num_rows]
+        scratch = self._looked
+        assert scratch is not None
         curvature, gradient, cross = sites.curvature[rows].unsqueeze(-1), sites.gradient[rows], block.cross
         if num_rows > 1:  # cov(z_t, θ_B) before target t, for all t
             cross = torch.linalg.solve_triangular(lower[rows], cross, upper=False, unitriangular=True)
@@ -163,9 +162,14 @@ class LatentRunner(Runner):
         left[:, -1:] = gradient.unsqueeze(-2) @ cross
         self._staged = scratch
 
-    def uneven(self, steps: Tensor) -> "LatentRunner":
-        """See :meth:`Runner.uneven`."""
-        return LatentRunner(self._bound.uneven(steps), self._state, self._alone)
+    def _scratch(self, num_rows: int, ages: Tensor | None) -> _Scratch:
+        if ages is not None:
+            return _Scratch(self._bound, self._moments, num_rows, ages)
+        if num_rows not in self._prepared:
+            if len(self._prepared) > 3:  # streams have few block lengths; odd ones must not pile up
+                self._prepared.clear()
+            self._prepared[num_rows] = _Scratch(self._bound, self._moments, num_rows)
+        return self._prepared[num_rows]
 
     def commit(self) -> None:
         """Learn the staged block."""

@@ -20,6 +20,7 @@ from gp_ensembles.filters.multi_output import (
     condition_multi_output,
     num_groups,
 )
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps
 from gp_ensembles.filters.states import (
     ExternalState,
@@ -33,6 +34,7 @@ from gp_ensembles.filters.states import (
 )
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import make_schedule
+from gp_ensembles.filters.widened import widened
 from gp_ensembles.filters.window import WindowChange
 
 
@@ -40,19 +42,12 @@ class Runner(ABC):
     """Runs one expert object block by block on a state that it changes in place."""
 
     @abstractmethod
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched.
-
-        Shapes: ``y`` (B,), (B, O) for several outputs, or (\*batch, B) where each expert sees a row scaled by its noise.
-        """
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
 
     @abstractmethod
     def commit(self) -> None:
         """Learn the staged block."""
-
-    @abstractmethod
-    def uneven(self, steps: Tensor) -> "Runner":
-        """A runner on the same state for one block whose rows are ``steps`` (B,) after the previous row each."""
 
 
 class CovarianceRunner(Runner):
@@ -65,23 +60,22 @@ class CovarianceRunner(Runner):
         self._prepared: dict[int, tuple[Schedule, BlockStream, Tensor | None]] = {}
         self._staged: tuple[BlockStream, Tensor | None] | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        num_rows = y.shape[-1]
-        if num_rows not in self._prepared:
-            if len(self._prepared) > 3:  # few block lengths recur; the others must not accumulate
-                self._prepared.clear()
-            self._prepared[num_rows] = self._prepare(num_rows)
-        schedule, stream, scales = self._prepared[num_rows]
+        num_rows = Phi.shape[-2]
+        if rows.steps is not None:
+            schedule, stream, scales = self._prepare(num_rows, rows.ages)
+        else:
+            if num_rows not in self._prepared:
+                if len(self._prepared) > 3:  # few block lengths recur; the others must not accumulate
+                    self._prepared.clear()
+                self._prepared[num_rows] = self._prepare(num_rows)
+            schedule, stream, scales = self._prepared[num_rows]
         self._staged = None
-        design, targets = scale_features(Phi, schedule), scale_targets(y, schedule)
-        predictions = unscale_steps(stream.stage(design, targets, has_gaps), y, schedule)
+        design, scaled = scale_features(Phi, schedule), rows._replace(y=scale_targets(rows.y, schedule))
+        predictions = unscale_steps(stream.stage(design, scaled, has_gaps), rows.y, schedule)
         self._staged = stream, scales
         return predictions
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`."""
-        return CovarianceRunner(self._bound.uneven(steps), self._state)
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -92,9 +86,9 @@ class CovarianceRunner(Runner):
                 self._moments.mul_(scales)
             self._staged = None
 
-    def _prepare(self, num_rows: int) -> tuple[Schedule, BlockStream, Tensor | None]:
+    def _prepare(self, num_rows: int, ages: Tensor | None = None) -> tuple[Schedule, BlockStream, Tensor | None]:
         bound = self._bound
-        schedule = make_schedule(bound.transition, num_rows, bound.prior_variance.detach())
+        schedule = make_schedule(bound.transition, num_rows, bound.prior_variance.detach(), ages)
         stream = BlockStream(self._moments, bound.noise, schedule.walk, num_rows, schedule.steps)
         if schedule.mean_scale is None and schedule.covariance_scale is None:
             return schedule, stream, None
@@ -112,18 +106,14 @@ class MultiOutputRunner(Runner):
         self._state = state
         self._staged: tuple[list[GroupGain], Schedule] | MultiOutputState | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         bound = self._bound
-        schedule = make_schedule(bound.transition, y.shape[0], bound.prior_variance)
-        gains, predictions = condition_multi_output(self._state, Phi, y, bound.observation, schedule)
+        schedule = make_schedule(bound.transition, Phi.shape[-2], bound.prior_variance, rows.ages)
+        gains, predictions = condition_multi_output(self._state, Phi, rows.y, bound.observation, schedule)
         same = [gain.source for gain in gains] == list(range(num_groups(self._state)))
         self._staged = (gains, schedule) if same else apply_gains(self._state, gains, schedule)
         return predictions
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`."""
-        return MultiOutputRunner(self._bound.uneven(steps), self._state)
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -143,16 +133,12 @@ class WindowRunner(Runner):
         self._state = state
         self._staged: tuple[WindowChange | WindowState, int] | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         self._staged = None
-        staged, predictions = self._bound.stage(self._state, Phi, y)
-        self._staged = staged, y.shape[-1]
+        staged, predictions = self._bound.stage(self._state, Phi, rows)
+        self._staged = staged, Phi.shape[-2]
         return predictions
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """Itself: it does not depend on time."""
-        return self
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -169,14 +155,10 @@ class ExternalRunner(Runner):
         self._state = state
         self._staged: ExternalRows | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        self._staged, predictions = self._bound.condition(self._state, Phi, y)
+        self._staged, predictions = self._bound.condition(self._state, Phi, rows)
         return predictions
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """Itself: it does not depend on time."""
-        return self
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -195,26 +177,26 @@ class RefittedRunner(Runner):
         self._prepared: dict[int, BlockStream] = {}
         self._staged: tuple[BlockStream, RefittedBlock] | RefittedState | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its rows (\*batch, B, D + 1); the state is not touched."""
-        self._staged = None
-        if rows_until_refit(self._state) <= y.shape[0]:
-            self._staged, predictions = self._bound.update_block(self._state, Phi, y)
+        self._staged, num_rows = None, Phi.shape[-2]
+        if rows_until_refit(self._state) <= num_rows:
+            self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
             return predictions
+        block = self._bound.block(self._state, Phi, rows)
+        stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
+        steps = stream.stage(block.design, block.rows, has_gaps)
+        self._staged = stream, block
+        return widened(StepPredictions(*(value.to(rows.y.dtype) for value in steps)), rows)
+
+    def _stream(self, num_rows: int) -> BlockStream:
         due = int(self._state.due)
         if due != self._due or len(self._prepared) > 3:  # another model, or too many block lengths
             self._prepared.clear()
             self._due = due
-        if y.shape[0] not in self._prepared:
-            self._prepared[y.shape[0]] = self._bound.stream(self._state, y.shape[0])
-        stream, block = self._prepared[y.shape[0]], self._bound.block(self._state, Phi, y)
-        steps = stream.stage(block.design, block.weighted, has_gaps)
-        self._staged = stream, block
-        return StepPredictions(*(value.to(y.dtype) for value in steps))
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`."""
-        return RefittedRunner(self._bound.uneven(steps), self._state)
+        if num_rows not in self._prepared:
+            self._prepared[num_rows] = self._bound.stream(self._state, num_rows)
+        return self._prepared[num_rows]
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -236,14 +218,10 @@ class PureRunner(Runner):
         self._state = state
         self._staged: FilterState | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        self._staged, predictions = self._bound.update_block(self._state, Phi, y)
+        self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
         return predictions
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`."""
-        return PureRunner(self._bound.uneven(steps), self._state)
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -261,17 +239,14 @@ class SilentRunner(Runner):
         self._state = state
         self._num_experts = bound.prior_variance.numel()
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predictions (M, B) that are NaN, with log density minus infinity, for features (\*batch, B, F)."""
         example = self._bound.predict(self._state, Phi[..., :1, :])
         axis = example.log_prob.ndim - 1
-        shapes = {name: (self._num_experts, y.shape[0], *v.shape[axis + 1 :]) for name, v in example._asdict().items()}
+        size = self._num_experts, Phi.shape[-2]
+        shapes = {name: (*size, *value.shape[axis + 1 :]) for name, value in example._asdict().items()}
         fields = {name: example.log_prob.new_full(shape, torch.nan) for name, shape in shapes.items()}
-        return type(example)(**{**fields, "log_prob": impossible(y, self._num_experts)})
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """Itself: it does not depend on time."""
-        return self
+        return type(example)(**{**fields, "log_prob": impossible(rows.y, self._num_experts)})
 
     def commit(self) -> None:
         """Learn nothing."""

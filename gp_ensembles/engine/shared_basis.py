@@ -4,7 +4,6 @@ Experts on one basis that differ in how fast their weights walk, not at all for 
 the fixed cost of a block is paid once for all of them. Their states are parts of one piece of memory.
 """
 
-import copy
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple, final
 
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from gp_ensembles.engine.latent_runner import LatentGroup, LatentRunner, join_latent, stage_latent
 from gp_ensembles.engine.predictions import flatten
-from gp_ensembles.engine.row_timing import noise_of, row_counts, unscaled, widened
 from gp_ensembles.engine.runners import (
     CovarianceRunner,
     ExternalRunner,
@@ -32,6 +30,7 @@ from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.experts.multi_output import BoundMultiOutput
 from gp_ensembles.experts.refitted import BoundRefitted
 from gp_ensembles.experts.window import BoundWindow
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     ExternalState,
     FilterState,
@@ -87,23 +86,15 @@ class CompactRunner(Runner):
         if alive.numel():
             self._runner = make_runner(bound.take(alive), self._parts)
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        each = y.reshape(-1, y.shape[-1])  # of all experts, or of each
         if self._runner is None:
-            return SilentRunner(self._bound, self._state).stage(Phi, each[0], has_gaps)
-        targets = y if y.ndim == 1 else each[self._alive]
-        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], targets, has_gaps)
+            return SilentRunner(self._bound, self._state).stage(Phi, rows, has_gaps)
+        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
         parts = living._asdict()
         full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
-        full["log_prob"] = impossible(each[0], self._num_experts).index_copy(0, self._alive, living.log_prob)
+        full["log_prob"] = impossible(rows.y, self._num_experts).index_copy(0, self._alive, living.log_prob)
         return type(living)(**full)
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`."""
-        other = copy.copy(self)
-        other._runner = None if self._runner is None else self._runner.uneven(steps)
-        return other
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -183,27 +174,22 @@ class SharedBasisRunner(Runner):
         self._streams: dict[int, BlockStream] = {}
         self._staged: BlockStream | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
-        r"""Predictions (K, \*batch, B) of features (\*batch, B, F) or (K, \*batch, B, F); the state is not touched."""
-        num_rows = y.shape[-1]
-        if num_rows not in self._streams:
-            if len(self._streams) >= _KEPT:
-                self._streams.clear()
-            self._streams[num_rows] = BlockStream(self._moments, self._noise, self._walk, num_rows)
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> StepPredictions:
+        r"""Predictions (K, \*batch, B) of a block from its features (\*batch, B, F); the state is not touched."""
+        num_rows, ages = Phi.shape[-2], rows.ages
+        if ages is not None:
+            ages = ages.to(self._moments)
+            stream = BlockStream(self._moments, self._noise, self._walk, num_rows, ages)
+        else:
+            if num_rows not in self._streams:
+                if len(self._streams) >= _KEPT:
+                    self._streams.clear()
+                self._streams[num_rows] = BlockStream(self._moments, self._noise, self._walk, num_rows)
+            stream = self._streams[num_rows]
         self._staged = None
-        stream = self._streams[num_rows]
-        design = Phi if Phi.ndim == self._moments.ndim else Phi.expand(len(self._moments), *Phi.shape)
-        predictions = stream.stage(design, y, has_gaps)
+        predictions = stream.stage(Phi.expand(len(self._moments), *Phi.shape), rows, has_gaps)
         self._staged = stream
         return predictions
-
-    def uneven(self, steps: Tensor) -> "SharedBasisRunner":
-        """See :meth:`Runner.uneven`."""
-        other = copy.copy(self)
-        ages = steps.cumsum(0).to(self._moments)
-        num_rows = steps.shape[0]
-        other._streams = {num_rows: BlockStream(self._moments, self._noise, self._walk, num_rows, ages)}
-        return other
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -258,11 +244,6 @@ class RunnerBatches:
         alone = (runner for places, runner in self.batches if places == (number,))
         return next(alone, None) or make_runner(self._bound[number], self._states[number])
 
-    def uneven(self, steps: Tensor) -> "RunnerBatches":
-        """The same for one block whose rows are ``steps`` (B,) after the previous row each."""
-        batches = [RunnerBatch(places, runner.uneven(steps)) for places, runner in self.batches]
-        return RunnerBatches(self._bound, self._states, batches)
-
     def replaced(self, runners: Mapping[int, Runner]) -> "RunnerBatches":
         """The same with other runners for some expert objects; others on the same basis then run alone, too."""
         batches: list[RunnerBatch] = []
@@ -273,35 +254,13 @@ class RunnerBatches:
                 batches += [RunnerBatch((place,), runners.get(place) or self.single(place)) for place in batch.places]
         return RunnerBatches(self._bound, self._states, batches)
 
-    def stage(
-        self,
-        group: LatentGroup | None,
-        features: Sequence[Tensor],
-        y: Tensor,
-        has_gaps: bool,
-        extra: Tensor | None = None,
-    ) -> Predictions:
-        r"""Predictions (M, B) of a block by all expert objects; states are not touched.
-
-        Shapes: ``features`` (\*batch, B, F) of each object, ``y`` (B,) or (B, O), ``extra`` (B,).
-        """
+    def stage(self, group: LatentGroup | None, features: Sequence[Tensor], rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predictions (M, B) of a block by all expert objects, each (\*batch, B, F); states are not touched."""
         latent = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)]
         if group is not None and len(latent) == len(self.batches):
-            return stage_latent(group, latent, features, y)
-        if extra is None:
-            parts = [runner.stage(features[places[0]], y, has_gaps) for places, runner in self.batches]
-        else:
-            parts = [self._noisier(batch, features[batch.places[0]], y, has_gaps, extra) for batch in self.batches]
-        steps = flatten(parts)
+            return stage_latent(group, latent, features, rows)
+        steps = flatten([runner.stage(features[places[0]], rows, has_gaps) for places, runner in self.batches])
         return steps if self._order is None else type(steps)(*(field[self._order] for field in steps))
-
-    def _noisier(self, batch: RunnerBatch, Phi: Tensor, y: Tensor, has_gaps: bool, extra: Tensor) -> Predictions:
-        noise = noise_of([self._bound[place] for place in batch.places])
-        if noise is None or isinstance(batch.runner, SilentRunner):
-            return widened(batch.runner.stage(Phi, y, has_gaps), y, extra)
-        counts = row_counts(noise, extra)
-        steps = batch.runner.stage(Phi * counts.unsqueeze(-1), y * counts, has_gaps)
-        return unscaled(steps, y, counts, noise, extra)
 
     def commit(self) -> None:
         """Learn the staged block."""

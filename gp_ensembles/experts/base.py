@@ -2,14 +2,14 @@
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, Predictions
-from gp_ensembles.filters.transitions import Transition, UnevenSteps
+from gp_ensembles.filters.transitions import Transition
 
 
 class BoundExpert(ABC):
@@ -22,25 +22,17 @@ class BoundExpert(ABC):
         self.features = features
         self.prior_variance = prior_variance
         self.transition = transition
-        self.steps: Tensor | None = None  # time since the row before, of each row of a block; None for one
 
     @abstractmethod
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[FilterState, Predictions]:
         r"""Predict and learn a block of targets from its features.
 
-        Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,).
+        Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,), or rows of such targets.
         """
 
     @abstractmethod
-    def predict(self, state: FilterState, Phi: Tensor) -> Predictions:
-        r"""Predict each row (\*batch, N, F) one step ahead on its own, as a row whose target is missing."""
-
-    def uneven(self, steps: Tensor) -> Self:
-        """The same for one block whose rows are so many steps after the row before each, (B,); one for predictions."""
-        other = copy.copy(self)
-        other.steps = steps
-        other.transition = None if self.transition is None else UnevenSteps(self.transition, steps)
-        return other
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> Predictions:
+        r"""Predict each row (\*batch, N, F) so many steps (1,) ahead on its own, as a row whose target is missing."""
 
     @abstractmethod
     def take(self, index: Tensor) -> "BoundExpert":

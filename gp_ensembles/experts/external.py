@@ -24,8 +24,10 @@ from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.model_adapter import Forecast, ModelAdapter, TrainingRows, error_size
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import ExternalState, FilterState, StepPredictions
 from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.filters.widened import widened
 
 # Inputs (N, D) to means and deviations, (N,) each.
 _Complete = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -105,7 +107,7 @@ class BoundExternal(BoundExpert):
         self.columns: tuple[int, ...] = expert.columns
         self._expert = expert
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[ExternalState, StepPredictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, ExternalState)
         rows, steps = self.condition(state, Phi, y)
@@ -113,23 +115,24 @@ class BoundExternal(BoundExpert):
         append_(after, rows)
         return after, steps
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, ExternalState)
-        X, _ = self._rows(Phi)
+        X = self._rows(Phi)
         predicted = self._ask(state, int(state.digest), None, X)
         return self._steps(predicted.mean, predicted.variance, torch.full_like(predicted.mean, torch.nan), Phi)
 
-    def condition(self, state: ExternalState, Phi: Tensor, y: Tensor) -> tuple[ExternalRows, StepPredictions]:
+    def condition(self, state: ExternalState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalRows, StepPredictions]:
         """Predict a block, and what :func:`append_` writes to the state; models are trained when they are due."""
-        X, weight = self._rows(Phi)
-        targets, shares = y.detach().double().cpu() / weight, weight.square()
+        X, given = self._rows(Phi), as_rows(y)
+        targets = given.y.detach().double().cpu()
+        shares = torch.ones_like(targets) if given.share is None else given.share.detach().double().cpu()
         seen = ~torch.isnan(targets)
         num_seen, stored, due, trained_at, digest, reason = (int(count) for count in state[4:-1])
         words: str | None = None
         parts, errors, rows, start = [], targets.new_full(targets.shape, torch.nan), None, 0
-        while start < y.shape[0]:
-            stop = min(start + due - num_seen, y.shape[0])
+        while start < X.shape[0]:
+            stop = min(start + due - num_seen, X.shape[0])
             predicted = self._ask(state, digest, rows, X[start:stop])
             parts.append(predicted)
             if predicted.reason:
@@ -146,7 +149,7 @@ class BoundExternal(BoundExpert):
         mean, variance = (torch.cat(part) for part in ([p.mean for p in parts], [p.variance for p in parts]))
         steps = self._steps(mean, variance, targets, Phi)
         counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, reason
-        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), steps
+        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), widened(steps, given)
 
     def take(self, index: Tensor) -> "BoundExternal":
         """See :meth:`BoundExpert.take`."""
@@ -165,10 +168,10 @@ class BoundExternal(BoundExpert):
         legal = abs(mean) < _LARGEST and deviation > 0 and 1 / _LARGEST < variance < _LARGEST
         return (mean, variance) if legal else None
 
-    def _rows(self, Phi: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (N, D) in single precision, but as doubles, and the weight of each row (N,), on the CPU."""
+    def _rows(self, Phi: Tensor) -> Tensor:
+        """Inputs (N, D) in single precision, but as doubles, on the CPU."""
         Phi = Phi.reshape(-1, *Phi.shape[-2:])[0].detach().double().cpu()
-        return (Phi[:, :-1] / Phi[:, -1:]).float().double(), Phi[:, -1]
+        return Phi[:, :-1].float().double()
 
     def _ask(self, state: ExternalState, digest: int, rows: TrainingRows | None, X: Tensor) -> _Answers:
         """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""

@@ -11,6 +11,7 @@ from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
@@ -44,15 +45,15 @@ class BoundGaussian(BoundExpert):
         super().__init__(features, prior_variance, transition)
         self.noise = noise
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[LinearState, StepPredictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[LinearState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState | SquareRootState)
         return update_block(state, Phi, y, self.transition, self.noise, prior_variance=self.prior_variance)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState | SquareRootState)
-        return predict(state, Phi, self.transition, self.noise, prior_variance=self.prior_variance)
+        return predict(state, Phi, self.transition, self.noise, prior_variance=self.prior_variance, steps=steps)
 
     def take(self, index: Tensor) -> "BoundGaussian":
         """See :meth:`BoundExpert.take`."""

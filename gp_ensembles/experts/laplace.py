@@ -12,6 +12,7 @@ from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
 from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.sites import SiteRule, VectorRule
 from gp_ensembles.filters.states import FilterState, GaussianState, LatentMoments, LatentPredictions, gaussian_state
 from gp_ensembles.filters.transitions import Transition
@@ -53,16 +54,18 @@ class BoundLaplace(BoundExpert):
                 density, self.num_latent, prior_variance, known_vector_derivatives(likelihood)
             )
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[GaussianState, LatentPredictions]:
+    def update_block(
+        self, state: FilterState, Phi: Tensor, y: Tensor | Rows
+    ) -> tuple[GaussianState, LatentPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
         after, moments = update_block(state, Phi, y, self.transition, self._rule, prior_variance=self.prior_variance)
-        return after, latent_predictions(self.predictive, self.likelihood, moments, y)
+        return after, latent_predictions(self.predictive, self.likelihood, moments, as_rows(y).y)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> LatentPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> LatentPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
-        moments = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance)
+        moments = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance, steps=steps)
         mean, variance = self.predictive.moments(self.likelihood, *moments)
         one = moments.mean if self.num_latent == 1 else moments.mean[..., 0]
         nothing = torch.full_like(one, torch.nan)

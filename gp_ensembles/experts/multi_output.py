@@ -12,6 +12,7 @@ from gp_ensembles.experts.gaussian import check_real_targets, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, MultiOutputState, StepPredictions
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
@@ -37,15 +38,17 @@ class BoundMultiOutput(BoundExpert):
         self.scale = scale
         self.observation: MultiOutputNoise = MultiOutputNoise(noise, scale)
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[MultiOutputState, StepPredictions]:
+    def update_block(
+        self, state: FilterState, Phi: Tensor, y: Tensor | Rows
+    ) -> tuple[MultiOutputState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`; targets have shape (B, O)."""
         assert isinstance(state, MultiOutputState)
         return update_block(state, Phi, y, self.transition, self.observation, prior_variance=self.prior_variance)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, MultiOutputState)
-        return predict(state, Phi, self.transition, self.observation, prior_variance=self.prior_variance)
+        return predict(state, Phi, self.transition, self.observation, prior_variance=self.prior_variance, steps=steps)
 
     def take(self, index: Tensor) -> "BoundMultiOutput":
         """See :meth:`BoundExpert.take`."""

@@ -16,6 +16,7 @@ from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.covariance import bind_covariance, bind_mean
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import FilterState, RefittedState, StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
@@ -80,32 +81,33 @@ class BoundWindow(BoundExpert):
         self.noise: Tensor = self._window.noise
         self._refitted: _Refitted | None = None if expert.refit is None else _Refitted(expert, expert.refit)
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[WindowState, StepPredictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[WindowState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, WindowState)
         if self._refitted is None:
             return update_block(state, Phi, y, None, self._window)
-        parts, start = [], 0
-        while start < y.shape[-1]:
-            stop = min(y.shape[-1], start + rows_until_refit(state))
+        rows = as_rows(y)
+        parts, start, num_rows = [], 0, Phi.shape[-2]
+        while start < num_rows:
+            stop = min(num_rows, start + rows_until_refit(state))
             state, part = update_block(
-                state, Phi[..., start:stop, :], y[..., start:stop], None, self._refitted.window(state)
+                state, Phi[..., start:stop, :], rows.part(slice(start, stop)), None, self._refitted.window(state)
             )
             parts.append(part)
             state = self._refitted.counted(state, stop - start)
             start = stop
         return state, concatenate_steps(parts)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, WindowState)
         return predict(state, Phi, None, self.window_of(state))
 
-    def stage(self, state: WindowState, Phi: Tensor, y: Tensor) -> tuple[WindowChange | WindowState, StepPredictions]:
+    def stage(self, state: WindowState, Phi: Tensor, rows: Rows) -> tuple[WindowChange | WindowState, StepPredictions]:
         """Predict a block, and the change for :meth:`commit`: the whole state after it if a refit falls into it."""
-        if self._refitted is not None and y.shape[-1] >= rows_until_refit(state):
-            return self.update_block(state, Phi, y)
-        return stage_window(state, Phi, y, self.window_of(state))
+        if self._refitted is not None and Phi.shape[-2] >= rows_until_refit(state):
+            return self.update_block(state, Phi, rows)
+        return stage_window(state, Phi, rows, self.window_of(state))
 
     def room(self, state: WindowState) -> int:
         """Rows that may come before any is dropped or anything is refitted."""

@@ -12,7 +12,6 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import EnsemblePredictions
-from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.experts import GaussianExpert, RobustExpert, StudentTExpert
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.structural import StructuralExpert
@@ -72,7 +71,7 @@ def stream() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("name", sorted(experts()))
 def test_a_gap_of_k_steps_is_k_minus_one_rows_without_targets(name: str) -> None:
     X, y, steps = stream()
-    predicted = online([name]).observe(X, y, RowTiming(steps))
+    predicted = online([name]).observe(X, y, steps=steps)
     rows = [t for t, gap in enumerate(GAPS) for _ in range(gap)]
     last = torch.tensor([i for i in range(len(rows)) if i + 1 == len(rows) or rows[i + 1] != rows[i]])
     targets = torch.full((len(rows),), torch.nan, dtype=torch.float64)
@@ -87,12 +86,12 @@ def test_blocks_change_nothing_and_the_next_row_is_predicted_by_its_steps() -> N
     steps = steps * 0.7
     extra = torch.tensor([0.0, 0.3, 0.0, 1.0] * 3, dtype=torch.float64)
     names = sorted(experts())
-    whole = online(names, block_size=64).observe(X, y, RowTiming(steps, extra))
+    whole = online(names, block_size=64).observe(X, y, steps=steps, extra=extra)
     parts = online(names)
     for t in range(len(y)):
-        one = RowTiming(steps[t : t + 1], extra[t : t + 1])
-        before = parts.predict(X[t : t + 1], one).moments()
-        predicted = parts.observe(X[t : t + 1], y[t : t + 1], one)
+        one = {"steps": steps[t : t + 1], "extra": extra[t : t + 1]}
+        before = parts.predict(X[t : t + 1], **one).moments()
+        predicted = parts.observe(X[t : t + 1], y[t : t + 1], **one)
         for moment, field in zip(before, ("mean", "variance"), strict=True):
             torch.testing.assert_close(moment[0], getattr(predicted, field)[0], rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(predicted.log_prob[0], whole.log_prob[t], rtol=1e-8, atol=1e-9)
@@ -101,7 +100,7 @@ def test_blocks_change_nothing_and_the_next_row_is_predicted_by_its_steps() -> N
 def test_steps_of_one_and_no_noise_change_no_bit() -> None:
     X, y, steps = stream()
     usual = online(["walk", "static", "structural"]).observe(X, y)
-    paced = online(["walk", "static", "structural"]).observe(X, y, RowTiming(torch.ones_like(steps), 0 * steps))
+    paced = online(["walk", "static", "structural"]).observe(X, y, steps=torch.ones_like(steps), extra=0 * steps)
     assert torch.equal(usual.log_prob, paced.log_prob)
 
 
@@ -109,7 +108,7 @@ def test_further_noise_is_that_of_the_textbook_filter() -> None:
     X, y, steps = stream()
     extra = torch.tensor([0.0, 2.0, 0.1, 0.0, 5.0, 0.0] * 2, dtype=torch.float64)
     ensemble = online(["walk"])
-    predicted = ensemble.observe(X, y, RowTiming(steps, extra))
+    predicted = ensemble.observe(X, y, steps=steps, extra=extra)
     bound = ensemble.ensemble.experts[0].bind()
     noise = float(ensemble.ensemble.experts[0].likelihood.noise.detach())
     Phi = bound.features(X).detach()
@@ -130,7 +129,7 @@ def test_what_is_no_pace_is_refused_and_nothing_changes(wrong: list[float]) -> N
     ensemble = online(["walk"])
     before = ensemble.predict(X).mean
     with pytest.raises(ValueError, match="steps must"):
-        ensemble.observe(X[:1], y[:1], RowTiming(torch.tensor(wrong)))
+        ensemble.observe(X[:1], y[:1], steps=torch.tensor(wrong))
     assert torch.equal(before, ensemble.predict(X).mean)
 
 
@@ -141,10 +140,10 @@ def test_steps_are_uneven_for_those_who_are_left_of_a_batch(kind):
     def learned(is_broken: bool) -> OnlineEnsemble:
         pair = kind(LinearFeatures(2, torch.ones(2, dtype=torch.float64)), transition=RandomWalk(0.05))
         found = OnlineEnsemble(Ensemble([pair, GaussianExpert(features())], BayesianModelAveraging()), block_size=4)
-        found.observe(X[:4], y[:4], RowTiming(steps[:4]))
+        found.observe(X[:4], y[:4], steps=steps[:4])
         if is_broken:
             found.state.experts[0][0][0] = torch.nan
-        found.observe(X[4:], y[4:], RowTiming(steps[4:]))
+        found.observe(X[4:], y[4:], steps=steps[4:])
         return found
 
     broken, whole = learned(True), learned(False)
@@ -195,10 +194,10 @@ def test_further_noise_is_learned_by_each_expert_with_its_own_noise(kind: str, i
     def learned(values: list[float], first: int = 0) -> EnsemblePredictions:
         ensemble = Ensemble(batches(kind, values, first), BayesianModelAveraging())
         found = OnlineEnsemble(ensemble, block_size=4)
-        found.observe(X[:4], y[:4], RowTiming(None, extra[:4]))
+        found.observe(X[:4], y[:4], extra=extra[:4])
         if is_broken and len(values) > 1 and kind not in ("window", "structural"):  # these fail together
             found.state.experts[-1][0].reshape(-1)[-1] = torch.nan
-        return found.observe(X[4:], y[4:], RowTiming(None, extra[4:]))
+        return found.observe(X[4:], y[4:], extra=extra[4:])
 
     together = learned(noises)
     for place, noise in enumerate(noises[: 2 if is_broken else 3]):

@@ -27,6 +27,7 @@ from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import RandomWalk
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
@@ -153,9 +154,8 @@ def test_outliers_that_count_less_than_half_are_left_out():
     X, y = rows(330, gaps=(40,))
     shares = torch.ones(330, dtype=torch.float64)
     shares[[50, 51, 52, 150]] = torch.tensor([0.01, 0.25, 0.7, 1e-6], dtype=torch.float64)
-    one, root = expert(), shares.sqrt()
-    Phi = one.features(X) * root.unsqueeze(-1)
-    _, steps = one.bind().update_block(one.init(), Phi, y * root)
+    one = expert()
+    _, steps = one.bind().update_block(one.init(), one.features(X), Rows(y, shares))
     mean, deviation = oracle(X, y, shares=shares.tolist())
     torch.testing.assert_close(steps.mean, mean, rtol=0, atol=1e-6, equal_nan=True)
     torch.testing.assert_close(steps.variance.sqrt(), deviation, rtol=1e-6, atol=0, equal_nan=True)
@@ -328,14 +328,13 @@ def test_the_record_stands_in_files_and_says_what_is_wrong():
 
 
 def test_forecasts_alone_make_an_ensemble():
-    """Two columns of means, the second better: the mixture goes over to it. There is no other input."""
+    """Two columns of means, the second better: the mixture goes over to it. There is no other input; maps may be one."""
     g = torch.Generator().manual_seed(1)
     truth = torch.randn(200, generator=g, dtype=torch.float32).double()
     forecasts = truth.unsqueeze(-1) + torch.tensor([2.0, 0.1]) * torch.randn(200, 2, generator=g).double()
     one = torch.ones((), dtype=torch.float64)
-    experts = [
-        ExternalExpert(ColumnsAdapter(), InputFeatures(1, one), 5, 50, 100, columns=[place]) for place in range(2)
-    ]
+    features = InputFeatures(1, one)
+    experts = [ExternalExpert(ColumnsAdapter(), features, 5, 50, 100, columns=[place]) for place in range(2)]
     online = OnlineEnsemble(Ensemble(experts, FixedShare()))
     assert online.ensemble.num_inputs == 2
     predicted = online.observe(forecasts, truth)

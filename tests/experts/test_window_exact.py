@@ -14,6 +14,7 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.window import Refit
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics import NumericalError
 
 D = 2
@@ -85,7 +86,7 @@ def stream(one, X, y, size):
     state = type(state)(*(field.clone() for field in state))
     runner, parts, features = make_runner(bound, state), [], bound.features(X)
     for start in range(0, len(y), size):
-        parts.append(runner.stage(features[start : start + size], y[start : start + size], False))
+        parts.append(runner.stage(features[start : start + size], Rows(y[start : start + size]), False))
         runner.commit()
     return state, type(parts[0])(*(torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)))
 

@@ -18,6 +18,7 @@ from gp_ensembles.filters import (
     predict,
     update_block,
 )
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.filters.update import predict_joint
 
@@ -122,7 +123,7 @@ def test_the_stream_in_place_is_the_pure_path(name):
     for start in range(0, N, size):
         rows = slice(start, start + size)
         state, want = bound.update_block(state, Phi[:, rows], y[rows])
-        got = runner.stage(Phi[:, rows], y[rows], bool(y[rows].isnan().any()))
+        got = runner.stage(Phi[:, rows], Rows(y[rows]), bool(y[rows].isnan().any()))
         runner.commit()
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11, equal_nan=True)

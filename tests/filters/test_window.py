@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.filters import RandomWalk, predict, update_block
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.window import Window, joint_window, window_state
 
 M, N, D, KEEP, ROOM = 2, 23, 2, 6, 8
@@ -26,6 +27,9 @@ def kernel():
 
 
 WINDOW = Window(bind_covariance(kernel()), NOISE, KEEP)
+SHARE, EXTRA = torch.ones(N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
+SHARE[[3, 12]] = torch.tensor([0.25, 1e-6], dtype=torch.float64)
+EXTRA[[4, 12, 17]] = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
 
 
 def problem(missing=MISSING, dtype=torch.float64):
@@ -33,17 +37,17 @@ def problem(missing=MISSING, dtype=torch.float64):
     X = torch.randn(N, D, generator=g, dtype=torch.float64)
     y = torch.randn(N, generator=g, dtype=torch.float64)
     y[list(missing)] = torch.nan
-    roots = torch.ones(N, dtype=torch.float64)
-    roots[[3, 12]] = torch.tensor([0.5, 1e-3], dtype=torch.float64)
-    Phi = torch.cat([X, torch.ones(N, 1)], dim=-1) * roots.unsqueeze(-1)
-    return Phi.expand(M, -1, -1).to(dtype), (y * roots).to(dtype)
+    Phi = torch.cat([X, torch.ones(N, 1)], dim=-1)
+    return Phi.expand(M, -1, -1).to(dtype), y.to(dtype)
 
 
 def run(Phi, y, sizes, state=None):
     state = window_state(torch.Size([M]), D, ROOM, Phi) if state is None else state
-    parts, start = [], 0
+    parts, start, given = [], 0, Rows(y, SHARE, EXTRA)
     for size in sizes:
-        state, steps = update_block(state, Phi[:, start : start + size], y[start : start + size], None, WINDOW)
+        state, steps = update_block(
+            state, Phi[:, start : start + size], given.part(slice(start, start + size)), None, WINDOW
+        )
         parts.append(steps)
         start += size
     return state, type(steps)(*(torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)))
@@ -55,13 +59,12 @@ def by_hand(Phi, y):
     found = []
     held: list[int] = []
     for t in range(N):
-        weight = Phi[0, :, -1]
-        X = Phi[0, :, :-1] / weight.unsqueeze(-1)
-        targets = y / weight
-        moments = []
+        X, targets, moments = Phi[0, :, :-1], y, []
         for m in range(M):
             index = [*held, t]
-            cov = K(X[index], X[index]).to_dense()[m] + torch.diag(NOISE[m] / weight[index] ** 2)
+            noise = (NOISE[m] + EXTRA) / SHARE
+            noise[t] = NOISE[m] + EXTRA[t]  # all of it is predicted, whatever will count of it
+            cov = K(X[index], X[index]).to_dense()[m] + torch.diag(noise[index])
             gain = torch.linalg.solve(cov[:-1, :-1], cov[:-1, -1]) if held else torch.zeros(0, dtype=torch.float64)
             mean = gain @ targets[held]
             variance = cov[-1, -1] - gain @ cov[:-1, -1]
@@ -87,7 +90,7 @@ def test_every_prediction_is_that_of_conditioning_by_hand(sizes):
     state, steps = run(Phi, y, sizes)
     assert_same(steps, want)
     assert state.num_used.tolist() == [len(held)] * M
-    torch.testing.assert_close(state.inputs[0, : len(held)], (Phi[0, :, :-1] / Phi[0, :, -1:])[held])
+    torch.testing.assert_close(state.inputs[0, : len(held)], Phi[0, :, :-1][held])
 
 
 @settings(max_examples=20)
@@ -131,8 +134,7 @@ def test_a_missing_target_keeps_the_state():
 
 def test_joint_covariance_is_that_of_the_conditional():
     Phi, y = problem(missing=())
-    Phi = Phi / Phi[..., -1:]
-    state, _ = run(Phi, y, (6,))
+    state, _ = update_block(window_state(torch.Size([M]), D, ROOM, Phi), Phi[:, :6], y[:6], None, WINDOW)
     X, K = Phi[0, :, :-1], kernel()
     for m in range(M):
         cov = K(X[:10], X[:10]).to_dense()[m] + NOISE[m] * torch.eye(10, dtype=torch.float64)
