@@ -13,10 +13,10 @@ from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.input_checks import missing_rows
 from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_predictions, flatten, invalid_rows
 from gp_ensembles.engine.quarantine import Quarantine, let_in_, next_return, places_out, shut_out_
-from gp_ensembles.engine.runners import Runner
-from gp_ensembles.engine.shared_basis import CompactRunner, RunnerBatches
+from gp_ensembles.engine.runners import CompactRunner
+from gp_ensembles.engine.shared_basis import RunnerBatches
 from gp_ensembles.engine.state import EnsembleState, snapshot
-from gp_ensembles.experts.base import Expert
+from gp_ensembles.experts.base import Expert, Runner
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     FilterState,

@@ -31,18 +31,17 @@ from gp_ensembles.engine.quarantine import (
     weights_without,
 )
 from gp_ensembles.engine.recorded import CannotRecordError, Recording, observe_recorded
-from gp_ensembles.engine.runners import Runner, SilentRunner
+from gp_ensembles.engine.runners import CompactRunner, SilentRunner, scatter
 from gp_ensembles.engine.shared_basis import (
-    CompactRunner,
     RunnerBatches,
     SharedBasisBatch,
     find_shared_bases,
     make_contiguous,
-    scatter,
 )
 from gp_ensembles.engine.sizes import check_answers_fit, check_states_fit, usual_block_size
 from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, snapshot
 from gp_ensembles.engine.weighing import run_block
+from gp_ensembles.experts.base import Runner
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     ExternalState,

@@ -10,36 +10,16 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.latent_runner import LatentGroup, LatentRunner, join_latent, stage_latent
 from gp_ensembles.engine.predictions import flatten
-from gp_ensembles.engine.runners import (
-    CovarianceRunner,
-    ExternalRunner,
-    MultiOutputRunner,
-    PureRunner,
-    RefittedRunner,
-    Runner,
-    SilentRunner,
-    WindowRunner,
-    impossible,
-)
-from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.external import BoundExternal
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
-from gp_ensembles.experts.laplace import BoundLaplace
-from gp_ensembles.experts.multi_output import BoundMultiOutput
-from gp_ensembles.experts.refitted import BoundRefitted
-from gp_ensembles.experts.window import BoundWindow
+from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, stage_latent
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
-    ExternalState,
     FilterState,
     GaussianState,
-    MultiOutputState,
     Predictions,
-    RefittedState,
     StepPredictions,
-    WindowState,
 )
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk
@@ -69,73 +49,6 @@ class RunnerBatch(NamedTuple):
 
     places: tuple[int, ...]
     runner: Runner
-
-
-class CompactRunner(Runner):
-    """Runs only the living experts of a batch, on a copy of their states until :meth:`scatter`."""
-
-    def __init__(self, bound: BoundExpert, state: FilterState, alive: Tensor) -> None:
-        batch_shape = bound.prior_variance.shape
-        num_axes = len(batch_shape)
-        self._num_experts = batch_shape.numel()
-        self._full = tuple(field.view(self._num_experts, *field.shape[num_axes:]) for field in state)
-        self._alive = alive
-        self._bound, self._state = bound, state
-        self._parts = type(state)(*(field[alive] for field in self._full))
-        self._runner: Runner | None = None
-        if alive.numel():
-            self._runner = make_runner(bound.take(alive), self._parts)
-
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        if self._runner is None:
-            return SilentRunner(self._bound, self._state).stage(Phi, rows, has_gaps)
-        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], rows, has_gaps)
-        parts = living._asdict()
-        full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
-        full["log_prob"] = impossible(rows.y, self._num_experts).index_copy(0, self._alive, living.log_prob)
-        return type(living)(**full)
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if self._runner is not None:
-            self._runner.commit()
-
-    def scatter(self) -> None:
-        """Write the living experts' states back."""
-        for full, part in zip(self._full, self._parts, strict=True):
-            full[self._alive] = part
-
-    def _scattered(self, living: Tensor, rest: float) -> Tensor:
-        full = living.new_full((self._num_experts, *living.shape[1:]), rest)
-        full[self._alive] = living
-        return full
-
-
-def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
-    """The fastest runner for an expert and the type of its state."""
-    if isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
-        return CovarianceRunner(bound, state)
-    if isinstance(bound, BoundMultiOutput) and isinstance(state, MultiOutputState):
-        return MultiOutputRunner(bound, state)
-    if isinstance(bound, BoundWindow) and isinstance(state, WindowState):
-        return WindowRunner(bound, state)
-    if isinstance(bound, BoundRefitted) and isinstance(state, RefittedState):
-        return RefittedRunner(bound, state)
-    if isinstance(bound, BoundExternal) and isinstance(state, ExternalState):
-        return ExternalRunner(bound, state)
-    if isinstance(bound, BoundLaplace) and isinstance(state, GaussianState):
-        group = join_latent([bound])
-        if group is not None:
-            return LatentRunner(bound, state, group)
-    return PureRunner(bound, state)
-
-
-def scatter(runners: Mapping[int, Runner]) -> None:
-    """Write states back of which runners have copies."""
-    for runner in runners.values():
-        if isinstance(runner, CompactRunner):
-            runner.scatter()
 
 
 def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterState]]) -> list[tuple[int, ...]]:
@@ -236,13 +149,13 @@ class RunnerBatches:
                 gaussian = [b for b in (bound[place] for place in places) if isinstance(b, BoundGaussian)]
                 batches.append(RunnerBatch(places, SharedBasisRunner(gaussian, moments)))
             elif number not in taken:
-                batches.append(RunnerBatch((number,), make_runner(expert, state)))
+                batches.append(RunnerBatch((number,), expert.runner(state)))
         return cls(bound, states, batches)
 
     def single(self, number: int) -> Runner:
         """A runner of one expert object alone."""
         alone = (runner for places, runner in self.batches if places == (number,))
-        return next(alone, None) or make_runner(self._bound[number], self._states[number])
+        return next(alone, None) or self._bound[number].runner(self._states[number])
 
     def replaced(self, runners: Mapping[int, Runner]) -> "RunnerBatches":
         """The same with other runners for some expert objects; others on the same basis then run alone, too."""

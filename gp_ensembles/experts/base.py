@@ -12,6 +12,18 @@ from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.filters.transitions import Transition
 
 
+class Runner(ABC):
+    """Runs one expert object block by block on a state that it changes in place."""
+
+    @abstractmethod
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Learn the staged block."""
+
+
 class BoundExpert(ABC):
     r"""An expert's hyperparameters as plain tensors, read once: the view that loops use.
 
@@ -35,8 +47,33 @@ class BoundExpert(ABC):
         r"""Predict each row (\*batch, N, F) so many steps (1,) ahead on its own, as a row whose target is missing."""
 
     @abstractmethod
+    def runner(self, state: FilterState) -> Runner:
+        """What runs the expert over blocks, changing a state in place."""
+
+    @abstractmethod
     def take(self, index: Tensor) -> "BoundExpert":
         r"""The same for some experts of the flattened batch: batch shape (S,) for ``index`` (S,)."""
+
+
+class PureRunner(Runner):
+    """Any expert: the pure update, copied into the old state's memory."""
+
+    def __init__(self, bound: BoundExpert, state: FilterState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: FilterState | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+            self._staged = None
 
 
 class Expert(nn.Module, ABC):

@@ -9,7 +9,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner
 from gp_ensembles.experts.failing import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
@@ -25,7 +25,7 @@ from gp_ensembles.experts.model_adapter import Forecast, ModelAdapter, TrainingR
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.states import ExternalState, FilterState, StepPredictions
+from gp_ensembles.filters.states import ExternalState, FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.widened import widened
 
@@ -151,6 +151,11 @@ class BoundExternal(BoundExpert):
         counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, reason
         return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), widened(steps, given)
 
+    def runner(self, state: FilterState) -> Runner:
+        """See :meth:`BoundExpert.runner`."""
+        assert isinstance(state, ExternalState)
+        return ExternalRunner(self, state)
+
     def take(self, index: Tensor) -> "BoundExternal":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
@@ -202,6 +207,26 @@ class BoundExternal(BoundExpert):
         log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
         shape = (*self._expert.batch_shape, mean.shape[0])
         return StepPredictions(*(part.to(Phi).expand(shape) for part in (mean, variance, log_prob)))
+
+
+class ExternalRunner(Runner):
+    """Rows of an external model, written in place."""
+
+    def __init__(self, bound: BoundExternal, state: ExternalState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: ExternalRows | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged, predictions = self._bound.condition(self._state, Phi, rows)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            append_(self._state, self._staged)
+        self._staged = None
 
 
 @final

@@ -7,21 +7,24 @@ from gpytorch.constraints import GreaterThan
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.rows import Rows
+from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
     LinearState,
+    Predictions,
     SquareRootState,
     StepPredictions,
     gaussian_state,
     square_root_state,
 )
-from gp_ensembles.filters.transitions import ExponentialForgetting, Transition
+from gp_ensembles.filters.stream import BlockStream
+from gp_ensembles.filters.transitions import ExponentialForgetting, Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
 
 InitialState = Callable[[Tensor, int], LinearState]
@@ -55,11 +58,63 @@ class BoundGaussian(BoundExpert):
         assert isinstance(state, GaussianState | SquareRootState)
         return predict(state, Phi, self.transition, self.noise, prior_variance=self.prior_variance, steps=steps)
 
+    def runner(self, state: FilterState) -> Runner:
+        """See :meth:`BoundExpert.runner`."""
+        return CovarianceRunner(self, state) if isinstance(state, GaussianState) else PureRunner(self, state)
+
     def take(self, index: Tensor) -> "BoundGaussian":
         """See :meth:`BoundExpert.take`."""
         transition = None if self.transition is None else self.transition.take(self.noise.shape, index)
         prior_variance, noise = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise))
         return BoundGaussian(self.features, prior_variance, transition, noise)
+
+
+class CovarianceRunner(Runner):
+    """Covariance form, with scratch memory kept between blocks of one length."""
+
+    def __init__(self, bound: BoundGaussian, state: GaussianState) -> None:
+        self._bound = bound
+        self._state = state
+        self._moments = state.moments
+        self._prepared: dict[int, tuple[Schedule, BlockStream, Tensor | None]] = {}
+        self._staged: tuple[BlockStream, Tensor | None] | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        num_rows = Phi.shape[-2]
+        if rows.steps is not None:
+            schedule, stream, scales = self._prepare(num_rows, rows.ages)
+        else:
+            if num_rows not in self._prepared:
+                if len(self._prepared) > 3:  # few block lengths recur; the others must not accumulate
+                    self._prepared.clear()
+                self._prepared[num_rows] = self._prepare(num_rows)
+            schedule, stream, scales = self._prepared[num_rows]
+        self._staged = None
+        design, scaled = scale_features(Phi, schedule), rows._replace(y=scale_targets(rows.y, schedule))
+        predictions = unscale_steps(stream.stage(design, scaled, has_gaps), rows.y, schedule)
+        self._staged = stream, scales
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            stream, scales = self._staged
+            stream.commit()
+            if scales is not None:
+                self._moments.mul_(scales)
+            self._staged = None
+
+    def _prepare(self, num_rows: int, ages: Tensor | None = None) -> tuple[Schedule, BlockStream, Tensor | None]:
+        bound = self._bound
+        schedule = make_schedule(bound.transition, num_rows, bound.prior_variance.detach(), ages)
+        stream = BlockStream(self._moments, bound.noise, schedule.walk, num_rows, schedule.steps)
+        if schedule.mean_scale is None and schedule.covariance_scale is None:
+            return schedule, stream, None
+        one = bound.noise.new_ones(())
+        mean_scale = one if schedule.mean_scale is None else schedule.mean_scale
+        covariance_scale = one if schedule.covariance_scale is None else schedule.covariance_scale
+        return schedule, stream, moment_scales(self._moments, mean_scale, covariance_scale)
 
 
 class GaussianExpert(Expert):

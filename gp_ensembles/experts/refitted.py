@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
@@ -18,6 +18,7 @@ from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
+    Predictions,
     RefittedState,
     StepPredictions,
     concatenate_steps,
@@ -143,6 +144,11 @@ class BoundRefitted(BoundExpert):
         lagged = torch.where(state.lags[:, None] > 0, past[-state.lags], 0.0).mT
         return self._design(state, torch.cat([self._own(_rows(Phi)), lagged], dim=-1))
 
+    def runner(self, state: FilterState) -> Runner:
+        """See :meth:`BoundExpert.runner`."""
+        assert isinstance(state, RefittedState)
+        return RefittedRunner(self, state)
+
     def take(self, index: Tensor) -> "BoundRefitted":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
@@ -246,6 +252,49 @@ class BoundRefitted(BoundExpert):
         for Phi, y in zip(design.split(_BLOCK, -2), targets.split(_BLOCK), strict=True):
             moments, _ = update_covariance(moments, Phi, y, model.noise, walks[..., None])
         return state._replace(moments=moments.moments, walks=walks)
+
+
+class RefittedRunner(Runner):
+    """In place, except for blocks with a refit, which run on a copy."""
+
+    def __init__(self, bound: BoundRefitted, state: RefittedState) -> None:
+        self._bound = bound
+        self._state = state
+        self._due = -1
+        self._prepared: dict[int, BlockStream] = {}
+        self._staged: tuple[BlockStream, RefittedBlock] | RefittedState | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its rows (\*batch, B, D + 1); the state is not touched."""
+        self._staged, num_rows = None, Phi.shape[-2]
+        if rows_until_refit(self._state) <= num_rows:
+            self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
+            return predictions
+        block = self._bound.block(self._state, Phi, rows)
+        stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
+        steps = stream.stage(block.design, block.rows, has_gaps)
+        self._staged = stream, block
+        return widened(StepPredictions(*(value.to(rows.y.dtype) for value in steps)), rows)
+
+    def _stream(self, num_rows: int) -> BlockStream:
+        due = int(self._state.due)
+        if due != self._due or len(self._prepared) > 3:  # another model, or too many block lengths
+            self._prepared.clear()
+            self._due = due
+        if num_rows not in self._prepared:
+            self._prepared[num_rows] = self._bound.stream(self._state, num_rows)
+        return self._prepared[num_rows]
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if isinstance(self._staged, RefittedState):
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+        elif self._staged is not None:
+            stream, block = self._staged
+            stream.commit()
+            store_(self._state, block)
+        self._staged = None
 
 
 @final

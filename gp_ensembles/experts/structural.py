@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.slope import WalkingSlope
 from gp_ensembles.features.linear import ConstantFeatures
@@ -95,6 +95,10 @@ class BoundStructural(BoundExpert):
             joint = self.slope.joint(moments, design, walk, counts.double(), counts)
             mean, covariance = joint.mean, joint.covariance
         return mean, covariance + torch.diag_embed(self.noise.unsqueeze(-1).expand_as(mean))
+
+    def runner(self, state: FilterState) -> Runner:
+        """See :meth:`BoundExpert.runner`."""
+        return PureRunner(self, state)
 
     def take(self, index: Tensor) -> "BoundStructural":
         """See :meth:`BoundExpert.take`."""

@@ -8,7 +8,7 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
@@ -17,7 +17,14 @@ from gp_ensembles.features.covariance import bind_covariance, bind_mean
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.rows import Rows, as_rows
-from gp_ensembles.filters.states import FilterState, RefittedState, StepPredictions, WindowState, concatenate_steps
+from gp_ensembles.filters.states import (
+    FilterState,
+    Predictions,
+    RefittedState,
+    StepPredictions,
+    WindowState,
+    concatenate_steps,
+)
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.filters.window import (
@@ -129,6 +136,11 @@ class BoundWindow(BoundExpert):
         assert isinstance(state, WindowState)
         return joint_window(state, Phi, self.window_of(state))
 
+    def runner(self, state: FilterState) -> Runner:
+        """See :meth:`BoundExpert.runner`."""
+        assert isinstance(state, WindowState)
+        return WindowRunner(self, state)
+
     def take(self, index: Tensor) -> "BoundWindow":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
@@ -136,6 +148,28 @@ class BoundWindow(BoundExpert):
     def window_of(self, state: WindowState) -> Window:
         """Kernel, noise and prior mean at the current hyperparameters."""
         return self._window if self._refitted is None else self._refitted.window(state)
+
+
+class WindowRunner(Runner):
+    """Rows appended and dropped in place; a block in which hyperparameters are refitted runs on a copy."""
+
+    def __init__(self, bound: BoundWindow, state: WindowState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: tuple[WindowChange | WindowState, int] | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged = None
+        staged, predictions = self._bound.stage(self._state, Phi, rows)
+        self._staged = staged, Phi.shape[-2]
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            self._bound.commit(self._state, *self._staged)
+            self._staged = None
 
 
 def rows_until_refit(state: WindowState | RefittedState) -> int:

@@ -5,9 +5,8 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.runners import WindowRunner
 from gp_ensembles.engine.state import named_tensors
-from gp_ensembles.experts.window import Refit, WindowExpert
+from gp_ensembles.experts.window import Refit, WindowExpert, WindowRunner
 from gp_ensembles.filters import update_block
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import FixedShare

@@ -328,7 +328,7 @@ def test_the_record_stands_in_files_and_says_what_is_wrong():
 
 
 def test_forecasts_alone_make_an_ensemble():
-    """Two columns of means, the second better: the mixture goes over to it. There is no other input; maps may be one."""
+    """Two columns of means, the second better: the mixture goes over to it. There is no other input."""
     g = torch.Generator().manual_seed(1)
     truth = torch.randn(200, generator=g, dtype=torch.float32).double()
     forecasts = truth.unsqueeze(-1) + torch.tensor([2.0, 0.1]) * torch.randn(200, 2, generator=g).double()

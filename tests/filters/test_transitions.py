@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.filters import (
     CorrelatedWalk,
@@ -119,7 +118,7 @@ def test_the_stream_in_place_is_the_pure_path(name):
     bound = BoundGaussian(lambda X: X, prior, TRANSITIONS[name], noise)
     state = gaussian_state(prior, F)
     live = gaussian_state(prior, F)
-    runner = make_runner(bound, live)
+    runner = bound.runner(live)
     for start in range(0, N, size):
         rows = slice(start, start + size)
         state, want = bound.update_block(state, Phi[:, rows], y[rows])

@@ -5,24 +5,19 @@ their modes at once, as one batch of numbers, whatever their bases and sizes, in
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.runners import Runner
-from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.experts.laplace import BoundLaplace, join_likelihoods, latent_predictions
+from gp_ensembles.experts.base import BoundExpert, Runner
 from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, lower_factor
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import Schedule, count_steps, is_full, moment_scales, scale_features
 from gp_ensembles.filters.sites import SiteRule
-from gp_ensembles.filters.states import GaussianState, LatentPredictions
+from gp_ensembles.filters.states import GaussianState, LatentMoments, LatentPredictions
 from gp_ensembles.filters.transitions import make_schedule
-from gp_ensembles.likelihoods.derivatives import known_derivatives
 from gp_ensembles.likelihoods.predictive import Predictive
-from gp_ensembles.likelihoods.response import log_prob
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
@@ -38,23 +33,6 @@ class LatentGroup(NamedTuple):
     likelihood: Likelihood
     rule: SiteRule
     predictive: Predictive
-
-
-def join_latent(bound: Sequence[BoundExpert]) -> LatentGroup | None:
-    """All experts of an ensemble as one group; ``None`` unless they share a likelihood and the kind of update."""
-    members = [b for b in bound if isinstance(b, BoundLaplace) and b.num_latent == 1]
-    if len(members) < len(bound):
-        return None
-    first = members[0]
-    shapes = [b.prior_variance.shape for b in members]
-    likelihood = join_likelihoods([b.likelihood for b in members], shapes)
-    same = all(b.latent_update == first.latent_update and _same(b.predictive, first.predictive) for b in members)
-    if likelihood is None or not same:
-        return None
-    density, like = partial(log_prob, likelihood), first.prior_variance
-    return LatentGroup(
-        likelihood, first.latent_update.rule(density, like, known_derivatives(likelihood)), first.predictive
-    )
 
 
 def stage_latent(
@@ -83,7 +61,7 @@ def stage_latent(
 class _Scratch:
     """Schedule and scratch memory of blocks of one length."""
 
-    def __init__(self, bound: BoundLaplace, moments: Tensor, num_rows: int, ages: Tensor | None = None) -> None:
+    def __init__(self, bound: BoundExpert, moments: Tensor, num_rows: int, ages: Tensor | None = None) -> None:
         num_experts, num_features = moments.shape[:2]
         prior_variance = bound.prior_variance.detach()
         self.schedule: Schedule = make_schedule(bound.transition, num_rows, prior_variance, ages)
@@ -116,7 +94,7 @@ class _Scratch:
 class LatentRunner(Runner):
     """A batch of experts with a likelihood of one latent value, its state changed in place."""
 
-    def __init__(self, bound: BoundLaplace, state: GaussianState, alone: LatentGroup) -> None:
+    def __init__(self, bound: BoundExpert, state: GaussianState, alone: LatentGroup) -> None:
         self._bound = bound
         self._state = state
         self._alone = alone
@@ -195,5 +173,14 @@ def _scale(block: LatentBlock) -> Tensor:
     )
 
 
-def _same(one: Predictive, other: Predictive) -> bool:
-    return type(one) is type(other) and vars(one) == vars(other)
+def latent_predictions(
+    predictive: Predictive, likelihood: Likelihood, moments: LatentMoments, y: Tensor
+) -> LatentPredictions:
+    r"""Predictions of targets (B,), NaN where missing, from latent values one step ahead (\*batch, B)."""
+    seen = ~torch.isnan(y)
+    if bool(seen.all()):
+        mean, variance, log_prob = predictive.assess(likelihood, *moments, y)
+        return LatentPredictions(mean, variance, log_prob, *moments)
+    filled = torch.where(seen, y, y[seen][0] if bool(seen.any()) else 0.0)
+    mean, variance, log_prob = predictive.assess(likelihood, *moments, filled)
+    return LatentPredictions(mean, variance, torch.where(seen, log_prob, torch.nan), *moments)
