@@ -22,137 +22,109 @@ MAX_LINES = 500
 
 # package -> (packages of gp_ensembles it may import, outside packages it may import besides torch).
 # A dotted outside name allows that part only. The standard library is free.
-EVERYTHING = frozenset(
-    {
-        *("numerics", "spectral", "likelihoods", "features", "filters", "experts", "meta_learners", "innovations"),
-        *("calibration", "distributions", "engine", "ensembles", "streaming", "fleet", "scale", "estimators", "bo"),
-        *("files", "tables", "data", "metrics", "plots"),
-    }
+EVERYTHING = (
+    "numerics spectral likelihoods features filters experts meta_learners innovations calibration distributions engine "
+    "ensembles streaming fleet scale estimators bo files tables data metrics plots"
 )
-PAPERS = frozenset({"papers/sparse", "papers/fusion", "papers/quadrature", "papers/gplvm"})
-ALLOWED: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+TABLE = {
     # numpy and scipy: distribution functions and quadrature rules that torch lacks.
     # numba: an optional extra, at its one door numerics/compiled.py. GPyTorch: the names of its types, nothing else.
-    "numerics": (
-        frozenset(),
-        frozenset(
-            {"numpy", "scipy", "numba"} | {f"gpytorch.{part}" for part in ("kernels", "likelihoods", "means", "Module")}
-        ),
-    ),
+    "numerics": ("", "numpy scipy numba gpytorch.kernels gpytorch.likelihoods gpytorch.means gpytorch.Module"),
     # numpy: a row at a time, where a call of torch costs more than its numbers.
-    "innovations": (frozenset({"numerics"}), frozenset({"numpy"})),
-    "metrics": (frozenset({"numerics"}), frozenset()),
+    "innovations": ("numerics", "numpy"),
+    "metrics": ("numerics", ""),
     # numpy: recursions over rows on a few dozen numbers.
-    "calibration": (frozenset({"numerics"}), frozenset({"numpy"})),
+    "calibration": ("numerics", "numpy"),
     # What writes files. safetensors: states that other programs read. filelock: one writer of a folder.
-    "files": (frozenset(), frozenset({"safetensors", "filelock"})),
+    "files": ("", "safetensors filelock"),
     # pandas: dates. narwhals, pyarrow: frames and Parquet files. sklearn: codes of categories.
-    "tables": (frozenset({"extras"}), frozenset({"numpy", "pandas", "narwhals", "pyarrow", "sklearn"})),
-    "data": (frozenset({"files", "numerics", "tables"}), frozenset({"numpy", "river", "sklearn"})),
+    "tables": ("extras", "numpy pandas narwhals pyarrow sklearn"),
+    "data": ("files numerics tables", "numpy river sklearn"),
     # numpy: a row at a time, here and in the two below.
-    "filters": (frozenset({"numerics"}), frozenset({"numpy"})),
-    "meta_learners": (frozenset({"numerics"}), frozenset({"numpy"})),
-    "spectral": (frozenset({"numerics"}), frozenset({"gpytorch"})),
-    "likelihoods": (frozenset({"numerics"}), frozenset({"gpytorch"})),
-    "features": (frozenset({"numerics", "spectral"}), frozenset({"gpytorch", "numpy"})),
+    "filters": ("numerics", "numpy"),
+    "meta_learners": ("numerics", "numpy"),
+    "spectral": ("numerics", "gpytorch"),
+    "likelihoods": ("numerics", "gpytorch"),
+    "features": ("numerics spectral", "gpytorch numpy"),
     # tqdm: fitting hyperparameters takes seconds. sklearn: boosted trees, trained in one thread (threadpoolctl).
     # numpy: a row at a time.
-    "experts": (
-        frozenset({"numerics", "features", "filters", "likelihoods"}),
-        frozenset({"gpytorch", "numpy", "tqdm", "sklearn", "threadpoolctl"}),
-    ),
+    "experts": ("numerics features filters likelihoods", "gpytorch numpy tqdm sklearn threadpoolctl"),
     # likelihoods, gpytorch: latent values become classes and counts. scipy: quantiles of the gamma distribution.
-    "distributions": (frozenset({"numerics", "likelihoods"}), frozenset({"gpytorch", "scipy"})),
+    "distributions": ("numerics likelihoods", "gpytorch scipy"),
     # What runs an ensemble. numpy: a row at a time, as in streaming.
     "engine": (
-        frozenset({"numerics", "distributions", "experts", "features", "filters", "likelihoods"})
-        | frozenset({"meta_learners", "metrics", "innovations"}),
-        frozenset({"gpytorch", "numpy"}),
+        "numerics distributions experts features filters likelihoods meta_learners metrics innovations",
+        "gpytorch numpy",
     ),
     # What describes one. gpytorch: presets build kernels and likelihoods.
     "ensembles": (
-        frozenset({"engine", "numerics", "experts", "features", "filters", "likelihoods"})
-        | frozenset({"meta_learners", "innovations", "spectral"}),
-        frozenset({"gpytorch", "numpy"}),
+        "engine numerics experts features filters likelihoods meta_learners innovations spectral",
+        "gpytorch numpy",
     ),
     # The one pipeline: tables in, distributions in the units of the target out.
     "streaming": (
-        frozenset({"numerics", "distributions", "likelihoods", "features", "filters", "experts", "meta_learners"})
-        | frozenset({"engine", "ensembles", "calibration", "innovations", "files"}),
-        frozenset({"numpy"}),
+        "numerics distributions likelihoods features filters experts meta_learners engine ensembles calibration "
+        "innovations files",
+        "numpy",
     ),
     # A model for each of many series: states of all of them, the parts of an ensemble on them.
     "fleet": (
-        frozenset({"numerics", "features", "filters", "experts", "meta_learners", "ensembles", "innovations", "files"})
-        | frozenset({"engine", "calibration", "distributions"}),
-        frozenset({"tqdm"}),
+        "numerics features filters experts meta_learners ensembles innovations files engine calibration distributions",
+        "tqdm",
     ),
     # Series over several machines: a divided fleet hands on what its shards say. streaming: sweeps of configs.
-    "scale": (
-        frozenset({"engine", "files", "distributions", "fleet", "streaming"}),
-        frozenset({"ray", "pyarrow"}),
-    ),
+    "scale": ("engine files distributions fleet streaming", "ray pyarrow"),
     # experts, features, filters, meta_learners: joint predictions and fantasies are made from their parts.
     "bo": (
-        frozenset({"numerics", "features", "filters", "experts", "meta_learners", "engine", "ensembles", "spectral"}),
-        frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "ax"}),
+        "numerics features filters experts meta_learners engine ensembles spectral",
+        "gpytorch botorch linear_operator tqdm ax",
     ),
     # bo: the posterior of a mixture. scipy: L-BFGS, linear programs, quantiles of the beta distribution.
-    "papers/quadrature": (
-        frozenset({"numerics", "spectral", "bo", "files"}),
-        frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
-    ),
+    "papers/quadrature": ("numerics spectral bo files", "gpytorch botorch linear_operator numpy scipy tqdm"),
     # scipy: L-BFGS with bounds. numpy: what it speaks. features: knots as a feature map of online experts.
     # filters, experts, meta_learners, engine: fitted models go on as the experts of an online ensemble.
     # bo: the contract of models that BoTorch takes.
     "papers/sparse": (
-        frozenset({"numerics", "distributions", "features", "filters", "experts", "meta_learners", "engine", "bo"}),
-        frozenset({"gpytorch", "botorch", "linear_operator", "numpy", "scipy", "tqdm"}),
+        "numerics distributions features filters experts meta_learners engine bo",
+        "gpytorch botorch linear_operator numpy scipy tqdm",
     ),
     # engine, bo: mixtures as distributions and posteriors. metrics: the best fixed mixture. spectral: frequencies.
     "papers/fusion": (
-        frozenset({"numerics", "features", "spectral", "metrics", "engine", "bo", "distributions", "files"}),
-        frozenset({"gpytorch", "botorch", "linear_operator", "tqdm", "arviz", "numpyro", "jax", "numpy"}),
+        "numerics features spectral metrics engine bo distributions files",
+        "gpytorch botorch linear_operator tqdm arviz numpyro jax numpy",
     ),
     # features, spectral: the frequencies of the experts' kernels. meta_learners: how experts are weighed.
     # filters: the posterior of the weights. engine: what Ctrl-C must not tear. estimators, streaming: its transformer.
     "papers/gplvm": (
-        frozenset(
-            {"numerics", "spectral", "features", "filters", "meta_learners", "engine", "estimators", "streaming"}
-        ),
-        frozenset({"gpytorch", "faiss", "numpy", "sklearn"}),
+        "numerics spectral features filters meta_learners engine estimators streaming",
+        "gpytorch faiss numpy sklearn",
     ),
-    "papers": (frozenset(), frozenset()),
+    "papers": ("", ""),
     # numpy: the language of scikit-learn. pandas: tables of river and others. data: scales of the warm-up rows.
-    "estimators": (
-        frozenset({"distributions", "engine", "ensembles", "streaming", "tables"}),
-        frozenset({"numpy", "pandas", "sklearn", "river", "skpro", "sktime"}),
-    ),
+    "estimators": ("distributions engine ensembles streaming tables", "numpy pandas sklearn river skpro sktime"),
     # numpy: the language of matplotlib.
-    "plots": (frozenset({"files"}), frozenset({"numpy", "matplotlib"})),
+    "plots": ("files", "numpy matplotlib"),
     # The command line. extras: its door.
-    "cli": (
-        EVERYTHING | {"extras"},
-        frozenset({"numpy", "plotly", "sklearn", "tqdm", "jsonargparse", "yaml"}),
-    ),
+    "cli": (f"{EVERYTHING} extras", "numpy plotly sklearn tqdm jsonargparse yaml"),
     # gp_ensembles/__init__.py and __main__.py
     # lazy_loader: what ``import gp_ensembles`` offers is loaded when it is used. extras: the door of the extra ``cli``.
-    "": (EVERYTHING | PAPERS | {"cli", "extras"}, frozenset({"lazy_loader"})),
+    "": (f"{EVERYTHING} papers/sparse papers/fusion papers/quadrature papers/gplvm cli extras", "lazy_loader"),
 }
+ALLOWED = {package: tuple(frozenset(names.split()) for names in both) for package, both in TABLE.items()}
 # package -> what it may import inside a function: optional extras, at their one door.
-DOORS: dict[str, frozenset[str]] = {
+DOORS = {
     # The extra cli, without which there is no command line.
-    "": frozenset({"gp_ensembles.cli"}),
+    "": ("gp_ensembles.cli",),
     # pandas, narwhals: of the extra cli, for dates and frames. sklearn: only tables with many levels need it.
-    "tables": frozenset({"narwhals", "pandas", "pyarrow", "sklearn"}),
-    "data": frozenset({"river", "sklearn"}),
-    "experts": frozenset({"sklearn", "threadpoolctl"}),
-    "bo": frozenset({"ax"}),
-    "scale": frozenset({"ray", "pyarrow"}),
-    "papers/fusion": frozenset({"arviz", "jax", "numpyro"}),
-    "papers/gplvm": frozenset({"faiss"}),
-    "estimators": frozenset({"pandas", "river", "sklearn", "skpro", "sktime"}),
-    "cli": frozenset({"gp_ensembles.plots"}),
+    "tables": ("narwhals", "pandas", "pyarrow", "sklearn"),
+    "data": ("river", "sklearn"),
+    "experts": ("sklearn", "threadpoolctl"),
+    "bo": ("ax",),
+    "scale": ("ray", "pyarrow"),
+    "papers/fusion": ("arviz", "jax", "numpyro"),
+    "papers/gplvm": ("faiss",),
+    "estimators": ("pandas", "river", "sklearn", "skpro", "sktime"),
+    "cli": ("gp_ensembles.plots",),
 }
 
 

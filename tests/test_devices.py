@@ -14,19 +14,11 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine import OnlineEnsemble
+from gp_ensembles.ensembles import targets
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis, RadialBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS, e_doebe
 from gp_ensembles.ensembles.spec import EnsembleSpec
-from gp_ensembles.ensembles.targets import (
-    BinaryTarget,
-    ClassTarget,
-    CountTarget,
-    LevelTarget,
-    OutlierTarget,
-    RealTarget,
-    UnknownNoiseTarget,
-)
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.fleet import Fleet
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
@@ -57,10 +49,10 @@ def same_on_both(gpu):
     return compare
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_feature_maps(case, same_on_both):
+@pytest.mark.parametrize("build", CASES.values(), ids=CASES)
+def test_feature_maps(build, same_on_both):
     def run(device: str) -> list[Tensor]:
-        features = case.build(torch.Size([2]), torch.float64).to(device)
+        features = build(torch.Size([2]), torch.float64).to(device)
         X = inputs(6).to(device)
         Phi = features(X)
         with torch.no_grad():
@@ -95,9 +87,8 @@ def test_ensembles(kind, generator, same_on_both):
         online = OnlineEnsemble(ENSEMBLES[kind]().to(device))
         online.records = False  # graphs are in ``tests/engine``
         there, targets = X.to(device), y.to(device)
-        predicted = [
-            online.observe(there[part], targets[part]) for part in (slice(0, 15), slice(15, 16), slice(16, 24))
-        ]
+        parts = (slice(0, 15), slice(15, 16), slice(16, 24))
+        predicted = [online.observe(there[part], targets[part]) for part in parts]
         ahead = online.predict(there[:3])
         again = copy.deepcopy(online).observe(there[:5], targets[:5])
         numbers = [part for one in predicted for part in (one.mean, one.variance, one.log_prob, one.log_weights)]
@@ -106,12 +97,11 @@ def test_ensembles(kind, generator, same_on_both):
     same_on_both(run)
 
 
+QUICK_ONES = ("all layers", "square roots", "classes")
+
+
 @pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(k, marks=pytest.mark.slow if k not in ("all layers", "square roots", "classes") else ())
-        for k in ENSEMBLES
-    ],
+    "kind", [pytest.param(k, marks=() if k in QUICK_ONES else pytest.mark.slow) for k in ENSEMBLES]
 )
 def test_fleets_without_units(kind, generator, tmp_path, same_on_both):
     names, X, y = rows(30, generator, classes=kind == "classes")
@@ -119,10 +109,8 @@ def test_fleets_without_units(kind, generator, tmp_path, same_on_both):
     def run(device: str) -> list[Tensor]:
         fleet = EnsembleFleet(ENSEMBLES[kind]().to(device), sorted(set(names)))
         there, targets = X.to(device), y.to(device)
-        predicted = [
-            fleet.observe(names[:24], there[:24], targets[:24]),
-            fleet.observe(names[24:], there[24:], targets[24:]),
-        ]
+        parts = (slice(24), slice(24, None))
+        predicted = [fleet.observe(names[part], there[part], targets[part]) for part in parts]
         fleet.retire(names[:1])
         fleet.add(["new"])
         fleet.add(["like another"], fleet.export(names[1]))
@@ -177,15 +165,8 @@ def test_fleets(name, given, generator, tmp_path, same_on_both, gpu):
         ahead = fleet.predict(names[:3], inputs[:3])
         assert (fleet.waiting, fleet.failures) == ({}, {})
         ends = fleet.predict_interval(names[:3], inputs[:3])
-        return [
-            predicted.mean,
-            predicted.variance,
-            predicted.log_prob,
-            *predicted.interval(),
-            *parts,
-            ahead.mean,
-            *ends,
-        ]
+        numbers = [predicted.mean, predicted.variance, predicted.log_prob, *predicted.interval()]
+        return [*numbers, *parts, ahead.mean, *ends]
 
     same_on_both(run)
     found = Fleet.load(tmp_path / "cuda").observe(names[66:], X[66:], y[66:])  # a GPU's files, on a host without
@@ -207,10 +188,9 @@ def test_states_in_files_are_on_the_host(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", "gpu", "meta"])
 def test_a_device_that_is_not_there_is_refused(device, tmp_path):
-    with pytest.raises(ValueError, match=f"device '{device}' .*use cpu"):
-        Fleet(SERIES, device=device)
-    with pytest.raises(ValueError, match=f"device '{device}' .*use cpu"):
-        OnlineModel(StreamConfig(device=device))
+    for make in (lambda: Fleet(SERIES, device=device), lambda: OnlineModel(StreamConfig(device=device))):
+        with pytest.raises(ValueError, match=f"device '{device}' .*use cpu"):
+            make()
 
 
 def small(name: str, **changes: object) -> EnsembleSpec:
@@ -225,13 +205,13 @@ MODELS = {
     "forecaster": small("forecaster"),
     "soebe": small("soebe", bases=BASES),
     "die_gp": small("die_gp"),
-    "two classes": small("e_doebe", bases=BASES, target=BinaryTarget()),
-    "three classes": small("e_doebe", bases=BASES[1:], target=ClassTarget(3)),
-    "levels": small("e_doebe", bases=BASES[1:], target=LevelTarget(3)),
-    "counts": small("e_doebe", bases=BASES, target=CountTarget()),
-    "unknown noise": small("e_doebe", bases=BASES, target=UnknownNoiseTarget()),
-    "outliers": small("e_doebe", bases=BASES[1:], target=OutlierTarget()),
-    "two outputs": small("e_doebe", bases=BASES, target=RealTarget(num_outputs=2)),
+    "two classes": small("e_doebe", bases=BASES, target=targets.BinaryTarget()),
+    "three classes": small("e_doebe", bases=BASES[1:], target=targets.ClassTarget(3)),
+    "levels": small("e_doebe", bases=BASES[1:], target=targets.LevelTarget(3)),
+    "counts": small("e_doebe", bases=BASES, target=targets.CountTarget()),
+    "unknown noise": small("e_doebe", bases=BASES, target=targets.UnknownNoiseTarget()),
+    "outliers": small("e_doebe", bases=BASES[1:], target=targets.OutlierTarget()),
+    "two outputs": small("e_doebe", bases=BASES, target=targets.RealTarget(num_outputs=2)),
 }
 FAST = ("light",)
 OF_LABELS = {"two classes": 2, "three classes": 3, "levels": 3, "counts": 6}
@@ -307,12 +287,8 @@ def test_what_is_put_behind_a_mixture(name, generator, same_on_both):
         predicted, ahead = model.observe(X[75:100], y[75:100]), model.predict(X[100:])
         if name == "two classes":
             return [predicted.log_prob, ahead.class_probabilities]
-        return [
-            predicted.log_prob,
-            ahead.quantile(0.9),
-            ahead.cdf(y[100:].to(device)),
-            *model.predict_interval(X[100:]),
-        ]
+        ends = model.predict_interval(X[100:])
+        return [predicted.log_prob, ahead.quantile(0.9), ahead.cdf(y[100:].to(device)), *ends]
 
     same_on_both(run)
     if name == "light":

@@ -22,14 +22,9 @@ y = (X + 0.1 * (9 * X).sin()).squeeze(-1)
 COMMAND = "import gp_ensembles.__main__ as door\nsys.argv[1:] = {words}\nsys.exit(door.main())\n"
 
 
-def run(code, *extras, folder=None):
-    return subprocess.run(
-        [sys.executable, "-c", only_installed(*extras) + code],
-        cwd=folder or ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(code, *extras, folder=ROOT):
+    command = [sys.executable, "-c", only_installed(*extras) + code]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def passed(code, *extras):

@@ -7,16 +7,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.bo import EnsembleModel
-from gp_ensembles.papers.fusion import (
-    BHS,
-    MAP,
-    PBHS,
-    ExpertPredictions,
-    FourierPrior,
-    ProductOfExperts,
-    fit_fusion,
-    fuse,
-)
+from gp_ensembles.papers import fusion
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
 from gp_ensembles.papers.quadrature.default_priors import default_prior
 from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
@@ -52,16 +43,16 @@ def marginalized(device: str) -> list[Tensor]:
         return [posterior.mean, posterior.variance]
 
 
-def fused(kind: type[BHS] | type[PBHS], device: str) -> list[Tensor]:
+def fused(kind: type[fusion.BHS] | type[fusion.PBHS], device: str) -> list[Tensor]:
     X, y = table(40, device)
     mean = torch.stack([y - 0.3, X[:, 0].cos()])
-    experts = ExpertPredictions(mean, torch.full_like(mean, 0.1), torch.full_like(mean, 0.01))
+    experts = fusion.ExpertPredictions(mean, torch.full_like(mean, 0.1), torch.full_like(mean, 0.01))
     kernel = ScaleKernel(RBFKernel()).double().to(device)
-    prior = FourierPrior.from_kernel(kernel, 1, 6, generator=seeded())
-    model, some = kind(X, y, experts, prior), ExpertPredictions(*(part[:, :5] for part in experts))
-    found, drawn = (fit_fusion(model, inference, generator=seeded()) for inference in (MAP(), None))
+    prior = fusion.FourierPrior.from_kernel(kernel, 1, 6, generator=seeded())
+    model, some = kind(X, y, experts, prior), fusion.ExpertPredictions(*(part[:, :5] for part in experts))
+    found, drawn = (fusion.fit_fusion(model, inference, generator=seeded()) for inference in (fusion.MAP(), None))
     predicted = found.predict(X[:5], some)
-    fixed = fuse(experts, ProductOfExperts(), space="y")
+    fixed = fusion.fuse(experts, fusion.ProductOfExperts(), space="y")
     # Draws from Laplace's approximation depend on the signs of eigenvectors, which are each library's own.
     weights = drawn.expert_weights(X[:5]).mean
     numbers = [found.expert_weights(X[:5]).mean, predicted.log_prob(y[:5]), predicted.cdf(y[:5]), fixed.log_prob(y)]
@@ -79,8 +70,8 @@ def of_botorch(device: str) -> list[Tensor]:
 TOOLS = {
     "knots": knots,
     "marginalized kernels": marginalized,
-    "BHS": lambda device: fused(BHS, device),
-    "PBHS": lambda device: fused(PBHS, device),
+    "BHS": lambda device: fused(fusion.BHS, device),
+    "PBHS": lambda device: fused(fusion.PBHS, device),
     "BoTorch": of_botorch,
 }
 

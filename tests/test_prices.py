@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from benchmarks import measured, prices
 from benchmarks.price_of_block import best_of
 
@@ -34,12 +32,6 @@ def test_what_is_compared_takes_turns() -> None:
     times = best_of([lambda: calls.append("a"), lambda: calls.append("b")], 3)
     assert calls == ["a", "b"] * 3
     assert all(0 <= seconds < 1 for seconds in times)
-
-
-def test_unknown_parts_are_refused(capsys) -> None:
-    with pytest.raises(SystemExit):
-        prices.main(["--parts", "everything"])
-    assert "invalid choice" in capsys.readouterr().err
 
 
 def test_the_table_of_ratios_is_that_of_the_last_runs(tmp_path):

@@ -21,15 +21,9 @@ from gp_ensembles.streaming.forecasting.backtest import seasonal_naive
 SMALL = replace(gpe.oebe, bases=(gpe.bases.LinearBasis(), gpe.bases.PolynomialBasis((2,))))
 CONFIG = gpe.StreamConfig(SMALL, warmup=40)
 RECORDS = [
-    gpe.bases.FourierBasis(nu=1.5, starts=(0.1, 1.0, 10.0)),
-    gpe.bases.RecurringBasis(gpe.bases.RadialBasis()),
-    gpe.targets.RealTarget(),
-    gpe.targets.ClassTarget(3),
-    gpe.auto.lags,
-    gpe.auto.rule,
-    gpe.auto.fit_settings,
-    *gpe.auto.extra_experts,
-    *gpe.deep.extra_experts,
+    *(gpe.bases.FourierBasis(nu=1.5, starts=(0.1, 1.0, 10.0)), gpe.bases.RecurringBasis(gpe.bases.RadialBasis())),
+    *(gpe.targets.RealTarget(), gpe.targets.ClassTarget(3), gpe.auto.lags, gpe.auto.rule, gpe.auto.fit_settings),
+    *(*gpe.auto.extra_experts, *gpe.deep.extra_experts),
 ]
 
 
@@ -71,12 +65,8 @@ def fleets():
 def botorch():
     X, y = rows(30)
     for model in (gpe.ExactEnsembleModel(X, y.unsqueeze(-1)), gpe.EnsembleModel(X, y.unsqueeze(-1), ensemble=SMALL)):
-        yield from (
-            model,
-            model.posterior(X),
-            model.posterior(X.unsqueeze(-2)),
-            gpe.ThompsonLoop(torch.tensor([[0.0], [1.0]])),
-        )
+        yield from (model, model.posterior(X), model.posterior(X.unsqueeze(-2)))
+    yield gpe.ThompsonLoop(torch.tensor([[0.0], [1.0]]))
 
 
 def papers():
@@ -128,26 +118,22 @@ def test_what_is_printed_fits_on_ten_lines(make):
     assert len(printed) > 3
 
 
-def test_predictions_print_their_own_numbers():
+def check_line(line, wanted):
+    """A line of a mean, a standard deviation and the ends of an interval."""
+    _, mean, stddev, lower, _, upper = line.split()
+    assert [float(cell) for cell in (mean, stddev, lower, upper)] == pytest.approx([*map(float, wanted)], rel=1e-3)
+
+
+def test_predictions_and_posteriors_print_their_own_numbers():
     X, y = rows()
     predictions = gpe.OnlineModel(CONFIG).observe(X, y)
     lines = repr(predictions).splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["40", "41", "42", "...", "87", "88", "89"]
-    _, mean, stddev, lower, _, upper = lines[-1].split()
-    wanted = [predictions.mean, predictions.stddev, *(predictions.distribution.quantile(p) for p in (0.05, 0.95))]
-    assert [float(cell) for cell in (mean, stddev, lower, upper)] == pytest.approx(
-        [float(v[-1]) for v in wanted], rel=1e-3
-    )
-
-
-def test_a_posterior_prints_its_own_numbers():
-    X, y = rows(30)
-    posterior = gpe.ExactEnsembleModel(X, y.unsqueeze(-1)).posterior(X)
-    _, mean, stddev, lower, _, upper = repr(posterior).splitlines()[2].split()
-    wanted = [posterior.mean, posterior.variance.sqrt(), *(posterior.quantile(torch.tensor(p)) for p in (0.05, 0.95))]
-    assert [float(cell) for cell in (mean, stddev, lower, upper)] == pytest.approx(
-        [float(v[0]) for v in wanted], rel=1e-3
-    )
+    ends = (predictions.distribution.quantile(p)[-1] for p in (0.05, 0.95))
+    check_line(lines[-1], (predictions.mean[-1], predictions.stddev[-1], *ends))
+    posterior = gpe.ExactEnsembleModel(X[:30], y[:30].unsqueeze(-1)).posterior(X[:30])
+    ends = (posterior.quantile(torch.tensor(p))[0] for p in (0.05, 0.95))
+    check_line(repr(posterior).splitlines()[2], (posterior.mean[0], posterior.variance[0].sqrt(), *ends))
 
 
 def test_specs_print_as_the_preset_and_what_differs_from_it():

@@ -16,10 +16,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 import gp_ensembles
+from tests.pretend_installation import PROJECT, ROOT, normalized
 
-ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PROJECT, FILTERS = SETTINGS["project"], SETTINGS["tool"]["pytest"]["ini_options"]["filterwarnings"]
+FILTERS = SETTINGS["tool"]["pytest"]["ini_options"]["filterwarnings"]
 # Written in pieces, so that this file does not accuse itself.
 PRIVATE = re.compile("/(?:tm" + "p|wor" + "k|far" + "m|ro" + "ot|ho" + "me)/|pypi" + r"\.org|files\.python" + "hosted")
 
@@ -54,10 +54,6 @@ def output_complaints(notebooks: list[Path]) -> list[str]:
     return complaints
 
 
-def normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def pins(file: str = "constraints.txt") -> dict[str, str]:
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     found = dict(line.split("==") for line in lines if line and not line.startswith("#"))
@@ -87,11 +83,9 @@ def test_notebooks_have_no_stored_outputs():
 
 
 def test_a_stranger_finds_what_a_repository_needs():
-    needed = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "constraints.txt", "constraints-lowest.txt")
+    needed = ("CONTRIBUTING.md", "LICENSE", "Makefile", "constraints.txt", "constraints-lowest.txt")
     assert [name for name in needed if not (ROOT / name).stat().st_size] == []
-
-
-def test_the_changelog_knows_unreleased_changes_or_this_version():
+    assert (Path(gp_ensembles.__file__).parent / "py.typed").is_file()  # the wheel has every file of the package
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "## [Unreleased]" in text or f"## [{gp_ensembles.__version__}]" in text
 
@@ -117,10 +111,6 @@ def test_the_version_stands_in_one_place():
     predicted = re.compile(rf"version\w*\s*[=:]\s*['\"]{re.escape(gp_ensembles.__version__)}['\"]")
     files = [path for path in tracked() if path.suffix in {".py", ".toml", ".cfg"}]
     assert [path.name for path in files if predicted.search(path.read_text(encoding="utf-8"))] == ["__init__.py"]
-
-
-def test_types_are_shipped():
-    assert (Path(gp_ensembles.__file__).parent / "py.typed").is_file()  # the wheel has every file of the package
 
 
 def test_pins_cover_every_dependency():

@@ -46,13 +46,8 @@ def run(installed, code, *arguments, extras=(), expected=0):
     """What a program says that sees the wheel, its dependencies and those of some extras only."""
     _, target, elsewhere = installed
     environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", AWAY + only_installed(*extras) + code, *arguments],
-        cwd=elsewhere,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-c", AWAY + only_installed(*extras) + code, *arguments]
+    done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True)
     assert done.returncode == expected, done.stderr
     return done.stdout or done.stderr
 

@@ -97,12 +97,7 @@ class ComponentsPosterior(Posterior, ABC):
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
         r"""Draws from standard normals, a continuous function of the moments of the components selected.
 
-        Args:
-            sample_shape: Shape of the sample.
-            base_samples: Standard normals, shape (\*sample_shape, \*base_sample_shape).
-
-        Returns:
-            Draws, shape (\*sample_shape, \*batch, q, O).
+        Shapes: ``base_samples`` (\*sample_shape, \*base_sample_shape); returns (\*sample_shape, \*batch, q, O).
 
         Raises:
             ValueError: If the base samples have another shape.

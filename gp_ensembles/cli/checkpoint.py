@@ -23,7 +23,7 @@ from gp_ensembles.tables.rows import Rows
 
 _KIND = Kind(
     "gp_ensembles stream",
-    9,
+    10,
     "a stream",
     "give the checkpoint.pt that stream or resume wrote",
     ("model/config", "model/warm_X", "model/warm_y"),

@@ -12,12 +12,13 @@ from gp_ensembles.cli.pictures import PICTURES, save_pictures
 from gp_ensembles.cli.predictions import MODEL, score_table
 from gp_ensembles.cli.report.events import count_events, new_history
 from gp_ensembles.cli.report.history import RunHistory
-from gp_ensembles.cli.report.page import write_report
+from gp_ensembles.cli.report.page import report_html
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.scored_stream import ScoredStream, take_warm_up
 from gp_ensembles.cli.summary import summarize_run, summary_table
 from gp_ensembles.cli.writing import CHECKPOINT, OutputFolder
 from gp_ensembles.data.messy import TARGET, write_messy_load
+from gp_ensembles.files.replacing import write_text
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables import RowStream, explain, open_rows
 
@@ -136,7 +137,7 @@ def _draw(history: RunHistory, summary: dict[str, object], output: Output, place
     clock = summary["time"]
     name, kind = (clock["name"], clock["kind"]) if isinstance(clock, dict) else (None, "")
     if history.num_rows and output.report:
-        drawn_if_possible(REPORT, lambda: write_report(place / REPORT, summary, history))
+        drawn_if_possible(REPORT, lambda: write_text(place / REPORT, report_html(summary, history)))
     if output.pictures:
         drawn_if_possible("pictures", lambda: save_pictures(history, place, time_name=name, is_date=kind == "date"))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Literal
+from typing import Any
 
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.error_messages import EXPECTED, one_sentence
@@ -28,20 +28,13 @@ _COLUMNS = (
 _FILES = ("compare.json", "compare.csv")
 
 
-def load_named_configs(
-    paths: Sequence[Path],
-    warmup: int | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    dtype: Literal["float64", "float32"] | None = None,
-) -> dict[str, StreamConfig]:
-    """Configs by name or file, under the stems of their files; arguments that are given override all of them.
+def load_named_configs(paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, StreamConfig]:
+    """Configs by name or file, under the stems of their files; settings that are given override all of them.
 
     Raises:
         ValueError: If two files have the same stem, or the configs differ in warm-up.
     """
-    given = {"warmup": warmup, "seed": seed, "device": device, "dtype": dtype}
-    overrides: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    overrides = {name: value for name, value in given.items() if value is not None}
     configs: dict[str, StreamConfig] = {}
     for path in map(find_config, paths):
         if path.stem in configs:

@@ -24,14 +24,14 @@ def save_pictures(
     bins, first = history.bins, history.first_row
     assert first is not None
     sums = {history.model_name: bins["sum log_prob"]}
-    sums |= {name: history.baseline_sums(name) for name in history.baselines}
-    weights = history.weights()
-    layers, names = np.stack(list(weights.values())), [", ".join(family) for family in weights]
+    sums |= {name: bins[f"sum baseline {name}"] for name in history.baselines}
+    weights, rows = history.weights(), history.mean("row")
+    layers = np.stack(list(weights.values()))
     with np.errstate(divide="ignore"):  # a family without weight
         log_weights = np.log(layers / layers.sum(0))
     figures = {
-        "weights.png": plot_weights(log_weights, names, rows=history.centers()),
-        "score.png": plot_score_sums(first - 1 + np.cumsum(bins.sizes), bins["count y"], sums),
+        "weights.png": plot_weights(log_weights, list(weights), rows=rows),
+        "score.png": plot_score_sums(first - 1 + np.cumsum(bins["count row"]), bins["count y"], sums),
     }
     if history.is_class:
         figures["calibration.png"] = plot_class_counts(history.reliability, history.confidence_counts)
@@ -47,8 +47,7 @@ def save_pictures(
             figures["bands.png"] = plot_long_bands(runs, last, target_name=target, last_row=history.last_row)
         if history.pit_counts.sum():
             figures["calibration.png"] = plot_pit_counts(history.pit_counts)
-    times = history.times()
-    if time_name is not None and times is not None:
+    if time_name is not None and history.has_times:
         for name in figures.keys() - {"calibration.png"}:
-            show_times(figures[name], history.centers(), times, time_name, is_date=is_date)
+            show_times(figures[name], rows, history.mean("time"), time_name, is_date=is_date)
     return [save_figure(figures[name], folder / name) for name in PICTURES if name in figures]

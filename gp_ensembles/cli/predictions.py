@@ -295,13 +295,11 @@ def score_table(scores: Scores, target_scale: float) -> dict[str, dict[str, floa
     """Each predictor's scores as plain numbers; ``None`` where no target was observed (or all are equal)."""
     table = {}
     for name, state in scores.items():
-        if isinstance(state, ClassScores):
-            values = {key: float(value) for key, value in summarize_classes(state)._asdict().items()}
-            table[name] = {key: value if math.isfinite(value) else None for key, value in values.items()}
-            continue
-        values = {key: float(value) for key, value in summarize(state)._asdict().items()}
-        values["coverage_90"] = values.pop("coverage")
-        values["log_score_standardized"] = values["log_score"] + math.log(target_scale)
+        found = summarize_classes(state) if isinstance(state, ClassScores) else summarize(state)
+        values = {key: float(value) for key, value in found._asdict().items()}
+        if not isinstance(state, ClassScores):
+            values["coverage_90"] = values.pop("coverage")
+            values["log_score_standardized"] = values["log_score"] + math.log(target_scale)
         table[name] = {key: value if math.isfinite(value) else None for key, value in values.items()}
     return table
 

@@ -82,15 +82,7 @@ class StreamProgress(NamedTuple):
 
 
 class ScoredStream:
-    """A model and its baselines on one table.
-
-    Args:
-        table: Name and encoder of the table.
-        model: The model at ``progress.num_rows``.
-        baselines: The baselines there.
-        progress: Position of the stream.
-        clock: Seconds spent so far.
-    """
+    """A model and its baselines on one table, at the position of the stream."""
 
     progress: StreamProgress
     table: TableName

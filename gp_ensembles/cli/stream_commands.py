@@ -42,7 +42,7 @@ _BAD_ROW = "infinite or implausibly large numbers: treat them as missing, skip t
 def add_options(name: str, command: ArgumentParser) -> None:
     """Add the options of one command to a parser."""
     add = command.add_argument
-    if name in ("resume", "compare"):
+    if name == "resume":
         _add_table(command)
     if name == "compare":
         _add_columns(command)
@@ -72,7 +72,6 @@ def add_options(name: str, command: ArgumentParser) -> None:
 
 def add_table_options(command: ArgumentParser) -> None:
     """Add the options of a table, its columns and a config."""
-    _add_table(command)
     _add_columns(command)
     command.add_argument("--config", action="config", help=_CONFIG)
     add_config(command)
@@ -94,7 +93,8 @@ def _add_missing(command: ArgumentParser) -> None:
 
 
 def _add_columns(command: ArgumentParser) -> None:
-    """Add the options of a table's columns."""
+    """Add the options of a table and its columns."""
+    _add_table(command)
     add = command.add_argument
     add("--target", type=str | None, default=None, help="column to predict")
     add("--features", type=str | None, default=None, help="input columns, comma-separated; all others by default")
@@ -102,12 +102,7 @@ def _add_columns(command: ArgumentParser) -> None:
     add("--kinds", type=str | None, default=None, help=f"column types, NAME=KIND,...: {kinds}; detected by default")
     _add_missing(command)
     add("--time", type=str | None, default=None, help="column that orders the rows; the first date column by default")
-    add(
-        "--series",
-        type=str | None,
-        default=None,
-        help="column that names the series of each row; every series has its own model",
-    )
+    add("--series", type=str | None, default=None, help="column of the series of each row; each has its own model")
     add("--classes", type=str | None, default=None, help="class labels of the target, comma-separated")
     add("--explain", type=bool, default=False, help="print how each column and the time are read, and run nothing")
 
@@ -253,7 +248,8 @@ def _compare(values: Namespace) -> int:
         warmup = table.open().num_warm_up
     if values.seeds and values.seed is not None:
         raise ValueError("--seed and --seeds exclude each other; give one of them")
-    configs = load_named_configs(values.configs, warmup, values.seed, values.device, values.dtype)
+    given = {"warmup": warmup, "seed": values.seed, "device": values.device, "dtype": values.dtype}
+    configs = load_named_configs(values.configs, given)
     named = list(configs)
     configs = with_seeds(configs, values.seeds)
     warmup = next(iter(configs.values())).warmup

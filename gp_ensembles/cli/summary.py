@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from gp_ensembles.streaming.health import Finding, HealthLimits, Throughput, fai
 from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
 from gp_ensembles.tables.explain import ColumnReport
 
+Summary = Mapping[str, Any]
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
 _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
 
@@ -97,17 +99,12 @@ def format_table(rows: Mapping[str, Mapping[str, object]], columns: Sequence[str
     return "\n".join(lines)
 
 
-def summary_table(summary: Mapping[str, object]) -> str:
+def summary_table(summary: Summary) -> str:
     """The score table of one run with its baselines."""
-    baselines = summary["baselines"]
-    assert isinstance(baselines, dict)
-    table = format_table({str(summary["model"]): summary, **baselines}, score_columns(summary))
+    table = format_table({str(summary["model"]): summary, **summary["baselines"]}, score_columns(summary))
     label = summary.get("only_label_of_warmup")
     notes = [one_class_message(label)] if isinstance(label, int) else []
-    missing, kept = (summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("wild", "far"))
-    assert isinstance(missing, int)
-    assert isinstance(kept, int)
-    notes += wild_warm_up_lines(missing, kept)
+    notes += wild_warm_up_lines(*(summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("wild", "far")))
     lines = [*interval_lines(summary), *external_lines(summary), *failure_lines(summary), *bad_row_lines(summary)]
     return "\n".join([table, *lines, *notes, *graph_lines(summary), *health_lines(summary)])
 
@@ -120,24 +117,21 @@ def look_after(stream: ScoredStream, limits: HealthLimits | None = None) -> tupl
     return health(stream.newest, limits, coverage=stream.coverages.get(0.9), timing=timing)
 
 
-def health_lines(summary: Mapping[str, object]) -> list[str]:
+def health_lines(summary: Summary) -> list[str]:
     """A line for each warning."""
-    found = summary.get("health") or []
-    assert isinstance(found, list)
-    return [f"warning: {one['meaning']} (limit {one['limit']:.3g})" for one in found if not one["ok"]]
+    checks = summary.get("health") or []
+    return [f"warning: {check['meaning']} (limit {check['limit']:.3g})" for check in checks if not check["ok"]]
 
 
-def graph_lines(summary: Mapping[str, object]) -> list[str]:
+def graph_lines(summary: Summary) -> list[str]:
     """The reason why no CUDA graph was recorded, if there is one."""
     reason = summary.get("not_recorded")
     return [] if reason is None else [f"no CUDA graph was recorded: {reason}"]
 
 
-def failure_lines(summary: Mapping[str, object]) -> list[str]:
+def failure_lines(summary: Summary) -> list[str]:
     """A line on each expert that has failed."""
-    failures = summary.get("failures") or []
-    assert isinstance(failures, list)
-    return [str(QuarantineReport(**failure)) for failure in failures]
+    return [str(QuarantineReport(**failure)) for failure in summary.get("failures") or []]
 
 
 def external_entry(report: ExternalReport) -> dict[str, object]:
@@ -147,19 +141,17 @@ def external_entry(report: ExternalReport) -> dict[str, object]:
     return {**entry, **report.regret._asdict()}
 
 
-def external_lines(summary: Mapping[str, object]) -> list[str]:
+def external_lines(summary: Summary) -> list[str]:
     """Lines on each external model, from its :func:`external_entry`."""
-    external_models = summary.get("external_models")
-    assert external_models is None or isinstance(external_models, dict)
     lines = []
-    for name, entry in (external_models or {}).items():
+    for name, entry in (summary.get("external_models") or {}).items():
         fields = {key: value for key, value in entry.items() if key != "bound"}
         report = ExternalReport(**{**fields, "name": name, "regret": Regret(entry["regret"], entry["bound"])})
         lines += str(report).splitlines()
     return lines
 
 
-def bad_row_lines(summary: Mapping[str, object]) -> list[str]:
+def bad_row_lines(summary: Summary) -> list[str]:
     """Lines on implausible numbers, clipped inputs and down-weighted targets."""
     bad, lines = summary.get("bad_rows"), []
     if isinstance(bad, dict) and bad["num_rows"]:
@@ -173,12 +165,10 @@ def bad_row_lines(summary: Mapping[str, object]) -> list[str]:
     return lines
 
 
-def interval_lines(summary: Mapping[str, object]) -> list[str]:
+def interval_lines(summary: Summary) -> list[str]:
     """A line for each coverage of adaptive intervals: their coverage, and its guaranteed bound."""
-    intervals = summary.get("intervals")
-    assert intervals is None or isinstance(intervals, dict)
     lines = []
-    for share, kept in (intervals or {}).items():
+    for share, kept in (summary.get("intervals") or {}).items():
         if kept["coverage"] is None:
             continue
         percent, off = 100 * float(share), min(100 * kept["bound"], 100.0)
@@ -194,16 +184,12 @@ def interval_lines(summary: Mapping[str, object]) -> list[str]:
     return lines
 
 
-def score_columns(summary: Mapping[str, object]) -> tuple[str, ...]:
+def score_columns(summary: Summary) -> tuple[str, ...]:
     """Scores shown in a table: those of classes or those of numbers."""
     return _CLASS_SCORES if "error_rate" in summary else _SCORES
 
 
 def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, int):
-        return str(value)
     if not isinstance(value, float):
-        return str(value)
+        return "-" if value is None else str(value)
     return f"{value:.4f}" if abs(value) < 1e5 else f"{value:.3e}"

@@ -1,28 +1,20 @@
 """Tables as text: for a CSV file and for the terminal."""
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-_END = "\r\n"  # cells with one of its characters are quoted
 _BLANK = "\t\r\n"
 _FORMULA = (*"=+-@\uff1d\uff0b\uff0d\uff20", *_BLANK)  # also as wide characters
 
 
 def as_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table as CSV; NaN is an empty cell."""
-    return csv_lines([header, *rows])
+    """A table as CSV; NaN and ``None`` are empty cells."""
+    return "".join(map(csv_line, (header, *rows)))
 
 
-def csv_lines(rows: Iterable[Sequence[object]]) -> str:
-    """Lines of CSV without a header; NaN is an empty cell."""
-    lines = []
-    for row in rows:
-        line = io.StringIO(newline="")
-        csv.writer(line, lineterminator=_END).writerow([_csv_cell(cell) for cell in row])
-        lines.append(line.getvalue().removesuffix(_END))
-    return "".join(f"{line}\n" for line in lines)
+def csv_line(cells: Sequence[object]) -> str:
+    """A line of CSV."""
+    return ",".join(map(_csv_cell, cells)) + "\n"
 
 
 def not_a_formula(text: str) -> str:
@@ -42,10 +34,10 @@ def quoted(name: str) -> str:
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
 
 
-def _csv_cell(cell: object) -> object:
+def _csv_cell(cell: object) -> str:
     if isinstance(cell, str):
-        return not_a_formula(cell)
-    return "" if isinstance(cell, float) and math.isnan(cell) else cell
+        return quoted(cell)
+    return "" if cell is None or cell != cell else str(cell)  # NaN
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

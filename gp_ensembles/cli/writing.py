@@ -8,7 +8,7 @@ from gp_ensembles.cli.checkpoint import save_checkpoint
 from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.predictions import Chunk
 from gp_ensembles.cli.scored_stream import ScoredStream
-from gp_ensembles.cli.text_tables import quoted
+from gp_ensembles.cli.text_tables import csv_line, quoted
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
 from gp_ensembles.files.transaction import staged
@@ -39,7 +39,7 @@ class OutputFolder:
         columns = [*_COLUMNS, *shares, *stream.extra_columns], stream.model.names
         with staged(self.path) as place:
             for name, names in zip((PREDICTIONS, WEIGHTS), columns, strict=True):
-                write_text(place / (name + PARTIAL), ",".join(map(quoted, [*first, *names])) + "\n")
+                write_text(place / (name + PARTIAL), csv_line([*first, *names]))
             keep_previous(self.path, place)
             save_checkpoint(stream, place / CHECKPOINT)
         self._tables, self._last_row = [GrowingTable(partial) for partial in self._partials], stream.num_read

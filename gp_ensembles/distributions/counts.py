@@ -75,10 +75,7 @@ class PoissonCounts(CountDistributions):
 
     .. math:: P(y \le k) = E_z\, Q(k + 1, e^z) = E_G\, \Phi\big((\log G - m) / \sqrt{s}\big)
 
-    Args:
-        log_weights: Log weights of the experts, shape (M,), or (M, N).
-        mean: Means of the log rates, shape (M, N).
-        variance: Their variances, shape (M, N).
+    Shapes: ``log_weights`` (M,) or (M, N), ``mean`` and ``variance`` of the log rates (M, N).
     """
 
     ends: Tensor

@@ -73,15 +73,7 @@ def explain(
 ) -> NumericalError | ExpertFailureError:
     """The same failure with its row and expert, found by running the block once more; states are not touched.
 
-    Args:
-        error: The failure of the block.
-        ensemble: The ensemble.
-        bound: Its hyperparameters and its state before the block.
-        batches: The runners of the block.
-        X: Inputs of the block, shape (B, D).
-        rows: Its targets, shape (B,) or (B, O).
-        alive: Indices of the experts that were run, (L,); ``None`` for all.
-        first_row: Row of the call at which the block starts.
+    Shapes: ``X`` (B, D), targets (B,) or (B, O), ``alive`` (L,) of the experts that were run, if not all were.
     """
     y = rows.y
     runners = [batches.single(number) for number in range(len(bound.experts))]

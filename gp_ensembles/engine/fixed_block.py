@@ -49,14 +49,7 @@ class Progress(NamedTuple):
 
 
 class FixedBlock:
-    r"""Predicts and learns blocks of one length.
-
-    Args:
-        ensemble: The ensemble.
-        state: Its state, without external models; changed in place.
-        num_rows: Length B.
-        has_gaps: Whether targets may be missing.
-        progress: Shared by all blocks of a stream.
+    r"""Predicts and learns blocks of one length, of a state without external models, in place.
 
     Attributes:
         X: Memory of the inputs, shape (B, D).

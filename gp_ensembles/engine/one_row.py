@@ -66,13 +66,7 @@ class _Slope(NamedTuple):
 
 @final
 class RowBatches:
-    """Linear experts at one row.
-
-    Args:
-        objects: Linear expert objects, those on one basis together.
-        features: A feature map for each of these.
-        bound: All bound experts of the ensemble.
-        states: Their states, changed in place by :meth:`learn`, and whole after :meth:`flush`.
+    """Linear experts at one row; states are changed in place by :meth:`learn`, and whole after :meth:`flush`.
 
     Attributes:
         experts: Places of the linear experts among all, in the order of :attr:`mean`.

@@ -61,8 +61,18 @@ class Basis(ABC):
         """
 
 
+@final
 @dataclass(frozen=True)
-class _SinesAndCosines(Basis):
+class FourierBasis(Basis):
+    """Random Fourier features of an ARD Matern or RBF kernel, several starting length scales.
+
+    Attributes:
+        num_features: Features F, twice the number of frequencies.
+        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
+        starts: Starting length scales, as shares of each column's range.
+        name: Name of the experts; by default their kind and the settings that differ from the defaults.
+    """
+
     num_features: int = 100
     nu: float = math.inf
     starts: tuple[float, ...] = _STARTS
@@ -74,19 +84,6 @@ class _SinesAndCosines(Basis):
         check_starts(self, self.starts)
         check_name(self, self.name)
 
-
-@final
-@dataclass(frozen=True)
-class FourierBasis(_SinesAndCosines):
-    """Random Fourier features of an ARD Matern or RBF kernel, several starting length scales.
-
-    Attributes:
-        num_features: Features F, twice the number of frequencies.
-        nu: Smoothness 0.5, 1.5 or 2.5 of a Matern kernel; infinity for the RBF kernel.
-        starts: Starting length scales, as shares of each column's range.
-        name: Name of the experts; by default their kind and the settings that differ from the defaults.
-    """
-
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""
         kernel = scaled_kernel(X, self.nu, self.starts)
@@ -96,7 +93,7 @@ class FourierBasis(_SinesAndCosines):
 
 @final
 @dataclass(frozen=True)
-class OptimizedFourierBasis(_SinesAndCosines):
+class OptimizedFourierBasis(Basis):
     """Sines and cosines whose frequencies are fitted: a sparse spectrum Gaussian process.
 
     Attributes:
@@ -105,6 +102,17 @@ class OptimizedFourierBasis(_SinesAndCosines):
         starts: Length scales of the kernel that frequencies are drawn for, as shares of each column's range.
         name: Name of the experts; by default their kind and the settings that differ from the defaults.
     """
+
+    num_features: int = 100
+    nu: float = math.inf
+    starts: tuple[float, ...] = _STARTS
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self, "num_features", self.num_features, even=True, most=MOST_FEATURES)
+        check_smoothness(self, self.nu)
+        check_starts(self, self.starts)
+        check_name(self, self.name)
 
     def build(self, X: Tensor, *, generator: torch.Generator | None = None) -> list[tuple[str, FeatureMap]]:
         """Feature maps by name; see :meth:`Basis.build`."""

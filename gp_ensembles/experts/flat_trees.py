@@ -51,7 +51,7 @@ class FlatTrees(NamedTuple):
 def predict_trees(trees: FlatTrees, X: Numbers) -> Numbers:
     """Predictions of trees at rows X (N, D), shape (N,)."""
     out = np.empty(len(X))
-    _predict(*trees, np.ascontiguousarray(X), out)
+    _predict(trees, np.ascontiguousarray(X), out)
     return out
 
 
@@ -75,19 +75,9 @@ def _read(model: Any) -> FlatTrees:
     )
 
 
-def _predict_by_steps(
-    baseline: float,
-    roots: Places,
-    columns: Places,
-    thresholds: Numbers,
-    left: Places,
-    right: Places,
-    missing_left: NDArray[np.bool_],
-    values: Numbers,
-    X: Numbers,
-    out: Numbers,
-) -> None:
+def _predict_by_steps(trees: FlatTrees, X: Numbers, out: Numbers) -> None:
     """All trees go down a step at a time; sums are taken in the order of the trees, as scikit-learn does."""
+    baseline, roots, columns, thresholds, left, right, missing_left, values = trees
     for number, row in enumerate(X):
         at, before, has_gaps = roots, roots[:0], bool(np.isnan(row).any())
         while not np.array_equal(at, before):
@@ -99,18 +89,8 @@ def _predict_by_steps(
         out[number] = np.cumsum(np.concatenate([[baseline], values[at]]))[-1]
 
 
-def _predict_by_loops(
-    baseline: float,
-    roots: Places,
-    columns: Places,
-    thresholds: Numbers,
-    left: Places,
-    right: Places,
-    missing_left: NDArray[np.bool_],
-    values: Numbers,
-    X: Numbers,
-    out: Numbers,
-) -> None:
+def _predict_by_loops(trees: FlatTrees, X: Numbers, out: Numbers) -> None:
+    baseline, roots, columns, thresholds, left, right, missing_left, values = trees
     for number in range(len(X)):
         row, total = X[number], baseline
         for root in roots:

@@ -26,7 +26,6 @@ class FeatureMap(nn.Module, ABC):
     """
 
     domain: Tensor | None
-    prior: "PriorVariance"  # of maps that have no kernel to take it from; the others say what theirs is
     # Names of the map's own tensors that have no batch axis; every other one starts with ``batch_shape``.
     shared_tensors: frozenset[str] = frozenset({"domain"})
 
@@ -48,10 +47,9 @@ class FeatureMap(nn.Module, ABC):
         self.register_buffer("domain", domain)
 
     @property
+    @abstractmethod
     def prior_variance(self) -> Tensor:
         r"""Prior variance :math:`\sigma_\theta^2` of each weight, shape (\*batch), differentiable."""
-        value: Tensor = self.prior()
-        return value
 
     @abstractmethod
     def bind(self) -> BoundFeatures:

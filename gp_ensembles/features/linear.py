@@ -62,6 +62,12 @@ class LinearFeatures(FeatureMap):
         check_matrix(X)
         return cls(X.shape[-1], positive_like(prior_variance, X, "prior_variance"), bias)
 
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of each coefficient, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
+
     def bind(self) -> BoundFeatures:
         """Return the map as a plain function of tensors."""
         batch_shape, bias = self.batch_shape, self.num_features > self.num_inputs
@@ -102,6 +108,12 @@ class ConstantFeatures(FeatureMap):
         start = positive(prior_variance, dtype, "prior_variance")
         super().__init__(num_inputs, 1, start.shape)
         self.prior: PriorVariance = PriorVariance(self.batch_shape, start)
+
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of the intercept, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
 
     def bind(self) -> BoundFeatures:
         """Return the map as a plain function of tensors."""

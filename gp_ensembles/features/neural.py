@@ -84,6 +84,12 @@ class NeuralFeatures(FeatureMap):
         with torch.no_grad():
             self.bind()(like.new_zeros(2, num_inputs))
 
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of each weight, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
+
     def bind(self) -> BoundFeatures:
         """Read the parameters once and return the map as a plain function of tensors."""
         skeleton, batch_shape = self._skeleton[0], self.batch_shape

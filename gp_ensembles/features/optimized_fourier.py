@@ -84,6 +84,12 @@ class OptimizedFourierFeatures(FeatureMap):
             outputscale = kernel_outputscale(components, torch.Size(kernel.batch_shape))
             return cls(kernel_frequencies(components, base), outputscale)
 
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of each weight, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
+
     def bind(self) -> BoundFeatures:
         """Read the frequencies once and return the map as a plain function of tensors."""
         return bind_fourier(self.frequencies, math.sqrt(2.0 / self.num_features))

@@ -96,6 +96,12 @@ class AdditivePolynomialFeatures(FeatureMap):
         scales = torch.cat([root_mean_square, X.new_ones(1)])
         return cls(X.shape[-1], order, positive_like(prior_variance, X, "prior_variance"), scales)
 
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of each weight, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
+
     def bind(self) -> BoundFeatures:
         """Return the map as a plain function of tensors."""
         batch_shape, order, factors = self.batch_shape, self.order, self.scales.reciprocal()

@@ -111,6 +111,12 @@ class RadialBasisFeatures(FeatureMap):
         value: Tensor = self.lengthscale_constraint.transform(self.raw_lengthscale)
         return value
 
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of each weight, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
+
     def bind(self) -> BoundFeatures:
         """Read centers and length scales once and return the map as a plain function of tensors."""
         batch_shape = self.batch_shape

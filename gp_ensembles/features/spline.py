@@ -97,6 +97,12 @@ class AdditiveSplineFeatures(FeatureMap):
         rule = uniform_breakpoints if placement is None else placement
         return cls(rule(X, num_intervals, margin), prior_variance, degree)
 
+    @property
+    def prior_variance(self) -> Tensor:
+        r"""Prior variance of each weight, shape (\*batch), differentiable."""
+        value: Tensor = self.prior()
+        return value
+
     def bind(self) -> BoundFeatures:
         """Return the map as a plain function of tensors.
 

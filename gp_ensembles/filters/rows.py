@@ -1,4 +1,4 @@
-r"""What the rows of a block bring beside their inputs: targets, and how much each of them counts.
+r"""Targets of a block of rows, and how much each of them counts.
 
 A target may be missing, count in part because it is an outlier, or have further noise of variance e because an input
 of its row was imputed. Time between rows may be uneven. An expert with noise variance :math:`\sigma^2` predicts a row

@@ -7,7 +7,7 @@ coordinates (:class:`~gp_ensembles.filters.schedule.Schedule`), so the exact blo
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -215,34 +215,7 @@ class CorrelatedWalk(Transition):
         return CorrelatedWalk(_take(self.covariance, batch_shape, index, 2))
 
 
-class _Forgetting(Transition):
-    """A transition of one factor, a number or a tensor () or (*batch)."""
-
-    factor: Tensor
-
-    def __init__(self, factor: Tensor | float) -> None:
-        super().__init__()
-        self.register_buffer("factor", _check_factor(factor))
-
-    @property
-    def max_rows(self) -> int | None:
-        """Until the scale of the coordinates has fallen to 1e-4."""
-        return _max_rows(self.factor)
-
-    def slowest_walk(self) -> Tensor | None:
-        """``None``: what is added is a share of what is there, or of the prior variance."""
-        return None
-
-    def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Transition.check_shape`."""
-        _check_factor_shape(self.factor, batch_shape)
-
-    def take(self, batch_shape: torch.Size, index: Tensor) -> Self:
-        """See :meth:`Transition.take`."""
-        return type(self)(self.factor if self.factor.ndim == 0 else self.factor[index])
-
-
-class ExponentialForgetting(_Forgetting):
+class ExponentialForgetting(Transition):
     r"""Old rows count less: before every row the covariance is divided by :math:`\lambda`, the mean stays.
 
     A row that is n rows old counts :math:`\lambda^n`, an effective memory of :math:`1 / (1 - \lambda)` rows. In
@@ -261,6 +234,12 @@ class ExponentialForgetting(_Forgetting):
         tensor(4.0000, dtype=torch.float64)
     """
 
+    factor: Tensor
+
+    def __init__(self, factor: Tensor | float) -> None:
+        super().__init__()
+        self.register_buffer("factor", _check_factor(factor))
+
     def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
         """See :meth:`Transition.schedule`."""
         half_powers = _half_powers(self.factor.to(prior_variance), num_rows, steps)
@@ -270,8 +249,25 @@ class ExponentialForgetting(_Forgetting):
             covariance_scale=half_powers[..., -1] ** -2,
         )
 
+    @property
+    def max_rows(self) -> int | None:
+        """Until the scale of the coordinates has fallen to 1e-4."""
+        return _max_rows(self.factor)
 
-class StabilizedForgetting(_Forgetting):
+    def slowest_walk(self) -> Tensor | None:
+        """``None``: what is added is a share of what is there."""
+        return None
+
+    def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
+        """See :meth:`Transition.check_shape`."""
+        _check_factor_shape(self.factor, batch_shape)
+
+    def take(self, batch_shape: torch.Size, index: Tensor) -> "ExponentialForgetting":
+        """See :meth:`Transition.take`."""
+        return ExponentialForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
+
+
+class StabilizedForgetting(Transition):
     r"""Forgetting towards the prior, so that the covariance never exceeds it.
 
     .. math:: \theta_t = \sqrt{\lambda}\, \theta_{t-1} + w_t, \qquad
@@ -295,6 +291,11 @@ class StabilizedForgetting(_Forgetting):
     """
 
     needs_prior_variance = True
+    factor: Tensor
+
+    def __init__(self, factor: Tensor | float) -> None:
+        super().__init__()
+        self.register_buffer("factor", _check_factor(factor))
 
     def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
         """See :meth:`Transition.schedule`."""
@@ -306,6 +307,23 @@ class StabilizedForgetting(_Forgetting):
             mean_scale=half_powers[..., -1],
             covariance_scale=half_powers[..., -1] ** 2,
         )
+
+    @property
+    def max_rows(self) -> int | None:
+        """Until the scale of the coordinates has fallen to 1e-4."""
+        return _max_rows(self.factor)
+
+    def slowest_walk(self) -> Tensor | None:
+        """``None``: what is added is a share of the prior variance."""
+        return None
+
+    def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
+        """See :meth:`Transition.check_shape`."""
+        _check_factor_shape(self.factor, batch_shape)
+
+    def take(self, batch_shape: torch.Size, index: Tensor) -> "StabilizedForgetting":
+        """See :meth:`Transition.take`."""
+        return StabilizedForgetting(self.factor if self.factor.ndim == 0 else self.factor[index])
 
 
 def step_ahead(

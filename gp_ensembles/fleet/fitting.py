@@ -25,18 +25,14 @@ from gp_ensembles.fleet.variances import Variances, fit_variances
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
-def evidence_of_each(expert: GaussianExpert, X: Tensor, y: Tensor) -> Tensor:
-    r"""Log evidence (S, \*batch) of targets y (S, N) of inputs X (S, N, D) under each static expert, differentiable.
+def evidence_terms(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
+    r"""Log evidence (S, \*batch) of targets (S, N), differentiable.
+
+    Shapes: ``Phi`` (S, \*batch, N, F), variances (\*batch) or (S, \*batch).
 
     Raises:
         NumericalError: If it cannot be computed for one.
     """
-    bound = expert.bind()
-    return evidence_terms(bound.features(X), y, bound.prior_variance, bound.noise)
-
-
-def evidence_terms(Phi: Tensor, y: Tensor, prior_variance: Tensor, noise: Tensor) -> Tensor:
-    r"""The same from features (S, \*batch, N, F) and variances of shape (\*batch) or (S, \*batch)."""
     seen = (~y.isnan()).to(y).reshape(len(y), *[1] * (Phi.ndim - 3), -1, 1)
     targets = y.nan_to_num(0.0).reshape(seen.shape)
     quadratic, half_log_determinant = whitened_statistics(Phi * seen, targets, prior_variance / noise)

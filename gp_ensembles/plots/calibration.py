@@ -65,12 +65,24 @@ def plot_pit_counts(counts: ArrayLike) -> Figure:
 def _calibration_figure(levels: Array, inside: Array, counts: Array) -> Figure:
     """Reliability from the targets inside of intervals of some levels, and a histogram."""
     figure, (left, right) = new_figure(1, 2, 9.0, 4.0)
-    _draw_reliability(left, levels, inside, counts.sum())
-    _draw_histogram(right, counts)
-    if not counts.sum():
-        for axis in (left, right):
-            axis.text(0.5, 0.5, "no target observed", transform=axis.transAxes, ha="center", color=INK)
-    return figure
+    size = int(counts.sum())
+    if size:
+        covered = inside / size
+        ninety = float(np.interp(0.9, levels, covered))
+        left.plot([0.9], [ninety], marker="o", color=MEAN, markersize=5)
+        left.annotate(
+            f"90 % interval holds {100 * ninety:.1f} %", (0.9, ninety), xytext=(0.97, 0.30), ha="right",
+            textcoords="axes fraction", fontsize=9, color=INK, arrowprops={"arrowstyle": "-", "color": FAINT},
+        )  # fmt: skip
+        _draw_reliability(left, levels, covered, np.full(len(levels), size), "")
+        heights, spread = counts * len(counts) / size, 1.96 * np.sqrt((len(counts) - 1) / size)
+        right.axhspan(max(0.0, 1 - spread), 1 + spread, color=BAND, alpha=0.45, linewidth=0)
+        _draw_bars(right, heights)
+        right.set_ylim(0, max(1.6, 1.1 * float(heights.max()), min(1 + 1.1 * spread, 4.0)))
+    right.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--")
+    label(left, "central intervals", "level of the interval", "share of targets inside")
+    label(right, f"PIT of {size} target{'' if size == 1 else 's'}", "predictive cdf at the target", "density")
+    return _finished(figure, size)
 
 
 def plot_class_calibration(probabilities: Tensor | ArrayLike, y: Tensor | ArrayLike) -> Figure:
@@ -95,61 +107,36 @@ def plot_class_counts(pairs: ArrayLike, confidence: ArrayLike) -> Figure:
     """
     sums, rows = as_array(pairs, 2, "pairs"), as_array(confidence, 1, "confidence")
     figure, (left, right) = new_figure(1, 2, 9.0, 4.0)
-    left.plot([0, 1], [0, 1], color=FAINT, linewidth=1.0, linestyle="--", label="calibrated")
     if rows.sum():
         count, total, true = sums[:, sums[0] > 0]
-        center, share = total / count, true / count
-        spread = 1.96 * np.sqrt(center * (1 - center) / count)
-        left.errorbar(
-            center, center, spread, fmt="none", ecolor=BAND, elinewidth=6, alpha=0.6, label="95 % if calibrated"
-        )
-        left.plot(center, share, color=MEAN, marker="o", markersize=4, linewidth=1.8, label="these predictions")
-        edges = np.arange(len(rows)) / len(rows)
-        right.bar(edges, rows, width=1 / len(rows), align="edge", color=MEAN, alpha=0.85, edgecolor="white")
-    else:
+        _draw_reliability(left, total / count, true / count, count, "o")
+        _draw_bars(right, rows)
+    label(left, "probabilities of classes", "predicted probability", "share of targets")
+    label(right, f"confidence in {int(rows.sum())} targets", "largest probability", "rows")
+    return _finished(figure, int(rows.sum()))
+
+
+def _draw_reliability(axis: Axes, x: Array, share: Array, sizes: Array, marker: str) -> None:
+    """Shares against what they are if calibrated, with the region of 95 % of calibrated predictions."""
+    spread = 1.96 * np.sqrt(x * (1 - x) / sizes)
+    low, high = np.clip(x - spread, 0, 1), np.clip(x + spread, 0, 1)
+    axis.fill_between(x, low, high, color=BAND, alpha=0.45, linewidth=0, label="95 % if calibrated")
+    axis.plot(x, share, color=MEAN, marker=marker, markersize=4, linewidth=1.8, label="these predictions")
+
+
+def _draw_bars(axis: Axes, heights: Array) -> None:
+    edges = np.arange(len(heights)) / len(heights)
+    axis.bar(edges, heights, width=1 / len(heights), align="edge", color=MEAN, alpha=0.85, edgecolor="white")
+
+
+def _finished(figure: Figure, size: int) -> Figure:
+    """The figure with the diagonal, or a word where nothing was observed."""
+    left, right = figure.axes
+    left.plot([0, 1], [0, 1], color=FAINT, linewidth=1.0, linestyle="--", label="calibrated")
+    left.legend(loc="upper left", frameon=False, fontsize=9)
+    left.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    right.set_xlim(0, 1)
+    if not size:
         for axis in (left, right):
             axis.text(0.5, 0.5, "no target observed", transform=axis.transAxes, ha="center", color=INK)
-    left.set_xlim(0, 1)
-    left.set_ylim(0, 1)
-    left.set_aspect("equal")
-    left.legend(loc="upper left", frameon=False, fontsize=9)
-    label(left, "probabilities of classes", "predicted probability", "share of targets")
-    right.set_xlim(0, 1)
-    label(right, f"confidence in {int(rows.sum())} targets", "largest probability", "rows")
     return figure
-
-
-def _draw_reliability(axis: Axes, levels: Array, inside: Array, size: float) -> None:
-    """Share of targets inside the central interval against its level."""
-    axis.plot(levels, levels, color=FAINT, linewidth=1.0, linestyle="--", label="calibrated")
-    if size:
-        spread = 1.96 * np.sqrt(levels * (1 - levels) / size)
-        covered = inside / size
-        low, high = np.clip(levels - spread, 0, 1), np.clip(levels + spread, 0, 1)
-        axis.fill_between(levels, low, high, color=BAND, alpha=0.45, linewidth=0, label="95 % if calibrated")
-        axis.plot(levels, covered, color=MEAN, linewidth=1.8, label="these predictions")
-        ninety = float(np.interp(0.9, levels, covered))
-        axis.plot([0.9], [ninety], marker="o", color=MEAN, markersize=5)
-        axis.annotate(
-            f"90 % interval holds {100 * ninety:.1f} %", (0.9, ninety), xytext=(0.97, 0.30), ha="right",
-            textcoords="axes fraction", fontsize=9, color=INK, arrowprops={"arrowstyle": "-", "color": FAINT},
-        )  # fmt: skip
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1)
-    axis.set_aspect("equal")
-    axis.legend(loc="upper left", frameon=False, fontsize=9)
-    label(axis, "central intervals", "level of the interval", "share of targets inside")
-
-
-def _draw_histogram(axis: Axes, counts: Array) -> None:
-    """Density of the PIT with the region of calibrated bars."""
-    num_bins, size = len(counts), int(counts.sum())
-    axis.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--")
-    if size:
-        heights, edges = counts * num_bins / size, np.arange(num_bins) / num_bins
-        spread = 1.96 * np.sqrt((num_bins - 1) / size)
-        axis.axhspan(max(0.0, 1 - spread), 1 + spread, color=BAND, alpha=0.45, linewidth=0)
-        axis.bar(edges, heights, width=1 / num_bins, align="edge", color=MEAN, alpha=0.85, edgecolor="white")
-        axis.set_ylim(0, max(1.6, 1.1 * float(heights.max()), min(1 + 1.1 * spread, 4.0)))
-    axis.set_xlim(0, 1)
-    label(axis, f"PIT of {size} target{'' if size == 1 else 's'}", "predictive cdf at the target", "density")

@@ -1,6 +1,6 @@
 """A stream: targets with the predictions made before them, running log scores, and the experts' weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,21 +66,12 @@ def plot_bands(
         1
     """
     arrays = as_columns({"y": y, "mean": mean, "lower": lower, "upper": upper})
-    num_rows = len(arrays["y"])
-    zoomed = num_rows > 400
-    figure, axes = new_figure(2 if zoomed else 1, 1, 9.0, 6.0 if zoomed else 3.4)
-    title = f"{target_name}: one-step-ahead predictions and targets"
-    if num_rows > 2000:
-        _draw_thinned(axes[0], arrays, first_row)
-    else:
-        _draw_rows(axes[0], arrays, 0, first_row)
-    label(axes[0], title, "" if zoomed else "row", target_name)
-    if zoomed:
-        _draw_rows(axes[1], arrays, num_rows - 200, first_row)
-        label(axes[1], "the last 200 rows", "row", target_name)
-    handles, names = axes[-1].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    return figure
+    last_row, last = first_row + len(arrays["y"]) - 1, {name: values[-200:] for name, values in arrays.items()}
+    if len(arrays["y"]) > 2000:
+        return plot_long_bands(_runs_of(arrays, first_row), last, target_name=target_name, last_row=last_row)
+    if len(arrays["y"]) > 400:
+        return _bands_figure(lambda axis: _draw_rows(axis, arrays, last_row), last, target_name, last_row)
+    return _bands_figure(None, arrays, target_name, last_row)
 
 
 class Runs(NamedTuple):
@@ -107,13 +98,21 @@ class Runs(NamedTuple):
 
 def plot_long_bands(runs: Runs, last: Mapping[str, ArrayLike], *, target_name: str = "y", last_row: int = 0) -> Figure:
     """As :func:`plot_bands` for a stream of which runs of rows are known, and its last rows one by one."""
-    arrays = as_columns(last)
-    num_rows = len(arrays["y"])
-    figure, axes = new_figure(2, 1, 9.0, 6.0)
-    _draw_runs(axes[0], runs, "grey: range of the targets in runs of rows")
-    label(axes[0], f"{target_name}: one-step-ahead predictions and targets", "", target_name)
-    _draw_rows(axes[1], arrays, 0, last_row + 1 - num_rows)
-    label(axes[1], f"the last {num_rows} rows", "row", target_name)
+    return _bands_figure(lambda axis: _draw_runs(axis, runs), as_columns(last), target_name, last_row)
+
+
+def _bands_figure(
+    draw: Callable[[Axes], None] | None, last: dict[str, Array], target_name: str, last_row: int
+) -> Figure:
+    """The last rows, below the whole stream if there is a way to draw that."""
+    figure, axes = new_figure(1 if draw is None else 2, 1, 9.0, 3.4 if draw is None else 6.0)
+    title = f"{target_name}: one-step-ahead predictions and targets"
+    if draw is not None:
+        draw(axes[0])
+        label(axes[0], title, "", target_name)
+        title = f"the last {len(last['y'])} rows"
+    _draw_rows(axes[-1], last, last_row)
+    label(axes[-1], title, "row", target_name)
     handles, names = axes[-1].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure
@@ -145,44 +144,35 @@ def plot_score(log_prob: Mapping[str, Tensor | ArrayLike], *, first_row: int = 0
     lengths = {name: len(values) for name, values in series.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"all models must be scored on the same rows, got lengths {lengths}")
-    ahead, *others = series
-    num_rows = lengths[ahead]
-    last = np.array([run.stop - 1 for run in bins(num_rows, 1000)])
-    means = {name: _running_mean(values) for name, values in series.items()}
-    leads = {name: np.nancumsum(series[ahead] - series[name])[last] for name in others}
-    return _score_figure(first_row + last, {name: values[last] for name, values in means.items()}, leads)
+    known = ~np.isnan(next(iter(series.values())))
+    starts, ends = np.array([(run.start, run.stop) for run in bins(len(known), 1000)]).T
+    sums = {name: np.add.reduceat(np.where(known, values, 0.0), starts) for name, values in series.items()}
+    return plot_score_sums(first_row + ends - 1, np.add.reduceat(known.astype(float), starts), sums)
 
 
 def plot_score_sums(rows: ArrayLike, counts: ArrayLike, sums: Mapping[str, ArrayLike]) -> Figure:
     """As :func:`plot_score`, from sums over runs of rows. Shapes: ``rows`` (R,), ``counts`` (R,).
 
     Raises:
-        ValueError: If there is no model or more than 9, or their lengths differ.
+        ValueError: If lengths differ.
     """
-    if not 1 <= len(sums) <= len(SERIES):
-        raise ValueError(f"a score picture takes 1 to {len(SERIES)} models, got {len(sums)}")
     columns = as_columns({"rows": rows, "counts": counts, **sums})
     ends, number = columns.pop("rows"), np.cumsum(columns.pop("counts"))
     totals = {name: np.cumsum(values) for name, values in columns.items()}
     known = np.where(number > 0, number, np.nan)
     ahead, *others = totals
-    leads = {name: totals[ahead] - totals[name] for name in others}
-    return _score_figure(ends, {name: total / known for name, total in totals.items()}, leads)
-
-
-def _score_figure(rows: Array, means: dict[str, Array], leads: dict[str, Array]) -> Figure:
-    """Mean scores so far at some rows, and below the summed leads of the first over the others."""
-    ahead = next(iter(means))
+    means = {name: total / known for name, total in totals.items()}
+    leads = {name: np.nancumsum(columns[ahead] - columns[name]) for name in others}
     figure, axes = new_figure(2 if leads else 1, 1, 9.0, 6.0 if leads else 3.4)
     for (name, values), color in zip(means.items(), SERIES, strict=False):
         text = f"{name}  ({values[-1]:.3f})" if np.isfinite(values[-1]) else name
-        _draw_score(axes[0], rows, values, color, text, name == ahead)
+        _draw_score(axes[0], ends, values, color, text, name == ahead)
     _limit_to_settled(axes[0], list(means.values()))
     label(axes[0], "mean log score so far", "" if leads else "row", "nats per row")
     axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
     if leads:
         for (name, lead), color in zip(leads.items(), SERIES[1:], strict=False):
-            _draw_score(axes[1], rows, lead, color, f"over {name}", False)
+            _draw_score(axes[1], ends, lead, color, f"over {name}", False)
         axes[1].axhline(0.0, color=FAINT, linewidth=1.0, linestyle="--")
         label(axes[1], f"summed lead of {ahead}", "row", "nats")
         axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
@@ -275,10 +265,10 @@ def draw_weights(
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _draw_rows(axis: Axes, arrays: dict[str, Array], start: int, first_row: int) -> None:
-    """Draw every row from ``start`` on."""
-    y, mean, lower, upper = (arrays[name][start:] for name in ("y", "mean", "lower", "upper"))
-    rows = first_row + start + np.arange(len(y), dtype=np.float64)
+def _draw_rows(axis: Axes, arrays: dict[str, Array], last_row: int) -> None:
+    """Draw every row."""
+    y, mean, lower, upper = (arrays[name] for name in ("y", "mean", "lower", "upper"))
+    rows = last_row + 1 - np.arange(len(y), 0, -1, dtype=np.float64)
     if len(rows) == 1:
         axis.errorbar(
             rows,
@@ -297,26 +287,24 @@ def _draw_rows(axis: Axes, arrays: dict[str, Array], start: int, first_row: int)
     _mark_missing(axis, rows[np.isnan(y)])
 
 
-def _draw_thinned(axis: Axes, arrays: dict[str, Array], first_row: int) -> None:
-    """Draw one point for each run of rows."""
-    num_rows = len(arrays["y"])
-    runs = bins(num_rows, 1000)
+def _runs_of(arrays: dict[str, Array], first_row: int) -> Runs:
+    """Runs of rows, at most a thousand."""
+    runs = bins(len(arrays["y"]), 1000)
     rows = first_row + np.array([(run.start + run.stop - 1) / 2 for run in runs])
     lowest, highest = thin(arrays["y"], runs, np.min), thin(arrays["y"], runs, np.max)
     mean, lower, upper = (thin(arrays[name], runs, np.median) for name in ("mean", "lower", "upper"))
     is_missing = np.array([np.isnan(arrays["y"][run]).any() for run in runs])
-    note = f"grey: range of the targets in runs of {-(-num_rows // 1000)} rows"
-    _draw_runs(axis, Runs(rows, lowest, highest, mean, lower, upper, is_missing), note)
+    return Runs(rows, lowest, highest, mean, lower, upper, is_missing)
 
 
-def _draw_runs(axis: Axes, runs: Runs, note: str) -> None:
+def _draw_runs(axis: Axes, runs: Runs) -> None:
     axis.fill_between(
         runs.rows, runs.least, runs.greatest, color=FAINT, alpha=0.45, linewidth=0, label="range of targets"
     )
     draw_band(axis, runs.rows, runs.mean, runs.lower, runs.upper)
     _mark_missing(axis, runs.rows[runs.is_missing])
     axis.text(
-        1.0, 1.02, note,
+        1.0, 1.02, "grey: range of the targets in runs of rows",
         transform=axis.transAxes, ha="right", va="bottom", fontsize=8, color=INK,
     )  # fmt: skip
 
@@ -328,12 +316,6 @@ def _mark_missing(axis: Axes, rows: Array) -> None:
             rows, np.full(len(rows), 0.015), transform=axis.get_xaxis_transform(), linestyle="none", marker="|",
             markersize=7, markeredgewidth=1.2, color=ALARM, label="target missing",
         )  # fmt: skip
-
-
-def _running_mean(values: Array) -> Array:
-    """Mean of the values seen so far; NaN before the first."""
-    counts = np.cumsum(~np.isnan(values))
-    return np.where(counts > 0, np.nancumsum(values) / np.maximum(counts, 1), np.nan)
 
 
 def _draw_score(axis: Axes, rows: Array, values: Array, color: str, text: str, bold: bool) -> None:

@@ -91,18 +91,10 @@ class Standardizer(NamedTuple):
         """Standard deviations back in the target's units."""
         return std * self.y_scale
 
-    def inverse_variance(self, variance: Tensor) -> Tensor:
-        """Variances back in the target's squared units."""
-        return variance * self.y_scale.square()
-
     def log_scale(self, targets: Tensor) -> Tensor:
         """What log densities of targets (N,) lose in their units; of several outputs (N, O), of those observed."""
         log_scale = self.y_scale.log()
         return log_scale if targets.ndim == 1 else torch.where(targets.isnan(), 0.0, log_scale).sum(-1)
-
-    def inverse_log_prob(self, log_prob: Tensor) -> Tensor:
-        """Log densities of standardized targets as log densities in the target's units."""
-        return log_prob - self.y_scale.log()
 
 
 def column_moments(X: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,10 +187,6 @@ class Clock:
             text += ", no gap"
         doubled = f"{self.num_doubled or 'no'} duplicate{'s' * (self.num_doubled > 1)}"
         return f"{text}, {doubled}"
-
-    def to_plain(self) -> dict[str, Any]:
-        """Plain containers, which ``Clock(**plain)`` reads back."""
-        return asdict(self)
 
 
 def find_clock(

@@ -1,7 +1,7 @@
 """Encoder of a table: all columns together, fitted on its warm-up rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -194,8 +194,8 @@ class TableEncoder:
         """Plain containers, which :meth:`from_plain` reads back."""
         return {
             "columns": [column.to_plain() for column in self.columns],
-            "target": self.target.to_plain(),
-            "clock": None if self.clock is None else self.clock.to_plain(),
+            "target": asdict(self.target),
+            "clock": None if self.clock is None else asdict(self.clock),
             "missing": dict(self.missing),
             "notes": list(self.notes),
             "words": list(self.words),
@@ -208,7 +208,7 @@ class TableEncoder:
         clock = plain["clock"]
         return cls(
             tuple(column_from_plain(column) for column in plain["columns"]),
-            TargetColumn.from_plain(plain["target"]),
+            TargetColumn(**plain["target"]),
             None if clock is None else Clock(**clock),
             dict(plain["missing"]),
             tuple(plain["notes"]),

@@ -17,15 +17,15 @@ _MARKS_OF_FRAMES = ("columns", "column_names", "__narwhals_dataframe__")  # one 
 
 @final
 class ArraySource(RawSource):
-    """Columns of numbers.
+    """Columns in memory.
 
     Args:
-        columns: Numbers by column, each (N,).
+        columns: Cells by column, each (N,).
         name: Name of the table.
     """
 
-    def __init__(self, columns: Mapping[str, NDArray[np.float64]], name: str) -> None:
-        self._columns = {key: np.asarray(values, dtype=np.float64) for key, values in columns.items()}
+    def __init__(self, columns: Mapping[str, Cells], name: str) -> None:
+        self._columns = dict(columns)
         super().__init__(name, list(self._columns), len(next(iter(self._columns.values()))))
 
     def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
@@ -37,10 +37,6 @@ class ArraySource(RawSource):
 @final
 class FrameSource(RawSource):
     """A frame of pandas, polars, pyarrow or any other that narwhals supports.
-
-    Args:
-        frame: The frame.
-        name: Name of the table.
 
     Raises:
         ImportError: If the extra ``cli`` is not installed.
@@ -69,9 +65,6 @@ class FrameSource(RawSource):
 @final
 class ParquetSource(RawSource):
     """A Parquet file, read in batches.
-
-    Args:
-        path: The file.
 
     Raises:
         ImportError: If pyarrow or narwhals is not installed.
@@ -106,25 +99,9 @@ class ParquetSource(RawSource):
                 yield RawRows({name: _cells(frame[names[name]]) for name in columns}, None)
 
 
-@final
-class RecordSource(RawSource):
-    """Rows as dictionaries of text, numbers and Booleans, such as lines of JSON.
-
-    Args:
-        records: The rows; an absent key is missing.
-        header: Names of the columns.
-        name: Name of the table.
-    """
-
-    def __init__(self, records: Sequence[Mapping[str, Any]], header: Sequence[str], name: str = "rows") -> None:
-        self._records = records
-        super().__init__(name, header, len(records))
-
-    def rows(self, columns: Sequence[str]) -> Iterator[RawRows]:
-        """See :meth:`RawSource.rows`."""
-        for start in range(0, len(self._records), _BATCH):
-            part = self._records[start : start + _BATCH]
-            yield RawRows({name: _of_values([row.get(name) for row in part]) for name in columns}, None)
+def cells_of_records(records: Sequence[Mapping[str, Any]], header: Sequence[str]) -> dict[str, Cells]:
+    """Columns of dictionaries of text, numbers and Booleans, such as lines of JSON; an absent key is missing."""
+    return {name: _of_values([row.get(name) for row in records]) for name in header}
 
 
 def is_frame(value: Any) -> bool:

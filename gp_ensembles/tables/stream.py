@@ -11,9 +11,9 @@ import numpy as np
 from gp_ensembles.tables.clock import Times
 from gp_ensembles.tables.encoder import TableEncoder, TableError
 from gp_ensembles.tables.explain import ColumnReport, report_columns
-from gp_ensembles.tables.frames import ArraySource, FrameSource, ParquetSource, RecordSource, is_parquet, with_index
+from gp_ensembles.tables.frames import ArraySource, FrameSource, ParquetSource, cells_of_records, is_parquet, with_index
 from gp_ensembles.tables.options import TableOptions
-from gp_ensembles.tables.raw import RawRows, RawSource, join
+from gp_ensembles.tables.raw import Cells, RawRows, RawSource, join
 from gp_ensembles.tables.rows import Rows
 from gp_ensembles.tables.text import TextSource
 
@@ -81,11 +81,6 @@ class RowStream:
     def classes(self) -> tuple[str, ...] | None:
         """Names of the classes 0, 1, ... if the target has classes."""
         return self.encoder.target.classes
-
-    @property
-    def time_name(self) -> str | None:
-        """Name of the time column, if there is one."""
-        return None if self.encoder.clock is None else self.encoder.clock.name
 
     @property
     def has_target(self) -> bool:
@@ -199,11 +194,6 @@ class RowStream:
         line = "" if rows.lines is None else f" (line {int(rows.lines[place])})"
         return f"{self.path}, data row {rows.first_row + place}{line}, column {column}"
 
-    def format_time(self, times: Sequence[float]) -> list[str]:
-        """Times as text."""
-        assert self.encoder.clock is not None
-        return self.encoder.clock.format(times)
-
     def to_plain(self) -> dict[str, Any]:
         """The encoding of the columns as plain containers, for checkpoints; see :func:`reopen_rows`."""
         return self.encoder.to_plain()
@@ -245,9 +235,8 @@ class RowStream:
         return low
 
     def _empty(self) -> RawRows:
-        columns = dict.fromkeys((*self.encoder.input_columns, self.encoder.target.name))
-        source = RecordSource([{}], list(columns))
-        return next(source.rows(list(columns))).part(slice(0, 0))
+        nothing: Cells = np.zeros(0)
+        return RawRows(dict.fromkeys((*self.encoder.input_columns, self.encoder.target.name), nothing), None)
 
 
 def open_rows(
@@ -351,14 +340,14 @@ def reopen_rows(source: Any, plain: Mapping[str, Any], options: TableOptions | N
 
 
 def _open(source: Any, options: TableOptions) -> RawSource:
-    if isinstance(source, ArraySource | FrameSource | RecordSource):
+    if isinstance(source, RawSource):
         return source
     if isinstance(source, str | Path):
         path = str(source)
         return ParquetSource(path) if path != "-" and is_parquet(path) else TextSource(path, options)
     if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
         header = list(dict.fromkeys(str(name) for row in source for name in row))
-        return RecordSource(source, header)
+        return ArraySource(cells_of_records(source, header), "rows")
     try:
         return FrameSource(with_index(source))
     except TypeError:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,9 @@ class TargetColumn:
     name: str
     classes: tuple[str, ...] | None = None
     has_words: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", None if self.classes is None else tuple(self.classes))
 
     @classmethod
     def fit(cls, name: str, cells: Cells, decimal: str, classes: Sequence[str] | None) -> "TargetColumn":
@@ -96,14 +98,3 @@ class TargetColumn:
         if np.isinf(values).any():
             raise CellError(int(np.isinf(values).argmax()), "the target is infinite; leave the cell empty")
         return values
-
-    def to_plain(self) -> dict[str, Any]:
-        """Plain containers, which :meth:`from_plain` reads back."""
-        classes = None if self.classes is None else list(self.classes)
-        return {"name": self.name, "classes": classes, "has_words": self.has_words}
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "TargetColumn":
-        """The record that :meth:`to_plain` wrote."""
-        classes = plain["classes"]
-        return cls(plain["name"], None if classes is None else tuple(classes), plain["has_words"])

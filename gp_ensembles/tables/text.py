@@ -27,11 +27,7 @@ _UNREADABLE = (UnicodeDecodeError, UnicodeError, gzip.BadGzipFile, EOFError, zli
 
 @final
 class TextSource(RawSource):
-    """A text table, read once from start to end.
-
-    Args:
-        path: The file; ``-`` for the standard input.
-        options: Its dialect, as far as given.
+    """A text table, a file or ``-`` for the standard input, read once from start to end.
 
     Raises:
         FileNotFoundError: If there is no such file.

@@ -53,20 +53,11 @@ def test_each_set_keeps_a_line_for_each_python():
     def record(versions, python, passed=0):
         return {"versions": versions, "python": python, "passed": passed}
 
+    ordered = [("lowest", "3"), ("pinned", "3.11.7"), ("pinned", "3.12.1"), ("newest", "3.13.0")]
     records = []
-    for one in (
-        record("newest", "3.13.0"),
-        record("pinned", "3.12.1"),
-        record("pinned", "3.11.7"),
-        record("lowest", "3"),
-    ):
-        records = bounds.merged(records, one)
-    assert [(one["versions"], one["python"]) for one in records] == [
-        ("lowest", "3"),
-        ("pinned", "3.11.7"),
-        ("pinned", "3.12.1"),
-        ("newest", "3.13.0"),
-    ]
+    for one in reversed(ordered):
+        records = bounds.merged(records, record(*one))
+    assert [(one["versions"], one["python"]) for one in records] == ordered
     assert [one["passed"] for one in bounds.merged(records, record("pinned", "3.12.1", 7))] == [0, 0, 7, 0]
 
 

@@ -12,13 +12,8 @@ from attacks.readers import CORPUS, READERS, Reader, refusal_of
 FOUND = {
     "tables": [b'  a   y\n  0  0.5\n  1  0.25\n  2  1\n  6  2\r\n"'],
     "configs": [
-        b"warmup: !!int\n",
-        b"warmup: !!float\n",
-        b"warmup: !!int '-'\n",
-        b"warmup: !!timestamp x\n",
-        b"? [a, {b: c}]\n: 1\n",
-        b"? !!set {a}\n: 1\n",
-        b"warmup: !!bool perhaps\n",
+        *(b"warmup: !!" + tag for tag in (b"int\n", b"float\n", b"int '-'\n", b"timestamp x\n", b"bool perhaps\n")),
+        *(b"? [a, {b: c}]\n: 1\n", b"? !!set {a}\n: 1\n"),
     ],
 }
 

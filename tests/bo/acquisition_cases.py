@@ -12,19 +12,14 @@ from typing import Any, NamedTuple
 
 import botorch.acquisition
 import torch
-from botorch.acquisition.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import LogExpectedImprovement, PosteriorMean
-from botorch.acquisition.cost_aware import InverseCostWeightedUtility
+from botorch.acquisition import AcquisitionFunction, InverseCostWeightedUtility, LogExpectedImprovement, PosteriorMean
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.multi_objective.utils import compute_sample_box_decomposition
 from botorch.acquisition.objective import GenericMCObjective
 from botorch.acquisition.penalized import L2Penalty
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models import ModelList
-from botorch.models.cost import AffineFidelityCostModel
-from botorch.sampling.base import MCSampler
-from botorch.sampling.list_sampler import ListSampler
-from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from botorch.models import AffineFidelityCostModel, ModelList
+from botorch.sampling import IIDNormalSampler, ListSampler, MCSampler, SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import NondominatedPartitioning
 from torch import Size, Tensor
 
@@ -49,25 +44,15 @@ NONE = "none"
 
 
 class Setting(NamedTuple):
-    """Models of some data, and how carefully they are to be sampled.
+    """Models of some data, and how carefully they are to be sampled."""
 
-    Attributes:
-        model: Four experts that disagree, one output.
-        pair: The same kernels, two outputs that share weights.
-        both: Two models of one output, weights of their own.
-        X: The inputs they have seen, (n, D).
-        num_samples: Samples of Monte Carlo acquisition functions.
-        smoothing: Temperature of smooth maxima.
-        listed: Whether posteriors are lists of mixtures, which need a sampler each.
-    """
-
-    model: EnsembleModel
-    pair: EnsembleModel
-    both: ModelList
-    X: Tensor
-    num_samples: int = 64
-    smoothing: float = 1e-2
-    listed: bool = False
+    model: EnsembleModel  # four experts that disagree, one output
+    pair: EnsembleModel  # the same kernels, two outputs that share weights
+    both: ModelList  # two models of one output, weights of their own
+    X: Tensor  # the inputs they have seen, (n, D)
+    num_samples: int = 64  # of Monte Carlo acquisition functions
+    smoothing: float = 1e-2  # temperature of smooth maxima
+    listed: bool = False  # whether posteriors are lists of mixtures, which need a sampler each
 
     def sampler(self, num_samples: int | None = None) -> MCSampler:
         """The same draws each time."""
@@ -100,31 +85,18 @@ Make = Callable[[Any, Setting], AcquisitionFunction]
 
 
 class Case(NamedTuple):
-    """How an acquisition function takes an ensemble.
+    """How an acquisition function takes an ensemble."""
 
-    Attributes:
-        view: What it is given.
-        make: Makes one from its class.
-        note: What a user should know.
-        sizes: Rows q that it is tried with, auxiliary points included.
-        num_values: Values of one input, where there are several.
-        rough: Sizes with which its gradient is not that of differences.
-        fixed: Whether it says the same twice.
-        alone: Whether it takes one t-batch at a time.
-        num_inputs: Columns of its inputs.
-        error: What is raised, for those that take no view.
-    """
-
-    view: str
-    make: Make
-    note: str = ""
-    sizes: tuple[int, ...] = (1, 3)
-    num_values: int | None = None
-    rough: tuple[int, ...] = ()
-    fixed: bool = True
-    alone: bool = False
+    view: str  # what it is given
+    make: Make  # one from its class
+    note: str = ""  # what a user should know
+    sizes: tuple[int, ...] = (1, 3)  # rows q that it is tried with, auxiliary points included
+    num_values: int | None = None  # of one input, where there are several
+    rough: tuple[int, ...] = ()  # sizes with which its gradient is not that of differences
+    fixed: bool = True  # whether it says the same twice
+    alone: bool = False  # whether it takes one t-batch at a time
     num_inputs: int = NUM_INPUTS
-    error: type[Exception] | None = None
+    error: type[Exception] | None = None  # what is raised, for those that take no view
 
 
 def build(weights: tuple[float, ...], dtype: torch.dtype = torch.float64, **options: Any) -> Setting:
@@ -142,9 +114,8 @@ def build(weights: tuple[float, ...], dtype: torch.dtype = torch.float64, **opti
 def _model(X: Tensor, Y: Tensor, wanted: Tensor) -> EnsembleModel:
     """Hyperparameters are far apart, so that experts disagree; prior weights make up for their evidence."""
     generator = torch.Generator().manual_seed(11)
-    start = kernel_ensemble(
-        X, Y.shape[-1], num_features=64, smoothnesses=(math.inf, 2.5, 1.5, 0.5), generator=generator
-    )
+    smoothnesses = (math.inf, 2.5, 1.5, 0.5)
+    start = kernel_ensemble(X, Y.shape[-1], num_features=64, smoothnesses=smoothnesses, generator=generator)
     scales, noises = (0.25, 1.0, 0.5, 0.12), (0.02, 0.3, 0.1, 0.05)
     for expert, lengthscale, noise in zip(start.experts, scales, noises, strict=True):
         expert.features.parts[0].kernel.base_kernel.lengthscale = lengthscale
@@ -154,42 +125,21 @@ def _model(X: Tensor, Y: Tensor, wanted: Tensor) -> EnsembleModel:
     return EnsembleModel(X, Y, ensemble=Ensemble(start.experts, BayesianModelAveraging(prior), start.names))
 
 
-# Views: a class and a setting to an acquisition function.
+# Views: a class and a setting to an acquisition function; options may be functions of the setting.
 
 
-def on_model(**options: Any) -> Make:
-    """Of the model itself, options as functions of the setting."""
-    return lambda A, s: A(s.model, **_read(options, s))
+def _of(pick: Callable[[Setting], Any]) -> Callable[..., Make]:
+    return lambda **options: lambda A, s: A(pick(s), **_read(options, s))
 
 
-def on_pair(**options: Any) -> Make:
-    """Of the model of two outputs."""
-    return lambda A, s: A(s.pair, **_read(options, s))
-
-
-def on_both(**options: Any) -> Make:
-    """Of the list of two models."""
-    return lambda A, s: A(s.both, **_read(options, s))
-
-
-def on_experts(**options: Any) -> Make:
+def _of_experts(pick: Callable[[Setting], EnsembleModel]) -> Callable[..., Make]:
     """Of every expert, values weighed."""
-    return lambda A, s: WeightedAcquisition(s.model, lambda experts: A(experts, **_read(options, s)))
+    return lambda **options: lambda A, s: WeightedAcquisition(pick(s), lambda experts: A(experts, **_read(options, s)))
 
 
-def on_pair_experts(**options: Any) -> Make:
-    """Of every expert of the model of two outputs, values weighed."""
-    return lambda A, s: WeightedAcquisition(s.pair, lambda experts: A(experts, **_read(options, s)))
-
-
-def on_gaussian(**options: Any) -> Make:
-    """Of the normal distribution with the mixture's moments."""
-    return lambda A, s: A(GaussianView(s.model), **_read(options, s))
-
-
-def on_gaussian_pair(**options: Any) -> Make:
-    """The same for two outputs."""
-    return lambda A, s: A(GaussianView(s.pair), **_read(options, s))
+on_model, on_pair, on_both = _of(lambda s: s.model), _of(lambda s: s.pair), _of(lambda s: s.both)
+on_gaussian, on_gaussian_pair = _of(lambda s: GaussianView(s.model)), _of(lambda s: GaussianView(s.pair))
+on_experts, on_pair_experts = _of_experts(lambda s: s.model), _of_experts(lambda s: s.pair)
 
 
 def _read(options: dict[str, Any], s: Setting) -> dict[str, Any]:
@@ -255,11 +205,7 @@ _FRONT: dict[str, Any] = {
     "partitioning": lambda s: s.front,
     "sampler": _sampled,
 }
-_NOISY: dict[str, Any] = {
-    "X_baseline": lambda s: s.baseline,
-    "sampler": _sampled,
-    "prune_baseline": False,
-}
+_NOISY: dict[str, Any] = {"X_baseline": lambda s: s.baseline, "sampler": _sampled, "prune_baseline": False}
 _MODEL_BEST: dict[str, Any] = {"best_f": BEST, "sampler": _sampled}
 _SMOOTH: dict[str, Any] = {"tau_max": lambda s: s.soft["tau_max"], "tau_relu": lambda s: s.soft["tau_relu"]}
 _ONE_SHOT = (1 + NUM_FANTASIES, 3 + NUM_FANTASIES)
@@ -344,10 +290,7 @@ CASES: dict[str, Case] = {
     "ProjectedAcquisitionFunction": Case(SAME, lambda A, s: A(PosteriorMean(s.model), project=_to_target), sizes=(1,)),
     "qMultiStepLookahead": Case(
         MODEL,
-        on_model(
-            batch_sizes=[1],
-            samplers=lambda s: [s.sampler(NUM_FANTASIES)],
-        ),
+        on_model(batch_sizes=[1], samplers=lambda s: [s.sampler(NUM_FANTASIES)]),
         "weights move with the fantasies",
         (1 + NUM_FANTASIES,),
     ),
@@ -361,9 +304,7 @@ CASES: dict[str, Case] = {
         GAUSSIAN, on_gaussian(**_CANDIDATES, project=lambda s: _to_target), _MOMENTS, (1,)
     ),
     "qJointEntropySearch": Case(
-        GAUSSIAN,
-        on_gaussian(optimal_inputs=_optima, optimal_outputs=lambda s: s.X.new_full((3, 1), 1.2)),
-        _MOMENTS,
+        GAUSSIAN, on_gaussian(optimal_inputs=_optima, optimal_outputs=lambda s: s.X.new_full((3, 1), 1.2)), _MOMENTS
     ),
     "qPredictiveEntropySearch": Case(
         GAUSSIAN, on_gaussian(optimal_inputs=_optima), f"{_MOMENTS}; not differentiable (BoTorch)", rough=(1, 3)
@@ -451,9 +392,7 @@ CASES: dict[str, Case] = {
         GAUSSIAN, on_gaussian_pair(hypercell_bounds=_boxes), _MOMENTS
     ),
     "qLowerBoundMultiObjectiveJointEntropySearch": Case(
-        GAUSSIAN,
-        on_gaussian_pair(pareto_sets=_sets, pareto_fronts=_fronts, hypercell_bounds=_boxes),
-        _MOMENTS,
+        GAUSSIAN, on_gaussian_pair(pareto_sets=_sets, pareto_fronts=_fronts, hypercell_bounds=_boxes), _MOMENTS
     ),
     "qMultiObjectivePredictiveEntropySearch": Case(
         GAUSSIAN, on_gaussian_pair(pareto_sets=_sets), f"{_MOMENTS}; not differentiable (BoTorch)", rough=(1, 3)

@@ -13,24 +13,14 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from gp_ensembles.bo import EnsembleModel, kernel_ensemble
-from gp_ensembles.bo.exact_model import ExactEnsembleModel
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, kernel_ensemble
 from gp_ensembles.bo.mixture_model import MixtureModel
-from gp_ensembles.papers.fusion import (
-    BHS,
-    PBHS,
-    FourierPrior,
-    FusedModel,
-    LaplaceApproximation,
-    fit_fusion,
-    predict_experts,
-)
+from gp_ensembles.papers import fusion
 from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.quadrature import KernelMixtureModel
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
-from gp_ensembles.papers.sparse import SparseGP
-from gp_ensembles.papers.sparse.exact import ExactGP
+from gp_ensembles.papers.sparse import ExactGP, SparseGP
 
 NUM_INPUTS, NUM_ROWS, NUM_DRAWS = 2, 15, 6
 NOISE = 0.05
@@ -48,19 +38,12 @@ Options = Callable[[Tensor, Tensor, Tensor], dict[str, Any]]
 
 
 class Case(NamedTuple):
-    """A kind of model.
-
-    Attributes:
-        kind: The class.
-        options: Its options, from transformed inputs (n, D) and outcomes (n, 1) of the rows, and inputs as given.
-        known_noise: Whether it takes known noise.
-        more_knots: Whether imagined rows are further knots, while rows for good are not.
-    """
+    """A kind of model."""
 
     kind: type[MixtureModel]
-    options: Options
+    options: Options  # from transformed inputs (n, D) and outcomes (n, 1) of the rows, and inputs as given
     known_noise: bool = True
-    more_knots: bool = False
+    more_knots: bool = False  # whether imagined rows are further knots, while rows for good are not
 
     def make(
         self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None, transforms: Transforms = NO_TRANSFORMS
@@ -140,16 +123,17 @@ def experts(X: Tensor, Y: Tensor) -> list[SingleTaskGP]:
     return found
 
 
-def _fusion(kind: type[BHS | PBHS]) -> Options:
+def _fusion(kind: type[fusion.BHS | fusion.PBHS]) -> Options:
     def options(X: Tensor, Y: Tensor, given: Tensor) -> dict[str, Any]:
         parts = experts(X, Y)
         generator = torch.Generator().manual_seed(3)
         frequencies = torch.randn(2, NUM_INPUTS, generator=generator, dtype=torch.float64).to(X) / 0.5
 
         def fit(inputs: Tensor, targets: Tensor) -> FittedFusion:
-            model = kind(inputs[8:], targets[8:], predict_experts(parts, inputs[8:]), FourierPrior(frequencies))
+            predicted, prior = fusion.predict_experts(parts, inputs[8:]), fusion.FourierPrior(frequencies)
+            model = kind(inputs[8:], targets[8:], predicted, prior)
             draws = torch.Generator().manual_seed(2)
-            return fit_fusion(model, LaplaceApproximation(num_draws=NUM_DRAWS), generator=draws)
+            return fusion.fit_fusion(model, fusion.LaplaceApproximation(num_draws=NUM_DRAWS), generator=draws)
 
         return {"fit": fit, "experts": parts}
 
@@ -162,6 +146,6 @@ CASES = {
     "kernel mixture": Case(KernelMixtureModel, _kernels),
     "exact": Case(ExactGP, _exact),
     "knots": Case(SparseGP, _knots, more_knots=True),
-    "linear fusion": Case(FusedModel, _fusion(BHS), known_noise=False),
-    "log-linear fusion": Case(FusedModel, _fusion(PBHS), known_noise=False),
+    "linear fusion": Case(fusion.FusedModel, _fusion(fusion.BHS), known_noise=False),
+    "log-linear fusion": Case(fusion.FusedModel, _fusion(fusion.PBHS), known_noise=False),
 }

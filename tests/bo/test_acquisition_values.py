@@ -17,22 +17,10 @@ from botorch.utils.multi_objective.scalarization import get_chebyshev_scalarizat
 from torch import Tensor
 
 from gp_ensembles.bo.views import ExpertsView
-from tests.bo.acquisition_cases import (
-    BEST,
-    BETA,
-    BOUND,
-    CASES,
-    FRONT,
-    NUM_INPUTS,
-    REFERENCE,
-    WEIGHTED,
-    WEIGHTS,
-    build,
-    exported,
-)
+from tests.bo import acquisition_cases as cases
 
 NUM_DRAWS, NUM_BATCHES, NUM_POINTS = 200_000, 3, 3
-CLASSES = exported()
+CLASSES = cases.exported()
 pytestmark = pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning")
 
 
@@ -55,7 +43,7 @@ class Draws(NamedTuple):
 
 @functools.cache
 def setting(weights, dtype=torch.float64, num_samples=2**14):
-    return build(WEIGHTS[weights], dtype, num_samples=num_samples, smoothing=1e-5)
+    return cases.build(cases.WEIGHTS[weights], dtype, num_samples=num_samples, smoothing=1e-5)
 
 
 @functools.cache
@@ -63,8 +51,9 @@ def draws(weights, models):
     """Brute force. Outputs of one model share the expert, models of a list draw their own."""
     generator = np.random.default_rng(5)
     s = setting(weights)
-    X = torch.rand(NUM_BATCHES, NUM_POINTS, NUM_INPUTS, generator=torch.Generator().manual_seed(9), dtype=s.X.dtype)
-    w = np.array(WEIGHTS[weights])
+    points = torch.Generator().manual_seed(9)
+    X = torch.rand(NUM_BATCHES, NUM_POINTS, cases.NUM_INPUTS, generator=points, dtype=s.X.dtype)
+    w = np.array(cases.WEIGHTS[weights])
     places = torch.cat([X, s.baseline.expand(NUM_BATCHES, -1, -1)], dim=1)
     sources = {"one": [(s.model, [0])], "pair": [(s.pair, [0, 1])], "list": [(m, [0]) for m in s.both.models]}
     values, means = [], []
@@ -97,15 +86,15 @@ def best(d):
 
 
 def improvement(d):
-    return (best(d) - BEST).clamp_min(0)
+    return (best(d) - cases.BEST).clamp_min(0)
 
 
 def improves(d):
-    return (best(d) > BEST).double()
+    return (best(d) > cases.BEST).double()
 
 
 def feasible(d):
-    return (d.values[..., 1] <= BOUND).any(-1).double()
+    return (d.values[..., 1] <= cases.BOUND).any(-1).double()
 
 
 def feasible_improvement(d):
@@ -119,7 +108,7 @@ def over_baseline(d):
 def bound(sign):
     def utility(d):
         mean = d.mean[..., 0]
-        return (mean + sign * math.sqrt(BETA * math.pi / 2) * (d.values[..., 0] - mean).abs()).amax(-1)
+        return (mean + sign * math.sqrt(cases.BETA * math.pi / 2) * (d.values[..., 0] - mean).abs()).amax(-1)
 
     return utility
 
@@ -144,7 +133,7 @@ def deviation(d):
 
 
 def upper_bound(d):
-    return best(d) + math.sqrt(BETA) * deviation(d)
+    return best(d) + math.sqrt(cases.BETA) * deviation(d)
 
 
 def pair_variance(d):
@@ -154,7 +143,7 @@ def pair_variance(d):
 
 def hypervolume(points):
     """Area between points (..., P, 2) and the reference: strips from the highest first objective down."""
-    reference = torch.tensor(REFERENCE, dtype=torch.float64)
+    reference = torch.tensor(cases.REFERENCE, dtype=torch.float64)
     above = (points - reference).clamp_min(0)
     order = above[..., 0].argsort(-1, descending=True)
     first, second = (above[..., o].gather(-1, order) for o in range(2))
@@ -163,7 +152,7 @@ def hypervolume(points):
 
 
 def hypervolume_improvement(d):
-    front = torch.tensor(FRONT, dtype=torch.float64)
+    front = torch.tensor(cases.FRONT, dtype=torch.float64)
     both = torch.cat([front.expand(*d.values.shape[:2], *front.shape), d.values], dim=-2)
     return hypervolume(both) - hypervolume(front)
 
@@ -234,7 +223,7 @@ VALUES = {
 def value_of(name, models, size, s):
     if models == "list":
         s = s._replace(pair=s.both, listed=True)
-    acquisition = CASES[name].make(CLASSES[name], s)
+    acquisition = cases.CASES[name].make(CLASSES[name], s)
     with torch.no_grad():
         values = acquisition(draws("uneven", "one").X[:, :size].to(s.X))
     logarithmic = "Log" in name
@@ -257,7 +246,7 @@ def check(found, moments, num_samples):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
-@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("weights", cases.WEIGHTS)
 @pytest.mark.parametrize(
     ("name", "models", "size"), [(n, models, q) for n, v in VALUES.items() for models in v.models for q in v.sizes]
 )
@@ -265,7 +254,8 @@ def test_values_are_expectations_over_the_weighted_mixture(name, models, size, w
     value = VALUES[name]
     s = setting(weights, dtype, value.num_samples)
     moments = brute_force(value.utility, weights, models, size)
-    sampled = CASES[name].view != WEIGHTED and not name.startswith(("Posterior", "Scalarized", "Upper", "MultiOutput"))
+    is_moment = name.startswith(("Posterior", "Scalarized", "Upper", "MultiOutput"))
+    sampled = cases.CASES[name].view != cases.WEIGHTED and not is_moment
     found = value_of(name, models, size, s)
     assert found.shape == moments[0].shape
     assert bool(check(found, moments, value.num_samples if sampled else 0).all()), (found, moments[0])
@@ -273,17 +263,13 @@ def test_values_are_expectations_over_the_weighted_mixture(name, models, size, w
 
 @pytest.mark.parametrize(
     ("kind", "utility"),
-    [
-        (ExpectedImprovement, improvement),
-        (LogExpectedImprovement, improvement),
-        (ProbabilityOfImprovement, improves),
-    ],
+    [(ExpectedImprovement, improvement), (LogExpectedImprovement, improvement), (ProbabilityOfImprovement, improves)],
 )
 def test_taking_the_mixture_for_one_normal_distribution_is_wrong(kind, utility):
     """Why there is a weighted view: a formula that needs mean and variance only accepts the model itself."""
     s, d = setting("uneven"), draws("uneven", "one").few(1)
     with torch.no_grad():
-        found = kind(s.model, best_f=BEST)(d.X)
+        found = kind(s.model, best_f=cases.BEST)(d.X)
     found = found.exp() if kind is LogExpectedImprovement else found
     assert not bool(check(found, brute_force(utility, "uneven", "one", 1), 0).all())
 
@@ -292,7 +278,7 @@ def test_equal_weights_are_wrong():
     """What BoTorch's average over an ensemble would say."""
     s, d = setting("uneven"), draws("uneven", "one").few(1)
     with torch.no_grad():
-        each = ExpectedImprovement(ExpertsView(s.model), best_f=BEST)(d.X.unsqueeze(-3).expand(-1, 4, -1, -1))
+        each = ExpectedImprovement(ExpertsView(s.model), best_f=cases.BEST)(d.X.unsqueeze(-3).expand(-1, 4, -1, -1))
     assert not bool(check(each.mean(-1), brute_force(improvement, "uneven", "one", 1), 0).any())
 
 

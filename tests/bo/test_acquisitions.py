@@ -16,22 +16,9 @@ from botorch.exceptions.errors import UnsupportedError
 
 from gp_ensembles.bo import WeightedAcquisition
 from gp_ensembles.bo.posterior import NotGaussianError
-from tests.bo import acquisition_cases
-from tests.bo.acquisition_cases import (
-    BEST,
-    BETA,
-    CASES,
-    GAUSSIAN,
-    MODEL,
-    NONE,
-    WEIGHTED,
-    WEIGHTS,
-    build,
-    document,
-    exported,
-)
+from tests.bo import acquisition_cases as cases
 
-CLASSES = exported()
+CLASSES = cases.exported()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "acquisition_functions.md"
 pytestmark = pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.NumericsWarning")
 
@@ -46,12 +33,12 @@ def _repeatable():
 
 @pytest.fixture(scope="module")
 def setting():
-    return build(WEIGHTS["uneven"], num_samples=32)
+    return cases.build(cases.WEIGHTS["uneven"], num_samples=32)
 
 
 @pytest.fixture(scope="module")
 def single():
-    return build(WEIGHTS["uneven"], torch.float32, num_samples=32)
+    return cases.build(cases.WEIGHTS["uneven"], torch.float32, num_samples=32)
 
 
 def points(case, size, seed=3, dtype=torch.float64):
@@ -61,18 +48,18 @@ def points(case, size, seed=3, dtype=torch.float64):
 
 def make(name, setting):
     torch.manual_seed(0)
-    return CASES[name].make(CLASSES[name], setting)
+    return cases.CASES[name].make(CLASSES[name], setting)
 
 
 def test_no_acquisition_function_is_missing():
     """A new version of BoTorch may bring more: say here which view they take."""
-    assert CLASSES.keys() == CASES.keys()
+    assert CLASSES.keys() == cases.CASES.keys()
 
 
 def test_the_page_is_up_to_date():
     """With whatever version of BoTorch there is: the views are the same."""
     page = re.sub(r"(?<=for botorch\n)[\d.]+(?=\. )", botorch.__version__, PAGE.read_text(encoding="utf-8"))
-    assert page == document(), "anew: python tests/bo/acquisition_cases.py > docs/how_to/acquisition_functions.md"
+    assert page == cases.document(), "anew: python tests/bo/acquisition_cases.py > docs/how_to/acquisition_functions.md"
 
 
 def evaluate(case, acquisition, X):
@@ -82,13 +69,13 @@ def evaluate(case, acquisition, X):
 
 
 # Draws of their own, other ones in another precision: functions, or maxima by bisection.
-DRAWN = {"PathwiseThompsonSampling"} | {name for name in CASES if name.endswith("MaxValueEntropy")}
+DRAWN = {"PathwiseThompsonSampling"} | {name for name in cases.CASES if name.endswith("MaxValueEntropy")}
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.error is None])
+@pytest.mark.parametrize("name", [name for name, case in cases.CASES.items() if case.error is None])
 def test_values_and_gradients(name, setting, single):
     """Values are those of each input alone, gradients those of differences, single precision agrees with double."""
-    case = CASES[name]
+    case = cases.CASES[name]
     for size in case.sizes:
         acquisition, X = make(name, setting), points(case, size)
         values = evaluate(case, acquisition, X).detach()
@@ -124,15 +111,15 @@ def check_gradient(case, acquisition, X):
 # What takes pending points as more candidates of which the values are known to be those of both.
 JOINT = sorted(
     name
-    for name, case in CASES.items()
-    if case.view == MODEL and issubclass(CLASSES[name], MCAcquisitionFunction) and 3 in case.sizes
+    for name, case in cases.CASES.items()
+    if case.view == cases.MODEL and issubclass(CLASSES[name], MCAcquisitionFunction) and 3 in case.sizes
     if not issubclass(CLASSES[name], LogImprovementMCAcquisitionFunction | qNoisyExpectedImprovement)
 )
 
 
 def test_pending_points_are_candidates_as_well(setting):
     for name in JOINT:
-        acquisition, X = make(name, setting), points(CASES[name], 3)
+        acquisition, X = make(name, setting), points(cases.CASES[name], 3)
         pending = X[:1, 1:].expand(3, 2, -1)
         expected = acquisition(torch.cat([X[:, :1], pending], dim=1))
         acquisition.set_X_pending(X[0, 1:])
@@ -141,13 +128,12 @@ def test_pending_points_are_candidates_as_well(setting):
 
 def test_pending_points_are_not_passed_over(setting):
     """Candidates chosen one after another would all be the same."""
-    for name in (name for name, case in CASES.items() if case.view == WEIGHTED):
+    for name in (name for name, case in cases.CASES.items() if case.view == cases.WEIGHTED):
         with pytest.raises(UnsupportedError, match="pending"):
             make(name, setting).set_X_pending(setting.X[:2])
-    weighted = WeightedAcquisition(
-        setting.model, lambda experts: qExpectedImprovement(experts, BEST, setting.sampler())
-    )
-    X = points(CASES["qExpectedImprovement"], 1)
+    sampler = setting.sampler()
+    weighted = WeightedAcquisition(setting.model, lambda experts: qExpectedImprovement(experts, cases.BEST, sampler))
+    X = points(cases.CASES["qExpectedImprovement"], 1)
     before = weighted(X)
     weighted.set_X_pending(setting.X[:2])
     assert bool((weighted(X) >= before).all())
@@ -156,8 +142,8 @@ def test_pending_points_are_not_passed_over(setting):
 
 def test_entropy_searches_take_pending_points(setting):
     """They are looked for one after another."""
-    for name in (name for name in CASES if name.endswith("MaxValueEntropy")):
-        acquisition, X = make(name, setting), points(CASES[name], 1)
+    for name in (name for name in cases.CASES if name.endswith("MaxValueEntropy")):
+        acquisition, X = make(name, setting), points(cases.CASES[name], 1)
         before = acquisition(X)
         acquisition.set_X_pending(X[0])
         values = acquisition(X)
@@ -169,8 +155,8 @@ def test_entropy_searches_take_pending_points(setting):
 # Formulas for one normal distribution that a mixture is not taken for by mistake.
 NORMAL = sorted(
     name
-    for name, case in CASES.items()
-    if case.view == GAUSSIAN
+    for name, case in cases.CASES.items()
+    if case.view == cases.GAUSSIAN
     and name not in {"qNegIntegratedPosteriorVariance", "qLowerBoundMaxValueEntropy"}
     and not name.startswith("Pairwise")
 )
@@ -178,20 +164,20 @@ NORMAL = sorted(
 
 def test_what_needs_a_view_names_it(setting, monkeypatch):
     for name in NORMAL:
-        monkeypatch.setattr(acquisition_cases, "GaussianView", lambda model: model)
+        monkeypatch.setattr(cases, "GaussianView", lambda model: model)
         with pytest.raises(NotGaussianError, match="GaussianView"):
-            make(name, setting)(points(CASES[name], 1))
+            make(name, setting)(points(cases.CASES[name], 1))
 
 
 def test_what_takes_no_view_says_so(setting):
-    for name in (name for name, case in CASES.items() if case.view == NONE):
-        with pytest.raises(CASES[name].error):
+    for name in (name for name, case in cases.CASES.items() if case.view == cases.NONE):
+        with pytest.raises(cases.CASES[name].error):
             make(name, setting)
 
 
 def test_what_is_no_expectation_is_not_weighed(setting):
     names = ["UpperConfidenceBound", "qUpperConfidenceBound", "PosteriorStandardDeviation"]
     for name in [*names, "qPosteriorStandardDeviation"]:
-        options = {"beta": BETA} if "Confidence" in name else {}
+        options = {"beta": cases.BETA} if "Confidence" in name else {}
         with pytest.raises(UnsupportedError, match="no expectation over the posterior"):
             WeightedAcquisition(setting.model, lambda experts: CLASSES[name](experts, **options))  # noqa: B023

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from botorch.exceptions.errors import UnsupportedError
-from botorch.exceptions.warnings import InputDataWarning
+from botorch.exceptions import InputDataWarning, UnsupportedError
 from botorch.models import ModelList
 from gpytorch.mlls import ExactMarginalLogLikelihood, LeaveOneOutPseudoLikelihood
 
@@ -66,12 +65,8 @@ def evaluate(parameters, sem=None):
 def experiment(objective="-bumpy", constraints=None, sem=None, num_trials=NUM_TRIALS):
     """A client with trials that somebody else chose."""
     client = Client(random_seed=0)
-    client.configure_experiment(
-        [
-            RangeParameterConfig(name="x1", bounds=(-1.0, 1.0), parameter_type="float"),
-            RangeParameterConfig(name="x2", bounds=(0.0, 10.0), parameter_type="float"),
-        ]
-    )
+    columns = (("x1", (-1.0, 1.0)), ("x2", (0.0, 10.0)))
+    client.configure_experiment([RangeParameterConfig(name=n, bounds=b, parameter_type="float") for n, b in columns])
     client.configure_optimization(objective=objective, outcome_constraints=constraints)
     wanted = client._experiment.metrics
     for unit in torch.quasirandom.SobolEngine(2, scramble=True, seed=1).draw(NUM_TRIALS, dtype=DTYPE)[:num_trials]:

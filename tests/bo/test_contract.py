@@ -10,20 +10,17 @@ import numpy as np
 import pytest
 import torch
 from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLogExpectedImprovement
-from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.exceptions.warnings import NumericsWarning
+from botorch.exceptions import BotorchTensorDimensionError, InputDataError, NumericsWarning, UnsupportedError
 from botorch.models import ModelList, ModelListGP
-from botorch.models.transforms.input import Normalize, Warp
-from botorch.models.transforms.outcome import Log, Standardize
+from botorch.models.transforms import Log, Normalize, Standardize, Warp
 from botorch.optim import optimize_acqf
-from botorch.posteriors.gpytorch import GPyTorchPosterior
-from botorch.posteriors.transformed import TransformedPosterior
+from botorch.posteriors import GPyTorchPosterior, TransformedPosterior
+from botorch.sampling import IIDNormalSampler, ListSampler, SobolQMCNormalSampler
 from botorch.sampling.get_sampler import get_sampler
-from botorch.sampling.list_sampler import ListSampler
-from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.sampling.pathwise import draw_matheron_paths
 from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.utils.warnings import NumericalWarning
+from numpy.testing import assert_allclose
 from scipy import stats
 from torch import Size
 
@@ -70,8 +67,7 @@ def close(a, b, tolerance=1e-8):
 def same(a, b, X, tolerance=1e-8):
     for noise in (False, True):
         p, q = (normal_like(model.posterior(X, observation_noise=noise)) for model in (a, b))
-        close(p.mean, q.mean.expand_as(p.mean), tolerance)
-        close(p.variance, q.variance.expand_as(p.variance), tolerance)
+        close((p.mean, p.variance), (q.mean.expand_as(p.mean), q.variance.expand_as(p.variance)), tolerance)
 
 
 # State
@@ -129,15 +125,12 @@ def test_a_copy_in_single_precision_agrees(models):
         posterior = single.posterior(X.float(), observation_noise=True)
         assert posterior.mean.dtype == torch.float32
         wanted = models[name].posterior(X, observation_noise=True)
-        close(posterior.mean.double(), wanted.mean, 1e-2)
-        close(posterior.variance.double(), wanted.variance, 1e-2)
+        close((posterior.mean.double(), posterior.variance.double()), (wanted.mean, wanted.variance), 1e-2)
         assert models[name].posterior(X).mean.dtype == DTYPE
-        wide = (
-            set(single.hyperparameters._fields) if name == "exact ensemble" else set()
-        )  # computed in double precision
+        wide = single.hyperparameters._fields if name == "exact ensemble" else ()  # computed in double precision
         for key, part in single.named_buffers():
             if part.is_floating_point():
-                assert part.dtype == (torch.float64 if key in wide else torch.float32), key
+                assert part.dtype == (DTYPE if key in wide else torch.float32), key
         back = single.to(DTYPE).posterior(X)
         close(back.mean, models[name].posterior(X).mean, 1e-2)
 
@@ -155,8 +148,7 @@ def test_models_of_single_precision():
 
 @every
 def test_copies_and_files(name, models, tmp_path):
-    X = points(3, 1)
-    ours = models[name]
+    X, ours = points(3, 1), models[name]
     same(copy.deepcopy(ours), ours, X)
     torch.save(ours, tmp_path / "model.pt")
     same(torch.load(tmp_path / "model.pt", weights_only=False), ours, X)
@@ -175,16 +167,14 @@ def test_any_batch_of_points(name, models):
         covariance = normal_like(posterior).distribution.covariance_matrix
         for place in np.ndindex(*batch):
             alone = normal_like(models[name].posterior(X[place], observation_noise=noise))
-            close(posterior.mean[place], alone.mean)
-            close(covariance[place], alone.distribution.covariance_matrix)
+            close((posterior.mean[place], covariance[place]), (alone.mean, alone.distribution.covariance_matrix))
 
 
 @every
 def test_draws_have_the_moments(name, models):
     posterior = models[name].posterior(points(2), observation_noise=True)
     draws = get_sampler(posterior, Size([2**15]), seed=0)(posterior).squeeze(-1).detach()
-    covariance = normal_like(posterior).distribution.covariance_matrix
-    covariance = covariance.detach()
+    covariance = normal_like(posterior).distribution.covariance_matrix.detach()
     scale = float(covariance.diagonal().mean())
     # 2^15 draws: standard errors of 0.6 % in means and 0.8 % in variances of normal draws, less by Sobol's
     torch.testing.assert_close(draws.mean(0), posterior.mean.squeeze(-1), rtol=0, atol=0.02 * scale**0.5)
@@ -208,8 +198,7 @@ def test_given_noise_is_added(models):
         X = points(2, 2)
         plain = models[name].posterior(X)
         given = models[name].posterior(X, observation_noise=torch.full((2, 1), 0.3, dtype=DTYPE))
-        close(given.mean, plain.mean)
-        close(given.variance, plain.variance + 0.3)
+        close((given.mean, given.variance), (plain.mean, plain.variance + 0.3))
 
 
 # Further rows
@@ -271,15 +260,13 @@ def test_imagined_rows_are_conditioned_normal_distributions(name, models):
             gain = np.linalg.solve(seen, C[:num, num:]).T
             wanted = mu[num:] + gain @ (y - mu[:num])
             spread = C[num:, num:] - gain @ C[:num, num:] + np.diag(own[num:].numpy())
-            np.testing.assert_allclose(posterior.component_mean[s, t, m].squeeze(-1).detach(), wanted, atol=1e-7)
+            assert_allclose(posterior.component_mean[s, t, m].squeeze(-1).detach(), wanted, atol=1e-7)
             shown = posterior.component_covariance.expand(4, 3, *posterior.component_covariance.shape[-4:])
-            np.testing.assert_allclose(shown[s, t, m, 0].detach(), spread, atol=1e-7)
+            assert_allclose(shown[s, t, m, 0].detach(), spread, atol=1e-7)
             densities.append(stats.multivariate_normal(mu[:num], seen).pdf(y))
         expected = weights * densities / (weights @ densities)
-        np.testing.assert_allclose(posterior.log_weights.exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7)
-        np.testing.assert_allclose(
-            fantasies.log_weights_at(at[:, :1]).exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7
-        )
+        assert_allclose(posterior.log_weights.exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7)
+        assert_allclose(fantasies.log_weights_at(at[:, :1]).exp().expand(4, 3, -1)[s, t].detach(), expected, atol=1e-7)
 
 
 @every
@@ -291,12 +278,10 @@ def test_a_batch_of_rows_is_each_alone(name, models):
     assert posterior.mean.shape == (4, 3, 2, 1)
     for s, t in ((0, 0), (3, 1)):
         alone = ours.condition_on_observations(X[t].unsqueeze(0), Y[s, t].unsqueeze(0)).posterior(points(2, seed=9))
-        close(posterior.mean[s, t], alone.mean[0])
-        close(posterior.variance[s, t], alone.variance[0])
+        close((posterior.mean[s, t], posterior.variance[s, t]), (alone.mean[0], alone.variance[0]))
         if not CASES[name].more_knots:
             for_good = ours.condition_on_observations(X[t], Y[s, t]).posterior(points(2, seed=9))
-            close(posterior.mean[s, t], for_good.mean, 1e-6)
-            close(posterior.variance[s, t], for_good.variance, 1e-6)
+            close((posterior.mean[s, t], posterior.variance[s, t]), (for_good.mean, for_good.variance), 1e-6)
 
 
 @every
@@ -369,8 +354,7 @@ def test_transforms_are_undone(name):
         for noise in (False, True):
             p = a.posterior(here(at), observation_noise=noise)
             q = b.posterior(at, observation_noise=noise)
-            close(p.mean, q.mean * scale + level)
-            close(p.variance, q.variance * scale**2)
+            close((p.mean, p.variance), (q.mean * scale + level, q.variance * scale**2))
 
     compare(ours, plain)
     back = new_Y * scale + level
@@ -380,8 +364,7 @@ def test_transforms_are_undone(name):
         plain.condition_on_observations(new_X.expand(3, 2, 2), new_Y.expand(3, 2, 1)),
     )
     num = len(ours.data.X)  # the rows that a fusion learned from are not its experts'
-    close(ours.train_inputs[0], wide[-num:])
-    close(ours.train_targets, standard.squeeze(-1)[-num:])
+    close((ours.train_inputs[0], ours.train_targets), (wide[-num:], standard.squeeze(-1)[-num:]))
     ours.train()  # a loop that forgets to go back must not teach the transforms
     compare(ours, plain)
 
@@ -434,11 +417,8 @@ def test_known_noise(name):
     batch = ours.condition_on_observations(new_X.expand(3, 2, 2), new_Y.expand(3, 2, 1), noise=noise)
     if not CASES[name].more_knots:
         close(batch.posterior(at.unsqueeze(1)).mean, after.posterior(at.unsqueeze(1)).mean.expand(4, 3, 1, 1), 1e-6)
-        close(
-            batch.posterior(at.unsqueeze(1)).variance,
-            after.posterior(at.unsqueeze(1)).variance.expand(4, 3, 1, 1),
-            1e-6,
-        )
+        expected = after.posterior(at.unsqueeze(1)).variance.expand(4, 3, 1, 1)
+        close(batch.posterior(at.unsqueeze(1)).variance, expected, 1e-6)
     assert ours.fantasize(new_X, IIDNormalSampler(Size([2]), seed=0)).posterior(new_X).mean.shape == (2, 2, 1)
 
 
@@ -484,12 +464,13 @@ def test_what_is_refused(models):
         for bad in (X[:, :1], X[0]):
             with pytest.raises(BotorchTensorDimensionError, match="must have shape"):
                 ours.posterior(bad)
-        with pytest.raises(InputDataError, match="Y is nan in row 0"):
-            ours.condition_on_observations(X, Y * torch.nan)
-        with pytest.raises(BotorchTensorDimensionError, match="one row for each"):
-            ours.condition_on_observations(X, Y[:1])
-        with pytest.raises(ValueError, match="unknown settings"):
-            ours.condition_on_observations(X, Y, weight=2.0)
+        for error, words, given, settings in (
+            (InputDataError, "Y is nan in row 0", Y * torch.nan, {}),
+            (BotorchTensorDimensionError, "one row for each", Y[:1], {}),
+            (ValueError, "unknown settings", Y, {"weight": 2.0}),
+        ):
+            with pytest.raises(error, match=words):
+                ours.condition_on_observations(X, given, **settings)
 
 
 # In BoTorch's hands
@@ -564,16 +545,11 @@ def test_views_are_models_too(models):
     for name in CASES:
         ours, X = models[name], points(3, 1)
         gaussian = GaussianView(ours).posterior(X)
-        close(gaussian.mean, ours.posterior(X).mean)
-        close(gaussian.variance, ours.posterior(X).variance)
+        close((gaussian.mean, gaussian.variance), (ours.posterior(X).mean, ours.posterior(X).variance))
         equal = EquallyWeightedView(ours, 400).posterior(X)
         close(equal.mixture_mean, ours.posterior(X).mean, 0.02)
-        assert GaussianView(ours).fantasize(X, IIDNormalSampler(Size([2]), seed=0)).posterior(X).mean.shape == (
-            2,
-            3,
-            1,
-            1,
-        )
+        fantasies = GaussianView(ours).fantasize(X, IIDNormalSampler(Size([2]), seed=0))
+        assert fantasies.posterior(X).mean.shape == (2, 3, 1, 1)
 
 
 def test_paths_are_those_of_ensembles(models):

@@ -5,20 +5,17 @@ import itertools
 
 import pytest
 import torch
-from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition import LogExpectedImprovement, ScalarizedPosteriorTransform, qLogExpectedImprovement
 from botorch.cross_validation import batch_cross_validation, gen_loo_cv_folds
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
-from botorch.models.transforms.input import Normalize, Warp
-from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
+from botorch.models.transforms import ChainedOutcomeTransform, Log, Normalize, Standardize, Warp
 from botorch.sampling.normal import SobolQMCNormalSampler
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Size
 
-from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, WeightedAcquisition
+from gp_ensembles.bo import EnsembleModel, ExactEnsembleModel, MixturePosterior, WeightedAcquisition
 from gp_ensembles.bo.data import Observations
 from gp_ensembles.bo.exact_kernels import Hyperparameters
-from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.bo.views import EquallyWeightedView, GaussianView
 
 DTYPE = torch.float64
@@ -73,8 +70,7 @@ def same(together, apart, X, **options):
     for index, alone in apart.items():
         at, point = (..., *index, slice(None)), (..., *index, slice(None), slice(None))
         each = alone.posterior(wide[point], **options)
-        close(joint.mean[point], each.mean)
-        close(joint.variance[point], each.variance)
+        close((joint.mean[point], joint.variance[point]), (each.mean, each.variance))
         # the factors of covariances that are almost singular lose half the digits
         close(draws[point], each.rsample_from_base_samples(Size([5]), normals[at]), 1e-6)
         if isinstance(joint, MixturePosterior):
@@ -96,8 +92,7 @@ def test_predictions_are_those_of_a_model_of_each_data_set(batch, known_noise, g
         assert posterior.mean.shape == (*lead, shape[-1], 1)
         same(together, apart, X, observation_noise=True)
     for index, alone in apart.items():
-        close(together.log_evidence[index], alone.log_evidence)
-        close(together.log_weights[index], alone.log_weights)
+        close((together.log_evidence[index], together.log_weights[index]), (alone.log_evidence, alone.log_weights))
         close(together.likelihood.noise[index], alone.likelihood.noise)
         close(together.train_targets[index], alone.train_targets)
 
@@ -172,15 +167,12 @@ def test_rows_for_good_and_imagined_ones(known_noise, generator):
         noise = variance[index].expand(2, 1) if known_noise else None
         rows = Observations(new[index], fantasized[:, *index], noise)
         one, other = fantasies.posterior(X), alone.fantasies(rows).posterior(X[index])
-        close(one.mean[:, *index], other.mean)
-        close(one.covariance[:, *index], other.covariance)
+        close((one.mean[:, *index], one.covariance[:, *index]), (other.mean, other.covariance))
         close(fantasies.log_weights[:, *index], alone.fantasies(rows).log_weights)
     shared = together.condition_on_observations(new[0], Y[0], None if not known_noise else torch.full_like(Y[0], 0.1))
-    assert shared.batch_shape == batch
-    assert shared.posterior(X).mean.shape == (3, 4, 1)
+    assert (shared.batch_shape, shared.posterior(X).mean.shape) == (batch, (3, 4, 1))
     expanded = together.fantasize(new[..., :0, :], sampler)
-    assert expanded.posterior(X).mean.shape == (4, 3, 4, 1)
-    assert expanded.log_weights.shape[-2:] == (3, 3)
+    assert (expanded.posterior(X).mean.shape, expanded.log_weights.shape[-2:]) == ((4, 3, 4, 1), (3, 3))
 
 
 def test_acquisition_functions_are_those_of_each_data_set(generator):
@@ -215,8 +207,7 @@ def test_leaving_one_out_as_botorchs_tutorials_do(generator):
     for row in range(8):
         others = torch.arange(8) != row
         posterior = ExactEnsembleModel(X[others], Y[others]).fit().posterior(X[row : row + 1], observation_noise=True)
-        close(found.posterior.mean[row], posterior.mean, 1e-4)
-        close(found.posterior.variance[row], posterior.variance, 1e-4)
+        close((found.posterior.mean[row], found.posterior.variance[row]), (posterior.mean, posterior.variance), 1e-4)
 
 
 def test_state_and_precision(generator):
@@ -238,12 +229,9 @@ def test_state_and_precision(generator):
 
 def test_what_cannot_be_done_is_said(generator):
     X, Y = data(generator, Size([3]))
-    with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
-        ExactEnsembleModel(X, Y[:2])
-    with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
-        ExactEnsembleModel(X[0], Y)
-    with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
-        ExactEnsembleModel(X, Y, 0.1 * Y[0])
+    for arguments in ((X, Y[:2]), (X[0], Y), (X, Y, 0.1 * Y[0])):
+        with pytest.raises(BotorchTensorDimensionError, match="the same batch of data sets"):
+            ExactEnsembleModel(*arguments)
     with pytest.raises(InputDataError, match="train_Y is nan in row 2"):
         ExactEnsembleModel(X, torch.where(torch.arange(9).unsqueeze(-1) == 2, torch.nan, Y))
     with pytest.raises(InputDataError, match="nothing to fit"):

@@ -11,21 +11,23 @@ from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from linear_operator.utils.warnings import NumericalWarning
 from scipy import optimize, stats
 from torch import Size
+from torch.testing import assert_close
 
 from gp_ensembles.bo import MixturePosterior
 from gp_ensembles.bo.components import covariance_factors
 from gp_ensembles.bo.posterior import NotGaussianError
 
+F64 = torch.float64
 M, Q = 4, 3
 WEIGHTS = {"even": (0.4, 0.3, 0.2, 0.1), "one": (0.97, 0.01, 0.01, 0.01), "dead": (0.0, 0.6, 0.0, 0.4)}
 
 
-def posterior(weights=WEIGHTS["even"], batch=(), num_outputs=1, seed=0, dtype=torch.float64):
+def posterior(weights=WEIGHTS["even"], batch=(), num_outputs=1, seed=0, dtype=F64):
     g = torch.Generator().manual_seed(seed)
-    mean = 2 * torch.randn(*batch, M, Q, num_outputs, generator=g, dtype=torch.float64)
-    factor = torch.randn(*batch, M, num_outputs, Q, Q, generator=g, dtype=torch.float64)
-    covariance = factor @ factor.mT + 0.1 * torch.diag_embed(torch.ones(Q, dtype=torch.float64))
-    log_weights = torch.tensor(weights, dtype=torch.float64).log()
+    mean = 2 * torch.randn(*batch, M, Q, num_outputs, generator=g, dtype=F64)
+    factor = torch.randn(*batch, M, num_outputs, Q, Q, generator=g, dtype=F64)
+    covariance = factor @ factor.mT + 0.1 * torch.diag_embed(torch.ones(Q, dtype=F64))
+    log_weights = torch.tensor(weights, dtype=F64).log()
     return MixturePosterior(log_weights.to(dtype), mean.to(dtype), covariance.to(dtype))
 
 
@@ -35,18 +37,10 @@ def numpy_draws(p, num, seed=0):
     weights = p.log_weights.exp().double().numpy()
     counts = rng.multinomial(num, weights / weights.sum())
     outputs = range(p.component_mean.shape[-1])
+    moments = p.component_mean.double().numpy(), p.component_covariance.double().numpy()
     parts = [
-        np.stack(
-            [
-                rng.multivariate_normal(
-                    p.component_mean[m, :, o].double().numpy(), p.component_covariance[m, o].double().numpy(), count
-                )
-                for o in outputs
-            ],
-            axis=-1,
-        )
-        for m, count in enumerate(counts)
-        if count
+        np.stack([rng.multivariate_normal(mean[:, o], covariance[o], count) for o in outputs], axis=-1)
+        for mean, covariance, count in zip(*moments, counts, strict=True)
     ]
     return np.concatenate(parts)
 
@@ -71,10 +65,9 @@ def test_moments_are_those_of_draws(weights, num_outputs):
 
 def test_quantiles_and_cdf_are_those_of_each_point():
     p = posterior(batch=(2,), num_outputs=2)
-    levels = torch.tensor([0.01, 0.5, 0.99], dtype=torch.float64)
+    levels = torch.tensor([0.01, 0.5, 0.99], dtype=F64)
     quantiles = p.quantile(levels)
-    assert quantiles.shape == (3, 2, Q, 2)
-    assert p.quantile(torch.tensor(0.5)).shape == (2, Q, 2)
+    assert (quantiles.shape, p.quantile(torch.tensor(0.5)).shape) == ((3, 2, Q, 2), (2, Q, 2))
     weights = p.log_weights.exp().numpy()
     for index in np.ndindex(2, Q, 2):
         b, q, o = index
@@ -86,54 +79,42 @@ def test_quantiles_and_cdf_are_those_of_each_point():
         for k, level in enumerate(levels.tolist()):
             expected = optimize.brentq(lambda x, cdf=cdf, level=level: cdf(x) - level, -60, 60, xtol=1e-12)
             assert float(quantiles[(k, *index)]) == pytest.approx(expected, abs=1e-8)
-    torch.testing.assert_close(p.cdf(quantiles), levels.reshape(-1, 1, 1, 1).expand(3, 2, Q, 2))
-    density = p.density(torch.zeros(2, Q, 2, dtype=torch.float64))
+    assert_close(p.cdf(quantiles), levels.reshape(-1, 1, 1, 1).expand(3, 2, Q, 2))
+    density = p.density(torch.zeros(2, Q, 2, dtype=F64))
     mean, sd = p.component_mean, p.component_variance.sqrt()
     expected = (torch.as_tensor(weights)[:, None, None] * torch.as_tensor(stats.norm.pdf(0, mean, sd))).sum(-3)
-    torch.testing.assert_close(density, expected)
+    assert_close(density, expected)
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2])
 def test_joint_density(num_outputs):
     p = posterior(num_outputs=num_outputs)
-    value = torch.randn(5, Q, num_outputs, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    value = torch.randn(5, Q, num_outputs, generator=torch.Generator().manual_seed(3), dtype=F64)
     for s in range(5):
-        terms = [
-            math.log(p.log_weights[m].exp())
-            + sum(
-                stats.multivariate_normal.logpdf(
-                    value[s, :, o], p.component_mean[m, :, o], p.component_covariance[m, o]
-                )
-                for o in range(num_outputs)
-            )
-            for m in range(M)
-        ]
+        terms = p.log_weights.tolist()
+        for m, o in np.ndindex(M, num_outputs):
+            normal = stats.multivariate_normal(p.component_mean[m, :, o], p.component_covariance[m, o])
+            terms[m] += normal.logpdf(value[s, :, o])
         assert float(p.log_prob(value)[s]) == pytest.approx(np.logaddexp.reduce(terms), rel=1e-10)
 
 
 @pytest.mark.parametrize(
     ("weights", "batch", "dtype"),
-    [
-        ("even", (), torch.float32),
-        ("even", (2, 3), torch.float64),
-        ("one", (2, 3), torch.float32),
-        ("dead", (), torch.float64),
-    ],
+    [("even", (), torch.float32), ("even", (2, 3), F64), ("one", (2, 3), torch.float32), ("dead", (), F64)],
 )
 def test_draws_have_the_mixtures_law(weights, batch, dtype):
     """Every point against its exact distribution function, pairs of points against their covariance."""
     p = posterior(WEIGHTS[weights], batch, dtype=dtype)
     for sampler in (IIDNormalSampler(Size([20_000]), seed=0), get_sampler(p, Size([8192]), seed=1)):
         draws = sampler(p)
-        assert draws.dtype == dtype
-        assert draws.shape == (*sampler.sample_shape, *batch, Q, 1)
+        assert (draws.dtype, draws.shape) == (dtype, (*sampler.sample_shape, *batch, Q, 1))
         uniform = p.cdf(draws)
         levels = torch.linspace(0.02, 0.98, 25, dtype=dtype)
         shares = (uniform.unsqueeze(-1) <= levels).to(dtype).mean(0)
         assert float((shares - levels).abs().max()) < 4.5 * 0.5 / math.sqrt(len(draws))
         centered = (draws - draws.mean(0)).squeeze(-1)
         covariance = torch.einsum("s...i,s...j->...ij", centered, centered) / len(draws)
-        torch.testing.assert_close(covariance, p.covariance.squeeze(-3), rtol=0.1, atol=0.3)
+        assert_close(covariance, p.covariance.squeeze(-3), rtol=0.1, atol=0.3)
 
 
 def test_a_draw_does_not_depend_on_its_neighbors():
@@ -142,43 +123,41 @@ def test_a_draw_does_not_depend_on_its_neighbors():
     draws = sampler(whole)
     for b in range(5):
         alone = MixturePosterior(whole.log_weights, whole.component_mean[b], whole.component_covariance[b])
-        torch.testing.assert_close(
-            SobolQMCNormalSampler(Size([64]), seed=2)(alone), draws[:, b], rtol=1e-12, atol=1e-12
-        )
+        assert_close(SobolQMCNormalSampler(Size([64]), seed=2)(alone), draws[:, b], rtol=1e-12, atol=1e-12)
 
 
 def test_weights_of_each_batch_entry_select_its_experts():
     """The same moments with weights of their own: the path that fantasies take."""
     p = posterior()
-    log_weights = torch.stack([torch.tensor(w, dtype=torch.float64).log() for w in WEIGHTS.values()])
+    log_weights = torch.stack([torch.tensor(w, dtype=F64).log() for w in WEIGHTS.values()])
     many = MixturePosterior(log_weights, p.component_mean.expand(3, M, Q, 1), p.component_covariance)
     draws = SobolQMCNormalSampler(Size([256]), seed=4)(many)
     for b, weights in enumerate(log_weights):
         alone = MixturePosterior(weights, p.component_mean, p.component_covariance)
         expected = SobolQMCNormalSampler(Size([256]), seed=4)(alone)
-        torch.testing.assert_close(draws[:, b], expected, rtol=1e-12, atol=1e-12)
+        assert_close(draws[:, b], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_first_points_of_a_longer_batch_are_drawn_alike():
     """Sequential greedy batches lean on it: base normals run point by point behind the one that selects the expert."""
     p = posterior()
     fewer = MixturePosterior(p.log_weights, p.component_mean[:, :2], p.component_covariance[..., :2, :2])
-    base = torch.randn(50, 1 + Q, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    base = torch.randn(50, 1 + Q, generator=torch.Generator().manual_seed(5), dtype=F64)
     long = p.rsample_from_base_samples(Size([50]), base)
     short = fewer.rsample_from_base_samples(Size([50]), base[:, :3])
-    torch.testing.assert_close(long[:, :2], short)
+    assert_close(long[:, :2], short)
 
 
 def test_affine_transforms_of_outputs_are_exact():
     p = posterior(num_outputs=2, batch=(3,))
-    weights = torch.tensor([0.5, -2.0], dtype=torch.float64)
+    weights = torch.tensor([0.5, -2.0], dtype=F64)
     transform = ScalarizedPosteriorTransform(weights, offset=1.5)
     scalar = p.map_components(lambda normal: transform(normal))
-    torch.testing.assert_close(scalar.mean, 1.5 + (p.mean @ weights).unsqueeze(-1))
+    assert_close(scalar.mean, 1.5 + (p.mean @ weights).unsqueeze(-1))
     first, second = p.component_covariance.unbind(-3)
-    torch.testing.assert_close(scalar.component_covariance.squeeze(-3), 0.25 * first + 4 * second)
+    assert_close(scalar.component_covariance.squeeze(-3), 0.25 * first + 4 * second)
     part = p.select_outputs([1])
-    torch.testing.assert_close(part.mean, p.mean[..., [1]])
+    assert_close(part.mean, p.mean[..., [1]])
 
 
 def test_what_does_not_fit_is_said():
@@ -186,7 +165,7 @@ def test_what_does_not_fit_is_said():
     with pytest.raises(ValueError, match="do not fit"):
         MixturePosterior(p.log_weights[:2], p.component_mean, p.component_covariance)
     with pytest.raises(ValueError, match="base samples must have shape"):
-        p.rsample_from_base_samples(Size([2]), torch.zeros(2, Q, dtype=torch.float64))
+        p.rsample_from_base_samples(Size([2]), torch.zeros(2, Q, dtype=F64))
     for name in ("distribution", "mvn", "covariance_matrix"):
         with pytest.raises(NotGaussianError, match="GaussianView"):
             getattr(p, name)
@@ -195,8 +174,8 @@ def test_what_does_not_fit_is_said():
 
 def test_a_covariance_that_is_zero_has_a_factor():
     """At rows that are known without noise; in a batch beside others, which are as they are alone."""
-    known = torch.tensor([[4.0, 2.0], [2.0, 5.0]], dtype=torch.float64)
+    known = torch.tensor([[4.0, 2.0], [2.0, 5.0]], dtype=F64)
     with pytest.warns(NumericalWarning, match="jitter"):
         factors = covariance_factors(torch.stack([known, torch.zeros_like(known)]))
-    torch.testing.assert_close(factors[0] @ factors[0].mT, known, rtol=0, atol=1e-6)
+    assert_close(factors[0] @ factors[0].mT, known, rtol=0, atol=1e-6)
     assert float(factors[1].abs().max()) < 1e-3

@@ -7,8 +7,7 @@ import torch
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError, UnsupportedError
 from botorch.generation.sampling import MaxPosteriorSampling
-from botorch.models.transforms.input import Normalize
-from botorch.models.transforms.outcome import Log
+from botorch.models.transforms import Log, Normalize
 from botorch.sampling.normal import IIDNormalSampler
 from botorch.sampling.pathwise import get_matheron_path_model
 from torch import Size
@@ -109,8 +108,7 @@ def test_the_loop_finds_a_maximum_and_goes_on_where_it_stopped():
     assert torch.equal(again[:14], X)
     assert len(again) == 17
     other = ThompsonLoop(UNIT, settings, X, Y, generator=generator(1))
-    assert other.suggest(2).shape == (2, 2)
-    assert len(other.Y) == 14
+    assert (other.suggest(2).shape, len(other.Y)) == ((2, 2), 14)
 
 
 def test_the_first_points_are_one_low_discrepancy_sequence():
@@ -127,8 +125,7 @@ def test_the_first_points_are_one_low_discrepancy_sequence():
 def test_a_plateau_is_no_end():
     loop = ThompsonLoop(UNIT, ThompsonSettings(num_features=16, raw_samples=32, num_restarts=1), generator=generator(0))
     X, Y = loop.run(lambda X: torch.zeros(len(X), dtype=X.dtype), num_rounds=2)
-    assert X.shape == (8, 2)
-    assert Y.shape == (8, 1)
+    assert (X.shape, Y.shape) == ((8, 2), (8, 1))
 
 
 def test_an_interrupted_loop_loses_nothing_it_saw():
@@ -149,9 +146,8 @@ def test_an_interrupted_loop_loses_nothing_it_saw():
 
 
 def test_between_fits_observations_are_conditioned_on():
-    loop = ThompsonLoop(
-        UNIT, ThompsonSettings(num_features=32, refit_every=100, raw_samples=32), generator=generator(0)
-    )
+    settings = ThompsonSettings(num_features=32, refit_every=100, raw_samples=32)
+    loop = ThompsonLoop(UNIT, settings, generator=generator(0))
     loop.run(bump, num_rounds=0)
     first = loop.model()
     loop.observe(UNIT[:1], bump(UNIT[:1]))

@@ -20,8 +20,7 @@ def test_counts_are_those_of_the_whole_stream(seed, cuts):
     for some, wide in zip(np.split(hits, sorted(cuts)), np.split(width, sorted(cuts)), strict=True):
         state = count_coverage(state, torch.as_tensor(some), torch.as_tensor(wide), 0.9)
     seen = ~np.isnan(hits)
-    assert float(state.num_targets) == seen.sum()
-    assert float(state.num_covered) == hits[seen].sum()
+    assert (float(state.num_targets), float(state.num_covered)) == (seen.sum(), hits[seen].sum())
     finite = seen & np.isfinite(width)
     np.testing.assert_allclose(float(state.width), width[finite].sum(), rtol=1e-12)
     assert float(state.num_finite) == finite.sum()

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from torch.testing import assert_close
 
 from gp_ensembles.calibration import IntervalLevels
 
@@ -156,8 +157,6 @@ def test_targets_of_many_series_move_the_levels_of_each_as_of_one(generator):
     for s in range(5):
         state, output = levels.update_block(one, pit[:, s])
         close = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
-        torch.testing.assert_close(
-            torch.stack([part.levels[:, :, s] for part in predicted], -1), output.levels, **close
-        )
-        torch.testing.assert_close(torch.stack([part.covered[:, s] for part in predicted], -1), output.covered, **close)
-        torch.testing.assert_close(levels.probabilities_each(each)[..., s], levels.probabilities(state), **close)
+        assert_close(torch.stack([part.levels[:, :, s] for part in predicted], -1), output.levels, **close)
+        assert_close(torch.stack([part.covered[:, s] for part in predicted], -1), output.covered, **close)
+        assert_close(levels.probabilities_each(each)[..., s], levels.probabilities(state), **close)

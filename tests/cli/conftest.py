@@ -43,3 +43,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 def small() -> SimpleNamespace:
     """How tests of the command line make and read small files."""
     return SimpleNamespace(config=CONFIG, write=write_table, rows=make_rows, read=read_rows)
+
+
+@pytest.fixture
+def refused(capsys):
+    """Check that a command has ended with status 2 and told why."""
+
+    def check(status: int, words: str) -> None:
+        assert status == 2
+        assert words in capsys.readouterr().err
+
+    return check

@@ -9,18 +9,10 @@ import torch
 from gp_ensembles.cli.scored_stream import ScoredStream
 from gp_ensembles.cli.tables import open_table
 from gp_ensembles.data import Table
+from gp_ensembles.ensembles import targets
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import e_doebe
-from gp_ensembles.ensembles.targets import (
-    BinaryTarget,
-    ClassTarget,
-    CountTarget,
-    LevelTarget,
-    OutlierTarget,
-    RealTarget,
-    UnknownNoiseTarget,
-)
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables.rows import InMemoryRows, Rows
@@ -29,13 +21,8 @@ pytestmark = pytest.mark.processor
 
 WARMUP, ROWS = 60, 130
 TARGETS = [
-    RealTarget(),
-    UnknownNoiseTarget(),
-    OutlierTarget(),
-    BinaryTarget(),
-    ClassTarget(3),
-    LevelTarget(3),
-    CountTarget(),
+    *(targets.RealTarget(), targets.UnknownNoiseTarget(), targets.OutlierTarget(), targets.BinaryTarget()),
+    *(targets.ClassTarget(3), targets.LevelTarget(3), targets.CountTarget()),
 ]
 
 
@@ -45,7 +32,7 @@ def rows_for(target):
     y = 0.5 * X.sum(-1) + torch.randn(ROWS, generator=generator, dtype=torch.float64)
     if target.num_labels is not None:
         y = torch.bucketize(y, y.new_tensor([-0.4, 0.4] if target.num_labels == 3 else [0.0])).double()
-    elif isinstance(target, CountTarget):
+    elif isinstance(target, targets.CountTarget):
         y = torch.poisson((1 + 0.5 * y).exp(), generator=generator)
     y[75], y[110] = torch.nan, torch.nan
     return Table(X, y, ("a", "b"), "y", "made")

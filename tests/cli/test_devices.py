@@ -11,10 +11,9 @@ import torch
 from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.named_configs import config_titles
 from gp_ensembles.fleet import Fleet
+from tests.cli.commands import LINEAR, summary_of
 from tests.cli.conftest import CONFIG, make_rows, write_table
 
-FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
-SERIES = f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 30\n"
 PLAIN = ["--progress", "false"]
 QUIET = [*PLAIN, "--pictures", "false", "--report", "false"]
 # Moments by quadrature, whose nodes move with round-off.
@@ -24,13 +23,8 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 FITTED = {"rtol": 1e-2, "atol": 5e-2}
 
 # What a run can be told anew; states keep the precision in which they began.
-OPTIONS = {
-    "stream": {"device", "dtype"},
-    "resume": {"device"},
-    "compare": {"device", "dtype"},
-    "forecast": {"device"},
-    "demo": set(),
-}
+BOTH = {"device", "dtype"}
+OPTIONS = {"stream": BOTH, "resume": {"device"}, "compare": BOTH, "forecast": {"device"}, "demo": set()}
 
 
 def test_which_command_has_which_option(capsys):
@@ -48,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     write_table(tmp_path / "rows.csv", rows[:110])
     write_table(tmp_path / "more.csv", rows[110:])
     (tmp_path / "small.yaml").write_text(CONFIG)
-    (tmp_path / "series.yaml").write_text(SERIES)
+    (tmp_path / "series.yaml").write_text(f"{LINEAR}warmup: 30\n")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(150, generator=generator, dtype=torch.float64)
     frame = pd.DataFrame({"meter": ["north", "7", "x, y"] * 50, "x": x.numpy(), "load": (5 + 3 * x).numpy()})
@@ -107,15 +101,14 @@ def test_a_run_says_once_why_nothing_was_recorded(folder, capsys, gpu):
     assert json.loads(Path("gpu/summary.json").read_text())["not_recorded"].startswith(predicted)
 
 
-def test_series_of_a_gpu_go_on_on_the_host(folder, capsys, gpu):
+def test_series_of_a_gpu_go_on_on_the_host(folder, refused, gpu):
     with gpu.here():
         given = [word.replace("OUT", "gpu") for word in COMMANDS["series"][0]]
         assert main([*given, "--device", "cuda", "--dtype", "float32"]) == 0
     assert Fleet.notes_in("gpu/s/fleet")["device"] == "cuda"
     again = [word.replace("OUT", "gpu") for word in COMMANDS["series"][1]]
     if not torch.cuda.is_available():
-        assert main(again) == 2
-        assert "torch sees no such GPU; use cpu (--device cpu)" in capsys.readouterr().err
+        refused(main(again), "torch sees no such GPU; use cpu (--device cpu)")
     assert main([*again, "--device", "cpu"]) == 0
     summary = json.loads(Path("gpu/t/summary.json").read_text())
     assert (summary["device"], summary["dtype"], summary["rows_read"]) == ("cpu", "float32", 150)
@@ -148,7 +141,7 @@ def test_every_config_runs_in_single_precision(name, folder):
     for dtype in ("float64", "float32"):
         words = ["stream", "noisy.csv", "--target", "y", "--config", name, "--warmup", "100", "--dtype", dtype]
         assert main([*words, "--out", dtype, *QUIET]) == 0
-        summary = json.loads(Path(dtype, "summary.json").read_text())
+        summary = summary_of(Path(dtype))
         assert summary["dtype"] == dtype
         scores.append(summary["log_score"])
     assert scores[1] == pytest.approx(scores[0], abs=0.1)

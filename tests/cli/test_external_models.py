@@ -11,7 +11,6 @@ import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression
 
-from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.commands import Output, stream
 from gp_ensembles.cli.config import load_config
@@ -23,9 +22,9 @@ from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.targets import BinaryTarget
 from gp_ensembles.experts.adapters import RegressorAdapter
 from gp_ensembles.streaming import StreamConfig
+from tests.cli.commands import FIT, LINEAR, resume, run, summary_of, tables_of
+from tests.cli.commands import stream as stream_with
 
-QUICK = ["--pictures", "false", "--report", "false", "--progress", "false"]
-FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
 CONFIG = f"""\
 ensemble:
   like: auto
@@ -52,20 +51,19 @@ def place(tmp_path_factory, small):
     return folder
 
 
-def run(place, data, out):
-    options = ["--target", "y", "--warmup", "60", "--config", str(place / "external.yaml"), *QUICK]
-    assert main(["stream", str(place / data), "--out", str(place / out), *options]) == 0
+def stream_external(place, data, out, **options):
+    return stream_with(place, data, out, config=place / "external.yaml", **options)
 
 
 def test_summaries_report_external_models_and_a_resumed_run_tells_the_same(place, capsys, small):
-    run(place, "data.csv", "whole")
+    assert stream_external(place, "data.csv", "whole") == 0
     reported = capsys.readouterr().out
     gaps = sum(number % 7 == 2 for number in range(60, 200))
     absent = "last absent because it gave no prediction (NaN)"
     assert f"forecast/0: predicted {140 - gaps} of 140 rows; {absent}" in reported
     assert "boosting/0: log score -" in reported
     assert "boosting/0: predicted" not in reported
-    summary = json.loads((place / "whole" / "summary.json").read_text("utf-8"))
+    summary = summary_of(place / "whole")
     whole = summary["external_models"]
     forecast, boosting = whole["forecast/0"], whole["boosting/0"]
     assert (forecast["num_targets"], forecast["num_absent"]) == (140 - gaps, gaps)
@@ -74,59 +72,43 @@ def test_summaries_report_external_models_and_a_resumed_run_tells_the_same(place
     weights = [float(row["boosting/0"]) for row in small.read(place / "whole" / "weights.csv")]
     assert boosting["mean_weight"] == pytest.approx(sum(weights) / len(rows), rel=1e-6)
     # Without recalibration, which comes after the mixture, the ensemble's score is that of the table of scores.
-    plain = ["--recalibrate", "false", "--coverages", "[]"]
-    options = ["--target", "y", "--warmup", "60", "--config", str(place / "external.yaml"), *QUICK, *plain]
-    assert main(["stream", str(place / "data.csv"), "--out", str(place / "plain"), *options]) == 0
-    scores = json.loads((place / "plain" / "summary.json").read_text("utf-8"))
+    assert stream_external(place, "data.csv", "plain", recalibrate=False, coverages="[]") == 0
+    scores = summary_of(place / "plain")
     assert scores["external_models"]["boosting/0"]["ensemble_log_score"] == pytest.approx(scores["log_score"], abs=1e-9)
-    run(place, "first.csv", "part")
-    resume = ["resume", "--checkpoint", str(place / "part" / "checkpoint.pt"), str(place / "data.csv"), "--skip-seen"]
-    assert main([*resume, "--out", str(place / "rest"), *QUICK]) == 0
-    rest = json.loads((place / "rest" / "summary.json").read_text("utf-8"))["external_models"]
+    assert stream_external(place, "first.csv", "part") == 0
+    assert resume(place, "data.csv", "rest", "--skip-seen", checkpoint=place / "part") == 0
+    rest = summary_of(place / "rest")["external_models"]
     assert rest == whole
     predicted = {row["row"]: row["mean"] for row in small.read(place / "whole" / "predictions.csv")}
     assert all(predicted[row["row"]] == row["mean"] for row in small.read(place / "rest" / "predictions.csv"))
 
 
-def test_columns_of_forecasts_are_read_whatever_features_are_named(place, capsys, small):
-    options = ["--target", "y", "--warmup", "60", "--config", str(place / "external.yaml"), *QUICK]
-    data, named = str(place / "data.csv"), place / "named"
-    assert main(["stream", data, "--features", "a", "--out", str(named), *options]) == 0
-    run(place, "data.csv", "all")
-    assert small.read(named / "predictions.csv") == small.read(place / "all" / "predictions.csv")
-    resume = [
-        "resume",
-        "--checkpoint",
-        str(named / "checkpoint.pt"),
-        str(place / "first.csv"),
-        "--skip-seen=false",
-        *QUICK,
-    ]
-    assert main([*resume, "--out", str(place / "on")]) == 0
+def test_columns_of_forecasts_are_read_whatever_features_are_named(place, capsys, small, refused):
+    assert stream_external(place, "data.csv", "named", features="a") == 0
+    assert stream_external(place, "data.csv", "all") == 0
+    assert small.read(place / "named" / "predictions.csv") == small.read(place / "all" / "predictions.csv")
+    assert resume(place, "first.csv", "on", checkpoint=place / "named", skip_seen=False) == 0
     capsys.readouterr()
     small.write(place / "bare.csv", small.rows(120), ("a", "b", "y"))
-    assert main(["stream", str(place / "bare.csv"), "--features", "a", "--out", str(place / "no"), *options]) == 2
-    assert "nwp" in capsys.readouterr().err
+    refused(stream_external(place, "bare.csv", "no", features="a"), "nwp")
 
 
 def test_a_folder_with_a_manifest_may_have_gaps_in_its_forecasts(place, capsys, small):
     entry = {"name": "set", "file": "data.csv", "features": ["a"], "target": "y"}
     (place / "manifest.json").write_text(json.dumps({"datasets": [entry]}), encoding="utf-8")
-    options = ["--data_folder", str(place), *QUICK]
-    config = ["--warmup", "60", "--config", str(place / "external.yaml")]
-    assert main(["stream", "set", *options, *config, "--out", str(place / "folder")]) == 0
-    run(place, "data.csv", "all")
+    folder = {"data_folder": place}
+    assert run("stream", "set", **folder, warmup=60, config=place / "external.yaml", out=place / "folder") == 0
+    assert stream_external(place, "data.csv", "all") == 0
     assert small.read(place / "folder" / "predictions.csv") == small.read(place / "all" / "predictions.csv")
-    resume = ["resume", "set", "--skip-seen=false", *options, "--checkpoint", str(place / "folder" / "checkpoint.pt")]
-    assert main([*resume, "--out", str(place / "on")]) == 0
+    assert run("resume", "set", **folder, skip_seen=False, checkpoint=place / "folder", out=place / "on") == 0
 
 
 def test_configs_are_compared_on_the_same_inputs_each_with_its_own_forecasts(place):
-    (place / "plain.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}", encoding="utf-8")
-    configs = ["--configs", str(place / "external.yaml"), str(place / "plain.yaml"), "--warmup", "60"]
-    for features, inputs in (([], ["a", "nwp", "spread"]), (["--features", "a"], ["a"])):
-        compare = ["compare", str(place / "data.csv"), "--target", "y", "--progress", "false", *configs, *features]
-        assert main([*compare, "--out", str(place / "both")]) == 0
+    (place / "plain.yaml").write_text(LINEAR, encoding="utf-8")
+    configs = ("--configs", place / "external.yaml", place / "plain.yaml")
+    for features, inputs in (({}, ["a", "nwp", "spread"]), ({"features": "a"}, ["a"])):
+        usual = {"target": "y", "warmup": 60, "out": place / "both", **features}
+        assert run("compare", place / "data.csv", *configs, **usual) == 0
         found = json.loads((place / "both" / "compare.json").read_text("utf-8"))
         assert found["external"]["features"] == ["a"]
         assert found["plain"]["features"] == inputs
@@ -180,26 +162,12 @@ def test_what_came_before_an_interruption_is_in_the_checkpoint(place, capsys, mo
 
     monkeypatch.setattr(HistGradientBoostingRegressor, "fit", train)
     monkeypatch.setattr("gp_ensembles.cli.scored_stream.CHUNK_ROWS", 20)
-    options = [
-        "--target",
-        "y",
-        "--warmup",
-        "60",
-        "--config",
-        str(place / "external.yaml"),
-        "--block_size",
-        "20",
-        *QUICK,
-    ]
-    stopped = place / "stopped"
-    arguments = ["stream", str(place / "data.csv"), "--out", str(stopped), "--checkpoint_seconds", "1e6", *options]
-    assert main(arguments) == 130
+    options = {"block_size": 20, "checkpoint_seconds": 1e6}
+    assert stream_external(place, "data.csv", "stopped", **options) == 130
     assert len(trained) == 5
     assert "interrupted; what was learned is in the checkpoint" in capsys.readouterr().err
-    num_read = load_checkpoint(stopped / "checkpoint.pt").num_read
+    num_read = load_checkpoint(place / "stopped" / "checkpoint.pt").num_read
     assert 60 < num_read < 200  # more than the warm-up, of which the first checkpoint was written
-    resume = ["resume", "--checkpoint", str(stopped / "checkpoint.pt"), str(place / "data.csv"), "--skip-seen"]
-    assert main([*resume, "--out", str(stopped), *QUICK]) == 0
-    assert main([*arguments[:3], str(place / "again"), *arguments[4:]]) == 0
-    for file in ("predictions.csv", "weights.csv"):
-        assert (stopped / file).read_bytes() == (place / "again" / file).read_bytes()
+    assert resume(place, "data.csv", "stopped", "--skip-seen") == 0
+    assert stream_external(place, "data.csv", "again", **options) == 0
+    assert tables_of(place / "stopped") == tables_of(place / "again")

@@ -1,22 +1,20 @@
 """`gp-ensembles forecast`: from a run's checkpoint to tables of what comes, and scores of such forecasts."""
 
 import csv
-import json
 import math
 import random
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
-from gp_ensembles.cli.__main__ import main
+from tests.cli.commands import FIT, LINEAR, run, summary_of
+from tests.cli.conftest import read_rows as read
 
 NUM_ROWS, LAST = 160, 130
-FIT = "fit_settings: {method: {LBFGS: {max_iterations: 8}}, num_samples: 1}"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", name="place")
+def _place(tmp_path_factory):
     """A folder with tables and a run over the first rows."""
     folder, draw = tmp_path_factory.mktemp("forecast"), random.Random(0)
     start, rows = datetime(2024, 1, 1), []
@@ -30,118 +28,104 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "empty.csv", ("time", "temperature"), [])
     write(folder / "bare.csv", ("time",), [row[:1] for row in rows[LAST : LAST + 12]])
     (folder / "small.yaml").write_text(f"ensemble: {{like: forecaster, bases: [LinearBasis], {FIT}}}\n")
-    (folder / "plain.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\n")
-    options = ["--target", "load", "--config", str(folder / "small.yaml"), "--warmup", "100", "--pictures", "false"]
-    quiet = ["--report", "false", "--progress", "false"]
-    assert main(["stream", str(folder / "first.csv"), *options, *quiet, "--out", str(folder / "run")]) == 0
+    (folder / "plain.yaml").write_text(LINEAR)
+    assert stream(folder, "small.yaml", "run") == 0
     return folder
 
 
-def write(path: Path, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def stream(folder, config, out):
+    options = {"target": "load", "config": folder / config, "warmup": 100, "out": folder / out}
+    return run("stream", folder / "first.csv", **options)
+
+
+def write(path, names, rows):
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([names, *rows])
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = (run / "run" / "checkpoint.pt").read_bytes()
-    arguments = ["forecast", "--checkpoint", str(run / "run"), "--horizon", "24", "--paths", "true"]
-    assert main([*arguments, "--num-paths", "40", "--out", str(run / "next")]) == 0
+def test_a_horizon_goes_on_in_time_and_the_run_stays_as_it_was(place, capsys):
+    before = (place / "run" / "checkpoint.pt").read_bytes()
+    options = {"horizon": 24, "paths": True, "num-paths": 40, "pictures": True}
+    assert run("forecast", checkpoint=place / "run", out=place / "next", **options) == 0
     predicted = capsys.readouterr().out
     assert "load: 24 rows ahead of the 130 learned, 2024-01-06T10:00:00 to 2024-01-07T09:00:00" in predicted
     assert "unknown in some future rows: temperature; give them in a table, --inputs" in predicted
-    assert (run / "run" / "checkpoint.pt").read_bytes() == before
-    rows = read(run / "next" / "forecast.csv")
+    assert (place / "run" / "checkpoint.pt").read_bytes() == before
+    rows = read(place / "next" / "forecast.csv")
     assert [row["step"] for row in rows] == [str(step) for step in range(1, 25)]
     assert rows[0]["time"] == "2024-01-06T10:00:00"
     low, median, high = (f"{float(rows[-1][name]):.6g}" for name in ("q05", "q50", "q95"))
     assert f"the last row: median {median}, 90 % interval {low} to {high}" in predicted
     assert all(float(row["q05"]) < float(row["q50"]) < float(row["q95"]) for row in rows)
-    paths = read(run / "next" / "paths.csv")
+    paths = read(place / "next" / "paths.csv")
     assert len(paths) == 40
     assert set(paths[0]) == {"path", *(f"step {step}" for step in range(1, 25))}
-    assert (run / "next" / "forecast.png").stat().st_size > 1000
-    summary = json.loads((run / "next" / "summary.json").read_text())
+    assert (place / "next" / "forecast.png").stat().st_size > 1000
+    summary = summary_of(place / "next")
     assert summary["rows_learned"] == LAST
     assert summary["mean"] == [float(row["mean"]) for row in rows]
 
 
-def test_known_inputs_make_it_surer_and_no_target_is_needed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = [
-        "forecast",
-        "--checkpoint",
-        str(run / "run" / "checkpoint.pt"),
-        "--pictures",
-        "false",
-        "--num_paths",
-        "100",
-    ]
-    assert main([*common, "--inputs", str(run / "future.csv"), "--out", str(run / "known")]) == 0
+def test_known_inputs_make_it_surer_and_no_target_is_needed(place, capsys):
+    common = {"checkpoint": place / "run" / "checkpoint.pt", "num_paths": 100}
+    assert run("forecast", **common, inputs=place / "future.csv", out=place / "known") == 0
     assert "unknown" not in capsys.readouterr().out
-    assert main([*common, "--horizon", "12", "--out", str(run / "unknown")]) == 0
-    known, unknown = (read(run / name / "forecast.csv") for name in ("known", "unknown"))
+    assert run("forecast", **common, horizon=12, out=place / "unknown") == 0
+    known, unknown = (read(place / name / "forecast.csv") for name in ("known", "unknown"))
     spread = [sum(float(row["std"]) for row in rows) for rows in (known, unknown)]
     assert spread[0] < spread[1]
-    truth = [float(row["load"]) for row in read(run / "later.csv")[:12]]
+    truth = [float(row["load"]) for row in read(place / "later.csv")[:12]]
     errors = [sum(abs(float(row["mean"]) - y) for row, y in zip(rows, truth, strict=True)) for rows in (known, unknown)]
     assert errors[0] < errors[1]
-    assert not (run / "known" / "forecast.png").exists()
+    assert not (place / "known" / "forecast.png").exists()
 
 
-def test_a_run_that_remembers_no_targets_has_a_picture_and_its_own_folder_is_refused(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--target", "load", "--config", str(run / "plain.yaml"), "--warmup", "100", "--pictures", "false"]
-    options += ["--report", "false"]
-    assert main(["stream", str(run / "first.csv"), *options, "--out", str(run / "plain"), "--progress", "false"]) == 0
-    before = {path.name: path.read_bytes() for path in (run / "plain").iterdir()}
-    forecast = ["forecast", "--checkpoint", str(run / "plain"), "--horizon", "3", "--out"]
-    assert main([*forecast, str(run / "plain")]) == 2
+def test_a_run_that_remembers_no_targets_has_a_picture_and_its_own_folder_is_refused(place, capsys):
+    assert stream(place, "plain.yaml", "plain") == 0
+    before = {path.name: path.read_bytes() for path in (place / "plain").iterdir()}
+    common = {"checkpoint": place / "plain", "horizon": 3, "pictures": True}
+    assert run("forecast", **common, out=place / "plain") == 2
     assert "holds the run, whose summary would be overwritten; choose another --out" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in (run / "plain").iterdir()} == before
-    assert main([*forecast, str(run / "plain" / "next")]) == 0
-    assert (run / "plain" / "next" / "forecast.png").stat().st_size > 1000
+    assert {path.name: path.read_bytes() for path in (place / "plain").iterdir()} == before
+    assert run("forecast", **common, out=place / "plain" / "next") == 0
+    assert (place / "plain" / "next" / "forecast.png").stat().st_size > 1000
 
 
-def test_rows_that_lie_between_are_forecast_as_well(run: Path) -> None:
+def test_rows_that_lie_between_are_forecast_as_well(place):
     """A table that leaves out hours is the table with those hours, and no inputs in them."""
-    rows = read(run / "future.csv")
-    kept = [(row["time"], row["temperature"]) for place, row in enumerate(rows) if place in (3, 4, 9)]
-    write(run / "sparse.csv", ("time", "temperature"), kept)
-    filled = [(row["time"], row["temperature"] if place in (3, 4, 9) else "") for place, row in enumerate(rows[:10])]
-    write(run / "filled.csv", ("time", "temperature"), filled)
-    common = ["forecast", "--checkpoint", str(run / "run"), "--pictures", "false", "--num_paths", "20"]
+    rows = read(place / "future.csv")
+    kept = [(row["time"], row["temperature"]) for k, row in enumerate(rows) if k in (3, 4, 9)]
+    write(place / "sparse.csv", ("time", "temperature"), kept)
+    filled = [(row["time"], row["temperature"] if k in (3, 4, 9) else "") for k, row in enumerate(rows[:10])]
+    write(place / "filled.csv", ("time", "temperature"), filled)
+    common = {"checkpoint": place / "run", "num_paths": 20}
     for name in ("sparse", "filled"):
-        assert main([*common, "--inputs", str(run / f"{name}.csv"), "--out", str(run / name)]) == 0
-    found = [(run / name / "forecast.csv").read_bytes() for name in ("sparse", "filled")]
+        assert run("forecast", **common, inputs=place / f"{name}.csv", out=place / name) == 0
+    found = [(place / name / "forecast.csv").read_bytes() for name in ("sparse", "filled")]
     assert found[0] == found[1]
-    later = read(run / "later.csv")
-    holes = [tuple(row.values()) for place, row in enumerate(later) if place not in (5, 6)]
-    empty = [(*row.values(),) if place not in (5, 6) else (row["time"], "", "") for place, row in enumerate(later)]
+    later = read(place / "later.csv")
+    holes = [tuple(row.values()) for k, row in enumerate(later) if k not in (5, 6)]
+    empty = [(*row.values(),) if k not in (5, 6) else (row["time"], "", "") for k, row in enumerate(later)]
     for name, table in (("holes", holes), ("empties", empty)):
-        write(run / f"{name}.csv", ("time", "temperature", "load"), table)
-        scores = ["--inputs", str(run / f"{name}.csv"), "--backtest", "6", "--every", "12", "--out", str(run / name)]
-        assert main([*common, *scores]) == 0
-    assert (run / "holes" / "backtest.csv").read_bytes() == (run / "empties" / "backtest.csv").read_bytes()
+        write(place / f"{name}.csv", ("time", "temperature", "load"), table)
+        scores = {"inputs": place / f"{name}.csv", "backtest": 6, "every": 12, "out": place / name}
+        assert run("forecast", **common, **scores) == 0
+    assert (place / "holes" / "backtest.csv").read_bytes() == (place / "empties" / "backtest.csv").read_bytes()
 
 
-def test_a_backtest_scores_every_origin(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["forecast", "--checkpoint", str(run / "run"), "--inputs", str(run / "later.csv"), "--backtest", "6"]
-    assert main([*arguments, "--every", "4", "--out", str(run / "scores")]) == 0
+def test_a_backtest_scores_every_origin(place, capsys):
+    options = {"inputs": place / "later.csv", "backtest": 6, "every": 4, "out": place / "scores"}
+    assert run("forecast", checkpoint=place / "run", **options) == 0
     assert "7 origins, 6 rows ahead each: CRPS" in capsys.readouterr().out
-    rows = read(run / "scores" / "backtest.csv")
+    rows = read(place / "scores" / "backtest.csv")
     assert len(rows) == 6
     for row in rows:
         assert 0 < float(row["crps"]) < 1.5  # the noise alone has 0.17, a season 3
         assert 0 <= float(row["covered_50"]) <= float(row["covered_90"]) <= 1
 
 
-def test_what_is_refused_in_one_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases: list[tuple[list[str], str]] = [
+def test_what_is_refused_in_one_sentence(place, capsys):
+    for arguments, message in [
         ([], "give --inputs, a table of the future rows, or --horizon, their number"),
         (["--horizon", "5", "--inputs", "future.csv"], "--inputs sets the number of rows already"),
         (["--inputs", "empty.csv"], "empty.csv has a header but no data rows"),
@@ -151,11 +135,10 @@ def test_what_is_refused_in_one_sentence(run: Path, capsys: pytest.CaptureFixtur
         (["--inputs", "future.csv", "--backtest", "3"], "--backtest needs targets"),
         (["--backtest", "3"], "--backtest scores forecasts on a table with targets"),
         (["--inputs", "later.csv", "--backtest", "31"], "--backtest 31 needs at least 31 rows"),
-    ]
-    for arguments, message in cases:
-        given = [str(run / word) if word.endswith(".csv") else word for word in arguments]
-        assert main(["forecast", "--checkpoint", str(run / "run"), *given, "--out", str(run / "refused")]) == 2
+    ]:
+        given = [place / word if word.endswith(".csv") else word for word in arguments]
+        assert run("forecast", *given, checkpoint=place / "run", out=place / "refused") == 2
         complaint = capsys.readouterr().err
         assert message in complaint
         assert complaint.count("\n") == 1
-        assert not (run / "refused").exists()
+        assert not (place / "refused").exists()

@@ -6,12 +6,10 @@ import shutil
 
 import pytest
 
-from gp_ensembles.cli.__main__ import main
 from gp_ensembles.files.operations import watched
 from gp_ensembles.files.transaction import JOURNAL
-
-QUICK = ["--progress", "false", "--pictures", "false"]
-FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
+from tests.cli.commands import LINEAR, resume, run, tables_of
+from tests.cli.commands import stream as stream_with
 
 
 class Stopped(BaseException):
@@ -41,7 +39,7 @@ def place(tmp_path_factory, small):
     place = tmp_path_factory.mktemp("interrupted")
     small.write(place / "data.csv", small.rows(80))
     small.write(place / "less.csv", small.rows(70))
-    (place / "c.yaml").write_text(f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 40")
+    (place / "small.yaml").write_text(LINEAR)
     assert stream(place, "good") == 0
     assert stream(place, "other", data="less.csv") == 0
     return place
@@ -53,33 +51,22 @@ def earlier(place, out):
     shutil.copytree(place / "other", place / out)
 
 
-def stream(place, out, *options, data="data.csv"):
-    given = ["stream", str(place / data), "--target", "y", "--config", str(place / "c.yaml"), *QUICK]
-    return main([*given, "--out", str(place / out), *options])
+def stream(place, out, data="data.csv", **options):
+    return stream_with(place, data, out, warmup=40, report=True, **options)
 
 
-def resume(place, out):
-    given = ["resume", str(place / "data.csv"), "--checkpoint", str(place / out / "checkpoint.pt"), "--skip-seen"]
-    return main([*given, *QUICK, "--out", str(place / out)])
-
-
-def tables(place, out):
-    return [(place / out / name).read_bytes() for name in ("predictions.csv", "weights.csv")]
-
-
-def test_results_that_were_about_to_be_moved_are_there_after_resume(place, capsys):
+def test_results_that_were_about_to_be_moved_are_there_after_resume(place, capsys, refused):
     earlier(place, "out")
     with watched(stop_after_the_journal), pytest.raises(Stopped):
         stream(place, "out")
     assert (place / "out" / JOURNAL).exists()
     assert (place / "out" / "predictions.csv").exists()
     capsys.readouterr()
-    assert resume(place, "out") == 0
+    assert resume(place, "data.csv", "out", "--skip-seen", report=True) == 0
     assert "the 80 rows of data were learned before; their results are now in" in capsys.readouterr().out
-    assert tables(place, "out") == tables(place, "good")
+    assert tables_of(place / "out") == tables_of(place / "good")
     assert sorted(os.listdir(place / "out")) == sorted(os.listdir(place / "good"))
-    assert resume(place, "out") == 2
-    assert "there is nothing to add" in capsys.readouterr().err
+    refused(resume(place, "data.csv", "out", "--skip-seen", report=True), "there is nothing to add")
 
 
 @pytest.mark.parametrize("after", ["compare", "stream", "forecast"])
@@ -87,16 +74,15 @@ def test_whatever_command_comes_next_moves_them(place, after):
     shutil.rmtree(place / "out", ignore_errors=True)
     with watched(stop_after_the_journal), pytest.raises(Stopped):
         stream(place, "out")
-    before = tables(place, "good")
+    before = tables_of(place / "good")
     if after == "compare":
-        given = ["compare", str(place / "data.csv"), "--target", "y", "--configs", str(place / "c.yaml")]
-        assert main([*given, "--out", str(place / "out"), "--progress", "false"]) == 0
+        words = ("compare", place / "data.csv", "--configs", place / "small.yaml")
+        assert run(*words, target="y", warmup=40, out=place / "out") == 0
     elif after == "forecast":
-        given = ["forecast", "--checkpoint", str(place / "good"), "--horizon", "2", "--pictures", "false"]
-        assert main([*given, "--out", str(place / "out")]) == 0
+        assert run("forecast", checkpoint=place / "good", horizon=2, out=place / "out") == 0
     else:
         assert stream(place, "out") == 0
-    assert tables(place, "out") == before
+    assert tables_of(place / "out") == before
     assert not (place / "out" / JOURNAL).exists()
 
 
@@ -108,7 +94,7 @@ def test_a_report_for_which_there_is_no_room_costs_no_numbers(place, capsys):
     reported = capsys.readouterr().err
     assert "report.html: No space left on device" in reported
     assert "all results are in the folder" in reported
-    assert tables(place, "out") == tables(place, "good")
+    assert tables_of(place / "out") == tables_of(place / "good")
     assert not (place / "out" / "report.html").exists()  # the earlier run's showed other numbers
 
 
@@ -127,10 +113,10 @@ def test_rows_for_which_there_is_no_room_are_in_no_checkpoint(place, capsys, nam
 
     capsys.readouterr()
     with watched(later):
-        assert stream(place, "out", "--checkpoint_seconds", "0") == 2
+        assert stream(place, "out", checkpoint_seconds=0) == 2
     reported = capsys.readouterr().err
     assert reported.count("error:") == 1
     assert f"{name}: No space left on device; make room" in reported
     assert len(seen) == 1
-    assert resume(place, "out") == 0
-    assert tables(place, "out") == tables(place, "good")
+    assert resume(place, "data.csv", "out", "--skip-seen", report=True) == 0
+    assert tables_of(place / "out") == tables_of(place / "good")

@@ -1,12 +1,11 @@
 """Adaptive intervals on the command line: columns, what the summary says of them, and resumption to the bit."""
 
-import json
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 import torch
 
-from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.checkpoint import load_checkpoint, save_checkpoint
 from gp_ensembles.cli.predictions import interval_columns, interval_table
 from gp_ensembles.cli.scored_stream import ScoredStream
@@ -20,6 +19,8 @@ from gp_ensembles.ensembles.targets import CountTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.tables.rows import InMemoryRows, Rows
+from tests.cli.commands import stream as stream_with
+from tests.cli.commands import summary_of
 
 SMALL = replace(oebe, bases=(LinearBasis(),), fit_settings=FitSettings(LBFGS(max_iterations=5), num_samples=1))
 
@@ -77,10 +78,8 @@ def test_a_stream_that_was_cut_goes_on_with_the_same_bits(tmp_path):
     assert again.coverages == cut.coverages
     learned = again.progress.num_rows - 100
     parts += again.chunks(after(rows, 367), repeat_pending=True)
-    for of in (
-        lambda c: c.lower, lambda c: c.upper, lambda c: c.interval_ends["q75"], lambda c: c.mean, lambda c: c.variance,
-        lambda c: c.log_prob,
-    ):  # fmt: skip
+    names = ("lower", "upper", "mean", "variance", "log_prob")
+    for of in (*map(attrgetter, names), lambda chunk: chunk.interval_ends["q75"]):
         rest = torch.cat([of(chunk) for chunk in parts[-(len(parts) - 2) :]]) if len(parts) > 2 else of(parts[-1])
         want = torch.cat([of(chunk) for chunk in whole])
         assert torch.equal(rest.nan_to_num(), want[-len(rest) :].nan_to_num())
@@ -91,33 +90,19 @@ def test_a_stream_that_was_cut_goes_on_with_the_same_bits(tmp_path):
 def test_columns_and_options(tmp_path, small, capsys):
     small.write(tmp_path / "data.csv", small.rows(140))
     (tmp_path / "small.yaml").write_text(small.config + "coverages: [0.9, 0.95]\n", encoding="utf-8")
-    arguments = [
-        "stream",
-        str(tmp_path / "data.csv"),
-        "--target",
-        "y",
-        "--warmup",
-        "60",
-        "--report",
-        "false",
-        "--progress",
-        "false",
-    ]
-    arguments += ["--pictures", "false", "--config", str(tmp_path / "small.yaml")]
-    assert main([*arguments, "--out", str(tmp_path / "both")]) == 0
+    assert stream_with(tmp_path, "data.csv", "both") == 0
     printed = capsys.readouterr().out
     assert "intervals of 90 %: covered" in printed
     assert "intervals of 95 %: covered" in printed
     rows = small.read(tmp_path / "both" / "predictions.csv")
     assert list(rows[0])[-2:] == ["q025", "q975"]
     assert all(float(row["q025"]) < float(row["q975"]) for row in rows)
-    options = ["--recalibrate", "false", "--coverages", "[]", "--out", str(tmp_path / "none")]
-    assert main([*arguments, *options]) == 0
+    assert stream_with(tmp_path, "data.csv", "none", recalibrate=False, coverages="[]") == 0
     assert "intervals of" not in capsys.readouterr().out
-    summary = json.loads((tmp_path / "none" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "none")
     assert summary["intervals"] == {}
     assert summary["config"]["recalibrate"] is False
-    assert main([*arguments, "--coverages", "[1.2]", "--out", str(tmp_path / "wrong")]) == 2
+    assert stream_with(tmp_path, "data.csv", "wrong", coverages="[1.2]") == 2
     assert "a coverage must be above 0 and below 1, got 1.2" in capsys.readouterr().err
 
 

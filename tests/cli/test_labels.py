@@ -1,17 +1,14 @@
 """Streams of classes, levels and counts from the command line: scores, files, resumption, clear errors."""
 
-import json
 import math
 
 import pytest
 import torch
 from sklearn.metrics import brier_score_loss, log_loss
 
-from gp_ensembles.cli.__main__ import main
+from tests.cli.commands import FIT, resume, stream, summary_of
 
-QUICK = ["--progress", "false", "--warmup", "60"]
 BASES = "bases: [LinearBasis, {FourierBasis: {num_features: 10, starts: [0.5]}}]"
-FIT = "fit_settings: {method: {LBFGS: {max_iterations: 6}}, num_samples: 1}"
 TARGETS = {
     "binary": "BinaryTarget",
     "classes": "{ClassTarget: {num_classes: 3}}",
@@ -41,17 +38,10 @@ def _kind(request):
     return request.param
 
 
-def config(folder, kind):
-    path = folder / f"{kind}.yaml"
-    path.write_text(
-        f"ensemble:\n  like: e_doebe\n  {BASES}\n  {FIT}\n  random_walk_variances: [0.001]\n  target: {TARGETS[kind]}\n"
-    )
-    return path
-
-
-def run(folder, data, out, kind, *options):
-    arguments = ["stream", str(folder / data), "--target", "y", "--config", str(config(folder, kind))]
-    return main([*arguments, *QUICK, "--out", str(folder / out), *options])
+def run(folder, data, out, kind, **options):
+    settings = ("like: e_doebe", BASES, FIT, "random_walk_variances: [0.001]", f"target: {TARGETS[kind]}")
+    (folder / "small.yaml").write_text("\n  ".join(["ensemble:", *settings]))
+    return stream(folder, data, out, **options)
 
 
 def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
@@ -60,8 +50,8 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
     small.write(tmp_path / "all.csv", rows)
     small.write(tmp_path / "head.csv", rows[:110])
     small.write(tmp_path / "tail.csv", rows[110:])
-    assert run(tmp_path, "all.csv", "all", kind) == 0
-    summary = json.loads((tmp_path / "all" / "summary.json").read_text())
+    assert run(tmp_path, "all.csv", "all", kind, pictures=True) == 0
+    summary = summary_of(tmp_path / "all")
     table = small.read(tmp_path / "all" / "predictions.csv")
     seen = [row for row in table if row["y"]]
     assert len(table) == 120
@@ -86,31 +76,12 @@ def test_a_stream_is_scored_and_resumed(tmp_path, small, kind):
     assert {"weights.png", "score.png"} <= pictures
     assert ("calibration.png" in pictures) == (kind != "counts")
 
-    assert run(tmp_path, "head.csv", "head", kind, "--pictures", "false", "--report", "false") == 0
-    more = ["resume", "--checkpoint", str(tmp_path / "head" / "checkpoint.pt"), str(tmp_path / "tail.csv")]
-    assert (
-        main(
-            [*more, "--out", str(tmp_path / "rest"), "--pictures", "false", "--report", "false", "--progress", "false"]
-        )
-        == 0
-    )
+    assert run(tmp_path, "head.csv", "head", kind) == 0
+    assert resume(tmp_path, "tail.csv", "rest", checkpoint=tmp_path / "head") == 0
     assert small.read(tmp_path / "rest" / "predictions.csv") == table[50:]
-    resumed = json.loads((tmp_path / "rest" / "summary.json").read_text())
+    resumed = summary_of(tmp_path / "rest")
     for name in ("log_score", "rows_scored"):
         assert resumed[name] == summary[name]
-
-
-def test_impossible_targets_are_named(tmp_path, small, capsys):
-    for kind, value, words in (
-        ("binary", "2", "row 6 (line 7), column y: the target is 2"),
-        ("classes", "3", "row 6 (line 7), column y: the target is 3, but the classes are 0 to 2 (ClassTarget)"),
-        ("counts", "1.5", "row 6 (line 7), column y: the target is 1.5"),
-    ):
-        rows = make_rows(kind)
-        rows[5][2] = value
-        small.write(tmp_path / "data.csv", rows)
-        assert run(tmp_path, "data.csv", "out", kind, "--pictures", "false") == 2
-        assert words in capsys.readouterr().err
 
 
 def test_one_class_in_the_warm_up_is_said_in_the_summary(tmp_path, small, capsys):
@@ -118,10 +89,10 @@ def test_one_class_in_the_warm_up_is_said_in_the_summary(tmp_path, small, capsys
     for row in rows[:60]:
         row[2] = "1"
     small.write(tmp_path / "data.csv", rows)
-    assert run(tmp_path, "data.csv", "out", "binary", "--pictures", "false", "--report", "false") == 0
+    assert run(tmp_path, "data.csv", "out", "binary") == 0
     predicted = capsys.readouterr()
     assert "all labels of the warm-up are 1, which does not tell how inputs matter" in predicted.out
     assert "Warning" not in predicted.err
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "out")
     assert summary["only_label_of_warmup"] == 1
     assert summary["rows_scored"] == len(rows) - 60

@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 
+from gp_ensembles import meta_learners as rules
 from gp_ensembles.cli.baselines import Baselines, fill_forward
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.ensembles.bases import (
@@ -23,16 +24,6 @@ from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.spec import EnsembleSpec, SpeedSwitching, StickySwitching
 from gp_ensembles.ensembles.targets import ClassTarget
 from gp_ensembles.experts.empirical_bayes import LBFGS, Adam
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    CombinedRules,
-    DiscountedOnlineNewton,
-    DynamicModelAveraging,
-    ExponentiatedGradient,
-    FixedShare,
-    OnlineNewton,
-    SoftBayes,
-)
 from gp_ensembles.streaming import StreamConfig
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
@@ -64,10 +55,10 @@ def test_nested_records_survive_the_trip():
 
 
 RULES = [
-    BayesianModelAveraging(prune_below=1e-16), DynamicModelAveraging(0.9), FixedShare(0.1),
-    ExponentiatedGradient(0.2, 0.01), SoftBayes(), OnlineNewton(0.5),
-    DiscountedOnlineNewton(discount=0.9), SpeedSwitching(0.1),
-    CombinedRules([SoftBayes(0.1), FixedShare()], over=FixedShare(0.2)),
+    rules.BayesianModelAveraging(prune_below=1e-16), rules.DynamicModelAveraging(0.9), rules.FixedShare(0.1),
+    rules.ExponentiatedGradient(0.2, 0.01), rules.SoftBayes(), rules.OnlineNewton(0.5),
+    rules.DiscountedOnlineNewton(discount=0.9), SpeedSwitching(0.1),
+    rules.CombinedRules([rules.SoftBayes(0.1), rules.FixedShare()], over=rules.FixedShare(0.2)),
 ]  # fmt: skip
 
 
@@ -91,7 +82,7 @@ def test_parts_of_the_users_own_have_no_name():
     with pytest.raises(TypeError, match=r"one of \['FourierBasis'.*'RecurringBasis'\]$"):
         spec_to_plain(replace(PRESETS["oebe"], bases=(Mine(),)))  # bases only
 
-    class Ours(FixedShare):
+    class Ours(rules.FixedShare):
         pass
 
     with pytest.raises(
@@ -99,7 +90,7 @@ def test_parts_of_the_users_own_have_no_name():
     ) as reported:
         spec_to_plain(replace(PRESETS["oebe"], rule=Ours()))
     assert "Basis'" not in str(reported.value)
-    prior = BayesianModelAveraging(torch.tensor([0.5, 0.5]))
+    prior = rules.BayesianModelAveraging(torch.tensor([0.5, 0.5]))
     with pytest.raises(TypeError, match="prior weights"):
         spec_to_plain(replace(PRESETS["oebe"], rule=prior))
 

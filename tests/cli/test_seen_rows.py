@@ -2,23 +2,23 @@
 
 import csv
 import io
-import json
 import math
 import random
 import shutil
 import signal
 import sys
 from datetime import datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from gp_ensembles.cli import scored_stream
-from gp_ensembles.cli.__main__ import main
 from gp_ensembles.tables import text
+from tests.cli.commands import resume, summary_of, tables_of
+from tests.cli.commands import stream as stream_with
 
 WARMUP, CUT, ROWS = 40, 80, 110
-QUICK = ["--pictures", "false", "--report", "false", "--progress", "false"]
 START = datetime(2024, 1, 1)
 
 
@@ -46,14 +46,7 @@ def write(path, rows, names=("when", "a", "y")):
         csv.writer(file).writerows([names, *rows])
 
 
-def stream(place, data, out):
-    config = ["--target", "y", "--config", str(place / "small.yaml"), "--warmup", str(WARMUP)]
-    return main(["stream", str(place / data), *config, "--out", str(place / out), *QUICK])
-
-
-def resume(place, data, out, *options):
-    checkpoint = ["--checkpoint", str(place / out / "checkpoint.pt")]
-    return main(["resume", str(place / data), *checkpoint, "--out", str(place / out), *QUICK, *options])
+stream = partial(stream_with, warmup=WARMUP)
 
 
 def copy_of_first(place, out):
@@ -66,13 +59,11 @@ def copy_of_first(place, out):
 def test_rows_that_were_read_are_skipped_by_number_or_by_time(place):
     for data, options in (("all.csv", ["--skip-seen"]), ("month.csv", ["--skip-seen"]), ("rest.csv", [])):
         out = copy_of_first(place, "cut")
-        given = ["--checkpoint", str(out), "--out", str(out), *QUICK, *options]  # the folder of a run will do
-        assert main(["resume", str(place / data), *given]) == 0
-        for name in ("predictions.csv", "weights.csv"):
-            assert (out / name).read_bytes() == (place / "whole" / name).read_bytes(), data
+        assert resume(place, data, "cut", *options, checkpoint=out) == 0  # the folder of a run will do
+        assert tables_of(out) == tables_of(place / "whole"), data
 
 
-def test_rows_are_not_learned_twice_unless_one_says_so(place, capsys):
+def test_rows_are_not_learned_twice_unless_one_says_so(place, refused):
     out = copy_of_first(place, "kept")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     for data, options, words in (
@@ -81,19 +72,16 @@ def test_rows_are_not_learned_twice_unless_one_says_so(place, capsys):
         ("old.csv", ["--skip-seen"], "old has no rows after the 80 that the stream has read"),
         ("first.csv", ["--skip-seen"], "first has no rows after the 80 that the stream has read"),
     ):
-        assert resume(place, data, "kept", *options) == 2
-        assert words in capsys.readouterr().err
+        refused(resume(place, data, "kept", *options), words)
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_without_times_the_same_rows_are_learned_again_if_told(place, small, capsys):
+def test_without_times_the_same_rows_are_learned_again_if_told(place, small, refused):
     small.write(place / "plain.csv", small.rows(90))
-    config = ["--target", "y", "--config", str(place / "small.yaml"), "--warmup", str(WARMUP)]
-    assert main(["stream", str(place / "plain.csv"), *config, "--out", str(place / "again"), *QUICK]) == 0
-    assert resume(place, "plain.csv", "again") == 2
-    assert "--skip-seen=false to learn them again" in capsys.readouterr().err
+    assert stream(place, "plain.csv", "again") == 0
+    refused(resume(place, "plain.csv", "again"), "--skip-seen=false to learn them again")
     assert resume(place, "plain.csv", "again", "--skip-seen=false") == 0
-    assert json.loads((place / "again" / "summary.json").read_text())["rows"] == 180 - WARMUP
+    assert summary_of(place / "again")["rows"] == 180 - WARMUP
 
 
 def test_a_bad_last_row_costs_nothing_once_it_is_taken_out(place, capsys):
@@ -105,20 +93,18 @@ def test_a_bad_last_row_costs_nothing_once_it_is_taken_out(place, capsys):
     assert "fix or remove the row, and continue with resume --skip-seen" in complaint
     (place / "total.csv").write_text(text)
     assert resume(place, "total.csv", "total", "--skip-seen") == 0
-    for name in ("predictions.csv", "weights.csv"):
-        assert (place / "total" / name).read_bytes() == (place / "first" / name).read_bytes()
-    assert json.loads((place / "total" / "summary.json").read_text())["rows"] == CUT - WARMUP
+    assert tables_of(place / "total") == tables_of(place / "first")
+    assert summary_of(place / "total")["rows"] == CUT - WARMUP
     assert resume(place, "total.csv", "total", "--skip-seen") == 2  # now it is finished
     assert "nothing to add" in capsys.readouterr().err
 
 
-def test_a_mark_of_missing_values_that_comes_late_is_named_on_the_way(place, capsys):
+def test_a_mark_of_missing_values_that_comes_late_is_named_on_the_way(place, refused):
     lines = (place / "all.csv").read_text().splitlines()
     when, _, y = lines[95].split(",")
     (place / "void.csv").write_text("\n".join([*lines[:95], f"{when},void,{y}", *lines[96:], ""]))
     (place / "empty.csv").write_text("\n".join([*lines[:95], f"{when},,{y}", *lines[96:], ""]))
-    assert stream(place, "void.csv", "void") == 2
-    assert "'void' is not a number; fix it, or name it with --missing" in capsys.readouterr().err
+    refused(stream(place, "void.csv", "void"), "'void' is not a number; fix it, or name it with --missing")
     assert resume(place, "void.csv", "void", "--skip-seen", "--missing", "void") == 0
     assert stream(place, "empty.csv", "empty") == 0
     written = [(place / name / "predictions.csv").read_bytes() for name in ("void", "empty")]
@@ -137,14 +123,10 @@ def test_a_request_to_end_is_answered_and_nothing_is_lost(place, monkeypatch, ca
     monkeypatch.setattr(text, "PEEK_BYTES", 512)
     content = (place / "all.csv").read_bytes()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(content[: content.rindex(b"\n", 0, -1) - 5])))
-    config = ["--target", "y", "--config", str(place / "small.yaml"), "--warmup", str(WARMUP)]
-    given = ["stream", "-", *config, *QUICK, "--out", str(place / "ended"), "--checkpoint_seconds", "0"]
-    assert main(given) == 143
-    assert capsys.readouterr().err.strip() == (
-        "gp-ensembles: terminated; what was learned is in the checkpoint, see resume"
-    )
+    assert stream(place, "-", "ended", checkpoint_seconds=0) == 143
+    words = "gp-ensembles: terminated; what was learned is in the checkpoint, see resume"
+    assert capsys.readouterr().err.strip() == words
     assert (place / "ended" / "predictions.csv.partial").read_text().count("\n") > 40
     assert not (place / "ended" / "predictions.csv").exists()
     assert resume(place, "all.csv", "ended", "--skip-seen") == 0
-    for name in ("predictions.csv", "weights.csv"):
-        assert (place / "ended" / name).read_bytes() == (place / "whole" / name).read_bytes()
+    assert tables_of(place / "ended") == tables_of(place / "whole")

@@ -1,6 +1,5 @@
 """``stream --series``: tables of many series through a fleet, killed, gone on with, and refused."""
 
-import json
 import math
 
 import pandas as pd
@@ -11,10 +10,9 @@ from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.config import load_config
 from gp_ensembles.cli.series import run
 from gp_ensembles.fleet import Fleet
+from tests.cli.commands import LINEAR, summary_of
 
 NAMES = ("north", "south, 2", "7")
-FIT = "fit_settings: {method: {LBFGS: {max_iterations: 5}}, num_samples: 1}"
-CONFIG = f"ensemble: {{like: oebe, bases: [LinearBasis], {FIT}}}\nwarmup: 30\n"
 COLUMNS = ["mean", "std", "lower", "upper", "log_prob"]
 
 
@@ -32,15 +30,30 @@ def table(num_rows, seed=0):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(CONFIG)
+    (tmp_path / "small.yaml").write_text(f"{LINEAR}warmup: 30\n")
     table(400).to_csv("all.csv", index=False)
     return tmp_path
 
 
 def stream(*words):
-    return main(
-        ["stream", "--target", "load", "--series", "meter", "--config", "small.yaml", "--progress", "false", *words]
-    )
+    usual = ["--target", "load", "--series", "meter", "--config", "small.yaml", "--progress", "false"]
+    return main(["stream", *usual, *words])
+
+
+def resume(table_file, out="run", *words):
+    return main(["resume", table_file, "--checkpoint", "run", "--out", out, "--progress", "false", *words])
+
+
+def broken_table(file, rows, at):
+    lines = rows.to_csv(index=False).splitlines(keepends=True)
+    lines[at] = "north,oops,1.0\n"
+    file.write_text("".join(lines))
+
+
+def same_predictions():
+    """The run in parts wrote what the whole one wrote."""
+    whole, parts = pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv")
+    pd.testing.assert_frame_equal(whole, parts, rtol=1e-9)
 
 
 def test_predictions_are_those_of_a_fleet(folder, capsys):
@@ -51,9 +64,8 @@ def test_predictions_are_those_of_a_fleet(folder, capsys):
     X = torch.tensor(frame[["x"]].to_numpy())
     expected = fleet.observe(frame["meter"].tolist(), X, torch.tensor(frame["load"].to_numpy()))
     lower, upper = expected.interval(0.9)
-    for name, value in zip(
-        COLUMNS, (expected.mean, expected.variance.sqrt(), lower, upper, expected.log_prob), strict=True
-    ):
+    values = (expected.mean, expected.variance.sqrt(), lower, upper, expected.log_prob)
+    for name, value in zip(COLUMNS, values, strict=True):
         torch.testing.assert_close(torch.tensor(found[name].to_numpy()), value, rtol=1e-12, atol=0, equal_nan=True)
     assert found["series"].tolist() == frame["meter"].tolist()
     assert found["row"].tolist() == list(range(1, 401))
@@ -67,50 +79,46 @@ def test_predictions_are_those_of_a_fleet(folder, capsys):
         assert reported["log_score"] == pytest.approx(mine["log_prob"].mean())
         assert reported["rmse"] == pytest.approx(((mine["y"] - mine["mean"]) ** 2).mean() ** 0.5)
         assert reported["coverage_90"] == pytest.approx(inside)
-    summary = json.loads((folder / "run/summary.json").read_text())
+    summary = summary_of(folder / "run")
     assert (summary["series"], summary["rows_read"]) == (3, 400)
     assert summary["log_score"] == pytest.approx(found["log_prob"].mean())
     assert "3 series of all: " in predicted
 
 
 @pytest.mark.parametrize("seconds", ["0", "1000"])
-def test_a_run_that_stops_goes_on_to_the_same_bytes(seconds, folder, capsys, monkeypatch):
+def test_a_run_that_stops_goes_on_to_the_same_bytes(seconds, folder, refused, monkeypatch):
     """At a malformed row; the table is mended, and the run goes on with the rows behind the last save, if any."""
     monkeypatch.setattr(run, "BATCH_ROWS", 90)
     assert stream("all.csv", "--out", "whole") == 0
-    broken = (folder / "all.csv").read_text().splitlines(keepends=True)
-    broken[251] = "north,oops,1.0\n"
-    (folder / "table.csv").write_text("".join(broken))
-    assert stream("table.csv", "--out", "run", "--checkpoint_seconds", seconds) == 2
-    assert "oops" in capsys.readouterr().err
+    broken_table(folder / "table.csv", table(400), 251)
+    refused(stream("table.csv", "--out", "run", "--checkpoint_seconds", seconds), "oops")
     assert not (folder / "run/predictions.csv").exists()
     (folder / "table.csv").write_text((folder / "all.csv").read_text())
-    again = ["resume", "table.csv", "--checkpoint", "run", "--out", "run", "--progress", "false"]
-    if seconds == "0":
-        assert main(again) == 0
-    else:
-        assert main(again) == 2
-        assert stream("table.csv", "--out", "run") == 0
+    assert resume("table.csv") == (0 if seconds == "0" else 2)
+    assert seconds == "0" or stream("table.csv", "--out", "run") == 0
     for name in ("predictions.csv", "series.csv"):
         assert (folder / "run" / name).read_bytes() == (folder / "whole" / name).read_bytes()
 
 
-def test_further_rows_go_on_with_a_complete_run(folder):
-    rows = table(400)
-    rows[:250].to_csv("first.csv", index=False)
-    rows[250:].to_csv("then.csv", index=False)
+@pytest.fixture
+def rows(folder):
+    """All rows, of which one run has had all and another one the first."""
+    found = table(400)
+    found[:300].to_csv("first.csv", index=False)
+    found[300:].to_csv("more.csv", index=False)
     assert stream("all.csv", "--out", "whole") == 0
     assert stream("first.csv", "--out", "run") == 0
-    assert main(["resume", "then.csv", "--checkpoint", "run", "--out", "run", "--progress", "false"]) == 0
-    whole, parts = pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv")
-    pd.testing.assert_frame_equal(whole, parts, rtol=1e-9)
-    rows[250:].to_csv("then.csv", index=False, columns=["meter", "x"])  # no targets, elsewhere
-    assert main(["resume", "then.csv", "--checkpoint", "run", "--out", "other", "--progress", "false"]) == 0
+    return found
+
+
+def test_further_rows_go_on_with_a_complete_run(rows):
+    assert resume("more.csv") == 0
+    same_predictions()
+    rows[300:].to_csv("then.csv", index=False, columns=["meter", "x"])  # no targets, elsewhere
+    assert resume("then.csv", "other") == 0
     other = pd.read_csv("other/predictions.csv")
-    assert len(other) == 150
-    assert other["row"].iloc[0] == 401
-    assert other["mean"].notna().all()
-    assert other["log_prob"].isna().all()
+    assert other["row"].tolist() == list(range(401, 501))
+    assert (other["mean"].notna() & other["log_prob"].isna()).all()
 
 
 def test_explain_says_what_columns_are_and_runs_nothing(folder, capsys):
@@ -131,92 +139,56 @@ def test_explain_says_what_columns_are_and_runs_nothing(folder, capsys):
         (["--warmup", "3"], "at least 10"),
     ],
 )
-def test_what_cannot_be_streamed_is_refused(words, message, folder, capsys):
-    assert stream("all.csv", "--out", "run", *words) == 2
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_streamed_is_refused(words, message, folder, refused):
+    refused(stream("all.csv", "--out", "run", *words), message)
     assert not (folder / "run" / "predictions.csv").exists()
 
 
-def test_rows_of_no_series_are_named(folder, capsys):
+def test_rows_of_no_series_are_named_and_compare_takes_one_series(folder, refused):
     frame = table(60)
     frame.loc[41, "meter"] = None
     frame.to_csv("gap.csv", index=False)
-    assert stream("gap.csv", "--out", "run") == 2
-    assert "data row 42 (line 43), column meter: the series of the row is missing" in capsys.readouterr().err
-
-
-def test_compare_takes_one_series(folder, capsys):
+    refused(stream("gap.csv", "--out", "run"), "data row 42 (line 43), column meter: the series of the row is missing")
     words = ["compare", "all.csv", "--target", "load", "--series", "meter", "--configs", "oebe", "--out", "run"]
-    assert main(words) == 2
-    assert "compare takes a table of one series" in capsys.readouterr().err
+    refused(main(words), "compare takes a table of one series")
 
 
-def resume(table_file, out="run", *words):
-    return main(["resume", table_file, "--checkpoint", out, "--out", out, "--progress", "false", *words])
-
-
-def broken_table(file, rows, at):
-    lines = rows.to_csv(index=False).splitlines(keepends=True)
-    lines[at] = "north,oops,1.0\n"
-    file.write_text("".join(lines))
-
-
-def test_a_resume_that_failed_leaves_a_complete_run_complete(folder, capsys):
+def test_a_resume_that_failed_leaves_a_complete_run_complete(folder, rows, refused):
     """What the failed one left is not taken for this run's: the next rows are predicted and learned."""
-    rows = table(400)
-    rows[:300].to_csv("first.csv", index=False)
-    rows[300:].to_csv("more.csv", index=False)
     broken_table(folder / "text.csv", rows[300:], 5)
-    assert stream("all.csv", "--out", "whole") == 0
-    assert stream("first.csv", "--out", "run") == 0
     before = (folder / "run/predictions.csv").read_bytes()
     assert resume("text.csv") == 2
-    assert resume("first.csv") == 2
-    assert "starts with the rows that the run has read; give --skip-seen" in capsys.readouterr().err
+    refused(resume("first.csv"), "starts with the rows that the run has read; give --skip-seen")
     assert (folder / "run/predictions.csv").read_bytes() == before
-    assert resume("first.csv", "run", "--skip_seen", "true") == 2
-    assert "nothing to add" in capsys.readouterr().err
+    refused(resume("first.csv", "run", "--skip_seen", "true"), "nothing to add")
     assert resume("more.csv") == 0
-    whole, parts = pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv")
-    pd.testing.assert_frame_equal(whole, parts, rtol=1e-9)
+    same_predictions()
     assert not list((folder / "run").glob("*.partial"))
 
 
-def test_a_run_that_failed_over_a_complete_one_leaves_it_whole(folder):
-    rows = table(400)
-    rows[:300].to_csv("first.csv", index=False)
-    rows[300:].to_csv("more.csv", index=False)
+def test_a_run_that_failed_over_a_complete_one_leaves_it_whole(folder, rows):
     broken_table(folder / "bad.csv", rows, 3)
-    assert stream("all.csv", "--out", "whole") == 0
-    assert stream("first.csv", "--out", "run") == 0
     assert stream("bad.csv", "--out", "run") == 2
     assert resume("more.csv") == 0
     assert b"\0" not in (folder / "run/predictions.csv").read_bytes()
-    pd.testing.assert_frame_equal(pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv"), rtol=1e-9)
+    same_predictions()
 
 
-def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, capsys, monkeypatch):
+def test_a_second_table_that_stops_goes_on_where_it_stopped(folder, rows, refused, monkeypatch):
     """Of the second table are skipped as many rows as were read of it; another table is refused."""
     monkeypatch.setattr(run, "BATCH_ROWS", 30)
-    rows = table(400)
-    rows[:210].to_csv("first.csv", index=False)
-    assert stream("all.csv", "--out", "whole") == 0
-    assert stream("first.csv", "--out", "run") == 0
-    broken_table(folder / "more.csv", rows[210:], 100)
+    broken_table(folder / "more.csv", rows[300:], 80)
     assert resume("more.csv", "run", "--checkpoint_seconds", "0") == 2
     rows[390:].to_csv("few.csv", index=False)
     rows[:190].to_csv("other.csv", index=False)
-    assert resume("few.csv") == 2
-    assert "few has fewer rows than the 90 that the run has read" in capsys.readouterr().err
-    assert resume("other.csv") == 2
-    assert "differs from row 90 of the run" in capsys.readouterr().err
-    rows[210:].to_csv("more.csv", index=False)
+    refused(resume("few.csv"), "few has fewer rows than the 60 that the run has read")
+    refused(resume("other.csv"), "differs from row 60 of the run")
+    rows[300:].to_csv("more.csv", index=False)
     assert resume("more.csv") == 0
-    pd.testing.assert_frame_equal(pd.read_csv("whole/predictions.csv"), pd.read_csv("run/predictions.csv"), rtol=1e-9)
+    same_predictions()
 
 
-def test_a_run_in_which_no_series_has_begun_is_not_gone_on_with(folder, capsys):
+def test_a_run_in_which_no_series_has_begun_is_not_gone_on_with(folder, refused):
     table(20).to_csv("short.csv", index=False)
     assert stream("short.csv", "--out", "run") == 0
-    assert resume("all.csv") == 2
-    assert "no series of the run in run has completed its warm-up" in capsys.readouterr().err
+    refused(resume("all.csv"), "no series of the run in run has completed its warm-up")

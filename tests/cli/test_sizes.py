@@ -20,7 +20,7 @@ from gp_ensembles.numerics import devices
 from gp_ensembles.tables import open_rows, text
 
 
-def test_aliases_that_stand_for_too_much_are_refused(tmp_path, capsys):
+def test_aliases_that_stand_for_too_much_are_refused(tmp_path, refused):
     letters = "abcdefghij"
     lines = [f"{new}: &{new} [{','.join(['*' + old] * 9)}]" for old, new in itertools.pairwise(letters)]
     (tmp_path / "laughs.yaml").write_text("\n".join(["a: &a [1,2,3]", *lines, "ensemble: *j", ""]))
@@ -28,14 +28,10 @@ def test_aliases_that_stand_for_too_much_are_refused(tmp_path, capsys):
     (tmp_path / "fine.yaml").write_text("base: &b {LinearBasis: {}}\nensemble: {like: oebe, bases: [*b, *b]}\n")
     (tmp_path / "long.yaml").write_text("warmup: 50\n" + "# so it goes\n" * 100_000)
     (tmp_path / "a.csv").write_text("a,y\n" + "1,2\n" * 40)
-    for name, words in (
-        ("laughs", "its aliases expand to"),
-        ("itself", "its aliases expand to"),
-        ("long", "1000000 bytes"),
-    ):
+    expands = "its aliases expand to"
+    for name, words in (("laughs", expands), ("itself", expands), ("long", "1000000 bytes")):
         config = str(tmp_path / f"{name}.yaml")
-        assert main(["stream", str(tmp_path / "a.csv"), "--target", "y", "--config", config]) == 2
-        assert words in capsys.readouterr().err
+        refused(main(["stream", str(tmp_path / "a.csv"), "--target", "y", "--config", config]), words)
     refuse_odd_yaml(tmp_path / "fine.yaml")
 
 
@@ -71,31 +67,22 @@ def test_features_beyond_all_reason_are_refused_where_they_are_named():
 def test_what_a_machine_cannot_hold_is_refused_before_it_is_begun(monkeypatch):
     monkeypatch.setattr(devices, "memory_of", lambda device: 1_000_000)
     X = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wide = [("rff", FourierBasis(num_features=500).build(X, generator=None)[0][1])]
     with pytest.raises(ValueError, match=r"rff.* with 500 features would take .* GB too little; take fewer features"):
-        build.fitted_experts(
-            [("rff", FourierBasis(num_features=500).build(X, generator=None)[0][1])],
-            X,
-            X[:, 0],
-            oebe.fit_settings,
-            None,
-            False,
-        )
-    ensemble = OnlineEnsemble(
-        Ensemble([GaussianExpert(LinearFeatures(1, torch.ones(50, dtype=torch.float64)))], FixedShare())
-    )
+        build.fitted_experts(wide, X, X[:, 0], oebe.fit_settings, None, False)
+    experts = [GaussianExpert(LinearFeatures(1, torch.ones(50, dtype=torch.float64)))]
+    ensemble = OnlineEnsemble(Ensemble(experts, FixedShare()))
     before = {name: value.clone() for name, value in ensemble.state_dict().items()}
     rows = torch.zeros(20_000, 1, dtype=torch.float64)
-    with pytest.raises(
-        ValueError, match=r"the predictions of 50 experts for 20000 rows would take .*; pass fewer rows per call"
-    ):
+    words = r"the predictions of 50 experts for 20000 rows would take .*; pass fewer rows per call"
+    with pytest.raises(ValueError, match=words):
         ensemble.observe(rows, rows[:, 0])
     assert all(torch.equal(value, ensemble.state_dict()[name]) for name, value in before.items())
 
 
 def test_full_memory_is_a_sentence():
-    error = RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9600480000 bytes"
-    )
+    words = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9600480000 bytes"
+    error = RuntimeError(words)
     assert is_memory_full(error)
     assert one_sentence(error).startswith("not enough memory; use fewer features")
     assert not is_memory_full(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -3,20 +3,20 @@
 import csv
 import gzip
 import io
-import json
 import math
 import sys
 from datetime import datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
-from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.checkpoint import load_checkpoint
+from tests.cli.commands import resume, run, summary_of, tables_of
+from tests.cli.commands import stream as stream_with
 
-QUICK = ["--pictures", "false", "--progress", "false", "--report", "false"]
 WARMUP, ROWS = 60, 130
+stream = partial(stream_with, warmup=WARMUP)
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,6 @@ def place(tmp_path_factory, small):
     small.write(folder / "plain.csv", small.rows(ROWS))
     assert stream(folder, "plain.csv", "plain") == 0
     return folder
-
-
-def stream(folder, data, out, *options, target="y"):
-    data = data if data == "-" else str(folder / data)
-    arguments = ["stream", data, "--target", target, "--warmup", str(WARMUP), "--config", str(folder / "small.yaml")]
-    return main([*arguments, "--out", str(folder / out), *QUICK, *options])
 
 
 def predictions(folder, out):
@@ -60,29 +54,14 @@ def test_a_dialect_is_read_as_plain_numbers(place, small, dialect):
     assert predictions(place, "dialect") == predictions(place, "plain")
 
 
-def test_a_table_without_names_has_numbered_columns(place, small):
-    (place / "bare.csv").write_text(as_text(small.rows(ROWS), header=()), encoding="utf-8")
-    assert stream(place, "bare.csv", "bare", target="column 3") == 0
-    assert predictions(place, "bare") == predictions(place, "plain")
-
-
-def test_parquet_is_read_as_plain_numbers(place, small):
-    pytest.importorskip("pyarrow")
-    frame = pd.DataFrame(small.rows(ROWS), columns=["a", "b", "y"]).astype(float)
-    frame.to_parquet(place / "table.parquet")
-    assert stream(place, "table.parquet", "parquet") == 0
-    assert predictions(place, "parquet") == predictions(place, "plain")
-
-
 def test_the_standard_input_is_read_once(place, small, monkeypatch, capsys):
     given = io.BytesIO(as_text(small.rows(ROWS), ";", ",").encode())
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=given))
     assert stream(place, "-", "piped") == 0
     assert predictions(place, "piped") == predictions(place, "plain")
-    assert json.loads((place / "piped" / "summary.json").read_text())["data"] == "stdin"
+    assert summary_of(place / "piped")["data"] == "stdin"
     capsys.readouterr()
-    compare = ["compare", "-", "--target", "y", "--configs", str(place / "small.yaml"), "--out", str(place / "never")]
-    assert main(compare) == 2
+    assert run("compare", "-", "--configs", place / "small.yaml", target="y", out=place / "never") == 2
     assert "compare reads the table once for each config; give a file" in capsys.readouterr().err
 
 
@@ -100,7 +79,7 @@ def test_words_and_gaps_are_those_of_numbers(place, small, words, missing):
     assert stream(place, "numbers.csv", "numbers") == 0
     assert stream(place, "words.csv", "words") == 0
     assert predictions(place, "words") == predictions(place, "numbers")
-    features = json.loads((place / "words" / "summary.json").read_text())["features"]
+    features = summary_of(place / "words")["features"]
     assert features == ["a", "b", "on", "color=blue", "color=green", "color=red"]
 
 
@@ -119,7 +98,7 @@ def test_dates_give_a_time_calendar_columns_and_steps(place, small, style):
     assert list(rows[0])[:3] == ["row", "time", "mean"]
     assert [row["time"] for row in rows] == [f"{time:%Y-%m-%dT%H:%M:%S}" for time in HOURS[WARMUP:]]
     assert [row["time"] for row in small.read(place / "dates" / "weights.csv")] == [row["time"] for row in rows]
-    summary = json.loads((place / "dates" / "summary.json").read_text())
+    summary = summary_of(place / "dates")
     assert summary["features"] == ["when: days", "when: sine of day", "when: cosine of day", "a", "b"]
     assert summary["time"] == {
         "name": "when", "kind": "date", "usual_step": 3600.0, "last": "2024-03-06T16:00:00", "duplicates": 0,
@@ -166,11 +145,9 @@ def test_a_stream_of_dates_and_words_goes_on_to_the_bit(place, small):
         small.write(place / "first.csv", rows[:cut], header)
         small.write(place / "rest.csv", rows[cut:], header)
         assert stream(place, "first.csv", "cut") == 0
-        resume = ["resume", str(place / data), "--checkpoint", str(place / "cut" / "checkpoint.pt")]
-        assert main([*resume, "--out", str(place / "cut"), *QUICK, *options]) == 0
-        for name in ("predictions.csv", "weights.csv"):
-            assert (place / "cut" / name).read_bytes() == (place / "all" / name).read_bytes()
-        whole, parts = (json.loads((place / out / "summary.json").read_text()) for out in ("all", "cut"))
+        assert resume(place, data, "cut", *options) == 0
+        assert tables_of(place / "cut") == tables_of(place / "all")
+        whole, parts = (summary_of(place / out) for out in ("all", "cut"))
         assert parts["time"] == whole["time"]
         assert parts["log_score"] == whole["log_score"]
         history = load_checkpoint(place / "cut" / "checkpoint.pt").history  # the report's: of all rows
@@ -180,10 +157,9 @@ def test_a_stream_of_dates_and_words_goes_on_to_the_bit(place, small):
 def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, capsys):
     rows = [[*row[:3], "xyz"[k % 3], row[3]] for k, row in enumerate(dated(small.rows(ROWS)))]
     small.write(place / "told.csv", rows, ("when", "a", "b", "site", "y"))
-    for command in (["stream"], ["compare"]):
-        configs = ["--configs", "e_doebe"] if command == ["compare"] else []
-        options = ["--target", "y", "--explain", "--out", str(place / "never"), *configs]
-        assert main([*command, str(place / "told.csv"), *options]) == 0
+    for command, configs in (("stream", ()), ("compare", ("--configs", "e_doebe"))):
+        usual = {"target": "y", "explain": True, "out": place / "never"}
+        assert run(command, place / "told.csv", *configs, **usual) == 0
         reported = capsys.readouterr().out
         assert "when     time and input   date" in reported
         assert "site     input            category   3" in reported
@@ -192,17 +168,16 @@ def test_explain_says_what_is_made_and_runs_and_writes_nothing(place, small, cap
     assert not (place / "never").exists()
     rows[100][1] = "red"
     small.write(place / "told.csv", rows, ("when", "a", "b", "site", "y"))
-    assert main(["stream", str(place / "told.csv"), "--target", "y", "--explain"]) == 2
+    assert run("stream", place / "told.csv", "--explain", target="y") == 2
     found = capsys.readouterr()
     assert "100 rows" in found.out
     assert "data row 101 (line 102), column a: 'red' is not a number" in found.err
 
 
 def test_explain_says_what_it_can_where_a_column_is_refused(place, small, capsys):
-    small.write(
-        place / "notes.csv", [[f"note {k}", *row] for k, row in enumerate(small.rows(ROWS))], ("n", "a", "b", "y")
-    )
-    assert main(["stream", str(place / "notes.csv"), "--target", "y", "--explain"]) == 2
+    notes = [[f"note {k}", *row] for k, row in enumerate(small.rows(ROWS))]
+    small.write(place / "notes.csv", notes, ("n", "a", "b", "y"))
+    assert run("stream", place / "notes.csv", "--explain", target="y") == 2
     found = capsys.readouterr()
     assert "b        input    number   1        -         as it is" in found.out
     assert "column n: text with 43 different values in 43 rows; drop it (--kinds n=drop)" in found.err
@@ -211,43 +186,37 @@ def test_explain_says_what_it_can_where_a_column_is_refused(place, small, capsys
 def test_a_table_of_a_few_rows_says_how_many_are_needed(place, small, capsys):
     small.write(place / "few.csv", small.rows(8))
     assert stream(place, "few.csv", "few") == 2
-    assert main(["stream", str(place / "few.csv"), "--target", "y", "--out", str(place / "few"), *QUICK]) == 2
+    assert run("stream", place / "few.csv", target="y", out=place / "few") == 2
     assert "few has 8 rows; fitting needs at least 10, predictions need more" in capsys.readouterr().err
     assert not (place / "few").exists()
 
 
 def test_the_warm_up_of_a_short_table_is_chosen_and_said(place, small, capsys):
     (place / "free.yaml").write_text(small.config, encoding="utf-8")
-    arguments = ["--target", "y", "--config", str(place / "free.yaml"), "--out", str(place / "free"), *QUICK]
-    assert main(["stream", str(place / "plain.csv"), *arguments]) == 0
+    free, usual = {"config": place / "free.yaml", "out": place / "free"}, {"target": "y"}
+    assert run("stream", place / "plain.csv", **usual, **free) == 0
     assert "the warm-up is a third of the table, 43 rows; change it with --warmup" in capsys.readouterr().out
-    assert json.loads((place / "free" / "summary.json").read_text())["rows"] == ROWS - 43
-    compare = ["compare", str(place / "plain.csv"), "--target", "y", "--configs", str(place / "free.yaml")]
-    assert main([*compare, "--out", str(place / "compared"), "--progress", "false"]) == 0
+    assert summary_of(place / "free")["rows"] == ROWS - 43
+    assert run("compare", place / "plain.csv", "--configs", free["config"], **usual, out=place / "compared") == 0
     assert f"plain: {ROWS - 43} rows predicted" in capsys.readouterr().out
     (place / "free.yaml").write_text("warmup: 50\n" + small.config, encoding="utf-8")
-    assert main(["stream", str(place / "plain.csv"), *arguments]) == 0
-    assert json.loads((place / "free" / "summary.json").read_text())["warmup"] == 50
+    assert run("stream", place / "plain.csv", **usual, **free) == 0
+    assert summary_of(place / "free")["warmup"] == 50
     assert "a third" not in capsys.readouterr().out
 
 
-def test_classes_by_name_need_no_config(place, small, capsys):
+def test_classes_by_name_need_no_config(place, small, refused):
     rows = [[a, b, "calm" if float(y) < 52 else "wild"] for a, b, y in small.rows(ROWS)]
     small.write(place / "classes.csv", rows)
-    quick = ["--target", "y", "--out", str(place / "classes"), *QUICK]
-    assert main(["stream", str(place / "classes.csv"), *quick]) == 2
-    assert "give --classes calm,wild" in capsys.readouterr().err
+    usual = {"target": "y", "out": place / "classes"}
+    refused(run("stream", place / "classes.csv", **usual), "give --classes calm,wild")
     assert not (place / "classes").exists()
-    assert main(["stream", str(place / "classes.csv"), "--classes", "calm,wild", *quick]) == 0
-    summary = json.loads((place / "classes" / "summary.json").read_text())
+    assert run("stream", place / "classes.csv", classes="calm,wild", **usual) == 0
+    summary = summary_of(place / "classes")
     assert (summary["classes"], *summary["config"]["ensemble"]["target"]) == (["calm", "wild"], "BinaryTarget")
     found = small.read(place / "classes" / "predictions.csv")
     assert all(float(row["p_calm"]) + float(row["p_wild"]) == pytest.approx(1, abs=1e-9) for row in found)
     assert [row["y"] for row in found] == [f"{float(row[2] == 'wild')}" for row in rows[43:]]
-
-
-def zones(rows):
-    return [[time.replace("Z", "+05:00" if k % 2 else "Z"), *row] for k, (time, *row) in enumerate(rows)]
 
 
 def swapped(rows):
@@ -258,9 +227,7 @@ def swapped(rows):
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        (zones, [], "column when: its times are of time zones 5 hours apart"),
         (swapped, ["--time", "when"], "column when: the time 2024-03-02T06:00:00 is before that of the previous row"),
-        (lambda rows: [[f"note {k}", *row[1:]] for k, row in enumerate(rows)], [], "--kinds when=drop"),
         (lambda rows: [["today", *row[1:]] for row in rows], ["--kinds", "when=date"], "no date format fits"),
         (lambda rows: rows, ["--kinds", "when=day"], "the type of when is 'day'; choose one of"),
         (lambda rows: rows, ["--kinds", "when"], "--kinds when has no type; write NAME=KIND"),
@@ -280,18 +247,17 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(place, small, capsys, ch
     assert not (place / "never").exists()
 
 
-def test_a_file_that_is_no_table_is_refused(place, capsys):
+def test_a_file_that_is_no_table_is_refused(place, refused):
     for content in (b"", b"\x00\x01\x02" * 50, b"%PDF-1.4 \xff\xfe\x00", b"PAR1 and no more", b"y\n"):
         (place / "odd.csv").write_bytes(content)
-        assert stream(place, "odd.csv", "never") == 2
-        assert str(place / "odd.csv") in capsys.readouterr().err
+        refused(stream(place, "odd.csv", "never"), str(place / "odd.csv"))
         assert not (place / "never").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target", "options"),
-    [("bike_hourly", "cnt", []), ("air_quality_raw", "CO_GT", []), ("elec2", "label", ["--classes", "0,1"])],
+    [("bike_hourly", "cnt", {}), ("air_quality_raw", "CO_GT", {}), ("elec2", "label", {"classes": "0,1"})],
 )
 def test_sets_that_were_refused_run_untouched_on_a_cut(tmp_path, shared, small, name, target, options):
     source = shared / "data" / f"{name}.csv.gz"
@@ -302,11 +268,10 @@ def test_sets_that_were_refused_run_untouched_on_a_cut(tmp_path, shared, small, 
     (tmp_path / "cut.csv").write_text("".join(lines), encoding="utf-8")
     if not options:
         (tmp_path / "small.yaml").write_text(small.config, encoding="utf-8")
-        options = ["--config", str(tmp_path / "small.yaml")]
-    arguments = ["stream", str(tmp_path / "cut.csv"), "--target", target, *options, "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--warmup", "1000", *QUICK]) == 0
+        options = {"config": tmp_path / "small.yaml"}
+    assert run("stream", tmp_path / "cut.csv", target=target, warmup=1000, out=tmp_path / "out", **options) == 0
     assert len(small.read(tmp_path / "out" / "predictions.csv")) == 600
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "out")
     score = "error_rate" if name == "elec2" else "log_score"
     assert math.isfinite(summary[score])
     assert next(csv.reader(lines[:1])) == [entry["name"] for entry in summary["columns"]]

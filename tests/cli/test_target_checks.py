@@ -1,6 +1,5 @@
 """Targets of the wrong kind: found before anything runs, and told as the cell of the file and the classes there are."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gp_ensembles.cli import scored_stream
-from gp_ensembles.cli.__main__ import main
 from gp_ensembles.cli.bad_rows import BadRows
 from gp_ensembles.cli.checkpoint import load_checkpoint
 from gp_ensembles.cli.scored_stream import ScoredStream
@@ -24,11 +22,11 @@ from gp_ensembles.experts.empirical_bayes import LBFGS
 from gp_ensembles.streaming import StreamConfig
 from gp_ensembles.streaming.checks import illegal_target
 from gp_ensembles.tables.rows import InMemoryRows, Rows
+from tests.cli.commands import resume, run, summary_of
 
 FIT = FitSettings(LBFGS(max_iterations=3), num_samples=1)
 SPEC = replace(oebe, bases=(LinearBasis(),), fit_settings=FIT, target=BinaryTarget())
 BINARY = StreamConfig(SPEC, warmup=40)
-QUICK = ["--pictures", "false", "--report", "false", "--progress", "false"]
 CONFIG = "ensemble: {like: oebe, bases: [LinearBasis], target: TARGET, fit_settings: FIT}".replace(
     "FIT", "{method: {LBFGS: {max_iterations: 3}}, num_samples: 1}"
 )
@@ -49,14 +47,15 @@ def make_table(num_rows=400):
 
 @pytest.fixture(name="place")
 def _place(tmp_path):
-    for name, target in {"binary": "BinaryTarget", "counts": "CountTarget", "real": "RealTarget"}.items():
+    targets = {"binary": "BinaryTarget", "counts": "CountTarget", "real": "RealTarget"}
+    for name, target in {**targets, "classes": "{ClassTarget: {num_classes: 3}}"}.items():
         (tmp_path / f"{name}.yaml").write_text(CONFIG.replace("TARGET", target), encoding="utf-8")
     return tmp_path
 
 
-def stream(place, data="data.csv", config="binary", warmup="60"):
-    arguments = ["stream", str(place / data), "--target", "y", "--config", str(place / f"{config}.yaml")]
-    return main([*arguments, "--warmup", warmup, "--out", str(place / "out"), *QUICK])
+def stream(place, config="binary", **options):
+    usual = {"target": "y", "config": place / f"{config}.yaml", "warmup": 60, "out": place / "out"}
+    return run("stream", place / "data.csv", **usual | options)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +65,7 @@ def stream(place, data="data.csv", config="binary", warmup="60"):
         ("binary", 0, "-1", "the target is -1, but the classes are 0 and 1 (BinaryTarget)"),
         ("counts", 59, "-1", "the target is -1, but counts must be whole numbers from zero (CountTarget); correct it"),
         ("counts", 50, "1.5", "the target is 1.5, but counts must be whole"),
+        ("classes", 5, "3", "the target is 3, but the classes are 0 to 2 (ClassTarget)"),
     ],
 )
 def test_a_cell_of_the_warm_up_is_named_before_it_runs(place, small, capsys, monkeypatch, config, row, value, words):
@@ -92,20 +92,10 @@ def test_a_cell_after_it_ends_the_run_there_and_what_came_before_is_kept(place, 
     assert load_checkpoint(place / "out" / "checkpoint.pt").num_read == row
     rows[row][2] = good
     small.write(place / "data.csv", rows)
-    resume = ["resume", "--checkpoint", str(place / "out" / "checkpoint.pt"), "--out", str(place / "out"), *QUICK]
-    assert main([*resume, str(place / "data.csv"), "--skip-seen"]) == 0
+    assert resume(place, "data.csv", "out", "--skip-seen") == 0
     found = (place / "out" / "predictions.csv").read_bytes()
     assert stream(place) == 0
     assert (place / "out" / "predictions.csv").read_bytes() == found
-
-
-def test_lines_are_those_of_the_file(place, small, capsys):
-    rows = make_rows()
-    rows[100][2] = "7"
-    text = small.write(place / "data.csv", rows).read_text().splitlines()
-    (place / "data.csv").write_text("\n\n" + "\n".join([*text[:10], "", *text[10:]]))
-    assert stream(place) == 2
-    assert "data row 101 (line 105)" in capsys.readouterr().err
 
 
 def test_rows_to_go_on_with_are_checked_too(place, small, capsys):
@@ -115,15 +105,14 @@ def test_rows_to_go_on_with_are_checked_too(place, small, capsys):
     small.write(place / "all.csv", rows)
     small.write(place / "tail.csv", rows[100:])
     small.write(place / "one_class.csv", [row for row in rows[100:130] if row[2] == "1"])
-    resume = ["resume", "--checkpoint", str(place / "out" / "checkpoint.pt"), "--out", str(place / "out"), *QUICK]
     for file, row, options in (("all.csv", 131, ["--skip-seen"]), ("tail.csv", 31, [])):
         assert stream(place) == 0
-        assert main([*resume, str(place / file), *options]) == 2
+        assert resume(place, file, "out", *options) == 2
         predicted = capsys.readouterr().err
         assert f"{place / file}, data row {row} (line {row + 1}), column y: the target is 3" in predicted
         assert load_checkpoint(place / "out" / "checkpoint.pt").num_read == 130
     assert stream(place) == 0
-    assert main([*resume, str(place / "one_class.csv")]) == 0  # legal: only a fit needs both
+    assert resume(place, "one_class.csv") == 0  # legal: only a fit needs both
 
 
 def test_true_and_false_are_the_classes_1_and_0(place, small):
@@ -146,7 +135,7 @@ def test_true_and_false_are_no_numbers(place, small, capsys, config, kind):
     assert "BinaryTarget" in predicted
 
 
-def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbers(place, small, capsys):
+def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbers(place, small, capsys, refused):
     small.write(place / "data.csv", make_rows(100))
     assert stream(place) == 0
     expected = (place / "out" / "predictions.csv").read_text().splitlines()
@@ -156,17 +145,13 @@ def test_classes_by_name_are_told_how_to_be_run_and_have_the_bits_of_their_numbe
     predicted = capsys.readouterr().err
     assert "column y: the target is text with 2 values in the first" in predicted
     assert "--classes no,yes" in predicted
-    arguments = ["stream", str(place / "data.csv"), "--target", "y", "--config", str(place / "binary.yaml"), *QUICK]
-    assert main([*arguments, "--warmup", "60", "--classes", "no,yes", "--out", str(place / "out")]) == 0
+    assert stream(place, classes="no,yes") == 0
     found = (place / "out" / "predictions.csv").read_text().splitlines()
     assert found[0] == expected[0].replace("p0,p1", "p_no,p_yes")
     assert found[1:] == expected[1:]
-    assert json.loads((place / "out" / "summary.json").read_text())["classes"] == ["no", "yes"]
-    assert main([*arguments, "--classes", "no,yes,perhaps"]) == 2
-    assert "--classes names 3 classes, and BinaryTarget predicts 2 classes" in capsys.readouterr().err
-    real = ["stream", str(place / "data.csv"), "--target", "y", "--config", str(place / "real.yaml"), *QUICK]
-    assert main([*real, "--classes", "no,yes"]) == 2
-    assert "RealTarget predicts numbers; leave out the config" in capsys.readouterr().err
+    assert summary_of(place / "out")["classes"] == ["no", "yes"]
+    refused(stream(place, classes="no,yes,perhaps"), "--classes names 3 classes, and BinaryTarget predicts 2 classes")
+    refused(stream(place, "real", classes="no,yes"), "RealTarget predicts numbers; leave out the config")
 
 
 def at_hand(X, y, first_row=41):
@@ -199,13 +184,6 @@ def test_the_first_of_two_bad_rows_is_named(is_wild_first):
     with pytest.raises(ValueError, match="in row 61" if is_wild_first else "row 66, column y: the target is 0.5"):
         list(scored.chunks(at_hand(X, y)))
     assert scored.num_read == (60 if is_wild_first else 65)
-
-
-def test_a_table_without_a_file_is_named_by_itself():
-    table = make_table(60)
-    table.y[35] = 4.0
-    with pytest.raises(ValueError, match=r"^made, data row 36, column y: the target is 4, but the classes are 0 and 1"):
-        ScoredStream.start(BINARY, open_table(table, 40))
 
 
 @given(

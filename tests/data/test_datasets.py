@@ -37,6 +37,14 @@ def test_every_table_is_whole(loader, capsys):
     assert printed.out == printed.err == ""
 
 
+def test_first_and_last_rows_are_those_of_the_source():
+    table = bananas()
+    assert (table.y.unique().tolist(), table.X[0].tolist()) == ([0.0, 1.0], [1.617466, -0.919233])
+    assert (float(table.y[0]), float(table.y[-1])) == (0.0, 1.0)
+    table = diabetes()  # raw units
+    assert (table.X[0, :3].tolist(), float(table.y[0])) == ([59.0, 2.0, 32.1], 151.0)
+
+
 def test_trump_approval_is_the_source():
     from river.datasets import TrumpApproval
 
@@ -71,19 +79,6 @@ def test_water_lags_are_hours_not_rows():
             turn = 2 * math.pi * time.hour / 24
             expected.append([by_hour[hour - 1], by_hour[hour - 24], math.sin(turn), math.cos(turn), y])
     torch.testing.assert_close(torch.cat([table.X, table.y[:, None]], 1), table.X.new_tensor(expected))
-
-
-def test_bananas_has_two_labels():
-    table = bananas()
-    assert table.y.unique().tolist() == [0.0, 1.0]
-    assert table.X[0].tolist() == [1.617466, -0.919233]
-    assert (float(table.y[0]), float(table.y[-1])) == (0.0, 1.0)
-
-
-def test_diabetes_has_raw_units():
-    table = diabetes()
-    assert table.X[0, :3].tolist() == [59.0, 2.0, 32.1]
-    assert float(table.y[0]) == 151.0
 
 
 @pytest.mark.parametrize(

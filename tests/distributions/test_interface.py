@@ -9,6 +9,7 @@ from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.likelihoods import LogPoissonLikelihood, MulticlassLikelihood, OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Probit
 from gp_ensembles.likelihoods.predictive import GaussHermite
+from gp_ensembles.numerics import mixtures
 
 M, N = 3, 4
 
@@ -62,8 +63,7 @@ def test_shapes(name):
     assert distribution.log_prob(y).shape == distribution.cdf(y).shape == (5, *rows)
     assert torch.equal(distribution.log_prob(y).isnan(), y.isnan())
     levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64).reshape(3, *[1] * len(rows))
-    assert distribution.quantile(levels).shape == (3, *rows)
-    assert distribution.quantile(0.5).shape == rows
+    assert (distribution.quantile(levels).shape, distribution.quantile(0.5).shape) == ((3, *rows), rows)
     generator = torch.Generator().manual_seed(0)
     assert distribution.sample(7, generator=generator).shape == (7, *rows)
     with pytest.raises(ValueError, match="between 0 and 1"):
@@ -105,3 +105,15 @@ def test_a_change_of_units_changes_nothing_else(name):
     torch.testing.assert_close(other.stddev, scale * distribution.stddev)
     torch.testing.assert_close(other.log_prob(shift + scale * y), distribution.log_prob(y) - scale.log())
     torch.testing.assert_close(other.quantile(0.2), shift + scale * distribution.quantile(0.2))
+
+
+def test_weights_of_all_rows_are_those_of_each():
+    shared = instances()["normal"]
+    repeated = shared._replace(log_weights=shared.log_weights.unsqueeze(1).expand(M, N))
+    y = draws(N)
+    first, second = ([*one.moments(), one.log_prob(y), one.cdf(y), one.quantile(0.3)] for one in (shared, repeated))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    torch.testing.assert_close(
+        shared.sample(4, generator=torch.Generator().manual_seed(0)),
+        mixtures.rsample(*repeated, 4, generator=torch.Generator().manual_seed(0)),
+    )

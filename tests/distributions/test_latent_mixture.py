@@ -35,12 +35,8 @@ def make(likelihood, dtype=F64, by_row=False):
     variance = torch.rand(3, N, *dim, generator=g, dtype=F64).to(dtype) + 0.1
     likelihood = likelihood.to(dtype)
     responses = tuple(Response(likelihood, GaussHermite(), size, torch.Size([size])) for size in (2, 1))
-    return LatentMixture(
-        log_weights if by_row else log_weights[:, 0].log_softmax(0),
-        mean,
-        variance.diag_embed() if dim else variance,
-        responses,
-    )
+    log_weights = log_weights if by_row else log_weights[:, 0].log_softmax(0)
+    return LatentMixture(log_weights, mean, variance.diag_embed() if dim else variance, responses)
 
 
 @pytest.fixture(params=LIKELIHOODS, name="name")
@@ -62,8 +58,7 @@ def test_distribution_functions_are_sums_of_probabilities(name):
         y = levels(name)
         sums = torch.stack([mixture.log_prob(row).exp() for row in y]).cumsum(0)
         torch.testing.assert_close(mixture.log_prob(y).exp().cumsum(0), sums)
-        torch.testing.assert_close(mixture.cdf(y), sums, rtol=0, atol=1e-7)
-        torch.testing.assert_close(mixture.cdf(y + 0.5), sums, rtol=0, atol=1e-7)
+        torch.testing.assert_close((mixture.cdf(y), mixture.cdf(y + 0.5)), (sums, sums), rtol=0, atol=1e-7)
         torch.testing.assert_close(mixture.cdf(y.reshape(-1, 1, N))[:, 0], sums, rtol=0, atol=1e-7)
         p = torch.tensor([0.05, 0.5, 0.9], dtype=F64)
         want = (sums < p.reshape(-1, 1, 1)).sum(1).to(F64)
@@ -75,9 +70,8 @@ def test_distribution_functions_are_sums_of_probabilities(name):
 def test_ends(name):
     for mixture in mixtures(name):
         y = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.5, 1e300], dtype=F64)
-        torch.testing.assert_close(
-            mixture.cdf(y), torch.tensor([torch.nan, 1, 0, 0, 1], dtype=F64), equal_nan=True, atol=1e-9, rtol=0
-        )
+        ends = torch.tensor([torch.nan, 1, 0, 0, 1], dtype=F64)
+        torch.testing.assert_close(mixture.cdf(y), ends, equal_nan=True, atol=1e-9, rtol=0)
         assert bool(torch.isnan(mixture.cdf(y * torch.nan)).all())
         assert bool(torch.isnan(mixture.log_prob(y * torch.nan)).all())
         lowest, highest = mixture.quantile(0.0), mixture.quantile(1.0)
@@ -109,11 +103,7 @@ def test_whole_numbers_and_single_precision(name):
     mixture = make(LIKELIHOODS[name](), torch.float32)
     exact = make(LIKELIHOODS[name]())
     y = torch.ones(N, dtype=torch.int64)
-    for got, want in (
-        (mixture.log_prob(y), exact.log_prob(y)),
-        (mixture.cdf(y), exact.cdf(y)),
-        (mixture.quantile(0.4), exact.quantile(0.4)),
-    ):
+    for got, want in zip(*((one.log_prob(y), one.cdf(y), one.quantile(0.4)) for one in (mixture, exact)), strict=True):
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-4)
 

@@ -50,17 +50,6 @@ def test_against_scipy():
     assert mixed.quantile(torch.tensor([0.0, 1.0]).double()).tolist() == [-np.inf, np.inf]
 
 
-def test_draws():
-    mixed = mixture()
-    draws = mixed.sample(40_000, generator=torch.Generator().manual_seed(0))
-    for n in range(2):
-
-        def below(x, n=n):
-            return sum(w * component(m, n).cdf(x) for m, w in enumerate(WEIGHTS))
-
-        assert stats.kstest(draws[:, n].numpy(), below).pvalue > 1e-3
-
-
 def test_normal_and_student_experts_weigh_one_another():
     g = torch.Generator().manual_seed(0)
     X = torch.randn(60, 1, generator=g, dtype=torch.float64)
@@ -73,8 +62,7 @@ def test_normal_and_student_experts_weigh_one_another():
     got = online.observe(X, y)
     with torch.no_grad():
         _, want = ensemble.update(ensemble.init(), X, y)
-    for a, b in zip(got[:4], want[:4], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9, equal_nan=True)
+    torch.testing.assert_close(got[:4], want[:4], rtol=1e-8, atol=1e-9, equal_nan=True)
     seen = ~torch.isnan(y)
     assert isinstance(got.mixture, StudentTMixture)
     torch.testing.assert_close(got.mixture.log_prob(y)[seen], got.log_prob[seen])

@@ -58,28 +58,21 @@ def test_what_stands_in_further_bare_is_told_its_wrapper(given, mend):
     assert message.endswith(mend)
 
 
-def test_a_record_alone_is_told_to_be_one_of_a_tuple():
-    assert predicted(lambda: replace(SPEC, extra_experts=Boosting())).endswith("use extra_experts=(Boosting(...),)")
-    assert predicted(lambda: replace(SPEC, extra_experts=LinearRegression())).endswith("got LinearRegression(...)")
-
-
-def test_the_right_wrapper_of_a_model_is_named():
-    assert predicted(lambda: ExternalModel(LinearRegression())).endswith(
-        "use ExternalModel(RegressorAdapter(LinearRegression(...)))"
-    )
-    assert predicted(lambda: ExternalModel(ForecastColumns("nwp"))).endswith(
-        "ForecastColumns goes into extra_experts directly"
-    )
-    assert predicted(lambda: RegressorAdapter(last_target)).endswith(
-        "got last_target; use FunctionAdapter(last_target)"
-    )
-    assert predicted(lambda: RegressorAdapter(OneByOne())).endswith("use RiverAdapter(OneByOne(...))")
-    assert predicted(lambda: RegressorAdapter(LinearRegression(), scale=3)).endswith(
-        "with fit and predict, got int(...)"
-    )
-    assert predicted(lambda: RiverAdapter(LinearRegression())).endswith("use RegressorAdapter(LinearRegression(...))")
-    assert predicted(lambda: FunctionAdapter(LinearRegression())).endswith(
-        "use RegressorAdapter(LinearRegression(...))"
-    )
-    assert predicted(lambda: FunctionAdapter(7)).endswith("got int(...)")
-    assert predicted(lambda: Ensemble([HistogramBoosting()], FixedShare())).endswith("got HistogramBoosting")
+@pytest.mark.parametrize(
+    ("make", "mend"),
+    [
+        (lambda: replace(SPEC, extra_experts=Boosting()), "use extra_experts=(Boosting(...),)"),
+        (lambda: replace(SPEC, extra_experts=LinearRegression()), "got LinearRegression(...)"),
+        (lambda: ExternalModel(LinearRegression()), "use ExternalModel(RegressorAdapter(LinearRegression(...)))"),
+        (lambda: ExternalModel(ForecastColumns("nwp")), "ForecastColumns goes into extra_experts directly"),
+        (lambda: RegressorAdapter(last_target), "got last_target; use FunctionAdapter(last_target)"),
+        (lambda: RegressorAdapter(OneByOne()), "use RiverAdapter(OneByOne(...))"),
+        (lambda: RegressorAdapter(LinearRegression(), scale=3), "with fit and predict, got int(...)"),
+        (lambda: RiverAdapter(LinearRegression()), "use RegressorAdapter(LinearRegression(...))"),
+        (lambda: FunctionAdapter(LinearRegression()), "use RegressorAdapter(LinearRegression(...))"),
+        (lambda: FunctionAdapter(7), "got int(...)"),
+        (lambda: Ensemble([HistogramBoosting()], FixedShare()), "got HistogramBoosting"),
+    ],
+)
+def test_the_right_wrapper_is_named(make, mend):
+    assert predicted(make).endswith(mend)

@@ -61,9 +61,8 @@ def test_a_regressor_may_state_its_deviations():
     kernel = RBF() + WhiteKernel()
     for regressor in (BayesianRidge(), GaussianProcessRegressor(kernel, random_state=0)):
         steps = predicted(RegressorAdapter(regressor), X, y)
-        mean, deviation = (
-            copy.deepcopy(regressor).fit(X[:120].numpy(), y[:120].numpy()).predict(X[120:].numpy(), return_std=True)
-        )
+        fitted = copy.deepcopy(regressor).fit(X[:120].numpy(), y[:120].numpy())
+        mean, deviation = fitted.predict(X[120:].numpy(), return_std=True)
         torch.testing.assert_close(steps.mean[120:], torch.from_numpy(mean))
         torch.testing.assert_close(steps.variance[120:].sqrt(), torch.from_numpy(deviation))
 
@@ -71,13 +70,11 @@ def test_a_regressor_may_state_its_deviations():
 def test_quantiles_become_a_normal_distribution():
     X, y = rows()
     levels = (0.1, 0.5, 0.9)
-    several = [
-        GradientBoostingRegressor(loss="quantile", alpha=level, n_estimators=20, random_state=0) for level in levels
-    ]
+    settings = {"loss": "quantile", "n_estimators": 20, "random_state": 0}
+    several = [GradientBoostingRegressor(alpha=level, **settings) for level in levels]
     steps = predicted(RegressorAdapter(several, levels=levels), X, y)
-    q = torch.stack(
-        [torch.from_numpy(m.fit(X[:120].numpy(), y[:120].numpy()).predict(X[120:].numpy())) for m in several], 1
-    )
+    fitted = [m.fit(X[:120].numpy(), y[:120].numpy()).predict(X[120:].numpy()) for m in several]
+    q = torch.from_numpy(np.stack(fitted, 1))
     score = float(torch.special.ndtri(torch.tensor(0.9, dtype=torch.float64)))
     torch.testing.assert_close(steps.mean[120:], q.mean(-1))
     torch.testing.assert_close(steps.variance[120:].sqrt(), (q[:, 2] - q[:, 0]) / (2 * score))
@@ -88,19 +85,15 @@ def test_a_second_regressor_learns_the_scale():
     y = X[:, 0] + torch.where(X[:, 1] > 0, 1.0, 0.05) * torch.randn(400, generator=torch.Generator().manual_seed(1))
     forest = RandomForestRegressor(30, min_samples_leaf=20, random_state=0)
     steps = predicted(RegressorAdapter(LinearRegression(), scale=forest), X, y.double(), every=100)
-    loud, quiet = (
-        steps.variance[300:][X[300:, 1] > 0].sqrt().mean(),
-        steps.variance[300:][X[300:, 1] <= 0].sqrt().mean(),
-    )
+    loud, quiet = (steps.variance[300:][(X[300:, 1] > 0) == side].sqrt().mean() for side in (True, False))
     assert 0.6 < float(loud) < 1.6
     assert float(quiet) < 0.2
 
 
 def test_functions_say_moments_draws_or_quantiles():
     X, y = rows()
-    steps = predicted(
-        FunctionAdapter(lambda X, rows: (rows.targets[-1].expand(len(X)), torch.full((len(X),), 0.7))), X, y
-    )
+    moments = FunctionAdapter(lambda X, rows: (rows.targets[-1].expand(len(X)), torch.full((len(X),), 0.7)))
+    steps = predicted(moments, X, y)
     torch.testing.assert_close(steps.mean[80:], torch.stack([y[79], y[119]]).repeat_interleave(40))
     torch.testing.assert_close(steps.variance[80:], torch.full_like(y[80:], 0.49))
     draws = predicted(FunctionAdapter(lambda X, rows: rows.targets[-20:].expand(len(X), -1)), X, y)
@@ -155,9 +148,8 @@ def test_what_cannot_be_is_refused():
 def test_lightgbm_is_one_of_them():
     lightgbm = pytest.importorskip("lightgbm")
     X, y = rows()
-    steps = predicted(
-        RegressorAdapter(lightgbm.LGBMRegressor(n_estimators=10, n_jobs=1, verbose=-1, random_state=0)), X, y
-    )
+    model = lightgbm.LGBMRegressor(n_estimators=10, n_jobs=1, verbose=-1, random_state=0)
+    steps = predicted(RegressorAdapter(model), X, y)
     assert float((steps.mean[120:] - y[120:]).square().mean()) < float(y.var())
 
 
@@ -216,15 +208,12 @@ class Peeking(ModelAdapter):
 def test_models_that_peek_are_found_and_others_are_not():
     X, y = rows(120)
     before = X.clone(), y.clone()
-    for adapter in (
-        RegressorAdapter(LinearRegression()),
-        FunctionAdapter(lambda X, rows: rows.errors[-5:].nan_to_num().mean() + X[:, 0]),
-    ):
+    by_errors = FunctionAdapter(lambda X, rows: rows.errors[-5:].nan_to_num().mean() + X[:, 0])
+    for adapter in (RegressorAdapter(LinearRegression()), by_errors):
         check_causal(adapter, X, y)
     for ahead in (0, 1):
-        with pytest.raises(
-            ValueError, match=r"Peeking peeks: its prediction of row .* the row's target or on later rows"
-        ):
+        words = r"Peeking peeks: its prediction of row .* the row's target or on later rows"
+        with pytest.raises(ValueError, match=words):
             check_causal(Peeking(X, y, ahead), X, y)
     with pytest.raises(ValueError, match="depends on the rows that are predicted with it"):
         check_causal(FunctionAdapter(lambda X, rows: (X[:, 0] - X[:, 0].mean()) * 2), X, y)
@@ -244,10 +233,8 @@ def test_external_models_of_an_ensemble_are_named():
     good = SPEC.fit(X[:60], y[:60])
     state = copy.deepcopy(good.state)
     check_causal(good, X[60:], y[60:])
-    assert all(
-        torch.equal(a.nan_to_num(), b.nan_to_num())
-        for a, b in zip(good.state.experts[-1], state.experts[-1], strict=True)
-    )
+    after, before = good.state.experts[-1], state.experts[-1]
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(after, before, strict=True))
     X, y = X[60:].clone(), y[60:].clone()
     bad = replace(SPEC, extra_experts=(NEIGHBORS, ExternalModel(Peeking(X, y, 0), lags=False, name="oracle")))
     with pytest.raises(ValueError, match="external model 'oracle/0' peeks"):
@@ -278,11 +265,8 @@ def test_a_regressor_that_writes_into_its_arrays_changes_nothing():
     assert torch.equal(rows.inputs, before)
     assert torch.equal(rows.targets, y)
     plain = RegressorAdapter(LinearRegression()).fit(rows)(X)
-    assert all(
-        torch.equal(ours, theirs)
-        for ours, theirs in zip(predicted, plain, strict=True)
-        if isinstance(ours, torch.Tensor)
-    )
+    both = (pair for pair in zip(predicted, plain, strict=True) if isinstance(pair[0], torch.Tensor))
+    assert all(torch.equal(*pair) for pair in both)
 
 
 def test_the_message_says_what_to_give():

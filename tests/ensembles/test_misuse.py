@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.ensembles import presets
+from gp_ensembles.engine.predictions import invalid_rows
+from gp_ensembles.ensembles import FitSettings, presets
 from gp_ensembles.ensembles.bases import LinearBasis
-from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import auto
 from gp_ensembles.ensembles.targets import (
     BinaryTarget,
@@ -20,8 +20,9 @@ from gp_ensembles.ensembles.targets import (
     UnknownNoiseTarget,
 )
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
-from gp_ensembles.experts.latent_update import LaplaceUpdate, MomentMatchingUpdate
+from gp_ensembles.experts.latent_update import LaplaceUpdate
 from gp_ensembles.features import LinearFeatures
+from gp_ensembles.filters.states import StepPredictions
 from gp_ensembles.fleet.ensemble_fleet import EnsembleFleet
 from gp_ensembles.likelihoods.classification import LogisticLikelihood
 from gp_ensembles.meta_learners import FixedShare
@@ -41,18 +42,10 @@ def rows(num_rows=30):
         (lambda: ClassTarget(2.0), TypeError, "num_classes of ClassTarget must be a whole number, got 2.0"),
         (lambda: ClassTarget("3"), TypeError, "num_classes of ClassTarget must be a whole number, got '3'"),
         (lambda: ClassTarget(True), TypeError, "num_classes of ClassTarget must be a whole number"),
-        (
-            lambda: ClassTarget(3, LaplaceUpdate),
-            TypeError,
-            "latent_update of ClassTarget .* the class LaplaceUpdate: call",
-        ),
+        (lambda: ClassTarget(3, LaplaceUpdate), TypeError, "latent_update of ClassTarget .* class LaplaceUpdate: call"),
         (lambda: LevelTarget(1), ValueError, "num_levels of LevelTarget must be at least 2, got 1"),
         (lambda: LevelTarget(3.0), TypeError, "num_levels of LevelTarget must be a whole number"),
-        (
-            lambda: BinaryTarget(latent_update="Laplace"),
-            TypeError,
-            r"latent_update of BinaryTarget .*LaplaceUpdate\(\)",
-        ),
+        (lambda: BinaryTarget(latent_update=""), TypeError, r"latent_update of BinaryTarget .*LaplaceUpdate\(\)"),
         (lambda: BinaryTarget(LaplaceUpdate()), TypeError, "is_probit of BinaryTarget must be True or False"),
         (lambda: CountTarget(3), TypeError, "latent_update of CountTarget must be an object"),
         (lambda: UnknownNoiseTarget(1.5), ValueError, "noise_discount of UnknownNoiseTarget .* at most 1, got 1.5"),
@@ -65,14 +58,6 @@ def rows(num_rows=30):
 def test_targets_are_checked_when_they_are_made(make, kind, words):
     with pytest.raises(kind, match=words):
         make()
-
-
-def test_legal_targets():
-    assert ClassTarget(2, MomentMatchingUpdate()).num_labels == 2
-    assert LevelTarget(2).num_labels == 2
-    assert not BinaryTarget(True, LaplaceUpdate()).is_real
-    assert UnknownNoiseTarget(1).noise_discount == 1
-    assert OutlierTarget(3).threshold == 3
 
 
 @pytest.mark.parametrize(
@@ -114,7 +99,15 @@ def test_rows_of_a_preset(change, kind, words, target):
         replace(presets.ie_gp, fit_settings=QUICK, target=target).fit(*change(*rows()))
 
 
-@pytest.mark.parametrize(("change", "kind", "words"), BAD_ROWS)
+OF_A_STREAM = [
+    (lambda X, y: (X, y[:-1]), ValueError, "y must have shape"),
+    (lambda X, y: (X, y.repeat(2)), ValueError, "y must have shape"),
+    (lambda X, y: (X[:1], y[:1, None]), ValueError, r"use y.squeeze\(-1\)"),
+    (lambda X, y: (X[:2], y[:2, None]), ValueError, r"use y.squeeze\(-1\)"),  # it would broadcast over two experts
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "words"), [*BAD_ROWS, *OF_A_STREAM])
 def test_rows_of_a_stream(change, kind, words):
     features = LinearFeatures(2, torch.ones(2, dtype=torch.float64))
     for expert in (LaplaceExpert(features, LogisticLikelihood()), GaussianExpert(features)):
@@ -133,6 +126,8 @@ def test_one_row_without_its_axis():
     online = OnlineEnsemble(Ensemble([GaussianExpert(features)], FixedShare()))
     with pytest.raises(ValueError, match=r"use X.unsqueeze\(0\) for one row"):
         online.predict(X[0])
+    with pytest.raises(ValueError, match="at least one row"):
+        online.predict(X[:0])
     with pytest.raises(ValueError, match="use MultiOutputExpert"):
         online.observe(X, torch.stack([y, y], 1))
     single = OnlineEnsemble(Ensemble([MultiOutputExpert(features, 1)], FixedShare()))
@@ -144,3 +139,12 @@ def test_one_row_without_its_axis():
 def test_a_spec_in_the_place_of_an_ensemble_is_refused(kind):
     with pytest.raises(TypeError, match=r"ensemble must be an object such as Ensemble\(\[expert\], .*, got gpe.auto"):
         kind(auto)
+
+
+def test_one_output_that_is_none_is_a_row_that_is_none():
+    """Two experts, three rows, two outputs."""
+    mean, variance, log_prob = torch.zeros(2, 3, 2), torch.ones(2, 3, 2), torch.zeros(2, 3)
+    assert invalid_rows(StepPredictions(mean, variance, log_prob)) is None
+    mean[0, 2, 1], variance[1, 0, 0] = torch.nan, -1.0
+    wrong = invalid_rows(StepPredictions(mean, variance, log_prob))
+    assert wrong.tolist() == [[False, False, True], [True, False, False]]

@@ -6,28 +6,19 @@ import pytest
 import torch
 
 from gp_ensembles.engine import OnlineEnsemble
-from gp_ensembles.ensembles.bases import (
-    FourierBasis,
-    HilbertBasis,
-    KernelDictionary,
-    LinearBasis,
-    PolynomialBasis,
-    RadialBasis,
-    SplineBasis,
-)
+from gp_ensembles.ensembles import bases
 from gp_ensembles.ensembles.build import FitSettings
 from gp_ensembles.ensembles.presets import PRESETS
 from gp_ensembles.ensembles.spec import SpeedSwitching
-from gp_ensembles.experts import Adam
-from gp_ensembles.experts.empirical_bayes import LBFGS
+from gp_ensembles.experts import LBFGS, Adam
 
 BASES = (
-    FourierBasis(num_features=20, starts=(0.5, 2.0)),
-    HilbertBasis(num_frequencies=4, nu=1.5, starts=(0.5,)),
-    RadialBasis(num_centers=12, starts=(0.5,)),
-    PolynomialBasis((2, 3)),
-    LinearBasis(),
-    SplineBasis(num_intervals=3),
+    bases.FourierBasis(num_features=20, starts=(0.5, 2.0)),
+    bases.HilbertBasis(num_frequencies=4, nu=1.5, starts=(0.5,)),
+    bases.RadialBasis(num_centers=12, starts=(0.5,)),
+    bases.PolynomialBasis((2, 3)),
+    bases.LinearBasis(),
+    bases.SplineBasis(num_intervals=3),
 )
 QUICK = FitSettings(LBFGS(max_iterations=8), num_samples=2)
 NUM_EXPERTS = 2 * (2 + 1 + 1 + 2 + 1 + 1)
@@ -42,7 +33,7 @@ def stream(num_rows=260, dtype=torch.float64):
 
 
 def build(name, X, y, **options):
-    own = {"bases": (KernelDictionary(20),)} if "ie_gp" in name else {"bases": BASES, "fit_settings": QUICK}
+    own = {"bases": (bases.KernelDictionary(20),)} if "ie_gp" in name else {"bases": BASES, "fit_settings": QUICK}
     spec = replace(PRESETS[name], **{**own, **options})
     return spec.fit(X, y, generator=torch.Generator().manual_seed(1))
 
@@ -157,34 +148,28 @@ def test_inputs_far_beyond_the_warm_up_do_not_stop_a_stream():
 
 def test_a_short_warm_up_gets_fewer_centers():
     X, y = stream()
-    online = build("oebe", X[:40], y[:40], bases=(RadialBasis(starts=(0.7,)),))
+    online = build("oebe", X[:40], y[:40], bases=(bases.RadialBasis(starts=(0.7,)),))
     (expert,) = online.ensemble.experts
     assert expert.features.num_features == 20 + 4
 
 
 def test_bad_warm_up_rows():
     X, y = stream()
-    with pytest.raises(ValueError, match="at least 10"):
-        build("oebe", X[:8], y[:8])
-    with pytest.raises(ValueError, match="at least 10"):
-        build("oebe", X[:50], y[:50] * torch.nan)
-    with pytest.raises(ValueError, match="all columns of X are constant"):
-        build("oebe", 0 * X[:50], y[:50])
-    with pytest.raises(ValueError, match="same N"):
-        build("ie_gp", X[:50], y[:40])
-    with pytest.raises(TypeError, match="one dtype"):
-        build("ie_gp", X[:50], y[:50].float())
-    holed = X[:50].clone()
+    X, y = X[:50], y[:50]
+    holed = X.clone()
     holed[3, 2] = torch.nan
-    with pytest.raises(ValueError, match="row 3, column 2"):
-        build("oebe", holed, y[:50])
-    with pytest.raises(ValueError, match="positive"):
-        build("doebe", X[:50], y[:50], random_walk_variances=(1e-3, 0.0))
-    with pytest.raises(ValueError, match="distinct"):
-        build("oebe", X[:50], y[:50], bases=(LinearBasis(), LinearBasis()))
-    with pytest.raises(ValueError, match="needs bases"):
-        build("oebe", X[:50], y[:50], bases=())
-    with pytest.raises(ValueError, match="needs random_walk_variances"):
-        build("oebe", X[:50], y[:50], static=False)
-    with pytest.raises(TypeError, match="rule must be a weight rule"):
-        build("oebe", X[:50], y[:50], rule=0.99)
+    for name, error, words, rows, options in (
+        ("oebe", ValueError, "at least 10", (X[:8], y[:8]), {}),
+        ("oebe", ValueError, "at least 10", (X, y * torch.nan), {}),
+        ("oebe", ValueError, "all columns of X are constant", (0 * X, y), {}),
+        ("ie_gp", ValueError, "same N", (X, y[:40]), {}),
+        ("ie_gp", TypeError, "one dtype", (X, y.float()), {}),
+        ("oebe", ValueError, "row 3, column 2", (holed, y), {}),
+        ("doebe", ValueError, "positive", (X, y), {"random_walk_variances": (1e-3, 0.0)}),
+        ("oebe", ValueError, "distinct", (X, y), {"bases": (bases.LinearBasis(), bases.LinearBasis())}),
+        ("oebe", ValueError, "needs bases", (X, y), {"bases": ()}),
+        ("oebe", ValueError, "needs random_walk_variances", (X, y), {"static": False}),
+        ("oebe", TypeError, "rule must be a weight rule", (X, y), {"rule": 0.99}),
+    ):
+        with pytest.raises(error, match=words):
+            build(name, *rows, **options)

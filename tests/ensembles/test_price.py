@@ -52,9 +52,8 @@ def test_the_largest_size_within_a_price() -> None:
 
 
 def test_a_price_nothing_can_meet() -> None:
-    with pytest.raises(
-        ValueError, match=r"price of 9 microseconds per row cannot be met: 100 features, the smallest size, cost 10 "
-    ):
+    words = r"price of 9 microseconds per row cannot be met: 100 features, the smallest size, cost 10 "
+    with pytest.raises(ValueError, match=words):
         largest_size(9.0, (100, 200), lambda size: size / 10, "features")
     X, y = rows()
     with pytest.raises(ValueError, match="cannot be met: 100 features, the smallest size, cost"):
@@ -85,12 +84,9 @@ def test_a_command_refuses_it_before_it_makes_a_folder(monkeypatch: pytest.Monke
     invented(monkeypatch, per_feature=1.0)
     X, y = rows(80)
     table = Table(X, y, ("x",), "y", "waves")
+    output = Output(tmp_path / "out", pictures=False, progress=False)
     with pytest.raises(ValueError, match="cannot be met"):
-        stream(
-            open_table(table, 60),
-            StreamConfig(PRICED, warmup=60),
-            Output(tmp_path / "out", pictures=False, progress=False),
-        )
+        stream(open_table(table, 60), StreamConfig(PRICED, warmup=60), output)
     assert not (tmp_path / "out").exists()
 
 

@@ -48,18 +48,14 @@ def test_it_is_two_experts_with_lags_of_their_own():
     names = [name for name in online.names if name.startswith("refitted")]
     assert names == ["refitted/0", "refitted/1"]
     expert = online.ensemble.experts[-1]
-    assert expert.lags[0] == 1
-    assert len(expert.lags) == 7
-    assert expert.features.num_inputs == 3
-    assert expert.num_columns == 2
-    assert expert.refit.first == 160
+    assert (expert.lags[0], len(expert.lags), expert.features.num_inputs) == (1, 7, 3)
+    assert (expert.num_columns, expert.refit.first) == (2, 160)
 
 
 def test_a_stream_without_a_past_gets_columns_for_one_to_come():
     X, y = wave(80, 1.0)
     build = lambda record: record.build(WarmUp(X, y, X, FitSettings(method=None), generator()))[0][1]  # noqa: E731
-    assert build(SMALL).lags == (0,) * 7
-    assert build(SMALL).model.features.num_inputs == 9
+    assert (build(SMALL).lags, build(SMALL).model.features.num_inputs) == ((0,) * 7, 9)
     assert build(replace(SMALL, lags=False)).lags == ()
 
 

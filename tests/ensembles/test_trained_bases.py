@@ -54,10 +54,8 @@ def test_perturbed_hyperparameters_are_independent_normals(generator):
 
 def test_frequencies_begin_where_random_ones_are():
     X, _ = rows()
-    [(_, random)], [(_, optimized)] = (
-        kind(20, starts=(0.5, 2.0)).build(X, generator=torch.Generator().manual_seed(3))
-        for kind in (FourierBasis, OptimizedFourierBasis)
-    )
+    kinds = (FourierBasis(20, starts=(0.5, 2.0)), OptimizedFourierBasis(20, starts=(0.5, 2.0)))
+    [(_, random)], [(_, optimized)] = (kind.build(X, generator=torch.Generator().manual_seed(3)) for kind in kinds)
     torch.testing.assert_close(optimized(X), random(X), rtol=1e-12, atol=1e-12)
 
 
@@ -92,10 +90,9 @@ def test_evidence_of_fitted_features_is_that_of_a_normal(basis):
 
 @pytest.mark.parametrize("kind", [True, False])
 def test_centers_move_only_if_they_are_trained(kind):
-    start, found = (
-        fitted(RadialBasis(6, train_centers=kind), FitSettings(method, num_samples=1)).features.parts[0].centers
-        for method in (None, Adam(30))
-    )
+    settings = (FitSettings(method, num_samples=1) for method in (None, Adam(30)))
+    bases = (fitted(RadialBasis(6, train_centers=kind), one).features.parts[0] for one in settings)
+    start, found = (bumps.centers for bumps in bases)
     moved = (found - start).detach().abs().amax((-1, -2))
     assert bool((moved > 1e-3).all()) if kind else not bool(moved.any())
 
@@ -122,7 +119,5 @@ def test_settings_are_refused_or_kept_in_files():
     assert spec_to_plain(spec_from_plain(spec_to_plain(spec))) == spec_to_plain(spec)
     assert spec_from_plain(spec_to_plain(spec)).bases == bases
     assert spec_from_plain(spec_to_plain(spec)).fit_settings == MOVED
-    assert [name for basis in bases for name, _ in basis.build(rows()[0])] == [
-        "off num_features=12 nu=2.5 starts=0.5",
-        "rbf num_centers=6 starts=0.5 train_centers=1",
-    ]
+    names = ["off num_features=12 nu=2.5 starts=0.5", "rbf num_centers=6 starts=0.5 train_centers=1"]
+    assert [name for basis in bases for name, _ in basis.build(rows()[0])] == names

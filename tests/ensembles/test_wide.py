@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import LinearBasis, scaled_kernel
@@ -13,9 +14,8 @@ from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.ensembles.presets import default_rule, oebe
 from gp_ensembles.ensembles.records import spec_from_plain, spec_to_plain
 from gp_ensembles.ensembles.wide import WideFeatures
-from gp_ensembles.experts.empirical_bayes import LBFGS, fit_empirical_bayes
+from gp_ensembles.experts import LBFGS, WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.gaussian import GaussianExpert, default_likelihood
-from gp_ensembles.experts.window import WindowExpert
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.states import SquareRootState
 from gp_ensembles.spectral.frequencies import IIDDraws
@@ -44,8 +44,7 @@ def test_hyperparameters_are_those_of_an_exact_process_but_for_the_noise() -> No
     record = WideFeatures(num_features=40, noises=(0.01, 0.2))
     ((name, expert),) = record.build(warm_up(X, y))
     assert name == "wide"
-    assert expert.batch_shape == (2,)
-    assert expert.features.num_features == 40
+    assert (expert.batch_shape, expert.features.num_features) == ((2,), 40)
 
     kernel = scaled_kernel(X, record.nu, (0.5,))
     seen = ~torch.isnan(y)
@@ -54,12 +53,12 @@ def test_hyperparameters_are_those_of_an_exact_process_but_for_the_noise() -> No
     features = expert.features
     assert isinstance(features, RandomFourierFeatures)
     assert isinstance(expert, GaussianExpert)
-    torch.testing.assert_close(features.prior_variance, kernel.outputscale.expand(2))
+    assert_close(features.prior_variance, kernel.outputscale.expand(2))
     generator = torch.Generator().manual_seed(1)
     for number, noise in enumerate(record.noises):
         normals = IIDDraws().draw(20, 3, generator=generator).normals
         omega = normals / kernel.base_kernel.lengthscale[0]
-        torch.testing.assert_close(features.frequencies()[number], omega)
+        assert_close(features.frequencies()[number], omega)
         assert expert.likelihood.noise[number].item() == pytest.approx(noise, rel=1e-12)
 
 
@@ -99,9 +98,7 @@ def test_of_many_rows_the_last_are_fitted_to() -> None:
     starts = scaled_kernel(X, record.nu, (0.5,)).base_kernel.lengthscale
     same = torch.equal(starts, scaled_kernel(X[20:], record.nu, (0.5,)).base_kernel.lengthscale)
     tolerance = 1e-12 if same else 0.05  # the start is the range of all rows, and a weak prior is around it
-    torch.testing.assert_close(
-        of_all.features.prior_variance, of_last.features.prior_variance, rtol=tolerance, atol=tolerance
-    )
+    assert_close(of_all.features.prior_variance, of_last.features.prior_variance, rtol=tolerance, atol=tolerance)
 
 
 def test_sees_the_columns_that_it_should() -> None:
@@ -119,12 +116,8 @@ def test_sees_the_columns_that_it_should() -> None:
 def test_in_an_ensemble_it_is_exact_in_blocks_and_causal(dtype: torch.dtype) -> None:
     X, y = (part.to(dtype) for part in rows(140, noise=0.3))
     record = WideFeatures(num_features=40, noises=(0.01, 0.1), lags=True)
-    spec = replace(
-        SPEC,
-        lags=TargetLags(lags=(1,)),
-        fit_settings=FitSettings(LBFGS(max_iterations=3), num_samples=1),
-        extra_experts=(record,),
-    )
+    fit = FitSettings(LBFGS(max_iterations=3), num_samples=1)
+    spec = replace(SPEC, lags=TargetLags(lags=(1,)), fit_settings=fit, extra_experts=(record,))
 
     def started() -> OnlineEnsemble:
         return spec.fit(X[:70], y[:70], generator=torch.Generator().manual_seed(0))
@@ -136,12 +129,12 @@ def test_in_an_ensemble_it_is_exact_in_blocks_and_causal(dtype: torch.dtype) -> 
     parts = started()
     pieces = [parts.observe(X[i : i + 7], y[i : i + 7]).experts.mean for i in range(70, 140, 7)]
     tolerance = 1e-8 if dtype == torch.float64 else 1e-3
-    torch.testing.assert_close(torch.cat(pieces, -1), whole.experts.mean, rtol=tolerance, atol=tolerance)
+    assert_close(torch.cat(pieces, -1), whole.experts.mean, rtol=tolerance, atol=tolerance)
 
     changed = y.clone()
     changed[110] += 3.0
     again = started().observe(X[70:], changed[70:])
-    torch.testing.assert_close(again.experts.mean[:, :41], whole.experts.mean[:, :41], rtol=tolerance, atol=tolerance)
+    assert_close(again.experts.mean[:, :41], whole.experts.mean[:, :41], rtol=tolerance, atol=tolerance)
     assert bool(((again.experts.mean[-2:, 41] - whole.experts.mean[-2:, 41]).abs() > 2 * tolerance).all())
 
 
@@ -161,9 +154,8 @@ def test_wins_on_a_smooth_function_of_few_inputs() -> None:
 
 
 def test_stands_in_files() -> None:
-    spec = replace(
-        oebe, extra_experts=(WideFeatures(), WideFeatures(2000, nu=2.5, noises=(0.1,), lags=True, name="add_experts"))
-    )
+    wider = WideFeatures(2000, nu=2.5, noises=(0.1,), lags=True, name="add_experts")
+    spec = replace(oebe, extra_experts=(WideFeatures(), wider))
     assert spec_from_plain(spec_to_plain(spec)).extra_experts == spec.extra_experts
 
 
@@ -174,21 +166,17 @@ def test_unfitted_has_the_shape_of_the_fitted() -> None:
     other = spec.unfitted(X, y, generator=torch.Generator().manual_seed(3))
     other.load_state_dict(online.state_dict())
     more, targets = rows(20, seed=5)
-    torch.testing.assert_close(
-        other.observe(more, targets).experts.mean, online.observe(more, targets).experts.mean, rtol=0, atol=0
-    )
+    assert_close(other.observe(more, targets).experts.mean, online.observe(more, targets).experts.mean, rtol=0, atol=0)
 
 
 def test_settings_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="num_features of WideFeatures must be an even number of at least 2, got 7"):
-        WideFeatures(num_features=7)
-    with pytest.raises(ValueError, match="noises of WideFeatures must be distinct positive numbers, at least one"):
-        WideFeatures(noises=(0.1, 0.1))
-    with pytest.raises(ValueError, match="at least one"):
-        WideFeatures(noises=())
-    with pytest.raises(TypeError, match=r"noises of WideFeatures must be a tuple of numbers such as \(0.01, 0.1\)"):
-        WideFeatures(noises=[0.1])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="nu of WideFeatures"):
-        WideFeatures(nu=2.0)
-    with pytest.raises(TypeError, match="lags of WideFeatures must be True or False"):
-        WideFeatures(lags=1)  # type: ignore[arg-type]
+    for error, words, settings in (
+        (ValueError, "num_features of WideFeatures must be an even number of at least 2, got 7", {"num_features": 7}),
+        (ValueError, "noises of WideFeatures must be distinct positive numbers, at least one", {"noises": (0.1, 0.1)}),
+        (ValueError, "at least one", {"noises": ()}),
+        (TypeError, r"noises of WideFeatures must be a tuple of numbers such as \(0.01, 0.1\)", {"noises": [0.1]}),
+        (ValueError, "nu of WideFeatures", {"nu": 2.0}),
+        (TypeError, "lags of WideFeatures must be True or False", {"lags": 1}),
+    ):
+        with pytest.raises(error, match=words):
+            WideFeatures(**settings)

@@ -57,10 +57,8 @@ def test_kinds_come_from_the_warm_up_rows_and_later_levels_are_no_known_one():
     assert np.isfinite(model.predict(later)).all()
     changed = X.copy()
     changed.loc[70:, "site"] = "new"
-    again = OnlineRegressor(LINEAR, 60, 0).fit(changed[:70], y[:70])
-    np.testing.assert_array_equal(
-        again.predict(X[70:]), OnlineRegressor(LINEAR, 60, 0).fit(X[:70], y[:70]).predict(X[70:])
-    )
+    models = [OnlineRegressor(LINEAR, 60, 0).fit(frame[:70], y[:70]) for frame in (X, changed)]
+    np.testing.assert_array_equal(*(model.predict(X[70:]) for model in models))
 
 
 def test_partial_fit_alone_and_missing_cells():

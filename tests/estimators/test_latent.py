@@ -1,7 +1,6 @@
 """EnsembleGPLVM: the conventions of scikit-learn, and the same numbers as the model behind it."""
 
 import pickle
-from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,14 +69,20 @@ def test_conventions(estimator, check):
     check(estimator)
 
 
+def model_behind(preset, X, random_state, num_frequencies):
+    """The rows without the column that never changes, and the model that has learned them."""
+    seed = int(np.random.RandomState(random_state).randint(2**31 - 1))
+    behind = preset(5, 2, num_frequencies, settings=QUICK, generator=torch.Generator().manual_seed(seed))
+    rows = torch.from_numpy(X[:, [0, 1, 3, 4, 5]]).to(behind.omega)
+    behind.start(rows[:WARMUP])
+    behind.update(rows[WARMUP:])
+    return rows, behind
+
+
 def test_equals_the_model_behind_it():
     X = table()
     model = door(random_state=3).fit(X)
-    rows = torch.from_numpy(X[:, [0, 1, 3, 4, 5]])
-    seed = int(np.random.RandomState(3).randint(2**31 - 1))
-    behind = small(5, 2, 15, settings=QUICK, generator=torch.Generator().manual_seed(seed))
-    behind.start(rows[:WARMUP])
-    behind.update(rows[WARMUP:])
+    rows, behind = model_behind(small, X, 3, 15)
     expected = behind.transform(rows).by_expert[behind.best_expert]
     np.testing.assert_array_equal(model.transform(X), expected.numpy())
     back = behind.inverse_transform(expected, torch.full((len(X),), behind.best_expert))
@@ -96,12 +101,7 @@ def test_equals_the_model_behind_it():
 def test_the_papers_variants_are_presets(preset):
     X = table()
     model = door(preset=preset, num_frequencies=5).fit(X)
-    rows = torch.from_numpy(X[:, [0, 1, 3, 4, 5]])
-    seed = int(np.random.RandomState(0).randint(2**31 - 1))
-    behind = preset(5, 2, 5, settings=QUICK, generator=torch.Generator().manual_seed(seed))
-    rows = rows.to(behind.omega)
-    behind.start(rows[:WARMUP])
-    behind.update(rows[WARMUP:])
+    rows, behind = model_behind(preset, X, 0, 5)
     assert model.expert_ == behind.best_expert
     np.testing.assert_array_equal(model.transform(X), behind.transform(rows).by_expert[behind.best_expert])
     np.testing.assert_array_equal(model.expert_weights_, behind.log_weights.exp())
@@ -151,10 +151,6 @@ def test_pickle_clone_pipeline_and_names():
     np.testing.assert_array_equal(again.transform(X), model.transform(X))
     np.testing.assert_array_equal(clone(model).fit_transform(X), model.transform(X))
     assert list(model[-1].get_feature_names_out()) == ["ensemblegplvm0", "ensemblegplvm1"]
-
-
-def test_single_precision_stays_behind_the_door():
-    X = table()
     assert door(preset=Small(torch.float32)).fit_transform(X).dtype == np.float64
 
 
@@ -166,55 +162,32 @@ def test_bad_input_changes_nothing(learned):
     empty, infinite = X.copy(), X.copy()
     empty[4], infinite[4, 1] = np.nan, np.inf
     for one in (model, waiting):
-        with pytest.raises(ValueError, match="row 4 of"):
-            one.partial_fit(empty)
-        with pytest.raises(ValueError, match="infinity"):
-            one.partial_fit(infinite)
-        with pytest.raises(ValueError, match="features"):
-            one.partial_fit(X[:, :3])
-    np.testing.assert_array_equal(model.transform(X), before)
-    np.testing.assert_array_equal(waiting.partial_fit(X[10:]).transform(X), before)
-    with pytest.raises(ValueError, match=r"shape \(N, 2\)"):
-        model.inverse_transform(np.zeros((3, 1)))
-    with pytest.raises(ValueError, match="of which 1 vary in the 20 rows"):
-        door().fit(np.column_stack([np.ones((40, 2)), np.arange(40.0)]))
-    with pytest.raises(ValueError, match=r"0 rows of 60 are complete.*column 2 is missing in 100%"):
-        door(n_components=1).fit(np.where(np.arange(6) == 2, np.nan, X))
-    with pytest.raises(ValueError, match=r"of 200 rows only 0 are complete, and 20 are needed.*column 2 is missing"):
-        door().partial_fit(np.where(np.arange(6) == 2, np.nan, table(200)))
-    only_constant = X.copy()
-    only_constant[50, [0, 1, 3, 4, 5]] = np.nan
-    with pytest.raises(ValueError, match="row 50 of X has no observed entry besides constant columns"):
-        door().fit(only_constant)
-    with pytest.raises(ValueError, match="X must have shape"):
-        model.inverse_transform(np.zeros(2))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("warmup", -5),
-        ("warmup", None),
-        ("warmup", 10.5),
-        ("n_components", 0),
-        ("n_components", 1.5),
-        ("block_size", 0),
-        ("num_frequencies", 0),
-    ],
-)
-def test_parameters_out_of_range_are_named(name, value):
-    for learn in ("fit", "partial_fit"):
-        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1"):
-            getattr(door(**{name: value}), learn)(table())
-
-
-def test_a_fit_that_fails_leaves_the_old_one(learned):
-    X = table()
-    model = deepcopy(learned)
-    before = model.transform(X)
+        for bad, words in ((empty, "row 4 of"), (infinite, "infinity"), (X[:, :3], "features")):
+            with pytest.raises(ValueError, match=words):
+                one.partial_fit(bad)
     with pytest.raises(ValueError, match="vary"):
         model.fit(np.ones((40, 3)))
     np.testing.assert_array_equal(model.transform(X), before)
+    np.testing.assert_array_equal(waiting.partial_fit(X[10:]).transform(X), before)
+    only_constant, gaps = X.copy(), np.where(np.arange(6) == 2, np.nan, table(200))
+    only_constant[50, [0, 1, 3, 4, 5]] = np.nan
+    for learn, bad, words in (
+        (model.inverse_transform, np.zeros((3, 1)), r"shape \(N, 2\)"),
+        (model.inverse_transform, np.zeros(2), "X must have shape"),
+        (door().fit, np.column_stack([np.ones((40, 2)), np.arange(40.0)]), "of which 1 vary in the 20 rows"),
+        (door(n_components=1).fit, gaps[:60], r"0 rows of 60 are complete.*column 2 is missing in 100%"),
+        (door().partial_fit, gaps, r"of 200 rows only 0 are complete, and 20 are needed.*column 2 is missing"),
+        (door().fit, only_constant, "row 50 of X has no observed entry besides constant columns"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            learn(bad)
+
+
+def test_parameters_out_of_range_are_named():
+    wrong = {"warmup": (-5, None, 10.5), "n_components": (0, 1.5), "block_size": (0,), "num_frequencies": (0,)}
+    for name, value, learn in [(n, v, f) for n, some in wrong.items() for v in some for f in ("fit", "partial_fit")]:
+        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1"):
+            getattr(door(**{name: value}), learn)(table())
 
 
 def test_coordinates_stay_in_one_space_until_the_user_changes_it():

@@ -70,9 +70,8 @@ def test_the_same_numbers_as_the_estimator_behind_it():
     assert predicted.index.equals(X.index[100:])
     assert predicted.columns.tolist() == ["power"]
     np.testing.assert_allclose(np.sqrt(predicted.var().to_numpy()[:, 0]), std, rtol=1e-12)
-    np.testing.assert_allclose(
-        predicted.log_pdf(y[100:]).to_numpy()[:, 0], behind.log_prob(X[100:], y[100:].to_numpy()[:, 0]), rtol=1e-12
-    )
+    log_prob = behind.log_prob(X[100:], y[100:].to_numpy()[:, 0])
+    np.testing.assert_allclose(predicted.log_pdf(y[100:]).to_numpy()[:, 0], log_prob, rtol=1e-12)
     ends = ours.predict_interval(X[100:], coverage=[0.9, 0.5])
     lower, upper = behind.predict_interval(X[100:], 0.9)
     np.testing.assert_array_equal(ends["power", 0.9, "lower"], lower)

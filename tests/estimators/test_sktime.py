@@ -88,7 +88,5 @@ def test_dates_without_a_frequency_are_refused_and_a_gap_filled_by_asfreq_is_non
     with pytest.raises(ValueError, match=r"the dates of the series have no frequency.*y.asfreq\('h'\)"):
         SktimeForecaster(LINEAR, warmup=40).fit(holed[:60])
     y.iloc[20] = np.nan
-    predicted = [
-        SktimeForecaster(LINEAR, warmup=40).fit(part).predict(fh=[1]) for part in (holed[:59].asfreq("h"), y[:60])
-    ]
-    pd.testing.assert_series_equal(*predicted)
+    parts = (holed[:59].asfreq("h"), y[:60])
+    pd.testing.assert_series_equal(*(SktimeForecaster(LINEAR, warmup=40).fit(part).predict(fh=[1]) for part in parts))

@@ -104,12 +104,15 @@ def test_the_forecaster_has_them_with_a_season_or_without_and_others_do_not():
     X = torch.zeros(120, 1, dtype=torch.float64)
     asked = [spec.lags is not None and spec.lags.changing_trend for spec in (forecaster, light, auto)]
     assert asked == [True, False, False]
-    names = [name for name, _ in TargetLags(bases=(), changing_trend=True).build(X, plain, []).plain]
-    assert names[:2] == ["previous value", "changing trend"]
-    names = [name for name, _ in TargetLags(bases=(), changing_trend=True).build(X, seasonal, []).plain]
-    assert names == ["previous value", "value a season ago", "trend and season", "fast changing trend"]
-    names = [name for name, _ in TargetLags(bases=()).build(X, plain, []).plain]
-    assert names == ["previous value"]
+
+    def names(y, **changing):
+        return [name for name, _ in TargetLags(bases=(), **changing).build(X, y, []).plain]
+
+    assert names(plain, changing_trend=True)[:2] == ["previous value", "changing trend"]
+    with_season = ["previous value", "value a season ago", "trend and season"]
+    assert names(seasonal, changing_trend=True) == [*with_season, "fast changing trend"]
+    assert names(seasonal) == with_season
+    assert names(plain) == ["previous value"]
 
 
 def test_a_file_from_before_has_none():

@@ -162,8 +162,7 @@ def test_samples_have_the_laplace_covariance(generator):
     expert = GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=torch.float64)))
     fit_empirical_bayes(expert, X, y)
     samples, information = sample_hyperparameters(expert, X, y, 4000, 1e-6, generator=generator)
-    assert samples.batch_shape == torch.Size([4000])
-    assert int(information.num_floored) == 0
+    assert (samples.batch_shape, int(information.num_floored)) == (torch.Size([4000]), 0)
     draws = get_vectors(samples)
     covariance = torch.linalg.inv(negative_hessian(expert, X, y)[0])
     error = torch.cov(draws.T) - covariance

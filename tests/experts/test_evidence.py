@@ -50,7 +50,10 @@ def test_gradients(num_rows, num_features):
     assert torch.autograd.gradgradcheck(value, inputs)
 
 
-def check_golden(folder, name):
+@pytest.mark.parametrize("name", EXPERTS)
+@pytest.mark.parametrize("place", [("golden",), ("shared", "golden", "doebe")], ids=["synthetic", "elevators"])
+def test_golden(place, name, request):
+    folder = request.getfixturevalue(place[0]).joinpath(*place[1:])
     numbers = np.load(folder / f"expert_{name}.npz")
     y = torch.as_tensor(np.load(next(folder.glob("data_*.npz")))["y"])[:300]
     Phi = torch.as_tensor(numbers["phi"])[:300]
@@ -61,16 +64,6 @@ def check_golden(folder, name):
     gradients = torch.autograd.grad(value, (log_prior, log_noise))
     np.testing.assert_allclose(gradients[0], numbers["grad_mnll_exact_300_log_var_theta"], rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(gradients[1], numbers["grad_mnll_exact_300_log_var_eps"], rtol=1e-8, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", EXPERTS)
-def test_golden_synthetic(golden, name):
-    check_golden(golden, name)
-
-
-@pytest.mark.parametrize("name", EXPERTS)
-def test_golden_elevators(shared, name):
-    check_golden(shared / "golden" / "doebe", name)
 
 
 def test_failure_is_said():

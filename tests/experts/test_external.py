@@ -62,14 +62,8 @@ def expert(adapter=None, dtype=torch.float64, first=20, every=60, num_rows=100):
 
 
 def trees(X, y, leaves=31, least=5, num=TREES, rate=0.125):
-    model = HistGradientBoostingRegressor(
-        max_iter=num,
-        learning_rate=rate,
-        max_leaf_nodes=leaves,
-        min_samples_leaf=least,
-        early_stopping=False,
-        random_state=0,
-    )
+    size = {"max_iter": num, "learning_rate": rate, "max_leaf_nodes": leaves, "min_samples_leaf": least}
+    model = HistGradientBoostingRegressor(**size, early_stopping=False, random_state=0)
     return model.fit(X, y)
 
 
@@ -134,13 +128,8 @@ def test_any_blocks_give_the_same_bits_and_training_is_paid_where_it_is_due(size
     adapter = Counting()
     one = expert(adapter)
     state, want = one.update(one.init(), X, y)
-    assert adapter.trained == [
-        19,
-        37,
-        77,
-        100,
-        100,
-    ]  # at rows 20, 40, 80, 140, 200; on observed ones, a hundred at most
+    # at rows 20, 40, 80, 140, 200; on observed ones, a hundred at most
+    assert adapter.trained == [19, 37, 77, 100, 100]
     adapter.trained.clear()
     online = beside_a_line(expert(adapter), size)
     got = [online.observe(X[t : t + size], y[t : t + size]).experts for t in range(0, 260, size)]
@@ -332,9 +321,8 @@ def test_forecasts_alone_make_an_ensemble():
     g = torch.Generator().manual_seed(1)
     truth = torch.randn(200, generator=g, dtype=torch.float32).double()
     forecasts = truth.unsqueeze(-1) + torch.tensor([2.0, 0.1]) * torch.randn(200, 2, generator=g).double()
-    one = torch.ones((), dtype=torch.float64)
-    features = InputFeatures(1, one)
-    experts = [ExternalExpert(ColumnsAdapter(), features, 5, 50, 100, columns=[place]) for place in range(2)]
+    one = InputFeatures(1, torch.ones((), dtype=torch.float64))  # one map for both
+    experts = [ExternalExpert(ColumnsAdapter(), one, 5, 50, 100, columns=[place]) for place in range(2)]
     online = OnlineEnsemble(Ensemble(experts, FixedShare()))
     assert online.ensemble.num_inputs == 2
     predicted = online.observe(forecasts, truth)

@@ -37,8 +37,7 @@ def test_update_is_the_filter_on_the_features(batch, walk):
     bound = expert.bind()
     start = gaussian_state(expert.features.prior_variance, 3)
     want, reference = textbook_filter(start, expert.features(X), y, bound.noise, walk_of(expert))
-    torch.testing.assert_close(steps.log_prob, reference.log_prob)
-    torch.testing.assert_close(state.mean, want.mean)
+    torch.testing.assert_close((steps.log_prob, state.mean), (reference.log_prob, want.mean))
     mean, variance = expert.predict(state, X)
     assert mean.shape == variance.shape == (*batch, 9)
 

@@ -54,7 +54,10 @@ BUILD = {
 }
 
 
-def check(folder, name):
+@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize("place", [("golden",), ("shared", "golden", "doebe")], ids=["synthetic", "elevators"])
+def test_golden(place, name, request):
+    folder = request.getfixturevalue(place[0]).joinpath(*place[1:])
     numbers = np.load(folder / f"expert_{name}.npz")
     data = np.load(next(folder.glob("data_*.npz")))
     X, y = torch.as_tensor(data["X"])[:300], torch.as_tensor(data["y"])[:300]
@@ -69,13 +72,3 @@ def check(folder, name):
     for gradient, key in zip(got, ("log_lengthscale", "log_var_theta", "log_var_eps"), strict=True):
         want = numbers[f"grad_mnll_exact_300_{key}"]
         np.testing.assert_allclose(gradient.squeeze(), want, rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", BUILD)
-def test_golden_synthetic(golden, name):
-    check(golden, name)
-
-
-@pytest.mark.parametrize("name", BUILD)
-def test_golden_elevators(shared, name):
-    check(shared / "golden" / "doebe", name)

@@ -5,20 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from gpytorch.likelihoods import (
-    BernoulliLikelihood,
-    BetaLikelihood,
-    LaplaceLikelihood,
-    NegativeBinomialLikelihood,
-    PoissonLikelihood,
-    StudentTLikelihood,
-)
+from gpytorch import likelihoods
 from scipy import integrate
 
 from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.experts import fit_empirical_bayes, sample_hyperparameters
-from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts import GaussianExpert, LaplaceExpert, fit_empirical_bayes, sample_hyperparameters
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
@@ -49,12 +41,12 @@ def batched(kind):
 
 LIKELIHOODS = {
     "logistic": (LogisticLikelihood, "binary"),
-    "probit": (BernoulliLikelihood, "binary"),
+    "probit": (likelihoods.BernoulliLikelihood, "binary"),
     "poisson, exponential": (LogPoissonLikelihood, "count"),
-    "poisson, softplus": (PoissonLikelihood, "count"),
-    "negative binomial": (lambda: batched(NegativeBinomialLikelihood), "count"),
-    "beta": (lambda: batched(BetaLikelihood), "share"),
-    "student": (lambda: batched(StudentTLikelihood), "real"),
+    "poisson, softplus": (likelihoods.PoissonLikelihood, "count"),
+    "negative binomial": (lambda: batched(likelihoods.NegativeBinomialLikelihood), "count"),
+    "beta": (lambda: batched(likelihoods.BetaLikelihood), "share"),
+    "student": (lambda: batched(likelihoods.StudentTLikelihood), "real"),
     "ordinal, probit": (lambda: OrdinalLikelihood(3, Probit(), batch_shape=torch.Size([2])), "levels"),
     "ordinal, logit": (lambda: OrdinalLikelihood(3, Logit(), batch_shape=torch.Size([2])), "levels"),
     "multiclass": (lambda: MulticlassLikelihood(3), "levels"),
@@ -75,20 +67,8 @@ def build(name, **settings):
     return LaplaceExpert(features(), make(), **settings), inputs(), targets(kind)
 
 
-def dense_newton(expert, m, phi, y, mean, covariance):
-    """Mode and inverse Hessian over all weights, by Newton with torch's Hessian."""
-    alone = expert.take(torch.tensor([m]))
-    precision = torch.linalg.inv(covariance)
-
-    def objective(theta):
-        if expert.num_latent > 1:
-            latent = (theta.reshape(expert.num_latent, -1) @ phi)[None, None]
-        else:
-            latent = (theta @ phi)[None, None]
-        fit = log_prob(alone.likelihood, latent, y[None])
-        return fit.sum() - 0.5 * (theta - mean) @ precision @ (theta - mean)
-
-    theta = mean.clone()
+def newton(objective, theta):
+    """The mode by damped steps with torch's own derivatives, and the Hessian there."""
     for _ in range(100):
         gradient, hessian = torch.func.grad(objective)(theta), torch.func.hessian(objective)(theta)
         largest = torch.linalg.eigvalsh(hessian).max()
@@ -102,7 +82,24 @@ def dense_newton(expert, m, phi, y, mean, covariance):
         theta = theta + share * step
         if step.abs().max() < 1e-9:  # the next one would be its square
             break
-    return theta.detach(), torch.linalg.inv(-torch.func.hessian(objective)(theta)).detach()
+    return theta, torch.func.hessian(objective)(theta)
+
+
+def dense_newton(expert, m, phi, y, mean, covariance):
+    """Mode and inverse Hessian over all weights."""
+    alone = expert.take(torch.tensor([m]))
+    precision = torch.linalg.inv(covariance)
+
+    def objective(theta):
+        if expert.num_latent > 1:
+            latent = (theta.reshape(expert.num_latent, -1) @ phi)[None, None]
+        else:
+            latent = (theta @ phi)[None, None]
+        fit = log_prob(alone.likelihood, latent, y[None])
+        return fit.sum() - 0.5 * (theta - mean) @ precision @ (theta - mean)
+
+    theta, hessian = newton(objective, mean)
+    return theta.detach(), torch.linalg.inv(-hessian).detach()
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
@@ -125,8 +122,7 @@ def test_updates_are_dense_newton(name):
             torch.testing.assert_close(got, latent, rtol=1e-8, atol=1e-8)
             if not torch.isnan(y[t]):
                 mean, covariance = dense_newton(expert, m, Phi[m, t], y[t], mean, covariance)
-        torch.testing.assert_close(state.mean[m], mean, rtol=1e-7, atol=1e-8)
-        torch.testing.assert_close(state.covariance[m], covariance, rtol=1e-7, atol=1e-8)
+        torch.testing.assert_close((state.mean[m], state.covariance[m]), (mean, covariance), rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.slow
@@ -144,18 +140,8 @@ def test_evidence_is_dense_laplace_with_exact_gradients(name):
             latent = latent if alone.num_latent > 1 else latent.squeeze(-1)
             return log_prob(alone.likelihood, latent[None], y).sum() - 0.5 * theta @ theta / prior[m]
 
-        theta = torch.zeros(size, dtype=torch.float64)
-        for _ in range(60):
-            hessian = torch.func.hessian(objective)(theta)
-            largest = torch.linalg.eigvalsh(hessian).max()
-            if largest > -1e-9:
-                hessian = hessian - (largest + 1) * torch.diag(torch.ones_like(theta))
-            step, share = -torch.linalg.solve(hessian, torch.func.grad(objective)(theta)), 1.0
-            while objective(theta + share * step) < objective(theta) and share > 1e-10:
-                share /= 2
-            theta = theta + share * step
-        curvature = -torch.func.hessian(objective)(theta)
-        want = objective(theta) - 0.5 * torch.logdet(prior[m] * curvature)
+        theta, hessian = newton(objective, torch.zeros(size, dtype=torch.float64))
+        want = objective(theta) - 0.5 * torch.logdet(-prior[m] * hessian)
         torch.testing.assert_close(value[m].detach(), want.detach(), rtol=1e-8, atol=1e-8)
 
     parameters = [p for p in expert.parameters() if p.requires_grad]
@@ -211,11 +197,12 @@ def test_two_classes_by_softmax_are_logistic():
         _, two = softmax.update(softmax.init(), X, y)
         torch.testing.assert_close(two.latent_mean[:, 1] - two.latent_mean[:, 0], one.latent_mean, rtol=1e-7, atol=1e-8)
         # The logistic link has a rule of its own; the nodes of the softmax need be many where the variance is large.
-        torch.testing.assert_close(two.mean[:, 1], one.mean, rtol=0, atol=1e-6)
-        torch.testing.assert_close(two.log_prob, one.log_prob, rtol=0, atol=1e-6)
+        torch.testing.assert_close((two.mean[:, 1], two.log_prob), (one.mean, one.log_prob), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("link", "binary"), [(Probit(), BernoulliLikelihood), (Logit(), LogisticLikelihood)])
+@pytest.mark.parametrize(
+    ("link", "binary"), [(Probit(), likelihoods.BernoulliLikelihood), (Logit(), LogisticLikelihood)]
+)
 def test_two_levels_are_two_classes(link, binary):
     X, y = inputs(), targets("binary")
     map_ = LinearFeatures(2, torch.tensor(2.0, dtype=torch.float64))
@@ -223,8 +210,7 @@ def test_two_levels_are_two_classes(link, binary):
     with torch.no_grad():
         _, a = ordinal.update(ordinal.init(), X, y)
         _, b = two.update(two.init(), X, y)
-    for one, other in zip(a, b, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "multiclass", "ordinal, probit"])
@@ -257,8 +243,7 @@ def test_the_ensemble_and_its_shell():
             torch.testing.assert_close(getattr(got, name), getattr(want, name), rtol=1e-8, atol=1e-9, equal_nan=True)
         mixture = got.mixture
         assert isinstance(mixture, LatentMixture)
-        torch.testing.assert_close(mixture.mean, got.mean)
-        torch.testing.assert_close(mixture.class_probabilities[:, 1], got.mean)
+        torch.testing.assert_close((mixture.mean, mixture.class_probabilities[:, 1]), (got.mean, got.mean))
         seen = ~torch.isnan(y)
         torch.testing.assert_close(mixture.log_prob(y)[seen], got.log_prob[seen])
         fresh = OnlineEnsemble(make(rule), block_size=2)
@@ -278,8 +263,6 @@ def test_dead_experts_are_left_out():
 
 
 def test_real_targets_and_classes_do_not_mix():
-    from gp_ensembles.experts import GaussianExpert
-
     shared = features()
     with pytest.raises(ValueError, match="cannot be mixed"):
         Ensemble([GaussianExpert(shared), LaplaceExpert(shared, LogisticLikelihood())], BayesianModelAveraging())
@@ -302,28 +285,14 @@ def test_hyperparameters_are_fitted_and_sampled():
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
-    [
-        ("logistic", 2.0, "2 in row 5"),
-        ("poisson, exponential", -1.0, "-1 in row 5"),
-        ("poisson, exponential", 1.5, "1.5 in row 5"),
-        ("poisson, softplus", -1.0, "-1 in row 5"),
-        ("poisson, softplus", 0.5, "0.5 in row 5"),
-        ("negative binomial", -2.0, "-2 in row 5"),
-        ("negative binomial", 2.5, "2.5 in row 5"),
-        ("probit", -1.0, "-1 in row 5"),
-        ("probit", 0.5, "0.5 in row 5"),
-        ("beta", 1.0, "1 in row 5"),
-        ("multiclass", 3.0, "3 in row 5"),
-        ("ordinal, logit", -1.0, "-1 in row 5"),
-        ("student", math.inf, "inf in row 5"),
-    ],
+    [("poisson, softplus", 0.5, "0.5"), ("multiclass", 3.0, "3"), ("student", math.inf, "inf")],
 )
 def test_impossible_targets_are_refused_and_nothing_changes(name, value, words):
     expert, X, y = build(name)
     y[5] = value
     online = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
     before = [tensor.clone() for tensor in online.state_dict().values()]
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=f"{words} in row 5"):
         online.observe(X, y)
     assert all(torch.equal(a, b) for a, b in zip(before, online.state_dict().values(), strict=True))
 
@@ -335,33 +304,14 @@ def mixture(name, **settings):
     return online.predict(X)
 
 
-@pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "ordinal, probit", "negative binomial"])
-def test_distribution_functions_of_discrete_targets(name):
-    predicted = mixture(name)
-    density = torch.stack([predicted.log_prob(torch.full((N,), level, dtype=torch.float64)) for level in (0, 1)]).exp()
-    torch.testing.assert_close(predicted.cdf(torch.ones(N, dtype=torch.float64)), density.sum(0))
-    median = predicted.quantile(0.5)
-    assert bool((predicted.cdf(median) >= 0.5 - 1e-12).all())
-    below = median > 0
-    assert bool((predicted.cdf((median - 1).clamp_min(0))[below] < 0.5).all())
-
-
-@pytest.mark.parametrize("name", ["logistic", "poisson, exponential", "multiclass", "student"])
-def test_draws_have_the_predicted_frequencies(name):
-    predicted = mixture(name)
+def test_draws_have_the_predicted_frequencies_of_classes():
+    predicted = mixture("multiclass")
     before = torch.random.get_rng_state()
     draws = predicted.sample(20_000, generator=torch.Generator().manual_seed(0))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(draws[:3], predicted.sample(20_000, generator=torch.Generator().manual_seed(0))[:3])
-    if name == "multiclass":
-        shares = torch.stack([(draws == c).double().mean(0) for c in range(3)], dim=-1)
-        torch.testing.assert_close(shares, predicted.class_probabilities, atol=0.02, rtol=0)
-    elif name != "student":
-        error = (draws.mean(0) - predicted.mean) / (predicted.variance / 20_000).sqrt()
-        assert float(error.abs().max()) < 4.5
-    else:
-        with pytest.raises(TypeError, match="draw samples"):
-            predicted.cdf(draws[0])
+    shares = torch.stack([(draws == c).double().mean(0) for c in range(3)], dim=-1)
+    torch.testing.assert_close(shares, predicted.class_probabilities, atol=0.02, rtol=0)
 
 
 def test_probit_approximation_is_near():
@@ -371,7 +321,7 @@ def test_probit_approximation_is_near():
 
 def test_laplace_likelihood_of_gpytorch_runs():
     """It has a kink: no second derivative to speak of, but moment matching needs none."""
-    expert = LaplaceExpert(features(), batched(LaplaceLikelihood), latent_update=MomentMatchingUpdate())
+    expert = LaplaceExpert(features(), batched(likelihoods.LaplaceLikelihood), latent_update=MomentMatchingUpdate())
     with torch.no_grad():
         _, steps = expert.update(expert.init(), inputs(), targets("real"))
     assert np.isfinite(steps.log_prob.numpy()).all()

@@ -28,16 +28,13 @@ def bumps(batch=2):
 
 def build():
     shared = bumps()
-    return Ensemble(
-        [
-            MultiOutputExpert(shared, OUTPUTS),
-            MultiOutputExpert(shared, OUTPUTS, transition=RandomWalk(0.01)),
-            MultiOutputExpert(
-                LinearFeatures(2, torch.tensor(1.0).double()), OUTPUTS, None, ExponentialForgetting(0.95)
-            ),
-        ],
-        BayesianModelAveraging(),
-    )
+    linear = LinearFeatures(2, torch.tensor(1.0).double())
+    experts = [
+        MultiOutputExpert(shared, OUTPUTS),
+        MultiOutputExpert(shared, OUTPUTS, transition=RandomWalk(0.01)),
+        MultiOutputExpert(linear, OUTPUTS, None, ExponentialForgetting(0.95)),
+    ]
+    return Ensemble(experts, BayesianModelAveraging())
 
 
 @pytest.mark.parametrize("gaps", [0.0, 0.15])
@@ -48,19 +45,16 @@ def test_the_shell_is_the_pure_ensemble(gaps):
         state, want = ensemble.update(ensemble.init(), X, y)
     online = OnlineEnsemble(ensemble, block_size=7)
     got = online.observe(X, y)
-    for a, b in zip(got[:4], want[:4], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9, equal_nan=True)
+    torch.testing.assert_close(got[:4], want[:4], rtol=1e-8, atol=1e-9, equal_nan=True)
     assert torch.equal(got.log_prob.isnan(), y.isnan().all(-1))
     for a, b in zip(online.state.experts, state.experts, strict=True):
         torch.testing.assert_close(a.mean, b.mean, rtol=1e-8, atol=1e-9)
     mixture = online.predict(X[:4])
-    assert mixture.mean.shape == (4, OUTPUTS)
-    assert got.mixture.log_prob(y).shape == (60, OUTPUTS)
+    assert (mixture.mean.shape, got.mixture.log_prob(y).shape) == ((4, OUTPUTS), (60, OUTPUTS))
     fresh = OnlineEnsemble(build(), block_size=7)
     fresh.load_state_dict(online.state_dict())
-    torch.testing.assert_close(
-        fresh.observe(X, y).log_prob, online.observe(X, y).log_prob, rtol=0, atol=0, equal_nan=True
-    )
+    again = fresh.observe(X, y).log_prob
+    torch.testing.assert_close(again, online.observe(X, y).log_prob, rtol=0, atol=0, equal_nan=True)
 
 
 def test_weights_use_all_outputs():

@@ -161,8 +161,7 @@ def test_predict_agrees_with_the_next_observe():
         start = stop + 1
         before = online.predict(X[stop : stop + 1])
         then = online.observe(X[stop : stop + 1], y[stop : stop + 1])
-        torch.testing.assert_close(before.mean, then.mean, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(before.variance, then.variance, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close((before.mean, before.variance), (then.mean, then.variance), rtol=1e-10, atol=1e-10)
 
 
 def test_a_target_changes_no_prediction_up_to_its_own():
@@ -238,8 +237,7 @@ def test_single_precision_rows_are_learned_in_double():
         ours.copy_(theirs)
     state, steps = single.update(single.init(), X.float(), y.float())
     _, exact = one.update(one.init(), X, y)
-    assert steps.mean.dtype == torch.float32
-    assert state.moments.dtype == torch.float64
+    assert (steps.mean.dtype, state.moments.dtype) == (torch.float32, torch.float64)
     # Inputs are known to 1e-7, and the search for hyperparameters is cut off at 1e-5 nats.
     torch.testing.assert_close(steps.mean.double()[:, :40], exact.mean[:, :40], rtol=0, atol=1e-4)
     torch.testing.assert_close(steps.mean.double(), exact.mean, rtol=0, atol=0.05)
@@ -358,10 +356,8 @@ def test_columns_behind_its_own_are_not_looked_at():
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
-    given = {"model": model(), "num_inputs": D, "initial_fit": InitialFit((1, 0, 0))} | {
-        "speeds": torch.zeros(1),
-        "refit": Refit(10),
-    }
+    given = {"model": model(), "num_inputs": D, "initial_fit": InitialFit((1, 0, 0))}
+    given |= {"speeds": torch.zeros(1), "refit": Refit(10)}
     with pytest.raises(ValueError, match=message):
         RefittedExpert(**(given | change))
 

@@ -2,34 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.ensembles.lags import TargetLags
 from gp_ensembles.experts.structural import StructuralExpert, fit_structural
 from gp_ensembles.filters.transitions import RandomWalk
-
-
-def kalman(y, variances, season, num_warm_up):
-    """Means and variances of targets one step ahead, by the textbook's recursion in numpy."""
-    noise, level, step = variances
-    waves = np.arange(1, min(season // 2, 6) + 1)
-    mean = np.zeros(2 + 2 * len(waves))
-    covariance = np.diag([4.0, 16.0 / num_warm_up**2, *np.ones(2 * len(waves))])
-    walk = np.diag([level, 0.0, *np.full(2 * len(waves), step)])
-    means, spreads = [], []
-    for row, target in enumerate(y):
-        covariance = covariance + walk
-        h = np.concatenate([[1.0, row], *(f(2 * np.pi * waves * row / season) for f in (np.cos, np.sin))])
-        spread = h @ covariance @ h + noise
-        means.append(h @ mean)
-        spreads.append(spread)
-        if not math.isnan(target):
-            gain = covariance @ h / spread
-            mean = mean + gain * (target - h @ mean)
-            covariance = covariance - np.outer(gain, h @ covariance)
-    return np.array(means), np.array(spreads)
 
 
 def series(num_rows, season=12, seed=0):
@@ -40,24 +17,6 @@ def series(num_rows, season=12, seed=0):
     return rows / 100 - 1 + level + 0.8 * (2 * math.pi * rows / season).sin() + noise
 
 
-@pytest.mark.parametrize("season", [2, 5, 12, 40])
-def test_equals_a_kalman_filter_in_any_blocks_with_gaps(season):
-    variances, y = (0.01, 0.003, 1e-4), series(230, season)
-    y[[0, 50, 51, 229]] = torch.nan
-    expert = StructuralExpert(torch.tensor([variances], dtype=torch.float64), season, 2, 100)
-    X, mean, variance = torch.randn(230, 2, dtype=torch.float64), [], []
-    state = expert.init()
-    for rows, targets in zip(X.split(47), y.split(47), strict=True):
-        ahead = expert.predict(state, rows[:1])
-        state, steps = expert.update(state, rows, targets)
-        assert torch.allclose(ahead[0][0, 0], steps.mean[0, 0], rtol=0, atol=1e-12)
-        mean.append(steps.mean[0])
-        variance.append(steps.variance[0])
-    means, spreads = kalman(y.tolist(), variances, season, 100)
-    assert np.allclose(torch.cat(mean).numpy(), means, rtol=0, atol=1e-10)
-    assert np.allclose(torch.cat(variance).numpy(), spreads, rtol=1e-9, atol=0)
-
-
 def test_single_precision_rows_lose_no_digits_of_the_state():
     y = series(400)
     expert = StructuralExpert(torch.tensor([[0.01, 0.003, 1e-5]], dtype=torch.float64), 12, 1, 100)
@@ -65,8 +24,7 @@ def test_single_precision_rows_lose_no_digits_of_the_state():
     exact = expert.update(expert.init(), X, y)[1].mean
     single = expert.float()
     state, steps = single.update(single.init(), X.float(), y.float())
-    assert steps.mean.dtype == torch.float32
-    assert state.moments.dtype == torch.float64
+    assert (steps.mean.dtype, state.moments.dtype) == (torch.float32, torch.float64)
     assert torch.allclose(steps.mean.double(), exact, rtol=0, atol=1e-5)
 
 
@@ -106,14 +64,6 @@ def test_no_set_of_variances_nearby_has_more_evidence():
             other = best.variances.clone()
             other[:, place] *= factor
             assert float(StructuralExpert(other, 12, 1, 300).log_evidence(X, y)) <= evidence
-
-
-def test_a_stream_with_a_season_gets_one():
-    y = series(200)
-    y = (y - y.mean()) / y.std()
-    X = torch.randn(200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    built = TargetLags().build(X, y, [])
-    assert [name for name, _ in built.plain] == ["previous value", "value a season ago", "trend and season"]
 
 
 def test_illegal_numbers_are_refused():

@@ -5,11 +5,11 @@ import pytest
 import torch
 from scipy import stats
 
-from gp_ensembles.experts import MultiOutputExpert, StudentTExpert
-from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts import LaplaceExpert, MultiOutputExpert, StudentTExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import CorrelatedWalk, ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.likelihoods import MulticlassLikelihood
+from tests.filters.oracles import advance
 
 M, N, D = 2, 7, 2
 F = D + 1  # the linear map has an intercept
@@ -31,18 +31,8 @@ TRANSITIONS = {
 }
 
 
-def moved(transition, mean, covariance, prior, m):
-    """One step of the F weights of expert m, from the definitions; mean (..., F)."""
-    if transition is None:
-        return mean, covariance
-    if isinstance(transition, RandomWalk):
-        return mean, covariance + np.diag(np.broadcast_to(transition.variance.expand(M, -1)[m].numpy(), F))
-    if isinstance(transition, CorrelatedWalk):
-        return mean, covariance + transition.covariance.expand(M, F, F)[m].numpy()
-    factor = float(transition.factor.expand(M)[m])
-    if isinstance(transition, ExponentialForgetting):
-        return mean, covariance / factor
-    return np.sqrt(factor) * mean, factor * covariance + (1 - factor) * prior * np.eye(F)
+def moved(transition, mean, covariance, m):
+    return [value.numpy() for value in advance(transition, *map(torch.from_numpy, (mean, covariance)), PRIOR, m)]
 
 
 def problem(seed=0):
@@ -75,7 +65,7 @@ def test_unknown_noise(name):
         mean, V = np.zeros(F), prior * np.eye(F)
         a, b = (float(value.detach()[m]) for value in (expert.noise.concentration, expert.noise.rate))
         for t in range(N):
-            mean, V = moved(change, mean, V, prior, m)
+            mean, V = moved(change, mean, V, m)
             phi = Phi[m, t]
             u = 1 + phi @ V @ phi
             law = stats.t(2 * a, loc=phi @ mean, scale=np.sqrt(b / a * u))
@@ -89,7 +79,7 @@ def test_unknown_noise(name):
         assert_near(state.moments[m], np.c_[V, mean])
         assert_near(state.concentration[m], a)
         assert_near(state.rate[m], b)
-        mean, V = moved(change, mean, V, prior, m)
+        mean, V = moved(change, mean, V, m)
         assert_near(ahead.mean[m, 0], Phi[m, 0] @ mean)
         assert_near(ahead.variance[m, 0], b / (a - 1) * (1 + Phi[m, 0] @ V @ Phi[m, 0]))
 
@@ -112,7 +102,7 @@ def test_several_outputs(name):
         for output, scale in enumerate(scales[m]):
             mean, covariance = np.zeros(F), prior * np.eye(F)
             for t in range(N):
-                mean, covariance = moved(change, mean, covariance, prior, m)
+                mean, covariance = moved(change, mean, covariance, m)
                 phi = Phi[m, t]
                 variance = phi @ covariance @ phi + noise
                 assert_near(steps.mean[m, t, output], scale * (phi @ mean))
@@ -125,7 +115,7 @@ def test_several_outputs(name):
                     covariance = covariance - np.outer(gain, phi @ covariance)
             assert_near(state.mean[m, output], mean)
             assert_near(state.covariance[int(state.group[output]), m], covariance)
-            mean, covariance = moved(change, mean, covariance, prior, m)
+            mean, covariance = moved(change, mean, covariance, m)
             assert_near(ahead.mean[m, 0, output], scale * (Phi[m, 0] @ mean))
             assert_near(ahead.variance[m, 0, output], scale**2 * (Phi[m, 0] @ covariance @ Phi[m, 0] + noise))
         log_prob[2] = np.nan  # nothing of this row was observed
@@ -151,13 +141,13 @@ def newton(design, label, mean, covariance):
     return theta, np.linalg.inv(slope_and_bend(theta)[1])
 
 
-def moved_classes(change, mean, covariance, prior, m, num_classes):
+def moved_classes(change, mean, covariance, m, num_classes):
     """Each class by itself; classes are independent of one another in what is added."""
     mean, covariance = mean.copy(), covariance.copy()
     start = covariance.copy()
     for c in range(num_classes):
         own = slice(c * F, (c + 1) * F)
-        mean[own], covariance[own, own] = moved(change, mean[own], start[own, own], prior, m)
+        mean[own], covariance[own, own] = moved(change, mean[own], start[own, own], m)
         for d in range(num_classes):
             if d != c and isinstance(change, ExponentialForgetting | StabilizedForgetting):
                 factor = float(change.factor.expand(M)[m])
@@ -180,7 +170,7 @@ def test_several_classes(name):
         prior = float(PRIOR[m])
         mean, covariance = np.zeros(3 * F), prior * np.eye(3 * F)
         for t in range(N):
-            mean, covariance = moved_classes(change, mean, covariance, prior, m, 3)
+            mean, covariance = moved_classes(change, mean, covariance, m, 3)
             design = np.kron(np.eye(3), Phi[m, t])
             assert_near(steps.latent_mean[m, t], design @ mean, 1e-7)
             assert_near(steps.latent_variance[m, t], design @ covariance @ design.T, 1e-7)
@@ -188,7 +178,7 @@ def test_several_classes(name):
                 mean, covariance = newton(design, int(y[t]), mean, covariance)
         assert_near(state.mean[m], mean, 1e-7)
         assert_near(state.covariance[m], covariance, 1e-7)
-        mean, covariance = moved_classes(change, mean, covariance, prior, m, 3)
+        mean, covariance = moved_classes(change, mean, covariance, m, 3)
         for row in range(2):
             design = np.kron(np.eye(3), Phi[m, row])
             assert_near(ahead.latent_mean[m, row], design @ mean, 1e-7)

@@ -22,6 +22,7 @@ from gp_ensembles.experts.window import Refit
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.numerics import NumericalError
 from gp_ensembles.numerics.minimize import minimize
+from tests.filters.oracles import in_blocks
 
 N, D = 150, 2
 REFIT = Refit(every=30, first=20, num_rows=25)
@@ -54,12 +55,7 @@ def expert(batch=(2,), refit=REFIT, num_rows=40, mean=False):
 
 
 def run(one, X, y, sizes):
-    state, parts, start = one.init(), [], 0
-    for size in sizes:
-        state, steps = one.update(state, X[start : start + size], y[start : start + size])
-        parts.append(steps)
-        start += size
-    return state, type(steps)(*(torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)))
+    return in_blocks(lambda state, rows: one.update(state, X[rows], y[rows]), one.init(), sizes)
 
 
 def by_hand(one, X, y, entry):
@@ -87,12 +83,15 @@ def by_hand(one, X, y, entry):
             last = [held[round(float(i))] for i in np.linspace(0, len(held) - 1, size)]
             start = get_vectors(one)
 
-            def loss(points, _, last=last, start=start):
-                set_vectors_(one, points)
+            def evidence(vectors, rows):
+                set_vectors_(one, vectors)
+                cov = one.kernel(X[rows], X[rows]).to_dense() + one.likelihood.noise * torch.eye(len(rows)).double()
+                prior = torch.zeros(1, len(rows)).double() if one.mean is None else one.mean(X[rows])
+                return torch.distributions.MultivariateNormal(prior, cov).log_prob(y[rows])
+
+            def loss(points, _, last=last, start=start, evidence=evidence):
                 size = len(last)
-                cov = one.kernel(X[last], X[last]).to_dense() + one.likelihood.noise * torch.eye(size).double()
-                prior = torch.zeros(1, size).double() if one.mean is None else one.mean(X[last])
-                value = torch.distributions.MultivariateNormal(prior, cov).log_prob(y[last])
+                value = evidence(points, last)
                 value = value + GammaPrior(3.0, 2.0).log_prob(one.kernel.base_kernel.lengthscale).sum()
                 values = [p for p in one.parameters() if p.requires_grad]
                 slopes = torch.cat([g.flatten() for g in torch.autograd.grad(value, values)])
@@ -100,22 +99,15 @@ def by_hand(one, X, y, entry):
                 value = value.detach() - 0.25 * step.square().sum(-1)
                 return -value / size, -(slopes - 0.5 * step) / size
 
-            def evidence(vectors, held=tuple(held)):
-                set_vectors_(one, vectors)
-                rows, targets = X[list(held)], y[list(held)]
-                cov = one.kernel(rows, rows).to_dense() + one.likelihood.noise * torch.eye(len(held)).double()
-                prior = torch.zeros(1, len(held)).double() if one.mean is None else one.mean(rows)
-                return torch.distributions.MultivariateNormal(prior, cov).log_prob(targets).item()
-
             end = minimize(loss, start, max_iterations=most, loss_tolerance=1e-5).point
-            vectors.append(end[0] if evidence(end) > evidence(start) + start.shape[1] else start[0])
+            is_better = evidence(end, held).item() > evidence(start, held).item() + start.shape[1]
+            vectors.append(end[0] if is_better else start[0])
             set_vectors_(one, vectors[-1].unsqueeze(0))
     return torch.stack(found, dim=-1), vectors
 
 
 def close(got, want, tolerance=1e-8):
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+    torch.testing.assert_close(tuple(got), tuple(want), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 @pytest.mark.processor
@@ -129,8 +121,7 @@ def test_every_prediction_is_that_of_conditioning_and_searching_by_hand(mean):
         want, vectors = by_hand(one, X, y, entry)
         close([field[entry] for field in steps], want, 1e-4)
         torch.testing.assert_close(state.hyperparameters[entry], vectors[-1], rtol=1e-4, atol=1e-4)
-    assert state.num_rows.tolist() == [N, N]
-    assert state.due.tolist() == [160, 160]
+    assert (state.num_rows.tolist(), state.due.tolist()) == ([N, N], [160, 160])
 
 
 @pytest.mark.processor
@@ -141,8 +132,7 @@ def test_any_blocking_gives_the_same():
     state, want = run(one, X, y, (N,))
     for sizes in ((1,) * N, (19, 2, 60, 69)):
         other, got = run(one, X, y, sizes)
-        close(got, want)
-        close(other, state)
+        close((got, other), (want, state))
 
 
 def test_the_schedule_doubles_and_then_is_regular():
@@ -156,8 +146,7 @@ def test_the_schedule_doubles_and_then_is_regular():
             due.append(int(state.due))
         if not torch.equal(before.hyperparameters, state.hyperparameters):
             changes.append(t + 1)
-    assert due == DUE
-    assert changes[0] == DUE[0]
+    assert (due, changes[0]) == (DUE, DUE[0])
     assert len(changes) > 1
     assert set(changes) <= set(DUE)
 
@@ -191,8 +180,7 @@ def test_predict_is_the_next_observation_and_learns_nothing():
         before = [field.clone() for field in state]
         mean, variance = one.predict(state, X[n : n + 1])
         _, steps = one.update(state, X[n : n + 1], y[n : n + 1])
-        torch.testing.assert_close(mean, steps.mean)
-        torch.testing.assert_close(variance, steps.variance)
+        torch.testing.assert_close((mean, variance), (steps.mean, steps.variance))
         close(state, before, 0.0)
 
 
@@ -246,15 +234,15 @@ def test_a_refit_that_fails_changes_nothing(raises):
 def test_a_factor_that_cannot_be_computed_keeps_what_was(monkeypatch):
     X, y = rows()
     one = expert(batch=())
+
+    def refuse(*_):
+        raise NumericalError("no factor")
+
     with monkeypatch.context() as patch:
-        patch.setattr(window, "refactored", _refuse)
+        patch.setattr(window, "refactored", refuse)
         state, _ = run(one, X[:40], y[:40], (40,))
     assert torch.equal(state.hyperparameters, one.init().hyperparameters)
     assert int(state.num_used) == 40
-
-
-def _refuse(*_):
-    raise NumericalError("no factor")
 
 
 def test_what_is_better_on_some_rows_only_is_not_taken():
@@ -287,8 +275,7 @@ def test_single_precision_rows():
     one = expert()
     _, want = run(one, X, y, (N,))
     state, got = run(copy.deepcopy(one).float(), X.float(), y.float(), (N,))
-    assert state.hyperparameters.dtype == torch.float64
-    assert got.mean.dtype == torch.float32
+    assert (state.hyperparameters.dtype, got.mean.dtype) == (torch.float64, torch.float32)
     close([f.double() for f in got[:2]], want[:2], 2e-2)
 
 

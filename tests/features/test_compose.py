@@ -32,22 +32,13 @@ def covariance(features: FeatureMap, X: Tensor) -> Tensor:
 def test_concatenation_is_the_sum_of_the_models(variances: list[float], seed: int) -> None:
     X = rand(5, 2, seed=seed)
     prior = torch.tensor(variances, dtype=torch.float64)
-    parts = [
-        LinearFeatures(2, prior),
-        RadialBasisFeatures(rand(3, 2, seed=seed + 1), 0.5, 2 * prior),
-        ConstantFeatures(2, prior.flip(0)),
-    ]
+    bumps = RadialBasisFeatures(rand(3, 2, seed=seed + 1), 0.5, 2 * prior)
+    parts = [LinearFeatures(2, prior), bumps, ConstantFeatures(2, prior.flip(0))]
     whole = Concatenate(parts)
     total = sum(covariance(part, X) for part in parts)
     torch.testing.assert_close(covariance(whole, X), total, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(whole.prior_variance, 3 * prior + prior.flip(0))
     assert whole.num_features == 3 + 3 + 1
-
-
-def test_concatenation_keeps_the_parts_parameters() -> None:
-    parts = [LinearFeatures(2, dtype=torch.float64), ConstantFeatures(2, dtype=torch.float64)]
-    whole = Concatenate(parts)
-    assert {id(p) for p in whole.parameters()} == {id(p) for part in parts for p in part.parameters()}
 
 
 def test_concatenation_intersects_domains() -> None:
@@ -128,8 +119,7 @@ def test_clamp_holds_inputs_at_the_edge_and_counts() -> None:
     features = Clamp.to_domain(inner)
     X = torch.tensor([[0.5, 0.5], [-3.0, 0.5], [2.0, 9.0], [0.0, 1.0]], dtype=torch.float64)
     assert torch.equal(features(X), inner(X.clamp(0, 1)))
-    assert features.num_clamped(X) == 2
-    assert features.num_clamped(X.expand(3, 4, 2)) == 6
+    assert (features.num_clamped(X), features.num_clamped(X.expand(3, 4, 2))) == (2, 6)
     assert features.domain is None
 
 
@@ -151,13 +141,3 @@ def test_clamp_is_checked() -> None:
         Clamp(LinearFeatures(2), one[:1], one)
     with pytest.raises(ValueError, match="LinearFeatures is valid everywhere"):
         Clamp.to_domain(LinearFeatures(2))
-
-
-def test_nested_composition() -> None:
-    """Clamped spline of one standardized column beside a linear model of all."""
-    X = 5 + 3 * rand(30, 3)
-    one = SelectColumns(spline(-1, 1, num_inputs=1), [1], 3)
-    features = Concatenate([Clamp.to_domain(Standardize.from_data(one, X)), LinearFeatures(3, dtype=torch.float64)])
-    assert features.domain is None
-    assert features(100 * X).shape == (30, 1 * 6 + 1 + 4)
-    assert bool(torch.isfinite(features(100 * X)).all())

@@ -7,38 +7,15 @@ calls build the same map.
 
 import copy
 from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 import torch
-from gpytorch.kernels import (
-    Kernel,
-    LinearKernel,
-    MaternKernel,
-    PeriodicKernel,
-    PolynomialKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-)
+from gpytorch import kernels
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, hessian
 
-from gp_ensembles.features import (
-    AdditivePolynomialFeatures,
-    AdditiveSplineFeatures,
-    FeatureMap,
-    HilbertAdditiveFeatures,
-    HilbertTensorFeatures,
-    InducingPointFeatures,
-    LinearFeatures,
-    NeuralFeatures,
-    OptimizedFourierFeatures,
-    RadialBasisFeatures,
-    RandomFourierFeatures,
-    Standardize,
-)
+from gp_ensembles import features as maps
 from gp_ensembles.features.compose import Concatenate, SelectColumns
 from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.features.rebatch import take_experts
@@ -47,12 +24,7 @@ from gp_ensembles.features.spline import quantile_breakpoints
 
 D = 3  # inputs of every map in the table
 
-Build = Callable[[torch.Size, torch.dtype], FeatureMap]
-
-
-class Case(NamedTuple):
-    name: str
-    build: Build
+Build = Callable[[torch.Size, torch.dtype], maps.FeatureMap]
 
 
 def seeded() -> torch.Generator:
@@ -68,27 +40,14 @@ def ones(batch: torch.Size, dtype: torch.dtype) -> Tensor:
     return torch.ones(batch, dtype=dtype)
 
 
-def linear(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return LinearFeatures(D, ones(batch, dtype))
-
-
-def polynomial(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return AdditivePolynomialFeatures.from_data(inputs(20, dtype=dtype), 3, ones(batch, dtype))
-
-
-def radial(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def radial(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)
-    return RadialBasisFeatures.from_data(X, 4, 1.5 * ones(batch + (D,), dtype), generator=seeded())
+    return maps.RadialBasisFeatures.from_data(X, 4, 1.5 * ones(batch + (D,), dtype), generator=seeded())
 
 
-def radial_trained(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    centers = nn.Parameter(inputs(4, dtype=dtype))
-    return RadialBasisFeatures(centers, 1.5 * ones(batch + (D,), dtype))
-
-
-def spline(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def spline(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     breakpoints = quantile_breakpoints(inputs(20, dtype=dtype), 3, 0.2)
-    return AdditiveSplineFeatures(breakpoints, ones(batch, dtype))
+    return maps.AdditiveSplineFeatures(breakpoints, ones(batch, dtype))
 
 
 def network(seed: int, dtype: torch.dtype) -> nn.Module:
@@ -100,111 +59,86 @@ def network(seed: int, dtype: torch.dtype) -> nn.Module:
     return body
 
 
-def neural(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def neural(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     modules = [network(seed, dtype) for seed in range(batch.numel())]
-    return NeuralFeatures(modules if batch else modules[0], D, 2)
+    return maps.NeuralFeatures(modules if batch else modules[0], D, 2)
 
 
-def concatenation(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    constant = ConstantFeatures(D, 3 * ones(batch, dtype))
-    return Concatenate([radial(batch, dtype), linear(batch, dtype), spline(batch, dtype), constant])
+def concatenation(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
+    linear, constant = maps.LinearFeatures(D, ones(batch, dtype)), ConstantFeatures(D, 3 * ones(batch, dtype))
+    return Concatenate([radial(batch, dtype), linear, spline(batch, dtype), constant])
 
 
-def selection(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def selection(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)[:, [2, 0]]
-    inner = RadialBasisFeatures.from_data(X, 3, ones(batch + (1,), dtype), generator=seeded())
+    inner = maps.RadialBasisFeatures.from_data(X, 3, ones(batch + (1,), dtype), generator=seeded())
     return SelectColumns(inner, [2, 0], D)
 
 
-def standardized(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
+def standardized(batch: torch.Size, dtype: torch.dtype) -> maps.FeatureMap:
     X = inputs(20, dtype=dtype)
     unit = (X - X.mean(0)) / X.std(0, correction=0)
-    return Standardize.from_data(AdditiveSplineFeatures.from_data(unit, 3, prior_variance=ones(batch, dtype)), X)
+    inner = maps.AdditiveSplineFeatures.from_data(unit, 3, prior_variance=ones(batch, dtype))
+    return maps.Standardize.from_data(inner, X)
 
 
-def clamped(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    half = torch.full((D,), 0.5, dtype=dtype)
-    return Clamp(radial(batch, dtype), -half, half)
+def scaled(kernel: kernels.Kernel) -> kernels.Kernel:
+    return kernels.ScaleKernel(kernel, batch_shape=kernel.batch_shape)
 
 
-def matern(batch: torch.Size, dtype: torch.dtype) -> Kernel:
-    base = MaternKernel(nu=1.5, ard_num_dims=D, batch_shape=batch)
-    return ScaleKernel(base, batch_shape=batch).to(dtype)
+def matern(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
+    return scaled(kernels.MaternKernel(nu=1.5, ard_num_dims=D, batch_shape=batch)).to(dtype)
 
 
-def summed(batch: torch.Size, dtype: torch.dtype) -> Kernel:
-    first = ScaleKernel(RBFKernel(batch_shape=batch), batch_shape=batch)
-    return (first + ScaleKernel(RQKernel(batch_shape=batch), batch_shape=batch)).to(dtype)
+def summed(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
+    return (scaled(kernels.RBFKernel(batch_shape=batch)) + scaled(kernels.RQKernel(batch_shape=batch))).to(dtype)
 
 
-def fourier(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return RandomFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
+def composed(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
+    periodic = kernels.PeriodicKernel(ard_num_dims=D, batch_shape=batch)
+    product = periodic * kernels.RBFKernel(batch_shape=batch, active_dims=[2, 0])
+    return (scaled(product) + kernels.LinearKernel(batch_shape=batch)).to(dtype)
 
 
-def fourier_sum(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return RandomFourierFeatures.from_kernel(summed(batch, dtype), D, 4, generator=seeded())
+def without_plain_form(batch: torch.Size, dtype: torch.dtype) -> kernels.Kernel:
+    return scaled(kernels.PolynomialKernel(3, batch_shape=batch) * kernels.RBFKernel(batch_shape=batch)).to(dtype)
 
 
-def fourier_optimized(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return OptimizedFourierFeatures.from_kernel(matern(batch, dtype), D, 4, generator=seeded())
-
-
-def hilbert_additive(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return HilbertAdditiveFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 3)
-
-
-def hilbert_tensor(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return HilbertTensorFeatures.from_data(matern(batch, dtype), inputs(20, dtype=dtype), 5)
-
-
-def inducing(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return InducingPointFeatures(matern(batch, dtype), inputs(3, dtype=dtype))
-
-
-def inducing_trained(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    return InducingPointFeatures(summed(batch, dtype), nn.Parameter(2 * inputs(3, dtype=dtype)), 0.01)
-
-
-def inducing_composed(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    periodic = PeriodicKernel(ard_num_dims=D, batch_shape=batch) * RBFKernel(batch_shape=batch, active_dims=[2, 0])
-    kernel = ScaleKernel(periodic, batch_shape=batch) + LinearKernel(batch_shape=batch)
-    return InducingPointFeatures(kernel.to(dtype), inputs(3, dtype=dtype))
-
-
-def inducing_any(batch: torch.Size, dtype: torch.dtype) -> FeatureMap:
-    kernel = PolynomialKernel(3, batch_shape=batch) * RBFKernel(batch_shape=batch)  # the first has no plain form here
-    return InducingPointFeatures(ScaleKernel(kernel, batch_shape=batch).to(dtype), inputs(3, dtype=dtype))
-
-
-CASES = [
-    Case("constant", lambda batch, dtype: ConstantFeatures(D, ones(batch, dtype))),
-    Case("linear", linear),
-    Case("linear-no-bias", lambda batch, dtype: LinearFeatures(D, ones(batch, dtype), bias=False)),
-    Case("polynomial", polynomial),
-    Case("radial", radial),
-    Case("radial-trained-centers", radial_trained),
-    Case("spline", spline),
-    Case("neural", neural),
-    Case("concatenate", concatenation),
-    Case("select-columns", selection),
-    Case("standardize", standardized),
-    Case("clamp", clamped),
-    Case("fourier", fourier),
-    Case("fourier-sum", fourier_sum),
-    Case("fourier-optimized", fourier_optimized),
-    Case("hilbert-additive", hilbert_additive),
-    Case("hilbert-tensor", hilbert_tensor),
-    Case("inducing-points", inducing),
-    Case("inducing-points-composed-kernel", inducing_composed),
-    Case("inducing-points-any-kernel", inducing_any),
-    Case("inducing-points-trained-knots", inducing_trained),
-]
-
+fourier, optimized = maps.RandomFourierFeatures.from_kernel, maps.OptimizedFourierFeatures.from_kernel
+hilbert_additive, hilbert_tensor = maps.HilbertAdditiveFeatures.from_data, maps.HilbertTensorFeatures.from_data
+polynomial, inducing = maps.AdditivePolynomialFeatures.from_data, maps.InducingPointFeatures
+CASES: dict[str, Build] = {
+    "constant": lambda b, dtype: ConstantFeatures(D, ones(b, dtype)),
+    "linear": lambda b, dtype: maps.LinearFeatures(D, ones(b, dtype)),
+    "linear-no-bias": lambda b, dtype: maps.LinearFeatures(D, ones(b, dtype), bias=False),
+    "polynomial": lambda b, dtype: polynomial(inputs(20, dtype=dtype), 3, ones(b, dtype)),
+    "radial": radial,
+    "radial-trained-centers": lambda b, dtype: maps.RadialBasisFeatures(
+        nn.Parameter(inputs(4, dtype=dtype)), 1.5 * ones(b + (D,), dtype)
+    ),
+    "spline": spline,
+    "neural": neural,
+    "concatenate": concatenation,
+    "select-columns": selection,
+    "standardize": standardized,
+    "clamp": lambda b, dtype: Clamp(radial(b, dtype), *(side * ones((D,), dtype) for side in (-0.5, 0.5))),
+    "fourier": lambda b, dtype: fourier(matern(b, dtype), D, 4, generator=seeded()),
+    "fourier-sum": lambda b, dtype: fourier(summed(b, dtype), D, 4, generator=seeded()),
+    "fourier-optimized": lambda b, dtype: optimized(matern(b, dtype), D, 4, generator=seeded()),
+    "hilbert-additive": lambda b, dtype: hilbert_additive(matern(b, dtype), inputs(20, dtype=dtype), 3),
+    "hilbert-tensor": lambda b, dtype: hilbert_tensor(matern(b, dtype), inputs(20, dtype=dtype), 5),
+    "inducing-points": lambda b, dtype: inducing(matern(b, dtype), inputs(3, dtype=dtype)),
+    "inducing-points-composed-kernel": lambda b, dtype: inducing(composed(b, dtype), inputs(3, dtype=dtype)),
+    "inducing-points-any-kernel": lambda b, dtype: inducing(without_plain_form(b, dtype), inputs(3, dtype=dtype)),
+    "inducing-points-trained-knots": lambda b, dtype: inducing(
+        summed(b, dtype), nn.Parameter(2 * inputs(3, dtype=dtype)), 0.01
+    ),
+}
 SINGLE, THREE = torch.Size(), torch.Size([3])
-each_map = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+each_map = pytest.mark.parametrize("build", CASES.values(), ids=CASES)
 
 
-def varied(features: FeatureMap) -> FeatureMap:
+def varied(features: maps.FeatureMap) -> maps.FeatureMap:
     """The map with its parameters moved, so that the experts of a batch differ."""
     generator = seeded()
     with torch.no_grad():
@@ -215,10 +149,10 @@ def varied(features: FeatureMap) -> FeatureMap:
 
 
 @each_map
-def test_rows(case: Case) -> None:
+def test_rows(build: Build) -> None:
     """Rows alone, in t-batches and of the bound map are those of a block: what comes later changes nothing."""
     for batch in (SINGLE, THREE):
-        features = case.build(batch, torch.float64)
+        features = build(batch, torch.float64)
         F, X = features.num_features, inputs(5, 4, 6)
         assert features.num_inputs == D
         assert features.batch_shape == features.prior_variance.shape == batch
@@ -233,9 +167,9 @@ def test_rows(case: Case) -> None:
 
 
 @each_map
-def test_experts(case: Case) -> None:
+def test_experts(build: Build) -> None:
     """The experts of a batch are those one by one, are trained separately and can be taken from it."""
-    batched, single, X = varied(case.build(THREE, torch.float64)), case.build(SINGLE, torch.float64), inputs(6)
+    batched, single, X = varied(build(THREE, torch.float64)), build(SINGLE, torch.float64), inputs(6)
     together = batched(X)
     repeated = varied(take_experts(single, SINGLE, torch.zeros(2, dtype=torch.long)))
     assert repeated(X).shape == (2, 6, batched.num_features)
@@ -255,23 +189,22 @@ def test_experts(case: Case) -> None:
     torch.testing.assert_close(taken.prior_variance, batched.prior_variance[index])
     parameters = [p for p in batched.parameters() if p.requires_grad]
     value = together[1].square().sum() + batched.prior_variance[1]
-    for parameter, gradient in zip(
-        parameters, torch.autograd.grad(value, parameters, materialize_grads=True), strict=True
-    ):
+    gradients = torch.autograd.grad(value, parameters, materialize_grads=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         assert parameter.shape[:1] == THREE
         assert bool((gradient[[0, 2]] == 0).all())
     for part in batched.modules():  # what is not declared in shared_tensors has the batch axis in front
-        if isinstance(part, FeatureMap):
+        if isinstance(part, maps.FeatureMap):
             own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
             for name, tensor in own:
                 assert name in part.shared_tensors or tensor.shape[:1] == THREE, name
 
 
 @each_map
-def test_precision_states_and_device(case: Case, wrong_default_dtype: None) -> None:
+def test_precision_states_and_device(build: Build, wrong_default_dtype: None) -> None:
     for batch in (SINGLE, THREE):
-        precise, fresh, X = case.build(batch, torch.float64), case.build(batch, torch.float64), inputs(6)
-        for features in (precise, case.build(batch, torch.float32)):
+        precise, fresh, X = build(batch, torch.float64), build(batch, torch.float64), inputs(6)
+        for features in (precise, build(batch, torch.float32)):
             dtype = features.prior_variance.dtype
             assert features(X.to(dtype)).dtype == dtype
             assert {p.dtype for p in features.parameters()} == {dtype}
@@ -290,7 +223,7 @@ def test_precision_states_and_device(case: Case, wrong_default_dtype: None) -> N
     assert Phi.shape == (3, 6, features.num_features)
 
 
-def as_function(features: FeatureMap, X: Tensor) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def as_function(features: maps.FeatureMap, X: Tensor) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     """Features and prior variances, flattened, as a function of the trainable hyperparameters."""
     named = {name: p for name, p in features.named_parameters() if p.requires_grad}
 
@@ -303,7 +236,7 @@ def as_function(features: FeatureMap, X: Tensor) -> tuple[Callable[..., Tensor],
 
 
 class _Outputs(nn.Module):
-    def __init__(self, features: FeatureMap) -> None:
+    def __init__(self, features: maps.FeatureMap) -> None:
         super().__init__()
         self.features = features
 
@@ -314,13 +247,13 @@ class _Outputs(nn.Module):
 
 @pytest.mark.processor
 @each_map
-def test_gradients(case: Case) -> None:
+def test_gradients(build: Build) -> None:
     """Of both orders, in the hyperparameters and in the inputs, and a Hessian by torch.func."""
-    function, values = as_function(varied(case.build(torch.Size([2]), torch.float64)), inputs(1))
+    function, values = as_function(varied(build(torch.Size([2]), torch.float64)), inputs(1))
     assert values
     assert gradcheck(function, values)
     assert gradgradcheck(function, values)
-    features = varied(case.build(SINGLE, torch.float64))
+    features = varied(build(SINGLE, torch.float64))
     X = inputs(2).requires_grad_()
 
     def in_inputs(X: Tensor) -> Tensor:  # the sum keeps constant and linear features in the graph
@@ -335,9 +268,9 @@ def test_gradients(case: Case) -> None:
 
 
 @each_map
-def test_refusals(case: Case) -> None:
+def test_refusals(build: Build) -> None:
     """Inputs that are no matrix of finite numbers; of a map with a domain, the column and distance beyond its ends."""
-    features = case.build(SINGLE, torch.float64)
+    features = build(SINGLE, torch.float64)
     for bad in (float("nan"), float("inf")):
         X = inputs(6)
         X[4, 1] = bad

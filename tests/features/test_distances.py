@@ -5,17 +5,7 @@ import itertools
 import mpmath
 import pytest
 import torch
-from gpytorch.kernels import (
-    CosineKernel,
-    LinearKernel,
-    MaternKernel,
-    PeriodicKernel,
-    PiecewisePolynomialKernel,
-    PolynomialKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-)
+from gpytorch import kernels
 from torch.func import hessian, jacrev
 
 from gp_ensembles.features.covariance import bind_covariance
@@ -26,11 +16,11 @@ pytestmark = pytest.mark.processor
 D, LENGTH, PERIOD, ALPHA, OFFSET = 2, 0.75, 1.125, 1.25, 0.5  # exact in single precision, too
 
 
-class OwnRBF(RBFKernel):
+class OwnRBF(kernels.RBFKernel):
     """A subclass may compute another kernel, so it has no plain form here."""
 
 
-class OwnMatern(MaternKernel):
+class OwnMatern(kernels.MaternKernel):
     """Likewise, of the distance itself."""
 
 
@@ -86,23 +76,26 @@ def kernel(cls, *arguments, **settings):
 
 LONG = {"lengthscale": LENGTH}
 CASES = {
-    "rbf": (lambda: kernel(RBFKernel, **LONG), rbf),
+    "rbf": (lambda: kernel(kernels.RBFKernel, **LONG), rbf),
     "rbf-subclass": (lambda: kernel(OwnRBF, **LONG), rbf),
-    "matern-3/2": (lambda: kernel(MaternKernel, 1.5, **LONG), matern_3),
+    "matern-3/2": (lambda: kernel(kernels.MaternKernel, 1.5, **LONG), matern_3),
     "matern-3/2-subclass": (lambda: kernel(OwnMatern, 1.5, **LONG), matern_3),
-    "matern-5/2": (lambda: kernel(MaternKernel, 2.5, **LONG), matern_5),
+    "matern-5/2": (lambda: kernel(kernels.MaternKernel, 2.5, **LONG), matern_5),
     "matern-5/2-subclass": (lambda: kernel(OwnMatern, 2.5, **LONG), matern_5),
-    "rational": (lambda: kernel(RQKernel, **LONG, alpha=ALPHA), rational),
-    "cosine": (lambda: kernel(CosineKernel, period_length=PERIOD), cosine),
-    "piecewise-1": (lambda: kernel(PiecewisePolynomialKernel, 1, **LONG), piecewise_1),
-    "piecewise-3": (lambda: kernel(PiecewisePolynomialKernel, 3, **LONG), piecewise_3),
-    "periodic": (lambda: kernel(PeriodicKernel, **LONG, period_length=PERIOD), lambda s, x, z: periodic(s, x, z)),
-    "linear": (lambda: kernel(LinearKernel, variance=2.0), lambda _, x, z: 2 * inner(x, z)),
-    "polynomial": (lambda: kernel(PolynomialKernel, 3, offset=OFFSET), polynomial),
+    "rational": (lambda: kernel(kernels.RQKernel, **LONG, alpha=ALPHA), rational),
+    "cosine": (lambda: kernel(kernels.CosineKernel, period_length=PERIOD), cosine),
+    "piecewise-1": (lambda: kernel(kernels.PiecewisePolynomialKernel, 1, **LONG), piecewise_1),
+    "piecewise-3": (lambda: kernel(kernels.PiecewisePolynomialKernel, 3, **LONG), piecewise_3),
+    "periodic": (
+        lambda: kernel(kernels.PeriodicKernel, **LONG, period_length=PERIOD),
+        lambda s, x, z: periodic(s, x, z),
+    ),
+    "linear": (lambda: kernel(kernels.LinearKernel, variance=2.0), lambda _, x, z: 2 * inner(x, z)),
+    "polynomial": (lambda: kernel(kernels.PolynomialKernel, 3, offset=OFFSET), polynomial),
     "product": (
-        lambda: ScaleKernel(kernel(PolynomialKernel, 3, offset=OFFSET) * kernel(RBFKernel, **LONG)).initialize(
-            outputscale=2.0
-        ),
+        lambda: kernels.ScaleKernel(
+            kernel(kernels.PolynomialKernel, 3, offset=OFFSET) * kernel(kernels.RBFKernel, **LONG)
+        ).initialize(outputscale=2.0),
         lambda s, x, z: 2 * polynomial(s, x, z) * rbf(s, None),
     ),
 }
@@ -121,13 +114,9 @@ def exact(formula, x, z):
             return formula(*arguments)
 
         gradient = [(value((d, 1)) - value((d, -1))) / (2 * step) for d in range(D)]
+        signs = ((1, 1), (1, -1), (-1, 1), (-1, -1))
         second = [
-            [
-                (value((d, 1), (e, 1)) - value((d, 1), (e, -1)) - value((d, -1), (e, 1)) + value((d, -1), (e, -1)))
-                / (4 * step**2)
-                for e in range(D)
-            ]
-            for d in range(D)
+            [sum(a * b * value((d, a), (e, b)) for a, b in signs) / (4 * step**2) for e in range(D)] for d in range(D)
         ]
         return x.new_tensor([float(g) for g in gradient]), x.new_tensor([[float(v) for v in row] for row in second])
 
@@ -164,7 +153,7 @@ def test_values_and_first_and_second_derivatives_are_exact(name, knots):
         torch.testing.assert_close(hessian(covariance)(x).detach(), second, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("cls", [MaternKernel, OwnMatern])
+@pytest.mark.parametrize("cls", [kernels.MaternKernel, OwnMatern])
 def test_a_kernel_without_a_derivative_keeps_its_value_and_its_slope(cls, knots):
     between = bind_covariance(kernel(cls, 0.5, **LONG)).between
     x = knots[:1] + 1e-9 * knots.new_tensor([1.0, 0.0])
@@ -175,7 +164,7 @@ def test_a_kernel_without_a_derivative_keeps_its_value_and_its_slope(cls, knots)
 
 
 def test_parameters_are_shared(knots):
-    kernel = ScaleKernel(OwnRBF()).double()
+    kernel = kernels.ScaleKernel(OwnRBF()).double()
     other = with_differences(kernel)
     assert [id(p) for p in other.parameters()] == [id(p) for p in kernel.parameters()]
     kernel.outputscale = 3.0

@@ -12,11 +12,8 @@ from gp_ensembles.features.box import Box, box_from_data
 
 def kernel_of(nu: float, *lengthscale: float, active_dims: list[int] | None = None) -> Kernel:
     D = len(lengthscale)
-    kernel = (
-        RBFKernel(ard_num_dims=D, active_dims=active_dims)
-        if nu == float("inf")
-        else MaternKernel(nu=nu, ard_num_dims=D, active_dims=active_dims)
-    ).double()
+    settings = {"ard_num_dims": D, "active_dims": active_dims}
+    kernel = (RBFKernel(**settings) if nu == float("inf") else MaternKernel(nu=nu, **settings)).double()
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
     return kernel
 
@@ -88,50 +85,20 @@ def test_one_dimensional_maps_agree() -> None:
     torch.testing.assert_close(additive(X), tensor(X), rtol=1e-12, atol=1e-13)
 
 
-def test_box_follows_range_and_length_scale() -> None:
-    X = rows(50, 2)
-    half_range = 0.5 * (X.amax(0) - X.amin(0))
-    box = box_from_data(kernel_of(float("inf"), 0.01, 7.0), X)
-    torch.testing.assert_close(box.half_width, torch.stack([1.2 * half_range[0], X.new_tensor(3.2 * 7.0)]))
-    torch.testing.assert_close(box.center, 0.5 * (X.amax(0) + X.amin(0)))
-
-
-def test_no_start_is_dead() -> None:
-    """At every starting length scale the prior variance at the data is near one, and there is a gradient.
-
-    The variance lacks about exp(-2 (d / lengthscale)^2) at distance d from the wall: most at the outermost row.
-    """
-    X = rows(50, 1)
-    for times_range in (0.1, 1.0, 10.0):
-        kernel = kernel_of(float("inf"), times_range * float(X.max() - X.min()))
-        features = HilbertAdditiveFeatures.from_data(kernel, X, 25)
-        assert float((features(X).square().sum(-1) - 1).abs().max().detach()) < 1e-3
-        features(X)[:, 0].sum().backward()
-        assert float(kernel.raw_lengthscale.grad.abs().max()) > 1e-6
-
-
 def test_experts_have_their_own_boxes_and_share_the_domain() -> None:
     X = rows(30, 2)
     kernel = RBFKernel(ard_num_dims=2, batch_shape=torch.Size([2])).double()
     kernel.lengthscale = torch.tensor([[[0.1, 0.1]], [[5.0, 0.1]]], dtype=torch.float64)
-    for features in (
-        HilbertAdditiveFeatures.from_data(kernel, X, 4),
-        HilbertTensorFeatures.from_data(kernel, X, 6),
-    ):
+    for kind, size in ((HilbertAdditiveFeatures, 4), (HilbertTensorFeatures, 6)):
+        features = kind.from_data(kernel, X, size)
         assert float(features.half_width[0, 0]) < 2 < 15 < float(features.half_width[1, 0])
         lower, upper = features.domain
         torch.testing.assert_close(upper - lower, 2 * features.half_width[0])
         Phi = features(X)
         for expert in range(2):
             single = kernel_of(float("inf"), *kernel.lengthscale[expert, 0].tolist())
-            alone = type(features).from_data(single, X, _size(features))
+            alone = kind.from_data(single, X, size)
             torch.testing.assert_close(Phi[expert], alone(X), rtol=1e-10, atol=1e-12)
-
-
-def _size(features: HilbertAdditiveFeatures | HilbertTensorFeatures) -> int:
-    if isinstance(features, HilbertAdditiveFeatures):
-        return features.num_frequencies
-    return features.num_features
 
 
 def test_active_dims() -> None:
@@ -149,18 +116,16 @@ def test_active_dims() -> None:
 def test_clear_errors() -> None:
     X, kernel = rows(5, 2), kernel_of(1.5, 1.0, 1.0)
     build = HilbertAdditiveFeatures.from_data
-    with pytest.raises(TypeError, match="no registered spectral density"):
-        build(PeriodicKernel(), X, 3)
-    with pytest.raises(TypeError, match=r"X is torch.float32 and the kernel is torch.float64"):
-        build(kernel, X.float(), 3)
-    with pytest.raises(ValueError, match="boundary_factor must be above 1"):
-        build(kernel, X, 3, boundary_factor=0.9)
-    with pytest.raises(ValueError, match="num_frequencies must be at least 1"):
-        build(kernel, X, 0)
-    with pytest.raises(ValueError, match="has 2 length scales but sees 1"):
-        build(kernel, X[:, :1], 3)
-    with pytest.raises(ValueError, match="num_features must be at least 1"):
-        HilbertTensorFeatures.from_data(kernel, X, 0)
+    for error, words, call in (
+        (TypeError, "no registered spectral density", lambda: build(PeriodicKernel(), X, 3)),
+        (TypeError, r"X is torch.float32 and the kernel is torch.float64", lambda: build(kernel, X.float(), 3)),
+        (ValueError, "boundary_factor must be above 1", lambda: build(kernel, X, 3, boundary_factor=0.9)),
+        (ValueError, "num_frequencies must be at least 1", lambda: build(kernel, X, 0)),
+        (ValueError, "has 2 length scales but sees 1", lambda: build(kernel, X[:, :1], 3)),
+        (ValueError, "num_features must be at least 1", lambda: HilbertTensorFeatures.from_data(kernel, X, 0)),
+    ):
+        with pytest.raises(error, match=words):
+            call()
     box = box_from_data(kernel, X)
     with pytest.raises(ValueError, match="1 or more, the least is 0"):
         HilbertTensorFeatures(kernel, box, torch.zeros(3, 2, dtype=torch.long))

@@ -166,14 +166,6 @@ def test_features_are_the_nystroem_approximation() -> None:
             assert features.unexplained(randn(5, 7, 3)).shape == (5, 2, 7)
 
 
-def test_the_scale_is_the_sum_of_output_scales() -> None:
-    first, second = ScaleKernel(RBFKernel()).double(), ScaleKernel(PeriodicKernel()).double()
-    first.outputscale, second.outputscale = 2.0, 0.5
-    X = randn(5, 1)
-    assert float(InducingPointFeatures(first + second, X).prior_variance.detach()) == pytest.approx(2.5, rel=1e-12)
-    assert float(InducingPointFeatures(RBFKernel().double(), X).prior_variance) == 1.0
-
-
 @settings(max_examples=25)
 @given(st.integers(1, 4), st.integers(1, 6), st.floats(-50, 50), st.integers(0, 2**31))
 def test_knots_explain_themselves_and_nothing_more(num_inputs: int, num_knots: int, shift: float, seed: int) -> None:
@@ -188,12 +180,6 @@ def test_knots_explain_themselves_and_nothing_more(num_inputs: int, num_knots: i
         assert bool((anywhere >= 0.0).all())
         assert bool((anywhere <= variance * (1 + 1e-12)).all())
         torch.testing.assert_close(features.unexplained(knots + 1e3), torch.full_like(knots[:, 0], variance))
-
-
-def test_the_order_of_knots_is_no_matter() -> None:
-    knots, X, kernel = randn(5, 2), randn(6, 2, seed=1), MaternKernel().double()
-    first, second = (InducingPointFeatures(kernel, Z)(X) for Z in (knots, knots.flip(0)))
-    torch.testing.assert_close(first @ first.mT, second @ second.mT, rtol=1e-9, atol=1e-11)
 
 
 def test_kernels_and_knots_of_each_expert() -> None:

@@ -4,22 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.features import (
-    AdditivePolynomialFeatures,
-    AdditiveSplineFeatures,
-    LinearFeatures,
-    RadialBasisFeatures,
-)
+from gp_ensembles import features as maps
 from gp_ensembles.features.base import check_matrix
 from gp_ensembles.features.box import box_from_data
 
-MAP = LinearFeatures(2, dtype=torch.float64)
+MAP = maps.LinearFeatures(2, dtype=torch.float64)
 WAYS = {
     "forward": lambda X: MAP(X),
-    "linear": LinearFeatures.from_data,
-    "polynomial": lambda X: AdditivePolynomialFeatures.from_data(X, 2),
-    "spline": lambda X: AdditiveSplineFeatures.from_data(X, 3),
-    "radial": lambda X: RadialBasisFeatures.from_data(X, 1, torch.ones(1, dtype=torch.float64)),
+    "linear": maps.LinearFeatures.from_data,
+    "polynomial": lambda X: maps.AdditivePolynomialFeatures.from_data(X, 2),
+    "spline": lambda X: maps.AdditiveSplineFeatures.from_data(X, 3),
+    "radial": lambda X: maps.RadialBasisFeatures.from_data(X, 1, torch.ones(1, dtype=torch.float64)),
     "box": lambda X: box_from_data(torch.nn.Identity(), X),
 }
 

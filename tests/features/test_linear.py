@@ -21,25 +21,12 @@ def test_golden_design_matrix(golden: Path) -> None:
         assert torch.equal(Phi, torch.as_tensor(expert[design]))
 
 
-def test_bias_is_optional() -> None:
-    X = torch.randn(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(LinearFeatures.from_data(X, bias=False)(X), X)
-    assert torch.equal(LinearFeatures.from_data(X)(X)[:, :2], X)
-
-
 @given(st.floats(1e-8, 1e8), st.integers(1, 4))
 def test_prior_variance_starts_where_asked(value: float, num_experts: int) -> None:
     start = torch.full((num_experts,), value, dtype=torch.float64)
     for features in (LinearFeatures(2, start), ConstantFeatures(2, start)):
         torch.testing.assert_close(features.prior_variance, start, rtol=1e-12, atol=0.0)
         assert features.batch_shape == (num_experts,)
-
-
-def test_dtype_and_device_come_from_tensor_or_argument(wrong_default_dtype: None) -> None:
-    assert LinearFeatures(2, torch.ones(3, dtype=torch.float64)).prior_variance.dtype == torch.float64
-    assert LinearFeatures(2, dtype=torch.float32).prior_variance.dtype == torch.float32
-    assert ConstantFeatures(2, torch.ones(3, device="meta")).prior_variance.device.type == "meta"
-    assert LinearFeatures.from_data(torch.zeros(3, 2, dtype=torch.float64)).prior_variance.dtype == torch.float64
 
 
 def test_the_batch_is_not_copied() -> None:

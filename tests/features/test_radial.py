@@ -31,23 +31,6 @@ def test_golden_design_matrix(golden: Path) -> None:
         torch.testing.assert_close(Phi, torch.as_tensor(expert[design]), rtol=1e-11, atol=1e-14)
 
 
-def test_golden_evidence_and_its_gradient(golden: Path) -> None:
-    data, expert = np.load(golden / "data_synth.npz"), np.load(golden / "expert_rbf.npz")
-    X, y = torch.as_tensor(data["X"])[:300], torch.as_tensor(data["y"])[:300]
-    features = RadialBasisFeatures(*(torch.as_tensor(expert[k]) for k in ("centres", "lengthscale", "var_theta")))
-    lengthscale = features.lengthscale
-    Phi = direct(X, features.centers, lengthscale)
-    torch.testing.assert_close(Phi, features(X), rtol=1e-11, atol=1e-14)
-    bound = features(X)
-    covariance = features.prior_variance * bound @ bound.mT
-    covariance = covariance + torch.as_tensor(expert["var_eps"]) * torch.eye(300, dtype=X.dtype)
-    value = -torch.distributions.MultivariateNormal(X.new_zeros(300), covariance).log_prob(y)
-    torch.testing.assert_close(value, torch.as_tensor(expert["mnll_exact_300"]), rtol=1e-10, atol=1e-9)
-    (gradient,) = torch.autograd.grad(value, features.raw_lengthscale)
-    expected = torch.as_tensor(expert["grad_mnll_exact_300_log_lengthscale"])  # the raw parameter is the logarithm
-    torch.testing.assert_close(gradient, expected, rtol=1e-7, atol=1e-7)
-
-
 @settings(max_examples=30)
 @given(st.integers(1, 6), st.integers(1, 5), st.floats(-100, 100), st.integers(0, 2**31))
 def test_matrix_product_is_the_direct_formula(num_inputs: int, num_centers: int, shift: float, seed: int) -> None:
@@ -55,11 +38,6 @@ def test_matrix_product_is_the_direct_formula(num_inputs: int, num_centers: int,
     lengthscale = randn(num_inputs, seed=seed + 2).exp()
     features = RadialBasisFeatures(centers, lengthscale)
     torch.testing.assert_close(features(X), direct(X, centers, features.lengthscale), rtol=1e-9, atol=1e-12)
-
-
-def test_value_at_a_center_is_one() -> None:
-    centers = randn(4, 3)
-    torch.testing.assert_close(RadialBasisFeatures(centers, 0.7)(centers).diagonal(), centers.new_ones(4))
 
 
 def test_batch_of_starts() -> None:

@@ -30,7 +30,6 @@ def written(path, content=CONTENT, kind=KIND):
 
 def remade(data, edit):
     """An archive with parts (name -> bytes) edited and checksums that are right."""
-    parts = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     edit(parts)
@@ -78,10 +77,7 @@ def test_a_manifest_names_what_is_in_the_file(tmp_path):
     whole = torch.load(tmp_path / "one.pt", weights_only=True)
     found = whole["manifest"]
     assert found["tensors"] == {"inner/rows": [[2, 3], "float64"], "inner/flags": [[2], "bool"]}
-    assert found["digests"] == {
-        "config": digest(CONTENT["config"]),
-        "inner/rows": digest(CONTENT["inner"]["rows"]),
-    }
+    assert found["digests"] == {"config": digest(CONTENT["config"]), "inner/rows": digest(CONTENT["inner"]["rows"])}
     assert set(found["libraries"]) == {"gp_ensembles", "torch", "gpytorch", "numpy", "python"}
     assert found["libraries"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     back = read_checkpoint(tmp_path / "one.pt", KIND)
@@ -89,27 +85,14 @@ def test_a_manifest_names_what_is_in_the_file(tmp_path):
     assert digest(back) == digest(CONTENT) == found["digest"]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({"a": 1}, {"b": 1}),
-        ({"a": 1}, {"a": 1.0}),
-        ({"a": 1}, {"a": True}),
-        ({"a": [1, 2]}, {"a": (1, 2)}),
-        ({"a": []}, {"a": {}}),
-        ({"a": ["b", "c"]}, {"a": ["bc"]}),
-        ({"a": [["b"], "c"]}, {"a": [["b", "c"]]}),
-        ({1: "a"}, {"1": "a"}),
-        ({"a": 0.0}, {"a": -0.0}),
-        ({"a": 0.1}, {"a": 0.1 + 2**-56}),
-        ({"a": torch.zeros(2, 3)}, {"a": torch.zeros(3, 2)}),
-        ({"a": torch.zeros(2)}, {"a": torch.zeros(2, dtype=torch.int32)}),
-        ({"a": torch.tensor([0.0])}, {"a": torch.tensor([-0.0])}),
-        ({"a": torch.tensor(1.0)}, {"a": torch.tensor([1.0])}),
-    ],
-)
-def test_digests_tell_apart_what_is_different(one, other):
-    assert digest(one) != digest(other)
+def test_digests_tell_apart_what_is_different():
+    for values in (
+        *([1, 1.0, True], [[1, 2], (1, 2)], [[], {}], [["b", "c"], ["bc"]], [[["b"], "c"], [["b", "c"]]], [0.0, -0.0]),
+        *([0.1, 0.1 + 2**-56], [torch.zeros(2, 3), torch.zeros(3, 2)], [torch.tensor(1.0), torch.tensor([1.0])]),
+        *([torch.zeros(2), torch.zeros(2, dtype=torch.int32)], [torch.tensor([0.0]), torch.tensor([-0.0])]),
+    ):
+        assert len({digest({"a": value}) for value in values}) == len(values)
+    assert len({digest({name: "a"}) for name in (1, "1", "b")}) == 3
 
 
 def test_digests_are_of_values_not_of_memory():

@@ -111,12 +111,9 @@ def careful(path):
 @pytest.mark.parametrize(
     ("write", "keeps_names", "found"),
     [
-        (careless, False, b""),
-        (careless, True, b""),
-        (forgetful, False, b"old"),
-        (forgetful, True, b"new"),
-        (careful, False, b"new"),
-        (careful, True, b"new"),
+        *((careless, False, b""), (careless, True, b"")),
+        *((forgetful, False, b"old"), (forgetful, True, b"new")),
+        *((careful, False, b"new"), (careful, True, b"new")),
     ],
 )
 def test_a_power_cut_shows_what_was_not_synced(tmp_path, monkeypatch, write, keeps_names, found):

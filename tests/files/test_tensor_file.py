@@ -27,11 +27,7 @@ def test_what_is_written_is_read_here_and_by_others(tmp_path):
     found, about = read_tensors(path, digest)
     assert about == {"names": ["a", 1, None]}
     for read in (found, load_file(path)):
-        assert set(read) == set(TENSORS)
-        for name, value in TENSORS.items():
-            assert read[name].dtype == value.dtype
-            assert read[name].shape == value.shape
-            assert torch.equal(read[name], value)
+        torch.testing.assert_close(read, TENSORS, rtol=0, atol=0)
 
 
 def test_every_changed_and_every_missing_byte_is_noticed(tmp_path):
@@ -56,20 +52,16 @@ def _file(header: object, data: bytes = b"", length: int | None = None) -> bytes
 
 
 ABOUT = {"__metadata__": {"about": "[]"}}
-HUGE = {"dtype": "F64", "shape": [2**40], "data_offsets": [0, 2**43]}
+ONE = {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}
 HOSTILE = {
     "nothing": b"",
     "no header": _file(b"{"),
     "a longer header than the file": _file(ABOUT, length=2**60),
-    "more than it holds": _file({**ABOUT, "x": HUGE}),
-    "a shape of another size": _file(
-        {**ABOUT, "x": {"dtype": "F64", "shape": [2**40], "data_offsets": [0, 8]}}, bytes(8)
-    ),
-    "an unknown dtype": _file({**ABOUT, "x": {"dtype": "X9", "shape": [1], "data_offsets": [0, 8]}}, bytes(8)),
-    "overlapping tensors": _file(
-        {**ABOUT, **{name: {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]} for name in "xy"}}, bytes(8)
-    ),
-    "no metadata": _file({"x": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}}, bytes(8)),
+    "more than it holds": _file({**ABOUT, "x": {**ONE, "shape": [2**40], "data_offsets": [0, 2**43]}}),
+    "a shape of another size": _file({**ABOUT, "x": {**ONE, "shape": [2**40]}}, bytes(8)),
+    "an unknown dtype": _file({**ABOUT, "x": {**ONE, "dtype": "X9"}}, bytes(8)),
+    "overlapping tensors": _file({**ABOUT, "x": ONE, "y": ONE}, bytes(8)),
+    "no metadata": _file({"x": ONE}, bytes(8)),
     "metadata that is no JSON": _file({"__metadata__": {"about": "["}}),
 }
 

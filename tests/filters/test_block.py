@@ -13,6 +13,7 @@ from gp_ensembles.filters.square_root import update_square_root
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.numerics.cholesky import NumericalError
+from tests.filters.oracles import in_blocks
 
 FORMS = {"covariance": gaussian_state, "square root": square_root_state}
 UPDATES = {"covariance": update_covariance, "square root": update_square_root}
@@ -41,14 +42,10 @@ def walking(q):
 
 
 def run(state, Phi, y, noise, walk, sizes):
-    parts = []
-    start = 0
-    for size in sizes:
-        rows = slice(start, start + size)
-        state, steps = update_block(state, Phi[..., rows, :], y[rows], walking(walk), noise)
-        parts.append(steps)
-        start += size
-    return state, [torch.cat(columns, dim=-1) for columns in zip(*parts, strict=True)]
+    def learn(state, rows):
+        return update_block(state, Phi[..., rows, :], y[rows], walking(walk), noise)
+
+    return in_blocks(learn, state, sizes)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -60,11 +57,9 @@ def test_any_blocking_equals_the_textbook(form, walk):
         reference, steps = textbook_filter(gaussian_state(prior, 6), Phi, y, noise, q)
         for sizes in [(23,), (1,) * 23, (5, 18), (16, 7), (10, 1, 12)]:
             state, parts = run(FORMS[form](prior, 6), Phi, y, noise, q, sizes)
-            for got, want in zip(parts, steps, strict=True):
-                torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11, equal_nan=True)
-            assert torch.equal(parts[2].isnan(), torch.isnan(y).expand(3, 23))
-            torch.testing.assert_close(state.mean, reference.mean, rtol=1e-9, atol=1e-11)
-            torch.testing.assert_close(state.covariance, reference.covariance, rtol=1e-9, atol=1e-11)
+            got, want = (*parts, state.mean, state.covariance), (*steps, reference.mean, reference.covariance)
+            torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11, equal_nan=True)
+            assert torch.equal(parts.log_prob.isnan(), torch.isnan(y).expand(3, 23))
 
 
 @settings(max_examples=40)
@@ -166,17 +161,17 @@ def test_hessian_through_the_stream():
         state, second = update_block(state, Phi[:, 5:], y[5:], None, vector[1:2].exp())
         return first.log_prob.sum() + second.log_prob.sum()
 
-    point = torch.cat([prior.log(), noise.log()])
+    point, step = torch.cat([prior.log(), noise.log()]), 1e-4
     hessian = torch.func.hessian(total)(point)
-    step = 1e-4
-    for i in range(2):
-        shift = torch.zeros(2, dtype=torch.float64)
-        shift[i] = step
-        gradient = torch.func.grad(total)(point + shift) - torch.func.grad(total)(point - shift)
+    for i, axis in enumerate(step * torch.eye(2, dtype=torch.float64)):
+        gradient = torch.func.grad(total)(point + axis) - torch.func.grad(total)(point - axis)
         torch.testing.assert_close(hessian[i], gradient / (2 * step), rtol=1e-5, atol=1e-7)
 
 
-def check_golden(folder, name):
+@pytest.mark.parametrize("name", EXPERTS)
+@pytest.mark.parametrize("place", [("golden",), ("shared", "golden", "doebe")], ids=["synthetic", "elevators"])
+def test_golden(place, name, request):
+    folder = request.getfixturevalue(place[0]).joinpath(*place[1:])
     numbers = np.load(folder / f"expert_{name}.npz")
     data = np.load(next(folder.glob("data_*.npz")))
     y = torch.as_tensor(data["y"])
@@ -189,24 +184,13 @@ def check_golden(folder, name):
             state, steps = run(form(prior, Phi.shape[-1]), Phi, y, noise, walk, [64] * (len(y) // 64) + [len(y) % 64])
             for got, key, sign in ((steps[0], "mean", 1), (steps[1], "var", 1), (steps[2], "nll", -1)):
                 np.testing.assert_allclose(sign * got, numbers[f"{regime}_{key}"], rtol=1e-8, atol=1e-9)
-            np.testing.assert_allclose(state.mean, numbers[f"{regime}_final_mean"], rtol=1e-8, atol=1e-9)
-            np.testing.assert_allclose(state.covariance, numbers[f"{regime}_final_cov"], rtol=1e-8, atol=1e-9)
+            alone = predict(state, Phi_new, walking(walk), noise)
             mean, covariance = predict_joint(state, Phi_new, walking(walk), noise)
-            np.testing.assert_allclose(mean, numbers[f"{regime}_new_mean"], rtol=1e-8, atol=1e-9)
-            np.testing.assert_allclose(covariance, numbers[f"{regime}_new_cov"], rtol=1e-8, atol=1e-9)
-            mean, variance, _ = predict(state, Phi_new, walking(walk), noise)
-            np.testing.assert_allclose(mean, numbers[f"{regime}_new_mean"], rtol=1e-8, atol=1e-9)
-            np.testing.assert_allclose(variance, np.diag(numbers[f"{regime}_new_cov"]), rtol=1e-8, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", EXPERTS)
-def test_golden_synthetic(golden, name):
-    check_golden(golden, name)
-
-
-@pytest.mark.parametrize("name", EXPERTS)
-def test_golden_elevators(shared, name):
-    check_golden(shared / "golden" / "doebe", name)
+            found = (state.mean, state.covariance, alone.mean, mean, covariance)
+            keys = ("final_mean", "final_cov", "new_mean", "new_mean", "new_cov")
+            for got, key in zip(found, keys, strict=True):
+                np.testing.assert_allclose(got, numbers[f"{regime}_{key}"], rtol=1e-8, atol=1e-9)
+            torch.testing.assert_close(alone.variance, covariance.diagonal(), rtol=1e-8, atol=1e-9)
 
 
 def test_a_failure_names_the_expert_and_the_step():

@@ -8,20 +8,11 @@ import pytest
 import torch
 from scipy import integrate
 
+from gp_ensembles import filters
 from gp_ensembles.experts import GaussianExpert, RobustExpert
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import (
-    CorrelatedWalk,
-    ExponentialForgetting,
-    RandomWalk,
-    StabilizedForgetting,
-    gaussian_state,
-    predict,
-    textbook_filter,
-    update_block,
-)
 from gp_ensembles.filters.sites import ConvergenceWarning, LaplaceRule, MomentMatchingRule, RobustRule
-from gp_ensembles.numerics.derivatives import Differentiator, scalar_derivatives, vector_derivatives
+from tests.filters.oracles import advance, in_blocks
 
 M, N, F = 2, 6, 3
 LIKELIHOODS = {
@@ -34,10 +25,10 @@ LIKELIHOODS = {
 CONCAVE = [name for name in LIKELIHOODS if name != "student"]
 TRANSITIONS = {
     "static": None,
-    "walk": RandomWalk(0.05),
-    "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
-    "forgetting": ExponentialForgetting(0.9),
-    "stabilized": StabilizedForgetting(torch.tensor([0.9, 0.97], dtype=torch.float64)),
+    "walk": filters.RandomWalk(0.05),
+    "correlated": filters.CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
+    "forgetting": filters.ExponentialForgetting(0.9),
+    "stabilized": filters.StabilizedForgetting(torch.tensor([0.9, 0.97], dtype=torch.float64)),
 }
 
 
@@ -47,20 +38,6 @@ def problem(missing=(), seed=0):
     y = torch.randint(0, 2, (N,), generator=g).double()
     y[list(missing)] = torch.nan
     return Phi, y, torch.tensor([0.5, 3.0], dtype=torch.float64)
-
-
-def moved(transition, mean, covariance, prior, m):
-    eye = torch.eye(F, dtype=torch.float64)
-    if transition is None:
-        return mean, covariance
-    if isinstance(transition, RandomWalk):
-        return mean, covariance + transition.variance * eye
-    if isinstance(transition, CorrelatedWalk):
-        return mean, covariance + transition.covariance
-    factor = transition.factor.expand(M)[m]
-    if isinstance(transition, ExponentialForgetting):
-        return mean, covariance / factor
-    return factor.sqrt() * mean, factor * covariance + (1 - factor) * prior[m] * eye
 
 
 def full_newton(log_density, phi, y, mean, covariance):
@@ -100,38 +77,34 @@ def pairs():
 def test_laplace_is_newton_in_all_weights(name, transition):
     Phi, y, prior = problem((4,))
     rule, change = LaplaceRule(LIKELIHOODS[name]), TRANSITIONS[transition]
-    results = []
-    for size in (1, 3, N):
-        state, parts = gaussian_state(prior, F), []
-        with torch.no_grad():
-            for start in range(0, N, size):
-                rows = slice(start, start + size)
-                state, latent = update_block(state, Phi[:, rows], y[rows], change, rule, prior_variance=prior)
-                parts.append(latent)
-        results.append((state, *(torch.cat(fields, -1) for fields in zip(*parts, strict=True))))
+
+    def learn(state, rows):
+        return filters.update_block(state, Phi[:, rows], y[rows], change, rule, prior_variance=prior)
+
+    with torch.no_grad():
+        results = [in_blocks(learn, filters.gaussian_state(prior, F), sizes) for sizes in ((1,) * N, (3, 3), (N,))]
     for m in range(M):
         mean, covariance = torch.zeros(F, dtype=torch.float64), prior[m] * torch.eye(F, dtype=torch.float64)
         for t in range(N):
-            mean, covariance = moved(change, mean, covariance, prior, m)
+            mean, covariance = advance(change, mean, covariance, prior, m)
             phi = Phi[m, t]
-            for _, means, variances in results:
-                assert float(means[m, t]) == pytest.approx(float(phi @ mean), abs=1e-8)
-                assert float(variances[m, t]) == pytest.approx(float(phi @ covariance @ phi), abs=1e-8)
+            for _, latent in results:
+                assert float(latent.mean[m, t]) == pytest.approx(float(phi @ mean), abs=1e-8)
+                assert float(latent.variance[m, t]) == pytest.approx(float(phi @ covariance @ phi), abs=1e-8)
             if not torch.isnan(y[t]):
                 mean, covariance = full_newton(LIKELIHOODS[name], phi, y[t], mean, covariance)
-        for state, *_ in results:
-            torch.testing.assert_close(state.mean[m], mean, rtol=1e-8, atol=1e-8)
-            torch.testing.assert_close(state.covariance[m], covariance, rtol=1e-8, atol=1e-8)
+        for state, _ in results:
+            torch.testing.assert_close((state.mean[m], state.covariance[m]), (mean, covariance), rtol=1e-8, atol=1e-8)
 
 
 def test_a_gaussian_site_is_the_gaussian_filter():
     Phi, y, prior = problem((0, N - 1))
     noise = torch.tensor([0.3, 0.3], dtype=torch.float64)
-    want, steps = textbook_filter(gaussian_state(prior, F), Phi, y, noise)
+    want, steps = filters.textbook_filter(filters.gaussian_state(prior, F), Phi, y, noise)
     with torch.no_grad():
-        state, latent = update_block(gaussian_state(prior, F), Phi, y, None, LaplaceRule(LIKELIHOODS["gaussian"]))
-    torch.testing.assert_close(state.moments, want.moments)
-    torch.testing.assert_close(latent.mean, steps.mean)
+        rule = LaplaceRule(LIKELIHOODS["gaussian"])
+        state, latent = filters.update_block(filters.gaussian_state(prior, F), Phi, y, None, rule)
+    torch.testing.assert_close((state.moments, latent.mean), (want.moments, steps.mean))
     torch.testing.assert_close(latent.variance + 0.3, steps.variance)
 
 
@@ -153,46 +126,19 @@ def test_moment_matching_has_the_exact_moments(name):
             prior = math.exp(-0.5 * (z - float(mean[m])) ** 2 / float(variance[m]))
             return z**power * prior * math.exp(float(log_density(torch.tensor(z, dtype=torch.float64), y[0])))
 
-        total, first, second = (
-            integrate.quad(density, -12, 12, (power,), epsabs=1e-13, limit=200)[0] for power in range(3)
-        )
+        settings = {"epsabs": 1e-13, "limit": 200}
+        total, first, second = (integrate.quad(density, -12, 12, (power,), **settings)[0] for power in range(3))
         after = 1 / (1 / float(variance[m]) + float(sites.precision[m]))
         assert after == pytest.approx(second / total - (first / total) ** 2, rel=1e-8)
         shifted = after * (float(mean[m]) / float(variance[m]) + float(sites.shift[m]))
         assert shifted == pytest.approx(first / total, rel=1e-8, abs=1e-9)
 
 
-@pytest.mark.parametrize("rule", ["moments", "robust"])
-@pytest.mark.parametrize("transition", TRANSITIONS)
-def test_any_blocking_gives_the_same(rule, transition):
-    Phi, y, prior = problem((2, 3))
-    rules = {
-        "moments": MomentMatchingRule(LIKELIHOODS["logistic"], NODES, WEIGHTS / WEIGHTS.sum()),
-        "robust": RobustRule(prior, torch.ones(M, dtype=torch.float64)),
-    }
-    results = []
-    for size in (1, 4, N):
-        state, parts = gaussian_state(prior, F), []
-        for start in range(0, N, size):
-            rows = slice(start, start + size)
-            change = TRANSITIONS[transition]
-            state, latent = update_block(state, Phi[:, rows], y[rows], change, rules[rule], prior_variance=prior)
-            parts.append(latent.mean)
-        results.append((state.moments, torch.cat(parts, -1)))
-    for moments, means in results[1:]:
-        torch.testing.assert_close(moments, results[0][0], rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(means, results[0][1], rtol=1e-9, atol=1e-9)
-    ahead = predict(state, Phi[:, :3], change, rules[rule], prior_variance=prior)
-    _, step = update_block(state, Phi[:, :1], y[2:3], change, rules[rule], prior_variance=prior)
-    torch.testing.assert_close(ahead.mean[:, :1], step.mean)
-    torch.testing.assert_close(ahead.variance[:, :1], step.variance)
-
-
 def test_the_robust_rule_is_its_equations():
     Phi, y, prior = problem()
     y = 10 * y
     noise, threshold = torch.tensor([0.2, 0.4]).double(), torch.tensor([2.0, 3.0]).double()
-    state, latent = update_block(gaussian_state(prior, F), Phi, y, None, RobustRule(noise, threshold))
+    state, latent = filters.update_block(filters.gaussian_state(prior, F), Phi, y, None, RobustRule(noise, threshold))
     for m in range(M):
         mean, covariance = torch.zeros(F, dtype=torch.float64), prior[m] * torch.eye(F, dtype=torch.float64)
         for t in range(N):
@@ -202,8 +148,7 @@ def test_the_robust_rule_is_its_equations():
             weight = 1 / (1 + error**2 / (threshold[m] ** 2 * (variance + noise[m])))
             gain = covariance @ phi / (variance + noise[m] / weight)
             mean, covariance = mean + gain * error, covariance - torch.outer(gain, phi @ covariance)
-        torch.testing.assert_close(state.mean[m], mean)
-        torch.testing.assert_close(state.covariance[m], covariance)
+        torch.testing.assert_close((state.mean[m], state.covariance[m]), (mean, covariance))
 
 
 def test_influence_of_an_outlier_is_bounded():
@@ -212,28 +157,9 @@ def test_influence_of_an_outlier_is_bounded():
     moves = []
     for size in (1.0, 10.0, 1e3, 1e6, 1e150):
         y = torch.tensor([size], dtype=torch.float64)
-        moves.append(float(update_block(gaussian_state(prior, 1), Phi, y, None, rule)[0].mean))
+        moves.append(float(filters.update_block(filters.gaussian_state(prior, 1), Phi, y, None, rule)[0].mean))
     assert max(moves) < 3
     assert abs(moves[-1]) < 1e-100
-
-
-def test_a_robust_expert_loses_little_to_outliers():
-    g = torch.Generator().manual_seed(5)
-    X = torch.randn(800, 3, generator=g, dtype=torch.float64)
-    clean = X.sum(-1) + 0.1 * torch.randn(800, generator=g, dtype=torch.float64)
-    dirty = clean.clone()
-    hit = torch.rand(800, generator=g) < 0.05
-    dirty[hit] = 50 * torch.randn(int(hit.sum()), generator=g, dtype=torch.float64)
-    losses = {}
-    for kind in (GaussianExpert, RobustExpert):
-        expert = kind(LinearFeatures(3, torch.tensor(1.0, dtype=torch.float64)))
-        expert.likelihood.noise = torch.tensor([0.01], dtype=torch.float64)
-        for name, y in (("clean", clean), ("dirty", dirty)):
-            with torch.no_grad():
-                _, steps = expert.update(expert.init(), X, y)
-            losses[kind, name] = float((steps.mean - clean).square()[100:].mean())
-    cost = {kind: losses[kind, "dirty"] - losses[kind, "clean"] for kind in (GaussianExpert, RobustExpert)}
-    assert cost[RobustExpert] < 0.1 * cost[GaussianExpert]
 
 
 def test_newton_says_when_it_hits_the_cap():
@@ -259,8 +185,7 @@ def test_moments_that_are_lost_cost_the_others_nothing():
         calls.clear()
         for lost in (torch.nan, torch.inf):
             both = rule.solve(torch.cat([mean, mean + lost]), torch.cat([variance, variance]), y)
-            torch.testing.assert_close(both.point[:1], alone.point)
-            torch.testing.assert_close(both.precision[:1], alone.precision)
+            torch.testing.assert_close((both.point[:1], both.precision[:1]), (alone.point, alone.precision))
     assert len(calls) <= 4 * (needed + 10)
 
 
@@ -269,11 +194,11 @@ def test_beyond_the_cap_the_covariance_stays_positive(start):
     """At zero the slope vanishes though the curvature points the wrong way: a minimum is no mode."""
     rule = LaplaceRule(lambda z, y: 5 * z**2 + 0 * y)
     one = torch.ones((), dtype=torch.float64)
-    state = gaussian_state(one, 1)
+    state = filters.gaussian_state(one, 1)
     state.moments[..., -1] = start
     Phi, y = torch.ones(3, 1, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
     with torch.no_grad(), pytest.warns(ConvergenceWarning):
-        state, steps = update_block(state, Phi, y, None, rule)
+        state, steps = filters.update_block(state, Phi, y, None, rule)
     assert bool((steps.variance > 0).all())
     assert float(state.covariance) > 0
 
@@ -300,55 +225,12 @@ def test_poisson_converges_from_anywhere():
         assert abs(slope) < 1e-6 * max(1, y)
 
 
-def counting(log_density, calls):
-    """A density whose calls are counted."""
-
-    def counted(z, y):
-        calls.append(1)
-        return log_density(z, y)
-
-    return counted
-
-
-def test_replayed_derivatives_are_those_of_autograd():
-    z = torch.linspace(-3, 3, 7, dtype=torch.float64)
-    y = torch.ones(7, dtype=torch.float64)
-    for log_density in LIKELIHOODS.values():
-        calls = []
-        replay = Differentiator(counting(log_density, calls))
-        with torch.no_grad():
-            for _ in range(100):  # it is recorded on the way
-                got = replay(z, y)
-            before = len(calls)
-            replay(z, y)
-        assert len(calls) == before  # a recording has no call of it
-        first = torch.stack([torch.func.grad(log_density)(a, b) for a, b in zip(z, y, strict=True)])
-        second = torch.stack([torch.func.hessian(log_density)(a, b) for a, b in zip(z, y, strict=True)])
-        torch.testing.assert_close(got.first, first)
-        torch.testing.assert_close(got.second, second)
-        for a, b in zip(scalar_derivatives(log_density, z, y), got, strict=True):
-            torch.testing.assert_close(a, b)
-
-
-def test_vector_derivatives_are_those_of_autograd():
-    def log_density(z, y):
-        return z.log_softmax(-1).gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
-
-    z = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    y = torch.tensor([0.0, 1.0, 2.0, 0.0, 1.0], dtype=torch.float64).expand(2, 5)
-    got = vector_derivatives(log_density, z, y)
-    for i in range(2):
-        for j in range(5):
-            torch.testing.assert_close(got.first[i, j], torch.func.grad(log_density)(z[i, j], y[i, j]))
-            torch.testing.assert_close(got.second[i, j], torch.func.hessian(log_density)(z[i, j], y[i, j]))
-
-
 def test_gradients_flow_through_the_sites():
     Phi, y, prior = problem()
     rule = LaplaceRule(LIKELIHOODS["logistic"])
 
     def total(p):
-        _, latent = update_block(gaussian_state(p, F), Phi[:, :5], y[:5], None, rule)
+        _, latent = filters.update_block(filters.gaussian_state(p, F), Phi[:, :5], y[:5], None, rule)
         return (latent.mean + latent.variance).sum()
 
     leaf = prior.clone().requires_grad_()
@@ -358,3 +240,22 @@ def test_gradients_flow_through_the_sites():
         shift[m] = 1e-5
         numeric.append((total(prior + shift) - total(prior - shift)) / 2e-5)
     torch.testing.assert_close(torch.autograd.grad(total(leaf), leaf)[0], torch.stack(numeric), rtol=1e-4, atol=1e-6)
+
+
+def test_a_robust_expert_loses_little_to_outliers():
+    g = torch.Generator().manual_seed(5)
+    X = torch.randn(800, 3, generator=g, dtype=torch.float64)
+    clean = X.sum(-1) + 0.1 * torch.randn(800, generator=g, dtype=torch.float64)
+    dirty = clean.clone()
+    hit = torch.rand(800, generator=g) < 0.05
+    dirty[hit] = 50 * torch.randn(int(hit.sum()), generator=g, dtype=torch.float64)
+    losses = {}
+    for kind in (GaussianExpert, RobustExpert):
+        expert = kind(LinearFeatures(3, torch.tensor(1.0, dtype=torch.float64)))
+        expert.likelihood.noise = torch.tensor([0.01], dtype=torch.float64)
+        for name, y in (("clean", clean), ("dirty", dirty)):
+            with torch.no_grad():
+                _, steps = expert.update(expert.init(), X, y)
+            losses[kind, name] = float((steps.mean - clean).square()[100:].mean())
+    cost = {kind: losses[kind, "dirty"] - losses[kind, "clean"] for kind in (GaussianExpert, RobustExpert)}
+    assert cost[RobustExpert] < 0.1 * cost[GaussianExpert]

@@ -25,8 +25,8 @@ def test_rows_are_learned_as_the_textbook_does(width, generator):
             rows = predict_rows(moments, places, Phi, walk, noise)
             state, step = textbook_step(GaussianState(expected[places]), Phi, y.unsqueeze(-1), noise, walk)
             expected[places] = state.moments
-            torch.testing.assert_close(rows.mean, step.mean.squeeze(-1), rtol=1e-12, atol=1e-12)
-            torch.testing.assert_close(rows.variance, step.variance.squeeze(-1), rtol=1e-12, atol=1e-12)
+            got, want = (rows.mean, rows.variance), (step.mean.squeeze(-1), step.variance.squeeze(-1))
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
             learn_rows(moments, places, rows, y, walk)
         torch.testing.assert_close(moments, expected, rtol=1e-11, atol=1e-12)
 

@@ -4,27 +4,18 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from gp_ensembles.filters import (
-    CorrelatedWalk,
-    ExponentialForgetting,
-    RandomWalk,
-    StabilizedForgetting,
-    gaussian_state,
-    predict,
-    update_block,
-)
+from gp_ensembles import filters
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state, num_groups
+from tests.filters.oracles import in_blocks
 
 M, N, F, K = 2, 19, 4, 5
 TRANSITIONS = {
     "static": None,
-    "walk": RandomWalk(0.05),
-    "correlated": CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
-    "forgetting": ExponentialForgetting(torch.tensor([0.9, 1.0], dtype=torch.float64)),
-    "stabilized": StabilizedForgetting(0.9),
+    "walk": filters.RandomWalk(0.05),
+    "correlated": filters.CorrelatedWalk(torch.full((F, F), 0.02, dtype=torch.float64)),
+    "forgetting": filters.ExponentialForgetting(torch.tensor([0.9, 1.0], dtype=torch.float64)),
+    "stabilized": filters.StabilizedForgetting(0.9),
 }
 SCALE = torch.tensor([[1.0, 2.0, 0.5, 1.0, 30.0], [1.0, 0.1, 1.0, 3.0, 1.0]], dtype=torch.float64)
 GAPS = {"none": 0.0, "some": 0.2, "most": 0.9}
@@ -39,14 +30,11 @@ def problem(gaps, seed=0):
 
 
 def run(Phi, y, noise, transition, prior, sizes):
-    state, parts, start = multi_output_state(prior, F, K), [], 0
-    for size in sizes:
-        rows = slice(start, start + size)
+    def learn(state, rows):
         observation = MultiOutputNoise(noise, SCALE)
-        state, steps = update_block(state, Phi[:, rows], y[rows], transition, observation, prior_variance=prior)
-        parts.append(steps)
-        start += size
-    return state, [torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)]
+        return filters.update_block(state, Phi[:, rows], y[rows], transition, observation, prior_variance=prior)
+
+    return in_blocks(learn, multi_output_state(prior, F, K), sizes, dim=1)
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
@@ -57,18 +45,19 @@ def test_equals_a_filter_for_each_output(transition):
         state, (mean, variance, log_prob) = run(Phi, y, noise, change, prior, sizes)
         total = torch.zeros(M, N, dtype=torch.float64)
         observation = MultiOutputNoise(noise, SCALE)
-        ahead_mean, ahead_variance, _ = predict(state, Phi[:, :3], change, observation, prior_variance=prior)
+        ahead_mean, ahead_variance, _ = filters.predict(state, Phi[:, :3], change, observation, prior_variance=prior)
         for output in range(K):
             own = SCALE[:, output : output + 1]
             scaled = y[:, output] / own
-            alone, steps = update_block(gaussian_state(prior, F), Phi, scaled, change, noise, prior_variance=prior)
+            start = filters.gaussian_state(prior, F)
+            alone, steps = filters.update_block(start, Phi, scaled, change, noise, prior_variance=prior)
             torch.testing.assert_close(mean[..., output], steps.mean * own, rtol=1e-9, atol=1e-10)
             torch.testing.assert_close(variance[..., output], steps.variance * own**2, rtol=1e-9, atol=1e-10)
             total = total + torch.where(y[:, output].isnan(), 0.0, steps.log_prob - own.log())
             torch.testing.assert_close(state.mean[:, output], alone.mean, rtol=1e-9, atol=1e-10)
             covariance = state.covariance[int(state.group[output])]
             torch.testing.assert_close(covariance, alone.covariance, rtol=1e-9, atol=1e-10)
-            reference = predict(alone, Phi[:, :3], change, noise, prior_variance=prior)
+            reference = filters.predict(alone, Phi[:, :3], change, noise, prior_variance=prior)
             torch.testing.assert_close(ahead_mean[..., output], reference[0] * own, rtol=1e-9, atol=1e-10)
             torch.testing.assert_close(ahead_variance[..., output], reference[1] * own**2, rtol=1e-9, atol=1e-10)
         total = torch.where(y.isnan().all(-1), torch.nan, total)
@@ -83,14 +72,3 @@ def test_outputs_part_when_their_gaps_differ_and_not_before():
     y[8, [1, 4]] = torch.nan
     state, _ = run(Phi, y, noise, None, prior, (5, 14))
     assert state.group.tolist() == [0, 1, 0, 0, 1]
-
-
-@given(seed=st.integers(0, 10_000), gaps=st.floats(0, 1), cut=st.integers(1, N - 1))
-@settings(max_examples=25)
-def test_any_blocking_gives_the_same(seed, gaps, cut):
-    Phi, y, noise, prior = problem(gaps, seed)
-    one = run(Phi, y, noise, TRANSITIONS["walk"], prior, (N,))
-    two = run(Phi, y, noise, TRANSITIONS["walk"], prior, (cut, N - cut))
-    for a, b in zip(one[1], two[1], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, equal_nan=True)
-    torch.testing.assert_close(one[0].mean, two[0].mean, rtol=1e-9, atol=1e-9)

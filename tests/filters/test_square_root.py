@@ -8,6 +8,7 @@ from gp_ensembles.filters import RandomWalk, gaussian_state, update_block
 from gp_ensembles.filters.square_root import add_diagonal, condition_andrews, condition_array, lower_factor
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.numerics.cholesky import NumericalError
+from tests.filters.oracles import in_blocks
 
 
 def smooth_stream(num_rows, num_features, noise, seed=0):
@@ -23,14 +24,11 @@ def smooth_stream(num_rows, num_features, noise, seed=0):
 
 
 def filter_blocks(state, Phi, y, noise, walk=None, size=32):
-    means, variances, log_probs = [], [], []
-    transition = None if walk is None else RandomWalk(walk)
-    for rows, targets in zip(Phi.split(size), y.split(size), strict=True):
-        state, steps = update_block(state, rows, targets, transition, noise)
-        means.append(steps.mean)
-        variances.append(steps.variance)
-        log_probs.append(steps.log_prob)
-    return state, torch.cat(means), torch.cat(variances), torch.cat(log_probs)
+    def learn(state, rows):
+        return update_block(state, Phi[rows], y[rows], None if walk is None else RandomWalk(walk), noise)
+
+    state, steps = in_blocks(learn, state, [len(rows) for rows in y.split(size)])
+    return state, *steps
 
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-8])
@@ -72,13 +70,8 @@ def test_tiny_noise_against_sixty_digits():
     noise, num_rows, num_features = 1e-18, 12, 5
     Phi, y = smooth_stream(num_rows, 6, 0.0)
     Phi = Phi[:, :num_features]
-    state, steps = update_block(
-        square_root_state(torch.ones((), dtype=torch.float64), num_features),
-        Phi,
-        y,
-        None,
-        torch.tensor(noise, dtype=torch.float64),
-    )
+    one, variance = torch.tensor([1.0, noise], dtype=torch.float64)
+    state, steps = update_block(square_root_state(one, num_features), Phi, y, None, variance)
     with mpmath.workdps(60):
         mean, covariance = mpmath.zeros(num_features, 1), mpmath.eye(num_features)
         for t in range(num_rows):
@@ -111,8 +104,7 @@ def test_factors_reproduce_their_covariances():
     gain = torch.linalg.solve(covariance, design @ factor.mT)
     after = factor @ factor.mT - (design @ factor.mT).mT @ gain
     lower, weights, array = condition_array(factor, design, noise)
-    torch.testing.assert_close(lower @ lower.mT, covariance)
-    torch.testing.assert_close(lower @ weights, design @ factor.mT)
+    torch.testing.assert_close((lower @ lower.mT, lower @ weights), (covariance, design @ factor.mT))
     torch.testing.assert_close(array @ array.mT, after)
     andrews = condition_andrews(factor, design, torch.linalg.cholesky(covariance), noise)
     torch.testing.assert_close(andrews @ andrews.mT, after)

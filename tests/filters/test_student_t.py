@@ -7,19 +7,14 @@ import pytest
 import torch
 from scipy import integrate, stats
 
+from gp_ensembles import filters
 from gp_ensembles.experts import StudentTExpert
 from gp_ensembles.experts.student_t import InverseGammaNoise
 from gp_ensembles.features import LinearFeatures
-from gp_ensembles.filters import (
-    ExponentialForgetting,
-    RandomWalk,
-    gaussian_state,
-    predict,
-    textbook_filter,
-    update_block,
-)
+from gp_ensembles.filters import ExponentialForgetting, update_block
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
 from gp_ensembles.numerics import student_t
+from tests.filters.oracles import in_blocks
 
 M, N, F = 2, 17, 3
 
@@ -65,33 +60,24 @@ def textbook(Phi, y, prior, walk, discount):
 def test_any_blocking_is_the_textbook(walk, discount, missing):
     Phi, y, prior = problem(missing)
     want, finals = textbook(Phi, y, prior, walk, discount)
-    transition = RandomWalk(walk) if walk else None
+    transition = filters.RandomWalk(walk) if walk else None
     delta = torch.tensor(discount, dtype=torch.float64)
     noise = NoiseDiscount(delta, prior.concentration, prior.rate) if discount < 1 else None
-    for size in (1, 5, 17):
-        state, parts = prior, []
-        for start in range(0, N, size):
-            rows = slice(start, start + size)
-            state, steps = update_block(state, Phi[:, rows], y[rows], transition, noise)
-            parts.append(torch.stack(steps, dim=-1))
-        np.testing.assert_allclose(torch.cat(parts, dim=1).numpy(), want, rtol=1e-9, atol=1e-11)
+
+    def learn(state, rows):
+        return filters.update_block(state, Phi[:, rows], y[rows], transition, noise)
+
+    for sizes in ((1,) * N, (5, 5, 5, 2), (N,)):
+        state, steps = in_blocks(learn, prior, sizes)
+        np.testing.assert_allclose(torch.stack(steps, -1).numpy(), want, rtol=1e-9, atol=1e-11)
         for m, (mean, V, a, b) in enumerate(finals):
             np.testing.assert_allclose(state.moments[m].numpy(), np.c_[V, mean], rtol=1e-9, atol=1e-12)
             assert float(state.concentration[m]) == pytest.approx(a)
             assert float(state.rate[m]) == pytest.approx(b)
-    ahead = predict(state, Phi[:, :4], transition, noise)
-    _, step = update_block(state, Phi[:, :1], y[:1] * torch.nan, transition, noise)
+    ahead = filters.predict(state, Phi[:, :4], transition, noise)
+    _, step = filters.update_block(state, Phi[:, :1], y[:1] * torch.nan, transition, noise)
     for got, reference in zip(ahead, step, strict=True):
         torch.testing.assert_close(got[:, :1], reference, equal_nan=True)
-
-
-def test_forgetting_is_that_of_the_weights():
-    Phi, y, prior = problem()
-    state, _ = update_block(prior, Phi, y, ExponentialForgetting(0.9))
-    weights = 0.9 ** torch.arange(N - 1, -1, -1, dtype=torch.float64)
-    for m in range(M):
-        precision = (Phi[m].mT * weights) @ Phi[m] + 0.9**N * torch.linalg.inv(prior.moments[m, :, :-1])
-        torch.testing.assert_close(state.moments[m, :, :-1], torch.linalg.inv(precision))
 
 
 def test_sure_noise_is_the_gaussian_filter():
@@ -100,10 +86,9 @@ def test_sure_noise_is_the_gaussian_filter():
     noise = torch.tensor([0.3, 1.7], dtype=torch.float64)
     ratio = torch.tensor([0.5, 2.0], dtype=torch.float64)
     large = torch.full((M,), 1e10, dtype=torch.float64)
-    _, steps = update_block(student_t_state(ratio, F, large, large * noise), Phi, y)
-    _, want = textbook_filter(gaussian_state(ratio * noise, F), Phi, y, noise)
-    for got, reference in zip(steps[:3], want, strict=True):
-        torch.testing.assert_close(got, reference, rtol=1e-7, atol=1e-7, equal_nan=True)
+    _, steps = filters.update_block(student_t_state(ratio, F, large, large * noise), Phi, y)
+    _, want = filters.textbook_filter(filters.gaussian_state(ratio * noise, F), Phi, y, noise)
+    torch.testing.assert_close(steps[:3], want, rtol=1e-7, atol=1e-7, equal_nan=True)
 
 
 def build(batch=()):
@@ -147,31 +132,13 @@ def test_a_batch_is_its_members():
         torch.testing.assert_close(alone.log_evidence(X, y)[0], expert.log_evidence(X, y)[m])
 
 
-@torch.no_grad()
-def test_a_changing_noise_is_followed():
-    g = torch.Generator().manual_seed(3)
-    X = torch.randn(2000, 1, generator=g, dtype=torch.float64)
-    scale = torch.where(torch.arange(2000) < 1000, 0.1, 1.0).double()
-    y = X.squeeze(-1) + scale * torch.randn(2000, generator=g, dtype=torch.float64)
-    features = LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64))
-    scores = {}
-    for discount in (None, 0.98):
-        expert = StudentTExpert(features, noise_discount=discount)
-        _, steps = expert.update(expert.init(), X, y)
-        scores[discount] = float(steps.log_prob[1000:].mean())
-    assert scores[0.98] > scores[None] + 0.05
-
-
 def test_distribution_functions():
     df = torch.tensor([1.0, 3.5, 40.0, torch.inf], dtype=torch.float64)
     z = torch.linspace(-30, 30, 41, dtype=torch.float64).unsqueeze(-1)
     reference = stats.t(df.numpy())
     np.testing.assert_allclose(student_t.cdf(z, df).numpy(), reference.cdf(z.numpy()), rtol=1e-9, atol=1e-300)
-    np.testing.assert_allclose(
-        student_t.log_prob(z, torch.zeros_like(df), torch.ones_like(df), df).numpy(),
-        reference.logpdf(z.numpy()),
-        rtol=1e-9,
-    )
+    found = student_t.log_prob(z, torch.zeros_like(df), torch.ones_like(df), df)
+    np.testing.assert_allclose(found.numpy(), reference.logpdf(z.numpy()), rtol=1e-9)
     p = torch.tensor([[1e-9], [0.3], [0.5], [0.9], [1 - 1e-9]], dtype=torch.float64)
     np.testing.assert_allclose(student_t.icdf(p, df).numpy(), reference.ppf(p.numpy()), rtol=1e-6, atol=1e-9)
 
@@ -182,7 +149,7 @@ def test_distribution_functions():
         (lambda f: StudentTExpert(f, noise_discount=0.0), "0, 1"),
         (lambda f: StudentTExpert(f, build((3,)).noise), "batch shape"),
         (lambda f: type(build().noise)(f.prior_variance, 1.0, 1.0), "exceed 1"),
-        (lambda f: StudentTExpert(f, transition=RandomWalk(torch.ones(7))), "broadcast"),
+        (lambda f: StudentTExpert(f, transition=filters.RandomWalk(torch.ones(7))), "broadcast"),
     ],
 )
 def test_bad_input(build, words):
@@ -196,3 +163,27 @@ def test_whatever_the_raw_parameter_predictions_have_a_variance() -> None:
     noise.raw_concentration.data.fill_(-30.0)
     assert (noise.concentration >= 1).all()
     assert (noise.concentration < 1.001).all()
+
+
+def test_forgetting_is_that_of_the_weights():
+    Phi, y, prior = problem()
+    state, _ = update_block(prior, Phi, y, ExponentialForgetting(0.9))
+    weights = 0.9 ** torch.arange(N - 1, -1, -1, dtype=torch.float64)
+    for m in range(M):
+        precision = (Phi[m].mT * weights) @ Phi[m] + 0.9**N * torch.linalg.inv(prior.moments[m, :, :-1])
+        torch.testing.assert_close(state.moments[m, :, :-1], torch.linalg.inv(precision))
+
+
+@torch.no_grad()
+def test_a_changing_noise_is_followed():
+    g = torch.Generator().manual_seed(3)
+    X = torch.randn(2000, 1, generator=g, dtype=torch.float64)
+    scale = torch.where(torch.arange(2000) < 1000, 0.1, 1.0).double()
+    y = X.squeeze(-1) + scale * torch.randn(2000, generator=g, dtype=torch.float64)
+    features = LinearFeatures(1, torch.tensor(10.0, dtype=torch.float64))
+    scores = {}
+    for discount in (None, 0.98):
+        expert = StudentTExpert(features, noise_discount=discount)
+        _, steps = expert.update(expert.init(), X, y)
+        scores[discount] = float(steps.log_prob[1000:].mean())
+    assert scores[0.98] > scores[None] + 0.05

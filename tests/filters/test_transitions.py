@@ -20,6 +20,7 @@ from gp_ensembles.filters import (
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.filters.update import predict_joint
+from tests.filters.oracles import advance, in_blocks
 
 M, N, F = 3, 29, 5
 FORMS = {"covariance": gaussian_state, "square root": square_root_state}
@@ -57,24 +58,12 @@ def problem(missing=(), seed=0):
     return Phi, y, noise, prior
 
 
-def advanced(transition, mean, covariance, prior, m):
-    """One dense step of the weights of expert m, written from the definitions."""
-    if isinstance(transition, RandomWalk):
-        return mean, covariance + torch.diag(transition.variance.expand(M, -1)[m].expand(F))
-    if isinstance(transition, CorrelatedWalk):
-        return mean, covariance + transition.covariance.expand(M, F, F)[m]
-    factor = transition.factor.expand(M)[m]
-    if isinstance(transition, ExponentialForgetting):
-        return mean, covariance / factor
-    return factor.sqrt() * mean, factor * covariance + (1 - factor) * prior[m] * torch.eye(F, dtype=torch.float64)
-
-
 def textbook(transition, Phi, y, noise, prior):
     means, variances, densities, finals = [], [], [], []
     for m in range(M):
         mean, covariance = torch.zeros(F, dtype=torch.float64), prior[m] * torch.eye(F, dtype=torch.float64)
         for t in range(N):
-            mean, covariance = advanced(transition, mean, covariance, prior, m)
+            mean, covariance = advance(transition, mean, covariance, prior, m)
             phi = Phi[m, t]
             center, variance = phi @ mean, phi @ covariance @ phi + noise[m]
             means.append(center)
@@ -95,19 +84,15 @@ def textbook(transition, Phi, y, noise, prior):
 def test_any_blocking_is_the_textbook(name):
     for form, missing in itertools.product(FORMS, [(), (0, 3, 4, 28)]):
         Phi, y, noise, prior = problem(missing)
-        transition = TRANSITIONS[name]
-        want, mean, covariance = textbook(transition, Phi, y, noise, prior)
+        want, mean, covariance = textbook(TRANSITIONS[name], Phi, y, noise, prior)
+
+        def learn(state, rows, Phi=Phi, y=y, noise=noise, prior=prior):
+            return update_block(state, Phi[:, rows], y[rows], TRANSITIONS[name], noise, prior_variance=prior)
+
         for sizes in [(29,), (1,) * 29, (7, 1, 21)]:
-            state, parts, start = FORMS[form](prior, F), [], 0
-            for size in sizes:
-                rows = slice(start, start + size)
-                state, steps = update_block(state, Phi[:, rows], y[rows], transition, noise, prior_variance=prior)
-                parts.append(steps)
-                start += size
-            for got, reference in zip(zip(*parts, strict=True), want, strict=True):
-                torch.testing.assert_close(torch.cat(got, -1), reference, rtol=1e-8, atol=1e-9, equal_nan=True)
-            torch.testing.assert_close(state.mean, mean, rtol=1e-8, atol=1e-9)
-            torch.testing.assert_close(state.covariance, covariance, rtol=1e-8, atol=1e-9)
+            state, steps = in_blocks(learn, FORMS[form](prior, F), sizes)
+            got, reference = (*steps, state.mean, state.covariance), (*want, mean, covariance)
+            torch.testing.assert_close(got, reference, rtol=1e-8, atol=1e-9, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)
@@ -124,8 +109,7 @@ def test_the_stream_in_place_is_the_pure_path(name):
         state, want = bound.update_block(state, Phi[:, rows], y[rows])
         got = runner.stage(Phi[:, rows], Rows(y[rows]), bool(y[rows].isnan().any()))
         runner.commit()
-        for a, b in zip(got, want, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11, equal_nan=True)
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11, equal_nan=True)
         torch.testing.assert_close(live.moments, state.moments, rtol=1e-10, atol=1e-11)
 
 
@@ -138,11 +122,10 @@ def test_prediction_takes_one_step(name):
         mean, variance, _ = predict(state, Phi[:, :4], transition, noise, prior_variance=prior)
         joint_mean, joint = predict_joint(state, Phi[:, :4], transition, noise, prior_variance=prior)
         for m in range(M):
-            moved, covariance = advanced(transition, state.mean[m], state.covariance[m], prior, m)
+            moved, covariance = advance(transition, state.mean[m], state.covariance[m], prior, m)
             want = Phi[m, :4] @ covariance @ Phi[m, :4].mT + noise[m] * torch.eye(4, dtype=torch.float64)
             torch.testing.assert_close(mean[m], Phi[m, :4] @ moved, rtol=1e-9, atol=1e-10)
-            torch.testing.assert_close(variance[m], want.diagonal(), rtol=1e-9, atol=1e-10)
-            torch.testing.assert_close(joint[m], want, rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close((variance[m], joint[m]), (want.diagonal(), want), rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(joint_mean, mean, rtol=1e-9, atol=1e-10)
 
 

@@ -3,28 +3,13 @@
 import pytest
 import torch
 
-from gp_ensembles.filters import (
-    CorrelatedWalk,
-    ExponentialForgetting,
-    RandomWalk,
-    StabilizedForgetting,
-    gaussian_state,
-    predict,
-    update_block,
-)
+from gp_ensembles import filters
+from gp_ensembles.filters import sites
 from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
-from gp_ensembles.filters.sites import (
-    LaplaceRule,
-    MomentMatchingRule,
-    RobustRule,
-    VectorLaplaceRule,
-    VectorMomentMatchingRule,
-)
-from gp_ensembles.filters.states import GaussianState, square_root_state
+from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
-from gp_ensembles.filters.textbook import textbook_step
-from gp_ensembles.filters.update import predict_joint
 from gp_ensembles.numerics.gauss_hermite import gauss_hermite, normal_nodes
+from tests.filters.oracles import in_blocks
 
 M, N, F, K, C = 2, 11, 3, 4, 3  # experts, rows, features, outputs, classes
 NOISE = torch.tensor([0.3, 0.9], dtype=torch.float64)
@@ -48,15 +33,15 @@ def softmax(z, y):
 
 TRANSITIONS = {
     "static": None,
-    "walk": RandomWalk(0.05),
-    "walk of each feature": RandomWalk(torch.linspace(0, 0.1, F, dtype=torch.float64)),
-    "correlated walk": CorrelatedWalk(0.02 + torch.diag(torch.full((F,), 0.01, dtype=torch.float64))),
-    "forgetting": ExponentialForgetting(torch.tensor([0.9, 0.6], dtype=torch.float64)),
-    "stabilized": StabilizedForgetting(torch.tensor([0.5, 0.97], dtype=torch.float64)),
+    "walk": filters.RandomWalk(0.05),
+    "walk of each feature": filters.RandomWalk(torch.linspace(0, 0.1, F, dtype=torch.float64)),
+    "correlated walk": filters.CorrelatedWalk(0.02 + torch.diag(torch.full((F,), 0.01, dtype=torch.float64))),
+    "forgetting": filters.ExponentialForgetting(torch.tensor([0.9, 0.6], dtype=torch.float64)),
+    "stabilized": filters.StabilizedForgetting(torch.tensor([0.5, 0.97], dtype=torch.float64)),
 }
 # first state, observation
 FILTERS = {
-    "covariance": (gaussian_state(PRIOR, F), NOISE),
+    "covariance": (filters.gaussian_state(PRIOR, F), NOISE),
     "square root": (square_root_state(PRIOR, F), NOISE),
     "Student-t": (student_t_state(PRIOR, F, CONCENTRATION, RATE), None),
     "Student-t, changing noise": (
@@ -64,14 +49,17 @@ FILTERS = {
         NoiseDiscount(torch.tensor(0.8, dtype=torch.float64), CONCENTRATION, RATE),
     ),
     "several outputs": (multi_output_state(PRIOR, F, K), MultiOutputNoise(NOISE, SCALE)),
-    "Laplace": (gaussian_state(PRIOR, F), LaplaceRule(logistic)),
-    "Laplace, normal": (gaussian_state(PRIOR, F), LaplaceRule(normal)),
-    "moment matching": (gaussian_state(PRIOR, F), MomentMatchingRule(logistic, *gauss_hermite(32, PRIOR))),
-    "robust": (gaussian_state(PRIOR, F), RobustRule(NOISE, torch.full_like(NOISE, 2.0))),
-    "vectors, Laplace": (gaussian_state(PRIOR, C * F), VectorLaplaceRule(softmax)),
+    "Laplace": (filters.gaussian_state(PRIOR, F), sites.LaplaceRule(logistic)),
+    "Laplace, normal": (filters.gaussian_state(PRIOR, F), sites.LaplaceRule(normal)),
+    "moment matching": (
+        filters.gaussian_state(PRIOR, F),
+        sites.MomentMatchingRule(logistic, *gauss_hermite(32, PRIOR)),
+    ),
+    "robust": (filters.gaussian_state(PRIOR, F), sites.RobustRule(NOISE, torch.full_like(NOISE, 2.0))),
+    "vectors, Laplace": (filters.gaussian_state(PRIOR, C * F), sites.VectorLaplaceRule(softmax)),
     "vectors, moment matching": (
-        gaussian_state(PRIOR, C * F),
-        VectorMomentMatchingRule(softmax, *normal_nodes(8, C, PRIOR, 1024)),
+        filters.gaussian_state(PRIOR, C * F),
+        sites.VectorMomentMatchingRule(softmax, *normal_nodes(8, C, PRIOR, 1024)),
     ),
 }
 every_filter = pytest.mark.parametrize("name", FILTERS)
@@ -92,15 +80,13 @@ def problem(name, missing=MISSING):
 
 def run(name, change, Phi, y, sizes):
     state, observation = FILTERS[name]
-    parts, start = [], 0
+
+    def learn(state, rows):
+        block = Phi[:, rows], y[rows]
+        return filters.update_block(state, *block, TRANSITIONS[change], observation, prior_variance=PRIOR)
+
     with torch.no_grad():
-        for size in sizes:
-            rows = slice(start, start + size)
-            block = Phi[:, rows], y[rows]
-            state, steps = update_block(state, *block, TRANSITIONS[change], observation, prior_variance=PRIOR)
-            parts.append(steps)
-            start += size
-    return state, type(steps)(*(torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)))
+        return in_blocks(learn, state, sizes, dim=1)
 
 
 def assert_same(got, want, tolerance=1e-9):
@@ -131,11 +117,15 @@ def test_a_missing_target_teaches_nothing(name):
         Phi, y = problem(name, ())
         state, observation = FILTERS[name]
         with torch.no_grad():
-            state, _ = update_block(state, Phi, y, TRANSITIONS[change], observation, prior_variance=PRIOR)
+            state, _ = filters.update_block(state, Phi, y, TRANSITIONS[change], observation, prior_variance=PRIOR)
             gap = torch.full_like(y[:1], torch.nan)
-            after, steps = update_block(state, Phi[:, :1], gap, TRANSITIONS[change], observation, prior_variance=PRIOR)
-            other, _ = update_block(state, 7 * Phi[:, 1:2], gap, TRANSITIONS[change], observation, prior_variance=PRIOR)
-            ahead = predict(state, Phi[:, :1], TRANSITIONS[change], observation, prior_variance=PRIOR)
+            after, steps = filters.update_block(
+                state, Phi[:, :1], gap, TRANSITIONS[change], observation, prior_variance=PRIOR
+            )
+            other, _ = filters.update_block(
+                state, 7 * Phi[:, 1:2], gap, TRANSITIONS[change], observation, prior_variance=PRIOR
+            )
+            ahead = filters.predict(state, Phi[:, :1], TRANSITIONS[change], observation, prior_variance=PRIOR)
         assert_same(after, other)
         assert_same(ahead, steps)  # to predict is to meet a row whose target is missing
         if change == "static" and name != "Student-t, changing noise":
@@ -144,100 +134,22 @@ def test_a_missing_target_teaches_nothing(name):
             assert bool(steps.log_prob.isnan().all())
 
 
-def move(change, mean, covariance, m):
-    """One dense step of the weights of expert m, written from the definitions."""
-    identity = torch.diag(torch.ones(F, dtype=torch.float64))
-    if change is None:
-        return mean, covariance
-    if isinstance(change, RandomWalk):
-        return mean, covariance + torch.diag(change.variance.expand(F))
-    if isinstance(change, CorrelatedWalk):
-        return mean, covariance + change.covariance
-    factor = change.factor[m]
-    if isinstance(change, ExponentialForgetting):
-        return mean, covariance / factor
-    return factor.sqrt() * mean, factor * covariance + (1 - factor) * PRIOR[m] * identity
-
-
-def textbook(change, Phi, y, noise):
-    """Every expert by itself, one transition and one textbook step of static weights after another."""
-    moments, means, variances = [], [], []
-    for m in range(M):
-        mean, covariance = torch.zeros(F, dtype=torch.float64), torch.diag(PRIOR[m].expand(F))
-        for t in range(N):
-            mean, covariance = move(change, mean, covariance, m)
-            state = GaussianState(torch.cat([covariance, mean.unsqueeze(-1)], dim=-1))
-            state, step = textbook_step(state, Phi[m, t], y[..., t].expand(M)[m], noise[m])
-            mean, covariance = state.mean, state.covariance
-            means.append(step.mean)
-            variances.append(step.variance)
-        moments.append(state.moments)
-    return torch.stack(moments), torch.cat(means).reshape(M, N), torch.cat(variances).reshape(M, N)
-
-
-@pytest.mark.parametrize("name", ["covariance", "square root", "Student-t", "several outputs", "Laplace, normal"])
-def test_it_is_the_textbook(name):
-    for change in TRANSITIONS:
-        check_textbook(name, change)
-
-
-def check_textbook(name, change):
-    Phi, y = problem(name)
-    state, steps = run(name, change, Phi, y, (5, 6))
-    transition = TRANSITIONS[change]
-    close = {"rtol": 1e-8, "atol": 1e-8}
-    if name == "several outputs":
-        for output in range(K):
-            for m in range(M):
-                own = SCALE[m, output]
-                moments, mean, variance = textbook(transition, Phi, y[:, output] / own, NOISE)
-                torch.testing.assert_close(state.mean[m, output], moments[m, :, -1], **close)
-                covariance = state.covariance[int(state.group[output]), m]
-                torch.testing.assert_close(covariance, moments[m, :, :-1], **close)
-                torch.testing.assert_close(steps.mean[m, :, output], mean[m] * own, **close)
-                torch.testing.assert_close(steps.variance[m, :, output], variance[m] * own**2, **close)
-        return
-    noise = torch.ones_like(NOISE) if name == "Student-t" else NOISE
-    moments, mean, variance = textbook(transition, Phi, y, noise)
-    torch.testing.assert_close(steps.mean, mean, **close)
-    if name == "Student-t":  # the same recursion in units of the noise variance
-        torch.testing.assert_close(state.moments, moments, **close)
-        return
-    torch.testing.assert_close(state.mean, moments[..., -1], **close)
-    torch.testing.assert_close(state.covariance, moments[..., :-1], **close)
-    if name == "Laplace, normal":
-        variance = variance - NOISE.unsqueeze(-1)
-    torch.testing.assert_close(steps.variance, variance, **close)
-
-
 @every_filter
 def test_only_a_way_back_to_the_prior_needs_the_prior(name):
     Phi, y = problem(name)
     state, observation = FILTERS[name]
     with torch.no_grad():
         for change in TRANSITIONS.values():
-            if isinstance(change, StabilizedForgetting):
+            if isinstance(change, filters.StabilizedForgetting):
                 with pytest.raises(ValueError, match="StabilizedForgetting goes back to the prior"):
-                    update_block(state, Phi, y, change, observation)
+                    filters.update_block(state, Phi, y, change, observation)
                 with pytest.raises(ValueError, match="needs prior_variance"):
-                    predict(state, Phi, change, observation)
+                    filters.predict(state, Phi, change, observation)
                 continue
-            with_prior = update_block(state, Phi, y, change, observation, prior_variance=PRIOR)
-            without = update_block(state, Phi, y, change, observation)
+            with_prior = filters.update_block(state, Phi, y, change, observation, prior_variance=PRIOR)
+            without = filters.update_block(state, Phi, y, change, observation)
             for got, want in zip(without, with_prior, strict=True):
                 assert_same(got, want, 0)
-
-
-@pytest.mark.parametrize("name", ["covariance", "square root"])
-def test_the_joint_prediction_has_the_marginals(name):
-    Phi, y = problem(name)
-    state, noise = FILTERS[name]
-    for change in TRANSITIONS.values():
-        state, _ = update_block(state, Phi, y, change, noise, prior_variance=PRIOR)
-        mean, covariance = predict_joint(state, Phi, change, noise, prior_variance=PRIOR)
-        alone = predict(state, Phi, change, noise, prior_variance=PRIOR)
-        torch.testing.assert_close(mean, alone.mean)
-        torch.testing.assert_close(covariance.diagonal(dim1=-2, dim2=-1), alone.variance)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +157,7 @@ def test_the_joint_prediction_has_the_marginals(name):
     [
         ("covariance", None, r"for a GaussianState is the noise variance, a tensor \(\*batch\), or a rule .* NoneType"),
         ("covariance", 0.1, "got float"),
-        ("square root", LaplaceRule(logistic), "for a SquareRootState is the noise variance"),
+        ("square root", sites.LaplaceRule(logistic), "for a SquareRootState is the noise variance"),
         ("Student-t", NOISE, "for a StudentTState is a NoiseDiscount, or None"),
         ("several outputs", NOISE, "for a MultiOutputState is a MultiOutputNoise"),
     ],
@@ -253,12 +165,12 @@ def test_the_joint_prediction_has_the_marginals(name):
 def test_an_observation_of_another_state_is_refused(name, observation, words):
     Phi, y = problem(name)
     with pytest.raises(TypeError, match=words):
-        update_block(FILTERS[name][0], Phi, y, None, observation)
+        filters.update_block(FILTERS[name][0], Phi, y, None, observation)
     with pytest.raises(TypeError, match=words):
-        predict(FILTERS[name][0], Phi, None, observation)
+        filters.predict(FILTERS[name][0], Phi, None, observation)
 
 
 def test_what_is_no_state_is_refused():
     Phi, y = problem("covariance")
     with pytest.raises(TypeError, match=r"the state must be one of GaussianState, SquareRootState, .* got Tensor"):
-        update_block(Phi, Phi, y, None, NOISE)
+        filters.update_block(Phi, Phi, y, None, NOISE)

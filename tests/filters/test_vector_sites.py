@@ -44,8 +44,7 @@ def test_weights_after_a_row_have_their_exact_moments(num_classes, y):
     state = GaussianState(torch.cat([prior, prior_mean.unsqueeze(-1)], dim=-1))
     state, latent = update_block(state, phi.unsqueeze(0), target, None, rule)
     before, spread = design @ prior_mean, design @ prior @ design.mT
-    torch.testing.assert_close(latent.mean[0], before)
-    torch.testing.assert_close(latent.variance[0], spread)
+    torch.testing.assert_close((latent.mean[0], latent.variance[0]), (before, spread))
     center, after = dense_moments(before, spread, target)
     slope = prior @ design.mT @ torch.linalg.inv(spread)
     torch.testing.assert_close(state.mean, prior_mean + slope @ (center - before), rtol=0, atol=1e-5)
@@ -95,9 +94,8 @@ def test_a_class_far_out_of_reach_leaves_a_covariance(num_classes):
     mean = torch.zeros(num_classes, dtype=torch.float64)
     mean[0] = -60.0
     covariance = torch.diag(torch.full_like(mean, 25.0))
-    gradient, curvature = (
-        MomentMatchingUpdate().vector_rule(softmax, num_classes, mean).solve(mean, covariance, 0 * mean[0])
-    )
+    rule = MomentMatchingUpdate().vector_rule(softmax, num_classes, mean)
+    gradient, curvature = rule.solve(mean, covariance, 0 * mean[0])
     after = covariance - covariance @ curvature @ covariance
     assert float(torch.linalg.eigvalsh(0.5 * (after + after.mT))[0]) > 0.1
     assert float((mean + covariance @ gradient)[0]) > -45  # sure of the wrong class, a slope of one moves by 25

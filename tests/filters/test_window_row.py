@@ -10,6 +10,7 @@ from gp_ensembles.features.covariance import bind_covariance, bind_mean
 from gp_ensembles.filters.window import Window, window_state
 from gp_ensembles.filters.window_row import RowWindow
 
+F64 = torch.float64
 D, N = 3, 7
 
 
@@ -38,16 +39,14 @@ KERNELS = {
 def test_rows_one_after_another_are_the_conditional_of_the_rows_before(name: str, has_mean: bool) -> None:
     kernel, draw = KERNELS[name](), np.random.default_rng(1)
     mean = LinearMean(D, batch_shape=kernel.batch_shape).double() if has_mean else None
-    noise = torch.tensor([0.1, 0.3], dtype=torch.float64)[: max(1, len(kernel.batch_shape) * 2)].reshape(
-        kernel.batch_shape
-    )
+    noise = torch.tensor([0.1, 0.3], dtype=F64)[: max(1, len(kernel.batch_shape) * 2)].reshape(kernel.batch_shape)
     window = Window(bind_covariance(kernel), noise, N, None if mean is None else bind_mean(mean))
     state = window_state(kernel.batch_shape, D, N + 3, noise)
     rows, X, y = RowWindow(state), draw.normal(size=(N, D)), draw.normal(size=N)
     whole = torch.from_numpy(X)
     # GPyTorch's own matrix and a dense solve.
-    covariance = kernel(whole).to_dense() + noise[..., None, None] * torch.eye(N, dtype=torch.float64)
-    prior = torch.zeros(N, dtype=torch.float64) if mean is None else mean(whole)
+    covariance = kernel(whole).to_dense() + noise[..., None, None] * torch.eye(N, dtype=F64)
+    prior = torch.zeros(N, dtype=F64) if mean is None else mean(whole)
     errors = torch.from_numpy(y) - prior
     for t in range(N):
         rows.predict(window, draw.normal(size=D))  # what is asked of other rows leaves no trace

@@ -13,7 +13,7 @@ from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.fleet import Fleet
-from gp_ensembles.fleet.fitting import evidence_of_each, fit_shared
+from gp_ensembles.fleet.fitting import evidence_terms, fit_shared
 from gp_ensembles.numerics.cholesky import NumericalError
 from tests.fleet.instances import fourier
 
@@ -36,6 +36,11 @@ def two_kinds(seed):
     X = torch.randn(num_rows, num_series, 1, **draw)
     phase = 2 * math.pi * torch.rand(num_series, **draw)
     return X, torch.sin(rate * X[..., 0] + phase) + 0.2 * torch.randn(num_rows, num_series, **draw)
+
+
+def evidence_of_each(expert, X, y):
+    bound = expert.bind()
+    return evidence_terms(bound.features(X), y, bound.prior_variance, bound.noise)
 
 
 def test_evidence_of_each_is_that_of_one_series(generator):

@@ -10,6 +10,7 @@ from scipy import stats
 
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank
+from tests.filters.oracles import in_blocks
 
 MODELS = (
     InnovationModel(degrees_of_freedom=4, rate=0.1),
@@ -71,23 +72,12 @@ def stream(seed, num_experts=3, num_rows=40, gaps=()):
 
 
 def run(bank, mean, variance, y, sizes, share=None):
-    state = bank.init(mean.shape[0], mean)
-    parts = []
-    start = 0
-    for size in sizes:
-        rows = slice(start, start + size)
-        start += size
-        missing = y[rows].isnan()
-        state, predictions = bank.update_block(
-            state,
-            mean[:, rows],
-            variance[:, rows],
-            y[rows],
-            share=None if share is None else share[rows],
-            missing=missing if bool(missing.any()) else None,
-        )
-        parts.append(predictions)
-    return state, [torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)]
+    def learn(state, rows):
+        missing, known = y[rows].isnan(), {} if share is None else {"share": share[rows]}
+        known |= {"missing": missing} if bool(missing.any()) else {}
+        return bank.update_block(state, mean[:, rows], variance[:, rows], y[rows], **known)
+
+    return in_blocks(learn, bank.init(mean.shape[0], mean), sizes)
 
 
 @pytest.mark.parametrize("gaps", [(), (0, 1, 7, 20, 21, 22, 39)], ids=["whole", "many"])
@@ -107,8 +97,7 @@ def test_an_outlier_counts_less_in_the_autoregression():
     share[11] = 0.01
     _, (means, _, log_prob, _) = run(InnovationBank(MODELS), mean, variance, y, [40], share)
     expected = oracle(MODELS, mean[0].tolist(), variance[0].tolist(), y.tolist(), share.tolist())
-    torch.testing.assert_close(means[0], expected[0], rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(log_prob[0], expected[2], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close((means[0], log_prob[0]), (expected[0], expected[2]), rtol=1e-11, atol=1e-11)
 
 
 @settings(max_examples=30, deadline=None)
@@ -118,8 +107,7 @@ def test_any_blocking_gives_the_same_numbers(sizes, gaps, seed):
     mean, variance, y = stream(seed, num_rows=num_rows, gaps=[gap for gap in gaps if gap < num_rows])
     whole, all_at_once = run(InnovationBank(MODELS), mean, variance, y, [num_rows])
     state, in_blocks = run(InnovationBank(MODELS), mean, variance, y, sizes)
-    for one, other in zip([*whole, *all_at_once], [*state, *in_blocks], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, equal_nan=True)
+    torch.testing.assert_close([*whole, *all_at_once], [*state, *in_blocks], rtol=1e-10, atol=1e-10, equal_nan=True)
 
 
 def test_no_prediction_knows_its_target():
@@ -139,8 +127,7 @@ def test_predict_is_what_the_next_row_meets():
     state, _ = run(bank, mean[:, :39], variance[:, :39], y[:39], [39])
     predicted = bank.predict(state, mean[:, 39:], variance[:, 39:])
     _, met = bank.update_block(state, mean[:, 39:], variance[:, 39:], y[39:])
-    for one, other in zip(predicted[:2], met[:2], strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(predicted[:2], met[:2])
     assert bool(predicted.log_prob.isnan().all())
 
 

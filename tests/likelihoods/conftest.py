@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import mpmath
@@ -46,12 +47,13 @@ def filled(likelihood):
     return likelihood
 
 
-def no_batch(make):
-    return lambda batch_shape: filled(make())
+def single(make, reference, support):
+    """Of a likelihood without parameters of each expert."""
+    return Case(lambda batch_shape: filled(make()), reference, *support, has_batch=False)
 
 
-def with_batch(make):
-    return lambda batch_shape: filled(make(batch_shape))
+def batched(make, reference, support):
+    return Case(lambda batch_shape: filled(make(batch_shape=batch_shape)), reference, *support)
 
 
 def number(tensor):
@@ -90,6 +92,14 @@ def student_t(likelihood, f, y):
     return stats.t.pdf(y, number(likelihood.deg_free), loc=f, scale=math.sqrt(number(likelihood.noise)))
 
 
+def laplace(likelihood, f, y):
+    return stats.laplace.pdf(y, f, math.sqrt(number(likelihood.noise)))
+
+
+def gaussian(likelihood, f, y):
+    return stats.norm.pdf(y, f, math.sqrt(number(likelihood.noise)))
+
+
 def softmax(likelihood, f, y):
     mixing = getattr(likelihood, "mixing_weights", None)
     logits = f if mixing is None else f @ mixing.detach().mT
@@ -103,50 +113,24 @@ REALS = ((-2.0, 0.0, 3.5), (math.inf, -math.inf), "values must be finite")
 FRACTIONS = ((0.01, 0.5, 0.99), (0.0, 1.0, -0.1, 1.1), "values must be strictly between 0 and 1")
 
 SCALAR = {
-    "logistic": Case(
-        no_batch(LogisticLikelihood), lambda _, f, y: sigmoid((2 * y - 1) * mpmath.mpf(f)), *LABELS, has_batch=False
+    "logistic": single(LogisticLikelihood, lambda _, f, y: sigmoid((2 * y - 1) * mpmath.mpf(f)), LABELS),
+    "probit": single(BernoulliLikelihood, lambda _, f, y: mpmath.ncdf((2 * y - 1) * f), LABELS),
+    "log_poisson": single(LogPoissonLikelihood, lambda _, f, y: stats.poisson.pmf(y, math.exp(f)), COUNTS),
+    "poisson": single(PoissonLikelihood, lambda _, f, y: stats.poisson.pmf(y, softplus(f)), COUNTS),
+    "ordinal_probit": batched(partial(OrdinalLikelihood, 4, Probit()), ordinal(mpmath.ncdf), LEVELS),
+    "ordinal_logit": batched(
+        partial(OrdinalLikelihood, 4, Logit(), scale_constraint=Positive()), ordinal(sigmoid), LEVELS
     ),
-    "probit": Case(
-        no_batch(BernoulliLikelihood), lambda _, f, y: mpmath.ncdf((2 * y - 1) * f), *LABELS, has_batch=False
-    ),
-    "log_poisson": Case(
-        no_batch(LogPoissonLikelihood), lambda _, f, y: stats.poisson.pmf(y, math.exp(f)), *COUNTS, has_batch=False
-    ),
-    "poisson": Case(
-        no_batch(PoissonLikelihood), lambda _, f, y: stats.poisson.pmf(y, softplus(f)), *COUNTS, has_batch=False
-    ),
-    "ordinal_probit": Case(
-        with_batch(lambda batch_shape: OrdinalLikelihood(4, Probit(), batch_shape)), ordinal(mpmath.ncdf), *LEVELS
-    ),
-    "ordinal_logit": Case(
-        with_batch(lambda batch_shape: OrdinalLikelihood(4, Logit(), batch_shape, Positive())),
-        ordinal(sigmoid),
-        *LEVELS,
-    ),
-    "negative_binomial": Case(
-        with_batch(lambda batch_shape: NegativeBinomialLikelihood(batch_shape=batch_shape)), negative_binomial, *COUNTS
-    ),
-    "student_t": Case(with_batch(lambda batch_shape: StudentTLikelihood(batch_shape=batch_shape)), student_t, *REALS),
-    "beta": Case(with_batch(lambda batch_shape: BetaLikelihood(batch_shape=batch_shape)), beta, *FRACTIONS),
-    "laplace": Case(
-        with_batch(lambda batch_shape: LaplaceLikelihood(batch_shape=batch_shape)),
-        lambda likelihood, f, y: stats.laplace.pdf(y, f, math.sqrt(number(likelihood.noise))),
-        *REALS,
-    ),
-    "gaussian": Case(
-        with_batch(lambda batch_shape: GaussianLikelihood(batch_shape=batch_shape)),
-        lambda likelihood, f, y: stats.norm.pdf(y, f, math.sqrt(number(likelihood.noise))),
-        *REALS,
-    ),
+    "negative_binomial": batched(NegativeBinomialLikelihood, negative_binomial, COUNTS),
+    "student_t": batched(StudentTLikelihood, student_t, REALS),
+    "beta": batched(BetaLikelihood, beta, FRACTIONS),
+    "laplace": batched(LaplaceLikelihood, laplace, REALS),
+    "gaussian": batched(GaussianLikelihood, gaussian, REALS),
 }
 VECTOR = {
-    "multiclass": Case(no_batch(lambda: MulticlassLikelihood(4)), softmax, *LEVELS, has_batch=False),
-    "softmax": Case(
-        no_batch(lambda: SoftmaxLikelihood(num_features=4, num_classes=4)), softmax, *LEVELS, has_batch=False
-    ),
-    "softmax_plain": Case(
-        no_batch(lambda: SoftmaxLikelihood(num_classes=4, mixing_weights=False)), softmax, *LEVELS, has_batch=False
-    ),
+    "multiclass": single(partial(MulticlassLikelihood, 4), softmax, LEVELS),
+    "softmax": single(partial(SoftmaxLikelihood, num_features=4, num_classes=4), softmax, LEVELS),
+    "softmax_plain": single(partial(SoftmaxLikelihood, num_classes=4, mixing_weights=False), softmax, LEVELS),
 }
 
 

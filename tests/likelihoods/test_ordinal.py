@@ -1,5 +1,7 @@
 """Ordered levels: cut points, links, two levels, tails."""
 
+from functools import partial
+
 import mpmath
 import pytest
 import torch
@@ -7,6 +9,7 @@ from gpytorch.constraints import Positive
 from gpytorch.likelihoods import BernoulliLikelihood
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
 from gp_ensembles.likelihoods import OrdinalLikelihood
 from gp_ensembles.likelihoods.classification import LogisticLikelihood, Logit, OrdinalCategorical, Probit
@@ -25,23 +28,15 @@ def test_two_levels_are_the_binary_model(link, model):
     assert likelihood.cut_points.tolist() == [0.0]
     for label in (0.0, 1.0):
         y = torch.full_like(LATENT, label)
-        binary, ordered = (
-            scalar_derivatives(lambda z, target, one=one: log_prob(one, z, target), LATENT, y)
-            for one in (model, likelihood)
-        )
-        torch.testing.assert_close(
-            log_prob(likelihood, LATENT, y).detach(), log_prob(model, LATENT, y), rtol=1e-12, atol=1e-14
-        )
-        torch.testing.assert_close(ordered.first.detach(), binary.first, rtol=1e-11, atol=1e-14)
-        torch.testing.assert_close(ordered.second.detach(), binary.second, rtol=1e-8, atol=1e-14)
+        binary, ordered = (scalar_derivatives(partial(log_prob, one), LATENT, y) for one in (model, likelihood))
+        assert_close(log_prob(likelihood, LATENT, y).detach(), log_prob(model, LATENT, y), rtol=1e-12, atol=1e-14)
+        assert_close(ordered.first.detach(), binary.first, rtol=1e-11, atol=1e-14)
+        assert_close(ordered.second.detach(), binary.second, rtol=1e-8, atol=1e-14)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("link", LINKS)
-@given(
-    center=st.floats(-40, 40),
-    width=st.floats(1e-4, 30),
-)
+@given(center=st.floats(-40, 40), width=st.floats(1e-4, 30))
 def test_log_differences_equal_mpmath(link, center, width):
     rule, cdf = LINKS[link]
     lower, upper = center - width / 2, center + width / 2
@@ -57,12 +52,12 @@ def test_log_distribution_functions_equal_mpmath(link):
     rule, cdf = LINKS[link]
     with mpmath.workdps(700):  # far out the value is near one
         exact = [float(mpmath.log(cdf(mpmath.mpf(z)))) for z in LATENT.tolist()]
-    torch.testing.assert_close(rule.log_cdf(LATENT), LATENT.new_tensor(exact), rtol=1e-12, atol=1e-300)
+    assert_close(rule.log_cdf(LATENT), LATENT.new_tensor(exact), rtol=1e-12, atol=1e-300)
 
 
 def test_the_log_normal_distribution_function_in_float32():
     exact = log_normal_cdf(LATENT)
-    torch.testing.assert_close(log_normal_cdf(LATENT.float()), exact.float(), rtol=1e-5, atol=1e-30)
+    assert_close(log_normal_cdf(LATENT.float()), exact.float(), rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize("link", LINKS)
@@ -73,7 +68,7 @@ def test_probabilities_sum_to_one_and_stay_finite_in_logs(link):
         values = log_prob(likelihood, LATENT.expand(num_levels, -1), levels)
         assert values.shape == (num_levels, LATENT.shape[0])
         assert bool(torch.isfinite(values).all())
-        torch.testing.assert_close(values.logsumexp(0).detach(), torch.zeros_like(LATENT), atol=1e-13, rtol=0)
+        assert_close(values.logsumexp(0).detach(), torch.zeros_like(LATENT), atol=1e-13, rtol=0)
 
 
 @given(raw=st.lists(st.floats(-10, 10), min_size=1, max_size=8))
@@ -89,17 +84,15 @@ def test_cut_points_and_scale_can_be_set_and_are_trainable():
     cut_points = torch.tensor([[-1.0, 0.5, 0.75], [0.0, 2.0, 9.0]], dtype=torch.float64)
     likelihood.cut_points = cut_points
     likelihood.scale = torch.tensor([[0.5], [3.0]], dtype=torch.float64)
-    torch.testing.assert_close(likelihood.cut_points.detach(), cut_points)
-    torch.testing.assert_close(likelihood.scale.detach().squeeze(-1), cut_points.new_tensor([0.5, 3.0]))
-    assert {name: tuple(p.shape) for name, p in likelihood.named_parameters()} == {
-        "raw_cut_points": (2, 3),
-        "raw_scale": (2, 1),
-    }
+    assert_close(likelihood.cut_points.detach(), cut_points)
+    assert_close(likelihood.scale.detach().squeeze(-1), cut_points.new_tensor([0.5, 3.0]))
+    shapes = {name: tuple(p.shape) for name, p in likelihood.named_parameters()}
+    assert shapes == {"raw_cut_points": (2, 3), "raw_scale": (2, 1)}
     log_prob(likelihood, cut_points.new_zeros(2, 5), cut_points.new_tensor([0, 1, 2, 3, 1])).sum().backward()
     assert all(bool((p.grad != 0).all()) for p in likelihood.parameters())
     fresh = OrdinalLikelihood(4, Logit(), torch.Size([2]), Positive()).double()
     fresh.load_state_dict(likelihood.state_dict())
-    torch.testing.assert_close(fresh.cut_points, likelihood.cut_points)
+    assert_close(fresh.cut_points, likelihood.cut_points)
 
 
 def test_a_fixed_scale_is_one_and_no_parameter():
@@ -132,8 +125,8 @@ def test_one_level_is_refused():
 def test_mean_and_variance_of_levels():
     probs = torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0]], dtype=torch.float64)
     distribution = OrdinalCategorical(probs=probs)
-    torch.testing.assert_close(distribution.mean, probs.new_tensor([1.6, 1.0]))
-    torch.testing.assert_close(distribution.variance, probs.new_tensor([0.1 * 1.6**2 + 0.2 * 0.6**2 + 0.7 * 0.4**2, 0]))
+    assert_close(distribution.mean, probs.new_tensor([1.6, 1.0]))
+    assert_close(distribution.variance, probs.new_tensor([0.1 * 1.6**2 + 0.2 * 0.6**2 + 0.7 * 0.4**2, 0]))
 
 
 def test_the_likelihood_keeps_its_dtype(wrong_default_dtype):

@@ -6,6 +6,7 @@ import math
 import mpmath
 import pytest
 import torch
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import (
     BernoulliLikelihood,
     GaussianLikelihood,
@@ -92,15 +93,13 @@ def test_moved_nodes_give_the_same_in_any_company():
     likelihood = LogPoissonLikelihood()
     y = torch.tensor([3.0, 1e4, 0.0, 50.0], dtype=torch.float64)
     together = GaussHermite().log_prob(likelihood, MEAN, VARIANCE, y)
-    alone = [
-        GaussHermite().log_prob(likelihood, *(t.reshape(1) for t in row)) for row in zip(MEAN, VARIANCE, y, strict=True)
-    ]
+    rows = zip(MEAN, VARIANCE, y, strict=True)
+    alone = [GaussHermite().log_prob(likelihood, *(t.reshape(1) for t in row)) for row in rows]
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-13, atol=0)
     logistic, wide = LogisticLikelihood(), 100 * VARIANCE
     together = GaussHermite().log_prob(logistic, MEAN, torch.cat([VARIANCE[:2], wide[2:]]), y.clamp_max(1))
-    torch.testing.assert_close(
-        together[:2], GaussHermite().log_prob(logistic, MEAN[:2], VARIANCE[:2], y[:2].clamp_max(1))
-    )
+    alone = GaussHermite().log_prob(logistic, MEAN[:2], VARIANCE[:2], y[:2].clamp_max(1))
+    torch.testing.assert_close(together[:2], alone)
 
 
 def test_a_batch_equals_one_by_one_in_either_precision(scalar_case, take, generator, wrong_default_dtype):
@@ -208,14 +207,10 @@ def test_two_unordered_classes_predict_as_the_logistic_model(generator):
     spread = covariance[:, 0, 0] + covariance[:, 1, 1] - 2 * covariance[:, 0, 1]
     y = torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
     plain = GaussHermite(num_refinements=0)
-    torch.testing.assert_close(
-        GaussHermite().log_prob(MulticlassLikelihood(2), mean, covariance, y),
-        plain.log_prob(LogisticLikelihood(), difference, spread, y),
-    )
-    torch.testing.assert_close(
-        GaussHermite().class_probabilities(MulticlassLikelihood(2), mean, covariance),
-        plain.class_probabilities(LogisticLikelihood(), difference, spread),
-    )
+    several = GaussHermite().log_prob(MulticlassLikelihood(2), mean, covariance, y)
+    torch.testing.assert_close(several, plain.log_prob(LogisticLikelihood(), difference, spread, y))
+    several = GaussHermite().class_probabilities(MulticlassLikelihood(2), mean, covariance)
+    torch.testing.assert_close(several, plain.class_probabilities(LogisticLikelihood(), difference, spread))
 
 
 def test_three_classes_equal_quadrature_in_the_plane(generator):
@@ -254,9 +249,8 @@ def test_singular_and_equal_covariances_are_legal(generator):
     assert bool(torch.isfinite(GaussHermite().class_probabilities(likelihood, mean, rank_one)).all())
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
     prior = torch.diag_embed(scale * torch.ones_like(mean))
-    (gradient,) = torch.autograd.grad(
-        GaussHermite().log_prob(likelihood, mean, prior, mean.argmax(-1).double()).sum(), scale
-    )
+    log_density = GaussHermite().log_prob(likelihood, mean, prior, mean.argmax(-1).double())
+    (gradient,) = torch.autograd.grad(log_density.sum(), scale)
     assert bool(torch.isfinite(gradient))
 
 
@@ -272,21 +266,16 @@ def test_softmax_without_mixing_predicts_as_ours(generator):
     mean = torch.empty(4, 3, dtype=torch.float64).normal_(generator=generator)
     covariance = random_covariance(3, generator) / 3
     plain = SoftmaxLikelihood(num_classes=3, mixing_weights=False)
-    torch.testing.assert_close(
-        GaussHermite().class_probabilities(plain, mean, covariance),
-        GaussHermite().class_probabilities(MulticlassLikelihood(3), mean, covariance),
-        rtol=0,
-        atol=1e-4,
+    found, ours = (
+        GaussHermite().class_probabilities(one, mean, covariance) for one in (plain, MulticlassLikelihood(3))
     )
+    torch.testing.assert_close(found, ours, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["log_poisson", "logistic", "student_t"])
 def test_gradients_are_those_of_the_expectation(name):
-    likelihood = {
-        "log_poisson": LogPoissonLikelihood(),
-        "logistic": LogisticLikelihood(),
-        "student_t": StudentTLikelihood().double(),
-    }[name]
+    kinds = {"log_poisson": LogPoissonLikelihood, "logistic": LogisticLikelihood, "student_t": StudentTLikelihood}
+    likelihood = kinds[name]().double()
     y = torch.tensor([1.0, 0.0], dtype=torch.float64) * (400.0 if name == "log_poisson" else 1.0)
     mean = MEAN[:2].clone().requires_grad_()
     variance = VARIANCE[:2].clone().requires_grad_()
@@ -316,9 +305,8 @@ def test_the_normal_laplace_density():
     assert float((density * (grid - 0.3) ** 2).sum()) == pytest.approx(float(distribution.variance), abs=1e-9)
     for value in (-300.0, 300.0):  # the tail of the Laplace part
         tail = -abs(value - 0.3) / 0.2 + 0.7 / (2 * 0.2**2) - math.log(2 * 0.2)
-        assert float(distribution.log_prob(torch.tensor([value], dtype=torch.float64))) == pytest.approx(
-            tail, rel=1e-12
-        )
+        found = distribution.log_prob(torch.tensor([value], dtype=torch.float64))
+        assert float(found) == pytest.approx(tail, rel=1e-12)
     point = torch.tensor([0.3, 5.0, -5.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(distribution.log_prob, (point,))
 
@@ -339,3 +327,12 @@ def test_what_cannot_be_predicted_is_refused():
             GaussHermite(number)
     with pytest.raises(ValueError, match="refinements must not be negative"):
         GaussHermite(num_refinements=-1)
+
+
+def test_expected_log_probabilities_of_counts_are_integrals():
+    means, deviations, counts = MEAN[:3], VARIANCE[:3].sqrt(), MEAN.new_tensor([0.0, 3.0, 40.0])
+    found = LogPoissonLikelihood().expected_log_prob(counts, MultivariateNormal(means, deviations.square().diag()))
+    u = torch.linspace(-12, 12, 20_001, dtype=torch.float64).unsqueeze(-1)
+    log_density = torch.distributions.Poisson((means + deviations * u).exp()).log_prob(counts)
+    wanted = ((-0.5 * u.square()).softmax(0) * log_density).sum(0)
+    torch.testing.assert_close(found, wanted, rtol=1e-7, atol=0)

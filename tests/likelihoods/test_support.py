@@ -88,9 +88,8 @@ class Positive(Likelihood):
 
 def test_the_support_of_a_foreign_likelihood_is_its_distributions_own():
     check_support(Closed(), torch.tensor([0.0, 0.5, 1.0]))
-    with pytest.raises(
-        ValueError, match=r"target 1\.5 in row 1 is not possible: values must be strictly between 0 and 1"
-    ):
+    words = r"target 1\.5 in row 1 is not possible: values must be strictly between 0 and 1"
+    with pytest.raises(ValueError, match=words):
         check_support(Closed(), torch.tensor([0.0, 1.5]))
     check_support(Positive(), torch.tensor([0.5, 3.0]))
     with pytest.raises(ValueError, match=r"target -1 in row 0 .* Gamma takes values of GreaterThanEq"):

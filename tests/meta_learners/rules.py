@@ -6,19 +6,7 @@ import inspect
 import numpy as np
 import torch
 
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    CombinedRules,
-    DiscountedOnlineNewton,
-    DynamicModelAveraging,
-    ExponentiatedGradient,
-    FixedShare,
-    MarkovSwitching,
-    OnlineNewton,
-    ReferenceAveraging,
-    SoftBayes,
-    sticky_transition,
-)
+from gp_ensembles import meta_learners as meta
 from gp_ensembles.meta_learners.switching import edoebe_transition
 
 M = 6
@@ -34,40 +22,42 @@ def random_transition(seed, num_experts=M, zeros=0.0):
 CHAIN = torch.tensor(np.diag([0.9] * 5 + [1.0]) + np.diag([0.1] * 5, -1))  # absorbing: 0 -> 1 -> ... -> 5
 
 BAYES = {
-    "averaging": lambda: BayesianModelAveraging(),
-    "averaging, prior": lambda: BayesianModelAveraging(torch.tensor([1.0, 2.0, 0.0, 4.0, 5.0, 6.0])),
-    "averaging, pruned": lambda: BayesianModelAveraging(prune_below=1e-6),
-    "switching, identity": lambda: MarkovSwitching(torch.eye(M, dtype=torch.float64)),
-    "switching, sticky": lambda: MarkovSwitching(sticky_transition(M, 0.99)),
-    "switching, edoebe": lambda: MarkovSwitching(edoebe_transition(3, 2, 0.01)),
-    "switching, random": lambda: MarkovSwitching(random_transition(0)),
-    "switching, sparse": lambda: MarkovSwitching(random_transition(1, zeros=0.7)),
-    "switching, chain": lambda: MarkovSwitching(CHAIN, torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)),
+    "averaging": lambda: meta.BayesianModelAveraging(),
+    "averaging, prior": lambda: meta.BayesianModelAveraging(torch.tensor([1.0, 2.0, 0.0, 4.0, 5.0, 6.0])),
+    "averaging, pruned": lambda: meta.BayesianModelAveraging(prune_below=1e-6),
+    "switching, identity": lambda: meta.MarkovSwitching(torch.eye(M, dtype=torch.float64)),
+    "switching, sticky": lambda: meta.MarkovSwitching(meta.sticky_transition(M, 0.99)),
+    "switching, edoebe": lambda: meta.MarkovSwitching(edoebe_transition(3, 2, 0.01)),
+    "switching, random": lambda: meta.MarkovSwitching(random_transition(0)),
+    "switching, sparse": lambda: meta.MarkovSwitching(random_transition(1, zeros=0.7)),
+    "switching, chain": lambda: meta.MarkovSwitching(CHAIN, torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)),
 }
 FIRST_ORDER = {
-    "dynamic averaging": lambda: DynamicModelAveraging(0.9),
-    "dynamic averaging, no forgetting": lambda: DynamicModelAveraging(1.0),
-    "fixed share": lambda: FixedShare(0.05),
-    "fixed share, none": lambda: FixedShare(0.0),
-    "gradient": lambda: ExponentiatedGradient(),
-    "gradient, fast": lambda: ExponentiatedGradient(2.0, 0.05),
-    "gradient, no share": lambda: ExponentiatedGradient(0.3, 0.0),
-    "soft": lambda: SoftBayes(),
-    "soft, fixed rate": lambda: SoftBayes(0.3),
+    "dynamic averaging": lambda: meta.DynamicModelAveraging(0.9),
+    "dynamic averaging, no forgetting": lambda: meta.DynamicModelAveraging(1.0),
+    "fixed share": lambda: meta.FixedShare(0.05),
+    "fixed share, none": lambda: meta.FixedShare(0.0),
+    "gradient": lambda: meta.ExponentiatedGradient(),
+    "gradient, fast": lambda: meta.ExponentiatedGradient(2.0, 0.05),
+    "gradient, no share": lambda: meta.ExponentiatedGradient(0.3, 0.0),
+    "soft": lambda: meta.SoftBayes(),
+    "soft, fixed rate": lambda: meta.SoftBayes(0.3),
 }
 SECOND_ORDER = {
-    "newton": lambda: OnlineNewton(),
-    "newton, slow": lambda: OnlineNewton(beta=1.0, delta=0.5, share=0.1),
-    "discounted": lambda: DiscountedOnlineNewton(),
-    "discounted, quick": lambda: DiscountedOnlineNewton(beta=0.5, discount=0.8, epsilon=3.0, share=0.01),
+    "newton": lambda: meta.OnlineNewton(),
+    "newton, slow": lambda: meta.OnlineNewton(beta=1.0, delta=0.5, share=0.1),
+    "discounted": lambda: meta.DiscountedOnlineNewton(),
+    "discounted, quick": lambda: meta.DiscountedOnlineNewton(beta=0.5, discount=0.8, epsilon=3.0, share=0.01),
 }
 RULES = {
     **BAYES,
     **FIRST_ORDER,
     **SECOND_ORDER,
-    "combined": lambda: CombinedRules([FixedShare(0.05), SoftBayes(0.1)], over=FixedShare(0.02)),
-    "combined, newton": lambda: CombinedRules([BayesianModelAveraging(), OnlineNewton()], BayesianModelAveraging()),
-    "averaged with references": lambda: ReferenceAveraging(FixedShare(0.05), range(M)),
+    "combined": lambda: meta.CombinedRules([meta.FixedShare(0.05), meta.SoftBayes(0.1)], over=meta.FixedShare(0.02)),
+    "combined, newton": lambda: meta.CombinedRules(
+        [meta.BayesianModelAveraging(), meta.OnlineNewton()], meta.BayesianModelAveraging()
+    ),
+    "averaged with references": lambda: meta.ReferenceAveraging(meta.FixedShare(0.05), range(M)),
 }
 # Those that treat all experts alike.
 SYMMETRIC = {name: make for name, make in RULES.items() if name not in BAYES} | {

@@ -8,14 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.meta_learners import (
-    DiscountedOnlineNewton,
-    DynamicModelAveraging,
-    ExponentiatedGradient,
-    FixedShare,
-    OnlineNewton,
-    SoftBayes,
-)
+from gp_ensembles import meta_learners as meta
 from gp_ensembles.meta_learners.averaging import BayesianModelAveraging
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.meta_learners.switching import MarkovSwitching
@@ -70,8 +63,7 @@ def test_any_blocking_is_equal(cuts, name, seed):
 def test_empty_block_changes_nothing(rule):
     state = rule.init(M, densities(0, 1))
     after, output = rule.update_block(state, densities(0, 1)[:, :0])
-    assert output.log_weights.shape == (M, 0)
-    assert output.log_prob.shape == (0,)
+    assert (output.log_weights.shape, output.log_prob.shape) == ((M, 0), (0,))
     torch.testing.assert_close(after, state, rtol=0, atol=0)
 
 
@@ -134,7 +126,7 @@ def test_missing_target_teaches_nothing(rule):
     torch.testing.assert_close(fresh.log_weights.exp(), torch.full((M,), 1 / M, dtype=torch.float64))
     order = output.log_weights[:, 0].argsort()
     assert (after.log_weights[order].exp().diff() >= -1e-12).all()  # sharing and forgetting keep the order of experts
-    if isinstance(rule, OnlineNewton | DiscountedOnlineNewton):
+    if isinstance(rule, meta.OnlineNewton | meta.DiscountedOnlineNewton):
         torch.testing.assert_close(after.log_weights.exp(), state.log_weights.exp(), rtol=1e-9, atol=1e-11)
 
 
@@ -210,9 +202,7 @@ def test_vmap_equals_a_loop(rule):
 def test_meta_device(rule):
     log_prob = densities(0, 7).to("meta")
     state, output = rule.to("meta").update_block(rule.init(M, log_prob), log_prob)
-    assert state.log_weights.shape == (M,)
-    assert output.log_weights.shape == (M, 7)
-    assert output.log_prob.shape == (7,)
+    assert (state.log_weights.shape, output.log_weights.shape, output.log_prob.shape) == ((M,), (M, 7), (7,))
 
 
 @each(RULES)
@@ -221,9 +211,8 @@ def test_state_round_trip(rule, tmp_path):
     state = run(rule, log_prob)[0]
     torch.save(state._asdict(), tmp_path / "state.pt")
     back = MetaState(**torch.load(tmp_path / "state.pt", weights_only=True))
-    torch.testing.assert_close(
-        rule.update_block(back, log_prob)[1], rule.update_block(state, log_prob)[1], rtol=0, atol=0
-    )
+    found, want = (rule.update_block(start, log_prob)[1] for start in (back, state))
+    torch.testing.assert_close(found, want, rtol=0, atol=0)
 
 
 @each(RULES)
@@ -257,19 +246,19 @@ def test_bad_blocks(rule):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: FixedShare().init(0, densities(0, 1)), "at least one expert"),
-        (lambda: DynamicModelAveraging(0.0), "forgetting"),
-        (lambda: DynamicModelAveraging(1.1), "forgetting"),
-        (lambda: FixedShare(1.0), "share must be at least 0"),
-        (lambda: ExponentiatedGradient(0.0), "learning_rate"),
-        (lambda: ExponentiatedGradient(math.inf), "learning_rate"),
-        (lambda: ExponentiatedGradient(0.1, -0.1), "share must be at least 0"),
-        (lambda: SoftBayes(1.0), "learning_rate"),
-        (lambda: OnlineNewton(share=0.0), "share must be above 0"),
-        (lambda: OnlineNewton(beta=0.0), "beta"),
-        (lambda: OnlineNewton(delta=math.nan), "delta"),
-        (lambda: DiscountedOnlineNewton(discount=0.0), "discount"),
-        (lambda: DiscountedOnlineNewton(epsilon=-1.0), "epsilon"),
+        (lambda: meta.FixedShare().init(0, densities(0, 1)), "at least one expert"),
+        (lambda: meta.DynamicModelAveraging(0.0), "forgetting"),
+        (lambda: meta.DynamicModelAveraging(1.1), "forgetting"),
+        (lambda: meta.FixedShare(1.0), "share must be at least 0"),
+        (lambda: meta.ExponentiatedGradient(0.0), "learning_rate"),
+        (lambda: meta.ExponentiatedGradient(math.inf), "learning_rate"),
+        (lambda: meta.ExponentiatedGradient(0.1, -0.1), "share must be at least 0"),
+        (lambda: meta.SoftBayes(1.0), "learning_rate"),
+        (lambda: meta.OnlineNewton(share=0.0), "share must be above 0"),
+        (lambda: meta.OnlineNewton(beta=0.0), "beta"),
+        (lambda: meta.OnlineNewton(delta=math.nan), "delta"),
+        (lambda: meta.DiscountedOnlineNewton(discount=0.0), "discount"),
+        (lambda: meta.DiscountedOnlineNewton(epsilon=-1.0), "epsilon"),
     ],
 )
 def test_bad_constants(call, message):

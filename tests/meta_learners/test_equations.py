@@ -10,18 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    DiscountedOnlineNewton,
-    DynamicModelAveraging,
-    ExponentiatedGradient,
-    FixedShare,
-    MarkovSwitching,
-    OnlineNewton,
-    SoftBayes,
-    sticky_transition,
-)
+from gp_ensembles import meta_learners as meta
+from gp_ensembles.numerics.simplex_path import Growth
 from tests.meta_learners.rules import FIRST_ORDER, SECOND_ORDER, M, densities, each, run
+from tests.numerics.test_simplex_path import by_hand
 
 
 def step_of(rule, num_experts):
@@ -35,16 +27,16 @@ def step_of(rule, num_experts):
     def shared(w, share):
         return [(one - mp(share)) * a + mp(share) / num_experts for a in w]
 
-    if isinstance(rule, FixedShare):
+    if isinstance(rule, meta.FixedShare):
         return lambda w, p, t: shared(bayes(w, p), rule.share)
-    if isinstance(rule, DynamicModelAveraging):
+    if isinstance(rule, meta.DynamicModelAveraging):
 
         def dynamic(w, p, t):
             flat = [a ** mp(rule.forgetting) if a > 0 else mp(0) for a in bayes(w, p)]
             return [a / mpmath.fsum(flat) for a in flat]
 
         return dynamic
-    if isinstance(rule, ExponentiatedGradient):
+    if isinstance(rule, meta.ExponentiatedGradient):
 
         def gradient(w, p, t):
             total = mpmath.fsum(a * b for a, b in zip(w, p, strict=True))
@@ -125,7 +117,7 @@ def test_any_first_order_rule_equals_its_equations(name, seed, num_experts, scal
 
 
 def test_ratios_beyond_every_number_take_their_exact_limit():
-    rule = ExponentiatedGradient(learning_rate=1.0, share=0.0)
+    rule = meta.ExponentiatedGradient(learning_rate=1.0, share=0.0)
     prior = torch.tensor([0.0, -3000.0, -3000.0], dtype=torch.float64)
     state = rule.init(3, prior)._replace(log_weights=prior - prior.logsumexp(0))
     # Both lost experts explain the target by a ratio of exp(3000), exactly alike: they share in proportion.
@@ -138,43 +130,15 @@ def test_ratios_beyond_every_number_take_their_exact_limit():
     torch.testing.assert_close(after, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
 
 
-def newton_by_hand(rule, log_prob, project):
-    """The Newton rules as written, in numpy with a projection by brute force: weights before each target."""
+def newton_by_hand(rule, log_prob):
+    """The Newton rules as written, projected by brute force over all supports: weights before each target."""
     p = np.exp(log_prob - log_prob.max(0))
-    p = np.where(np.isnan(p), 1.0, p)
-    num_experts = p.shape[0]
-    w = v = np.full(num_experts, 1 / num_experts)
-    A = np.eye(num_experts) * getattr(rule, "epsilon", 1.0)
-    b, before = np.zeros(num_experts), []
-    for x in p.T:
-        before.append(w)
-        g = x / (w @ x)
-        if isinstance(rule, OnlineNewton):
-            A = A + np.outer(g, g)
-            b = b + (1 + 1 / rule.beta) * g
-            v = project(rule.delta * np.linalg.solve(A, b), A)
-        else:
-            A = rule.discount * A + (1 - rule.discount) * rule.epsilon * np.eye(num_experts) + np.outer(g, g)
-            v = project(v + np.linalg.solve(A, g) / rule.beta, A)
-        w = (1 - rule.share) * v + rule.share / num_experts
-    return np.array(before).T
-
-
-def project_by_brute_force(point, matrix):
-    """The nearest of the minima on the planes of all supports that are inside."""
-    best, value = None, np.inf
-    for mask in itertools.product([False, True], repeat=len(point)):
-        S = np.flatnonzero(mask)
-        if len(S) == 0:
-            continue
-        K = np.block([[matrix[np.ix_(S, S)], np.ones((len(S), 1))], [np.ones((1, len(S))), np.zeros((1, 1))]])
-        solution = np.linalg.solve(K, np.append(matrix[S] @ point, 1.0))[:-1]
-        w = np.zeros(len(point))
-        w[S] = solution
-        distance = (w - point) @ matrix @ (w - point)
-        if solution.min() >= 0 and distance < value:
-            best, value = w, distance
-    return best
+    if isinstance(rule, meta.OnlineNewton):
+        growth, epsilon = Growth(1.0, 0.0, rule.delta * (1 + 1 / rule.beta), False, rule.share), 1.0
+    else:
+        refill, epsilon = (1 - rule.discount) * rule.epsilon, rule.epsilon
+        growth = Growth(rule.discount, refill, 1 / rule.beta, True, rule.share)
+    return by_hand(p.T, growth, epsilon)[0][:-1].T
 
 
 @each(SECOND_ORDER)
@@ -182,7 +146,7 @@ def test_newton_rules_equal_their_equations(rule):
     for num_experts, scale in itertools.product((1, 2, 5), (0.3, 2.0)):
         log_prob = densities(3, 40, num_experts, scale)
         output = run(rule, log_prob)[1]
-        weights = newton_by_hand(rule, log_prob.numpy(), project_by_brute_force)
+        weights = newton_by_hand(rule, log_prob.numpy())
         np.testing.assert_allclose(output.log_weights.exp(), weights, rtol=0, atol=1e-9)
         torch.testing.assert_close(output.log_prob, (output.log_weights + log_prob).logsumexp(0))
 
@@ -195,26 +159,25 @@ def test_newton_rules_take_impossible_targets_for_missing(rule):
     missing = log_prob.clone()
     missing[:, 6] = 0.0
     (state, output), (other, plain) = run(rule, log_prob), run(rule, missing)
-    torch.testing.assert_close(state, other)
-    torch.testing.assert_close(output.log_weights, plain.log_weights)
+    torch.testing.assert_close((state, output.log_weights), (other, plain.log_weights))
     assert output.log_prob[6] == -torch.inf
 
 
 def test_fixed_share_is_sticky_switching():
     log_prob, share = densities(15, 60, scale=10.0), 0.07
-    one = run(FixedShare(share), log_prob)[1]
-    other = run(MarkovSwitching(sticky_transition(M, 1 - share + share / M)), log_prob)[1]
+    one = run(meta.FixedShare(share), log_prob)[1]
+    other = run(meta.MarkovSwitching(meta.sticky_transition(M, 1 - share + share / M)), log_prob)[1]
     torch.testing.assert_close(one, other)
 
 
-@each({"share": lambda: FixedShare(0.0), "forgetting": lambda: DynamicModelAveraging(1.0)})
+@each({"share": lambda: meta.FixedShare(0.0), "forgetting": lambda: meta.DynamicModelAveraging(1.0)})
 def test_rules_that_forget_nothing_are_averaging(rule):
     log_prob = densities(16, 60, scale=10.0)
-    torch.testing.assert_close(run(rule, log_prob)[1], run(BayesianModelAveraging(), log_prob)[1])
+    torch.testing.assert_close(run(rule, log_prob)[1], run(meta.BayesianModelAveraging(), log_prob)[1])
 
 
 def test_an_impossible_target_under_the_current_weights_is_survived_without_a_share():
-    rule = DiscountedOnlineNewton(share=0.0)
+    rule = meta.DiscountedOnlineNewton(share=0.0)
     log_prob = torch.tensor([[0.0] * 30, [-2000.0] * 30, [-3000.0] * 30], dtype=torch.float64)
     state = run(rule, log_prob)[0]
     torch.testing.assert_close(state.log_weights.exp(), torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
@@ -230,19 +193,19 @@ def test_golden_rules(folder, golden, request):
     with np.load(path / "meta_learners.npz") as data:
         log_prob = torch.tensor(data["expert_loglik"].T)
         for rule, key in (
-            (DynamicModelAveraging(0.99), "dma_0.99"),
-            (FixedShare(0.01), "switching_fixedshare_0.01"),
-            (ExponentiatedGradient(0.01, 0.0), "eg_eta0.01"),
-            (ExponentiatedGradient(0.1, 0.0), "eg_eta0.1"),
-            (ExponentiatedGradient(1.0, 0.0), "eg_eta1"),
-            (ExponentiatedGradient(), "eg_share_eta0.01_delta1e-3"),
-            (SoftBayes(), "softbayes_anytime"),
+            (meta.DynamicModelAveraging(0.99), "dma_0.99"),
+            (meta.FixedShare(0.01), "switching_fixedshare_0.01"),
+            (meta.ExponentiatedGradient(0.01, 0.0), "eg_eta0.01"),
+            (meta.ExponentiatedGradient(0.1, 0.0), "eg_eta0.1"),
+            (meta.ExponentiatedGradient(1.0, 0.0), "eg_eta1"),
+            (meta.ExponentiatedGradient(), "eg_share_eta0.01_delta1e-3"),
+            (meta.SoftBayes(), "softbayes_anytime"),
         ):
             weights = run(rule, log_prob)[1].log_weights.T
             np.testing.assert_allclose(weights, data[key], rtol=1e-8, atol=1e-8, err_msg=key)
         for newton, key in (
-            (OnlineNewton(), "ons_delta0.8_beta0.01_eta0.01"),
-            (DiscountedOnlineNewton(share=0.0), "dons_beta1_gamma0.99"),
+            (meta.OnlineNewton(), "ons_delta0.8_beta0.01_eta0.01"),
+            (meta.DiscountedOnlineNewton(share=0.0), "dons_beta1_gamma0.99"),
         ):
             weights = run(newton, log_prob)[1].log_weights.exp().T
             np.testing.assert_allclose(weights, data[key], rtol=0, atol=1e-9, err_msg=key)

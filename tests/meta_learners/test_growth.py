@@ -6,33 +6,21 @@ import math
 import pytest
 import torch
 
-from gp_ensembles.meta_learners import (
-    BayesianModelAveraging,
-    CombinedRules,
-    DiscountedOnlineNewton,
-    DynamicModelAveraging,
-    ExponentiatedGradient,
-    FixedShare,
-    MarkovSwitching,
-    OnlineNewton,
-    ReferenceAveraging,
-    SoftBayes,
-    sticky_transition,
-)
+from gp_ensembles import meta_learners as meta
 from tests.meta_learners.rules import each
 
 RULES = {
-    "averaging": lambda n: BayesianModelAveraging(),
-    "averaging, prior": lambda n: BayesianModelAveraging(torch.arange(1.0, n + 1)),
-    "averaging, pruned": lambda n: BayesianModelAveraging(prune_below=1e-12),
-    "switching": lambda n: MarkovSwitching(sticky_transition(n, 0.95)),
-    "dynamic averaging": lambda n: DynamicModelAveraging(0.9),
-    "fixed share": lambda n: FixedShare(),
-    "gradient": lambda n: ExponentiatedGradient(),
-    "soft": lambda n: SoftBayes(),
-    "newton": lambda n: OnlineNewton(),
-    "discounted": lambda n: DiscountedOnlineNewton(),
-    "averaged with references": lambda n: ReferenceAveraging(FixedShare(), [0, 2]),
+    "averaging": lambda n: meta.BayesianModelAveraging(),
+    "averaging, prior": lambda n: meta.BayesianModelAveraging(torch.arange(1.0, n + 1)),
+    "averaging, pruned": lambda n: meta.BayesianModelAveraging(prune_below=1e-12),
+    "switching": lambda n: meta.MarkovSwitching(meta.sticky_transition(n, 0.95)),
+    "dynamic averaging": lambda n: meta.DynamicModelAveraging(0.9),
+    "fixed share": lambda n: meta.FixedShare(),
+    "gradient": lambda n: meta.ExponentiatedGradient(),
+    "soft": lambda n: meta.SoftBayes(),
+    "newton": lambda n: meta.OnlineNewton(),
+    "discounted": lambda n: meta.DiscountedOnlineNewton(),
+    "averaged with references": lambda n: meta.ReferenceAveraging(meta.FixedShare(), [0, 2]),
 }
 
 
@@ -108,17 +96,15 @@ def test_rules_for_a_number_of_experts_refuse_another(generator):
 
 
 def test_the_dead_come_back(generator):
-    rule = BayesianModelAveraging(prune_below=1e-6)
+    rule = meta.BayesianModelAveraging(prune_below=1e-6)
     log_prob = densities(generator, 4, 40)
     log_prob[1:3] -= 5.0
     state = rule.update_block(rule.init(4, log_prob), log_prob)[0]
     assert torch.isneginf(state.log_weights).tolist() == [False, True, True, False]
     kept = state.log_weights.clone()
     revived = rule.revive(state, torch.tensor([2]), 0.25)
-    torch.testing.assert_close(
-        revived.log_weights.exp(),
-        0.75 * kept.exp() + torch.tensor([0.0, 0.0, 0.25, 0.0], dtype=torch.float64),
-    )
+    gained = torch.tensor([0.0, 0.0, 0.25, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(revived.log_weights.exp(), 0.75 * kept.exp() + gained)
     assert torch.equal(state.log_weights, kept)
     log_prob[2] += 10.0
     assert int(rule.update_block(revived, log_prob)[0].log_weights.argmax()) == 2
@@ -127,13 +113,13 @@ def test_the_dead_come_back(generator):
 @pytest.mark.parametrize(
     "make_over",
     [
-        lambda rule: CombinedRules([rule, copy.deepcopy(rule)], over=FixedShare(0.02)),
-        lambda rule: ReferenceAveraging(rule, [0]),
+        lambda rule: meta.CombinedRules([rule, copy.deepcopy(rule)], over=meta.FixedShare(0.02)),
+        lambda rule: meta.ReferenceAveraging(rule, [0]),
     ],
     ids=["combined", "reference"],
 )
 def test_rules_of_rules_say_that_the_dead_stay_dead(make_over, generator):
-    rule = make_over(BayesianModelAveraging(prune_below=1e-6))
+    rule = make_over(meta.BayesianModelAveraging(prune_below=1e-6))
     log_prob = densities(generator, 4, 40)
     log_prob[1:3] -= 5.0
     state = rule.update_block(rule.init(4, log_prob), log_prob)[0]
@@ -162,8 +148,10 @@ def test_bad_revivals(make, generator):
         rule.revive(state, torch.tensor([1.0]), 0.1)
 
 
-@pytest.mark.parametrize("rule", [OnlineNewton(), DiscountedOnlineNewton()], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize(
+    "rule", [meta.OnlineNewton(), meta.DiscountedOnlineNewton()], ids=lambda rule: type(rule).__name__
+)
 def test_growing_from_a_state_without_the_memory(rule, generator):
-    state = FixedShare().init(3, densities(generator, 3, 1))
+    state = meta.FixedShare().init(3, densities(generator, 3, 1))
     with pytest.raises(ValueError, match=f"{type(rule).__name__} needs a memory of 4 numbers .* state has 0"):
         rule.grow(state, 1, 0.1)

@@ -32,24 +32,9 @@ def test_rules_in_one_pass_are_their_recursions():
     found = run_together(rules, states, log_prob)
     for number, (state, form) in enumerate(zip(states, forms, strict=True)):
         before, density, after = step_by_step(*form, state.log_weights, log_prob)
-        torch.testing.assert_close(found.weights[:, number].mT, before)
-        torch.testing.assert_close(found.log_prob[number], density)
+        torch.testing.assert_close((found.weights[:, number].mT, found.log_prob[number]), (before, density))
         torch.testing.assert_close(found.states[number].log_weights.exp(), after)
         assert int(found.states[number].num_seen) == 40
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_combination_is_the_mixture_of_its_rules(dtype):
-    log_prob = densities(6, dtype=dtype)
-    rule = CombinedRules([FixedShare(0.01), SoftBayes(0.05)], over=FixedShare(0.02))
-    _, found = rule.update_block(rule.init(6, log_prob), log_prob)
-    _, first = FixedShare(0.01).update_block(FixedShare(0.01).init(6, log_prob), log_prob)
-    _, second = SoftBayes(0.05).update_block(SoftBayes(0.05).init(6, log_prob), log_prob)
-    above = torch.stack([first.log_prob, second.log_prob])
-    _, over = FixedShare(0.02).update_block(FixedShare(0.02).init(2, log_prob), above)
-    wanted = over.log_weights[0].exp() * first.log_weights.exp() + over.log_weights[1].exp() * second.log_weights.exp()
-    torch.testing.assert_close(found.log_weights.exp(), wanted)
-    torch.testing.assert_close(found.log_prob, over.log_prob)
 
 
 def test_a_weight_of_any_smallness_keeps_its_logarithm():
@@ -91,8 +76,7 @@ def test_two_experts_in_plain_numbers_are_the_rule(make, dtype):
         state, found = rule.update_block(start, log_prob)
         first, _ = rule.update_block(start, log_prob[:, :1])
         first, _ = rule.update_block(first, log_prob[:, 1:])
-    torch.testing.assert_close(found.log_weights, wanted.log_weights)
-    torch.testing.assert_close(found.log_prob, wanted.log_prob)
+    torch.testing.assert_close((found.log_weights, found.log_prob), (wanted.log_weights, wanted.log_prob))
     for one in (state, first):
         torch.testing.assert_close(one.log_weights, wanted_state.log_weights)
         assert int(one.num_seen) == 40
@@ -130,29 +114,8 @@ def test_one_row_of_a_combination_is_its_recursion():
         torch.testing.assert_close(row.learned[:, number].exp(), after)
         mixtures.append(density)
     _, density, after = step_by_step(0.0, 0.9, 0.1, above, torch.stack(mixtures))
-    torch.testing.assert_close(row.over.exp(), after)
-    torch.testing.assert_close(row.joint.exp(), row.learned.exp() @ after)
-    torch.testing.assert_close(row.log_weights.squeeze(1).exp(), own.exp() @ above.exp())
-    torch.testing.assert_close(row.log_prob, density)
-
-
-@torch.no_grad()
-def test_rows_one_at_a_time_are_the_block():
-    log_prob = densities(6)
-    log_prob[:, 10] -= 400.0
-    log_prob[0, 11:30] += 60.0  # the weights of all others fall far
-    log_prob[:, 7] = 0.0  # a missing target
-    rule = CombinedRules([FixedShare(0.01), SoftBayes(0.05)], over=FixedShare(0.02))
-    start = rule.init(6, log_prob)
-    after, found = rule.update_block(start, log_prob)
-    state, parts = start, []
-    for column in log_prob.split(1, 1):
-        state, output = rule.update_block(state, column)
-        parts.append(output)
-    torch.testing.assert_close(torch.cat([part.log_weights for part in parts], 1), found.log_weights)
-    torch.testing.assert_close(torch.cat([part.log_prob for part in parts]), found.log_prob)
-    for one, other in zip(state, after, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close((row.over.exp(), row.joint.exp()), (after, row.learned.exp() @ after))
+    torch.testing.assert_close((row.log_weights.squeeze(1).exp(), row.log_prob), (own.exp() @ above.exp(), density))
 
 
 def test_one_row_is_left_to_the_rules_where_numbers_do_not_suffice():

@@ -6,14 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, log_loss, zero_one_loss
 
-from gp_ensembles.metrics.discrete import (
-    init_class_scores,
-    ranked_probability_of_counts,
-    ranked_probability_of_poisson,
-    ranked_probability_score,
-    summarize_classes,
-    update_class_scores,
-)
+from gp_ensembles.metrics import discrete
 
 
 def predictions(num_rows=200, num_classes=3, seed=0):
@@ -26,7 +19,8 @@ def predictions(num_rows=200, num_classes=3, seed=0):
 
 def score(probabilities, y):
     log_prob = probabilities.gather(-1, y.nan_to_num(0).long().unsqueeze(-1)).squeeze(-1).log()
-    return summarize_classes(update_class_scores(init_class_scores(y), y, probabilities, log_prob))
+    state = discrete.update_class_scores(discrete.init_class_scores(y), y, probabilities, log_prob)
+    return discrete.summarize_classes(state)
 
 
 def test_against_scikit_learn():
@@ -57,12 +51,11 @@ def test_any_blocking_and_missing_targets(cut, seed):
     probabilities, y = predictions(seed=seed)
     y[torch.rand(200, generator=torch.Generator().manual_seed(seed)) < 0.2] = torch.nan
     log_prob = probabilities.gather(-1, y.nan_to_num(0).long().unsqueeze(-1)).squeeze(-1).log()
-    state = init_class_scores(y)
+    state = discrete.init_class_scores(y)
     for rows in (slice(0, cut), slice(cut, None)):
-        state = update_class_scores(state, y[rows], probabilities[rows], log_prob[rows])
+        state = discrete.update_class_scores(state, y[rows], probabilities[rows], log_prob[rows])
     seen = ~torch.isnan(y)
-    for a, b in zip(summarize_classes(state), score(probabilities[seen], y[seen]), strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(discrete.summarize_classes(state), score(probabilities[seen], y[seen]))
     assert float(state.num_rows) == 200
 
 
@@ -73,9 +66,9 @@ def test_ranked_probability_is_the_expected_distance():
     distance = (probabilities * (numbers - y.unsqueeze(-1)).abs()).sum(-1)
     spread = probabilities.unsqueeze(-1) * probabilities.unsqueeze(-2) * (numbers.unsqueeze(-1) - numbers).abs()
     want = distance - 0.5 * spread.sum((-2, -1))
-    torch.testing.assert_close(ranked_probability_score(probabilities.cumsum(-1), y), want)
+    torch.testing.assert_close(discrete.ranked_probability_score(probabilities.cumsum(-1), y), want)
     y[3] = torch.nan
-    assert bool(torch.isnan(ranked_probability_score(probabilities.cumsum(-1), y)[3]))
+    assert bool(torch.isnan(discrete.ranked_probability_score(probabilities.cumsum(-1), y)[3]))
 
 
 @given(rate=st.floats(0.01, 200), y=st.integers(0, 400), known=st.booleans())
@@ -85,8 +78,8 @@ def test_ranked_probability_of_poisson_counts(rate, y, known):
     """In closed form, by the sum over all counts, and by runs of counts, inside a window and far beyond."""
     rate, y = torch.tensor([rate], dtype=torch.float64), torch.tensor([float(y)], dtype=torch.float64)
     table = torch.special.gammaincc(torch.arange(1.0, 601.0, dtype=torch.float64), rate.unsqueeze(-1))
-    want = ranked_probability_score(table, y)
-    torch.testing.assert_close(ranked_probability_of_poisson(rate, y), want, rtol=1e-8, atol=1e-8)
+    want = discrete.ranked_probability_score(table, y)
+    torch.testing.assert_close(discrete.ranked_probability_of_poisson(rate, y), want, rtol=1e-8, atol=1e-8)
     visited = []
 
     def cdf(k, rows):
@@ -100,12 +93,12 @@ def test_ranked_probability_of_poisson_counts(rate, y, known):
 
     upper = (rate + 9 * rate.sqrt() + 30).ceil()
     lower = (rate - 9 * rate.sqrt()).floor().clamp_min(0)
-    got = ranked_probability_of_counts(cdf, reach, y, lower, upper)
+    got = discrete.ranked_probability_of_counts(cdf, reach, y, lower, upper)
     torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
     assert sum(visited) <= float(upper - lower) + 16
-    far = ranked_probability_of_counts(cdf, reach, y + 1e9, lower, upper)
-    torch.testing.assert_close(far, ranked_probability_of_poisson(rate, y + 1e9))
-    assert bool(torch.isnan(ranked_probability_of_counts(cdf, reach, y * torch.nan, lower, upper)).all())
+    far = discrete.ranked_probability_of_counts(cdf, reach, y + 1e9, lower, upper)
+    torch.testing.assert_close(far, discrete.ranked_probability_of_poisson(rate, y + 1e9))
+    assert bool(torch.isnan(discrete.ranked_probability_of_counts(cdf, reach, y * torch.nan, lower, upper)).all())
 
 
 def test_ranked_probability_beyond_what_numbers_resolve():
@@ -118,5 +111,5 @@ def test_ranked_probability_beyond_what_numbers_resolve():
     def reach(k, rows):
         return torch.full_like(k, 4.0)
 
-    got = ranked_probability_of_counts(cdf, reach, lower, lower, lower * (1 + 1e-15))
+    got = discrete.ranked_probability_of_counts(cdf, reach, lower, lower, lower * (1 + 1e-15))
     assert bool(torch.isfinite(got).all())

@@ -58,11 +58,8 @@ def test_switching_equals_brute_force(seed, num_experts, num_steps, most, ties):
     experts = experts.round() if ties else experts
     own = densities(seed + 1, 1, num_steps)[0]
     steps = torch.arange(num_steps)
-    totals = [
-        float(experts[torch.tensor(path), steps].sum())
-        for path in itertools.product(range(num_experts), repeat=num_steps)
-        if num_switches_of(torch.tensor(path)) <= most
-    ]
+    paths = (torch.tensor(path) for path in itertools.product(range(num_experts), repeat=num_steps))
+    totals = [float(experts[path, steps].sum()) for path in paths if num_switches_of(path) <= most]
     path = metrics.best_switching_path(experts, most)
     assert num_switches_of(path) <= most
     assert float(experts[path, steps].sum()) == pytest.approx(max(totals), abs=1e-12)
@@ -157,13 +154,11 @@ def test_switching_bound_is_the_prior_of_a_sequence(num_experts, num_steps, stay
 
 
 def test_switching_bound_at_its_ends():
-    assert switching_bound(1, 50, 0, 0.3) == 0.0
-    assert switching_bound(3, 50, 1, 1.0) == math.inf
+    assert (switching_bound(1, 50, 0, 0.3), switching_bound(3, 50, 1, 1.0)) == (0.0, math.inf)
     assert switching_bound(3, 50, 1, 0.0) == math.inf
     assert switching_bound(3, 5, 4, 0.0) == pytest.approx(math.log(3) + 4 * math.log(2))
-    best = scipy.optimize.minimize_scalar(
-        lambda stay: switching_bound(7, 101, 5, stay), bounds=(0.5, 0.999), method="bounded"
-    )
+    options = {"bounds": (0.5, 0.999), "method": "bounded"}
+    best = scipy.optimize.minimize_scalar(lambda stay: switching_bound(7, 101, 5, stay), **options)
     assert best.x == pytest.approx(1 - 5 / 100, abs=1e-4)
 
 
@@ -242,15 +237,6 @@ def test_static_bound_is_met_by_orthogonal_features():
     torch.testing.assert_close(estimate.cost, bound, rtol=1e-12, atol=0)
 
 
-def test_static_regret_grows_like_a_logarithm():
-    generator = torch.Generator().manual_seed(0)
-    Phi = torch.randn(4000, 3, generator=generator, dtype=torch.float64)
-    y = 3 * torch.randn(4000, generator=generator, dtype=torch.float64).sign()
-    one = y.new_ones(())
-    short, long = (batch_estimate(Phi[:n], y[:n], one, one).cost for n in (1000, 4000))
-    assert float(long - short) == pytest.approx(1.5 * math.log(4), abs=0.3)
-
-
 def test_errors_name_the_shapes():
     two = torch.zeros(2, 5)
     for function in (metrics.static_regret, metrics.anytime_regret):
@@ -281,12 +267,8 @@ def test_errors_name_the_shapes():
 def test_dtypes_follow_the_tensors(dtype):
     experts = densities(0, 3, 10).to(dtype)
     problem = [tensor.to(dtype) for tensor in regression(1)]
-    results = [
-        metrics.static_regret(experts[0], experts),
-        metrics.anytime_regret(experts[0], experts),
-        metrics.switching_regret(experts[0], experts, 2),
-        *batch_estimate(*problem),
-    ]
+    curves = [curve(experts[0], experts) for curve in (metrics.static_regret, metrics.anytime_regret)]
+    results = [*curves, metrics.switching_regret(experts[0], experts, 2), *batch_estimate(*problem)]
     assert {result.dtype for result in results} == {dtype}
     assert metrics.best_switching_path(experts, 2).dtype == torch.int64
 
@@ -343,8 +325,7 @@ def test_missing_targets_add_nothing():
         assert torch.equal(found[[2, 3, 11]], found[[1, 1, 10]])
     for best in (metrics.best_fixed_mixture, metrics.best_expert):
         found, want = best(holes), best(experts[:, ~missing])
-        torch.testing.assert_close(found[0], want[0], rtol=0, atol=1e-12)
-        torch.testing.assert_close(found.log_prob[~missing], want.log_prob, rtol=0, atol=1e-12)
+        torch.testing.assert_close((found[0], found.log_prob[~missing]), (want[0], want.log_prob), rtol=0, atol=1e-12)
         assert torch.equal(found.log_prob.isnan(), missing)
     mixture = metrics.best_fixed_mixture(holes).log_prob
     assert bool(metrics.mixture_regret(holed, mixture).isfinite().all())
@@ -362,3 +343,12 @@ def test_values_that_are_no_log_densities_are_named(value):
             curve(log_prob, holed)
     with pytest.raises(ValueError, match=f"log_prob is {value} in row 4"):
         metrics.mixture_regret(bad, log_prob)
+
+
+def test_static_regret_grows_like_a_logarithm():
+    generator = torch.Generator().manual_seed(0)
+    Phi = torch.randn(4000, 3, generator=generator, dtype=torch.float64)
+    y = 3 * torch.randn(4000, generator=generator, dtype=torch.float64).sign()
+    one = y.new_ones(())
+    short, long = (batch_estimate(Phi[:n], y[:n], one, one).cost for n in (1000, 4000))
+    assert float(long - short) == pytest.approx(1.5 * math.log(4), abs=0.3)

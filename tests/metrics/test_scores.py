@@ -9,6 +9,7 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from gp_ensembles import metrics
 from gp_ensembles.metrics.scores import running_nmse
@@ -39,9 +40,8 @@ def test_crps_equals_quadrature():
     log_weights, mean, variance, y = stream(0, num_rows=6, missing=False)
     scores = metrics.crps_mixture(log_weights, mean, variance, y)
     for n in range(6):
-        exact = crps_by_quadrature(
-            log_weights[:, n].exp().numpy(), mean[:, n].numpy(), variance[:, n].sqrt().numpy(), float(y[n])
-        )
+        row = (part[:, n].numpy() for part in (log_weights.exp(), mean, variance.sqrt()))
+        exact = crps_by_quadrature(*row, float(y[n]))
         assert float(scores[n]) == pytest.approx(exact, abs=1e-8)
         one = mean.new_zeros(1, 1)
         single = metrics.crps_mixture(one, mean[:1, n : n + 1], variance[:1, n : n + 1], y[n : n + 1])
@@ -52,12 +52,8 @@ def test_crps_equals_quadrature():
 def test_crps_of_many_rows_equals_row_by_row():
     log_weights, mean, variance, y = stream(1, num_components=20, num_rows=700)
     together = metrics.crps_mixture(log_weights, mean, variance, y)
-    apart = torch.cat(
-        [
-            metrics.crps_mixture(*(t[:, n : n + 1] for t in (log_weights, mean, variance)), y[n : n + 1])
-            for n in range(700)
-        ]
-    )
+    rows = ([part[..., n : n + 1] for part in (log_weights, mean, variance, y)] for n in range(700))
+    apart = torch.cat([metrics.crps_mixture(*row) for row in rows])
     torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12, equal_nan=True)
     assert torch.equal(torch.isnan(together), torch.isnan(y))
 
@@ -104,13 +100,10 @@ def test_log_densities_and_moments_equal_scipy():
     log_weights, mean, variance, y = stream(3, missing=False)
     parts = scipy.stats.norm(mean.numpy(), variance.sqrt().numpy())
     weights = log_weights.exp().numpy()
-    np.testing.assert_allclose(
-        mixtures.log_prob(log_weights, mean, variance, y), np.log((weights * parts.pdf(y.numpy())).sum(0)), rtol=1e-11
-    )
-    np.testing.assert_allclose(normal.log_prob(y, mean, variance), parts.logpdf(y.numpy()), rtol=1e-12)
-    np.testing.assert_allclose(
-        metrics.pit(log_weights, mean, variance, y), (weights * parts.cdf(y.numpy())).sum(0), rtol=1e-12
-    )
+    found = mixtures.log_prob(log_weights, mean, variance, y)
+    assert_allclose(found, np.log((weights * parts.pdf(y.numpy())).sum(0)), rtol=1e-11)
+    assert_allclose(normal.log_prob(y, mean, variance), parts.logpdf(y.numpy()), rtol=1e-12)
+    assert_allclose(metrics.pit(log_weights, mean, variance, y), (weights * parts.cdf(y.numpy())).sum(0), rtol=1e-12)
 
 
 def test_point_errors_follow_their_definitions():
@@ -173,8 +166,7 @@ def test_stream_summary_equals_whole_stream_scores():
     center, spread = mixtures.moments(log_weights, mean, variance)
     state = metrics.streaming.update_scores(metrics.streaming.init_scores(y), y, log_weights, mean, variance, level=0.8)
     summary = metrics.summarize(state)
-    assert int(state.num_rows) == 30
-    assert int(state.num_scored) == int((~torch.isnan(y)).sum())
+    assert (int(state.num_rows), int(state.num_scored)) == (30, int((~torch.isnan(y)).sum()))
     expected = ScoreSummary(
         log_score=metrics.log_score(mixtures.log_prob(log_weights, mean, variance, y), y),
         log_score_gaussian=metrics.log_score(normal.log_prob(y, center, spread), y),
@@ -197,9 +189,8 @@ def test_streaming_in_float32_counts_in_float64():
 
 def test_all_missing_is_undefined_and_changes_nothing():
     log_weights, mean, variance, y = stream(7)
-    state = metrics.streaming.update_scores(
-        metrics.streaming.init_scores(y), y * torch.nan, log_weights, mean, variance
-    )
+    start = metrics.streaming.init_scores(y)
+    state = metrics.streaming.update_scores(start, y * torch.nan, log_weights, mean, variance)
     assert all(bool(torch.isnan(value)) for value in metrics.summarize(state))
     after = metrics.streaming.update_scores(state, y, log_weights, mean, variance)
     plain = metrics.streaming.update_scores(metrics.streaming.init_scores(y), y, log_weights, mean, variance)
@@ -209,9 +200,8 @@ def test_all_missing_is_undefined_and_changes_nothing():
 @pytest.mark.parametrize("name", ["ensemble_doebe6.npz", "ensemble_edoebe2x3.npz"])
 def test_golden_ensembles(golden, name):
     with np.load(golden / name) as data:
-        log_weights, mean, variance = (
-            torch.tensor(data[key].T) for key in ("log_w_prior", "expert_mean", "expert_var")
-        )
+        keys = ("log_w_prior", "expert_mean", "expert_var")
+        log_weights, mean, variance = (torch.tensor(data[key].T) for key in keys)
         center, spread = mixtures.moments(log_weights, mean, variance)
-        np.testing.assert_allclose(center, data["mean"], rtol=1e-8, atol=1e-9)
-        np.testing.assert_allclose(spread, data["var"], rtol=1e-8, atol=1e-9)
+        assert_allclose(center, data["mean"], rtol=1e-8, atol=1e-9)
+        assert_allclose(spread, data["var"], rtol=1e-8, atol=1e-9)

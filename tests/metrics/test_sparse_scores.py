@@ -73,15 +73,6 @@ def test_the_average_runs_over_the_last_axis_and_noise_is_added_to_both():
     assert float(targets) == pytest.approx(float(exact))
 
 
-@settings(max_examples=30)
-@given(seed=SEEDS, noise=st.floats(1e-3, 1e3))
-def test_the_same_noise_hides_differences_of_the_function(seed, noise):
-    mean, variance, other_mean, other_variance = moments(seed, 20)
-    added = mean.new_tensor(noise)
-    targets = aukl(mean, variance, other_mean, other_variance, noise=(added, added))
-    assert float(targets) <= float(aukl(mean, variance, other_mean, other_variance)) + 1e-12
-
-
 @pytest.mark.parametrize("which", [1, 3])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
 def test_variances_that_are_not_positive_are_refused(which, value):

@@ -27,10 +27,8 @@ def test_a_gpu_has_what_its_driver_says_is_free(monkeypatch):
 def test_series_that_do_not_fit_on_the_device_are_refused_before_any_is_added():
     with pretend_device(free_bytes=1_000_000) as reads:
         fleet = EnsembleFleet(ENSEMBLES["averaging"]().to("cuda"), ["first"])
-        with pytest.raises(
-            ValueError,
-            match=r"100001 series, with the 16 places that are copied, would take .* of cuda:0, but only 0.001 GB",
-        ):
+        words = r"100001 series, with the 16 places that are copied, would take .* of cuda:0, but only 0.001 GB"
+        with pytest.raises(ValueError, match=words):
             fleet.add([str(number) for number in range(100_000)])
         assert fleet.names == ("first",)
         assert reads.copies < 20

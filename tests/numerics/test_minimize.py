@@ -120,10 +120,8 @@ def test_minima_and_price_are_those_of_scipy(name):
         return float(value), gradient[0].numpy()
 
     found = minimize(counted, start, max_iterations=500, gradient_tolerance=1e-6, loss_tolerance=1e-13)
-    theirs = [
-        optimize.minimize(one, x.numpy(), jac=True, method="L-BFGS-B", options={"ftol": 1e-13, "gtol": 1e-6})
-        for x in start
-    ]
+    settings = {"jac": True, "method": "L-BFGS-B", "options": {"ftol": 1e-13, "gtol": 1e-6}}
+    theirs = [optimize.minimize(one, x.numpy(), **settings) for x in start]
     assert bool(found.converged.all())
     assert found.num_evaluations == int(count.max())
     torch.testing.assert_close(torch.stack(differentiated(found.point, None)[:1])[0], found.value)
@@ -157,9 +155,7 @@ def test_problems_that_are_solved_are_not_asked_again():
 
     found = minimize(with_gradient(function), torch.full((2, 3), 1.5, dtype=torch.float64), loss_tolerance=1e-12)
     assert bool(found.converged.all())
-    assert asked[:2] == [[0, 1], [0, 1]]
-    assert asked[-1] == [1]
-    assert found.num_evaluations == len(asked)
+    assert (asked[:2], asked[-1], found.num_evaluations) == ([[0, 1], [0, 1]], [1], len(asked))
     assert int(found.num_iterations[0]) < int(found.num_iterations[1])
 
 
@@ -235,5 +231,4 @@ def test_the_end_has_the_dtype_of_the_start():
     assert found.point.dtype == found.value.dtype == found.gradient.dtype == torch.float32
     torch.testing.assert_close(found.point, torch.ones(2, 2), rtol=0, atol=1e-2)
     empty = minimize(with_gradient(valley), torch.zeros(0, 2))
-    assert empty.point.shape == (0, 2)
-    assert empty.converged.shape == (0,)
+    assert (empty.point.shape, empty.converged.shape) == ((0, 2), (0,))

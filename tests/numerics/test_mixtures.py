@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.numerics import mixtures
-from gp_ensembles.numerics.cholesky import NumericalError
+from gp_ensembles.numerics import NumericalError, mixtures
 
 
 def random_mixture(seed, num_components, num_rows, spread=1.0):
@@ -59,10 +58,7 @@ def test_lower_tail_is_exact():
 
 @settings(max_examples=40)
 @given(
-    seed=st.integers(0, 10_000),
-    num_components=st.integers(1, 6),
-    exponent=st.floats(-300, -0.01),
-    upper=st.booleans(),
+    seed=st.integers(0, 10_000), num_components=st.integers(1, 6), exponent=st.floats(-300, -0.01), upper=st.booleans()
 )
 def test_quantile_inverts_the_distribution_function(seed, num_components, exponent, upper):
     log_weights, mean, variance = random_mixture(seed, num_components, 5, spread=10.0)
@@ -152,8 +148,7 @@ def test_dtypes_are_kept(dtype, generator):
     arguments = tuple(t.to(dtype) for t in random_mixture(5, 4, 3))
     y = arguments[1][0]
     p = y.new_tensor([0.1, 0.5, 0.95])
-    assert mixtures.log_prob(*arguments, y).dtype == dtype
-    assert mixtures.cdf(*arguments, y).dtype == dtype
+    assert (mixtures.log_prob(*arguments, y).dtype, mixtures.cdf(*arguments, y).dtype) == (dtype, dtype)
     quantile = mixtures.icdf(*arguments, p)
     assert quantile.dtype == dtype
     torch.testing.assert_close(mixtures.cdf(*arguments, quantile), p, rtol=1e-5, atol=0)
@@ -168,8 +163,7 @@ def test_float32_stays_where_the_default_is_float64():
         quantile = mixtures.icdf(*arguments, torch.tensor([0.0, 0.5, 1.0], dtype=torch.float32))
     finally:
         torch.set_default_dtype(before)
-    assert quantile.dtype == torch.float32
-    assert quantile[[0, 2]].tolist() == [-torch.inf, torch.inf]
+    assert (quantile.dtype, quantile[[0, 2]].tolist()) == (torch.float32, [-torch.inf, torch.inf])
 
 
 def test_meta_device():

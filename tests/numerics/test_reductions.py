@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from gp_ensembles.distributions.mixture import Mixture
-from gp_ensembles.distributions.student_t_mixture import StudentTMixture
+from gp_ensembles.distributions import Mixture, StudentTMixture
 from gp_ensembles.numerics.reductions import logsumexp_over_experts, sum_over_experts
 
 pytestmark = pytest.mark.processor

@@ -7,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.numerics.cholesky import NumericalError
-from gp_ensembles.numerics.simplex_path import (
-    Followed,
-    Growth,
-    follow_minimizer,
-    settle_by_loops,
-    settle_by_products,
-)
+from gp_ensembles.numerics.simplex_path import Followed, Growth, follow_minimizer, settle_by_loops, settle_by_products
 from tests.numerics.test_simplex import by_all_supports, problem
 
 GROWTHS = [Growth(1.0, 0.0, 5.0, False, 0.02), Growth(0.9, 0.2, 1.5, True, 0.01), Growth(1.0, 0.0, 0.7, True, 0.1)]
@@ -28,9 +22,10 @@ def densities(seed, num_rows, size, scale):
     return np.exp(np.random.default_rng(seed).normal(size=(num_rows, size)) * scale)
 
 
-def by_hand(rows, growth):
+def by_hand(rows, growth, epsilon=1.0):
+    """Weights before and after every row, from the definitions; the matrix begins with epsilon on its diagonal."""
     size = rows.shape[1]
-    A, sums, v = np.eye(size), np.zeros(size), np.full(size, 1 / size)
+    A, sums, v = epsilon * np.eye(size), np.zeros(size), np.full(size, 1 / size)
     weights = [v]
     for x in rows:
         g = x / (weights[-1] @ x) if weights[-1] @ x > 0 else 0 * x

@@ -16,10 +16,7 @@ def test_the_median_stands_behind_the_last_targets() -> None:
     np.testing.assert_array_equal(lines["median"].get_xdata(), [1, 2, 3, 4])
     np.testing.assert_array_equal(lines["median"].get_ydata(), BANDS[2])
     assert "load, 4 rows ahead" in axis.get_title(loc="left")
-
-
-def test_nothing_may_be_known_of_the_past() -> None:
-    (axis,) = plot_forecast([], BANDS, np.zeros((9, 4))).axes
+    (axis,) = plot_forecast([], BANDS, np.zeros((9, 4))).axes  # nothing may be known of the past
     assert "observed" not in [line.get_label() for line in axis.get_lines()]
 
 

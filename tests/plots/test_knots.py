@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.plots import plot_knots, save_figure
+from gp_ensembles.plots import plot_knots
 from gp_ensembles.plots.knots import KnotFit
 
 POINTS = torch.tensor([[2.0], [0.0], [1.0]], dtype=torch.float64)
@@ -60,7 +60,3 @@ def test_two_inputs_are_maps_of_the_mean_and_the_band_s_width():
 def test_what_does_not_fit_is_refused(draw, words):
     with pytest.raises(ValueError, match=words):
         draw()
-
-
-def test_the_picture_is_written(tmp_path):
-    assert save_figure(plot_knots(POINTS, FIT, seen=SEEN), tmp_path / "knots.png").stat().st_size > 5000

@@ -45,6 +45,15 @@ def numbers(predicted) -> list[Tensor]:
     return [predicted.mean, predicted.variance, predicted.log_prob, predicted.covered, *predicted.interval()]
 
 
+def message_of(what) -> str:
+    """The error that a call ends with."""
+    try:
+        what()
+    except (ValueError, KeyError, ShardLostError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
 def steady(ray, cluster, folder: Path) -> object:
     """What two shards say when nothing happens, and what fleets of the same shards say without Ray."""
     divide_fleet(prepared(), folder / "fleet", 2)
@@ -57,9 +66,8 @@ def steady(ray, cluster, folder: Path) -> object:
         whole = [torch.full_like(part, torch.nan) for part in found[-1]]
         for shard in shards:
             mine = torch.tensor([row for row, name in enumerate(names) if name in shard.names])
-            for old, new in zip(
-                whole, numbers(shard.observe([names[row] for row in mine], X[mine], y[mine])), strict=True
-            ):
+            parts = numbers(shard.observe([names[row] for row in mine], X[mine], y[mine]))
+            for old, new in zip(whole, parts, strict=True):
                 old[..., mine] = new
         expected.append(whole)
     return found, expected
@@ -99,12 +107,9 @@ def verbs(ray, cluster, folder: Path) -> object:
     fleet.observe(names, X, y)
     fleet.add(["copy", "another copy"], fleet.export("series 3"))
     fleet.retire(["series 0", "series 1"])
-    messages, copy = [], fleet.export("copy")
-    for what in (lambda: fleet.retire(["series 2", "series 0"]), lambda: fleet.add(["copy", "third"], copy)):
-        try:
-            what()
-        except (ValueError, KeyError) as error:
-            messages.append(f"{type(error).__name__}: {error}")
+    copy = fleet.export("copy")
+    wrong = (lambda: fleet.retire(["series 2", "series 0"]), lambda: fleet.add(["copy", "third"], copy))
+    messages = [*map(message_of, wrong)]
     for actor in fleet.actors:
         ray.kill(actor)
     asked = ["copy", "series 2", "another copy"]
@@ -140,11 +145,8 @@ def fits(ray, cluster, folder: Path) -> object:
             if mine:
                 parts += numbers(shard.observe([own[row] for row in mine], later[mine], targets[mine]))
         predicted.append(([(sorted(shard.names), shard.waiting) for shard in shards], parts))
-    try:
-        RayFleet.fit(fleet, ["a"] * 60, X[:60], torch.zeros(60, dtype=torch.float64), folder / "still", 3)
-        message = "nothing"
-    except ValueError as error:
-        message = str(error)
+    still = (fleet, ["a"] * 60, X[:60], torch.zeros(60, dtype=torch.float64), folder / "still", 3)
+    message = message_of(lambda: RayFleet.fit(*still))
     return predicted, (mean, fleet.predict(["series 1"], X[:1]).mean), message, (folder / "still").exists()
 
 
@@ -165,11 +167,7 @@ def killed(ray, cluster, folder: Path) -> object:
             mine = [row for row, series in enumerate(later) if shard_of(series, 2) == number]
             predicted.append(numbers(shard.observe([later[row] for row in mine], own_X[mine], own_y[mine])))
     with killer(folder / "hopeless", 1000) as killer_of_this:
-        try:
-            RayFleet.fit(Fleet(warmup=50), names, X, y, folder / "hopeless", 1)
-            message = "nothing"
-        except ShardLostError as error:
-            message = str(error)
+        message = message_of(lambda: RayFleet.fit(Fleet(warmup=50), names, X, y, folder / "hopeless", 1))
     left = [path.name for path in (folder / "hopeless").iterdir()]
     return predicted[:2], predicted[2:], [len(one) for one in (*killers, killer_of_this)], message, left
 
@@ -218,14 +216,10 @@ def refused(ray, cluster, folder: Path) -> object:
     divide_fleet(prepared(), folder / "fleet", 2)
     fleet = RayFleet(folder / "fleet")
     names, X, y = rows(20, 1)
-    messages = []
     wild = y.clone()
     wild[7] = torch.inf
-    for what in (lambda: fleet.observe(names, X, wild), lambda: fleet.predict(["nobody"], X[:1])):
-        try:
-            what()
-        except (ValueError, KeyError) as error:
-            messages.append(f"{type(error).__name__}: {error}")
+    wrong = (lambda: fleet.observe(names, X, wild), lambda: fleet.predict(["nobody"], X[:1]))
+    messages = [*map(message_of, wrong)]
     other = RayFleet(folder / "fleet")
     return messages, numbers(fleet.observe(names, X, y)), numbers(other.observe(names, X, y))
 
@@ -238,13 +232,10 @@ def tasks(ray, cluster, folder: Path) -> object:
         for name, (a, b), target in zip(names, X.tolist(), y.tolist(), strict=True)
     ]
     columns = FleetColumns("who", ("a", "b"), "target")
-    done = observe_dataset(
-        prepared(), ray.data.from_items(table, override_num_blocks=4), columns, batch_size=50
-    ).take_all()
-    predicted = prepared()
-    expected = [
-        predicted.observe(names[part], X[part], y[part]) for part in (slice(0, 50), slice(50, 100), slice(100, 120))
-    ]
+    items = ray.data.from_items(table, override_num_blocks=4)
+    done, predicted = observe_dataset(prepared(), items, columns, batch_size=50).take_all(), prepared()
+    parts = (slice(0, 50), slice(50, 100), slice(100, 120))
+    expected = [predicted.observe(names[part], X[part], y[part]) for part in parts]
     configs = {name: StreamConfig(oebe, warmup=num) for name, num in (("short", 50), ("long", 80))}
     scores = sweep(configs, X, y.nan_to_num(0.0), seeds=(0, 1))
     alone = [score(name, config, seed, X, y.nan_to_num(0.0)) for name, config in configs.items() for seed in (0, 1)]

@@ -17,6 +17,11 @@ from gp_ensembles.scale.ray_fleet import RayFleet, divide_fleet, shard_of
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def on_a_cluster(test):
+    """Mark a test of a cluster, which takes minutes to start."""
+    return pytest.mark.slow(pytest.mark.broad(test))
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What became of each job of the worker: of one cluster, whichever processes of pytest run these tests."""
@@ -45,8 +50,7 @@ def same(left, right) -> bool:
     return all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in pairs)
 
 
-@pytest.mark.slow
-@pytest.mark.broad  # a cluster starts: minutes
+@on_a_cluster
 def test_shards_say_what_their_fleets_say(found):
     predicted, expected = found("steady")
     for one, other in zip(predicted, expected, strict=True):
@@ -54,16 +58,14 @@ def test_shards_say_what_their_fleets_say(found):
         assert bool(one[0].isfinite().all())
 
 
-@pytest.mark.slow
-@pytest.mark.broad
+@on_a_cluster
 def test_an_actor_and_a_machine_that_are_lost_are_not_missed(found):
     quiet, disturbed, again, expected = found("lost")
     assert same(quiet, disturbed)
     assert same(again, expected)  # from the folder, by another driver
 
 
-@pytest.mark.slow
-@pytest.mark.broad
+@on_a_cluster
 def test_refused_rows_teach_no_shard_anything(found):
     messages, predicted, expected = found("refused")
     assert "ValueError: y is infinite in row 7, of series 'series 1'" in messages[0]
@@ -72,8 +74,7 @@ def test_refused_rows_teach_no_shard_anything(found):
     assert same(predicted, expected)
 
 
-@pytest.mark.slow
-@pytest.mark.broad
+@on_a_cluster
 def test_series_leave_come_and_go_out_and_a_lost_actor_knows(found):
     messages, predicted, mean = found("verbs")
     assert ["KeyError" in messages[0], "ValueError" in messages[1]] == [True, True]
@@ -82,8 +83,7 @@ def test_series_leave_come_and_go_out_and_a_lost_actor_knows(found):
     assert same([predicted[0]], [mean])
 
 
-@pytest.mark.slow
-@pytest.mark.broad
+@on_a_cluster
 def test_fits_in_tasks_give_the_numbers_of_a_fit_in_one_process(found):
     ((names, predicted), (alone, expected)), means, message, is_there = found("fits")
     assert names == alone
@@ -96,20 +96,18 @@ def test_fits_in_tasks_give_the_numbers_of_a_fit_in_one_process(found):
     assert not is_there
 
 
-@pytest.mark.slow
-@pytest.mark.broad
+@on_a_cluster
 def test_a_task_that_is_killed_in_a_fit_is_run_again_and_one_that_always_is_leaves_nothing(found):
     disturbed, quiet, num_killed, message, left = found("killed")
     assert num_killed == [1, 0, 4]  # Ray runs a task again three times
     for one, other in zip(disturbed, quiet, strict=True):
         assert same(one, other)
         assert bool(one[0].isfinite().all())
-    assert message.startswith("the fit of a shard was lost again and again")
+    assert message.startswith("ShardLostError: the fit of a shard was lost again and again")
     assert left == []
 
 
-@pytest.mark.slow
-@pytest.mark.broad
+@on_a_cluster
 def test_data_sets_and_sweeps_give_the_numbers_of_one_process(found):
     done, means, names, scores, alone = found("tasks")
     assert [row["who"] for row in done] == names

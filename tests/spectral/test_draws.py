@@ -26,9 +26,8 @@ def test_marginals(draws: FrequencyDraws, generator: torch.Generator, wrong_defa
 
 @each
 def test_reproducible_and_independent_per_expert(draws: FrequencyDraws) -> None:
-    first, second = (
-        draw_batch(draws, 7, 2, torch.Size([2, 3]), generator=torch.Generator().manual_seed(1)) for _ in range(2)
-    )
+    seeded = (torch.Generator().manual_seed(1) for _ in range(2))
+    first, second = (draw_batch(draws, 7, 2, torch.Size([2, 3]), generator=generator) for generator in seeded)
     assert first.normals.shape == (2, 3, 7, 2)
     assert torch.equal(first.normals, second.normals)
     assert torch.equal(first.uniforms, second.uniforms)

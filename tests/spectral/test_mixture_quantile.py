@@ -31,21 +31,14 @@ def root(p: list[float], m: list[float], s: list[float], z: float) -> float:
 
 def test_values() -> None:
     expected = [root(WEIGHTS.tolist(), MEANS.tolist(), SCALES.tolist(), float(z)) for z in Z]
-    torch.testing.assert_close(
-        mixture_quantile(WEIGHTS, MEANS, SCALES, Z), Z.new_tensor(expected), rtol=1e-9, atol=1e-9
-    )
-
-
-def test_one_component_is_a_line() -> None:
-    one = Z.new_ones(1)
-    torch.testing.assert_close(mixture_quantile(one, 0 * one, 2 * one, Z), 2 * Z, rtol=1e-10, atol=1e-12)
+    found = mixture_quantile(WEIGHTS, MEANS, SCALES, Z)
+    torch.testing.assert_close(found, Z.new_tensor(expected), rtol=1e-9, atol=1e-9)
 
 
 def test_signs_of_means_do_not_matter() -> None:
     flipped = MEANS * MEANS.new_tensor([1.0, -1.0, -1.0])
-    torch.testing.assert_close(
-        mixture_quantile(WEIGHTS, flipped, SCALES, Z), mixture_quantile(WEIGHTS, MEANS, SCALES, Z)
-    )
+    found, want = (mixture_quantile(WEIGHTS, means, SCALES, Z) for means in (flipped, MEANS))
+    torch.testing.assert_close(found, want)
 
 
 positive = st.floats(0.05, 5.0)

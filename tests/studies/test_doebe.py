@@ -13,17 +13,11 @@ from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.box import Box
 from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
 from studies.__main__ import main
-from studies.doebe import study
+from studies.doebe import published, study
 from studies.doebe.changes import variants
 from studies.doebe.design import FAMILIES, PUBLISHED, Design
 from studies.doebe.experiments import TABLES
 from studies.doebe.methods import Averaging, Method, e_doebe, run_as_published, run_method
-from studies.doebe.published import (
-    RampedHilbertFeatures,
-    chain_transition,
-    half_determinant_evidence,
-    weights_after_targets,
-)
 from studies.doebe.recording import Recording, load_recording, record, save_recording
 from studies.doebe.sets import BANANA_SETS, DRIFT, SourceSet, load_stream, source_sets, static_then_drifting
 from studies.doebe.weights import EXCHANGED, KEPT, PRUNED, PUBLISHED_TWINS, TWINS, shared_bases, summary, weigh
@@ -65,9 +59,9 @@ def test_weights_after_targets_are_the_golden_ones(golden):
     """What the authors' E-DOEBE predicts with, from numbers of their code."""
     with np.load(golden / "ensemble_edoebe2x3.npz") as file:
         log_prob, posterior, switch = (torch.from_numpy(file[key]) for key in ("expert_loglik", "log_w_post", "Q"))
-    torch.testing.assert_close(weights_after_targets(log_prob.T, switch), posterior.T, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(published.weights_after_targets(log_prob.T, switch), posterior.T, rtol=1e-9, atol=1e-9)
     group, start = torch.tensor([0] * 3 + [1] * 3), torch.arange(3).repeat(2)
-    found = chain_transition(group, start, torch.zeros_like(start), 0.01)
+    found = published.chain_transition(group, start, torch.zeros_like(start), 0.01)
     torch.testing.assert_close(found, switch, rtol=0, atol=1e-15)
 
 
@@ -76,13 +70,14 @@ def test_predictions_as_published_are_the_golden_ones(shared):
     with np.load(folder / "ensemble_edoebe2x3.npz") as file:
         log_prob, theirs = (torch.from_numpy(file[key]) for key in ("expert_loglik", "ref_w"))
         switch = torch.from_numpy(file["Q"])
-    torch.testing.assert_close(weights_after_targets(log_prob.T, switch).exp(), theirs.T, rtol=1e-9, atol=1e-12)
+    weights = published.weights_after_targets(log_prob.T, switch).exp()
+    torch.testing.assert_close(weights, theirs.T, rtol=1e-9, atol=1e-12)
     with np.load(folder / "expert_hsgp_se_refquirk.npz") as file, np.load(folder / "data_elevators.npz") as data:
         X, L, scales = (torch.from_numpy(each) for each in (data["X"], data["L"], file["lengthscale"]))
         kernel = scaled_kernel(X, math.inf, (1.0,))
         kernel.base_kernel.lengthscale = scales.reshape(1, 1, -1)
         box = Box(torch.zeros(1, 16, dtype=torch.float64), L.reshape(1, -1))
-        features = RampedHilbertFeatures(HilbertAdditiveFeatures(kernel, box, 5))
+        features = published.RampedHilbertFeatures(HilbertAdditiveFeatures(kernel, box, 5))
         torch.testing.assert_close(features(X)[0].detach(), torch.from_numpy(file["phi"]), rtol=1e-8, atol=1e-9)
 
 
@@ -91,7 +86,7 @@ def test_half_of_the_determinant_is_theirs(generator):
     X = torch.randn(30, 2, dtype=torch.float64, generator=generator)
     y = torch.randn(30, dtype=torch.float64, generator=generator)
     expert = GaussianExpert(LinearFeatures(2, torch.tensor([0.5, 2.0], dtype=torch.float64)))
-    found = half_determinant_evidence(expert, X, y)
+    found = published.half_determinant_evidence(expert, X, y)
     Phi = torch.cat([X, torch.ones(30, 1, dtype=torch.float64)], dim=1)
     for number, prior in enumerate((0.5, 2.0)):
         noise = float(expert.likelihood.noise.detach()[number])

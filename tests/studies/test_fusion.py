@@ -1,6 +1,5 @@
 """The fusion figure: rows, splits and experts by their definitions; finished parts are not run again."""
 
-import csv
 import json
 import math
 from pathlib import Path
@@ -15,32 +14,20 @@ from gp_ensembles.data import friedman1
 from gp_ensembles.papers.fusion import HMC, LaplaceApproximation
 from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.mcmc import NUTS, EqualChains
-from studies.__main__ import main
 from studies.fusion import generating
 from studies.fusion import methods as fusion_methods
 from studies.fusion import study as fusion
 from studies.fusion.methods import METHODS, FusionAnswer, FusionTask, Sampling, sampling_of
-from studies.fusion.sets import (
-    expert_source,
-    made_up_mixture,
-    make_priors,
-    split_rows,
-    table_rows,
-    train_experts,
-)
+from studies.fusion.sets import expert_source, made_up_mixture, make_priors, split_rows, table_rows, train_experts
 from studies.fusion.tables import ORDER, FusionPlan, FusionScores, Setting, findings, paired_text, table_text
 from studies.harness.experiment import Choices
-from studies.harness.parts import Record, Results, mean_of
+from studies.harness.parts import Record, Results
 from studies.harness.sources import Sources
+from tests.studies.sets import read_rows
 
 RULES = ["stacking", "equal", "gPoE", "PoE"]
 LAPLACE = sampling_of("laplace", 0, 0, False)
 HMC_USUAL = sampling_of("hmc", 0, 0, False)
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +83,6 @@ def test_rows_come_from_the_mixture_that_their_densities_are_of():
     assert float(made_up_mixture(3.0, 400, 2).X.abs().max()) > 2.9
 
 
-def test_rows_are_functions_of_the_seed():
-    first, again, other = made_up_mixture(1.0, 60, 0), made_up_mixture(1.0, 60, 0), made_up_mixture(1.0, 60, 1)
-    assert torch.equal(first.y, again.y)
-    assert not torch.equal(first.y, other.y)
-
-
 def test_splits_take_all_rows_and_center_the_targets_by_the_training_rows():
     rows = made_up_mixture(1.0, 1000, 0)
     split = split_rows(rows, 0, 0)
@@ -146,14 +127,11 @@ def test_experts_train_on_the_first_half_and_stack_on_the_second(split, monkeypa
         train_experts(split, 30, torch.Generator())
 
 
-def test_experts_are_trained_once(experts):
-    assert experts(2) is experts(2)
-
-
 def test_rules_are_those_of_their_names(split, experts):
     test = experts(2).test
     mean, variance, y = test.mean.numpy(), test.target_variance.numpy(), split.test_y.numpy()
     found = {name: METHODS[name].run(task(split, experts)).log_prob.numpy() for name in RULES}
+    assert experts(2) is experts(2)  # they are trained once
     density = norm.pdf(y, mean, np.sqrt(variance))
     np.testing.assert_allclose(found["equal"], np.log(density.mean(0)))
     precision = (1 / variance).sum(0)
@@ -173,9 +151,8 @@ def test_every_model_predicts_the_test_rows_by_every_inference(name, inference, 
     found = METHODS[name].run(task(split, experts, inference))
     assert found.log_prob.shape == split.test_y.shape
     assert bool(found.log_prob.isfinite().all())
-    assert set(found.checks) == (
-        {"rhat", "high_pareto_k", "divergences", "chains_with_weight"} if inference == "hmc" else set()
-    )
+    checks = {"rhat", "high_pareto_k", "divergences", "chains_with_weight"}
+    assert set(found.checks) == (checks if inference == "hmc" else set())
 
 
 def test_answers_are_functions_of_the_seed(split, experts, quick):
@@ -220,11 +197,8 @@ def test_the_paper_s_chains_are_four_of_five_hundred(monkeypatch):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_numpyro_and_our_chains_agree(split, experts):
     pytest.importorskip("numpyro", reason="NumPyro is an optional extra")
-    given = task(split, experts)
-    found = [
-        METHODS["BHS"].run(given._replace(sampling=Sampling(name, 4, 150, False))).log_prob.mean()
-        for name in ("hmc", "nuts")
-    ]
+    samplings = [Sampling(name, 4, 150, False) for name in ("hmc", "nuts")]
+    found = [METHODS["BHS"].run(task(split, experts)._replace(sampling=one)).log_prob.mean() for one in samplings]
     assert float(found[0] - found[1]) == pytest.approx(0, abs=0.01)
 
 
@@ -236,9 +210,8 @@ def test_a_table_of_ones_own_stands_in_the_rows_place(tmp_path, choices):
     assert (float(split.X.min()), float(split.X.max())) == pytest.approx((-3, 3))
     assert (float(split.y.mean()), float(split.y.std())) == pytest.approx((0, 1))
     assert math.isnan(split.truth)
-    assert [float(prior.log_hyperparameters[0].exp()) for prior in make_priors(split.X, 5, 0, 0)] == pytest.approx(
-        [0.2 * math.sqrt(10), 0.5 * math.sqrt(10), 0.5 * math.sqrt(10)]
-    )
+    scales = [float(prior.log_hyperparameters[0].exp()) for prior in make_priors(split.X, 5, 0, 0)]
+    assert scales == pytest.approx([scale * math.sqrt(10) for scale in (0.2, 0.5, 0.5)])
     path = tmp_path / "pump.csv"
     path.write_text("a,b,load\n" + "\n".join(f"{k % 7},{k % 5},{(k % 7) * 2 + k % 3}" for k in range(80)))
     text = run("3b", choices._replace(sources=Sources(None, [f"mixture={path}:load"]), trials=1, out=tmp_path / "out"))
@@ -272,25 +245,10 @@ def test_the_generating_model_is_shown_with_all_predictions(tmp_path, choices):
     assert len(list((tmp_path / "fusion_figure_2_parts").iterdir())) == 2
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_one_seed_is_one_table(tmp_path, choices, quick, small):
-    tables = []
-    for place in ("first", "second"):
-        run("3a", choices._replace(methods=["P-BHS", "equal"], trials=1, out=tmp_path / place))
-        rows = read_rows(tmp_path / place / "fusion_figure_3a.csv")
-        tables.append([{name: value for name, value in row.items() if name != "seconds"} for row in rows])
-    assert tables[0] == tables[1]
-
-
 def test_a_figure_is_written_with_its_picture(tmp_path, choices, quick):
     text = run("3b", choices._replace(trials=1, methods=["BHS", "equal"]))
-    for words in (
-        "more frequencies",
-        "1 split(s) of 100 rows",
-        "inference by Laplace's method",
-        "BHS: linear stacking",
-    ):
-        assert words in text
+    words = ("more frequencies", "1 split(s) of 100 rows", "inference by Laplace's method", "BHS: linear stacking")
+    assert all(word in text for word in words)
     assert "failed" not in text
     names = [f"fusion_figure_3b.{kind}" for kind in ("csv", "json", "png", "txt")]
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "fusion_parts"]
@@ -301,63 +259,25 @@ def test_a_figure_is_written_with_its_picture(tmp_path, choices, quick):
     assert len({row["nlpd"] for row in rows if row["method"] == "equal"}) == 2
 
 
-def test_finished_parts_are_not_run_again(tmp_path, choices, monkeypatch, small):
-    text = run("3a", choices)
+def test_means_are_of_the_splits_and_chains_have_parts_of_their_own(tmp_path, choices, small):
+    run("3a", choices)
     rows = read_rows(tmp_path / "fusion_figure_3a.csv")
     assert len(rows) == 2 * 2 * 4
     content = json.loads((tmp_path / "fusion_figure_3a.json").read_text())
     scores = [float(row["nlpd"]) for row in rows if (row["method"], row["experts"]) == ("PoE", "3")]
     found = next(row for row in content["rows"] if (row["method"], row["num_experts"]) == ("PoE", 3))
-    assert found["nlpd"] == pytest.approx(sum(scores) / 2)
-    assert found["error"] == pytest.approx(abs(scores[0] - scores[1]) / 2)  # the standard error of two numbers
-
-    def refuse(*arguments):
-        raise AssertionError("run again")
-
-    monkeypatch.setattr(fusion, "run_part", refuse)
-    assert run("3a", choices) == text
-    assert "PoE" in run("3a", choices._replace(methods=["PoE"], trials=1))
-    with pytest.raises(AssertionError, match="run again"):
-        run("3a", choices._replace(seed=1))
-    with pytest.raises(AssertionError, match="run again"):
-        run("3a", choices, 120)
-    chains = fusion.part_settings("BHS", Setting(2, 30, 1.0), 0, fusion.make_plan("3a", choices, HMC_USUAL, 100))
-    other = sampling_of("hmc", 0, 0, True)
-    assert chains != fusion.part_settings("BHS", Setting(2, 30, 1.0), 0, fusion.make_plan("3a", choices, other, 100))
+    expected = (sum(scores) / 2, abs(scores[0] - scores[1]) / 2)  # the standard error of two numbers
+    assert (found["nlpd"], found["error"]) == pytest.approx(expected)
+    plans = [fusion.make_plan("3a", choices, sampling_of("hmc", 0, 0, published), 100) for published in (False, True)]
+    first, second = (fusion.part_settings("BHS", Setting(2, 30, 1.0), 0, plan) for plan in plans)
+    assert first != second
 
 
-def test_an_interruption_leaves_finished_parts_and_no_half_ones(tmp_path, choices, monkeypatch, capsys, small):
-    ran = fusion.run_part
-
-    def interrupted(method, *arguments):
-        if method == "PoE":
-            raise KeyboardInterrupt
-        return ran(method, *arguments)
-
-    choices = choices._replace(methods=["equal", "PoE"], trials=1)
-    monkeypatch.setattr(fusion, "run_part", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run("3a", choices)
-    assert "goes on with them" in capsys.readouterr().err
-    assert len(list((tmp_path / "fusion_parts").iterdir())) == 1
-    monkeypatch.setattr(fusion, "run_part", ran)
-    run("3a", choices)
-    assert len(list((tmp_path / "fusion_parts").iterdir())) == 4
-
-
-def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, choices, monkeypatch, small):
-    def failing(task):
-        if task.num_experts == 3:
-            raise ValueError("no product today")
-        return FusionAnswer(torch.full_like(task.split.test_y, math.nan), task.split.test_y, {})
-
-    monkeypatch.setitem(METHODS, "PoE", METHODS["PoE"]._replace(run=failing))
-    choices = choices._replace(methods=["equal", "PoE"], trials=1)
-    text = run("3a", choices)
-    assert "PoE, K = 3, M = 30, |x| < 1, split 1 failed: no product today" in text
-    assert "PoE, K = 2, M = 30, |x| < 1, split 1 failed: a density of a test target is not finite" in text
-    with pytest.raises(ValueError, match="nothing could be run; PoE, K = 2"):
-        run("3a", choices._replace(methods=["PoE"], out=tmp_path / "other"))
+def test_a_density_that_is_not_finite_fails(split, experts, monkeypatch):
+    nothing = torch.full_like(split.test_y, math.nan)
+    monkeypatch.setitem(METHODS, "PoE", METHODS["PoE"]._replace(run=lambda _: FusionAnswer(nothing, nothing, {})))
+    with pytest.raises(ValueError, match="a density of a test target is not finite"):
+        fusion.run_part("PoE", task(split, experts), {})
 
 
 def scored(columns: dict[str, list[list[float]]]) -> FusionScores:
@@ -376,15 +296,9 @@ def scored(columns: dict[str, list[list[float]]]) -> FusionScores:
 
 
 def test_the_ordering_and_what_more_experts_bring_are_said():
-    scores = scored(
-        {
-            "MoGPE": [[0.5, 0.4], [0.3, 0.402]],
-            "PoGPE": [[0.7, 0.6], [0.7, 0.6]],
-            "P-BHS": [[0.8, 0.9], [0.65, 0.9]],
-            "BHS": [[0.9, 1.0], [1.0, math.nan]],
-        }
-    )
-    assert tuple(scores.plan.methods) == ORDER
+    columns = [[0.5, 0.4], [0.3, 0.402]], [[0.7, 0.6]] * 2, [[0.8, 0.9], [0.65, 0.9]], [[0.9, 1.0], [1.0, math.nan]]
+    scores = scored(dict(zip(ORDER, columns, strict=True)))
+    assert ORDER == ("MoGPE", "PoGPE", "P-BHS", "BHS")
     assert findings(scores) == [
         "K = 2, M = 30, |x| < 1: MoGPE < PoGPE < P-BHS < BHS on 2 of 2 split(s)",
         "K = 3, M = 30, |x| < 1: MoGPE < PoGPE < P-BHS < BHS on 0 of 2 split(s)",
@@ -398,44 +312,3 @@ def test_the_ordering_and_what_more_experts_bring_are_said():
     assert lines[-1][:7] == ["BHS", "3", "30", "1", "1.000", "1.000", "nan"]
     first = next(line for line in paired_text(scores).splitlines() if line.startswith("K = 2"))
     assert first.split()[-9:] == ["MoGPE", "less", "PoGPE", "-0.200", "2", "of", "2", "-", "0.5"]
-
-
-def test_means_are_over_what_there_is():
-    assert mean_of([1.0, math.nan, 3.0]) == 2.0
-    assert math.isnan(mean_of([math.nan]))
-
-
-def test_mistakes_are_named_and_cost_nothing(tmp_path, choices):
-    for change, num_rows, words in [
-        ({"methods": ["GPT"]}, 100, "no method GPT; choose from MoGPE, PoGPE"),
-        ({"methods": []}, 100, "no method"),
-        ({"methods": ["PoE", "PoE"]}, 100, "named twice"),
-        ({"trials": 0}, 100, "trials=0"),
-        ({"seed": -1}, 100, "seed"),
-        ({}, 49, "num_rows=49 is out of range; give at least 50"),
-    ]:
-        for figure in ("3a", "3b"):
-            with pytest.raises(ValueError, match=words):
-                run(figure, choices._replace(out=tmp_path / "out", **change), num_rows)
-        with pytest.raises(ValueError, match=words):
-            generating.run(choices._replace(out=tmp_path / "out", **change), LAPLACE, num_rows)
-        assert not (tmp_path / "out").exists()
-
-
-def test_samplings_that_cannot_be_are_refused(tmp_path, capsys):
-    for words, message in [
-        (["--inference", "guess"], "--inference must be one of hmc, laplace, nuts, got guess"),
-        (["--chains", "-1"], "--chains=-1 is out of range"),
-        (["--draws", "-1"], "--draws=-1 is out of range"),
-    ]:
-        assert main(["fusion", "figure-3a", *words, "--out", str(tmp_path / "out")]) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_the_command_line_makes_a_figure_and_names_mistakes(tmp_path, capsys, small):
-    arguments = ["fusion", "figure-3a", "--trials", "1", "--methods", "equal", "PoE"]
-    arguments += ["--inference", "laplace", "--num-rows", "60", "--progress", "false", "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    assert "1 split(s) of 60 rows, inference by Laplace's method" in capsys.readouterr().out
-    assert main(["fusion", "figure-3", "--out", str(tmp_path)]) == 2
-    assert "fusion has no experiment figure-3; choose from" in capsys.readouterr().err

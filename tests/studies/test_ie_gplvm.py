@@ -20,39 +20,23 @@ from sklearn.neighbors import KNeighborsClassifier
 from gp_ensembles.data import Table
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
 from gp_ensembles.papers.gplvm.presets import rbf_features
-from studies.__main__ import main
 from studies.harness.experiment import Choices
-from studies.harness.parts import Results
 from studies.harness.sources import Sources
-from studies.ie_gplvm import methods as gplvm_methods
+from studies.ie_gplvm import methods
 from studies.ie_gplvm import study as gplvm
 from studies.ie_gplvm.gpytorch_model import gpytorch_embedding
-from studies.ie_gplvm.methods import (
-    METHODS,
-    NUM_FREQUENCIES,
-    RUNS,
-    Effort,
-    LatentAnswer,
-    LatentTask,
-    median_gamma,
-    without_umap,
-)
 from studies.ie_gplvm.neighbors import neighbor_error
 from studies.ie_gplvm.sets import START_SHARES, latent_sets, shuffled_rows
-from studies.ie_gplvm.tables import LatentPlan, table_text
+from tests.studies.sets import read_rows
 
 FAST = ["ie_gplvm", "ie_gplvm_one_space", "pca", "incremental_pca", "kernel_pca"]
 OPTIONS = Choices(Sources(None), Path("out"), 2, 60, ["digits"], FAST)
-EFFORT = Effort(block_size=27)
+NUM_FREQUENCIES = methods.NUM_FREQUENCIES  # before tests take fewer
+EFFORT = methods.Effort(block_size=27)
 
 
 def figure(out, folder=None, effort=EFFORT, number=7, **change):
     return gplvm.run(OPTIONS._replace(out=out, sources=Sources(folder), **change), effort, figure=number)
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def made_up(num_rows=40, num_columns=4, seed=0, name="oil_flow"):
@@ -72,9 +56,9 @@ def rows():
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Ensembles that are good enough for tests of everything around them."""
-    monkeypatch.setattr(gplvm_methods, "NUM_FREQUENCIES", 8)
+    monkeypatch.setattr(methods, "NUM_FREQUENCIES", 8)
     few = partial(LatentSettings, batch_iterations=8, row_iterations=8)
-    monkeypatch.setattr(gplvm_methods, "LatentSettings", few)
+    monkeypatch.setattr(methods, "LatentSettings", few)
 
 
 @pytest.fixture
@@ -166,7 +150,7 @@ def test_shares_are_the_paper_s():
 
 
 def test_the_ensemble_has_the_paper_s_kernels():
-    assert (NUM_FREQUENCIES, METHODS["ie_gplvm"].online, METHODS["umap"].online) == (50, True, False)
+    assert (NUM_FREQUENCIES, *(methods.METHODS[name].online for name in ("ie_gplvm", "umap"))) == (50, True, False)
     features = rbf_features(2, 1)
     assert features.kernel.lengthscale.square().log2().flatten().tolist() == pytest.approx([-3, -2, -1, 0, 1, 2, 3])
 
@@ -201,32 +185,32 @@ def test_gamma_is_by_the_median_squared_distance(rows):
     distance = pairwise_distances(rows.Y.numpy())[np.triu_indices(60, 1)]
     # Torch's median of an even number is the lower of the middle two.
     middle = np.sort(distance**2)[(len(distance) - 1) // 2]
-    assert median_gamma(rows.Y) == pytest.approx(0.5 / middle)
+    assert methods.median_gamma(rows.Y) == pytest.approx(0.5 / middle)
 
 
-@pytest.mark.parametrize("run", [name for name in RUNS if name != "umap"])
+@pytest.mark.parametrize("run", [name for name in methods.RUNS if name != "umap"])
 def test_every_run_is_a_function_of_its_seed(rows, run):
-    task = LatentTask(rows, 1, Effort(block_size=16, iterations=3))
-    first, again = RUNS[run](task), RUNS[run](task)
-    readings = {method.reading for method in METHODS.values() if method.run == run}
+    task = methods.LatentTask(rows, 1, methods.Effort(block_size=16, iterations=3))
+    first, again = methods.RUNS[run](task), methods.RUNS[run](task)
+    readings = {method.reading for method in methods.METHODS.values() if method.run == run}
     assert set(first.embeddings) == readings
     for reading in readings:
         assert first.embeddings[reading].shape == (60, 2)
         assert first.embeddings[reading].dtype == torch.float64
         assert torch.equal(first.embeddings[reading], again.embeddings[reading])
     if run == "ie_gplvm":
-        other = RUNS[run](task._replace(seed=2))
+        other = methods.RUNS[run](task._replace(seed=2))
         assert not torch.equal(first.embeddings["embedding"], other.embeddings["embedding"])
 
 
 def test_principal_components_are_scikit_learn_s(rows):
-    found = RUNS["pca"](LatentTask(rows, 0, Effort())).embeddings["embedding"]
+    found = methods.RUNS["pca"](methods.LatentTask(rows, 0, methods.Effort())).embeddings["embedding"]
     expected = PCA(2).fit_transform(rows.Y.numpy())
     np.testing.assert_allclose(np.abs(found.numpy()), np.abs(expected), atol=1e-10)
 
 
 def test_the_ensemble_is_the_library_s(rows):
-    found = RUNS["ie_gplvm"](LatentTask(rows, 5, Effort(block_size=8)))
+    found = methods.RUNS["ie_gplvm"](methods.LatentTask(rows, 5, methods.Effort(block_size=8)))
     features = rbf_features(2, 8, generator=torch.Generator().manual_seed(5))
     model = IEGPLVM(features, 4, settings=LatentSettings(seed=5, batch_iterations=8, row_iterations=8))
     start = model.start(rows.Y[:12])
@@ -286,9 +270,9 @@ def test_scores_are_those_of_the_runs(tmp_path, plain):
     assert len(rows) == 2 * len(FAST)
     table = latent_sets(OPTIONS)[0]["digits"]
     for row in rows:
-        method, seed = METHODS[row["method"]], int(row["seed"])
+        method, seed = methods.METHODS[row["method"]], int(row["seed"])
         start = shuffled_rows(table, 0.1, seed, 60)
-        again = RUNS[method.run](LatentTask(start, seed, EFFORT)).embeddings[method.reading]
+        again = methods.RUNS[method.run](methods.LatentTask(start, seed, EFFORT)).embeddings[method.reading]
         assert float(row["error"]) == neighbor_error(again, start.label)
         assert (row["num_start"], int(float(row["columns"]))) == ("6.0", start.Y.shape[1])
         assert row["rows_come"] == ("online" if method.online else "all at once")
@@ -303,55 +287,23 @@ def test_scores_are_those_of_the_runs(tmp_path, plain):
     assert content["block_size"] == 27
 
 
-def test_finished_parts_are_not_made_again(tmp_path, monkeypatch, plain):
-    text = figure(tmp_path)
-    parts = sorted((tmp_path / "latent_parts").iterdir())
+def test_parts_are_shared_by_readings_and_by_settings_that_a_method_has_no_use_for(tmp_path, monkeypatch, plain):
+    figure(tmp_path)
+    parts = [json.loads(path.read_text()) for path in (tmp_path / "latent_parts").iterdir()]
     assert len(parts) == 2 * 4  # both readings of the ensemble are one run
-    assert sum(bool(json.loads(path.read_text())["curves"]) for path in parts) == 4  # the first draw's
-
-    def refuse(*arguments):
-        raise AssertionError("made again")
-
-    monkeypatch.setattr(gplvm, "run_part", refuse)
-    assert figure(tmp_path) == text
-    assert "pca" in figure(tmp_path, methods=["pca"], trials=1)
-    # What a method has no use for does not make it again.
-    figure(tmp_path, methods=["pca"], effort=Effort(5, 5))
-    for change in ({"seed": 7}, {"max_rows": 70}, {"trials": 3}, {"effort": Effort(5)}):
-        with pytest.raises(AssertionError, match="made again"):
-            figure(tmp_path, **change)
+    assert sum(bool(part["curves"]) for part in parts) == 4  # the first draw's
+    monkeypatch.setattr(gplvm, "run_part", None)
+    assert "pca" in figure(tmp_path, methods=["pca"], effort=methods.Effort(5, 5))
+    with pytest.raises(TypeError):
+        figure(tmp_path, effort=methods.Effort(5))
 
 
-def test_an_interruption_leaves_finished_parts(tmp_path, monkeypatch, capsys, plain):
-    pca = RUNS["pca"]
-
-    def interrupted(task):
-        raise KeyboardInterrupt
-
-    options = {"methods": ["pca", "kernel_pca"], "trials": 1}
-    monkeypatch.setitem(RUNS, "kernel_pca", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        figure(tmp_path, **options)
-    assert "goes on with them" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "latent_parts").iterdir()] == ["1-digits-pca-0-60-places.json"]
-    monkeypatch.setitem(RUNS, "kernel_pca", pca)
-    monkeypatch.setitem(RUNS, "pca", interrupted)  # done already
-    assert "kernel_pca" in figure(tmp_path, **options)
-
-
-def test_what_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch):
-    def failing(task):
-        if task.seed == 0:
-            raise ValueError("no components today")
-        return LatentAnswer({"embedding": task.rows.Y.new_full((60, 2), math.nan)}, 1.0, {})
-
-    monkeypatch.setitem(RUNS, "pca", failing)
+def test_what_fails_has_an_empty_panel(tmp_path, monkeypatch):
+    nothing = torch.full((60, 2), math.nan, dtype=torch.float64)
+    monkeypatch.setitem(methods.RUNS, "pca", lambda task: methods.LatentAnswer({"embedding": nothing}, 1.0, {}))
     text = figure(tmp_path, methods=["pca", "kernel_pca"])
-    assert "digits, pca, draw 1 failed: no components today" in text
     assert "digits, pca, draw 2 failed: neighbors need at least two rows and finite places" in text
-    assert (tmp_path / "figure_7.png").is_file()  # with an empty panel
-    with pytest.raises(ValueError, match="nothing could be run; digits, pca: no components today"):
-        figure(tmp_path / "other", methods=["pca"])
+    assert (tmp_path / "figure_7.png").is_file()
     with pytest.raises(ValueError, match="nothing could be run; digits, pca: digits: 10% of 20 rows are too few"):
         figure(tmp_path / "other", methods=["pca"], max_rows=20)
 
@@ -362,8 +314,8 @@ def test_umap_is_left_out_where_it_is_not_installed(tmp_path, monkeypatch, plain
     assert "umap was left out: it is away" in text
     with pytest.raises(ValueError, match="umap cannot be run: it is away"):
         figure(tmp_path, methods=["umap"])
-    monkeypatch.setattr(gplvm_methods, "find_spec", lambda name: None)
-    assert "pip install umap-learn" in str(without_umap())
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    assert "pip install umap-learn" in str(methods.without_umap())
 
 
 def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):
@@ -382,42 +334,9 @@ def test_umap_is_called_with_two_components_and_the_seed(rows, monkeypatch):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found = RUNS["umap"](LatentTask(rows, 9, Effort())).embeddings["embedding"]
+        found = methods.RUNS["umap"](methods.LatentTask(rows, 9, methods.Effort())).embeddings["embedding"]
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(threads)
     assert (seen["n_components"], seen["random_state"]) == (2, 9)
     torch.testing.assert_close(found, rows.Y[:, :2].float().double())
-
-
-def test_a_table_without_records_is_a_header():
-    plan = LatentPlan({"digits": made_up()}, ["pca"], 1, 0, None, Effort())
-    assert table_text(Results(plan, ("set", "run", "draw"), 1)).split()[:2] == ["set", "method"]
-
-
-def test_mistakes_are_named_and_cost_nothing(tmp_path):
-    for change, words in [
-        ({"sets": ["mnist"]}, "no set mnist; choose from digits, oil_flow, usps_0to4, mnist_5k"),
-        ({"sets": ["oil_flow"]}, "oil_flow is left out: it is read from oil_flow and no folder is given"),
-        ({"methods": ["tsne"]}, "no method tsne; choose from ie_gplvm, ie_gplvm_one_space"),
-        ({"methods": []}, "no method"),
-        ({"methods": ["pca", "pca"]}, "named twice"),
-        ({"trials": 0}, "trials=0"),
-        ({"seed": -1}, "seed"),
-        ({"max_rows": 0}, "max_rows"),
-        ({"effort": Effort(block_size=0)}, "block_size"),
-        ({"effort": Effort(iterations=0)}, "iterations"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            figure(tmp_path / "out", **change)
-        assert not (tmp_path / "out").exists()
-
-
-def test_the_command_line_makes_the_figure_and_names_mistakes(tmp_path, capsys, plain):
-    arguments = ["ie-gp", "figure-7", "--sets", "digits", "--trials", "1", "--max-rows", "60"]
-    arguments += ["--methods", "ie_gplvm", "pca", "--block-size", "18", "--progress", "false", "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    out = capsys.readouterr().out
-    assert "ensembles: 18 row(s) at a time" in out
-    assert main(["ie-gp", "figure-7", "--sets", "iris", "--out", str(tmp_path)]) == 2
-    assert "no set iris; choose from digits" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Figures 1 and 2 of knot selection: a sixth knot brings nothing at the five, and knots move as the methods say."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -13,11 +12,7 @@ from studies.knots import figures
 from studies.knots.figures import made_up_rows, moves, new_knot
 from studies.knots.methods import METHODS, KnotTask
 from studies.knots.sets import KnotSplit
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+from tests.studies.sets import read_rows
 
 
 def test_a_sixth_knot_brings_nothing_at_the_five(tmp_path, monkeypatch):

@@ -25,28 +25,12 @@ from studies.knots.pictures import draw_growth, draw_runs
 from studies.knots.sets import SETS, load_set, split_rows
 from studies.knots.study import scored
 from studies.knots.tables import SCORES, paired_text, printed_text
+from tests.studies.sets import read_rows, write_set
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "data"
 GOLDEN = ROOT / "tests" / "golden"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of data sets beside the repository is absent")
 MAX_KNOTS = 6
-BOSTON = ["crim", "rm", "ptratio", "lstat"]
-
-
-def write_set(path: Path, name: str, columns: list[str], rows: list[list[float]], target: str) -> Path:
-    """A folder with a manifest and one set, as users have them."""
-    path.mkdir(exist_ok=True)
-    entry = {"name": name, "file": f"{name}.csv", "features": columns, "target": target}
-    (path / "manifest.json").write_text(json.dumps({"datasets": [entry]}))
-    with (path / f"{name}.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([[*columns, target], *rows])
-    return path
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+BOSTON = ["crim", "rm", "ptratio", "lstat", "medv"]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +41,7 @@ def folder(tmp_path_factory):
     y = 20 + 4 * (X[:, 1] - 6) ** 2 - 0.3 * X[:, 3] + 0.5 * rng.normal(size=65)
     y[:5] = 50.0
     rows = np.column_stack([X, y]).tolist()
-    return write_set(tmp_path_factory.mktemp("sets"), "boston_raw", BOSTON, rows, "medv")
+    return write_set(tmp_path_factory.mktemp("sets"), "boston_raw", BOSTON, rows)
 
 
 @pytest.fixture
@@ -112,17 +96,15 @@ def test_splits_are_standardized_by_the_training_rows_alone(split, folder):
 
 
 def test_training_rows_are_as_many_as_the_paper_s():
-    for rows, train in [(490, 392), (1503, 1202), (9568, 4784)]:
-        share = {490: "boston", 1503: "airfoil", 9568: "ccpp"}[rows]
+    for name, rows, train in [("boston", 490, 392), ("airfoil", 1503, 1202), ("ccpp", 9568, 4784)]:
         X = torch.arange(rows, dtype=torch.float64).unsqueeze(-1)
-        found = split_rows(Table(X, X.squeeze(-1), ("x",), "y", "line"), SETS[share].train_share, 0)
+        found = split_rows(Table(X, X.squeeze(-1), ("x",), "y", "line"), SETS[name].train_share, 0)
         assert len(found.y) == train
 
 
-@needs_shared
-def test_the_sets_are_the_paper_s():
+def test_the_sets_are_the_paper_s(shared):
     for name, rows, inputs in [("boston", 490, 3), ("airfoil", 1503, 5), ("ccpp", 9568, 4)]:
-        assert load_set(Sources(SHARED), name).X.shape == (rows, inputs)
+        assert load_set(Sources(shared / "data"), name).X.shape == (rows, inputs)
 
 
 def test_hyperparameters_start_where_the_paper_s_do():
@@ -273,39 +255,16 @@ def test_many_rows_start_from_the_fit_of_some(monkeypatch):
     assert found.objective != whole.objective
 
 
-def test_finished_parts_are_not_run_again(choices, tmp_path, monkeypatch, no_pictures):
-    choices = choices._replace(methods=["ORVk", "FGP"])
-    text = run(choices)
+def test_means_and_standard_errors_are_of_the_splits(choices, tmp_path, no_pictures):
+    text = run(choices._replace(methods=["ORVk", "FGP"]))
     rows = read_rows(tmp_path / "knots_boston.csv")
     assert [(row["method"], row["split"]) for row in rows] == [(m, s) for s in "01" for m in ("FGP", "ORVk")]
-    content = json.loads((tmp_path / "knots_boston.json").read_text())
     scores = [float(row["srmse"]) for row in rows if row["method"] == "ORVk"]
+    content = json.loads((tmp_path / "knots_boston.json").read_text())
     found = next(row for row in content["rows"] if row["method"] == "ORVk")
     assert found["mean"]["srmse"] == pytest.approx(sum(scores) / 2)
     # the standard error of two numbers is half their distance
-    shown = f"{sum(scores) / 2:.4g} ± {abs(scores[0] - scores[1]) / 2:.2g}"
-    assert shown in text
-
-    def refuse(*arguments):
-        raise AssertionError("run again")
-
-    monkeypatch.setattr(knots, "run_part", refuse)
-    assert run(choices) == text
-    assert run(choices._replace(methods=["FGP"], trials=1)).count("FGP: full") == 1
-    with pytest.raises(AssertionError, match="run again"):
-        run(choices, 5)
-    with pytest.raises(AssertionError, match="run again"):
-        run(choices._replace(max_rows=40))
-
-
-def test_one_seed_is_one_table(choices, tmp_path, no_pictures):
-    choices = choices._replace(methods=["ORVk", "FGP"], trials=1, max_rows=40)
-    tables = []
-    for place in ("first", "second"):
-        run(choices._replace(out=tmp_path / place))
-        rows = read_rows(tmp_path / place / "knots_boston.csv")
-        tables.append([{name: value for name, value in row.items() if name != "seconds"} for row in rows])
-    assert tables[0] == tables[1]
+    assert f"{sum(scores) / 2:.4g} ± {abs(scores[0] - scores[1]) / 2:.2g}" in text
 
 
 def test_a_table_of_ones_own_takes_boston_s_place_whole(tmp_path, no_pictures):
@@ -371,25 +330,6 @@ def test_the_range_of_a_figure_is_compared_with_that_of_ours():
     assert "ORVk" not in text
 
 
-def test_an_interruption_leaves_finished_parts_and_no_half_ones(choices, tmp_path, monkeypatch, capsys, no_pictures):
-    ran = knots.run_part
-
-    def interrupted(method, *arguments):
-        if method == "ORVk":
-            raise KeyboardInterrupt
-        return ran(method, *arguments)
-
-    choices = choices._replace(methods=["FGP", "ORVk"], trials=1)
-    monkeypatch.setattr(knots, "run_part", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(choices)
-    assert "goes on with them" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "knots_parts").iterdir()] == ["boston-0-FGP-6-seed0.json"]
-    monkeypatch.setattr(knots, "run_part", ran)
-    run(choices)
-    assert len(list((tmp_path / "knots_parts").iterdir())) == 2
-
-
 def test_what_fails_is_named_and_the_rest_goes_on(choices, tmp_path, monkeypatch, no_pictures):
     ran = knots.run_part
 
@@ -409,35 +349,21 @@ def test_what_fails_is_named_and_the_rest_goes_on(choices, tmp_path, monkeypatch
 
 def test_a_split_with_a_constant_input_is_named(choices, tmp_path):
     rows = [[float(k), 3.0, 1.0, float(k % 7), float(k % 5)] for k in range(30)]
-    path = write_set(tmp_path / "sets", "boston_raw", BOSTON, rows, "medv")
+    path = write_set(tmp_path / "sets", "boston_raw", BOSTON, rows)
     with pytest.raises(ValueError, match="nothing could be run; all methods: rm, ptratio of boston_raw is constant"):
         run(choices._replace(sources=Sources(path)))
-
-
-def test_mistakes_are_named_and_cost_nothing(choices, tmp_path):
-    for dataset, change, words in [
-        ("airfoil", {}, "airfoil is left out: it is read from airfoil_raw or airfoil and"),
-        ("boston", {"methods": ["GPT"]}, "no method GPT; choose from FGP, OBVk"),
-        ("boston", {"methods": ["FGP", "FGP"]}, "named twice"),
-        ("boston", {"trials": 0}, "trials=0"),
-        ("boston", {"max_rows": 5}, "max_rows=5"),
-        ("boston", {"seed": -1}, "seed"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            knots.run(dataset, choices._replace(out=tmp_path / "out", **change), MAX_KNOTS)
-    with pytest.raises(ValueError, match="max_knots=0"):
-        run(choices._replace(out=tmp_path / "out"), 0)
-    assert not (tmp_path / "out").exists()
 
 
 def test_sets_that_cannot_be_used_are_refused(choices, tmp_path):
     with pytest.raises(ValueError, match="--data"):
         run(choices._replace(sources=Sources(None)))
+    with pytest.raises(ValueError, match="airfoil is left out: it is read from airfoil_raw or airfoil and"):
+        knots.run("airfoil", choices, MAX_KNOTS)
     rows = [[float(k), 3.0, 1.0, 2.0, 5.0] for k in range(12)]
-    few = write_set(tmp_path / "few", "boston_raw", BOSTON, rows[:9], "medv")
+    few = write_set(tmp_path / "few", "boston_raw", BOSTON, rows[:9])
     with pytest.raises(ValueError, match="boston_raw has 9 usable rows"):
         run(choices._replace(sources=Sources(few)))
-    missing = write_set(tmp_path / "missing", "boston_raw", BOSTON, [*rows, [1, 1, 1, 1, math.nan]], "medv")
+    missing = write_set(tmp_path / "missing", "boston_raw", BOSTON, [*rows, [1, 1, 1, 1, math.nan]])
     with pytest.raises(ValueError, match="boston_raw has rows without a target"):
         run(choices._replace(sources=Sources(missing)))
 
@@ -459,18 +385,12 @@ def test_scores_have_a_line_for_each_run(tmp_path, monkeypatch):
     assert [pytest.approx(0.45), pytest.approx(0.15)] in lines  # their means
 
 
-def test_the_command_line_makes_a_table_and_a_figure(folder, tmp_path, capsys, monkeypatch, no_pictures):
+def test_the_command_line_makes_a_figure(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(figures, "NUM_ROWS", 60)
     monkeypatch.setattr(figures, "NUM_POINTS", 41)
-    arguments = ["knots", "boston", "--data", str(folder), "--trials", "1", "--max-knots", "6"]
-    arguments += ["--methods", "FGP", "--progress", "false", "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    assert "authors' R code" in capsys.readouterr().out
     arguments = ["knots", "figure-1", "--as-published", "true", "--progress", "false", "--out", str(tmp_path)]
     assert main(arguments) == 0
     assert "AS PUBLISHED, by ADADELTA" in capsys.readouterr().out
-    assert main(["knots", "figure-7", "--out", str(tmp_path)]) == 2
-    assert "knots has no experiment figure-7" in capsys.readouterr().err
 
 
 def test_numbers_of_others_are_of_our_methods_and_scores():
@@ -481,9 +401,8 @@ def test_numbers_of_others_are_of_our_methods_and_scores():
 
 
 @pytest.mark.slow
-@needs_shared
-def test_a_real_table(tmp_path):
-    knots.run("boston", Choices(Sources(SHARED), tmp_path, 1, methods=["FGP", "blocks"]), 40)
+def test_a_real_table(tmp_path, shared):
+    knots.run("boston", Choices(Sources(shared / "data"), tmp_path, 1, methods=["FGP", "blocks"]), 40)
     content = json.loads((tmp_path / "knots_boston.json").read_text())
     exact, ours = (row["mean"] for row in content["rows"][:2])
     assert ours["knots"] <= 40

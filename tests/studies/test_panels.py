@@ -11,10 +11,16 @@ def curve(name):
     return Curve(name, [1.0, 2.0], [3.0, 4.0], [3.0, 4.0], [3.0, 4.0])
 
 
-def test_a_curve_has_one_color_where_another_is_missing_and_one_legend_names_all(tmp_path, monkeypatch):
+@pytest.fixture
+def figures(monkeypatch):
+    """Figures instead of files."""
     pytest.importorskip("matplotlib")
-    figures = []
-    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: figures.append(figure))
+    drawn = []
+    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: drawn.append(figure))
+    return drawn
+
+
+def test_a_curve_has_one_color_where_another_is_missing_and_one_legend_names_all(tmp_path, figures):
     whole, part = Panel("whole", [curve("a"), curve("b"), curve("bound")]), Panel("part", [curve("b"), curve("c")])
     save_panels([whole, part], tmp_path / "panels.png", "rows", "loss")
     (figure,) = figures
@@ -27,14 +33,10 @@ def test_a_curve_has_one_color_where_another_is_missing_and_one_legend_names_all
     assert all(axis.get_legend() is None for axis in figure.axes)
 
 
-def test_a_short_logarithmic_axis_has_plain_numbers_and_a_long_one_powers_of_ten_alone(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    figures = []
-    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: figures.append(figure))
-    panels = []
-    for name, top in (("short", 0.4), ("long", 4e3)):
-        heights = [0.04, top]
-        panels.append(Panel(name, [Curve("a", [1.0, 2.0], heights, heights, heights)]))
+def test_a_short_logarithmic_axis_has_plain_numbers_and_a_long_one_powers_of_ten_alone(tmp_path, figures):
+    panels = [
+        Panel(name, [Curve("a", [1.0, 2.0], *[[0.04, top]] * 3)]) for name, top in (("short", 0.4), ("long", 4e3))
+    ]
     save_panels(panels, tmp_path / "panels.png", "rows", "loss", linear_within=0)
     predicted = []
     for axis in figures[0].axes:
@@ -47,16 +49,12 @@ def test_a_short_logarithmic_axis_has_plain_numbers_and_a_long_one_powers_of_ten
     assert not {"0.2", "0.5"} & predicted[1]
 
 
-def test_the_columns_of_a_legend_are_even_and_three_at_most_below_a_panel(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr("gp_ensembles.plots.save_figure", lambda figure, path: figures.append(figure))
-    for num_curves, names in [(3, [1, 1, 1]), (4, [2, 2]), (7, [3, 2, 2])]:
-        pytest.importorskip("matplotlib")
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
+def test_the_columns_of_a_legend_are_even_and_three_at_most_below_a_panel(tmp_path, figures):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-        save_panels(
-            [Panel("one", [curve(f"c{i}") for i in range(num_curves)])], tmp_path / "panels.png", "rows", "loss"
-        )
+    for num_curves, names in [(3, [1, 1, 1]), (4, [2, 2]), (7, [3, 2, 2])]:
+        panel = Panel("one", [curve(f"c{i}") for i in range(num_curves)])
+        save_panels([panel], tmp_path / "panels.png", "rows", "loss")
         FigureCanvasAgg(figures[-1]).draw()
         columns = Counter(round(text.get_window_extent().x0) for text in figures[-1].legends[0].get_texts())
         assert list(columns.values()) == names

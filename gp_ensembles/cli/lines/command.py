@@ -21,12 +21,11 @@ _WINDOW = f"with lines: most rows pending without a target; older ones are learn
 
 def add_line_options(command: ArgumentParser) -> None:
     """Add the options of streams of lines to a parser."""
-    command.add_argument("--format", type=Format, default="table", help=_FORMAT)
-    command.add_argument("--follow", type=bool, default=False, help="wait for more lines at the end of the file")
-    command.add_argument("--window", type=int | None, default=None, help=_WINDOW)
-    command.add_argument(
-        "--id", type=str, default="id", help="with lines: name of the id that links a later target to its row"
-    )
+    add = command.add_argument
+    add("--format", type=Format, default="table", help=_FORMAT)
+    add("--follow", type=bool, default=False, help="wait for more lines at the end of the file")
+    add("--window", type=int | None, default=None, help=_WINDOW)
+    add("--id", type=str, default="id", help="with lines: name of the id that links a later target to its row")
 
 
 def answer_lines(session: LineSession, table: TableRequest, form: Format, output: LineOutput, *, follow: bool) -> int:

@@ -20,7 +20,8 @@ from gp_ensembles.streaming.late import LateTargets
 from gp_ensembles.streaming.predictions import StreamDistribution
 from gp_ensembles.tables import TableOptions, open_rows
 from gp_ensembles.tables.encoder import ColumnsError, TableEncoder, TableError
-from gp_ensembles.tables.frames import RecordSource
+from gp_ensembles.tables.frames import cells_of_records
+from gp_ensembles.tables.raw import RawRows
 from gp_ensembles.tables.target import TargetColumn
 
 _KIND = Kind(
@@ -73,13 +74,7 @@ class Tally(NamedTuple):
 
 
 class LineSession:
-    """Reads lines and answers rows.
-
-    Args:
-        config: The model.
-        target: Name of the target.
-        options: Dialect and columns.
-        window: Most pending rows; older ones are learned as missing.
+    """Reads lines and answers rows, of which ``window`` may be pending; older ones are learned as missing.
 
     Raises:
         ValueError: If the window is not at least one row.
@@ -324,8 +319,7 @@ class LineSession:
             self._intervals.pop(key, None)
 
     def _encoded(self, encoder: TableEncoder, record: Mapping[str, Any]) -> tuple[TableEncoder, torch.Tensor, float]:
-        columns = encoder.input_columns
-        raw = next(RecordSource([record], columns).rows(columns))
+        raw = RawRows(cells_of_records([record], encoder.input_columns), None)
         encoder, rows = encoder.encode(raw, ".", PATH, self.tally.num_rows + 1)
         return encoder, rows.X[0], 1.0 if rows.steps is None else float(rows.steps[0])
 

@@ -1,67 +1,47 @@
 """Pieces of HTML: escaped text, formatted numbers, tables."""
 
 import html
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
-class Markup(str):
-    """HTML that is not escaped again."""
+class Best(float):
+    """A number that is marked as the best of its column."""
 
     __slots__ = ()
 
 
 def escaped(value: object) -> str:
-    """Text or a number as HTML."""
-    if isinstance(value, Markup):
-        return value
+    """Text, a number or a list of them as HTML."""
+    if isinstance(value, Best):
+        return f'<span class="best">{escaped(float(value))}</span>'
+    if isinstance(value, list):
+        return ", ".join(map(escaped, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if not isinstance(value, int | float | None):
-        return html.escape(str(value))
-    if value is None:
-        return "–"
-    size = abs(value)
-    places = 0 if isinstance(value, int) else 4 if size < 100 else 2 if size < 10_000 else 1
-    is_plain = isinstance(value, int) or size == 0 or 5e-4 <= size < 1e8
-    text = f"{value:,.{places}f}".replace(",", " ") if is_plain else f"{value:.3e}"
-    return ("−" if text[0] == "-" else "") + text.removeprefix("-")
+    if not isinstance(value, int | float):
+        return "–" if value is None else html.escape(str(value))
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", " ").replace("-", "−")
+    is_plain = value == 0 or 5e-4 <= abs(value) < 1e5
+    return (f"{value:.4f}" if is_plain else f"{value:.3e}").replace("-", "−")
 
 
-def table(
-    caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]], best: Collection[tuple[int, int]] = ()
-) -> Markup:
-    """A table whose first cells head their rows; columns of numbers are aligned right.
-
-    Args:
-        caption: Its caption.
-        heads: Titles of the columns; a second line is a note.
-        rows: Its cells.
-        best: Row and column of the cells that are marked as the best.
-    """
-    columns = list(zip(*rows, strict=True))
-    kinds = [' class="number"' if all(map(_is_number, column)) else "" for column in columns]
+def table(caption: str, entries: Sequence[Mapping[str, Any]], titles: Mapping[str, str] | None = None) -> str:
+    """A table of entries, a row each; a second line of a column's title is a note, and the keys are the default."""
+    titles = titles or {key: key.replace("_", " ").removeprefix("num ") for entry in entries for key in entry}
+    texts = {key: any(isinstance(entry.get(key), str | bool | list) for entry in entries) for key in titles}
+    kinds = {key: "" if is_text else ' class="number"' for key, is_text in texts.items()}
+    heads, rows = [title.partition("\n") for title in titles.values()], []
+    for entry in entries:
+        first, *rest = (f"{kind}>{escaped(entry.get(key))}" for key, kind in kinds.items())
+        rows.append(f'<th scope="row"{first}</th>' + "".join(f"<td{cell}</td>" for cell in rest))
     head = "".join(
-        f'<th scope="col"{kind}>{escaped(title)}<small>{escaped(note)}</small></th>' if title else "<td></td>"
-        for (title, _, note), kind in zip((head.partition("\n") for head in heads), kinds, strict=True)
+        f'<th scope="col"{kind}>{escaped(title)}<small>{escaped(note)}</small></th>'
+        for (title, _, note), kind in zip(heads, kinds.values(), strict=True)
     )
-    body = "".join(
-        f'<tr><th scope="row">{escaped(first)}</th>'
-        + "".join(
-            f"<td{kind}>{_cell(value, (row, place) in best)}</td>"
-            for place, (value, kind) in enumerate(zip(cells, kinds[1:], strict=True), start=1)
-        )
-        + "</tr>"
-        for row, (first, *cells) in enumerate(rows)
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escaped(caption)}"><table>'
+        f"<caption>{escaped(caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table></div>"
     )
-    return Markup(
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(caption)}"><table>'
-        f"<caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _cell(value: object, is_best: bool) -> str:
-    return f'<span class="best">{escaped(value)}</span>' if is_best else escaped(value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | None) and not isinstance(value, bool)

@@ -23,7 +23,7 @@ from gp_ensembles.cli.out_folder import make_writable
 from gp_ensembles.cli.running import progress_bar
 from gp_ensembles.cli.seen_rows import NUM_FIRST, as_cells
 from gp_ensembles.cli.summary import device_name
-from gp_ensembles.cli.text_tables import quoted
+from gp_ensembles.cli.text_tables import as_csv, csv_line
 from gp_ensembles.files.growing import GrowingTable
 from gp_ensembles.files.operations import remove_if_possible
 from gp_ensembles.files.replacing import PARTIAL, copy_file, write_json, write_text
@@ -52,10 +52,10 @@ class SeriesScore(NamedTuple):
     squares: float = 0.0
     covered: float = 0.0
 
-    def plus(self, other: "SeriesScore") -> Self:
-        """The sums of both."""
-        rows, log_prob = self.rows + other.rows, self.log_prob + other.log_prob
-        return type(self)(rows, log_prob, self.squares + other.squares, self.covered + other.covered)
+    @classmethod
+    def total(cls, scores: Iterable["SeriesScore"]) -> Self:
+        """The sums of several."""
+        return cls(*map(sum, zip(*scores, strict=True)))
 
     def means(self, coverage: float | None) -> dict[str, float | int | None]:
         """Means by name; ``None`` without a row."""
@@ -70,23 +70,18 @@ class SeriesScores:
     """Scores by series."""
 
     def __init__(self, known: Mapping[str, Sequence[float]] | None = None) -> None:
-        self.of_each: dict[str, SeriesScore] = {
-            name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in (known or {}).items()
-        }
+        self.of_each = {name: SeriesScore(int(sums[0]), *sums[1:]) for name, sums in (known or {}).items()}
 
     def add(self, names: Iterable[str], log_prob: Tensor, error: Tensor, covered: Tensor) -> None:
         """Rows (N,) of series: log densities, errors, whether targets are covered; NaN without a prediction."""
         for name, density, away, inside in zip(names, log_prob.tolist(), error.tolist(), covered.tolist(), strict=True):
-            old = self.of_each.get(name, SeriesScore())
-            self.of_each[name] = old if math.isnan(density) else old.plus(SeriesScore(1, density, away * away, inside))
+            new = SeriesScore() if math.isnan(density) else SeriesScore(1, density, away * away, inside)
+            self.of_each[name] = SeriesScore.total([self.of_each.get(name, SeriesScore()), new])
 
     @property
     def whole(self) -> SeriesScore:
         """All series together."""
-        total = SeriesScore()
-        for score in self.of_each.values():
-            total = total.plus(score)
-        return total
+        return SeriesScore.total(self.of_each.values())
 
     def to_plain(self) -> dict[str, list[float]]:
         """Sums by name, from which to construct a copy."""
@@ -108,15 +103,7 @@ class Reading(NamedTuple):
 
 
 class SeriesRun:
-    """A fleet on a table, with its position.
-
-    Args:
-        fleet: The fleet.
-        scores: Scores so far.
-        num_read: Rows read so far.
-        run_id: Id of the run; a new one by default.
-        reading: Position in the table.
-    """
+    """A fleet on a table, with its scores and its position after ``num_read`` rows."""
 
     run_id: str
     num_read: int
@@ -220,7 +207,7 @@ class SeriesRun:
 
     def _header(self) -> str:
         ends = [] if self._coverage is None else ["lower", "upper"]
-        return ",".join(["row", "series", "mean", "std", *ends, "log_prob", "y"]) + "\n"
+        return csv_line(["row", "series", "mean", "std", *ends, "log_prob", "y"])
 
     def _learn(self, rows: Rows) -> str:
         """Predict and learn rows; returns the predictions as text."""
@@ -266,13 +253,12 @@ class SeriesRun:
     def _series_table(self) -> str:
         """A line for each series: its state, rows and scores."""
         failures, waiting = self.fleet.failures, self.fleet.waiting
-        lines = [",".join(["series", "state", *SeriesScore().means(self._coverage)])]
+        rows = []
         for name in (*self.fleet.names, *waiting):
             score = self.scores.of_each.get(str(name), SeriesScore())
             state = "set aside" if name in failures else "warm-up" if name in waiting else "learning"
-            values = ["" if value is None else repr(value) for value in score.means(self._coverage).values()]
-            lines.append(",".join([quoted(str(name)), state, *values]))
-        return "\n".join(lines) + "\n"
+            rows.append([str(name), state, *score.means(self._coverage).values()])
+        return as_csv(["series", "state", *SeriesScore().means(self._coverage)], rows)
 
 
 def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, first_row: int) -> str:
@@ -281,10 +267,7 @@ def _lines(rows: Rows, predicted: FleetPredictions, coverage: float | None, firs
     if coverage is not None:
         columns += predicted.interval(coverage)
     lists = [column.tolist() for column in (*columns, predicted.log_prob, rows.y)]
-    return "".join(
-        f"{row},{quoted(name)}," + ",".join("" if math.isnan(value) else repr(value) for value in values) + "\n"
-        for row, name, *values in zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)
-    )
+    return "".join(map(csv_line, zip(range(first_row, first_row + rows.num_rows), rows.series, *lists, strict=True)))
 
 
 def new_id() -> str:

@@ -7,7 +7,7 @@ Gaussian process experts with input-dependent noise: :class:`MoGPE`, :class:`PoG
 import math
 import warnings
 from collections.abc import Mapping
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -158,32 +158,8 @@ class PBHS(FusionModel):
         return _pooled_component(log_weights, mean, 0.5 * variance.log())
 
 
-class _JointModel(FusionModel):
-    """Experts and weights that are learned together."""
-
-    _free_weights: ClassVar[int] = 0  # weights beside one for each expert
-
-    def __init__(
-        self,
-        X: Tensor,
-        y: Tensor,
-        num_experts: int,
-        mean_prior: FunctionPrior,
-        noise_prior: FunctionPrior,
-        weight_prior: FunctionPrior,
-    ) -> None:
-        self.num_experts: int = _checked_count(num_experts)
-        functions = {
-            "mean": LatentFunctions(mean_prior, num_experts),
-            "log_scale": LatentFunctions(noise_prior, num_experts),
-            "weights": LatentFunctions(weight_prior, num_experts + self._free_weights),
-        }
-        super().__init__(X, y, functions)
-        _warn_of_scale(self.y, self.X, mean_prior)
-
-
 @final
-class MoGPE(_JointModel):
+class MoGPE(FusionModel):
     r"""Mixture of Gaussian process experts; Ajirak et al. (2024), with the weights of Eq. (19).
 
     .. math:: p(y \mid x) = \sum_{k=1}^{K} w_k(x)\, N(y; f_k(x), e^{2 s_k(x)}), \qquad
@@ -218,7 +194,23 @@ class MoGPE(_JointModel):
         (80, torch.Size([4]), torch.Size([12, 8]))
     """
 
-    _free_weights = -1  # only differences of the logits count
+    def __init__(
+        self,
+        X: Tensor,
+        y: Tensor,
+        num_experts: int,
+        mean_prior: FunctionPrior,
+        noise_prior: FunctionPrior,
+        weight_prior: FunctionPrior,
+    ) -> None:
+        self.num_experts: int = _checked_count(num_experts)
+        functions = {
+            "mean": LatentFunctions(mean_prior, num_experts),
+            "log_scale": LatentFunctions(noise_prior, num_experts),
+            "weights": LatentFunctions(weight_prior, num_experts - 1),
+        }
+        super().__init__(X, y, functions)
+        _warn_of_scale(self.y, self.X, mean_prior)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the mixture at each training target, shape (..., N)."""
@@ -239,7 +231,7 @@ class MoGPE(_JointModel):
 
 
 @final
-class PoGPE(_JointModel):
+class PoGPE(FusionModel):
     r"""Product of Gaussian process experts; Ajirak et al. (2024), with the weights of Eq. (30).
 
     .. math:: p(y \mid x) \propto \prod_{k=1}^{K} N(y; f_k(x), e^{2 s_k(x)})^{w_k(x)}, \qquad
@@ -270,6 +262,24 @@ class PoGPE(_JointModel):
         >>> components.mean.shape, components.variance.unique()
         (torch.Size([1, 8]), tensor([1.], dtype=torch.float64))
     """
+
+    def __init__(
+        self,
+        X: Tensor,
+        y: Tensor,
+        num_experts: int,
+        mean_prior: FunctionPrior,
+        noise_prior: FunctionPrior,
+        weight_prior: FunctionPrior,
+    ) -> None:
+        self.num_experts: int = _checked_count(num_experts)
+        functions = {
+            "mean": LatentFunctions(mean_prior, num_experts),
+            "log_scale": LatentFunctions(noise_prior, num_experts),
+            "weights": LatentFunctions(weight_prior, num_experts),
+        }
+        super().__init__(X, y, functions)
+        _warn_of_scale(self.y, self.X, mean_prior)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log density of the pool at each training target, shape (..., N)."""

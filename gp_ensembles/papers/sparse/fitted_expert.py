@@ -89,8 +89,8 @@ class BoundFitted(BoundExpert):
 
     def _update_one(self, state: FilterState, Phi: Tensor, rows: Rows) -> tuple[FilterState, StepPredictions]:
         inner, extra, offset = _split(Phi)
-        noisier = rows._replace(y=rows.y - offset, extra=extra if rows.extra is None else extra + rows.extra)
-        after, steps = self._inner.update_block(state, inner, noisier)
+        weighted = rows._replace(y=rows.y - offset, extra=extra if rows.extra is None else extra + rows.extra)
+        after, steps = self._inner.update_block(state, inner, weighted)
         return after, steps._replace(mean=steps.mean + offset)
 
     def _predict_one(self, state: FilterState, Phi: Tensor, steps: Tensor | None) -> StepPredictions:

@@ -43,21 +43,6 @@ def inducing_features(models: SparseModel | Sequence[SparseModel]) -> InducingPo
     return InducingPointFeatures.from_kernels([model.covar_module for model in models], knots, nuggets)
 
 
-def weights_posterior(models: SparseModel | Sequence[SparseModel]) -> SquareRootState:
-    r"""The posterior of the weights of :func:`inducing_features` given the models' rows.
-
-    .. math:: \theta \sim N\big(\sqrt{v}\, L_B^{-\top} c,\; v\, (L_B L_B^\top)^{-1}\big)
-
-    Raises:
-        ValueError: As :func:`inducing_features`.
-    """
-    if isinstance(models, SparseModel):
-        return _weights_posterior(models)
-    _check_equal_size(models)
-    posteriors = [_weights_posterior(model) for model in models]
-    return SquareRootState(*(torch.stack(parts) for parts in zip(*posteriors, strict=True)))
-
-
 def start_online(
     models: Fitted | Sequence[Fitted], rule: MetaLearner, names: Sequence[str] | None = None
 ) -> OnlineEnsemble:
@@ -136,7 +121,7 @@ def _expert(model: SparseModel) -> tuple[Expert, FilterState]:
             return _window_expert(model)
         model = _thinned(model)
     inner = GaussianExpert(inducing_features(model), deepcopy(model.likelihood))
-    return FittedExpert(inner, deepcopy(model.mean_module)), _weights_posterior(model)
+    return FittedExpert(inner, deepcopy(model.mean_module)), weights_posterior(model)
 
 
 def _window_expert(model: ExactGP) -> tuple[Expert, FilterState]:
@@ -155,7 +140,11 @@ def _thinned(model: ExactGP) -> SparseGP:
     return SparseGP(model.train_X, model.train_y, model.knots[rows], *parts)
 
 
-def _weights_posterior(model: SparseModel) -> SquareRootState:
+def weights_posterior(model: SparseModel) -> SquareRootState:
+    r"""The posterior of the weights of :func:`inducing_features` given the model's rows.
+
+    .. math:: \theta \sim N\big(\sqrt{v}\, L_B^{-\top} c,\; v\, (L_B L_B^\top)^{-1}\big)
+    """
     with torch.no_grad():
         knots, seen = model.knots_posterior(), model.kernel_diagonal(model.knots)
         if isinstance(knots, RowsPosterior):

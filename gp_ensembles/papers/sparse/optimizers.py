@@ -18,14 +18,7 @@ class KnotOptimizer(ABC):
 
     @abstractmethod
     def optimize(self, model: SparseModel, knots: slice | None = None) -> FitResult:
-        """Maximize the model's objective in place.
-
-        Args:
-            model: The model.
-            knots: Which knots move; none if ``None``.
-
-        Returns:
-            How it went; the objective is that of the model as it now is.
+        """Maximize the model's objective in place, moving some of the knots, if any.
 
         Raises:
             NumericalError: If the objective cannot be evaluated at the start.

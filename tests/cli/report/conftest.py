@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gp_ensembles.cli.predictions import Chunk
-from gp_ensembles.cli.report.events import families_of
+from gp_ensembles.cli.report.events import family_of
 from gp_ensembles.cli.report.history import RunHistory
 
 NAMES = ("hsgp/static/0", "hsgp/dynamic 0.01/0", "hsgp/dynamic 0.01/1", "window/0")
@@ -35,8 +35,8 @@ def make_chunk(first_row: int, num_rows: int, *, start: float | None = None) -> 
     )  # fmt: skip
 
 
-def new_history(target: str = "load") -> RunHistory:
-    return RunHistory("model", target, families_of(NAMES), BASELINES)
+def new_history(target: str = "load", kinds: tuple[str, ...] = ()) -> RunHistory:
+    return RunHistory("model", target, [family_of(name) for name in NAMES], BASELINES, dict.fromkeys(kinds, 0))
 
 
 def make_summary(**more: object) -> dict[str, object]:

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from gp_ensembles.cli import commands
 from gp_ensembles.cli.__main__ import main
-from gp_ensembles.cli.report import page
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_a_run_whose_report_cannot_be_drawn_is_not_lost(folder, capsys, monkeypa
     def fails(*_):
         raise RuntimeError("no ink")
 
-    monkeypatch.setattr(page, "report_html", fails)
+    monkeypatch.setattr(commands, "report_html", fails)
     assert stream(folder, "failing") == 0
     reported = capsys.readouterr()
     assert reported.err.count("\n") == 1

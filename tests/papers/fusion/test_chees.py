@@ -2,7 +2,6 @@
 
 import io
 import math
-import warnings
 
 import pytest
 import torch
@@ -10,17 +9,11 @@ import torch
 from gp_ensembles.papers.fusion.chains import ChainState, init_chains
 from gp_ensembles.papers.fusion.chees import HMCSettings, sample_hmc
 from gp_ensembles.papers.fusion.diagnostics import mean_ess, rank_rhat
-from gp_ensembles.papers.fusion.leapfrog import restored_generators
-from tests.papers.fusion.standard_errors import mcse_mean
+from tests.papers.fusion.cases import F64, mcse_mean, normal, quiet, seeded
 
-F64 = torch.float64
 MEAN = torch.tensor([1.0, -2.0, 0.5], dtype=F64)
 COVARIANCE = torch.tensor([[4.0, 0.9, 0.0], [0.9, 0.5, 0.05], [0.0, 0.05, 0.01]], dtype=F64)
 PRECISION = torch.linalg.inv(COVARIANCE)
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def gaussian(theta):
@@ -28,20 +21,24 @@ def gaussian(theta):
     return -0.5 * ((deviation @ PRECISION) * deviation).sum(-1)
 
 
-def starts(chains, size=3, seed=1):
-    return torch.randn(chains, size, generator=seeded(seed), dtype=F64)
+def starts(chains, size=3):
+    return normal(chains, size, seed=1)
 
 
-class Interrupting:
-    """A log density at whose n-th call the user presses Ctrl-C."""
+def standard(theta):
+    return -0.5 * theta.square().sum(-1)
 
-    def __init__(self, log_density, call):
-        self.log_density, self.left = log_density, call
+
+class Failing:
+    """A log density whose n-th call fails: by Ctrl-C, if nothing else is said."""
+
+    def __init__(self, log_density, call, error=KeyboardInterrupt):
+        self.log_density, self.left, self.error = log_density, call, error
 
     def __call__(self, theta):
         self.left -= 1
         if self.left == 0:
-            raise KeyboardInterrupt
+            raise self.error("mine")
         return self.log_density(theta)
 
 
@@ -64,16 +61,17 @@ def test_moments_of_a_gaussian(chains, settings):
     assert not draws.divergent.any()
     assert (draws.energy_bfmi() > 0.5).all()
     torch.testing.assert_close(draws.log_density, gaussian(draws.theta.flatten(0, 1)).view(chains, -1))
+    # The potential is half a chi-square: mean D / 2, variance D / 2.
+    energies = -draws.log_density
+    assert (energies.mean() - 1.5).abs() < 4.5 * mcse_mean(energies)
+    squares = (energies - 1.5).square()
+    assert (squares.mean() - 1.5).abs() < 4.5 * mcse_mean(squares)
 
 
 def test_acceptance_comes_near_its_target_and_the_metric_near_the_scales():
     scales = torch.logspace(-3, 2, 20, dtype=F64)
-    draws = sample_hmc(
-        lambda theta: -0.5 * (theta / scales).square().sum(-1),
-        starts(16, 20),
-        HMCSettings(100, 200),
-        generator=seeded(3),
-    )
+    settings = HMCSettings(100, 200)
+    draws = sample_hmc(lambda theta: standard(theta / scales), starts(16, 20), settings, generator=seeded(3))
     harmonic = draws.acceptance.reciprocal().mean(0).reciprocal().mean()
     assert 0.65 < harmonic < 0.85
     assert ((draws.state.scale / scales).log().abs() < 0.3).all()
@@ -83,22 +81,12 @@ def test_acceptance_comes_near_its_target_and_the_metric_near_the_scales():
 def test_trajectories_grow_for_correlated_densities():
     lags = torch.arange(20, dtype=F64)
     precision = torch.linalg.inv(0.98 ** (lags.unsqueeze(0) - lags.unsqueeze(1)).abs())
-    draws = sample_hmc(
-        lambda theta: -0.5 * ((theta @ precision) * theta).sum(-1),
-        starts(16, 20),
-        HMCSettings(5, 200),
-        generator=seeded(4),
-    )
+
+    def correlated(theta):
+        return -0.5 * ((theta @ precision) * theta).sum(-1)
+
+    draws = sample_hmc(correlated, starts(16, 20), HMCSettings(5, 200), generator=seeded(4))
     assert draws.state.longest > 5.0
-
-
-def test_a_standard_error_of_energies_is_that_of_a_chi_square():
-    # The potential of a Gaussian in D dimensions is half a chi-square: mean D / 2, variance D / 2.
-    draws = sample_hmc(gaussian, starts(16), HMCSettings(150, 100), generator=seeded(5))
-    error = mcse_mean(draws.log_density)
-    assert (draws.log_density.mean() + 1.5).abs() < 4.5 * error
-    squares = (draws.log_density + 1.5).square()
-    assert (squares.mean() - 1.5).abs() < 4.5 * mcse_mean(squares)
 
 
 @pytest.mark.slow
@@ -124,28 +112,24 @@ def test_simulation_based_calibration_of_a_conjugate_model():
 
 
 def test_draws_depend_on_the_seed_only():
-    first, second = (sample_hmc(gaussian, starts(4), HMCSettings(20, 20), generator=seeded(7)) for _ in range(2))
-    assert (first.theta == second.theta).all()
-    other = sample_hmc(gaussian, starts(4), HMCSettings(20, 20), generator=seeded(8))
-    assert (first.theta != other.theta).any()
-
-
-def test_sampling_leaves_the_start_and_the_global_generator_alone():
-    start = starts(4)
-    before, state = start.clone(), torch.get_rng_state()
-    sample_hmc(gaussian, start, HMCSettings(5, 5), generator=seeded(9))
-    assert (start == before).all()
+    start, state = starts(4), torch.get_rng_state()
+    first, second, other = (
+        sample_hmc(gaussian, start, HMCSettings(20, 20), generator=seeded(seed)).theta for seed in (7, 7, 8)
+    )
+    assert (first == second).all()
+    assert (first != other).any()
+    assert (start == starts(4)).all()
     assert (torch.get_rng_state() == state).all()
 
 
 @pytest.mark.parametrize("part", [0.1, 0.4, 0.9])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
     settings = HMCSettings(40, 60)
-    counted = Interrupting(gaussian, -1)
+    counted = Failing(gaussian, -1)
     whole = sample_hmc(counted, starts(5), settings, generator=seeded(10))
     call = int(part * -counted.left)
     with pytest.warns(UserWarning, match=r"interrupted after .* pass the state"):
-        first = sample_hmc(Interrupting(gaussian, call), starts(5), settings, generator=seeded(10))
+        first = sample_hmc(Failing(gaussian, call), starts(5), settings, generator=seeded(10))
     assert first.theta.shape[1] < 40
     assert first.state.iteration < 100
     file = io.BytesIO()
@@ -159,8 +143,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(part):
 
 
 def test_a_finished_run_can_be_extended():
-    long = sample_hmc(gaussian, starts(4), HMCSettings(50, 40), generator=seeded(11))
-    short = sample_hmc(gaussian, starts(4), HMCSettings(20, 40), generator=seeded(11))
+    long, short = (sample_hmc(gaussian, starts(4), HMCSettings(n, 40), generator=seeded(11)) for n in (50, 20))
     extended = short.join(sample_hmc(gaussian, short.state, HMCSettings(50, 40)))
     assert (extended.theta == long.theta).all()
     assert sample_hmc(gaussian, long.state, HMCSettings(50, 40)).theta.shape == (4, 0, 3)
@@ -185,41 +168,24 @@ def test_permuting_chains_permutes_draws():
     torch.testing.assert_close(first.theta[order], second.theta, rtol=1e-6, atol=1e-8)
 
 
-def test_generators_of_chains_differ_and_restore():
-    state = init_chains(gaussian, starts(6), generator=seeded(13))
-    numbers = [
-        torch.rand(1, generator=one).item() for one in restored_generators(state.generators, torch.device("cpu"))
-    ]
-    assert len(set(numbers)) == 6
-
-
-def test_float32_stays_float32():
-    draws = sample_hmc(
-        lambda theta: -theta.square().sum(-1), starts(4).float(), HMCSettings(10, 20), generator=seeded(15)
-    )
-    assert {part.dtype for part in draws[:3]} == {torch.float32}
-
-
 @pytest.mark.usefixtures("wrong_default_dtype")
-def test_nothing_follows_the_default_dtype():
-    draws = sample_hmc(gaussian, starts(4), HMCSettings(5, 20), generator=seeded(15))
-    assert {part.dtype for part in draws[:3]} == {F64}
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_draws_have_the_dtype_of_the_start(dtype):
+    draws = sample_hmc(standard, starts(4).to(dtype), HMCSettings(5, 20), generator=seeded(15))
+    assert {part.dtype for part in draws[:3]} == {dtype}
 
 
 def test_works_under_no_grad_and_with_parameters_that_need_gradients():
     weight = torch.ones(3, dtype=F64, requires_grad=True)
     with torch.no_grad():
-        draws = sample_hmc(
-            lambda theta: -(weight * theta.square()).sum(-1), starts(4), HMCSettings(5, 5), generator=seeded()
-        )
+        draws = sample_hmc(lambda theta: standard(weight * theta), starts(4), HMCSettings(5, 5), generator=seeded())
     assert not draws.theta.requires_grad
     assert weight.grad is None
 
 
 def neal_funnel(theta):
-    return -0.5 * (theta[:, 0] / 3).square() - 0.5 * (
-        theta[:, 1:].square().sum(-1) * (-theta[:, 0]).exp() + theta[:, 0]
-    )
+    scale, rest = theta[:, 0], theta[:, 1:].square().sum(-1)
+    return -0.5 * (scale / 3).square() - 0.5 * (rest * (-scale).exp() + scale)
 
 
 def test_a_funnel_is_reported():
@@ -236,11 +202,9 @@ def test_a_density_that_is_not_finite_somewhere_is_avoided(bad):
     def half_normal(theta):
         return torch.where(theta[:, 0] > 0.0, -0.5 * theta[:, 0].square(), bad)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        draws = sample_hmc(
-            half_normal, starts(8, 1).abs() + 0.1, HMCSettings(100, 30, max_steps=32), generator=seeded(17)
-        )
+    start, settings = starts(8, 1).abs() + 0.1, HMCSettings(100, 30, max_steps=32)
+    with quiet():
+        draws = sample_hmc(half_normal, start, settings, generator=seeded(17))
     assert (draws.theta > 0.0).all()
     assert draws.log_density.isfinite().all()
     assert draws.divergent.any()
@@ -252,8 +216,7 @@ def test_a_density_is_never_asked_about_what_is_not_finite():
         assert theta.isfinite().all()
         return torch.where(theta.abs().amax(-1) < 1.0, (1.0 - theta.square()).log().sum(-1), torch.nan)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with quiet():
         draws = sample_hmc(strict, 0.1 * starts(4), HMCSettings(50, 50), generator=seeded(18))
     assert draws.accepted.any(1).all()
 
@@ -292,65 +255,57 @@ def test_all_chains_divergent_gives_a_usable_result_and_a_warning(num_warmup):
 
 
 def test_a_bad_start_is_refused():
+    zeros, edge = torch.zeros(4, 3, dtype=F64), torch.tensor([[1.0], [0.0], [1.0]], dtype=F64)
     for log_density, start, message in [
-        (gaussian, torch.zeros(3, dtype=F64), "shape"),
-        (gaussian, torch.zeros(4, 3, dtype=torch.int64), "floating"),
-        (gaussian, torch.zeros(0, 3, dtype=F64), "shape"),
-        (lambda theta: theta.sum(), torch.zeros(4, 3, dtype=F64), "one number for each"),
-        (lambda theta: theta.detach().sum(-1), torch.zeros(4, 3, dtype=F64), "no gradient"),
-        (lambda theta: theta.log().sum(-1), torch.tensor([[1.0], [0.0], [1.0]], dtype=F64), r"chains \[1\] start"),
-        (lambda theta: theta.sqrt().sum(-1), torch.tensor([[1.0], [0.0], [1.0]], dtype=F64), r"chains \[1\] start"),
-        (gaussian, torch.full((4, 3), math.nan, dtype=F64), r"chains \[0, 1, 2, 3\] start"),
+        (gaussian, zeros[0], "shape"),
+        (gaussian, zeros.long(), "floating"),
+        (gaussian, zeros[:0], "shape"),
+        (lambda theta: theta.sum(), zeros, "one number for each"),
+        (lambda theta: theta.detach().sum(-1), zeros, "no gradient"),
+        (lambda theta: theta.log().sum(-1), edge, r"chains \[1\] start"),
+        (lambda theta: theta.sqrt().sum(-1), edge, r"chains \[1\] start"),
+        (gaussian, torch.nan * zeros, r"chains \[0, 1, 2, 3\] start"),
     ]:
         with pytest.raises(ValueError, match=message):
             sample_hmc(log_density, start, HMCSettings(5, 5))
 
 
 def test_bad_settings_are_refused():
-    for build in [
-        lambda: HMCSettings(-1),
-        lambda: HMCSettings(max_steps=0),
-        lambda: HMCSettings(target_acceptance=1.0),
-        lambda: HMCSettings(first_length=0.0),
-        lambda: HMCSettings(first_length=math.nan),
+    for bad in [
+        {"num_draws": -1},
+        {"max_steps": 0},
+        {"target_acceptance": 1.0},
+        {"first_length": 0.0},
+        {"first_length": math.nan},
     ]:
         with pytest.raises(ValueError):
-            build()
+            HMCSettings(**bad)
 
 
 def test_an_error_of_the_log_density_comes_through():
-    class Failing(Interrupting):
-        def __call__(self, theta):
-            self.left -= 1
-            if self.left == 0:
-                raise ArithmeticError("mine")
-            return self.log_density(theta)
-
+    failing = Failing(gaussian, 50, ArithmeticError)
     with pytest.raises(ArithmeticError, match="mine"):
-        sample_hmc(Failing(gaussian, 50), starts(4), HMCSettings(50, 50), generator=seeded())
+        sample_hmc(failing, starts(4), HMCSettings(50, 50), generator=seeded())
 
 
 def test_a_chain_that_cannot_move_does_not_freeze_the_others():
     """Seven chains at a normal density, one on an island so small that no step leaves it."""
 
     def log_density(theta):
-        island = -0.5 * ((theta - 50.0) / 1e-8).square().sum(-1)
-        return torch.logaddexp(-0.5 * theta.square().sum(-1), island)
+        return torch.logaddexp(standard(theta), standard((theta - 50.0) / 1e-8))
 
-    start = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    start = normal(8, 2)
     start[0] = 50.0
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
-        draws = sample_hmc(log_density, start, HMCSettings(100, 200), generator=torch.Generator().manual_seed(1))
+    with quiet():
+        draws = sample_hmc(log_density, start, HMCSettings(100, 200), generator=seeded(1))
     assert draws.state.step > 0.05
-    others = draws.theta[1:].flatten(0, 1)
-    assert float(others.mean(0).abs().max()) < 0.3
+    assert float(draws.theta[1:].mean((0, 1)).abs().max()) < 0.3
 
 
 def test_walls_are_reported():
     def log_density(theta):
-        inside = (theta > 0).all(-1)
-        return torch.where(inside, -theta.sum(-1) - 0.5 * theta.square().sum(-1), -torch.inf)
+        return torch.where((theta > 0).all(-1), standard(theta) - theta.sum(-1), -torch.inf)
 
-    start = torch.rand(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
+    start = torch.rand(8, 3, dtype=F64, generator=seeded()) + 0.1
     with pytest.warns(UserWarning, match="diverged|mix slowly"):
-        sample_hmc(log_density, start, HMCSettings(100, 100, max_steps=32), generator=torch.Generator().manual_seed(1))
+        sample_hmc(log_density, start, HMCSettings(100, 100, max_steps=32), generator=seeded(1))

@@ -1,23 +1,16 @@
 """Rank R-hat and effective sample sizes: numbers of ArviZ, closed forms, invariances, empty draws."""
 
 import math
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.papers.fusion.diagnostics import bulk_ess, mean_ess, rank_rhat
+from tests.papers.fusion.cases import F64, normal
 
-F64 = torch.float64
-GOLDEN = Path(__file__).parents[2] / "golden"
 ALL = (rank_rhat, bulk_ess, mean_ess)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
 def autoregressive(chains, count, coefficient, seed=0):
@@ -28,15 +21,16 @@ def autoregressive(chains, count, coefficient, seed=0):
     return torch.stack(values, dim=1)
 
 
-def test_numbers_of_arviz():
+def test_numbers_of_arviz(archive):
+    """Autoregressions (0, 0.9, -0.6, 0.5), a Cauchy variable, a shifted and a widened chain, ties.
+
+    The numbers are dyadic, so that medians are exact.
+    """
+    data = archive("diagnostics")
     for statistic in ALL:
-        # Autoregressions (0, 0.9, -0.6, 0.5), a Cauchy variable, a shifted and a widened chain, ties; dyadic, so that
-        # medians are exact.
-        with np.load(GOLDEN / "fusion_diagnostics.npz") as file:
-            draws = torch.as_tensor(file["draws"])
-            name = statistic.__name__
-            expected = torch.as_tensor(file[name])
-        torch.testing.assert_close(statistic(draws), expected, rtol=1e-9, atol=0.0)
+        found = statistic(data["draws"])
+        torch.testing.assert_close(found, data[statistic.__name__], rtol=1e-9, atol=0.0)
+        assert statistic(data["draws"].float()).dtype == torch.float32
 
 
 def test_the_closed_form_of_an_autoregression():
@@ -98,7 +92,3 @@ def test_axes_are_needed():
     for statistic in ALL:
         with pytest.raises(ValueError, match="axes of chains and of draws"):
             statistic(normal(10))
-
-
-def test_float32_stays():
-    assert {statistic(normal(4, 50).float()).dtype for statistic in ALL} == {torch.float32}

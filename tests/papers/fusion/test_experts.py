@@ -1,6 +1,5 @@
 """Experts of every kind against dense linear algebra; what is cached; what cannot serve."""
 
-import numpy as np
 import pytest
 import torch
 from botorch.models import SingleTaskGP
@@ -19,16 +18,10 @@ from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.meta_learners import BayesianModelAveraging
+from gp_ensembles.papers.fusion import ExpertPredictions, predict_experts
 from gp_ensembles.papers.fusion.cross_validation import k_fold, leave_one_out, random_folds
-from gp_ensembles.papers.fusion.experts import (
-    ExpertPredictions,
-    PredictiveExpert,
-    TabulatedExpert,
-    predict_expert,
-    predict_experts,
-)
-
-DTYPE = torch.float64
+from gp_ensembles.papers.fusion.experts import PredictiveExpert, TabulatedExpert, predict_expert
+from tests.papers.fusion.cases import F64, close, seeded, spoil
 
 
 class Exact(ExactGP):
@@ -51,9 +44,9 @@ class Approximate(ApproximateGP):
 
 
 def rows(N=12, D=2, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    X = torch.rand(N, D, dtype=DTYPE, generator=generator)
-    return X, X.sum(1).mul(5).sin() + 0.1 * torch.randn(N, dtype=DTYPE, generator=generator)
+    generator = seeded(seed)
+    X = torch.rand(N, D, dtype=F64, generator=generator)
+    return X, X.sum(1).mul(5).sin() + 0.1 * torch.randn(N, dtype=F64, generator=generator)
 
 
 def exact(X, y, noise=0.0225, lengthscale=0.35, outputscale=0.81):
@@ -66,7 +59,7 @@ def exact(X, y, noise=0.0225, lengthscale=0.35, outputscale=0.81):
 
 def online():
     X, y = rows()
-    expert = GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=DTYPE)))
+    expert = GaussianExpert(LinearFeatures(2, torch.tensor(1.0, dtype=F64)))
     ensemble = OnlineEnsemble(Ensemble([expert], BayesianModelAveraging()))
     ensemble.observe(X, y)
     return ensemble
@@ -74,7 +67,7 @@ def online():
 
 def table():
     X, y = rows(30)
-    return TabulatedExpert(X, y, y.exp(), torch.tensor(0.3, dtype=DTYPE))
+    return TabulatedExpert(X, y, y.exp(), torch.tensor(0.3, dtype=F64))
 
 
 def approximate():
@@ -94,66 +87,47 @@ KINDS = {
     "approximate": approximate,
     "botorch": lambda: SingleTaskGP(rows()[0], rows()[1].unsqueeze(-1)),
     "transformed": lambda: SingleTaskGP(rows()[0], 100 * rows()[1].unsqueeze(-1), input_transform=Normalize(2)),
-    "ensemble model": lambda: EnsembleModel(
-        rows()[0], rows()[1].unsqueeze(-1), generator=torch.Generator().manual_seed(0)
-    ),
+    "ensemble model": lambda: EnsembleModel(rows()[0], rows()[1].unsqueeze(-1), generator=seeded(0)),
     "online": online,
     "table": table,
     "own": Constant,
 }
 
 
-@pytest.fixture(scope="module")
-def numbers(golden):
-    with np.load(golden / "fusion_exact_gp_expert.npz") as archive:
-        return {key: torch.tensor(value, dtype=DTYPE) for key, value in archive.items()}
-
-
-def close(found, expected, tolerance=1e-10):
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-
-
-def test_golden_expert(numbers):
-    model = exact(
-        numbers["x"].unsqueeze(-1), numbers["y"], numbers["noise_var"], numbers["lengthscale"], numbers["outputscale"]
-    )
-    found = predict_experts([model], numbers["x_star"].unsqueeze(-1))
+def test_golden_expert(archive):
+    numbers = archive("exact_gp_expert")
+    scales = (numbers[key] for key in ("noise_var", "lengthscale", "outputscale"))
+    found = predict_experts([exact(numbers["x"].unsqueeze(-1), numbers["y"], *scales)], numbers["x_star"].unsqueeze(-1))
     close(found.mean[0], numbers["mean"], 1e-8)
     close(found.variance[0], numbers["var_f"], 1e-8)
     close(found.target_variance[0], numbers["var_y"], 1e-8)
 
 
 def test_contract():
-    for kind in KINDS:
-        expert = KINDS[kind]()
-        X = rows(30)[0]
+    X = rows(30)[0]
+    for make in KINDS.values():
+        expert = make()
         found = predict_experts([expert, expert], X)
         for part in found:
-            assert part.shape == (2, 30)
-            assert not part.requires_grad
-            assert part.dtype == DTYPE
+            assert (part.shape, part.dtype, part.requires_grad) == ((2, 30), F64, False)
             assert torch.equal(part[0], part[1])
         assert bool((found.target_variance >= found.variance).all())
         # Any batches, any order, one row: the same.
-        batches = predict_experts([expert], X, batch_size=7)
-        for part, other in zip(found, batches, strict=True):
+        for part, other in zip(found, predict_experts([expert], X, batch_size=7), strict=True):
             close(other[0], part[0], 1e-6)
         close(predict_experts([expert], X.flip(0)).mean[0].flip(0), found.mean[0], 1e-6)
         close(predict_experts([expert], X[4:5]).mean[0], found.mean[0, 4:5], 1e-6)
 
 
 def test_modes_stay():
+    X = rows(6)[0]
     for kind in ("exact", "pair", "approximate", "botorch", "transformed"):
         expert = KINDS[kind]()
-        parts = expert if isinstance(expert, tuple) else (expert,)
-        X = rows(6)[0]
+        parts = torch.nn.ModuleList(expert if isinstance(expert, tuple) else [expert])
         for mode in (True, False):
-            for part in parts:
-                part.train(mode)
+            parts.train(mode)
             before = predict_experts([expert], X)
-            assert [m.training for part in parts for m in part.modules()] == [mode] * sum(
-                len(list(part.modules())) for part in parts
-            )
+            assert {module.training for module in parts.modules()} == {mode}
             close(predict_experts([expert], X).mean, before.mean)
 
 
@@ -173,29 +147,27 @@ def test_log_prob_is_that_of_targets():
     found = predict_experts([exact(*rows()), Constant()], X)
     expected = torch.distributions.Normal(found.mean, found.target_variance.sqrt()).log_prob(y)
     close(found.log_prob(y), expected)
-    close(found.log_prob(y)[1], -0.5 * ((y - 2).square() / 3.5 + torch.log(2 * torch.pi * found.target_variance[1])))
 
 
 def test_a_table_knows_its_rows_only():
-    expert = table()
-    X, y = rows(30)
+    expert, (X, y) = table(), rows(30)
     close(expert.predict(X[[5, 5, 2]]).mean[0], y[[5, 5, 2]])
-    zero = TabulatedExpert(torch.zeros(1, 1), torch.ones(1), torch.ones(1))
-    assert float(zero.predict(-torch.zeros(1, 1)).mean) == 1
-    twice = TabulatedExpert(torch.zeros(2, 1), torch.ones(2), torch.ones(2))
-    assert torch.equal(twice.predict(torch.zeros(3, 1)).mean, torch.ones(1, 3))
-    with pytest.raises(ValueError, match="rows 0 and 1 of the table have the same inputs and different"):
-        TabulatedExpert(torch.zeros(2, 1), torch.ones(2), torch.tensor([1.0, 2.0]))
-    with pytest.raises(ValueError, match="the input of row 1 is not in it"):
-        expert.predict(torch.cat([X[:1], X[:1] + 1e-9]))
-    with pytest.raises(ValueError, match="2 columns"):
-        expert.predict(X[:, :1])
-    with pytest.raises(ValueError, match="30 inputs need means"):
-        TabulatedExpert(X, y[:4], y[:4].exp())
-    with pytest.raises(ValueError, match="expert 0 has -"):
-        TabulatedExpert(X, y, -y.exp())
-    with pytest.raises(ValueError, match="same shape"):
-        TabulatedExpert(X, y, y[:3].exp())
+    zeros, ones = torch.zeros(2, 1), torch.ones(2)
+    assert float(TabulatedExpert(zeros[:1], ones[:1], ones[:1]).predict(-zeros[:1]).mean) == 1
+    assert torch.equal(TabulatedExpert(zeros, ones, ones).predict(torch.zeros(3, 1)).mean, torch.ones(1, 3))
+    for call, message in [
+        (
+            lambda: TabulatedExpert(zeros, ones, torch.tensor([1.0, 2.0])),
+            "rows 0 and 1 of the table have the same inputs and different",
+        ),
+        (lambda: expert.predict(torch.cat([X[:1], X[:1] + 1e-9])), "the input of row 1 is not in it"),
+        (lambda: expert.predict(X[:, :1]), "2 columns"),
+        (lambda: TabulatedExpert(X, y[:4], y[:4].exp()), "30 inputs need means"),
+        (lambda: TabulatedExpert(X, y, -y.exp()), "expert 0 has -"),
+        (lambda: TabulatedExpert(X, y, y[:3].exp()), "same shape"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 class Short(PredictiveExpert):
@@ -205,8 +177,7 @@ class Short(PredictiveExpert):
 
 class Certain(PredictiveExpert):
     def predict(self, X):
-        found = Constant().predict(X)
-        return found._replace(variance=0 * found.variance)
+        return Constant().predict(X)._replace(variance=torch.zeros_like(X[:, 0]).unsqueeze(0))
 
 
 def multi_output():
@@ -225,6 +196,8 @@ def test_what_cannot_serve():
     ]:
         with pytest.raises(error, match=message):
             predict_experts([Constant(), make()], rows()[0])
+    with pytest.raises(TypeError, match="a pair"):
+        predict_expert(approximate()[0], rows()[0])
 
 
 def test_bad_inputs():
@@ -233,45 +206,29 @@ def test_bad_inputs():
         predict_experts([], X)
     with pytest.raises(ValueError, match="batch_size"):
         predict_experts([Constant()], X, batch_size=0)
-    for bad in (X[:, 0], X[:0]):
-        with pytest.raises(ValueError, match=r"inputs must have shape \(N, D\)"):
+    shape = r"inputs must have shape \(N, D\)"
+    for bad, message in ((X[:, 0], shape), (X[:0], shape), (spoil(X, (3, 1), torch.nan), "row 3 is not")):
+        with pytest.raises(ValueError, match=message):
             predict_experts([Constant()], bad)
-    X[3, 1] = torch.nan
-    with pytest.raises(ValueError, match="row 3 is not"):
-        predict_experts([Constant()], X)
-
-
-def test_an_approximate_gp_alone_has_no_noise():
-    with pytest.raises(TypeError, match="a pair"):
-        predict_expert(approximate()[0], rows()[0])
-
-
-def refitted(model, X, y, keep, noise):
-    """The model without a row, by dense linear algebra."""
-    K = model.covar_module(X).to_dense().detach()
-    C = K + torch.diag_embed(noise)
-    m = model.mean_module(X).detach()
-    solve = torch.linalg.solve(C[keep][:, keep], torch.stack([y[keep] - m[keep]], 1))
-    return m, K, C, solve
 
 
 @pytest.mark.parametrize("noisy", [False, True])
 def test_leave_one_out_is_refitting(noisy):
-    X, y = rows(15)
-    noise = torch.linspace(0.01, 0.2, 15, dtype=DTYPE) if noisy else torch.full((15,), 0.05, dtype=DTYPE)
+    (X, y), everything = rows(15), torch.arange(15)
+    noise = torch.linspace(0.01, 0.2, 15, dtype=F64) if noisy else torch.full((15,), 0.05, dtype=F64)
     likelihood = FixedNoiseGaussianLikelihood(noise) if noisy else GaussianLikelihood()
     model = Exact(X, y, likelihood, ConstantMean()).double()
     model.mean_module.constant.data.fill_(0.7)
     if not noisy:
         model.likelihood.noise = 0.05
-    found = leave_one_out(model)
-    for row in range(15):
-        keep = torch.arange(15) != row
-        m, K, C, solve = refitted(model, X, y, keep, noise)
-        mean = m[row] + K[row, keep] @ solve[:, 0]
-        variance = C[row, row] - K[row, keep] @ torch.linalg.solve(C[keep][:, keep], K[keep, row])
-        close(found.mean[row], mean, 1e-8)
-        close(found.variance[row], variance, 1e-8)
+    found, m = leave_one_out(model), 0.7
+    K = model.covar_module(X).to_dense().detach()
+    C = K + noise.diag()
+    for row in everything:
+        keep = everything != row
+        gain = torch.linalg.solve(C[keep][:, keep], K[keep, row])
+        close(found.mean[row], m + gain @ (y[keep] - m), 1e-8)
+        close(found.variance[row], C[row, row] - gain @ K[keep, row], 1e-8)
     close(found.log_prob, torch.distributions.Normal(found.mean, found.variance.sqrt()).log_prob(y))
     close(leave_one_out(model.eval()).mean, found.mean)
 
@@ -294,15 +251,15 @@ def test_leave_one_out_with_transforms():
 
 @pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
 def test_leave_one_out_of_what_it_cannot():
-    with pytest.raises(TypeError, match="needs an ExactGP, got a Constant"):
-        leave_one_out(Constant())
-    with pytest.raises(ValueError, match="one output"):
-        leave_one_out(multi_output())
-    with pytest.raises(ValueError, match="no training data"):
-        leave_one_out(Exact(None, None, GaussianLikelihood()))
     X, y = rows()
-    with pytest.raises(ValueError, match="does not keep predictions normal"):
-        leave_one_out(SingleTaskGP(X, y.exp().unsqueeze(-1), outcome_transform=Log()))
+    for model, error, message in [
+        (Constant(), TypeError, "needs an ExactGP, got a Constant"),
+        (multi_output(), ValueError, "one output"),
+        (Exact(None, None, GaussianLikelihood()), ValueError, "no training data"),
+        (SingleTaskGP(X, y.exp().unsqueeze(-1), outcome_transform=Log()), ValueError, "does not keep predictions norm"),
+    ]:
+        with pytest.raises(error, match=message):
+            leave_one_out(model)
 
 
 def test_k_fold_with_a_fold_each_is_leave_one_out():
@@ -312,14 +269,14 @@ def test_k_fold_with_a_fold_each_is_leave_one_out():
     close(found.mean[0], expected.mean, 1e-6)
     close(found.target_variance[0], expected.variance, 1e-6)
     close(found.log_prob(y)[0], expected.log_prob, 1e-5)
-    assert torch.equal(found.mean[1], torch.full((9,), 2.0, dtype=DTYPE))
+    assert torch.equal(found.mean[1], torch.full((9,), 2.0, dtype=F64))
 
 
 def test_folds():
     X, y = rows(11)
-    folds = random_folds(X, 3, generator=torch.Generator().manual_seed(1))
+    folds = random_folds(X, 3, generator=seeded(1))
     assert sorted(folds.bincount().tolist()) == [3, 4, 4]
-    assert torch.equal(folds, random_folds(X, 3, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(folds, random_folds(X, 3, generator=seeded(1)))
     seen = []
 
     def fit(rows_seen, _):

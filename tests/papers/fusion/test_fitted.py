@@ -1,7 +1,6 @@
 """The fitted fusion: predictions, weights of the experts, files, further draws, and how good quick inference is."""
 
 import io
-import warnings
 
 import numpy as np
 import pytest
@@ -18,33 +17,28 @@ from gp_ensembles.papers.fusion.laplace import LaplaceApproximation
 from gp_ensembles.papers.fusion.mcmc import HMC
 from gp_ensembles.papers.fusion.models import BHS, PBHS, MoGPE, PoGPE
 from gp_ensembles.papers.fusion.modes import MAP
+from tests.papers.fusion.cases import fourier_prior, inputs, line, normal, quiet, seeded, without_noise
 
 SHORT = HMC(4, HMCSettings(num_draws=20, num_warmup=40))
+FEW = MAP(num_restarts=2, max_iterations=20)
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def prior(seed=0, num_frequencies=4, lengthscale=0.4):
-    frequencies = torch.randn(num_frequencies, 1, dtype=torch.float64, generator=seeded(seed))
-    return FourierPrior(frequencies, lengthscale)
+def prior(seed=0, lengthscale=0.4):
+    return fourier_prior(4, lengthscale, seed)
 
 
 def two_sensors(num_rows, seed=0):
     """Two experts, the first right on the left, the second on the right, and targets."""
-    X = 2 * torch.rand(num_rows, 1, dtype=torch.float64, generator=seeded(seed)) - 1
+    X = inputs(num_rows, seed=seed)
     x = X.squeeze(-1)
-    truth = (3 * x).sin()
-    bias = torch.stack([x.clamp(min=0), (-x).clamp(min=0)])
-    y = truth + 0.1 * torch.randn(num_rows, dtype=torch.float64, generator=seeded(seed + 1))
+    truth, bias = (3 * x).sin(), torch.stack([x.clamp(min=0), (-x).clamp(min=0)])
     mean = truth + 1.5 * bias
-    return X, y, ExpertPredictions(mean, torch.full_like(mean, 0.02), torch.zeros_like(mean))
+    return X, truth + 0.1 * normal(num_rows, seed=seed + 1), without_noise(mean, torch.full_like(mean, 0.02))
 
 
-def stacking(kind=BHS, num_rows=120, seed=0):
-    X, y, predictions = two_sensors(num_rows)
-    return kind(X, y, predictions, prior(seed))
+def stacking(kind=BHS):
+    X, y, predictions = two_sensors(120)
+    return kind(X, y, predictions, prior())
 
 
 def joint(kind=MoGPE, num_rows=60, shift=0.0):
@@ -52,26 +46,22 @@ def joint(kind=MoGPE, num_rows=60, shift=0.0):
     return kind(X, y + shift, 2, prior(0), prior(1), prior(2))
 
 
-def fit(model, inference, seed=0):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return fit_fusion(model, inference, generator=seeded(seed))
-
-
-def test_default_is_laplace():
-    fitted = fit_fusion(stacking(), generator=seeded())
-    assert fitted.report.method == "Laplace"
-    assert fitted.inference == LaplaceApproximation()
+def fit(model, inference):
+    with quiet():
+        return fit_fusion(model, inference, generator=seeded())
 
 
 def test_prediction_is_the_models():
-    fitted = fit(joint(), MAP(num_restarts=3, max_iterations=20))
-    X = torch.linspace(-1, 1, 7, dtype=torch.float64).unsqueeze(-1)
+    fitted, X = fit(joint(), MAP(num_restarts=3, max_iterations=20)), line(7)
     mixture = fitted.predict(X)
     assert isinstance(mixture, Mixture)
     direct = fitted.model.predictive(fitted.theta, X, draw_log_weights=fitted.log_weights)
     torch.testing.assert_close(mixture.mean, direct.mean)
     assert not mixture.mean.requires_grad
+    default = fit_fusion(stacking(), generator=seeded())
+    assert default.inference == LaplaceApproximation()
+    with pytest.raises(TypeError, match="LaplaceApproximation cannot continue"):
+        default.sample_more(5)
 
 
 def test_weights_of_draws_count():
@@ -84,6 +74,8 @@ def test_weights_of_draws_count():
     X = model.X[:5]
     torch.testing.assert_close(both.predict(X).log_prob(model.y[:5]), one.predict(X).log_prob(model.y[:5]))
     torch.testing.assert_close(both.expert_weights(X).quantiles, one.expert_weights(X).quantiles)
+    with pytest.raises(ValueError, match="this model has"):
+        FittedFusion(joint(), PosteriorDraws(torch.zeros(1, 3), torch.zeros(1), report))
 
 
 @pytest.mark.parametrize("kind", [BHS, PBHS])
@@ -101,11 +93,9 @@ def test_fusion_finds_the_right_expert(kind):
 def test_quantiles_of_weights():
     model = stacking()
     theta = model.draw_prior(999, generator=seeded())
-    fitted = FittedFusion(
-        model, PosteriorDraws(theta, theta[:, 0].mul(0).log_softmax(0), InferenceReport("prior", 0.0, 0, theta[:, 0]))
-    )
-    levels = (0.0, 0.1, 0.5, 1.0)
-    bands = fitted.expert_weights(model.X[:6], levels)
+    equal = theta[:, 0].mul(0).log_softmax(0)
+    fitted = FittedFusion(model, PosteriorDraws(theta, equal, InferenceReport("prior", 0.0, 0, theta[:, 0])))
+    bands = fitted.expert_weights(model.X[:6], (0.0, 0.1, 0.5, 1.0))
     weights = model.log_weights(theta, model.X[:6]).exp()
     torch.testing.assert_close(bands.mean, weights.mean(0))
     expected = torch.quantile(weights, bands.levels, dim=0, interpolation="higher")
@@ -116,14 +106,7 @@ def test_quantiles_of_weights():
         fitted.expert_weights(model.X, (1.5,))
 
 
-@pytest.mark.parametrize(
-    "inference",
-    [
-        MAP(num_restarts=2, max_iterations=20),
-        LaplaceApproximation(num_restarts=2, max_iterations=20, num_draws=5),
-        SHORT,
-    ],
-)
+@pytest.mark.parametrize("inference", [FEW, LaplaceApproximation(num_restarts=2, num_draws=5), SHORT])
 def test_file_round_trip(tmp_path, inference):
     """What is read predicts what was written, bit for bit, and keeps its report."""
     fitted = fit(joint(), inference)
@@ -142,8 +125,7 @@ def test_chains_go_on_after_a_file(tmp_path):
     fitted = fit(joint(), SHORT)
     fitted.save(tmp_path / "fusion.pt")
     read = FittedFusion.load(tmp_path / "fusion.pt", joint(), inference=SHORT)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with quiet():
         first, second = fitted.sample_more(5), read.sample_more(5)
     assert first.posterior.chains.theta.shape[1] == 25
     assert torch.equal(first.posterior.chains.theta, second.posterior.chains.theta)
@@ -151,12 +133,9 @@ def test_chains_go_on_after_a_file(tmp_path):
         FittedFusion.load(tmp_path / "fusion.pt", joint()).sample_more(5)
 
 
-def test_only_chains_have_more():
-    with pytest.raises(TypeError, match="LaplaceApproximation cannot continue"):
-        fit(stacking(), LaplaceApproximation(num_draws=3)).sample_more(5)
-
-
 def test_another_model_is_refused(tmp_path):
+    fitted = fit(joint(), FEW)
+    fitted.save(tmp_path / "fusion.pt")
     for other, message in [
         (lambda: joint(PoGPE), "written for a MoGPE with 40 parameters, but the model is a PoGPE"),
         (lambda: joint(shift=0.3), "another model"),
@@ -164,42 +143,37 @@ def test_another_model_is_refused(tmp_path):
         (lambda: MoGPE(joint().X, joint().y, 2, prior(5), prior(1), prior(2)), "another model"),
         (lambda: MoGPE(joint().X, joint().y, 2, prior(0), prior(1, lengthscale=0.5), prior(2)), "another model"),
     ]:
-        fitted = fit(joint(), MAP(num_restarts=2, max_iterations=20))
-        fitted.save(tmp_path / "fusion.pt")
         with pytest.raises(ValueError, match=message):
             FittedFusion.load(tmp_path / "fusion.pt", other())
 
 
 def test_other_files_are_refused(tmp_path):
-    path = tmp_path / "fusion.pt"
-    np.savez(tmp_path / "arrays.npz", theta=np.zeros((2, 3)))
-    with pytest.raises(ValueError, match="not a readable checkpoint"):
-        FittedFusion.load(tmp_path / "arrays.npz", joint())
-    torch.save({"format": "another"}, path)
-    with pytest.raises(ValueError, match="not a checkpoint of a fitted fusion"):
-        FittedFusion.load(path, joint())
-    fit(joint(), MAP(num_restarts=2, max_iterations=20)).save(path)
-    content = torch.load(path, weights_only=True)
-    path.write_bytes(path.read_bytes()[:-300])
-    with pytest.raises(ValueError, match="not a readable checkpoint"):
-        FittedFusion.load(path, joint())
-    torch.save({**content, "format_version": 9}, path)
-    with pytest.raises(ValueError, match="has checkpoint format 9, this version of the library reads 2"):
-        FittedFusion.load(path, joint())
-    content["posterior"]["theta"] += 1e-9
-    torch.save(content, path)
-    with pytest.raises(ValueError, match="does not match its manifest"):
-        FittedFusion.load(path, joint())
-    kind = Kind("gp_ensembles fusion", 2, "a fusion", "")
-    write_checkpoint(path, kind, {"model": "MoGPE", "check": torch.zeros(1)})
-    with pytest.raises(ValueError, match="not a saved fusion: 'posterior'"):
-        FittedFusion.load(path, joint())
+    path, arrays = tmp_path / "fusion.pt", tmp_path / "arrays.npz"
+    fit(joint(), FEW).save(path)
+    whole, content, changed = path.read_bytes(), *(torch.load(path, weights_only=True) for _ in range(2))
+    changed["posterior"]["theta"] += 1e-9
+    np.savez(arrays, theta=np.zeros((2, 3)))
+    kind, less = Kind("gp_ensembles fusion", 2, "a fusion", ""), {"model": "MoGPE", "check": torch.zeros(1)}
+    for write, message in [
+        (lambda: path.write_bytes(arrays.read_bytes()), "not a readable checkpoint"),
+        (lambda: torch.save({"format": "another"}, path), "not a checkpoint of a fitted fusion"),
+        (lambda: path.write_bytes(whole[:-300]), "not a readable checkpoint"),
+        (
+            lambda: torch.save({**content, "format_version": 9}, path),
+            "has checkpoint format 9, this version .* reads 2",
+        ),
+        (lambda: torch.save(changed, path), "does not match its manifest"),
+        (lambda: write_checkpoint(path, kind, less), "not a saved fusion: 'posterior'"),
+    ]:
+        write()
+        with pytest.raises(ValueError, match=message):
+            FittedFusion.load(path, joint())
     with pytest.raises(FileNotFoundError):
         FittedFusion.load(tmp_path / "none.pt", joint())
 
 
 def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
-    fitted = fit(joint(), MAP(num_restarts=2, max_iterations=20))
+    fitted = fit(joint(), FEW)
     path = tmp_path / "fusion.pt"
     fitted.save(path)
     before = path.read_bytes()
@@ -213,12 +187,6 @@ def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
         fitted.save(path)
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_draws_of_another_model():
-    report = InferenceReport("by hand", 0.0, 0, torch.zeros(1))
-    with pytest.raises(ValueError, match="this model has"):
-        FittedFusion(joint(), PosteriorDraws(torch.zeros(1, 3), torch.zeros(1), report))
 
 
 def test_single_expert():
@@ -244,12 +212,9 @@ def test_laplace_is_nearly_as_good_as_sampling():
 
 
 def test_float32(tmp_path):
-    X, y, predictions = (
-        part.float() if isinstance(part, torch.Tensor) else ExpertPredictions(*(each.float() for each in part))
-        for part in two_sensors(40)
-    )
-    frequencies = torch.randn(3, 1, generator=seeded())
-    model = BHS(X, y, predictions, FourierPrior(frequencies, 0.4))
+    X, y, predictions = two_sensors(40)
+    X, y, predictions = X.float(), y.float(), ExpertPredictions(*(part.float() for part in predictions))
+    model = BHS(X, y, predictions, FourierPrior(normal(3, 1).float(), 0.4))
     for inference in (MAP(), LaplaceApproximation(), SHORT):
         fitted = fit(model, inference)
         assert fitted.theta.dtype == fitted.predict(X, predictions).mean.dtype == torch.float32

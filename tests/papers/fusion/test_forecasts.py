@@ -7,13 +7,9 @@ import pytest
 import torch
 from scipy import integrate, interpolate, stats
 
-from gp_ensembles.papers.fusion import PBHS, fit_fusion
-from gp_ensembles.papers.fusion.forecasts import (
-    interpolated_moments,
-    moment_forecast,
-    quantile_forecast,
-    sample_forecast,
-)
+from gp_ensembles.papers.fusion import PBHS, fit_fusion, forecasts
+from gp_ensembles.papers.fusion.forecasts import moment_forecast, quantile_forecast, sample_forecast
+from tests.papers.fusion.cases import line, seeded
 
 LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 
@@ -74,22 +70,18 @@ def test_draws_have_their_mean_and_unbiased_variance():
 
 def test_one_normal_as_moments_quantiles_and_draws_gives_nearly_one_fusion():
     rng = np.random.default_rng(1)
-    X = torch.linspace(-1, 1, 60, dtype=torch.float64).unsqueeze(-1)
+    X, levels = line(60), np.array([0.1, 0.5, 0.9])
+    x, zero = X.squeeze(-1).numpy(), np.zeros(60)
     y = X.squeeze(-1).sin() + 0.2 * torch.as_tensor(rng.normal(size=60))
-    means, deviations = (X.squeeze(-1).numpy(), 0.0 * X.squeeze(-1).numpy()), (np.full(60, 0.3), np.full(60, 0.8))
-    levels = np.array([0.1, 0.5, 0.9])
+    moments = ((x, zero + 0.3), (zero, zero + 0.8))
     kinds = {
-        "moments": [moment_forecast(m, s) for m, s in zip(means, deviations, strict=True)],
-        "quantiles": [
-            quantile_forecast(stats.norm.ppf(levels, m[:, None], s[:, None]), levels)
-            for m, s in zip(means, deviations, strict=True)
-        ],
-        "draws": [sample_forecast(rng.normal(m, s, (4000, 60))) for m, s in zip(means, deviations, strict=True)],
+        "moments": [moment_forecast(m, s) for m, s in moments],
+        "quantiles": [quantile_forecast(stats.norm.ppf(levels, m[:, None], s[:, None]), levels) for m, s in moments],
+        "draws": [sample_forecast(rng.normal(m, s, (4000, 60))) for m, s in moments],
     }
     fused = {}
     for name, experts in kinds.items():
-        fitted = fit_fusion(PBHS(X, y, experts), generator=torch.Generator().manual_seed(0))
-        fused[name] = fitted.predict(X, experts)
+        fused[name] = fit_fusion(PBHS(X, y, experts), generator=seeded()).predict(X, experts)
     for quantiles, moments in zip(kinds["quantiles"], kinds["moments"], strict=True):
         torch.testing.assert_close(quantiles.mean, moments.mean, rtol=0, atol=1e-9)
         torch.testing.assert_close(quantiles.variance, moments.variance, rtol=1e-9, atol=0)
@@ -105,7 +97,9 @@ def test_far_quantiles_and_single_precision():
     q = torch.tensor([[-1.0, 0.0, 2.0]], dtype=torch.float32)
     found = quantile_forecast(q, [0.1, 0.5, 0.9])
     assert found.mean.dtype == torch.float32
-    mean, variance = interpolated_moments(q.double() + 1e6, torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64))
+    mean, variance = forecasts.interpolated_moments(
+        q.double() + 1e6, torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    )
     assert float(mean) - 1e6 == pytest.approx(float(found.mean), abs=1e-5)
     assert float(variance) == pytest.approx(float(found.target_variance), rel=1e-5)
 

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel, SpectralMixtureKernel
@@ -12,28 +11,7 @@ from hypothesis import strategies as st
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.fusion.function_priors import FourierPrior, GPPrior, fourier_basis, fourier_sum
 from gp_ensembles.spectral import SobolDraws
-
-
-@pytest.fixture(scope="module")
-def features(golden):
-    return {name: torch.as_tensor(value) for name, value in np.load(golden / "fusion_features.npz").items()}
-
-
-@pytest.fixture(scope="module")
-def exact(golden):
-    return {name: torch.as_tensor(value) for name, value in np.load(golden / "fusion_bhs_exact_gp.npz").items()}
-
-
-def rbf(lengthscale=0.5, amplitude=1.0):
-    kernel = ScaleKernel(RBFKernel()).double()
-    kernel.outputscale, kernel.base_kernel.lengthscale = amplitude**2, lengthscale
-    return kernel
-
-
-def inputs(num_rows, num_inputs=1, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(num_rows, num_inputs, dtype=torch.float64, generator=generator) * 2 - 1
-
+from tests.papers.fusion.cases import inputs, rbf, seeded
 
 PRIORS = {
     "fourier": FourierPrior(inputs(4, 2, seed=1) * 3, 0.3, 1.7, prior_stddev=0.5),
@@ -46,17 +24,19 @@ PRIORS = {
 }
 
 
-def test_golden_features_in_one_and_three_dimensions(features):
+def test_golden_features_in_one_and_three_dimensions(archive):
+    features = archive("features")
     for name, X in (("1d", features["x_1d"].unsqueeze(-1)), ("3d", features["X_3d"])):
         frequencies = features[f"omega_{name}"].reshape(-1, X.shape[-1])
-        num = frequencies.shape[0]
         basis = FourierPrior(frequencies, features[f"lengthscale_{name}"]).basis(X)
-        torch.testing.assert_close(basis.mT * math.sqrt(num), features[f"phi_{name}"], rtol=1e-12, atol=1e-13)
+        expected = features[f"phi_{name}"]
+        torch.testing.assert_close(basis.mT * math.sqrt(len(frequencies)), expected, rtol=1e-12, atol=1e-13)
         if name == "1d":
             torch.testing.assert_close(basis.mT @ basis, features["gram_1d_over_M"], rtol=1e-12, atol=1e-13)
 
 
-def test_golden_exact_process(exact):
+def test_golden_exact_process(archive):
+    exact = archive("bhs_exact_gp")
     X, X_new = exact["x"].unsqueeze(-1), exact["x_star"].unsqueeze(-1)
     kernel = rbf(float(exact["lengthscale"]), float(exact["amplitude"]))
     prior = GPPrior(kernel, jitter=float(exact["jitter"]))
@@ -72,24 +52,21 @@ def test_golden_exact_process(exact):
 
 
 def test_prior_variance_is_the_squared_amplitude():
-    for name in PRIORS:
-        prior, X = PRIORS[name], inputs(5, 2)
-        amplitude = (
-            prior.log_hyperparameters[-1].exp()
-            if isinstance(prior, FourierPrior)
-            else prior.kernel(X, diag=True).sqrt()
-        )
-        expected = amplitude.square().expand(5) + (0 if isinstance(prior, FourierPrior) else prior.jitter)
+    X = inputs(5, 2)
+    for prior in PRIORS.values():
+        if isinstance(prior, FourierPrior):
+            expected = (2 * prior.log_hyperparameters[-1]).exp().expand(5)
+        else:
+            expected = prior.kernel(X, diag=True) + prior.jitter
         torch.testing.assert_close(prior.basis(X).square().sum(0), expected, rtol=1e-12, atol=0)
 
 
 def test_a_basis_follows_its_hyperparameters():
     """Each length scale divides its column, the amplitude multiplies, whatever the leading axes are."""
-    for name in PRIORS:
-        prior, X, X_new = PRIORS[name], inputs(5, 2), inputs(3, 2, seed=5)
-        logs = prior.log_hyperparameters + torch.linspace(
-            -0.4, 0.5, 6 * prior.log_hyperparameters.shape[0], dtype=torch.float64
-        ).reshape(2, 3, -1)
+    X, X_new = inputs(5, 2), inputs(3, 2, seed=5)
+    for prior in PRIORS.values():
+        shifts = torch.linspace(-0.4, 0.5, 6 * len(prior.log_hyperparameters), dtype=torch.float64)
+        logs = prior.log_hyperparameters + shifts.reshape(2, 3, -1)
         basis, extension = prior.basis(X, logs), prior.conditional(X_new, X, logs)
         assert basis.shape == (2, 3, prior.num_coefficients(5), 5)
         for i, j in ((0, 0), (1, 2)):
@@ -99,9 +76,8 @@ def test_a_basis_follows_its_hyperparameters():
             one = fixed.conditional(X_new, X)
             torch.testing.assert_close(extension.basis[i, j], one.basis, rtol=1e-8, atol=1e-8)
             if one.residual_variance is not None:
-                torch.testing.assert_close(
-                    extension.residual_variance[i, j], one.residual_variance, rtol=1e-7, atol=1e-8
-                )
+                residual = extension.residual_variance[i, j]
+                torch.testing.assert_close(residual, one.residual_variance, rtol=1e-7, atol=1e-8)
         torch.testing.assert_close(prior.basis(X, prior.log_hyperparameters), prior.basis(X), rtol=0, atol=0)
 
 
@@ -211,12 +187,8 @@ def test_what_makes_no_prior_is_refused():
 
 
 def fourier_problem(batch=(2,), num_inputs=2, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-    return normal(*batch, 3, 8), normal(*batch, 4, num_inputs), normal(5, num_inputs)
+    generator, shapes = seeded(seed), ((*batch, 3, 8), (*batch, 4, num_inputs), (5, num_inputs))
+    return [torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in shapes]
 
 
 def product(coefficients, frequencies, X):
@@ -241,24 +213,17 @@ def test_values_and_gradients_are_those_of_the_product(seed, batch, num_inputs):
     one, other = fourier_sum(coefficients, frequencies, X), product(coefficients, frequencies, X)
     torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     weight = torch.linspace(-1, 2, one.numel(), dtype=torch.float64).reshape(one.shape)
-    for mine, theirs in zip(
-        torch.autograd.grad((weight * one).sum(), (coefficients, frequencies)),
-        torch.autograd.grad((weight * other).sum(), (coefficients, frequencies)),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11)
+    mine, theirs = (torch.autograd.grad(value, (coefficients, frequencies), weight) for value in (one, other))
+    torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11)
 
 
 def test_derivatives_of_every_kind():
     """Reverse, twice reverse, forward, in both arguments and in one alone."""
     coefficients, frequencies, X = fourier_problem()
     for needs in ((True, True), (True, False), (False, True)):
-        arguments = [
-            part.clone().requires_grad_(need) for part, need in zip((coefficients, frequencies), needs, strict=True)
-        ]
-        call = lambda *parts: fourier_sum(*parts, X)  # noqa: E731
-        assert torch.autograd.gradcheck(call, arguments, check_forward_ad=True)
-        assert not all(needs) or torch.autograd.gradgradcheck(call, arguments)
+        arguments = [coefficients.clone().requires_grad_(needs[0]), frequencies.clone().requires_grad_(needs[1]), X]
+        assert torch.autograd.gradcheck(fourier_sum, arguments, check_forward_ad=True)
+        assert not all(needs) or torch.autograd.gradgradcheck(fourier_sum, arguments)
 
 
 @pytest.mark.parametrize("transform", ["hessian", "vmap of grad", "grad of vmap"])

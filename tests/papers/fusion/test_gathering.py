@@ -26,10 +26,11 @@ from gp_ensembles.papers.fusion.known_rows import known_rows
 from gp_ensembles.papers.fusion.regressors import scale_regressors
 from gp_ensembles.papers.sparse import ExactGP as SparseExactGP
 from gp_ensembles.papers.sparse import SparseGP
+from tests.papers.fusion.cases import seeded
 
 
-def rows(number, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+def rows(number):
+    generator = seeded()
     X = torch.rand(number, 1, generator=generator, dtype=torch.float64)
     return X, (3.0 * X[:, 0]).sin() + 0.1 * torch.randn(number, generator=generator, dtype=torch.float64)
 
@@ -42,7 +43,7 @@ def test_kinds_of_experts_in_one_fusion(kind):
     table = TabulatedExpert(X, y + 0.3, 0.1 * torch.ones_like(y))
     model = kind(X[30:], y[30:], [gp, regressor, table])
     assert len(model.experts) == 3
-    fitted = fit_fusion(model, generator=torch.Generator().manual_seed(0))
+    fitted = fit_fusion(model, generator=seeded())
     expected = fitted.predict(X[30:], predict_experts(model.experts, X[30:]))
     torch.testing.assert_close(fitted.predict(X[30:]).mean, expected.mean)
     with pytest.raises(ValueError, match="not in it"):
@@ -52,74 +53,58 @@ def test_kinds_of_experts_in_one_fusion(kind):
 def test_a_fusion_of_forecasts_needs_forecasts_to_predict():
     X, y = rows(50)
     experts = [moment_forecast(y + 0.1, 0.2), quantile_forecast(torch.stack([y, y + 0.4], 1), [0.2, 0.8])]
-    fitted = fit_fusion(PBHS(X, y, experts), generator=torch.Generator().manual_seed(0))
+    fitted = fit_fusion(PBHS(X, y, experts), generator=seeded())
     assert fitted.model.experts == tuple(experts)
     assert fitted.predict(X, experts).mean.shape == (50,)
-    with pytest.raises(
-        ValueError, match=r"experts \[0, 1\] are known by forecasts of other rows: give their predictions"
-    ):
+    with pytest.raises(ValueError, match=r"experts \[0, 1\] are known by forecasts of other rows: give their"):
         fitted.predict(X)
     with pytest.raises(ValueError, match=r"expert 1 is a forecast of 50 row\(s\), but there are 10 rows"):
         fitted.predict(X[:10], [moment_forecast(y[:10], 0.2), experts[1]])
-    torch.testing.assert_close(fitted.predict(X, experts).mean, fitted.predict(X, experts).mean)
 
 
 def test_the_given_tables_are_those_of_before():
     X, y = rows(50)
     table = ExpertPredictions(torch.stack([y, y]) + 0.3, 0.1 + 0 * torch.stack([y, y]), 0 * torch.stack([y, y]))
     one, other = PBHS(X, y, table), PBHS(X, y, [moment_forecast(y + 0.3, 0.1**0.5)] * 2)
-    theta = one.draw_prior(3, generator=torch.Generator().manual_seed(0))
+    theta = one.draw_prior(3, generator=seeded())
     torch.testing.assert_close(one.log_joint(theta), other.log_joint(theta))
 
 
 def test_rows_that_do_not_match():
-    for experts, message in [
-        (
-            lambda y: [moment_forecast(y[:19], 1.0), moment_forecast(y, 1.0)],
-            r"expert 0 is a forecast of 19 row\(s\), but",
-        ),
-        (
-            lambda y: [moment_forecast(y, 1.0), moment_forecast(y[:7], 1.0)],
-            r"expert 1 is a forecast of 7 .* are 20 rows",
-        ),
-        (lambda y: [], "at least one expert"),
-        (
-            lambda y: [ExpertPredictions(*(torch.ones(2, 20).double(),) * 3)],
-            r"expert 0 must be a forecast of one expert",
-        ),
-    ]:
-        X, y = rows(20)
-        with pytest.raises(ValueError, match=message):
-            PBHS(X, y, experts(y))
-
-
-def test_targets_that_do_not_match():
     X, y = rows(20)
+    good = moment_forecast(y, 1.0)
+    for experts, message in [
+        ([moment_forecast(y[:19], 1.0), good], r"expert 0 is a forecast of 19 row\(s\), but"),
+        ([good, moment_forecast(y[:7], 1.0)], r"expert 1 is a forecast of 7 .* are 20 rows"),
+        ([], "at least one expert"),
+        ([ExpertPredictions(*(torch.ones(2, 20).double(),) * 3)], r"expert 0 must be a forecast of one expert"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            PBHS(X, y, experts)
     with pytest.raises(ValueError, match=r"do not fit: \(20, 1\) and \(19,\)"):
-        PBHS(X, y[:19], [moment_forecast(y, 1.0)])
+        PBHS(X, y[:19], [good])
     with pytest.raises(ValueError, match="need the inputs X"):
         fuse([TabulatedExpert(X, y, torch.ones_like(y))], ProductOfExperts(), space="y")
     with pytest.raises(ValueError, match="are 20 rows"):
-        fuse([moment_forecast(y, 1.0), moment_forecast(y[1:], 1.0)], ProductOfExperts(), space="y")
+        fuse([good, moment_forecast(y[1:], 1.0)], ProductOfExperts(), space="y")
     with pytest.raises(TypeError, match="cannot serve as an expert"):
         gather_predictions(["a model"], X)
 
 
-@pytest.mark.parametrize("transform", [None, "normalize"])
+@pytest.mark.parametrize("transform", [None, Normalize(1)], ids=["plain", "normalized"])
 def test_warns_of_a_process_trained_on_the_rows_that_weigh_it(transform):
     X, y = rows(30)
-    gp = SingleTaskGP(
-        4.0 * X, y.unsqueeze(-1), covar_module=RBFKernel(), input_transform=Normalize(1) if transform else None
-    )
-    gp.eval()
+    gp = SingleTaskGP(4.0 * X, y.unsqueeze(-1), covar_module=RBFKernel(), input_transform=transform).eval()
     with pytest.warns(UserWarning, match="expert 0 was trained on 10 of the 20 rows"):
         gather_experts([gp], torch.cat([4.0 * X[:10], 4.0 * X[10:20] + 0.01]), y[:20])
 
 
 def test_warns_of_errors_far_below_what_an_expert_says():
     X, y = rows(40)
-    with pytest.warns(UserWarning, match="the errors of expert 1 on these rows are 0.1 of the deviations"):
+    message = "the errors of expert 1 on these rows are 0.1 of the deviations"
+    with pytest.warns(UserWarning, match=message) as caught:
         PBHS(X, y, [moment_forecast(y + 0.2, 0.2), moment_forecast(y + 0.02, 0.2)])
+    assert caught[0].filename == __file__, "it points at the caller"
 
 
 def test_the_default_prior_does_not_depend_on_units():
@@ -130,18 +115,11 @@ def test_the_default_prior_does_not_depend_on_units():
     assert bool(weight_prior(still).basis(still).isfinite().all())
 
 
-def test_the_warning_points_at_the_caller():
-    X, y = rows(40)
-    with pytest.warns(UserWarning, match="expert 0") as caught:
-        PBHS(X, y, [moment_forecast(y + 0.02, 0.2)])
-    assert caught[0].filename == __file__
-
-
 def test_forecasts_take_the_precision_of_the_inputs():
     X, y = (part.float() for part in rows(40))
     regressor = LinearRegression().fit(X[:10].numpy(), y[:10].numpy())
     model = PBHS(X[10:], y[10:], [moment_forecast(y[10:].double() + 0.2, 0.2), regressor])
-    fitted = fit_fusion(model, generator=torch.Generator().manual_seed(0))
+    fitted = fit_fusion(model, generator=seeded())
     ahead = [moment_forecast(y[:10].double(), 0.2), model.experts[1]]
     assert fitted.predict(X[:10], ahead).mean.dtype == torch.float32
 
@@ -165,15 +143,15 @@ PROCESSES = {
     "knots": lambda X, y: SparseGP(X, y, X[:5], RBFKernel()),
     "knots, transformed": lambda X, y: SparseGP(X, y, X[:5], RBFKernel(), input_transform=Normalize(1)),
     "exact ensemble": lambda X, y: ExactEnsembleModel(X, y.unsqueeze(-1)),
-    "features": lambda X, y: EnsembleModel(X, y.unsqueeze(-1), generator=torch.Generator().manual_seed(0)),
+    "features": lambda X, y: EnsembleModel(X, y.unsqueeze(-1), generator=seeded()),
 }
 
 
 def test_warns_of_every_process_that_keeps_its_rows():
-    for kind in PROCESSES:
-        X, y = rows(30)
-        y = 5.0 * y
-        model = PROCESSES[kind](X, y)
+    X, y = rows(30)
+    y = 5.0 * y
+    for make in PROCESSES.values():
+        model = make(X, y)
         with pytest.warns(UserWarning, match="expert 1 was trained on 10 of the 20 rows"):
             gather_experts([moment_forecast(y[:20] + 1.0, 1.0), model], torch.cat([X[:10], X[10:20] + 0.01]), y[:20])
         assert known_rows(model, X + 0.01, y) == 0

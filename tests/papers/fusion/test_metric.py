@@ -1,7 +1,5 @@
 """The metric of a Laplace approximation: an oracle in whitened coordinates, where it is used, and what it brings."""
 
-import warnings
-
 import pytest
 import torch
 
@@ -12,32 +10,23 @@ from gp_ensembles.papers.fusion.fitted import FittedFusion
 from gp_ensembles.papers.fusion.forecasts import moment_forecast
 from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.laplace import covariance_factor
-from gp_ensembles.papers.fusion.leapfrog import Points, evaluate, leapfrog
+from gp_ensembles.papers.fusion.leapfrog import evaluate, leapfrog
 from gp_ensembles.papers.fusion.modes import find_modes
-from tests.papers.fusion.standard_errors import mcse_mean
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
+from tests.papers.fusion.cases import F64, fourier_prior, inputs, mcse_mean, normal, quiet, seeded
 
 
 def stacking(prior_stddev=None, number=120):
     """P-BHS of three forecasts, each good in a third of the inputs."""
-    generator = seeded(3)
-    X = 2.0 * torch.rand(number, 1, generator=generator, dtype=torch.float64) - 1.0
-    noise = torch.randn(4, number, generator=generator, dtype=torch.float64)
+    X, noise = inputs(number, seed=3), normal(4, number, seed=4)
     y = (4.0 * X[:, 0]).sin() + 0.1 * noise[3]
     sizes = torch.stack([(X[:, 0] - center).abs() + 0.1 for center in (-0.8, 0.0, 0.8)])
     experts = [moment_forecast(y + size * one, 0.5) for size, one in zip(sizes, noise[:3], strict=True)]
-    frequencies = torch.randn(15, 1, generator=generator, dtype=torch.float64)
-    return PBHS(X, y, experts, FourierPrior(frequencies, 0.5, prior_stddev=prior_stddev))
+    return PBHS(X, y, experts, fourier_prior(15, 0.5, seed=5, prior_stddev=prior_stddev))
 
 
 def test_steps_with_a_factor_are_steps_in_whitened_coordinates():
-    generator = seeded()
-    F = torch.randn(3, 3, generator=generator, dtype=torch.float64)
-    scale = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-    theta, momentum = (torch.randn(2, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    F, (theta, momentum) = normal(3, 3), normal(2, 2, 3, seed=1)
+    scale = torch.tensor([0.5, 1.0, 2.0], dtype=F64)
 
     def density(theta):
         return -theta.cosh().sum(-1) - 0.1 * theta.prod(-1)
@@ -48,7 +37,6 @@ def test_steps_with_a_factor_are_steps_in_whitened_coordinates():
     found = leapfrog(density, evaluate(density, theta), momentum, 0.1 * scale, 5, F)
     torch.testing.assert_close(found.points.theta, expected.points.theta @ whitened)
     torch.testing.assert_close(found.momentum, expected.momentum)
-    assert isinstance(found.points, Points)
 
 
 def test_the_factor_is_that_of_the_covariance():
@@ -73,7 +61,7 @@ def test_hyperparameters_are_held(prior_stddev):
 
 @pytest.mark.slow
 def test_chains_of_one_mode_agree():
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of Pareto shapes of single rows
+    with quiet():  # of Pareto shapes of single rows
         fitted = fit_fusion(stacking(), HMC(16, HMCSettings(120, 100)), generator=seeded())
     report = fitted.report.diagnostics
     assert fitted.posterior.chains.state.factor is not None
@@ -85,7 +73,7 @@ def test_chains_of_a_mixture_have_no_common_metric():
     model = stacking()
     prior = FourierPrior(torch.ones_like(model.X[:4]))
     mixture = MoGPE(model.X, model.y, 2, prior, prior, prior)
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
+    with quiet():
         found = HMC(8, HMCSettings(4, 4), start_iterations=20).infer(mixture, generator=seeded())
     assert found.chains.state.factor is None
 
@@ -95,7 +83,7 @@ def test_chains_of_a_mixture_have_no_common_metric():
 def test_sampled_hyperparameters_against_chains_without_a_metric():
     """Log length scale and amplitude: means within five standard errors of long runs of the plain sampler."""
     model = stacking(0.5, number=30)
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
+    with quiet():
         found = HMC(16, HMCSettings(300, 200)).infer(model, generator=seeded()).chains
         start = 0.1 * model.draw_prior(16, generator=seeded(1)) + 0.9 * model.prior_mean
         plain = sample_hmc(model.log_joint, start, HMCSettings(600, 400), generator=seeded(2))
@@ -111,7 +99,7 @@ def test_sampled_hyperparameters_against_chains_without_a_metric():
 @pytest.mark.parametrize("prior_stddev", [None, 0.3])
 def test_saved_chains_go_on_with_their_metric(prior_stddev, tmp_path):
     model, inference = stacking(prior_stddev, number=40), HMC(4, HMCSettings(6, 10))
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
+    with quiet():
         fitted = fit_fusion(model, inference, generator=seeded())
         fitted.save(tmp_path / "fusion.npz")
         loaded = FittedFusion.load(tmp_path / "fusion.npz", model, inference=inference)

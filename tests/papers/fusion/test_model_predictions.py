@@ -1,16 +1,37 @@
 """Predictive densities of the fusion models: golden Monte Carlo averages, identities, conditional draws."""
 
 import math
+from itertools import product
 
-import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.distributions import Mixture
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import ConditionalBasis, FourierPrior, FunctionPrior, GPPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
+from tests.papers.fusion.cases import inputs, made_up_experts, rbf, seeded, without_noise
+
+
+@pytest.fixture
+def averages(archive):
+    return archive("mc_predictive")
+
+
+EXPERTS = made_up_experts(3, 7)
+
+
+def models(prior_stddev=None):
+    """Each with the predictions of its experts, where those are given."""
+    X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
+    prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3, prior_stddev=prior_stddev)
+    return [
+        (MoGPE(X, y, 3, prior, prior, prior), None),
+        (PoGPE(X, y, 3, prior, prior, prior), None),
+        (BHS(X, y, EXPERTS, prior), EXPERTS),
+        (PBHS(X, y, EXPERTS, prior), EXPERTS),
+        (HetGP(X, y, prior, prior), None),
+    ]
 
 
 class Table(FunctionPrior):
@@ -35,41 +56,19 @@ class Table(FunctionPrior):
         return self
 
 
-@pytest.fixture(scope="module")
-def averages(golden):
-    return {name: torch.as_tensor(value) for name, value in np.load(golden / "fusion_mc_predictive.npz").items()}
-
-
-def inputs(num_rows, num_inputs=1, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(num_rows, num_inputs, dtype=torch.float64, generator=generator) * 2 - 1
-
-
-def experts(num_experts, num_rows, seed=3):
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(3, num_experts, num_rows, dtype=torch.float64, generator=generator)
-    return ExpertPredictions(values[0], values[1].exp(), values[2].exp())
-
-
-def predicted(name, averages, chunk=slice(None)):
+def predicted(name, averages):
     """The model on golden values of its functions; axes of the files are draws, rows, experts."""
     X, y = averages["x"].unsqueeze(-1), averages["y"]
     prior = Table(X)
-    fixed = ExpertPredictions(
-        averages["mu"].mT, (2 * averages["log_sigma"].mT).exp(), torch.zeros_like(averages["mu"].mT)
-    )
-    logits = averages["w_tilde_samples"].mT[chunk]
-    centered = averages["log_w_samples"].mT[chunk] + math.log(3)
-    own = {"mean": averages["mu_samples"].mT[chunk], "log_scale": averages["log_sigma_samples"].mT[chunk]}
-    if name == "bhs":
-        model, blocks, predictions = BHS(X, y, fixed, prior), {"weights": logits[:, :-1]}, fixed
-    elif name == "pbhs":
-        model, blocks, predictions = PBHS(X, y, fixed, prior), {"weights": centered}, fixed
-    elif name == "mogpe":
-        model, blocks, predictions = MoGPE(X, y, 3, prior, prior, prior), {**own, "weights": logits[:, :-1]}, None
-    else:
-        model, blocks, predictions = PoGPE(X, y, 3, prior, prior, prior), {**own, "weights": centered}, None
-    return model, model.pack(blocks), predictions
+    fixed = without_noise(averages["mu"].mT, (2 * averages["log_sigma"].mT).exp())
+    logits, centered = averages["w_tilde_samples"].mT[:, :-1], averages["log_w_samples"].mT + math.log(3)
+    weights = {"weights": logits if name in ("bhs", "mogpe") else centered}
+    if name in ("bhs", "pbhs"):
+        model = (BHS if name == "bhs" else PBHS)(X, y, fixed, prior)
+        return model, model.pack(weights), fixed
+    model = (MoGPE if name == "mogpe" else PoGPE)(X, y, 3, prior, prior, prior)
+    own = {"mean": averages["mu_samples"].mT, "log_scale": averages["log_sigma_samples"].mT}
+    return model, model.pack(own | weights), None
 
 
 @pytest.mark.parametrize("name", ["bhs", "pbhs", "mogpe", "pogpe"])
@@ -95,79 +94,46 @@ def test_stacking_is_the_mixture_with_mean_weights(averages):
     torch.testing.assert_close(mixture.log_prob(model.y), averaged, rtol=1e-12, atol=1e-12)
 
 
-def models(prior_stddev=None):
-    X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
-    prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3, prior_stddev=prior_stddev)
-    return {
-        "MoGPE": MoGPE(X, y, 3, prior, prior, prior),
-        "PoGPE": PoGPE(X, y, 3, prior, prior, prior),
-        "BHS": BHS(X, y, experts(3, 7), prior),
-        "PBHS": PBHS(X, y, experts(3, 7), prior),
-        "HetGP": HetGP(X, y, prior, prior),
-    }
-
-
-def predictions_for(model, seed=3):
-    return experts(3, 7, seed) if isinstance(model, BHS | PBHS) else None
-
-
-def test_a_draw_predicts_training_targets_as_it_fits_them(generator):
-    """The density at the training inputs is the likelihood of each; and so with the average over draws."""
-    for name in models():
-        for prior_stddev in (None, 0.3):
-            model = models(prior_stddev)[name]
-            theta = model.draw_prior(5, generator=generator)
-            log_likelihood = model.log_likelihood(theta)
-            for draw in range(2):
-                mixture = model.predictive(theta[draw : draw + 1], model.X, predictions_for(model))
-                torch.testing.assert_close(mixture.log_prob(model.y), log_likelihood[draw], rtol=1e-9, atol=1e-9)
-            mixture = model.predictive(theta, model.X, predictions_for(model))
-            torch.testing.assert_close(
-                mixture.log_prob(model.y), log_likelihood.logsumexp(0) - math.log(5), rtol=1e-9, atol=1e-9
-            )  # fmt: skip
-            total = mixture.log_weights.exp().sum(0)
-            torch.testing.assert_close(total, torch.ones_like(total))
+def test_draws_predict_training_targets_as_they_fit_them(generator):
+    """The density at the training inputs is the likelihood: of each draw, and the average of few and of many."""
+    for (model, predictions), num in product(models() + models(0.3), (5, 150)):
+        theta = model.draw_prior(num, generator=generator)
+        log_likelihood = model.log_likelihood(theta)
+        for draw in range(2):
+            mixture = model.predictive(theta[draw : draw + 1], model.X, predictions)
+            torch.testing.assert_close(mixture.log_prob(model.y), log_likelihood[draw], rtol=1e-9, atol=1e-9)
+        mixture = model.predictive(theta, model.X, predictions)
+        expected = log_likelihood.logsumexp(0) - math.log(num)
+        torch.testing.assert_close(mixture.log_prob(model.y), expected, rtol=1e-9, atol=1e-9)
+        total = mixture.log_weights.exp().sum(0)
+        torch.testing.assert_close(total, torch.ones_like(total))
 
 
 def test_weights_of_draws(generator):
     """A draw of weight two counts twice; one without weight not at all."""
-    for name in models():
-        model, X_new = models()[name], inputs(7, 2, seed=8)
-        theta = model.draw_prior(3, generator=generator)
-        weights = torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64).log()
-        one = model.predictive(theta, X_new, predictions_for(model), draw_log_weights=weights + 5)
-        other = model.predictive(theta[[0, 1, 0]], X_new, predictions_for(model))
+    weights = torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64).log()
+    for model, predictions in models():
+        theta, X_new = model.draw_prior(3, generator=generator), inputs(7, 2, seed=8)
+        one = model.predictive(theta, X_new, predictions, draw_log_weights=weights + 5)
+        other = model.predictive(theta[[0, 1, 0]], X_new, predictions)
         torch.testing.assert_close(one.log_prob(model.y), other.log_prob(model.y), rtol=1e-12, atol=1e-12)
 
 
-def test_many_draws_are_predicted_in_parts(generator):
-    """What is in memory at once does not change the answer."""
-    for name in models():
-        model = models(0.3)[name]
-        theta = model.draw_prior(150, generator=generator)
-        mixture = model.predictive(theta, model.X, predictions_for(model))
-        expected = model.log_likelihood(theta).logsumexp(0) - math.log(150)
-        torch.testing.assert_close(mixture.log_prob(model.y), expected, rtol=1e-9, atol=1e-9)
-
-
 def test_columns_do_not_see_one_another(generator):
-    for name in models():
-        model, X_new = models()[name], inputs(7, 2, seed=8)
-        theta = model.draw_prior(3, generator=generator)
-        predictions = predictions_for(model)
+    for model, predictions in models():
+        theta, X_new = model.draw_prior(3, generator=generator), inputs(7, 2, seed=8)
         whole = model.components(theta, X_new, predictions)
-        some = None if predictions is None else ExpertPredictions(*(part[:, 2:4] for part in predictions))
-        part = model.components(theta, X_new[2:4], some)
-        for one, other in zip(whole, part, strict=True):
+        some = predictions and ExpertPredictions(*(part[:, 2:4] for part in predictions))
+        for one, other in zip(whole, model.components(theta, X_new[2:4], some), strict=True):
             torch.testing.assert_close(one[..., 2:4], other, rtol=1e-12, atol=1e-13)
         log_weights = model.log_weights(theta, X_new)
         assert log_weights.shape == (3, model.num_experts, 7)
-        if name in ("BHS", "MoGPE", "HetGP"):
+        if isinstance(model, BHS | MoGPE | HetGP):
             torch.testing.assert_close(log_weights, whole.log_weights, rtol=1e-12, atol=1e-13)
 
 
 def test_pooled_experts_are_the_precision_weighted_ones(generator):
-    model, X_new, predictions = models()["PBHS"], inputs(7, 2, seed=8), experts(3, 7, 6)
+    model, X_new, predictions = models()[3][0], inputs(7, 2, seed=8), made_up_experts(3, 7, 6)
     theta = model.draw_prior(3, generator=generator)
     _, mean, variance = model.components(theta, X_new, predictions)
     precision = model.log_weights(theta, X_new).exp() / predictions.target_variance
@@ -178,9 +144,7 @@ def test_pooled_experts_are_the_precision_weighted_ones(generator):
 def test_far_from_the_data_exact_weights_go_back_to_the_prior(generator):
     """One draw of the coefficients, many of what they leave open: prior of the logits."""
     X, y = inputs(6), inputs(6, seed=2).squeeze(-1)
-    kernel = ScaleKernel(RBFKernel()).double()
-    kernel.outputscale, kernel.base_kernel.lengthscale = 4.0, 0.3
-    model = PBHS(X, y, experts(3, 6), GPPrior(kernel))
+    model = PBHS(X, y, made_up_experts(3, 6), GPPrior(rbf(0.3, 2.0)))
     theta = model.draw_prior(1, generator=generator).expand(4000, -1)
     far = model.log_weights(theta, X.new_tensor([[50.0]]), generator=generator) + math.log(3)
     assert float(far.mean(0).abs().max()) < 5 * 2 / math.sqrt(4000)
@@ -191,21 +155,16 @@ def test_far_from_the_data_exact_weights_go_back_to_the_prior(generator):
 
 def test_conditional_draws_repeat_with_their_generator():
     X, y = inputs(6), inputs(6, seed=2).squeeze(-1)
-    prior = GPPrior(ScaleKernel(RBFKernel()).double(), prior_stddev=0.4)
+    prior = GPPrior(rbf(), prior_stddev=0.4)
     model, X_new = MoGPE(X, y, 2, prior, prior, prior), inputs(4, seed=5) * 3
-    theta = model.draw_prior(3, generator=torch.Generator().manual_seed(1))
-    draws = [
-        model.predictive(theta, X_new, generator=torch.Generator().manual_seed(seed)).component_mean
-        for seed in (0, 0, 1)
-    ]
+    theta = model.draw_prior(3, generator=seeded(1))
+    draws = [model.predictive(theta, X_new, generator=seeded(seed)).component_mean for seed in (0, 0, 1)]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
 
 
 def test_gradients_reach_new_inputs(generator):
     """An acquisition function climbs in the inputs."""
-    for name in ("MoGPE", "PoGPE", "HetGP"):
-        model = models()[name]
-        theta = model.draw_prior(3, generator=generator)
-        X_new = inputs(2, 2, seed=8).requires_grad_()
+    for model, _ in models()[:2] + models()[4:]:
+        theta, X_new = model.draw_prior(3, generator=generator), inputs(2, 2, seed=8).requires_grad_()
         assert torch.autograd.gradcheck(lambda X, model=model, theta=theta: model.predictive(theta, X).mean, (X_new,))

@@ -1,11 +1,10 @@
 """Log joint densities of the fusion models: golden values and gradients, brute force, symmetries, bad input."""
 
 import math
+from itertools import product
 
-import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Categorical, MixtureSameFamily, Normal
@@ -13,48 +12,36 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal
 from gp_ensembles.papers.fusion.experts import ExpertPredictions
 from gp_ensembles.papers.fusion.function_priors import FourierPrior, GPPrior
 from gp_ensembles.papers.fusion.models import BHS, PBHS, HetGP, MoGPE, PoGPE
+from tests.papers.fusion.cases import inputs, made_up_experts, rbf, seeded, spoil, without_noise
 
 # Names of the golden blocks.
 BLOCKS = {"mean": "mu", "log_scale": "ls", "weights": "w"}
+KINDS = ["mogpe", "pogpe", "bhs", "pbhs", "het"]
 
 
-@pytest.fixture(scope="module")
-def joints(golden):
-    return {name: torch.as_tensor(value) for name, value in np.load(golden / "fusion_log_joints.npz").items()
-            if value.dtype.kind != "U"}  # fmt: skip
+@pytest.fixture
+def joints(archive):
+    return archive("log_joints")
 
 
-def inputs(num_rows, num_inputs=1, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(num_rows, num_inputs, dtype=torch.float64, generator=generator) * 2 - 1
-
-
-def experts(num_experts, num_rows, seed=3):
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(3, num_experts, num_rows, dtype=torch.float64, generator=generator)
-    return ExpertPredictions(values[0], values[1].exp(), values[2].exp())
-
-
-def golden_model(name, joints, prior_stddev=None, scales=None):
-    """A model of the golden data; scales are logarithms of length scale and amplitude per prior."""
+def golden_model(name, joints, prior_stddev=None):
+    """A model of the golden data."""
     X, y = joints["x"].unsqueeze(-1), joints["y"]
-
-    def prior(kind):
-        frequencies = joints[f"omega_{kind}"].unsqueeze(-1)
-        return FourierPrior(frequencies, joints[f"ell_{kind}"], joints[f"amp_{kind}"], prior_stddev=prior_stddev)
-
-    predictions = ExpertPredictions(
-        joints["fixed_mu"].mT, (2 * joints["fixed_log_sigma"].mT).exp(), torch.zeros_like(joints["fixed_mu"].mT)
+    mean, scale, weights = (
+        FourierPrior(
+            joints[f"omega_{kind}"].unsqueeze(-1),
+            joints[f"ell_{kind}"],
+            joints[f"amp_{kind}"],
+            prior_stddev=prior_stddev,
+        )
+        for kind in ("mu", "sigma", "w")
     )
-    priors = (prior("mu"), prior("sigma"), prior("w"))
-    makers = {
-        "mogpe": lambda: MoGPE(X, y, 3, *priors),
-        "pogpe": lambda: PoGPE(X, y, 3, *priors),
-        "bhs": lambda: BHS(X, y, predictions, priors[2]),
-        "pbhs": lambda: PBHS(X, y, predictions, priors[2]),
-        "het": lambda: HetGP(X, y, *priors[:2]),
-    }
-    return makers[name]()
+    predictions = without_noise(joints["fixed_mu"].mT, (2 * joints["fixed_log_sigma"].mT).exp())
+    if name == "het":
+        return HetGP(X, y, mean, scale)
+    if name in ("mogpe", "pogpe"):
+        return (MoGPE if name == "mogpe" else PoGPE)(X, y, 3, mean, scale, weights)
+    return (BHS if name == "bhs" else PBHS)(X, y, predictions, weights)
 
 
 def golden_theta(model, name, joints, what="z"):
@@ -65,8 +52,8 @@ def models(num_experts=3, prior_stddev=None, dtype=torch.float64):
     """One model of each kind on data of two columns."""
     X, y = inputs(7, 2).to(dtype), inputs(7, seed=9).squeeze(-1).to(dtype)
     prior = FourierPrior((inputs(3, 2, seed=1) * 3).to(dtype), 0.5, 1.3, prior_stddev=prior_stddev)
-    exact = GPPrior(ScaleKernel(RBFKernel()).to(dtype), prior_stddev=prior_stddev)
-    predictions = ExpertPredictions(*(part.to(dtype) for part in experts(num_experts, 7)))
+    exact = GPPrior(rbf().to(dtype), prior_stddev=prior_stddev)
+    predictions = ExpertPredictions(*(part.to(dtype) for part in made_up_experts(num_experts, 7)))
     return {
         "MoGPE": MoGPE(X, y, num_experts, prior, prior, prior),
         "MoGPE, exact weights": MoGPE(X, y, num_experts, prior, prior, exact),
@@ -78,7 +65,7 @@ def models(num_experts=3, prior_stddev=None, dtype=torch.float64):
     }
 
 
-@pytest.mark.parametrize("name", ["mogpe", "pogpe", "bhs", "pbhs", "het"])
+@pytest.mark.parametrize("name", KINDS)
 def test_golden_log_joints_and_gradients(name, joints):
     model = golden_model(name, joints)
     theta = model.pack(golden_theta(model, name, joints)).requires_grad_()
@@ -93,17 +80,15 @@ def test_golden_log_joints_and_gradients(name, joints):
 
 def test_unwhitened_densities_differ_by_the_scales(joints):
     """The density of the paper's coefficients psi = z a / sqrt(M) is that of z over the Jacobian."""
-    for name in ("mogpe", "pogpe", "bhs", "pbhs", "het"):
+    for name in KINDS:
         model = golden_model(name, joints)
         theta = model.pack(golden_theta(model, name, joints))
         jacobian = sum(
-            number * some.prior.num_coefficients(20) * (some.prior.log_hyperparameters[-1] - 0.5 * math.log(4))
+            some.num_functions * some.prior.num_coefficients(20) * (some.prior.log_hyperparameters[-1] - math.log(2))
             for some in model.functions.values()
-            for number in (some.num_functions,)
         )
-        torch.testing.assert_close(
-            model.log_joint(theta) - jacobian, joints[f"{name}_log_joint_psi"], rtol=1e-11, atol=0
-        )
+        density = model.log_joint(theta) - jacobian
+        torch.testing.assert_close(density, joints[f"{name}_log_joint_psi"], rtol=1e-11, atol=0)
 
 
 @pytest.mark.parametrize("name", ["mogpe", "pogpe"])
@@ -121,14 +106,10 @@ def test_golden_log_joints_with_sampled_hyperparameters(name, joints):
     torch.testing.assert_close(found, joints[f"{name}_hyper_grad"], rtol=1e-9, atol=1e-10)
 
 
-def test_golden_stacking_with_an_exact_process(golden):
-    exact = {name: torch.as_tensor(value) for name, value in np.load(golden / "fusion_bhs_exact_gp.npz").items()}
-    kernel = ScaleKernel(RBFKernel()).double()
-    kernel.outputscale, kernel.base_kernel.lengthscale = float(exact["amplitude"]) ** 2, float(exact["lengthscale"])
-    predictions = ExpertPredictions(
-        exact["fixed_mu"].mT, (2 * exact["fixed_log_sigma"].mT).exp(), torch.zeros_like(exact["fixed_mu"].mT)
-    )
-    prior = GPPrior(kernel, jitter=float(exact["jitter"]))
+def test_golden_stacking_with_an_exact_process(archive):
+    exact = archive("bhs_exact_gp")
+    prior = GPPrior(rbf(exact["lengthscale"], exact["amplitude"]), jitter=float(exact["jitter"]))
+    predictions = without_noise(exact["fixed_mu"].mT, (2 * exact["fixed_log_sigma"].mT).exp())
     model = BHS(exact["x"].unsqueeze(-1), exact["y"], predictions, prior)
     theta = model.pack({"weights": exact["u"].mT})
     torch.testing.assert_close(model.log_likelihood(theta), exact["pointwise_loglik"], rtol=0, atol=1e-7)
@@ -140,7 +121,7 @@ def reference(model, theta):
     """Log likelihoods from torch's distributions, one vector of parameters."""
     values = model.values(theta)
     if isinstance(model, BHS | PBHS):
-        predictions = experts(model.num_experts, 7)
+        predictions = made_up_experts(model.num_experts, 7)
         mean, scale = predictions.mean, predictions.target_variance.sqrt()
     else:
         mean, scale = values["mean"], values["log_scale"].exp()
@@ -158,25 +139,18 @@ def reference(model, theta):
 
 def test_densities_are_those_of_torch_distributions(generator):
     """Against a re-implementation; many vectors of parameters at once are those vectors one by one."""
-    for name in models():
-        for prior_stddev in (None, 0.3):
-            for num_experts in (1, 2, 4):
-                model = models(num_experts, prior_stddev)[name]
-                theta = model.draw_prior(6, generator=generator).reshape(2, 3, -1)
-                log_likelihood, log_prior, log_joint = (
-                    model.log_likelihood(theta),
-                    model.log_prior(theta),
-                    model.log_joint(theta),
-                )
-                assert log_likelihood.shape == (2, 3, 7)
-                assert log_prior.shape == log_joint.shape == (2, 3)
-                prior = Normal(model.prior_mean, model.prior_stddev)
-                torch.testing.assert_close(log_prior, prior.log_prob(theta).sum(-1), rtol=1e-12, atol=1e-12)
-                torch.testing.assert_close(log_joint, log_prior + log_likelihood.sum(-1), rtol=1e-12, atol=1e-12)
-                for i, j in ((0, 0), (1, 2)):
-                    torch.testing.assert_close(
-                        log_likelihood[i, j], reference(model, theta[i, j]), rtol=1e-9, atol=1e-9
-                    )
+    for prior_stddev, num_experts in product((None, 0.3), (1, 2, 4)):
+        for model in models(num_experts, prior_stddev).values():
+            theta = model.draw_prior(6, generator=generator).reshape(2, 3, -1)
+            log_likelihood, log_prior = model.log_likelihood(theta), model.log_prior(theta)
+            assert log_likelihood.shape == (2, 3, 7)
+            expected = Normal(model.prior_mean, model.prior_stddev).log_prob(theta).sum(-1)
+            torch.testing.assert_close(log_prior, expected, rtol=1e-12, atol=1e-12)
+            log_joint = log_prior + log_likelihood.sum(-1)
+            torch.testing.assert_close(model.log_joint(theta), log_joint, rtol=1e-12, atol=1e-12)
+            for place in ((0, 0), (1, 2)):
+                expected = reference(model, theta[place])
+                torch.testing.assert_close(log_likelihood[place], expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", models())
@@ -198,13 +172,10 @@ def test_gradient_of_the_sum_is_every_chains_own(name, generator):
 
 
 def test_blocks_and_vectors_are_inverse(generator):
-    for name in models():
-        model = models(3, 0.3)[name]
+    for model in models(3, 0.3).values():
         theta = model.draw_prior(4, generator=generator)
         blocks = model.unpack(theta)
-        assert {name: part.shape[1:] for name, part in blocks.items()} == {
-            name: torch.Size(shape) for name, shape in model.blocks.items()
-        }
+        assert {name: tuple(part.shape[1:]) for name, part in blocks.items()} == model.blocks
         assert torch.equal(model.pack(blocks), theta)
         assert model.num_parameters == theta.shape[-1]
 
@@ -215,65 +186,54 @@ def test_prior_draws_have_the_prior_moments(generator):
     standard = (theta - model.prior_mean) / model.prior_stddev
     assert float(standard.mean(0).abs().max()) < 5 / math.sqrt(4000)
     assert float((standard.var(0) - 1).abs().max()) < 5 * math.sqrt(2 / 4000)
-    torch.testing.assert_close(
-        model.prior_mean[-2:], torch.tensor([0.5, 1.3], dtype=torch.float64).log(), rtol=1e-12, atol=0
-    )
+    torch.testing.assert_close(model.prior_mean[-2:].exp(), model.y.new_tensor([0.5, 1.3]), rtol=1e-12, atol=0)
+
+
+def permuted_weights(weights, order, linear):
+    """In linear pools logits are known up to a function: that of the new last expert is taken off."""
+    if not linear:
+        return weights[:, order]
+    whole = torch.nn.functional.pad(weights, (0, 0, 0, 1))[:, order]
+    return (whole - whole[:, -1:])[:, :-1]
 
 
 @given(seed=st.integers(0, 10**6), order=st.permutations(range(3)))
 @settings(max_examples=20)
 def test_models_do_not_mind_the_order_of_the_experts(seed, order):
     """Permuted experts with permuted weights are the same model; in linear pools all but the last are free."""
-    generator = torch.Generator().manual_seed(seed)
+    generator, order = seeded(seed), list(order)
     X, y = inputs(7, 2), inputs(7, seed=9).squeeze(-1)
     prior = FourierPrior(inputs(3, 2, seed=1) * 3, 0.5, 1.3)
-    predictions = experts(3, 7, seed)
-    permuted = ExpertPredictions(*(part[list(order)] for part in predictions))
+    predictions = made_up_experts(3, 7, seed)
+    permuted = ExpertPredictions(*(part[order] for part in predictions))
     for kind in (BHS, PBHS):
         one, other = kind(X, y, predictions, prior), kind(X, y, permuted, prior)
         theta = one.draw_prior(2, generator=generator)
-        weights = one.unpack(theta)["weights"]
-        if kind is BHS:
-            # Logits are known up to a function: that of the new last expert is taken off.
-            whole = torch.nn.functional.pad(weights, (0, 0, 0, 1))[:, list(order)]
-            weights = (whole - whole[:, -1:])[:, :-1]
-        else:
-            weights = weights[:, list(order)]
-        theta_other = other.pack({"weights": weights})
-        torch.testing.assert_close(one.log_likelihood(theta), other.log_likelihood(theta_other), rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(
-            one.log_weights(theta, X)[:, list(order)], other.log_weights(theta_other, X), rtol=1e-10, atol=1e-10
-        )
+        moved = other.pack({"weights": permuted_weights(one.unpack(theta)["weights"], order, kind is BHS)})
+        torch.testing.assert_close(one.log_likelihood(theta), other.log_likelihood(moved), rtol=1e-10, atol=1e-10)
+        weights = one.log_weights(theta, X)[:, order]
+        torch.testing.assert_close(weights, other.log_weights(moved, X), rtol=1e-10, atol=1e-10)
         if kind is PBHS:
-            torch.testing.assert_close(one.log_prior(theta), other.log_prior(theta_other))
+            torch.testing.assert_close(one.log_prior(theta), other.log_prior(moved))
     for kind in (MoGPE, PoGPE):
         model = kind(X, y, 3, prior, prior, prior)
-        blocks = model.unpack(model.draw_prior(2, generator=generator))
-        moved = {name: part[:, list(order)] for name, part in blocks.items() if name != "weights"}
-        logits = blocks["weights"]
-        if kind is MoGPE:
-            whole = torch.nn.functional.pad(logits, (0, 0, 0, 1))[:, list(order)]
-            moved["weights"] = (whole - whole[:, -1:])[:, :-1]
-        else:
-            moved["weights"] = logits[:, list(order)]
-        torch.testing.assert_close(
-            model.log_likelihood(model.pack(blocks)), model.log_likelihood(model.pack(moved)), rtol=1e-10, atol=1e-10
-        )
+        theta = model.draw_prior(2, generator=generator)
+        blocks = model.unpack(theta)
+        moved = {name: part[:, order] for name, part in blocks.items() if name != "weights"}
+        moved["weights"] = permuted_weights(blocks["weights"], order, kind is MoGPE)
+        found = model.log_likelihood(model.pack(moved))
+        torch.testing.assert_close(found, model.log_likelihood(theta), rtol=1e-10, atol=1e-10)
 
 
-def test_one_expert_in_a_linear_pool_leaves_nothing_to_learn():
-    model = models(1)["BHS"]
-    assert model.num_parameters == 0
-    theta = model.draw_prior(4)
-    expected = experts(1, 7).log_prob(model.y)
-    torch.testing.assert_close(model.log_likelihood(theta), expected.expand(4, 7))
-    torch.testing.assert_close(model.log_joint(theta), expected.sum().expand(4))
-    assert model.pack({}).shape == (0,)
-
-
-def test_one_expert_in_a_mixture_is_the_single_process(generator):
-    """MoGPE of one expert is the heteroscedastic process; PoGPE has a weight more, zero here."""
-    single, mixture, product = (models(1)[name] for name in ("HetGP", "MoGPE", "PoGPE"))
+def test_one_expert(generator):
+    """A linear pool has nothing to learn; MoGPE is the heteroscedastic process; PoGPE has a weight more, zero here."""
+    alone, single, mixture, product = (models(1)[name] for name in ("BHS", "HetGP", "MoGPE", "PoGPE"))
+    assert alone.num_parameters == 0
+    theta = alone.draw_prior(4)
+    expected = made_up_experts(1, 7).log_prob(alone.y)
+    torch.testing.assert_close(alone.log_likelihood(theta), expected.expand(4, 7))
+    torch.testing.assert_close(alone.log_joint(theta), expected.sum().expand(4))
+    assert alone.pack({}).shape == (0,)
     theta = single.draw_prior(3, generator=generator)
     torch.testing.assert_close(mixture.log_joint(theta), single.log_joint(theta))
     none = theta.new_zeros(3, product.num_parameters - single.num_parameters)
@@ -317,47 +277,37 @@ def test_extreme_parameters_lose_no_digit():
 
 def refusals():
     X, y, prior = inputs(5), inputs(5, seed=2).squeeze(-1), FourierPrior(torch.ones(2, 1, dtype=torch.float64))
-    good = experts(2, 5)
-    nan = y.clone()
-    nan[3] = math.nan
-    zero = ExpertPredictions(good.mean, good.variance.clone(), good.noise)
-    zero.variance[1, 2] = 0.0
+    good, nan = made_up_experts(2, 5), spoil(y, 3, math.nan)
+    zero = good._replace(variance=spoil(good.variance, (1, 2), 0.0))
     model = BHS(X, y, good, prior)
     joint = HetGP(X, y, prior, prior)
-    return {
-        "no rows": (lambda: HetGP(X[:0], y[:0], prior, prior), ValueError, "do not fit"),
-        "lengths": (lambda: HetGP(X, y[:4], prior, prior), ValueError, "do not fit"),
-        "dtypes": (lambda: HetGP(X, y.float(), prior, prior), ValueError, "share a real dtype"),
-        "nan target": (lambda: HetGP(X, nan, prior, prior), ValueError, "targets must be finite, but row 3"),
-        "nan input": (lambda: HetGP(nan[:, None], y, prior, prior), ValueError, "inputs must be finite, but row 3"),
-        "prior": (lambda: HetGP(X.float(), y.float(), prior, prior), TypeError, "same dtype and device"),
-        "columns": (lambda: HetGP(torch.cat([X, X], -1), y, prior, prior), ValueError, r"1 column\(s\)"),
-        "no expert": (lambda: MoGPE(X, y, 0, prior, prior, prior), ValueError, "num_experts must be at least 1"),
-        "zero variance": (lambda: BHS(X, y, zero, prior), ValueError, "expert 1 has 0 at row 2"),
-        "other rows": (lambda: PBHS(X, y, experts(2, 4), prior), ValueError, r"\(K, 5\)"),
-        "other dtype": (
-            lambda: PBHS(X, y, ExpertPredictions(*(part.float() for part in good)), prior), ValueError, "torch.float64"
-        ),
-        "theta": (lambda: model.log_joint(X.new_zeros(3)), ValueError, "4 parameters"),
-        "theta of no axis": (lambda: model.log_likelihood(X.new_zeros(())), ValueError, "4 parameters"),
-        "blocks": (lambda: model.pack({"mean": X}), ValueError, "weights"),
-        "no predictions": (lambda: model.predictive(X.new_zeros(2, 4), X), ValueError, "predict_experts"),
-        "fewer experts": (
-            lambda: model.predictive(X.new_zeros(2, 4), X, experts(1, 5)), ValueError, r"\(2, 5\)"
-        ),
-        "needless": (lambda: joint.predictive(X.new_zeros(2, 8), X, good), ValueError, "learns its experts"),
-        "no draws": (lambda: joint.predictive(X.new_zeros(0, 8), X), ValueError, "S at least 1"),
-        "one vector": (lambda: joint.predictive(X.new_zeros(8), X), ValueError, r"\(S, P\)"),
-        "draw weights": (
-            lambda: joint.predictive(X.new_zeros(2, 8), X, draw_log_weights=y), ValueError, "2 draws need"
-        ),
-        "new columns": (lambda: joint.predictive(X.new_zeros(2, 8), X[:, :0]), ValueError, "as in training"),
-        "new nan": (lambda: joint.predictive(X.new_zeros(2, 8), nan.unsqueeze(-1)), ValueError, "row 3"),
-    }  # fmt: skip
+    return [
+        (lambda: HetGP(X[:0], y[:0], prior, prior), ValueError, "do not fit"),
+        (lambda: HetGP(X, y[:4], prior, prior), ValueError, "do not fit"),
+        (lambda: HetGP(X, y.float(), prior, prior), ValueError, "share a real dtype"),
+        (lambda: HetGP(X, nan, prior, prior), ValueError, "targets must be finite, but row 3"),
+        (lambda: HetGP(nan[:, None], y, prior, prior), ValueError, "inputs must be finite, but row 3"),
+        (lambda: HetGP(X.float(), y.float(), prior, prior), TypeError, "same dtype and device"),
+        (lambda: HetGP(torch.cat([X, X], -1), y, prior, prior), ValueError, r"1 column\(s\)"),
+        (lambda: MoGPE(X, y, 0, prior, prior, prior), ValueError, "num_experts must be at least 1"),
+        (lambda: BHS(X, y, zero, prior), ValueError, "expert 1 has 0 at row 2"),
+        (lambda: PBHS(X, y, made_up_experts(2, 4), prior), ValueError, r"\(K, 5\)"),
+        (lambda: PBHS(X, y, ExpertPredictions(*(part.float() for part in good)), prior), ValueError, "torch.float64"),
+        (lambda: model.log_joint(X.new_zeros(3)), ValueError, "4 parameters"),
+        (lambda: model.log_likelihood(X.new_zeros(())), ValueError, "4 parameters"),
+        (lambda: model.pack({"mean": X}), ValueError, "weights"),
+        (lambda: model.predictive(X.new_zeros(2, 4), X), ValueError, "predict_experts"),
+        (lambda: model.predictive(X.new_zeros(2, 4), X, made_up_experts(1, 5)), ValueError, r"\(2, 5\)"),
+        (lambda: joint.predictive(X.new_zeros(2, 8), X, good), ValueError, "learns its experts"),
+        (lambda: joint.predictive(X.new_zeros(0, 8), X), ValueError, "S at least 1"),
+        (lambda: joint.predictive(X.new_zeros(8), X), ValueError, r"\(S, P\)"),
+        (lambda: joint.predictive(X.new_zeros(2, 8), X, draw_log_weights=y), ValueError, "2 draws need"),
+        (lambda: joint.predictive(X.new_zeros(2, 8), X[:, :0]), ValueError, "as in training"),
+        (lambda: joint.predictive(X.new_zeros(2, 8), nan.unsqueeze(-1)), ValueError, "row 3"),
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", refusals())
-def test_bad_input_is_refused_clearly(name):
-    call, error, message = refusals()[name]
-    with pytest.raises(error, match=message):
-        call()
+def test_bad_input_is_refused_clearly():
+    for call, error, message in refusals():
+        with pytest.raises(error, match=message):
+            call()

@@ -3,7 +3,6 @@
 import math
 
 import mpmath
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,22 +11,7 @@ from torch.autograd import gradcheck
 
 from gp_ensembles.numerics import mixtures, normal
 from gp_ensembles.papers.fusion.pools import linear_pool, log_linear_pool
-
-DTYPE = torch.float64
-
-
-def read(folder, name):
-    with np.load(folder / name) as archive:
-        return {key: torch.tensor(value, dtype=DTYPE) for key, value in archive.items()}
-
-
-def close(found, expected, tolerance=1e-10):
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-
-
-@pytest.fixture(scope="module")
-def pools(golden):
-    return read(golden, "fusion_pools.npz")
+from tests.papers.fusion.cases import F64, close, seeded, spoil
 
 
 def experts_first(numbers):
@@ -35,41 +19,29 @@ def experts_first(numbers):
 
 
 def some_experts(K=3, N=4, draws=(), seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    shape = (*draws, K, N)
-    mean = torch.randn(shape, dtype=DTYPE, generator=generator)
-    variance = torch.rand(shape, dtype=DTYPE, generator=generator) + 0.1
-    log_weights = torch.randn(shape, dtype=DTYPE, generator=generator)
-    return mean, variance, log_weights
+    generator = seeded(seed)
+    mean, spread, log_weights = torch.randn(3, *draws, K, N, dtype=F64, generator=generator)
+    return mean, spread.square() + 0.1, log_weights
 
 
-def test_golden_linear(pools):
-    pool = linear_pool(*experts_first(pools), pools["logits"].mT)
+def test_golden_pools(archive):
+    pools = archive("pools")
+    mean, variance = experts_first(pools)
+    pool = linear_pool(mean, variance, pools["logits"].mT)
     close(pool.mean, pools["linear_mean"])
     close(pool.variance, pools["linear_var"])
     close(pool.log_prob(pools["y"].mT), pools["linear_logpdf"].mT)
     close(pool.cdf(pools["y"].mT), pools["linear_cdf"].mT)
+    for name, weights in (("loglinear_simplex", "logits"), ("loglinear", "log_w_unconstrained")):
+        pool = log_linear_pool(mean, variance, pools[weights].mT, simplex=weights == "logits")
+        close(pool.mean, pools[f"{name}_mean"])
+        close(pool.variance, pools[f"{name}_var"])
+        close(pool.log_c, pools[f"{name}_log_c"])
+        close(pool.log_prob(pools["y"].mT), pools[f"{name}_logpdf"].mT)
 
 
-@pytest.mark.parametrize(
-    ("name", "weights", "simplex"),
-    [
-        ("loglinear_simplex", "logits", True),
-        ("loglinear", "log_w_unconstrained", False),
-    ],
-)
-def test_golden_log_linear(pools, name, weights, simplex):
-    mean, variance = experts_first(pools)
-    log_weights = pools[weights].mT
-    pool = log_linear_pool(mean, variance, log_weights, simplex=simplex)
-    close(pool.mean, pools[f"{name}_mean"])
-    close(pool.variance, pools[f"{name}_var"])
-    close(pool.log_c, pools[f"{name}_log_c"])
-    close(pool.log_prob(pools["y"].mT), pools[f"{name}_logpdf"].mT)
-
-
-def test_golden_extremes(golden):
-    numbers = read(golden, "fusion_pools_extreme.npz")
+def test_golden_extremes(archive):
+    numbers = archive("pools_extreme")
     mean, variance = experts_first(numbers)
     linear = linear_pool(mean, variance, numbers["log_w"].mT)
     close(linear.log_prob(numbers["y"]), numbers["linear_logpdf_softmax_weights"], 1e-8)
@@ -80,23 +52,17 @@ def test_golden_extremes(golden):
 
 
 def test_weights_beyond_the_range_of_numbers():
-    mean = torch.tensor([[0.0], [3.0]], dtype=DTYPE)
-    variance = torch.tensor([[1e-300], [2e-300]], dtype=DTYPE)
-    log_weights = torch.tensor([900.0, 900.0], dtype=DTYPE)  # w / v overflows
+    mean = torch.tensor([[0.0], [3.0]], dtype=F64)
+    variance = torch.tensor([[1e-300], [2e-300]], dtype=F64)
+    log_weights = torch.tensor([900.0, 900.0], dtype=F64)  # w / v overflows
     pool = log_linear_pool(mean, variance, log_weights)
-    close(pool.mean, torch.ones(1, dtype=DTYPE))
-    close(pool.log_variance, torch.tensor([math.log(1e-300 / 1.5) - 900], dtype=DTYPE))
+    close(pool.mean, torch.ones(1, dtype=F64))
+    close(pool.log_variance, torch.tensor([math.log(1e-300 / 1.5) - 900], dtype=F64))
 
 
 def test_log_c_in_40_digits():
-    mean, variance, log_weights = (
-        torch.tensor(v, dtype=DTYPE)
-        for v in (
-            [[1e6], [1e6 + 1e-3], [1e6 - 2e-3]],
-            [[1e-2], [3e-2], [2e4]],
-            [-1.0, 0.5, 3.0],
-        )
-    )
+    numbers = [[1e6], [1e6 + 1e-3], [1e6 - 2e-3]], [[1e-2], [3e-2], [2e4]], [-1.0, 0.5, 3.0]
+    mean, variance, log_weights = (torch.tensor(part, dtype=F64) for part in numbers)
     pool = log_linear_pool(mean, variance, log_weights)
     with mpmath.workdps(40):
         parts = [
@@ -114,19 +80,19 @@ def test_log_c_in_40_digits():
 def test_log_linear_density_is_the_normalized_product():
     mean, variance, log_weights = some_experts()
     pool = log_linear_pool(mean, variance, log_weights)
-    y = torch.linspace(-3, 3, 7, dtype=DTYPE).unsqueeze(-1)
+    y = torch.linspace(-3, 3, 7, dtype=F64).unsqueeze(-1)
     product = (log_weights.exp() * normal.log_prob(y.unsqueeze(-2), mean, variance)).sum(-2)
     close(pool.log_prob(y), product + pool.log_c)
-    grid = torch.linspace(-60, 60, 200001, dtype=DTYPE).unsqueeze(-1)
+    grid = torch.linspace(-60, 60, 200001, dtype=F64).unsqueeze(-1)
     mass = torch.trapezoid(pool.log_prob(grid).exp(), grid, dim=0)
-    close(mass, torch.ones(4, dtype=DTYPE))
+    close(mass, torch.ones(4, dtype=F64))
 
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 10**6), K=st.integers(1, 5), shift=st.floats(-1e3, 1e3))
 def test_identities(seed, K, shift):
     mean, variance, log_weights = some_experts(K, 3, seed=seed)
-    order = torch.randperm(K, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(K, generator=seeded(seed))
     y = mean[0] + 0.3
     for pool in (linear_pool, lambda *a: log_linear_pool(*a, simplex=True)):
         one = pool(mean, variance, log_weights)
@@ -143,12 +109,12 @@ def test_identities(seed, K, shift):
     same = log_linear_pool(mean[:1].expand(K, 3), variance[:1].expand(K, 3), log_weights, simplex=True)
     assert torch.equal(same.mean, mean[0])
     close(same.variance, variance[0])
-    close(same.log_c, torch.zeros(3, dtype=DTYPE))
+    close(same.log_c, torch.zeros(3, dtype=F64))
 
 
 def test_one_expert():
     mean, variance, _ = some_experts(1)
-    weight = torch.full((1,), -3.0, dtype=DTYPE)
+    weight = torch.full((1,), -3.0, dtype=F64)
     close(linear_pool(mean, variance, weight).variance, variance[0])
     close(log_linear_pool(mean, variance, weight, simplex=True).log_variance, variance[0].log())
     close(log_linear_pool(mean, variance, weight).variance, variance[0] * math.exp(3))
@@ -158,57 +124,39 @@ def test_no_weight_is_no_expert():
     mean, variance, log_weights = some_experts()
     log_weights[1] = -torch.inf
     rest = [0, 2]
-    y = torch.zeros(4, dtype=DTYPE)
+    y = torch.zeros(4, dtype=F64)
     for pool in (linear_pool, log_linear_pool):
         expected = pool(mean[rest], variance[rest], log_weights[rest]).log_prob(y)
         close(pool(mean, variance, log_weights).log_prob(y), expected)
-    close(
-        log_linear_pool(mean, variance, log_weights).log_c,
-        log_linear_pool(mean[rest], variance[rest], log_weights[rest]).log_c,
-    )
+    expected = log_linear_pool(mean[rest], variance[rest], log_weights[rest]).log_c
+    close(log_linear_pool(mean, variance, log_weights).log_c, expected)
 
 
 def test_draws_are_averaged():
     mean, variance, log_weights = some_experts(draws=(2, 5))
-    y = torch.linspace(-1, 1, 4, dtype=DTYPE)
+    y = torch.linspace(-1, 1, 4, dtype=F64)
     pool = linear_pool(mean, variance, log_weights)
     assert pool.component_mean.shape == (30, 4)
     each = mixtures.log_prob(log_weights.log_softmax(-2), mean, variance, y)
     close(pool.log_prob(y), each.flatten(0, 1).logsumexp(0) - math.log(10))
-
-
-def test_draws_of_weights_only():
-    mean, variance, _ = some_experts()
-    _, _, log_weights = some_experts(draws=(6,))
-    y = torch.zeros(4, dtype=DTYPE)
+    (mean, variance), log_weights = some_experts()[:2], log_weights[0]  # draws of the weights only
     expected = linear_pool(mean, variance, log_weights.softmax(-2).mean(0).log())  # Eq. (15) = Eq. (16)
     close(linear_pool(mean, variance, log_weights).log_prob(y), expected.log_prob(y))
     pool = log_linear_pool(mean, variance, log_weights)
-    assert pool.mean.shape == (6, 4)
+    assert pool.mean.shape == (5, 4)
     close(log_linear_pool(mean, variance, log_weights[0]).variance, pool.variance[0])
 
 
 def test_gradients():
     mean, variance, log_weights = (v.requires_grad_() for v in some_experts(3, 2))
-    y = torch.tensor([0.3, -0.2], dtype=DTYPE)
 
     def value(mean, variance, log_weights):
+        y = mean.new_tensor([0.3, -0.2])
         pool = log_linear_pool(mean, variance, log_weights)
         return pool.log_prob(y), pool.log_c, linear_pool(mean, variance, log_weights).log_prob(y)
 
     assert gradcheck(value, (mean, variance, log_weights))
-
-
-def test_float32_stays():
-    mean, variance, log_weights = (v.float() for v in some_experts())
-    assert log_linear_pool(mean, variance, log_weights).log_c.dtype == torch.float32
-    assert linear_pool(mean, variance, log_weights).mean.dtype == torch.float32
-
-
-def spoil(values, at, value):
-    values = values.clone()
-    values[at] = value
-    return values
+    assert {part.dtype for part in value(*(part.float() for part in (mean, variance, log_weights)))} == {torch.float32}
 
 
 def test_bad_input():

@@ -12,17 +12,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from gp_ensembles.papers.fusion import PBHS, fit_fusion, fuse, predict_experts
-from gp_ensembles.papers.fusion.forecasts import moment_forecast
 from gp_ensembles.papers.fusion.regressors import cross_fit, log_linear, scale_regressors
 from gp_ensembles.papers.fusion.rules import EqualWeights, ProductOfExperts
+from tests.papers.fusion.cases import inputs, normal, seeded
 
 
 def rows(number, seed, uneven=False):
-    generator = torch.Generator().manual_seed(seed)
-    X = 2.0 * torch.rand(number, 2, generator=generator, dtype=torch.float64) - 1.0
-    size = (2.0 * X[:, 0]).exp() if uneven else torch.ones(number, dtype=torch.float64)
-    noise = 0.2 * size * torch.randn(number, generator=generator, dtype=torch.float64)
-    return X, 3.0 * X[:, 1] - X[:, 0] + noise
+    X = inputs(number, 2, seed)
+    size = (2.0 * X[:, 0]).exp() if uneven else 1.0
+    return X, 3.0 * X[:, 1] - X[:, 0] + 0.2 * size * normal(number, seed=seed + 100)
 
 
 def line(X, y):
@@ -92,7 +90,7 @@ def test_cross_fit_predicts_each_row_without_its_target():
 def test_cross_fit_leaves_the_regressors_as_they_were():
     X, y = rows(40, 5)
     pipeline = make_pipeline(StandardScaler(), KNeighborsRegressor(3))
-    cross_fit([pipeline], X, y, generator=torch.Generator().manual_seed(0))
+    cross_fit([pipeline], X, y, generator=seeded(0))
     with pytest.raises(Exception, match="not fitted"):
         pipeline.predict(X.numpy())
 
@@ -100,34 +98,30 @@ def test_cross_fit_leaves_the_regressors_as_they_were():
 def test_fitted_regressors_go_straight_into_a_fusion():
     X, y = rows(260, 6)
     regressors = [line(X[:60], y[:60]), KNeighborsRegressor(5).fit(X[:60].numpy(), y[:60].numpy())]
-    fitted = fit_fusion(PBHS(X[60:160], y[60:160], regressors), generator=torch.Generator().manual_seed(0))
+    fitted = fit_fusion(PBHS(X[60:160], y[60:160], regressors), generator=seeded(0))
     test_X, test_y = X[160:], y[160:]
     experts = fitted.model.experts
     nlpd = -float(fitted.predict(test_X).log_prob(test_y).mean())
     alone = -predict_experts(experts, test_X).log_prob(test_y).mean(1)
     assert nlpd < float(alone.min()) + 0.1
     torch.testing.assert_close(fitted.predict(test_X, experts).mean, fitted.predict(test_X).mean)
-    fused = fuse([*experts], ProductOfExperts(EqualWeights()), space="y", X=test_X)
-    assert fused.mean.shape == (100,)
+    assert fuse([*experts], ProductOfExperts(EqualWeights()), space="y", X=test_X).mean.shape == (100,)
 
 
 def test_bad_regressors_and_rows():
     X, y = rows(40, 7)
-    good = line(X[:20], y[:20])
-    with pytest.raises(TypeError, match="expert 1, a str, is no regressor"):
-        scale_regressors([good, "model"], X, y)
-    with pytest.raises(ValueError, match="too few to learn the scale"):
-        scale_regressors([good], X[:4], y[:4])
-    with pytest.raises(ValueError, match=r"of shape \(40,\) as the inputs, got \(39,\)"):
-        scale_regressors([good], X, y[:39])
-    with pytest.raises(ValueError, match="at least one regressor"):
-        scale_regressors([], X, y)
-    with pytest.raises(ValueError, match="at least two values"):
-        cross_fit([good], X, y, torch.zeros(40))
-    with pytest.raises(TypeError, match="scale_regressors"):
-        fuse([good, moment_forecast(y, 1.0)], ProductOfExperts(), space="y", X=X)
-    with pytest.raises(ValueError, match="expert 0, a KNeighborsRegressor, makes no errors"):
-        scale_regressors([KNeighborsRegressor(1).fit(X.numpy(), y.numpy())], X, y)
+    good, exact = line(X[:20], y[:20]), KNeighborsRegressor(1).fit(X.numpy(), y.numpy())
+    for call, error, message in [
+        (lambda: scale_regressors([good, "model"], X, y), TypeError, "expert 1, a str, is no regressor"),
+        (lambda: scale_regressors([good], X[:4], y[:4]), ValueError, "too few to learn the scale"),
+        (lambda: scale_regressors([good], X, y[:39]), ValueError, r"shape \(40,\) as the inputs, got \(39,\)"),
+        (lambda: scale_regressors([], X, y), ValueError, "at least one regressor"),
+        (lambda: cross_fit([good], X, y, torch.zeros(40)), ValueError, "at least two values"),
+        (lambda: fuse([good], ProductOfExperts(), space="y", X=X), TypeError, "scale_regressors"),
+        (lambda: scale_regressors([exact], X, y), ValueError, "expert 0, a KNeighborsRegressor, makes no errors"),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_single_precision():

@@ -1,7 +1,7 @@
 """Reports: what chains that agree, differ or diverge are said to be, and what no permutation changes."""
 
 import math
-import warnings
+import re
 
 import pytest
 import torch
@@ -9,14 +9,10 @@ import torch
 from gp_ensembles.papers.fusion.chees import HMCSettings
 from gp_ensembles.papers.fusion.cross_validation import psis_loo
 from gp_ensembles.papers.fusion.diagnostics import mean_ess, rank_rhat
-from gp_ensembles.papers.fusion.function_priors import FourierPrior
 from gp_ensembles.papers.fusion.inference import ChainDiagnostics, InferenceReport, chain_diagnostics
 from gp_ensembles.papers.fusion.mcmc import HMC, chain_log_likelihood
 from gp_ensembles.papers.fusion.models import MoGPE
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
+from tests.papers.fusion.cases import fourier_prior, line, normal, quiet, seeded
 
 
 def chains(**changes) -> ChainDiagnostics:
@@ -36,19 +32,14 @@ def chains(**changes) -> ChainDiagnostics:
     return ChainDiagnostics(**(whole | changes))
 
 
-def test_nothing_to_complain_about():
-    assert chains().cautions() == []
-
-
 def test_complaints():
+    assert chains().cautions() == []
     for changes, message in [
         ({"rhat_log_joint": torch.tensor(1.2)}, r"chains differ \(rank R-hat up to 1.20\).*more chains"),
         ({"rhat_log_density": torch.tensor([1.0, 1.5, math.nan])}, "up to 1.50"),
         ({"pareto_k": torch.full((4, 10), 0.9)}, r"100.0% of the leave-one-out densities.*EqualChains"),
         ({"energy_bfmi": torch.tensor([1.0, 0.1, 1.0, 1.0])}, r"chains \[1\] move slowly"),
     ]:
-        import re
-
         (found,) = chains(**changes).cautions()
         assert re.search(message, found)
 
@@ -60,16 +51,12 @@ def test_chains_without_weight_do_not_count():
     weights = torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=torch.float64)
     assert chains(pareto_k=pareto_k, weights=weights).unreliable == 0
     assert chains(pareto_k=pareto_k).unreliable == pytest.approx(0.25)
-
-
-def test_shapes_that_are_not_numbers_are_unreliable():
-    assert chains(pareto_k=torch.full((4, 10), math.nan, dtype=torch.float64)).unreliable == 1
+    assert chains(pareto_k=torch.nan * pareto_k).unreliable == 1
 
 
 def test_summary():
-    report = InferenceReport(
-        "HMC", 2.0, 50, torch.tensor([-1.0, -3.0]), diagnostics=chains(), cautions=("something is odd",)
-    )
+    best = torch.tensor([-1.0, -3.0])
+    report = InferenceReport("HMC", 2.0, 50, best, diagnostics=chains(), cautions=("something is odd",))
     lines = report.summary().splitlines()
     assert lines[0] == "HMC: 2.0 s, 50 gradients of all chains, log joint -1.0 at best"
     assert "4 chains, 4 with weight; rank R-hat up to 1.00" in lines[1]
@@ -80,15 +67,12 @@ def test_summary():
 
 @pytest.fixture(scope="module")
 def mixture():
-    X = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(-1)
-    y = torch.where(torch.arange(40) % 2 == 0, X.squeeze(-1), -X.squeeze(-1))
-    y = y + 0.1 * torch.randn(40, dtype=torch.float64, generator=seeded())
-    prior = FourierPrior(torch.randn(3, 1, dtype=torch.float64, generator=seeded(1)))
+    X = line(40)
+    y = torch.where(torch.arange(40) % 2 == 0, X.squeeze(-1), -X.squeeze(-1)) + 0.1 * normal(40)
+    prior = fourier_prior(3, 1.0, seed=1)
     model = MoGPE(X, y, 2, prior, prior, prior)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        found = HMC(6, HMCSettings(num_draws=60, num_warmup=60)).infer(model, generator=seeded())
-    return model, found
+    with quiet():
+        return model, HMC(6, HMCSettings(num_draws=60, num_warmup=60)).infer(model, generator=seeded())
 
 
 def test_chain_report_of_a_mixture(mixture):
@@ -115,20 +99,9 @@ def test_labels_do_not_matter(mixture):
     flipped = {name: block.flip(-2) for name, block in blocks.items()} | {"weights": -blocks["weights"]}
     theta = torch.where(torch.arange(6)[:, None, None] % 2 == 0, draws.theta, model.pack(flipped))
     args = (found.report.diagnostics.loo[:, None], found.report.diagnostics.pareto_k, found.report.diagnostics.weights)
-    one = chain_diagnostics(draws, chain_log_likelihood(model, draws.theta), *args)
+    likelihood = chain_log_likelihood(model, draws.theta)
+    one = chain_diagnostics(draws, likelihood, *args)
+    assert chain_diagnostics(draws, likelihood, *args, num_rows=7).rhat_log_density.shape == (7,)
     other = chain_diagnostics(draws._replace(theta=theta), chain_log_likelihood(model, theta), *args)
     for first, second in zip(one, other, strict=True):
         torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-8)
-
-
-def test_few_rows_of_many():
-    draws = torch.randn(4, 20, 1000, dtype=torch.float64, generator=seeded())
-    model_draws = HMC(4, HMCSettings(num_draws=20, num_warmup=5))
-    assert model_draws.num_chains == 4
-    X = torch.linspace(-1, 1, 5, dtype=torch.float64).unsqueeze(-1)
-    prior = FourierPrior(torch.ones_like(X[:1]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        found = model_draws.infer(MoGPE(X, X.squeeze(-1), 1, prior, prior, prior), generator=seeded())
-    report = chain_diagnostics(found.chains, draws, draws[:, 0], draws[:, 0], draws[:, 0, 0].softmax(0), num_rows=50)
-    assert report.rhat_log_density.shape == (50,)

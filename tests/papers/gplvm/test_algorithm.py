@@ -5,24 +5,21 @@ import math
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.meta_learners import MarkovSwitching
 from gp_ensembles.meta_learners.switching import sticky_transition
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
+from gp_ensembles.papers.gplvm.presets import rbf_features
 
 M, D, START, STAY = 3, 5, 20, 0.9
 SPREAD = 1.3  # prior variance of a latent coordinate
 
 
 def build(switching, ratio):
-    kernel = RBFKernel(batch_shape=torch.Size([M])).double()
-    kernel.lengthscale = torch.tensor([0.7, 1.0, 2.0], dtype=torch.float64).reshape(-1, 1, 1)
-    features = RandomFourierFeatures.from_kernel(kernel, 2, 12, generator=torch.Generator().manual_seed(0))
+    features = rbf_features(2, 6, variances=[0.49, 1.0, 4.0], generator=torch.Generator().manual_seed(0))
     settings = LatentSettings(latent_variance=SPREAD, random_walk_ratio=ratio, num_starts=1, batch_iterations=15)
     learner = MarkovSwitching(sticky_transition(M, STAY)) if switching else None
     return IEGPLVM(features, D, learner, settings)
@@ -83,7 +80,7 @@ class Dense:
         Y = (Y - self.offset) / self.scale
         for m in range(M):
             self.inverse[m] += self.ratio * len(Y) * self.prior[m] / self.noise[m] * np.eye(self.inverse.shape[1])
-        reports, learned, kept = [], [], []
+        reports, learned = [], []
         for y, places in zip(Y, found, strict=True):
             x = np.stack([self.place(m, y, places[m]) for m in range(M)])
             row, latent = np.array([self.density(m, x[m], y) for m in range(M)]).T
@@ -95,16 +92,15 @@ class Dense:
             score = logsumexp(np.log(weights) + row) - np.sum(~np.isnan(y)) * math.log(self.scale)
             filled = np.stack([np.where(np.isnan(y), self.features(m, x[m]) @ self.mean[m], y) for m in range(M)])
             reports.append((x, expert, score, weights))
-            learned.append((x, filled))
-            kept.append((filled[expert], x))
-        for x, filled in learned:
+            learned.append(filled)
+        for (x, expert, *_), filled in zip(reports, learned, strict=True):
             for m in range(M):
                 phi, information = self.features(m, x[m]), np.linalg.inv(self.inverse[m])
                 after = np.linalg.inv(information + np.outer(phi, phi))
                 self.mean[m] = after @ (information @ self.mean[m] + np.outer(phi, filled[m]))
                 self.inverse[m] = after
-        self.rows += [row for row, _ in kept]
-        self.places += [place for _, place in kept]
+            self.rows.append(filled[expert])
+            self.places.append(x)
         return reports
 
 

@@ -10,14 +10,10 @@ from gp_ensembles.papers.gplvm import ie_gplvm
 from studies.ie_gplvm.neighbors import neighbor_error
 
 
-def shuffled(X, label, num_rows):
-    order = torch.randperm(len(label), generator=torch.Generator().manual_seed(0))[:num_rows]
-    return X[order], label[order]
-
-
-def errors(Y, label, block_size):
+def errors(X, label, num_rows, block_size):
     """Of the ensemble in one space and as reported, of principal components and of kernel principal components."""
-    first = len(Y) // 10
+    order = torch.randperm(len(label), generator=torch.Generator().manual_seed(0))[:num_rows]
+    Y, label, first = X[order], label[order], num_rows // 10
     Y = Y[:, Y[:first].std(0) > 1e-9]
     model = ie_gplvm(Y.shape[1], generator=torch.Generator().manual_seed(0))
     start = model.start(Y[:first])
@@ -34,24 +30,20 @@ def errors(Y, label, block_size):
 @pytest.mark.processor
 def test_digits_are_far_better_apart_than_by_principal_components():
     digits = load_digits()
-    one, _, flat, kernel = errors(*shuffled(torch.tensor(digits.data), torch.tensor(digits.target), 900), block_size=20)
+    one, _, flat, kernel = errors(torch.tensor(digits.data), torch.tensor(digits.target), 900, block_size=20)
     assert one < 0.1
     assert min(flat, kernel) > 0.35
 
 
 @pytest.mark.slow
-def test_oil_flow_has_an_error_of_two_percent_at_most(shared):
-    table = load_folder(shared / "data", "oil_flow")
-    one, reported, flat, kernel = errors(*shuffled(table.X, table.y, 1000), block_size=1)
-    assert one <= 0.02
-    assert reported <= 0.03
-    assert min(flat, kernel) > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "best", "worst"), [("usps_0to4", 0.06, 0.2), ("mnist_5k", 0.3, 0.5)])
-def test_images_are_far_better_apart_than_by_principal_components(shared, name, best, worst):
+@pytest.mark.parametrize(
+    ("name", "num_rows", "block_size", "best", "worst"),
+    [("oil_flow", 1000, 1, 0.02, 0.1), ("usps_0to4", 1500, 30, 0.06, 0.2), ("mnist_5k", 1500, 30, 0.3, 0.5)],
+)
+def test_tables_are_far_better_apart_than_by_principal_components(shared, name, num_rows, block_size, best, worst):
     table = load_folder(shared / "data", name)
-    one, _, flat, kernel = errors(*shuffled(table.X, table.y, 1500), block_size=30)
-    assert one < best
+    one, reported, flat, kernel = errors(table.X, table.y, num_rows, block_size)
+    assert one <= best
     assert min(flat, kernel) > worst
+    if name == "oil_flow":
+        assert reported <= 0.03

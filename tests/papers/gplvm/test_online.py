@@ -39,45 +39,40 @@ def learned(generator, num_latent=2, num_outputs=4, num_rows=25):
     return LatentModel(omega, learn_rows(prior, fourier_features(omega, X), Y), noise, 1.5)
 
 
+def one_by_one(posterior, Phi, Y):
+    for t in range(len(Y)):
+        posterior = learn_rows(posterior, Phi[:, t : t + 1], Y[t : t + 1])
+    return posterior
+
+
 @pytest.mark.parametrize("walking", [False, True])
 def test_the_posterior_is_the_gaussian_filters(generator, walking):
     (prior_variance, noise), Phi, Y = scales(3), normals(generator, 3, 40, 6) / 6**0.5, normals(generator, 40, 5)
-    posterior = weight_prior(noise / prior_variance, 6, 5)
-    step = 0.02 * prior_variance
-    means, variances = [], []
-    for t in range(40):
-        ahead = predict_rows(posterior, Phi[:, t : t + 1], noise, step / noise if walking else None)
+    posterior, step = weight_prior(noise / prior_variance, 6, 5), 0.02 * prior_variance
+    found = []
+    for row, y in zip(Phi.split(1, dim=1), Y.split(1), strict=True):
+        ahead = predict_rows(posterior, row, noise, step / noise if walking else None)
         if walking:
             posterior = walk(posterior, step / noise)
-        mean, variance = predict_rows(posterior, Phi[:, t : t + 1], noise)
-        for early, late in zip(ahead, (mean, variance), strict=True):
-            torch.testing.assert_close(early, late)
-        means.append(mean)
-        variances.append(variance)
-        posterior = learn_rows(posterior, Phi[:, t : t + 1], Y[t : t + 1])
+        found.append(predict_rows(posterior, row, noise))
+        torch.testing.assert_close(ahead, found[-1])
+        posterior = learn_rows(posterior, row, y)
+    means, variances = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     covariance = noise[:, None, None] * posterior.factor @ posterior.factor.mT
+    prior, steps = gaussian_state(prior_variance, 6), step.unsqueeze(-1) if walking else None
     for output in range(5):
-        state, steps = textbook_filter(
-            gaussian_state(prior_variance, 6),
-            Phi,
-            Y[:, output].expand(3, -1),
-            noise,
-            step.unsqueeze(-1) if walking else None,
-        )
-        torch.testing.assert_close(torch.cat(means, dim=1)[..., output], steps.mean, atol=1e-9, rtol=1e-9)
-        torch.testing.assert_close(torch.cat(variances, dim=1), steps.variance, atol=1e-9, rtol=1e-9)
-        torch.testing.assert_close(posterior.mean[..., output], state.mean, atol=1e-9, rtol=1e-9)
-        torch.testing.assert_close(covariance, state.covariance, atol=1e-9, rtol=1e-9)
+        state, expected = textbook_filter(prior, Phi, Y[:, output].expand(3, -1), noise, steps)
+        ours = means[..., output], variances, posterior.mean[..., output], covariance
+        theirs = expected.mean, expected.variance, state.mean, state.covariance
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.slow
 def test_the_factor_after_ten_thousand_rows_is_the_refactorized_one(generator):
     (prior_variance, noise), omega = scales(2), normals(generator, 2, 4, 2)
     ratio = noise / prior_variance
-    posterior = weight_prior(ratio, 8, 2)
     Phi, Y = fourier_features(omega, normals(generator, 2, 10_000, 2)), normals(generator, 10_000, 2)
-    for t in range(10_000):
-        posterior = learn_rows(posterior, Phi[:, t : t + 1], Y[t : t + 1])
+    posterior = one_by_one(weight_prior(ratio, 8, 2), Phi, Y)
     information = Phi.mT @ Phi + torch.diag_embed(ratio.unsqueeze(-1).expand(-1, 8))
     refactorized = torch.linalg.cholesky(information).mT
     turned = refactorized @ posterior.factor  # a rotation, for both are square roots of one matrix
@@ -93,9 +88,7 @@ def test_single_precision_keeps_the_variance_of_rows_with_little_noise(generator
     Phi = fourier_features(normals(generator, 1, 25, 2), normals(generator, 1, 600, 2))
     Y = Phi[0] @ normals(generator, 50, 3) + 0.01 * normals(generator, 600, 3)
     exact = learn_rows(weight_prior(noise / prior_variance, 50, 3), Phi, Y)
-    single = weight_prior((noise / prior_variance).float(), 50, 3)
-    for t in range(600):
-        single = learn_rows(single, Phi[:, t : t + 1].float(), Y[t : t + 1].float())
+    single = one_by_one(weight_prior((noise / prior_variance).float(), 50, 3), Phi.float(), Y.float())
     (mean, variance), (near, close) = (
         predict_rows(posterior, Phi.to(posterior.mean), noise.to(posterior.mean)) for posterior in (exact, single)
     )
@@ -109,24 +102,13 @@ def test_single_precision_keeps_the_variance_of_rows_with_little_noise(generator
 def test_any_blocking_teaches_the_same(seed, cuts):
     generator = torch.Generator().manual_seed(seed)
     prior_variance, noise = scales(2)
-    Phi, Y = normals(generator, 2, sum(cuts), 5), normals(generator, 2, sum(cuts), 3)
-    one = blocks = weight_prior(noise / prior_variance, 5, 3)
-    for t in range(sum(cuts)):
-        one = learn_rows(one, Phi[:, t : t + 1], Y[:, t : t + 1])
-    for rows, targets in zip(Phi.split(cuts, dim=1), Y.split(cuts, dim=1), strict=True):
+    Phi, Y = normals(generator, 2, sum(cuts), 5), normals(generator, sum(cuts), 3)
+    blocks = weight_prior(noise / prior_variance, 5, 3)
+    one = one_by_one(blocks, Phi, Y)
+    for rows, targets in zip(Phi.split(cuts, dim=1), Y.split(cuts), strict=True):
         blocks = learn_rows(blocks, rows, targets)
     torch.testing.assert_close(blocks.factor @ blocks.factor.mT, one.factor @ one.factor.mT, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(blocks.mean, one.mean, atol=1e-9, rtol=1e-9)
-
-
-def test_the_factor_after_a_walk_is_that_of_the_wider_covariance(generator):
-    prior_variance, noise = scales(2)
-    posterior = learn_rows(
-        weight_prior(noise / prior_variance, 5, 3), normals(generator, 2, 9, 5), normals(generator, 9, 3)
-    )
-    wider = walk(posterior, 0.1 / noise)
-    covariance = posterior.factor @ posterior.factor.mT + torch.diag_embed((0.1 / noise).unsqueeze(-1).expand(-1, 5))
-    torch.testing.assert_close(wider.factor @ wider.factor.mT, covariance)
 
 
 def test_a_covariance_that_is_not_positive_is_refused():
@@ -183,18 +165,9 @@ def test_an_embedding_is_stationary_and_no_worse_than_its_start(seed, num_latent
     assert float(torch.linalg.eigvalsh(hessian).max()) < 1e-2 * float(hessian.abs().max())
 
 
-def test_searches_do_not_see_one_another(generator):
-    model, start, Y = learned(generator), normals(generator, 2, 5, 2), normals(generator, 5, 4)
-    together = embed_rows(model, start, Y)
-    for row in range(5):
-        alone = embed_rows(model, start[:, row : row + 1], Y[row : row + 1])
-        torch.testing.assert_close(alone.point, together.point[:, row : row + 1], atol=1e-7, rtol=1e-7)
-
-
 def test_a_row_is_put_back_where_it_came_from(generator):
     prior_variance, noise = torch.ones(1, dtype=torch.float64), torch.full((1,), 1e-4, dtype=torch.float64)
-    omega = normals(generator, 1, 10, 2)
-    X = normals(generator, 1, 300, 2)
+    omega, X = normals(generator, 1, 10, 2), normals(generator, 1, 300, 2)
     Phi = fourier_features(omega, X)
     Y = (Phi @ normals(generator, 20, 8)).squeeze(0)
     model = LatentModel(omega, learn_rows(weight_prior(noise / prior_variance, 20, 8), Phi, Y), noise, 1.0)
@@ -221,9 +194,7 @@ def test_neighbors_are_found_across_chunks(generator, monkeypatch):
     rows = normals(generator, 30, 3)
     store = row_store(rows, 30, 3, (1, 1))
     keep_rows(store, rows, rows.new_zeros(30, 1, 1), seed=0)
-    assert torch.equal(nearest_rows(store, rows + 1e-6)[:, 0], torch.arange(30))
-    distance = torch.cdist(rows, rows)
-    assert torch.equal(nearest_rows(store, rows, 11), distance.sort(-1).indices[:, :11])
+    assert torch.equal(nearest_rows(store, rows, 11), torch.cdist(rows, rows).sort(-1).indices[:, :11])
 
 
 def test_an_empty_store_has_no_neighbors():
@@ -238,8 +209,7 @@ def test_the_sample_does_not_depend_on_the_blocks(cuts):
     keep_rows(whole, rows, rows.unsqueeze(-1), seed=3)
     for block in rows.split(cuts):
         keep_rows(parts, block, block.unsqueeze(-1), seed=3)
-    for one, other in zip(whole, parts, strict=True):
-        assert torch.equal(one, other)
+    assert all(map(torch.equal, whole, parts))
     assert torch.equal(parts.rows, parts.embedding.squeeze(-1))
 
 
@@ -259,9 +229,8 @@ def test_keeping_can_be_undone(generator):
     store = row_store(rows, 8, 2, (1, 1))
     keep_rows(store, rows[:12], rows.new_zeros(12, 1, 1), seed=0)
     before = [value.clone() for value in store]
-    replaced = keep_rows(store, rows[12:], rows.new_ones(18, 1, 1), seed=0)
-    restore_rows(store, replaced)
-    assert all(torch.equal(old, new) for old, new in zip(before, store, strict=True))
+    restore_rows(store, keep_rows(store, rows[12:], rows.new_ones(18, 1, 1), seed=0))
+    assert all(map(torch.equal, before, store))
 
 
 def test_the_mathematics_follow_their_tensors_to_another_device():

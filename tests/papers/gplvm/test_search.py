@@ -5,20 +5,12 @@ import pickle
 
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel
 
-from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.papers.gplvm import IEGPLVM, LatentSettings
 from gp_ensembles.papers.gplvm import neighbors as search_module
-from gp_ensembles.papers.gplvm.neighbors import (
-    FaissSearch,
-    default_search,
-    keep_rows,
-    nearest_rows,
-    restore_rows,
-    row_store,
-)
+from gp_ensembles.papers.gplvm.neighbors import FaissSearch, keep_rows, nearest_rows, restore_rows, row_store
+from gp_ensembles.papers.gplvm.presets import rbf_features
 
 pytest.importorskip("faiss", reason="the extra faiss is not installed")
 
@@ -30,65 +22,64 @@ def clustered(num_rows, seed=0, size=8):
     return centers[which] + 0.5 * torch.randn(num_rows, size, generator=source, dtype=torch.float64)
 
 
-def filled(num_rows, capacity, search, seed=0):
-    rows = clustered(num_rows, seed)
+def filled(num_rows, capacity, search=None):
+    """A store of rows and a search with an index of them; one that searches all cells if none is given."""
+    search = FaissSearch(num_probes=10_000, least=100) if search is None else search
+    rows = clustered(num_rows)
     store = row_store(rows, capacity, rows.shape[1], (1, 1))
     for block in rows.split(500):
         kept = keep_rows(store, block, block.new_zeros(len(block), 1, 1), seed=0)
         search.written(kept.slots)
         search.nearest(store, block[:3])  # so that there is an index to keep up to date
-    return store
+    return store, search
+
+
+def embedded(search):
+    features = rbf_features(2, 10, variances=[0.5, 0.5], generator=torch.Generator().manual_seed(0))
+    settings = LatentSettings(capacity=150, batch_iterations=20, row_iterations=10)
+    return IEGPLVM(features, 8, settings=settings, search=search)
+
+
+def indexed():
+    return embedded(FaissSearch(num_probes=1000, least=60))
+
+
+def is_exact(search, store, wanted, count=1):
+    return torch.equal(search.nearest(store, wanted, count), nearest_rows(store, wanted, count))
 
 
 def test_all_cells_searched_is_exact():
-    search = FaissSearch(num_probes=10_000, least=100)
-    store = filled(3000, 5000, search)
     wanted = clustered(200, seed=1)
-    assert torch.equal(search.nearest(store, wanted), nearest_rows(store, wanted))
-
-
-def test_several_neighbors_are_those_of_the_exact_search():
-    search = FaissSearch(num_probes=10_000, least=100)
-    store = filled(3000, 2000, search)
-    wanted = clustered(50, seed=1)
-    assert torch.equal(search.nearest(store, wanted, 5), nearest_rows(store, wanted, 5))
+    for capacity, count in ((5000, 1), (2000, 5)):
+        store, search = filled(3000, capacity)
+        assert is_exact(search, store, wanted, count)
     search.written(nearest_rows(store, wanted, 9).flatten())  # more than the index has to spare are compared anew
-    assert torch.equal(search.nearest(store, wanted, 5), nearest_rows(store, wanted, 5))
+    assert is_exact(search, store, wanted, 5)
 
 
 def test_slots_beyond_those_in_use_are_no_rows():
-    search = FaissSearch(num_probes=10_000, least=100)
-    store = filled(500, 5000, search)
+    store, search = filled(500, 5000)
     for count in (700, 3000):  # before and after the index is brought up to date
         kept = keep_rows(store, clustered(count, 3), torch.zeros(count, 1, 1, dtype=torch.float64), seed=0)
         search.written(kept.slots)
         search.nearest(store, clustered(3))
         restore_rows(store, kept)
         search.written(kept.slots)
-        wanted = 0.01 * clustered(100, seed=4)
-        assert torch.equal(search.nearest(store, wanted), nearest_rows(store, wanted))
+        assert is_exact(search, store, 0.01 * clustered(100, seed=4))
 
 
-def test_one_search_for_two_models_is_a_search_each():
+def test_one_search_for_two_models_is_a_search_each_and_a_new_start_forgets_the_index():
     search, Y = FaissSearch(num_probes=1000, least=60), clustered(400)
-    models = [embedded(search, 150) for _ in range(2)]
-    for model, rows in zip(models, (Y[:100], Y[100:200]), strict=True):
-        model.start(rows)
-        model.transform(rows[:3])
-    for model in models:
-        assert torch.equal(model.search.nearest(model.store, Y[300:]), nearest_rows(model.store, Y[300:]))
-
-
-def test_a_new_start_forgets_the_index():
-    model, Y = embedded(FaissSearch(num_probes=1000, least=60), 150), clustered(400)
-    for rows in (Y[:100], Y[100:200]):
-        model.start(rows)
-        assert torch.equal(model.search.nearest(model.store, Y[300:]), nearest_rows(model.store, Y[300:]))
+    models = [embedded(search) for _ in range(2)]
+    for first in (0, 100):
+        for model, rows in zip(models, Y[first : first + 200].split(100), strict=True):
+            model.start(rows)
+            model.transform(rows[:3])
+        assert all(is_exact(model.search, model.store, Y[300:]) for model in models)
 
 
 def test_few_cells_are_nearly_exact():
-    search = FaissSearch(num_probes=8, least=100)
-    store = filled(6000, 6000, search)
+    store, search = filled(6000, 6000, FaissSearch(num_probes=8, least=100))
     wanted = clustered(500, seed=1)
     found, exact = (store.rows[at[:, 0]] for at in (search.nearest(store, wanted), nearest_rows(store, wanted)))
     far, near = ((wanted - rows).norm(dim=-1) for rows in (found, exact))
@@ -97,68 +88,56 @@ def test_few_cells_are_nearly_exact():
 
 
 def test_rows_that_were_overwritten_are_never_found_and_new_ones_are():
-    search = FaissSearch(num_probes=10_000, least=100)
-    store = filled(9000, 1500, search)  # a reservoir: most slots have been written several times
+    store, search = filled(9000, 1500)  # a reservoir: most slots have been written several times
     wanted = clustered(200, seed=2)
-    assert torch.equal(search.nearest(store, wanted), nearest_rows(store, wanted))
-    slots = torch.arange(1500)
-    store.rows[slots] += 100.0
-    store.size[slots] = store.rows.square().sum(-1)
-    search.written(slots)  # all candidates are stale now
-    assert torch.equal(search.nearest(store, wanted), nearest_rows(store, wanted))
+    assert is_exact(search, store, wanted)
+    store.rows.add_(100.0)
+    store.size.copy_(store.rows.square().sum(-1))
+    search.written(torch.arange(1500))  # all candidates are stale now
+    assert is_exact(search, store, wanted)
 
 
 def test_few_rows_and_rows_with_gaps_are_compared_one_by_one():
-    search = FaissSearch(num_probes=1, least=100)
-    store = filled(90, 100, search)
-    assert torch.equal(search.nearest(store, clustered(20, 1)), nearest_rows(store, clustered(20, 1)))
-    store = filled(2000, 2000, search)
-    gaps = clustered(20, 1)
-    gaps[3, 2] = torch.nan
-    assert torch.equal(search.nearest(store, gaps), nearest_rows(store, gaps))
+    search, wanted = FaissSearch(num_probes=1, least=100), clustered(20, 1)
+    store, _ = filled(90, 100, search)
+    assert is_exact(search, store, wanted)
+    store, _ = filled(2000, 2000, search)
+    wanted[3, 2] = torch.nan
+    assert is_exact(search, store, wanted)
 
 
-@pytest.mark.parametrize("numbers", [(0, 10), (1, 0)])
-def test_numbers_out_of_range_are_named(numbers):
-    with pytest.raises(ValueError, match="num_probes and least"):
-        FaissSearch(*numbers)
+def test_numbers_out_of_range_are_named():
+    for numbers in ((0, 10), (1, 0)):
+        with pytest.raises(ValueError, match="num_probes and least"):
+            FaissSearch(*numbers)
 
 
 def test_more_rows_than_can_be_compared_are_searched_by_faiss():
-    assert embedded(None, 150).search is None
-    assert default_search(100_000) is None
-    assert isinstance(default_search(100_001), FaissSearch)
+    assert embedded(None).search is None
+    assert search_module.default_search(100_000) is None
+    assert isinstance(search_module.default_search(100_001), FaissSearch)
 
 
 def test_copies_build_their_own_index():
-    search = FaissSearch(num_probes=10_000, least=100)
-    store = filled(1000, 1000, search)
+    store, search = filled(1000, 1000)
     for other in (copy.deepcopy(search), pickle.loads(pickle.dumps(search))):
         assert (other.num_probes, other.least) == (search.num_probes, search.least)
-        assert torch.equal(other.nearest(store, clustered(20, 1)), nearest_rows(store, clustered(20, 1)))
-
-
-def embedded(search, capacity):
-    generator = torch.Generator().manual_seed(0)
-    kernel = RBFKernel(batch_shape=torch.Size([2])).double()
-    features = RandomFourierFeatures.from_kernel(kernel, 2, 20, generator=generator)
-    settings = LatentSettings(capacity=capacity, batch_iterations=20, row_iterations=10)
-    return IEGPLVM(features, 8, settings=settings, search=search)
+        assert is_exact(other, store, clustered(20, 1))
 
 
 def test_a_model_embeds_the_same_with_an_exhaustive_index():
     Y = clustered(260)
-    models = [embedded(search, 150) for search in (None, FaissSearch(num_probes=1000, least=60))]
+    models = embedded(None), indexed()
     for model in models:
         model.start(Y[:50])
-    exact, indexed = (model.update(Y[50:250], block_size=20) for model in models)
-    torch.testing.assert_close(indexed.embedding, exact.embedding, rtol=1e-9, atol=1e-9)
+    exact, found = (model.update(Y[50:250], block_size=20) for model in models)
+    torch.testing.assert_close(found.embedding, exact.embedding, rtol=1e-9, atol=1e-9)
     # A rejected call and a loaded state leave no old index behind.
     broken = Y[200:].clone()
     broken[40] = 1e200
     with pytest.raises(NumericalError, match="row 40"):
         models[1].update(broken)
-    fresh = embedded(FaissSearch(num_probes=1000, least=60), 150)
+    fresh = indexed()
     fresh.start(Y[60:120])
     fresh.update(Y[120:200])
     fresh.load_state_dict(models[1].state_dict())
@@ -169,7 +148,7 @@ def test_a_model_embeds_the_same_with_an_exhaustive_index():
 
 def test_a_rejected_call_leaves_no_row_of_its_own_in_the_index(monkeypatch):
     monkeypatch.setattr(search_module, "SETTLED", 3)  # so that the index is brought up to date meanwhile
-    model, Y = embedded(FaissSearch(num_probes=1000, least=60), 150), clustered(500)
+    model, Y = indexed(), clustered(500)
     model.start(Y[:50])
     model.update(Y[50:300], block_size=20)
     broken = Y[300:].clone()

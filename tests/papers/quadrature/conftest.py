@@ -5,12 +5,8 @@ import pytest
 import torch
 
 from gp_ensembles.papers.quadrature import Hyperprior
-from gp_ensembles.papers.quadrature.hyperkernel import (
-    AtomCoordinates,
-    EnergyDistance,
-    KernelDistance,
-    SurrogateParameters,
-)
+from gp_ensembles.papers.quadrature.hyperkernel import AtomCoordinates as Atoms
+from gp_ensembles.papers.quadrature.hyperkernel import EnergyDistance, KernelDistance, SurrogateParameters
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import QuadratureNodes
@@ -36,10 +32,20 @@ def few_nodes(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def given_values(golden):
+def archive(golden):
+    """The arrays of a golden file as tensors, by the file's name."""
+
+    def read(name):
+        with np.load(golden / f"maskerade_{name}.npz") as data:
+            return {key: torch.as_tensor(data[key]) for key in data.files if data[key].dtype.kind != "U"}
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def given_values(archive):
     """The arrays of the golden file of the surrogate."""
-    with np.load(golden / "maskerade_surrogate.npz") as data:
-        return {key: torch.tensor(data[key]) for key in data.files}
+    return archive("surrogate")
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +57,7 @@ def golden_surrogate(given_values):
         LogNormal(values["prior_scales_loc"].reshape(1), values["prior_scales_scale"].reshape(1)),
         3,
     )
-    kernel_distance = KernelDistance(prior, EnergyDistance(), AtomCoordinates())
+    kernel_distance = KernelDistance(prior, EnergyDistance(), Atoms())
 
     def make(noise=0.0):
         parameters = SurrogateParameters(values["lam2"], values["ell"], one, noise * one)

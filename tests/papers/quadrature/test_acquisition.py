@@ -9,42 +9,22 @@ from botorch.optim.optimize import optimize_acqf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.acquisition import ExplainedVariance, InformationGain, LikelihoodUncertainty
-from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
-from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.prior import inferred
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def scalar(value):
-    return torch.tensor(float(value), dtype=torch.float64)
-
-
-def surrogate_for(seed=0, noise=1e-4):
-    """A surrogate of a made-up log-likelihood at four draws of every number of components, noise inferred."""
-    prior = Hyperprior(HalfNormal(tensor(2.0)), LogNormal(tensor(-1.0), tensor(0.5)), 3, noise=inferred(1e-2, 1.0))
-    generator = torch.Generator().manual_seed(seed)
-    cube = torch.cat([prior.draw(4, n, generator=generator) for n in (1, 2, 3)])
-    values = -40.0 + 2.0 * torch.sin(7.0 * cube[:, 3]) - cube[:, -1]
-    parameters = SurrogateParameters(scalar(1.3), scalar(0.6), scalar(1.2), scalar(noise))
-    return Surrogate(Evaluations(cube, values), KernelDistance(prior), parameters)
+from tests.papers.quadrature.cases import draws_of_every_size, seeded, surrogate_for, uniform
 
 
 def explained_of(seed=0, noise=1e-4, per_size=12):
-    surrogate = surrogate_for(seed, noise)
-    nodes = draw_nodes(surrogate.kernel_distance.prior, per_size, generator=torch.Generator().manual_seed(seed + 1))
+    surrogate = surrogate_for(seed, nugget=noise, noise=inferred(1e-2, 1.0))
+    nodes = draw_nodes(surrogate.kernel_distance.prior, per_size, generator=seeded(seed + 1))
     return ExplainedVariance(surrogate, nodes)
 
 
 def mixed_rows(prior, each, seed):
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.cat([prior.draw(each, n, generator=generator) for n in range(1, prior.max_components + 1)])
+    generator = seeded(seed)
+    rows = draws_of_every_size(prior, each, generator)
     return rows[torch.randperm(len(rows), generator=generator)]
 
 
@@ -54,9 +34,6 @@ ACQUISITIONS = {
     "uncertainty": lambda explained, **some: LikelihoodUncertainty(explained.surrogate, **some),
 }
 every_acquisition = pytest.mark.parametrize("make", ACQUISITIONS.values(), ids=ACQUISITIONS)
-
-
-# --- golden values -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +57,8 @@ def test_golden_information(given_values, golden_explained):
 
 def test_golden_information_with_pending_points(given_values, golden_explained):
     test = given_values["theta_test"]
-    for (first, *rest), expected in zip(
-        given_values["mixed_batches"].tolist(), given_values["info_mixed_batch3"], strict=True
-    ):
+    batches, values = given_values["mixed_batches"].tolist(), given_values["info_mixed_batch3"]
+    for (first, *rest), expected in zip(batches, values, strict=True):
         acquisition = InformationGain(golden_explained, X_pending=test[rest])
         torch.testing.assert_close(acquisition(test[[first]]).squeeze(0), expected, rtol=0, atol=1e-11)
 
@@ -108,9 +84,6 @@ def test_golden_uncertainty(given_values, golden_surrogate):
         found = found - (own + noise).log() + own.log() - 2.0 * surrogate.kernel_distance.prior.log_prob_components[0]
         expected = given_values[f"uncertainty_{tag}"] - 2.0 * given_values["log_prior"]
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-
-
-# --- what a batch explains -----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25)
@@ -156,7 +129,7 @@ def test_values_of_the_acquisitions_follow_from_the_share():
 
 
 def test_uncertainty_written_out():
-    surrogate = surrogate_for(noise=1e-3)
+    surrogate = explained_of(noise=1e-3).surrogate
     prior = surrogate.kernel_distance.prior
     rows = mixed_rows(prior, 4, 3).reshape(4, 3, -1)
     latent = [surrogate.latent(batch) for batch in rows]
@@ -169,9 +142,6 @@ def test_uncertainty_written_out():
     np.testing.assert_allclose(LikelihoodUncertainty(surrogate)(rows), expected, rtol=1e-9)
 
 
-# --- as acquisition functions --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "sizes"), [("information", (3, 1)), ("log information", (2,)), ("uncertainty", (2, 1))]
 )
@@ -179,13 +149,7 @@ def test_derivatives_in_the_cube(name, sizes):
     explained = explained_of(noise=1e-3)
     prior = explained.surrogate.kernel_distance.prior
     acquisition = ACQUISITIONS[name](explained)
-    generator = torch.Generator().manual_seed(5)
-    points = [
-        (
-            0.1 + 0.8 * torch.rand(len(prior.active_columns(n)), dtype=torch.float64, generator=generator)
-        ).requires_grad_()
-        for n in sizes
-    ]
+    points = [uniform(len(prior.active_columns(n)), seed=5 + n, low=0.1, high=0.9).requires_grad_() for n in sizes]
 
     def value(*parts):
         return acquisition(torch.stack([prior.embed(part, n) for part, n in zip(parts, sizes, strict=True)]))
@@ -194,22 +158,21 @@ def test_derivatives_in_the_cube(name, sizes):
 
 
 def test_columns_that_are_not_used_do_not_matter():
+    explained = explained_of()
+    prior = explained.surrogate.kernel_distance.prior
+    rows = prior.draw(4, 1, generator=seeded(2)).unsqueeze(-2)
+    other = rows.clone()
+    other[..., [column for column in prior.fixed_features(1) if column != 0]] = 0.123
     for make in ACQUISITIONS.values():
-        explained = explained_of()
-        prior = explained.surrogate.kernel_distance.prior
-        rows = prior.draw(4, 1, generator=torch.Generator().manual_seed(2))
-        other = rows.clone()
-        unused = [column for column in prior.fixed_features(1) if column != 0]
-        other[:, unused] = 0.123
         acquisition = make(explained)
-        assert torch.equal(acquisition(rows.unsqueeze(-2)), acquisition(other.unsqueeze(-2)))
+        assert torch.equal(acquisition(rows), acquisition(other))
 
 
 def test_pending_points_are_part_of_every_batch():
+    explained = explained_of()
+    rows = mixed_rows(explained.surrogate.kernel_distance.prior, 3, 8)
+    pending, batches = rows[:2], rows[2:8].reshape(3, 2, -1)
     for make in ACQUISITIONS.values():
-        explained = explained_of()
-        rows = mixed_rows(explained.surrogate.kernel_distance.prior, 3, 8)
-        pending, batches = rows[:2], rows[2:8].reshape(3, 2, -1)
         with_pending = make(explained, X_pending=pending)(batches)
         joint = make(explained)(torch.cat([batches, pending.expand(3, 2, -1)], -2))
         torch.testing.assert_close(with_pending, joint, rtol=1e-10, atol=0)
@@ -218,46 +181,29 @@ def test_pending_points_are_part_of_every_batch():
         assert torch.equal(later(batches), with_pending)
 
 
-def test_batches_do_not_see_one_another():
+def test_batches_do_not_see_one_another_nor_the_order_within():
+    explained = explained_of()
+    batches = mixed_rows(explained.surrogate.kernel_distance.prior, 4, 8).reshape(2, 3, 2, -1)
     for make in ACQUISITIONS.values():
-        explained = explained_of()
         acquisition = make(explained)
-        batches = mixed_rows(explained.surrogate.kernel_distance.prior, 4, 8).reshape(2, 3, 2, -1)
         together = acquisition(batches)
-        assert together.shape == (2, 3)
-        alone = torch.stack([torch.stack([acquisition(batch).squeeze() for batch in some]) for some in batches])
-        torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-12)
+        alone = [acquisition(batch).squeeze() for batch in batches.flatten(0, 1)]
+        torch.testing.assert_close(together, torch.stack(alone).unflatten(0, (2, 3)), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(together, acquisition(batches.flip(-2)), rtol=1e-8, atol=1e-12)
 
 
-def test_the_order_within_a_batch_does_not_matter():
-    for make in ACQUISITIONS.values():
-        explained = explained_of()
-        batch = mixed_rows(explained.surrogate.kernel_distance.prior, 2, 8)[:4]
-        acquisition = make(explained)
-        torch.testing.assert_close(acquisition(batch), acquisition(batch.flip(0)), rtol=1e-8, atol=0)
-
-
-def coinciding(explained):
-    fresh = explained.surrogate.kernel_distance.prior.draw(1, 2, generator=torch.Generator().manual_seed(4))
-    known = explained.surrogate.evaluations.cube[:1]
-    return fresh.expand(3, -1), torch.cat([known, known]), torch.cat([fresh, known]), known
-
-
-def test_coinciding_points_are_no_error():
-    for noise, make in product([0.0, 1e-12, 1e-6], ACQUISITIONS.values()):
-        explained = explained_of(noise=noise)
-        for batch in coinciding(explained):
-            assert bool(make(explained)(batch).isfinite().all())
-
-
-def test_coinciding_points_have_a_gradient():
+def test_coinciding_points_have_a_value_and_a_gradient():
     """What BoTorch's optimizers are handed; they stop at one that is not a number."""
-    for noise, make in product([0.0, 1e-12, 1e-6], ACQUISITIONS.values()):
+    for noise in [0.0, 1e-12, 1e-6]:
         explained = explained_of(noise=noise)
-        for batch in coinciding(explained):
+        fresh = explained.surrogate.kernel_distance.prior.draw(1, 2, generator=seeded(4))
+        known = explained.surrogate.evaluations.cube[:1]
+        batches = fresh.expand(3, -1), torch.cat([known, known]), torch.cat([fresh, known]), known
+        for make, batch in product(ACQUISITIONS.values(), batches):
             batch = batch.clone().requires_grad_()
-            (slope,) = torch.autograd.grad(make(explained)(batch).sum(), batch)
-            assert bool(slope.isfinite().all())
+            value = make(explained)(batch)
+            (slope,) = torch.autograd.grad(value.sum(), batch)
+            assert bool(value.isfinite().all() & slope.isfinite().all())
 
 
 def test_a_known_kernel_tells_next_to_nothing():
@@ -272,7 +218,7 @@ def test_botorch_optimizes_it(make):
     explained = explained_of()
     prior = explained.surrogate.kernel_distance.prior
     acquisition = make(explained)
-    start = prior.draw(4, 2, generator=torch.Generator().manual_seed(1)).unsqueeze(-2)
+    start = prior.draw(4, 2, generator=seeded(1)).unsqueeze(-2)
     best, value = optimize_acqf(
         acquisition,
         bounds=prior.bounds,

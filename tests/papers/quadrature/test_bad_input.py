@@ -1,36 +1,24 @@
 """What users get wrong: sizes, constants, duplicates, gaps, infinities, mismatched priors; and the errors they see."""
 
+import functools
+
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature import (
-    Budget,
-    Hyperprior,
-    PriorPolicy,
-    RegressionProblem,
-    Search,
-    likelihoods,
-    marginalize,
-    paper_prior,
-)
-from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature.default_priors import default_prior, paper_prior
 from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
 from gp_ensembles.papers.quadrature.likelihoods import check_matrix_memory
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, fixed, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
+from tests.papers.quadrature.cases import prior_of, seeded, tensor
 
 pytestmark = pytest.mark.usefixtures("few_nodes")
 DRAWS = Search(PriorPolicy(), num_ascents=0)
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def prior_of(num_inputs=1, **choices):
-    one = torch.ones(num_inputs, dtype=torch.float64)
-    return Hyperprior(HalfNormal(0.6 * one), LogNormal(-one, 0.5 * one), 2, **choices)
+every_search = pytest.mark.parametrize(
+    "search", [DRAWS, Search(PriorPolicy(), coverage_threshold=1.1, ascent_evaluations=4)], ids=["draws", "ascents"]
+)
 
 
 def line(num_rows=10):
@@ -38,16 +26,8 @@ def line(num_rows=10):
     return X, torch.sin(3.0 * X.squeeze(-1))
 
 
-def run(*arguments, evaluations=20, search=DRAWS, **choices):
-    return marginalize(
-        RegressionProblem(*arguments, **choices),
-        Budget(evaluations, draws=0),
-        search,
-        generator=torch.Generator().manual_seed(0),
-    )
-
-
-# --- the size of the data ------------------------------------------------------------------------------------------
+def run(X, y, prior=None, *, evaluations=20, search=DRAWS):
+    return marginalize(RegressionProblem(X, y, prior), Budget(evaluations, draws=0), search, generator=seeded(0))
 
 
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
@@ -66,74 +46,57 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried():
 
 def test_memory_is_told_before_a_likelihood(monkeypatch):
     X, y = line()
-    monkeypatch.setattr(likelihoods, "check_matrix_memory", lambda X: check_matrix_memory(X, available=1000))
+    scarce = functools.partial(check_matrix_memory, available=1000)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.likelihoods.check_matrix_memory", scarce)
     with pytest.raises(MemoryError, match=r"a likelihood of 10 rows takes about .* use at most"):
         RegressionProblem(X, y)
 
 
-def test_single_precision_takes_half_the_memory():
-    X = torch.zeros(1000, 1, dtype=torch.float64)
-    assert 2 * check_matrix_memory(X.float(), available=10**9) == check_matrix_memory(X, available=10**9)
-
-
 def test_a_problem_of_ordinary_size_asks_the_machine():
-    assert check_matrix_memory(line()[0]) == 12 * 100 * 8
+    X = line()[0]
+    assert check_matrix_memory(X) == 2 * check_matrix_memory(X.float()) == 12 * 100 * 8
 
 
 def test_data_without_a_default_prior():
-    for X, y, message in [
-        (tensor([0.0], [0.5], [1.0]), tensor(2.0, 2.0, 2.0), "the targets are constant"),
-        (tensor([1.0], [1.0], [1.0]), tensor(0.0, 1.0, 2.0), "constant"),
-        (tensor([1.0, 2.0], [0.0, 2.0], [3.0, 2.0]), tensor(0.0, 1.0, 2.0), "constant"),
+    X = tensor([1.0, 2.0], [0.0, 2.0], [3.0, 2.0])
+    for inputs, y, message in [
+        (X[:, :1], tensor(2.0, 2.0, 2.0), "the targets are constant"),
+        (X[:, 1:], tensor(0.0, 1.0, 2.0), "constant"),
+        (X, tensor(0.0, 1.0, 2.0), "constant"),
     ]:
         with pytest.raises(ValueError, match=message):
-            RegressionProblem(X, y)
-
-
-def test_ready_made_priors_name_the_constant_input():
+            RegressionProblem(inputs, y)
     for make in [default_prior, paper_prior]:
-        X = tensor([1.0, 2.0], [0.0, 2.0], [3.0, 2.0])
         with pytest.raises(ValueError, match=r"1 .*constant|constant.* 1"):
             make(X, tensor(0.0, 1.0, 2.0))
 
 
-# --- constants and duplicates with a prior that users bring ---------------------------------------------------------
-
-
-def test_constant_inputs_and_targets_are_only_noise():
+@every_search
+def test_constant_inputs_are_only_noise(search):
+    """They have no range, hence no periodogram; ascents may still find the noise."""
     X = torch.zeros(6, 1, dtype=torch.float64)
-    found = run(X, tensor(1.0, -1.0, 0.5, 0.2, -0.4, 0.1), prior_of(noise=inferred(0.5, 0.5)))
-    assert found.num_failed == 0
+    found = run(X, tensor(1.0, -1.0, 0.5, 0.2, -0.4, 0.1), prior_of(2, noise=inferred(0.5, 0.5)), search=search)
+    assert (found.num_failed, found.num_evaluations) == (0, 20)
     predicted = found.predict(tensor([0.0], [5.0]))
     assert bool(predicted.mean.isfinite().all())
     assert bool((predicted.variance > 0).all())
 
 
-@pytest.mark.parametrize("search", [DRAWS, Search(PriorPolicy(), coverage_threshold=1.1, ascent_evaluations=4)])
-def test_constant_inputs_with_peaks_and_ascents(search):
-    """They have no range, hence no periodogram; ascents may still find the noise."""
-    X = torch.zeros(6, 1, dtype=torch.float64)
-    found = run(X, tensor(1.0, -1.0, 0.5, 0.2, -0.4, 0.1), prior_of(noise=inferred(0.5, 0.5)), search=search)
-    assert found.num_evaluations == 20
-
-
-@pytest.mark.parametrize("search", [DRAWS, Search(PriorPolicy(), coverage_threshold=1.1, ascent_evaluations=4)])
+@every_search
 def test_constant_targets_are_a_flat_function(search):
     X, _ = line()
-    found = run(X, torch.full((10,), 3.0, dtype=torch.float64), prior_of(), search=search)
+    found = run(X, torch.full((10,), 3.0, dtype=torch.float64), prior_of(2), search=search)
     assert found.num_failed == 0
-    predicted = found.predict(X + 0.05)
-    torch.testing.assert_close(predicted.mean, torch.full((10,), 3.0, dtype=torch.float64), rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.predict(X + 0.05).mean, 3.0 * torch.ones_like(X[:, 0]), rtol=0, atol=1e-6)
 
 
 def test_duplicate_inputs_work_with_noise():
     X, y = line()
     X, y = torch.cat([X, X, X[:3]]), torch.cat([y, y + 0.1, y[:3] - 0.1])
-    for prior in (prior_of(), default_prior(X, y, 2), paper_prior(X, y, 2)):
+    for prior in (prior_of(2), default_prior(X, y, 2), paper_prior(X, y, 2)):
         found = run(X, y, prior, evaluations=15)
         assert found.num_failed == 0
-        predicted = found.predict(X[:3])
-        assert (predicted.mean - y[:3]).abs().max() < 1.0
+        assert (found.predict(X[:3]).mean - y[:3]).abs().max() < 1.0
 
 
 def test_duplicate_inputs_without_noise_fail_kernel_by_kernel_or_all():
@@ -164,75 +127,38 @@ def test_the_default_dtype_does_not_matter(wrong_default_dtype):
     assert found.predict(line()[0][:2]).mean.dtype == torch.float64
 
 
-def test_far_from_the_origin():
-    """Years and pascals: what counts are differences."""
+@pytest.mark.parametrize(
+    ("origin", "unit", "level", "scale"), [(0.0, 1e3, 0.0, 1e-8), (0.0, 1e3, 0.0, 1e8), (65536.0, 1.0, 1e6, 1.0)]
+)
+def test_units_and_origins_do_not_matter(origin, unit, level, scale):
+    """Log densities change by the logarithm of the unit, predictions by the unit; of years and pascals, differences."""
     X, y = line(15)
-    near, far = (
-        run(inputs, targets, default_prior(inputs, targets, 2), evaluations=15)
-        for inputs, targets in ((X, y), (X + 65536.0, 1e6 + y))
-    )
-    assert far.log_evidence == pytest.approx(near.log_evidence, abs=1e-3)
 
+    def moved(X):
+        return X * unit + origin
 
-@pytest.mark.parametrize("scale", [1e-8, 1e8])
-def test_units_do_not_matter(scale):
-    """Log densities change by the logarithm of the unit, predictions by the unit."""
-    X, y = line(15)
-    plain, scaled = (
+    plain, other = (
         run(inputs, targets, default_prior(inputs, targets, 2), evaluations=15)
-        for inputs, targets in ((X, y), (X * 1e3, y * scale))
+        for inputs, targets in ((X, y), (moved(X), level + scale * y))
     )
     shift = 15 * torch.log(tensor(scale)).item()
-    assert scaled.log_evidence == pytest.approx(plain.log_evidence - shift, abs=1e-3)
-    first, second = plain.predict(X + 0.03), scaled.predict((X + 0.03) * 1e3)
-    torch.testing.assert_close(first.mean, second.mean / scale, rtol=1e-4, atol=1e-5)
+    assert other.log_evidence == pytest.approx(plain.log_evidence - shift, abs=1e-3)
+    found = (other.predict(moved(X + 0.03)).mean - level) / scale
+    torch.testing.assert_close(plain.predict(X + 0.03).mean, found, rtol=1e-4, atol=1e-5)
 
 
-# --- priors that do not fit ----------------------------------------------------------------------------------------
-
-
-def test_a_prior_over_other_inputs():
+def test_priors_that_do_not_fit():
     X, y = line()
     with pytest.raises(ValueError, match=r"the prior is over 2 input\(s\), the data have 1"):
-        RegressionProblem(X, y, prior_of(2))
-
-
-def test_impossible_noise():
-    for value in [0.0, -1.0, float("nan"), float("inf")]:
-        with pytest.raises(ValueError, match="must be positive and finite"):
-            fixed(value)
-        with pytest.raises(ValueError, match="positive finite median"):
-            inferred(value, 1.0)
-
-
-def test_a_prior_mean_that_is_no_number():
+        RegressionProblem(X, y, prior_of(2, 2))
     for value in [float("nan"), float("inf")]:
-        X, y = line()
         with pytest.raises(ValueError, match="targets must be finite"):
             RegressionProblem(X, y, mean=value)
 
 
-def test_no_draws():
-    for count in [0, -1]:
-        with pytest.raises(ValueError):
-            prior_of().draw(count, 1)
-
-
-def test_a_rejected_call_leaves_everything_as_it_was():
-    found = run(*line(), prior_of(), evaluations=10)
-    before = found.log_evidence, found.num_evaluations
-    with pytest.raises(ValueError, match=r"inputs must have shape"):
-        found.predict(torch.zeros(2, 3, dtype=torch.float64))
-    with pytest.raises(ValueError):
-        found.model(2.0)
-    assert (found.log_evidence, found.num_evaluations) == before
-    assert bool(found.predict(line()[0][:2]).mean.isfinite().all())
-
-
 def test_a_surrogate_of_kernels_that_are_all_one():
-    prior = prior_of()
+    prior = prior_of(2)
     cube = prior.draw(1, 2).expand(5, -1)
-    one = torch.ones((), dtype=torch.float64)
-    evaluations = Evaluations(cube, tensor(-3.0, -3.0, -3.0, -3.0, -3.0))
-    surrogate = Surrogate(evaluations, KernelDistance(prior), SurrogateParameters(one, one, one, 1e-6 * one))
+    evaluations, parameters = Evaluations(cube, tensor(*[-3.0] * 5)), SurrogateParameters(*tensor(1.0, 1.0, 1.0, 1e-6))
+    surrogate = Surrogate(evaluations, KernelDistance(prior), parameters)
     assert surrogate.likelihood(cube[:1]).mean.item() == pytest.approx(1.0, abs=1e-3)

@@ -8,30 +8,18 @@ import torch
 
 from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.default_priors import default_prior
-from gp_ensembles.papers.quadrature.evidence import (
-    EvidenceSampler,
-    best_apart,
-    integrand_for,
-    nested_kernels,
-    rows_of,
-)
+from gp_ensembles.papers.quadrature.evidence import EvidenceSampler, best_apart, integrand_for, nested_kernels, rows_of
 from gp_ensembles.papers.quadrature.importance import ImportanceDraws, draw_round, estimate, round_size, start_draws
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.prediction import weighted_predictor
 from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, Normal, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations, WeightedKernels
 from gp_ensembles.papers.quadrature.relabeling import Relabeling, log_permanent
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT
-
-F64 = torch.float64
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
+from tests.papers.quadrature.cases import F64, Failing, seeded
 
 
-def prior_of(max_components, num_inputs=1, signed=False):
-    one = torch.ones(num_inputs, dtype=F64)
+def prior_of(max_components, num_inputs=1, signed=False, dtype=F64):
+    one = torch.ones(num_inputs, dtype=dtype)
     means = Normal(0.0 * one, 0.6 * one) if signed else HalfNormal(0.6 * one)
     return Hyperprior(means, LogNormal(-one, 0.5 * one), max_components, noise=inferred(1e-1, 1.0))
 
@@ -39,9 +27,8 @@ def prior_of(max_components, num_inputs=1, signed=False):
 def problem_of(max_components=2, num_rows=14, noise=0.25, signed=False, num_inputs=1, reflection=AT_ORIGIN):
     X = torch.linspace(0.0, 4.0, num_rows, dtype=F64).unsqueeze(-1)
     X = torch.cat([X, torch.rand(num_rows, num_inputs - 1, generator=seeded(3), dtype=F64)], -1)
-    y = torch.sin(2 * torch.pi * 0.8 * X[:, 0] + 3.0 * X[:, -1]) + noise * torch.randn(
-        num_rows, generator=seeded(0), dtype=F64
-    )
+    y = torch.sin(2 * torch.pi * 0.8 * X[:, 0] + 3.0 * X[:, -1])
+    y = y + noise * torch.randn(num_rows, generator=seeded(0), dtype=F64)
     return RegressionProblem(X, y, prior_of(max_components, num_inputs, signed), reflection=reflection)
 
 
@@ -59,8 +46,6 @@ NEVER_COVERED = Search(PriorPolicy(), coverage_threshold=1.1)
 def run(problem, seed=0, draws=20_000, evaluations=60, search=NEVER_COVERED, **choices):
     return marginalize(problem, Budget(evaluations, draws=draws), search, generator=seeded(seed), **choices)
 
-
-# --- beside brute force --------------------------------------------------------------------------------------------
 
 SETTINGS = {
     "one input": {"noise": 0.5},
@@ -82,9 +67,8 @@ def test_the_evidence_is_that_of_brute_force(setting, seed):
     assert found.log_evidence_sd <= 0.1
     truths = [by_brute_force(problem, n) for n in range(1, problem.prior.max_components + 1)]
     logs = problem.prior.log_prob_components + torch.tensor([value for value, _ in truths], dtype=F64)
-    for part, own, log, (_, other) in zip(
-        found.evidence.log_parts, found.evidence.log_parts_sd, logs, truths, strict=True
-    ):
+    parts = zip(found.evidence.log_parts, found.evidence.log_parts_sd, logs, truths, strict=True)
+    for part, own, log, (_, other) in parts:
         if math.isfinite(own):
             assert abs(float(part - log)) < max(4.0 * math.hypot(own, other), 0.15)
     assert abs(found.log_evidence - float(logs.logsumexp(0))) < 0.4
@@ -106,9 +90,6 @@ def test_predictions_are_those_of_brute_force():
     torch.testing.assert_close(predicted.variance / truth.variance, torch.ones(6, dtype=F64), rtol=0, atol=0.2)
 
 
-# --- invariants ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def spike():
     """A clear oscillation, many rows: the likelihood is a spike."""
@@ -116,29 +97,20 @@ def spike():
     return problem, [run(problem, seed, search=Search()) for seed in (0, 1)]
 
 
-def test_two_seeds_agree_within_the_stated_deviations(spike):
-    _, (first, second) = spike
-    assert first.log_evidence_sd <= 0.1
-    assert abs(first.log_evidence - second.log_evidence) < 4.0 * math.hypot(
-        first.log_evidence_sd, second.log_evidence_sd
-    )
-
-
-def test_no_part_is_above_the_largest_likelihood(spike):
+def test_two_seeds_agree_and_no_part_is_above_the_largest_likelihood(spike):
     _, results = spike
+    first, second = results
+    deviation = math.hypot(first.log_evidence_sd, second.log_evidence_sd)
+    assert first.log_evidence_sd <= 0.1
+    assert abs(first.log_evidence - second.log_evidence) < 4.0 * deviation
     for found in results:
         best = found.history[-1].best_log_likelihood
         assert bool((found.evidence.log_parts <= best).all())
         assert found.log_evidence <= best
         assert all(step.log_evidence <= step.best_log_likelihood for step in found.history)
-
-
-def test_no_finite_deviation_before_there_are_draws(spike):
-    _, results = spike
-    early = [step for step in results[0].history if step.evaluations <= 60]
-    assert early
-    assert all(math.isinf(step.log_evidence_sd) for step in early)
-    assert math.isfinite(results[0].history[-1].log_evidence_sd)
+    early = [step.log_evidence_sd for step in first.history if step.evaluations <= 60]
+    assert set(early) == {math.inf}, "there are no draws yet"
+    assert math.isfinite(first.history[-1].log_evidence_sd)
 
 
 def test_everything_follows_the_same_weights(spike):
@@ -155,62 +127,27 @@ def test_everything_follows_the_same_weights(spike):
     torch.testing.assert_close(posterior.mean.flatten(), predicted.mean)
     torch.testing.assert_close(posterior.variance.flatten(), predicted.variance)
     assert not bool(predicted.from_roots.any())
-    shares = torch.stack(
-        [found.log_weights[problem.prior.num_components(kernels.cube) == n].exp().sum() for n in (1, 2)]
-    )
+    sizes = problem.prior.num_components(kernels.cube)
+    shares = torch.stack([found.log_weights[sizes == n].exp().sum() for n in (1, 2)])
     torch.testing.assert_close(shares, found.posterior_components, rtol=0, atol=1 / 64 + 1e-9)
-
-
-def test_the_quadrature_is_there_by_its_own_name(spike):
-    _, (found, _) = spike
-    assert math.isfinite(found.quadrature.log_evidence)
+    assert math.isfinite(found.quadrature.log_evidence)  # the paper's numbers are there by their own name
     assert found.quadrature.log_weights.exp().sum().item() == pytest.approx(1.0)
-
-
-# --- what is refused -----------------------------------------------------------------------------------------------
-
-
-def test_without_draws_the_evidence_is_doubted():
-    found = run(problem_of(), draws=0)
-    assert math.isinf(found.log_evidence_sd)
-    assert "no draws for importance sampling" in found.doubt
-    assert found.log_evidence <= found.history[-1].best_log_likelihood
-    assert bool(found.predict(torch.zeros(1, 1, dtype=F64)).mean.isfinite().all())
-
-
-def test_a_budget_too_small_for_any_estimate_is_doubted_and_its_kernels_serve():
-    found = run(problem_of(), draws=300)
-    assert math.isinf(found.log_evidence_sd)
-    assert "n = 2 (not begun)" in found.doubt
-    assert "give a larger budget" in found.doubt
-    assert bool(found.posterior_components.isnan().all())
-    assert float(found.log_weights.exp().sum()) == pytest.approx(1.0)
-    assert bool(found.predict(torch.zeros(1, 1, dtype=F64)).mean.isfinite().all())
-    assert len(found.top_kernels(3).kernels) == 3
-
-
-class Failing(DenseLikelihoods):
-    """Likelihoods of kernels whose noise is in the upper part of its prior cannot be computed."""
-
-    def __call__(self, mixtures, outputscale, noise):
-        value = super().__call__(mixtures, outputscale, noise)
-        return value.where(noise < 5e-2, torch.nan)
 
 
 def test_failed_likelihoods_do_no_harm():
     problem = problem_of()
-    problem.likelihoods = Failing(problem.likelihoods.X, problem.likelihoods.y)
+    problem.likelihoods = Failing(problem.likelihoods, 5e-2)
     found = run(problem, draws=3_000, evaluations=20)
     assert bool((found.hyperparameters(torch.arange(len(found.log_weights))).noise < 5e-2).all())
 
 
 def test_inputs_of_predictions_are_checked():
+    found = run(problem_of(), draws=0)
     for X, message in [
         (torch.full((2, 1), math.nan, dtype=F64), "not finite"),
         (torch.zeros(2, 1), "torch.float32, but the problem's inputs are torch.float64"),
         (torch.zeros(2, 2, dtype=F64), r"shape \(M, 1\), got \(2, 2\)"),
     ]:
-        found = run(problem_of(), draws=0)
         with pytest.raises(ValueError, match=message):
             found.predict(X)
 
@@ -226,9 +163,8 @@ def test_a_mode_that_the_draws_miss_is_found_and_drawn_again():
     best = state.draws[index]
     flat = torch.zeros(1, best.points.shape[-1], dtype=F64)
     away = best.proposals[-1]._replace(means=best.proposals[-1].means * 0.0 + 2.0 + flat)
-    missed = best._replace(
-        points=best.points[:0], log_likelihood=best.log_likelihood[:0], counts=(), proposals=(away,), is_kept=True
-    )
+    nothing = {"points": best.points[:0], "log_likelihood": best.log_likelihood[:0], "counts": ()}
+    missed = best._replace(**nothing, proposals=(away,), is_kept=True)
     missed = draw_round(sampler.integrands[index], missed, 500, generator=generator)
     draws = (*state.draws[:index], missed, *state.draws[index + 1 :])
     clean = (9,) * index + (0,) + (9,) * (1 - index)
@@ -236,9 +172,6 @@ def test_a_mode_that_the_draws_miss_is_found_and_drawn_again():
     assert after.clean[index] == 0
     assert len(after.draws[index].proposals) > 1
     assert sampler.evidence(after).doubt
-
-
-# --- a function of the seed, resumed ---------------------------------------------------------------------------------
 
 
 def test_an_interrupted_sampling_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
@@ -265,58 +198,32 @@ def test_an_interrupted_sampling_goes_on_as_if_nothing_had_been(tmp_path, monkey
 
 def test_single_precision_gives_the_same_within_deviations():
     problem = problem_of(1)
-    single = RegressionProblem(
-        problem.X.float(),
-        (problem.y + problem.mean).float(),
-        Hyperprior(
-            HalfNormal(torch.full((1,), 0.6)),
-            LogNormal(torch.full((1,), -1.0), torch.full((1,), 0.5)),
-            1,
-            noise=inferred(1e-1, 1.0),
-        ),
-    )
+    y = (problem.y + problem.mean).float()
+    single = RegressionProblem(problem.X.float(), y, prior_of(1, dtype=torch.float32))
     first, second = (run(one, draws=5_000, evaluations=20) for one in (problem, single))
     assert second.log_weights.dtype == torch.float32
     assert abs(first.log_evidence - second.log_evidence) < 0.5
-
-
-# --- parts -----------------------------------------------------------------------------------------------------------
 
 
 def test_shares_sum_to_the_number_of_copies():
     """Over all permutations and reflections of a point, whatever the proposal."""
     for setting in SETTINGS.values():
         problem = problem_of(**setting)
-        prior, n, num_inputs = problem.prior, 2, problem.prior.num_inputs
-        relabeling = Relabeling(prior, n, problem.reflection)
-        integrand = integrand_for(problem, n)
-        mixture = start_draws(
-            integrand, torch.randn(3, integrand.dimension, generator=seeded(0), dtype=F64), 3
-        ).proposals[0]
+        num_inputs, n, signed = problem.prior.num_inputs, 2, problem.prior.has_signed_means
+        relabeling, integrand = Relabeling(problem.prior, n, problem.reflection), integrand_for(problem, n)
+        starts = torch.randn(3, integrand.dimension, generator=seeded(0), dtype=F64)
+        mixture = start_draws(integrand, starts, 3).proposals[0]
         point = torch.randn(integrand.dimension, generator=seeded(1), dtype=F64)
-        stick, means, scales, rest = point.split([1, 2 * num_inputs, 2 * num_inputs, 1])
-        means, scales = means.reshape(2, num_inputs), scales.reshape(2, num_inputs)
-        signs = [torch.ones(2, num_inputs, dtype=F64)]
-        if prior.has_signed_means:
-            columns = range(num_inputs) if problem.reflection.each_input else [slice(None)]
-            for q in range(2):
-                for column in columns:
-                    flipped = []
-                    for sign in signs:
-                        other = sign.clone()
-                        other[q, column] *= -1.0
-                        flipped.append(other)
-                    signs = signs + flipped
+        stick, means, scales, rest = point.split([1, n * num_inputs, n * num_inputs, 1])
+        means, scales, level = means.reshape(n, -1), scales.reshape(n, -1), torch.special.ndtr(stick)
+        levels = level, 1.0 - level  # the first of two weights is uniform
+        signs_each = num_inputs if problem.reflection.each_input else 1
         copies = []
-        for sign in signs:
-            for order in ([0, 1], [1, 0]):
-                level = torch.special.ndtr(stick)
-                level = level if order == [0, 1] else 1.0 - level  # the first of two weights is uniform
-                copies.append(
-                    torch.cat(
-                        [torch.special.ndtri(level), (sign * means)[order].flatten(), scales[order].flatten(), rest]
-                    )
-                )
+        for signs in itertools.product([1.0, -1.0] if signed else [1.0], repeat=n * signs_each):
+            sign = torch.tensor(signs, dtype=F64).reshape(n, signs_each)
+            for order, own in zip(([0, 1], [1, 0]), levels, strict=True):
+                parts = torch.special.ndtri(own), (sign * means)[order].flatten(), scales[order].flatten(), rest
+                copies.append(torch.cat(parts))
         copies = torch.stack(copies)
         values = integrand.evaluate(copies)
         torch.testing.assert_close(values, values[:1].expand(len(copies)), rtol=1e-9, atol=1e-9)
@@ -385,9 +292,6 @@ def test_the_permanent_is_the_sum_over_permutations():
         torch.testing.assert_close(log_permanent(logs), torch.stack(each).logsumexp(0), rtol=1e-13, atol=1e-13)
 
 
-# --- giving up -----------------------------------------------------------------------------------------------------
-
-
 def drawn(effective, pareto_k, is_kept=False, dimension=40):
     points = torch.zeros(10, dimension, dtype=F64)
     return ImportanceDraws(points, points[:, 0], (5,) * len(effective), (), is_kept, 99, effective, pareto_k)
@@ -449,33 +353,30 @@ def test_starts_are_apart_from_one_another():
     assert best_apart(Evaluations(cube[:0], values[:0]), first, 2).shape == (0, 2)
 
 
-# --- small budgets -------------------------------------------------------------------------------------------------
-
-TOO_SMALL = {
-    "evaluations": (Budget(4), "at least 5"),
-    "draws": (Budget(10, draws=-1), "draws of a budget must not be negative"),
-    "seconds": (Budget(10, seconds=-1.0), "seconds of a budget must not be negative"),
-    "seconds that are no number": (Budget(10, seconds=math.nan), "seconds of a budget must not be negative"),
-    "no deviation": (Budget(10, log_evidence_sd=0.0), "log_evidence_sd of a budget must be positive"),
-}
+WHOLE = r"the (evaluations|draws) of a budget must be a whole number, got "
+TOO_SMALL = [
+    (Budget(4), ValueError, "at least 5"),
+    (Budget(10, draws=-1), ValueError, "draws of a budget must not be negative"),
+    (Budget(10, seconds=-1.0), ValueError, "seconds of a budget must not be negative"),
+    (Budget(10, seconds=math.nan), ValueError, "seconds of a budget must not be negative"),
+    (Budget(10, log_evidence_sd=0.0), ValueError, "log_evidence_sd of a budget must be positive"),
+    (Budget(10.5), TypeError, WHOLE),
+    (Budget(10, draws=0.5), TypeError, WHOLE),
+    (Budget(math.nan), TypeError, WHOLE),
+]
 
 
 def test_impossible_budgets_are_refused():
-    for budget, message in TOO_SMALL.values():
-        with pytest.raises(ValueError, match=message):
-            marginalize(problem_of(), budget)
-
-
-def test_budgets_are_whole_numbers():
-    for budget in [Budget(10.5), Budget(10, draws=0.5), Budget(math.nan)]:
-        with pytest.raises(TypeError, match=r"the (evaluations|draws) of a budget must be a whole number, got "):
+    for budget, error, message in TOO_SMALL:
+        with pytest.raises(error, match=message):
             marginalize(problem_of(), budget)
 
 
 SMALL = {
-    "no draws": (Budget(5, draws=0), "left no draws"),
+    "no draws": (Budget(5, draws=0), "no draws for importance sampling"),
     "no seconds": (Budget(10, seconds=0.0), "left no draws"),
     "one draw": (Budget(5, draws=1), "n = 1 (its proposal is still being adapted), n = 2 (not begun)"),
+    "a few draws": (Budget(60, draws=300), "give a larger budget"),
 }
 
 
@@ -485,10 +386,13 @@ def test_a_budget_too_small_for_an_estimate_says_so_and_predicts_all_the_same(bu
     found = marginalize(problem, budget, NEVER_COVERED, generator=seeded(0))
     assert math.isinf(found.log_evidence_sd)
     assert message in found.doubt
-    assert bool(found.posterior_components.isnan().all())
     assert found.doubt.startswith("the seconds of the budget ran out: ") == (budget.seconds is not None)
+    assert found.log_evidence <= found.history[-1].best_log_likelihood
+    assert bool(found.posterior_components.isnan().all())
     assert bool(found.posterior_components_sd.isinf().all())
+    assert float(found.log_weights.exp().sum()) == pytest.approx(1.0)
     prediction = found.predict(problem.X[:3] + 0.01)
+    assert bool(prediction.mean.isfinite().all())
     assert bool((prediction.variance > 0).all())
     assert bool(found.model().posterior(problem.X[:2]).mean.isfinite().all())
     assert len(found.top_kernels(2).kernels) >= 1

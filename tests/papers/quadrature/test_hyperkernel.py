@@ -11,15 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gp_ensembles.papers.quadrature import hyperkernel
-from gp_ensembles.papers.quadrature.hyperkernel import (
-    AtomCoordinates,
-    EnergyDistance,
-    MaternDistance,
-    MaximumMeanDiscrepancy,
-    MMDHyperKernel,
-)
+from gp_ensembles.papers.quadrature.hyperkernel import AtomCoordinates, EnergyDistance, MaximumMeanDiscrepancy
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, Normal
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+from tests.papers.quadrature.cases import process_of, random_mixtures, single_precision, tensor
 
 
 class GaussianDistance(NamedTuple):
@@ -37,24 +32,11 @@ DISSIMILARITIES = {
     "energy 1.5": EnergyDistance(1.5),
     "gaussian": GaussianDistance(),
     "gaussian 0.5": GaussianDistance(0.5),
-    "matern": MaternDistance(),
-    "matern 2": MaternDistance(2.0),
+    "matern": hyperkernel.MaternDistance(),
+    "matern 2": hyperkernel.MaternDistance(2.0),
 }
+each_dimension = pytest.mark.parametrize("num_inputs", [1, 3])
 SMOOTH = {name: DISSIMILARITIES[name] for name in ("energy 1.5", "gaussian", "gaussian 0.5", "matern", "matern 2")}
-
-
-def random_mixtures(seed, num_inputs, shape, size=4, signed=False):
-    """Mixtures of 1 to ``size`` components, padded as elsewhere: means zero and scales one (or zero)."""
-    rng = np.random.default_rng(seed)
-    weights = rng.dirichlet(np.ones(size), shape)
-    weights[..., 1:] *= np.arange(1, size) < rng.integers(1, size + 1, (*shape, 1))
-    weights /= weights.sum(-1, keepdims=True)
-    present = (weights != 0)[..., None]
-    means = np.abs(rng.normal(size=(*shape, size, num_inputs))) * present
-    if signed:
-        means = means * rng.choice([-1.0, 1.0], means.shape)
-    scales = rng.lognormal(-1.0, 0.5, (*shape, size, num_inputs)) * present + (1.0 - present) * rng.integers(0, 2)
-    return SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
 
 
 def function_of(dissimilarity, r):
@@ -67,109 +49,97 @@ def function_of(dissimilarity, r):
     return -(1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r)
 
 
+def components(mixture):
+    return list(zip(*(np.asarray(part) for part in tuple(mixture)), strict=True))
+
+
 def energy_by_loops(dissimilarity, first, second, reflected=False):
-    (w1, m1, s1), (w2, m2, s2) = ([np.asarray(part) for part in tuple(mixture)] for mixture in (first, second))
-    total = 0.0
-    for i, j in product(range(len(w1)), range(len(w2))):
-        for sign in (1, -1) if reflected else (1,):
-            r = np.sqrt(np.sum((m1[i] - sign * m2[j]) ** 2) + np.sum((s1[i] - s2[j]) ** 2))
-            total += w1[i] * w2[j] * function_of(dissimilarity, r) / (2 if reflected else 1)
+    total, signs = 0.0, (1, -1) if reflected else (1,)
+    for (w, m, s), (v, n, t), sign in product(components(first), components(second), signs):
+        r = np.sqrt(np.sum((m - sign * n) ** 2) + np.sum((s - t) ** 2))
+        total += w * v * function_of(dissimilarity, r) / len(signs)
     return total
 
 
 def by_loops(dissimilarity, first, second, reflected=False):
-    cross, own1, own2 = (
-        energy_by_loops(dissimilarity, *pair, reflected) for pair in ((first, second), (first, first), (second, second))
-    )
+    pairs = (first, second), (first, first), (second, second)
+    cross, own1, own2 = (energy_by_loops(dissimilarity, *pair, reflected) for pair in pairs)
     return cross - 0.5 * own1 - 0.5 * own2
 
 
-def test_golden_discrepancies_of_pairs(golden):
-    for num_inputs in [1, 3]:
-        with np.load(golden / f"maskerade_mmd_D{num_inputs}.npz") as data:
-            first, second = (
-                SpectralMixtures.unflatten(torch.tensor(data[k]), num_inputs) for k in ("theta1", "theta2")
-            )
-            own1, own2, squared = (data[key] for key in ("self1", "self2", "mmd2"))
-            lam2, ell = torch.tensor(data["lam2"]), torch.tensor(data["ell"])
-            kernels = {root: data[key] for root, key in ((False, "kernel"), (True, "kernel_root"))}
-        discrepancy = MaximumMeanDiscrepancy(EnergyDistance())
-        np.testing.assert_allclose(discrepancy.prepare(first).self_term, own1, rtol=1e-13)
-        np.testing.assert_allclose(discrepancy.prepare(second).self_term, own2, rtol=1e-13)
-        value = discrepancy.between(first, second).diagonal()
-        np.testing.assert_allclose(value, squared, rtol=0, atol=1e-14)
-        for root, expected in kernels.items():
-            kernel = MMDHyperKernel(num_inputs, discrepancy, root=root).double()
-            kernel.lengthscale = ell
-            found = lam2 * kernel(first.flatten(), second.flatten(), diag=True)
-            exact = 1e-12 if not root else 1e-7  # a square root of rounding errors at equal mixtures
-            np.testing.assert_allclose(found.detach(), expected, rtol=0, atol=exact)
-            np.testing.assert_allclose(found.detach()[:10], expected[:10], rtol=0, atol=1e-13)
+def pairs_of(data, num_inputs):
+    return (SpectralMixtures.unflatten(data[key], num_inputs) for key in ("theta1", "theta2"))
 
 
-def test_golden_derivatives(golden):
-    for num_inputs in [1, 3]:
-        with np.load(golden / f"maskerade_mmd_D{num_inputs}.npz") as data:
-            theta1, theta2, expected = (
-                torch.tensor(data[key][:10]) for key in ("theta1", "theta2", "grad_mmd2_theta1")
-            )
-        theta1.requires_grad_()
-        first, second = (SpectralMixtures.unflatten(theta, num_inputs) for theta in (theta1, theta2))
-        (slope,) = torch.autograd.grad(
-            MaximumMeanDiscrepancy(EnergyDistance()).between(first, second).diagonal().sum(), theta1
-        )
-        used = ~expected.isnan()
-        torch.testing.assert_close(slope[used], expected[used], rtol=0, atol=1e-9)
+def kernel_of(num_inputs, dissimilarity, *, root=False, reflected=False):
+    discrepancy = MaximumMeanDiscrepancy(dissimilarity, AtomCoordinates(reflected=reflected))
+    return hyperkernel.MMDHyperKernel(num_inputs, discrepancy, root=root).double()
 
 
-def test_golden_gram_matrices(golden):
-    for num_inputs in [1, 3]:
-        with np.load(golden / f"maskerade_mmd_D{num_inputs}.npz") as data:
-            theta, ell, lam2 = (torch.tensor(data[key]) for key in ("gram_theta", "ell", "lam2"))
-            grams = {False: data["gram_kernel"], True: data["gram_kernel_root"]}
-            squared, smallest = data["gram_mmd2"], float(data["gram_min_eig"])
-        mixtures = SpectralMixtures.unflatten(theta, num_inputs)
-        np.testing.assert_allclose(
-            MaximumMeanDiscrepancy(EnergyDistance()).between(mixtures, mixtures), squared, rtol=0, atol=1e-13
-        )
-        for root, expected in grams.items():
-            base = MMDHyperKernel(num_inputs, MaximumMeanDiscrepancy(EnergyDistance()), root=root)
-            kernel = gpytorch.kernels.ScaleKernel(base).double()
-            kernel.outputscale, base.lengthscale = lam2, ell
-            found = kernel(theta).to_dense().detach()
-            off_diagonal = ~np.eye(len(theta), dtype=bool)
-            np.testing.assert_allclose(found[off_diagonal], expected[off_diagonal], rtol=0, atol=1e-12)
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if not root else 1e-7)
-            if not root:
-                assert torch.linalg.eigvalsh(found)[0].item() == pytest.approx(smallest, abs=1e-11)
+@each_dimension
+def test_golden_discrepancies_of_pairs(archive, num_inputs):
+    data = archive(f"mmd_D{num_inputs}")
+    first, second = pairs_of(data, num_inputs)
+    discrepancy = MaximumMeanDiscrepancy(EnergyDistance())
+    np.testing.assert_allclose(discrepancy.prepare(first).self_term, data["self1"], rtol=1e-13)
+    np.testing.assert_allclose(discrepancy.prepare(second).self_term, data["self2"], rtol=1e-13)
+    np.testing.assert_allclose(discrepancy.between(first, second).diagonal(), data["mmd2"], rtol=0, atol=1e-14)
+    for root, expected in ((False, data["kernel"]), (True, data["kernel_root"])):
+        kernel = kernel_of(num_inputs, EnergyDistance(), root=root)
+        kernel.lengthscale = data["ell"]
+        found = data["lam2"] * kernel(first.flatten(), second.flatten(), diag=True).detach()
+        exact = 1e-12 if not root else 1e-7  # a square root of rounding errors at equal mixtures
+        torch.testing.assert_close(found, expected, rtol=0, atol=exact)
+        torch.testing.assert_close(found[:10], expected[:10], rtol=0, atol=1e-13)
 
 
-def test_golden_other_dissimilarities(golden):
-    for num_inputs, (name, dissimilarity) in product(
-        [1, 3],
-        [
-            ("energy_beta1.5", EnergyDistance(1.5)),
-            ("rbf_bandwidth1", GaussianDistance(1.0)),
-            ("matern52_bandwidth1", MaternDistance(1.0)),
-        ],
-    ):
-        with np.load(golden / f"maskerade_mmd_D{num_inputs}.npz") as data:
-            first, second = (
-                SpectralMixtures.unflatten(torch.tensor(data[k]), num_inputs) for k in ("theta1", "theta2")
-            )
-        with np.load(golden / "maskerade_library_extras.npz") as data:
-            expected = data[f"mmd_D{num_inputs}_{name}"]
+@each_dimension
+def test_golden_derivatives(archive, num_inputs):
+    data = {key: value[:10] for key, value in archive(f"mmd_D{num_inputs}").items() if value.ndim}
+    theta, expected = data["theta1"].requires_grad_(), data["grad_mmd2_theta1"]
+    value = MaximumMeanDiscrepancy(EnergyDistance()).between(*pairs_of(data, num_inputs)).diagonal()
+    (slope,) = torch.autograd.grad(value.sum(), theta)
+    used = ~expected.isnan()
+    torch.testing.assert_close(slope[used], expected[used], rtol=0, atol=1e-9)
+
+
+@each_dimension
+def test_golden_gram_matrices(archive, num_inputs):
+    data = archive(f"mmd_D{num_inputs}")
+    mixtures = SpectralMixtures.unflatten(data["gram_theta"], num_inputs)
+    squared = MaximumMeanDiscrepancy(EnergyDistance()).between(mixtures, mixtures)
+    torch.testing.assert_close(squared, data["gram_mmd2"], rtol=0, atol=1e-13)
+    for root, expected in ((False, data["gram_kernel"]), (True, data["gram_kernel_root"])):
+        base = kernel_of(num_inputs, EnergyDistance(), root=root)
+        kernel = gpytorch.kernels.ScaleKernel(base).double()
+        kernel.outputscale, base.lengthscale = data["lam2"], data["ell"]
+        found = kernel(data["gram_theta"]).to_dense().detach()
+        off_diagonal = ~torch.eye(len(found), dtype=torch.bool)
+        torch.testing.assert_close(found[off_diagonal], expected[off_diagonal], rtol=0, atol=1e-12)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12 if not root else 1e-7)
+        if not root:
+            assert torch.linalg.eigvalsh(found)[0].item() == pytest.approx(float(data["gram_min_eig"]), abs=1e-11)
+
+
+@each_dimension
+def test_golden_other_dissimilarities(archive, num_inputs):
+    first, second = pairs_of(archive(f"mmd_D{num_inputs}"), num_inputs)
+    for name, dissimilarity in [
+        ("energy_beta1.5", EnergyDistance(1.5)),
+        ("rbf_bandwidth1", GaussianDistance(1.0)),
+        ("matern52_bandwidth1", hyperkernel.MaternDistance(1.0)),
+    ]:
         value = MaximumMeanDiscrepancy(dissimilarity).between(first, second).diagonal()
-        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-13)
+        expected = archive("library_extras")[f"mmd_D{num_inputs}_{name}"]
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-13)
 
 
-def test_golden_reflected_mixtures(golden):
-    for num_inputs in [1, 3]:
-        with np.load(golden / "maskerade_library_extras.npz") as data:
-            theta, expected = torch.tensor(data[f"signed_theta_D{num_inputs}"]), data[f"signed_mmd2_D{num_inputs}"]
-        mixtures = SpectralMixtures.unflatten(theta, num_inputs)
-        value = MaximumMeanDiscrepancy(EnergyDistance(), AtomCoordinates(reflected=True)).between(mixtures, mixtures)
-        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-13)
+@each_dimension
+def test_golden_reflected_mixtures(archive, num_inputs):
+    data = archive("library_extras")
+    mixtures = SpectralMixtures.unflatten(data[f"signed_theta_D{num_inputs}"], num_inputs)
+    value = MaximumMeanDiscrepancy(EnergyDistance(), AtomCoordinates(reflected=True)).between(mixtures, mixtures)
+    torch.testing.assert_close(value, data[f"signed_mmd2_D{num_inputs}"], rtol=0, atol=1e-13)
 
 
 def test_discrepancies_are_the_sums_written_out():
@@ -185,24 +155,14 @@ def test_discrepancies_are_the_sums_written_out():
             assert discrepancy.prepare(first).self_term[i].item() == pytest.approx(own, abs=1e-13)
 
 
-def test_one_component_on_each_side():
-    """The energy distance of two points is their distance to the power; the others are one less a kernel."""
-    theta = torch.tensor([[1.0, 0.5, 2.0], [1.0, 3.5, 6.0]]).double()
-    mixtures = SpectralMixtures.unflatten(theta, 1)
-    for name, expected in {"energy": 5.0, "energy 1.5": 5.0**1.5, "gaussian": 1.0 - np.exp(-12.5)}.items():
-        value = MaximumMeanDiscrepancy(DISSIMILARITIES[name]).between(mixtures, mixtures)
-        np.testing.assert_allclose(value, [[0.0, expected], [expected, 0.0]], rtol=1e-15)
-
-
 def test_batches_of_mixtures():
     first, second = random_mixtures(0, 2, (2, 3, 5)), random_mixtures(1, 2, (2, 3, 4), size=3)
     discrepancy = MaximumMeanDiscrepancy(EnergyDistance())
     value = discrepancy.between(first, second)
     assert value.shape == (2, 3, 5, 4)
     for index in product(range(2), range(3)):
-        torch.testing.assert_close(
-            value[index], discrepancy.between(first.take(index), second.take(index)), rtol=0, atol=1e-14
-        )
+        alone = discrepancy.between(first.take(index), second.take(index))
+        torch.testing.assert_close(value[index], alone, rtol=0, atol=1e-14)
 
 
 @settings(max_examples=60)
@@ -222,19 +182,13 @@ def test_order_splitting_padding_and_mirrors_change_nothing(seed, num_inputs, na
     others = random_mixtures(seed + 1, num_inputs, (2,), signed=True)
     value = discrepancy.between(mixtures, others)
     order = torch.tensor(rng.permutation(4))
-    shuffled = SpectralMixtures(mixtures.weights[:, order], mixtures.means[:, order], mixtures.scales[:, order])
+    shuffled = SpectralMixtures(*(part[:, order] for part in tuple(mixtures)))
     share = rng.uniform(0.1, 0.9)
-    split = SpectralMixtures(
-        torch.cat([share * mixtures.weights, (1 - share) * mixtures.weights], -1),
-        mixtures.means.repeat(1, 2, 1),
-        mixtures.scales.repeat(1, 2, 1),
-    )
-    padding = rng.choice([0.0, 1.0, 7.0])
-    padded = SpectralMixtures(
-        torch.nn.functional.pad(mixtures.weights, (0, 2)),
-        torch.nn.functional.pad(mixtures.means, (0, 0, 0, 2), value=padding),
-        torch.nn.functional.pad(mixtures.scales, (0, 0, 0, 2), value=padding),
-    )
+    weights = torch.cat([share * mixtures.weights, (1 - share) * mixtures.weights], -1)
+    split = SpectralMixtures(weights, mixtures.means.repeat(1, 2, 1), mixtures.scales.repeat(1, 2, 1))
+    weights, padding = torch.nn.functional.pad(mixtures.weights, (0, 2)), rng.choice([0.0, 1.0, 7.0])
+    places = (torch.nn.functional.pad(part, (0, 0, 0, 2), value=padding) for part in tuple(mixtures)[1:])
+    padded = SpectralMixtures(weights, *places)
     equals = [shuffled, split, padded]
     if reflected:
         signs = torch.tensor(rng.choice([-1.0, 1.0], (3, 4, 1)))  # every component by itself
@@ -256,8 +210,7 @@ def test_order_splitting_padding_and_mirrors_change_nothing(seed, num_inputs, na
     st.floats(0.05, 20.0),
 )
 def test_gram_matrices_are_positive_definite(seed, num_inputs, name, root, reflected, lengthscale):
-    discrepancy = MaximumMeanDiscrepancy(DISSIMILARITIES[name], AtomCoordinates(reflected=reflected))
-    kernel = MMDHyperKernel(num_inputs, discrepancy, root=root).double()
+    kernel = kernel_of(num_inputs, DISSIMILARITIES[name], root=root, reflected=reflected)
     kernel.lengthscale = lengthscale
     rows = random_mixtures(seed, num_inputs, (25,), size=5, signed=reflected).flatten()
     gram = kernel(rows).to_dense().detach()
@@ -270,7 +223,7 @@ def test_gram_matrices_are_positive_definite(seed, num_inputs, name, root, refle
 
 def test_the_square_of_equation_six_is_not_positive_definite():
     """Why the exponent has the discrepancy and not its square: mixtures on a line of weights say no."""
-    kernel = MMDHyperKernel(1, MaximumMeanDiscrepancy(EnergyDistance())).double()
+    kernel = kernel_of(1, EnergyDistance())
     rows = random_mixtures(0, 1, (60,), size=5).flatten()
     mixtures = SpectralMixtures.unflatten(rows, 1)
     squared = MaximumMeanDiscrepancy(EnergyDistance()).between(mixtures, mixtures).square()
@@ -300,15 +253,11 @@ def test_derivatives(name, reflected):
 @pytest.mark.parametrize("dissimilarity", SMOOTH.values(), ids=SMOOTH)
 def test_derivatives_at_coincident_atoms(dissimilarity):
     """Two components of a mixture at one place, and one that another mixture shares: no kink, no infinity."""
-    means = torch.tensor([[[0.5], [0.5]], [[0.5], [2.0]]]).double()
-    scales = torch.tensor([[[0.3], [0.3]], [[0.3], [1.0]]]).double()
-    weights = torch.tensor([[0.4, 0.6], [0.3, 0.7]]).double()
-    theta = SpectralMixtures(weights, means, scales).flatten().requires_grad_()
-    other = theta[1:].detach().clone()
+    theta = tensor([0.4, 0.6, 0.5, 0.5, 0.3, 0.3], [0.3, 0.7, 0.5, 2.0, 0.3, 1.0]).requires_grad_()
+    other = SpectralMixtures.unflatten(theta[1:].detach().clone(), 1)
 
     def function(theta):
-        mixtures = SpectralMixtures.unflatten(theta, 1)
-        return MaximumMeanDiscrepancy(dissimilarity).between(mixtures, SpectralMixtures.unflatten(other, 1))[:1]
+        return MaximumMeanDiscrepancy(dissimilarity).between(SpectralMixtures.unflatten(theta, 1), other)[:1]
 
     tolerance = 1e-3 if dissimilarity == EnergyDistance(1.5) else 1e-6  # a power of 1.5 has a root for a slope
     assert torch.autograd.gradcheck(function, (theta,), atol=5 * tolerance)
@@ -319,9 +268,7 @@ def test_derivatives_of_a_gram_matrix_are_finite():
     for root, dissimilarity, reflected in product([False, True], DISSIMILARITIES.values(), [False, True]):
         mixtures = random_mixtures(5, 2, (6,), signed=True)
         rows = torch.cat([mixtures.flatten(), mixtures.take(slice(None, 1)).flatten()]).requires_grad_()
-        kernel = MMDHyperKernel(
-            2, MaximumMeanDiscrepancy(dissimilarity, AtomCoordinates(reflected=reflected)), root=root
-        ).double()
+        kernel = kernel_of(2, dissimilarity, root=root, reflected=reflected)
         for value in (kernel(rows).to_dense(), kernel(rows, diag=True)):
             slopes = torch.autograd.grad(value.sum(), (rows, kernel.raw_lengthscale), allow_unused=True)
             assert all(bool(slope.isfinite().all()) for slope in slopes if slope is not None)
@@ -329,7 +276,7 @@ def test_derivatives_of_a_gram_matrix_are_finite():
 
 def test_kernel_derivatives():
     for root in [False, True]:
-        kernel = MMDHyperKernel(1, MaximumMeanDiscrepancy(EnergyDistance(1.5)), root=root).double()
+        kernel = kernel_of(1, EnergyDistance(1.5), root=root)
         mixtures = random_mixtures(5, 1, (3,), size=2)
         present = mixtures.weights != 0
         others = random_mixtures(6, 1, (2,), size=2).flatten()
@@ -345,13 +292,12 @@ def test_kernel_derivatives():
 
 def test_diagonals_rows_and_batches_of_the_kernel():
     for root in [False, True]:
-        kernel = MMDHyperKernel(2, MaximumMeanDiscrepancy(EnergyDistance(1.5)), root=root).double()
+        kernel = kernel_of(2, EnergyDistance(1.5), root=root)
         rows, others = (random_mixtures(seed, 2, (2, 5)).flatten() for seed in (0, 1))
         dense = kernel(rows, others).to_dense()
         assert dense.shape == (2, 5, 5)
-        torch.testing.assert_close(
-            kernel(rows, others, diag=True), dense.diagonal(dim1=-2, dim2=-1), rtol=0, atol=1e-12
-        )
+        diagonal = kernel(rows, others, diag=True)
+        torch.testing.assert_close(diagonal, dense.diagonal(dim1=-2, dim2=-1), rtol=0, atol=1e-12)
         torch.testing.assert_close(kernel(rows[0], others[0]).to_dense(), dense[0], rtol=0, atol=1e-12)
         torch.testing.assert_close(kernel(rows, others)[1, 2:4].to_dense(), dense[1, 2:4], rtol=0, atol=1e-12)
         own = kernel(rows[0], rows[0], diag=True)
@@ -360,7 +306,7 @@ def test_diagonals_rows_and_batches_of_the_kernel():
 
 
 def test_a_batch_of_kernels():
-    kernel = MMDHyperKernel(1, MaximumMeanDiscrepancy(EnergyDistance())).double().expand_batch(torch.Size([3]))
+    kernel = kernel_of(1, EnergyDistance()).expand_batch(torch.Size([3]))
     kernel.raw_lengthscale.data = kernel.raw_lengthscale.data.clone()  # expanded: three views of one number
     kernel.lengthscale = torch.tensor([0.5, 1.0, 2.0]).double().reshape(3, 1, 1)
     rows = random_mixtures(0, 1, (4,)).flatten()
@@ -372,27 +318,13 @@ def test_a_batch_of_kernels():
 
 
 def test_the_kernel_in_a_gaussian_process():
-    class Model(gpytorch.models.ExactGP):
-        def __init__(self, X, y, likelihood):
-            super().__init__(X, y, likelihood)
-            self.mean_module = gpytorch.means.ZeroMean()
-            self.covar_module = gpytorch.kernels.ScaleKernel(
-                MMDHyperKernel(1, MaximumMeanDiscrepancy(EnergyDistance()))
-            )
-
-        def forward(self, X):
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
-
     X, Xs = random_mixtures(0, 1, (12,)).flatten(), random_mixtures(1, 1, (5,)).flatten()
     y = torch.sin(3.0 * X[:, 4])
-    model = Model(X, y, gpytorch.likelihoods.GaussianLikelihood()).double()
-    model.likelihood.noise = 0.01
-    model.train()
-    loss = -gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)(model(X), y)
+    model = process_of(X, y, gpytorch.kernels.ScaleKernel(kernel_of(1, EnergyDistance())).double(), 0.01)
+    loss = -gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)(model.train()(X), y)
     loss.backward()
     assert all(bool(parameter.grad.isfinite()) for parameter in model.parameters())
-    model.eval()
-    posterior = model(Xs)
+    posterior = model.eval()(Xs)
     with torch.no_grad():
         K = model.covar_module(X).to_dense() + 0.01 * torch.eye(12).double()
         cross = model.covar_module(Xs, X).to_dense()
@@ -417,11 +349,8 @@ def test_chunks_change_nothing(monkeypatch):
 
 
 def test_atoms_are_standardized_by_their_priors():
-    prior = (
-        HalfNormal(torch.tensor([2.0, 4.0]).double()),
-        LogNormal(*torch.tensor([[0.0, 1.0], [0.5, 0.1]], dtype=torch.float64)),
-    )
-    mixture = SpectralMixtures.unflatten(torch.tensor([1.0, 0.0, 3.0, 4.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0]).double(), 2)
+    prior = HalfNormal(tensor(2.0, 4.0)), LogNormal(tensor(0.0, 1.0), tensor(0.5, 0.1))
+    mixture = SpectralMixtures.unflatten(tensor(1.0, 0.0, 3.0, 4.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0), 2)
     atoms = AtomCoordinates(*prior)(mixture)
     np.testing.assert_allclose(atoms[0], [1.5, 1.0, 0.0, (np.log(2.0) - 1.0) / 0.1], rtol=1e-13)
     assert not atoms[1].any()
@@ -439,17 +368,16 @@ def test_standardized_discrepancies_do_not_depend_on_the_unit():
 
 
 def test_single_precision():
-    mixtures = SpectralMixtures(*(part.float() for part in tuple(random_mixtures(0, 2, (8,)))))
+    rows = single_precision(random_mixtures(0, 2, (8,))).flatten()
     for dissimilarity in DISSIMILARITIES.values():
-        kernel = MMDHyperKernel(2, MaximumMeanDiscrepancy(dissimilarity))
-        exact = MMDHyperKernel(2, MaximumMeanDiscrepancy(dissimilarity)).double()
-        value = kernel(mixtures.flatten()).to_dense()
+        value = kernel_of(2, dissimilarity).float()(rows).to_dense()
         assert value.dtype == torch.float32
-        torch.testing.assert_close(value.double(), exact(mixtures.flatten().double()).to_dense(), rtol=0, atol=1e-5)
+        exact = kernel_of(2, dissimilarity)(rows.double()).to_dense()
+        torch.testing.assert_close(value.double(), exact, rtol=0, atol=1e-5)
 
 
 def test_what_the_kernel_refuses():
-    kernel = MMDHyperKernel(2, MaximumMeanDiscrepancy(EnergyDistance()))
+    kernel = kernel_of(2, EnergyDistance())
     with pytest.raises(ValueError, match="rows of 7 numbers are no mixtures over 2 input"):
         kernel(torch.zeros(3, 7)).to_dense()
     with pytest.raises((ValueError, NotImplementedError), match="last_dim_is_batch"):

@@ -9,18 +9,10 @@ from scipy import stats
 
 from gp_ensembles.papers.quadrature.importance import draw_round, estimate, round_size, start_draws
 from gp_ensembles.papers.quadrature.modes import Integrand, ascend, precisions
-from gp_ensembles.papers.quadrature.student_mixture import (
-    StudentMixture,
-    from_precisions,
-    log_standard_normal,
-)
+from gp_ensembles.papers.quadrature.student_mixture import StudentMixture, from_precisions, log_standard_normal
+from tests.papers.quadrature.cases import F64, seeded
 
-F64 = torch.float64
 LOG_2PI = math.log(2.0 * math.pi)
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def normal(mean, covariance):
@@ -163,16 +155,12 @@ def test_all_likelihoods_are_counted():
     assert draws.num_evaluations == sum(calls)
 
 
-# --- proposals -----------------------------------------------------------------------------------------------------
-
-
 def mixture_of(size, count, seed=0):
     root = torch.randn(count, size, size, generator=seeded(seed), dtype=F64)
     matrix = 0.1 * root @ root.mT + 0.05 * torch.eye(size, dtype=F64)
     means = torch.randn(count, size, generator=seeded(seed + 1), dtype=F64)
-    return StudentMixture(
-        torch.randn(count, dtype=F64, generator=seeded(seed + 2)), means, torch.linalg.cholesky(matrix)
-    )
+    log_weights = torch.randn(count, dtype=F64, generator=seeded(seed + 2))
+    return StudentMixture(log_weights, means, torch.linalg.cholesky(matrix))
 
 
 def test_densities_are_those_of_scipy():

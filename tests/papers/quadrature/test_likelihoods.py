@@ -14,8 +14,9 @@ from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.low_rank import FourierLikelihood, SparseLikelihood
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.search import Search, fingerprint
-from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures
+from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, SpectralMixtures
 from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood, durbin, grid_of
+from tests.papers.quadrature.cases import one_input_and_two, random_mixtures, seeded, single_precision, uniform
 
 STEP = 0.07
 GRIDS = {
@@ -31,8 +32,7 @@ def grid(places):
 
 
 def rows(count, num_inputs, seed=0):
-    rng = np.random.default_rng(seed)
-    return torch.tensor(rng.uniform(size=(count, num_inputs)))
+    return uniform(count, num_inputs, seed=seed)
 
 
 def targets(X, seed=1):
@@ -41,12 +41,8 @@ def targets(X, seed=1):
 
 def kernels(num_inputs, count=6, size=3, noise=0.05):
     """Mixtures of one to three components, scales of their output and noise."""
-    rng = np.random.default_rng(2)
-    weights = rng.dirichlet(np.ones(size), count)
-    weights[:, 1:] *= np.arange(1, size) < rng.integers(1, size + 1, (count, 1))
-    means = rng.normal(size=(count, size, num_inputs)) * (weights != 0)[..., None]
-    scales = rng.lognormal(-1.5, 0.3, (count, size, num_inputs)) * (weights != 0)[..., None]
-    mixtures = SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
+    rng, mixtures = np.random.default_rng(2), random_mixtures(2, num_inputs, (count,), size, signed=True)
+    mixtures = mixtures._replace(scales=0.6 * mixtures.scales)
     return mixtures, torch.tensor(rng.lognormal(size=count)), torch.tensor(noise * rng.lognormal(0.0, 0.3, count))
 
 
@@ -150,7 +146,7 @@ def test_single_precision_stays_single():
     X = grid(GRIDS["gaps"])
     exact = DenseLikelihood().bind(X, targets(X), AT_ORIGIN)(*kernels(1))
     mixtures, outputscale, noise = kernels(1)
-    single = SpectralMixtures(*(part.float() for part in tuple(mixtures)))
+    single = single_precision(mixtures)
     for likelihood in (ToeplitzLikelihood(), SparseLikelihood(X.float(), 1e-4), FourierLikelihood(30)):
         bound = likelihood.bind(X.float(), targets(X).float(), AT_ORIGIN)
         value = bound(single, outputscale.float(), noise.float())
@@ -159,7 +155,7 @@ def test_single_precision_stays_single():
             torch.testing.assert_close(value.double(), exact, rtol=1e-2, atol=0.3)
 
 
-@pytest.mark.parametrize(("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"])
+@one_input_and_two
 def test_knots_at_all_rows_are_dense(num_inputs, reflection):
     X = rows(25, num_inputs)
     # a nugget of 1e-10 moves log densities by 1e-10 times rows over noise, some 1e-7
@@ -194,7 +190,7 @@ def test_the_bound_is_titsias_formula():
     assert float(value) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"])
+@one_input_and_two
 def test_random_features_converge_with_their_number(num_inputs, reflection):
     X = rows(15, num_inputs)
     dense = DenseLikelihood().bind(X, targets(X), reflection)(*kernels(num_inputs))
@@ -233,50 +229,36 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("likelihood", WAYS.values(), ids=WAYS)
-def test_every_likelihood_marginalizes_and_predicts(likelihood):
-    X = grid(range(24))
+ON_GRID = {name: (way, grid(range(24))) for name, way in WAYS.items()}
+PLANES = {"knots, plane": SparseLikelihood(rows(8, 2)), "features, plane": FourierLikelihood(8)}
+SETTINGS = ON_GRID | {name: (way, rows(30, 2, 4)) for name, way in PLANES.items()}
+
+
+@pytest.mark.parametrize(("likelihood", "X"), SETTINGS.values(), ids=SETTINGS)
+def test_every_likelihood_marginalizes_and_predicts(likelihood, X):
     problem = RegressionProblem(X, targets(X), likelihood=likelihood)
-    found = marginalize(problem, Budget(12, draws=0), generator=torch.Generator().manual_seed(0))
+    found = marginalize(problem, Budget(12, draws=0), generator=seeded())
     prediction = found.predict(X[:5] + 0.01)
     assert bool(prediction.mean.isfinite().all())
     assert bool((prediction.variance > 0).all())
     posterior = found.model().posterior(X[:4] + 0.01, observation_noise=True)
     assert bool(torch.linalg.eigvalsh(posterior.component_covariance[0]).gt(0).all())
-    dense = RegressionProblem(X, targets(X))
-    assert fingerprint(problem, Search()) != fingerprint(dense, Search())
 
 
 def test_no_kernels_give_no_values():
+    X, none = grid(range(24)), torch.zeros(0, dtype=torch.float64)
+    nothing = SpectralMixtures.unflatten(torch.zeros(0, 6, dtype=torch.float64), 1)
     for likelihood in [DenseLikelihood(), *WAYS.values()]:
-        X = grid(range(24))
-        none = torch.zeros(0, dtype=torch.float64)
-        nothing = SpectralMixtures.unflatten(torch.zeros(0, 6, dtype=torch.float64), 1)
         assert likelihood.bind(X, targets(X), AT_ORIGIN)(nothing, none, none).shape == (0,)
-
-
-@pytest.mark.parametrize("likelihood", [SparseLikelihood(rows(8, 2)), FourierLikelihood(8)])
-def test_several_inputs_marginalize(likelihood):
-    X = rows(30, 2, 4)
-    problem = RegressionProblem(X, targets(X), likelihood=likelihood)
-    found = marginalize(problem, Budget(8, draws=0), generator=torch.Generator().manual_seed(0))
-    assert bool((found.predict(X[:5] + 0.01).variance > 0).all())
 
 
 def test_settings_are_part_of_the_fingerprint():
     X = grid(range(24))
-    marks = {
-        fingerprint(RegressionProblem(X, targets(X), likelihood=way), Search())
-        for way in (
-            FourierLikelihood(10),
-            FourierLikelihood(11),
-            FourierLikelihood(10, 1),
-            SparseLikelihood(X[:3]),
-            SparseLikelihood(X[:4]),
-            SparseLikelihood(X[1:4]),
-        )
-    }
-    assert len(marks) == 6
+    features = FourierLikelihood(10), FourierLikelihood(11), FourierLikelihood(10, 1)
+    knots = SparseLikelihood(X[:3]), SparseLikelihood(X[:4]), SparseLikelihood(X[1:4])
+    ways = (*features, *knots, ToeplitzLikelihood(), DenseLikelihood())
+    marks = {fingerprint(RegressionProblem(X, targets(X), likelihood=way), Search()) for way in ways}
+    assert len(marks) == len(ways)
 
 
 BAD_SETTINGS = {
@@ -289,7 +271,7 @@ BAD_SETTINGS = {
 
 
 def test_bad_settings_are_refused():
+    X = rows(6, 1)
     for likelihood, message in BAD_SETTINGS.values():
-        X = rows(6, 1)
         with pytest.raises(ValueError, match=re.escape(message)):
             RegressionProblem(X, targets(X), likelihood=likelihood)

@@ -1,27 +1,20 @@
 """The loop: budgets, seeds, checkpoints, interruptions, failed likelihoods, progress."""
 
 import itertools
+import math
 import warnings
 
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature import (
-    Budget,
-    Hyperprior,
-    InformationPolicy,
-    PriorPolicy,
-    RegressionProblem,
-    Search,
-    UncertaintyPolicy,
-    marginalization,
-    marginalize,
-)
+from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalization, marginalize
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
-from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
+from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer, InformationPolicy, UncertaintyPolicy
+from gp_ensembles.papers.quadrature.prior import inferred
 from gp_ensembles.papers.quadrature.search import evaluate_draws, init_search, prior_covers_likelihood
 from gp_ensembles.papers.quadrature.spectral_mixture import IN_EACH_INPUT
+from tests.papers.quadrature import cases
+from tests.papers.quadrature.cases import Failing, seeded, tensor
 
 pytestmark = pytest.mark.usefixtures("few_nodes")
 QUICK = AcquisitionOptimizer(raw_samples=2, max_iterations=1, num_sizes=1)
@@ -31,14 +24,8 @@ INFORMATION = Search(
 DRAWS = Search(PriorPolicy(), num_ascents=0, use_periodogram=False)
 
 
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def prior_of(max_components=2, num_inputs=1, noise=None, scale=0.6):
-    one = torch.ones(num_inputs, dtype=torch.float64)
-    noise = inferred(1e-2, 1.0) if noise is None else noise
-    return Hyperprior(HalfNormal(scale * one), LogNormal(-one, 0.5 * one), max_components, noise=noise)
+def prior_of(max_components=2, noise=(1e-2, 1.0), scale=0.6):
+    return cases.prior_of(max_components, noise=inferred(*noise), scale=scale)
 
 
 def problem_of(num_rows=25, prior=None, frequency=1.7):
@@ -50,22 +37,16 @@ def problem_of(num_rows=25, prior=None, frequency=1.7):
 
 def run(problem, budget=30, search=INFORMATION, seed=0, **choices):
     budget = Budget(budget, draws=0) if isinstance(budget, int) else budget
-    return marginalize(problem, budget, search, generator=torch.Generator().manual_seed(seed), **choices)
+    return marginalize(problem, budget, search, generator=seeded(seed), **choices)
 
 
 def assert_same(first, second):
     """Bit for bit, what there is to know but the time it took."""
-    assert torch.equal(first.state.evaluations.cube, second.state.evaluations.cube)
-    one, other = (found.state.evaluations.log_likelihood for found in (first, second))
-    assert torch.equal(one.nan_to_num(nan=-1e9), other.nan_to_num(nan=-1e9))
-    assert torch.equal(first.state.origins, second.state.origins)
-    assert torch.equal(first.state.random, second.state.random)
-    assert first.state.ascents == second.state.ascents
-    assert first.state.nodes_seed == second.state.nodes_seed
-    assert first.log_evidence == second.log_evidence
-    assert first.log_evidence_sd == second.log_evidence_sd
-    torch.testing.assert_close(first.posterior_components, second.posterior_components, rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(first.log_weights, second.log_weights)
+    for name in ("evaluations", "origins", "random", "ascents", "nodes_seed"):
+        one, other = getattr(first.state, name), getattr(second.state, name)
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    for name in ("log_evidence", "log_evidence_sd", "posterior_components", "log_weights"):
+        torch.testing.assert_close(getattr(first, name), getattr(second, name), rtol=0, atol=0, equal_nan=True)
     assert torch.equal(first.quadrature.root_weights, second.quadrature.root_weights)
 
 
@@ -77,9 +58,6 @@ SEARCHES = {
     "one at a time": Search(PriorPolicy(), batch_size=1, initial_share=0.8),
 }
 every_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
-
-
-# --- budgets -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -133,12 +111,8 @@ def test_no_time_at_all_leaves_the_first_draws():
 
 def test_the_first_draws_keep_to_the_time_too():
     """Who means seconds gives evaluations without end; a third of them must not come before a look at the clock."""
-    found = run(
-        RegressionProblem(tensor([0.0], [0.7]), tensor(0.1, -0.4), prior_of(1)),
-        Budget(2000, seconds=0.0, draws=0),
-        DRAWS,
-    )
-    assert found.num_evaluations < 300
+    problem = RegressionProblem(tensor([0.0], [0.7]), tensor(0.1, -0.4), prior_of(1))
+    assert run(problem, Budget(2000, seconds=0.0, draws=0), DRAWS).num_evaluations < 300
 
 
 def test_a_well_known_evidence_stops_it():
@@ -153,16 +127,12 @@ def test_a_well_known_evidence_stops_it():
 
 def test_the_history_tells_the_rounds():
     found = run(problem_of(), 40)
-    spent = [step.evaluations for step in found.history]
+    names = ("evaluations", "best_log_likelihood", "seconds")
+    spent, best, seconds = ([getattr(step, name) for step in found.history] for name in names)
     assert spent == sorted(set(spent))
-    best = [step.best_log_likelihood for step in found.history]
     assert best == sorted(best)
     assert best[-1] == found.state.evaluations.log_likelihood.max().item()
-    seconds = [step.seconds for step in found.history]
     assert seconds == sorted(seconds)
-
-
-# --- what is evaluated ---------------------------------------------------------------------------------------------
 
 
 def test_where_draws_miss_the_mass_there_are_ascents():
@@ -189,11 +159,8 @@ def test_where_draws_cover_the_mass_there_are_none():
 def test_draws_of_which_one_has_all_the_mass_do_not_cover_it():
     """However few they are: nine draws of which one counts have an effective share of a ninth."""
     for count in [2, 5, 9, 30]:
-        problem = problem_of()
-        search = DRAWS._replace(initial_share=1.0)
-        state = evaluate_draws(
-            problem, search, init_search(problem, search, count, torch.Generator().manual_seed(0)), count
-        )
+        problem, search = problem_of(), DRAWS._replace(initial_share=1.0)
+        state = evaluate_draws(problem, search, init_search(problem, search, count, seeded(0)), count)
         assert state.num_evaluations == count
         values = torch.full_like(state.evaluations.log_likelihood, -1000.0)
         values[0] = 0.0
@@ -203,14 +170,10 @@ def test_draws_of_which_one_has_all_the_mass_do_not_cover_it():
 
 def test_the_first_draws_do_not_depend_on_the_policy():
     problem = problem_of()
-    states = [init_search(problem, search, 40, torch.Generator().manual_seed(3)) for search in (INFORMATION, DRAWS)]
-    count = round(0.3 * 40)
-    assert [state.pending.shape[0] for state in states] == [count, count]
+    states = [init_search(problem, search, 40, seeded(3)) for search in (INFORMATION, DRAWS)]
+    assert [state.pending.shape[0] for state in states] == [12, 12]
     assert torch.equal(states[0].pending, states[1].pending)
     assert states[0].nodes_seed == states[1].nodes_seed
-
-
-# --- a function of the seed ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -233,16 +196,9 @@ def test_without_a_generator_the_global_one_counts():
         torch.manual_seed(seed)
         found.append(marginalize(problem_of(), Budget(10, draws=0), DRAWS))
     assert_same(found[0], found[1])
-    assert not torch.equal(found[0].state.evaluations.cube, found[2].state.evaluations.cube)
-
-
-def test_predictions_are_a_function_of_the_seed():
     X = torch.linspace(0.0, 7.0, 5, dtype=torch.float64).unsqueeze(-1)
-    first, second = (run(problem_of(), 16).predict(X) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-# --- checkpoints and interruptions ---------------------------------------------------------------------------------
+    assert all(torch.equal(a, b) for a, b in zip(found[0].predict(X), found[1].predict(X), strict=True))
+    assert not torch.equal(found[0].state.evaluations.cube, found[2].state.evaluations.cube)
 
 
 def interrupt_after(monkeypatch, rounds, where="evaluate_batch"):
@@ -281,9 +237,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch
             part = run(problem, 50, checkpoint=file)
     assert 5 <= part.num_evaluations < 50
     assert part.history[-1].evaluations == part.num_evaluations
-    torch.testing.assert_close(
-        part.state.evaluations.cube, whole.state.evaluations.cube[: part.num_evaluations], rtol=0, atol=0
-    )
+    assert torch.equal(part.state.evaluations.cube, whole.state.evaluations.cube[: part.num_evaluations])
     X = torch.linspace(0.0, 7.0, 4, dtype=torch.float64).unsqueeze(-1)
     prediction = part.predict(X)  # what there is can be used
     assert bool(prediction.mean.isfinite().all())
@@ -292,7 +246,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch
     assert_same(run(problem, 50, checkpoint=file, seed=99), whole)  # the generator's state is in the file
 
 
-def test_a_checkpoint_is_written_in_every_round_and_changes_nothing(tmp_path):
+def test_a_checkpoint_changes_nothing_and_goes_on_with_a_larger_budget(tmp_path):
     file = tmp_path / "search.pt"
     with_file, without = run(problem_of(), 18, checkpoint=str(file)), run(problem_of(), 18)
     assert_same(with_file, without)
@@ -300,14 +254,9 @@ def test_a_checkpoint_is_written_in_every_round_and_changes_nothing(tmp_path):
     again = run(problem_of(), 18, checkpoint=file)
     assert_same(again, without)
     assert again.history == with_file.history, "there was nothing left to do"
-
-
-def test_a_finished_search_goes_on_with_a_larger_budget(tmp_path):
-    file = tmp_path / "search.pt"
-    first = run(problem_of(), 18, checkpoint=file)
     more = run(problem_of(), 24, checkpoint=file)
     assert more.num_evaluations == 24
-    assert torch.equal(more.state.evaluations.cube[:18], first.state.evaluations.cube)
+    assert torch.equal(more.state.evaluations.cube[:18], with_file.state.evaluations.cube)
 
 
 def test_an_interruption_before_there_is_anything_is_one(monkeypatch):
@@ -339,7 +288,7 @@ def other_problems():
         "targets": (RegressionProblem(X, y + 1e-9 * X.squeeze(-1), prior_of()), DRAWS),
         "inputs": (RegressionProblem(X * (1 + 1e-12), y, prior_of()), DRAWS),
         "number of components": (RegressionProblem(X, y, prior_of(3)), DRAWS),
-        "noise": (RegressionProblem(X, y, prior_of(noise=inferred(1.1e-2, 1.0))), DRAWS),
+        "noise": (RegressionProblem(X, y, prior_of(noise=(1.1e-2, 1.0))), DRAWS),
         "means": (RegressionProblem(X, y, prior_of(scale=0.61)), DRAWS),
         "reflection": (RegressionProblem(X, y, prior_of(), reflection=IN_EACH_INPUT), DRAWS),
         "prior mean": (RegressionProblem(X, y, prior_of(), mean=0.0), DRAWS),
@@ -349,46 +298,27 @@ def other_problems():
 
 
 def test_the_checkpoint_of_another_problem_is_refused(tmp_path):
+    file = tmp_path / "search.pt"
+    run(problem_of(), 12, DRAWS, checkpoint=file)
+    before = file.read_bytes()
     for problem, search in other_problems().values():
-        file = tmp_path / "search.pt"
-        run(problem_of(), 12, DRAWS, checkpoint=file)
-        before = file.read_bytes()
         with pytest.raises(ValueError, match=r"search\.pt belongs to another data set, prior or search; remove it"):
             run(problem, 20, search, checkpoint=file)
         assert file.read_bytes() == before
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):
-    for content in [b"", b"no checkpoint", None, "list", "cut"]:
-        file = tmp_path / "search.pt"
-        if content == "cut":
-            file.unlink()
-            run(problem_of(), 12, DRAWS, checkpoint=file)
-            file.write_bytes(file.read_bytes()[:-200])
-        elif content == "list":
-            torch.save([1, 2, 3], file)
-        elif content is None:
-            torch.save({"weights": torch.zeros(3)}, file)
-        else:
-            file.write_bytes(content)
-        reasons = r"search\.pt is not a (checkpoint of a marginalization; remove it|readable checkpoint: it is damaged)"
+    file = tmp_path / "search.pt"
+    run(problem_of(), 12, DRAWS, checkpoint=file)
+    contents = [b"", b"no checkpoint", file.read_bytes()[:-200]]
+    for content in ([1, 2, 3], {"weights": torch.zeros(3)}):
+        torch.save(content, file)
+        contents.append(file.read_bytes())
+    reasons = r"search\.pt is not a (checkpoint of a marginalization; remove it|readable checkpoint: it is damaged)"
+    for content in contents:
+        file.write_bytes(content)
         with pytest.raises(ValueError, match=reasons):
             run(problem_of(), 12, DRAWS, checkpoint=file)
-
-
-# --- likelihoods that fail -----------------------------------------------------------------------------------------
-
-
-class Failing(DenseLikelihoods):
-    """Likelihoods of kernels whose noise is in the upper part of its prior cannot be computed."""
-
-    def __init__(self, likelihoods, limit):
-        super().__init__(likelihoods.X, likelihoods.y, likelihoods.reflection)
-        self.limit = limit
-
-    def __call__(self, mixtures, outputscale, noise):
-        value = super().__call__(mixtures, outputscale, noise)
-        return value.where(noise < self.limit, torch.nan)
 
 
 @every_search
@@ -399,12 +329,10 @@ def test_failed_likelihoods_are_recorded_and_not_fatal(search):
     assert found.num_evaluations == 18
     values = found.state.evaluations.log_likelihood
     assert found.num_failed == int(values.isnan().sum()) > 0
-    assert torch.isfinite(torch.tensor(found.log_evidence))
+    assert math.isfinite(found.log_evidence)
     assert found.log_weights.numel() == 18 - found.num_failed
-    noise = found.hyperparameters(torch.arange(18 - found.num_failed)).noise
-    assert bool((noise < 1e-2).all())
-    prediction = found.predict(problem.X[:3] + 0.01)
-    assert bool(prediction.mean.isfinite().all())
+    assert bool((found.hyperparameters(torch.arange(18 - found.num_failed)).noise < 1e-2).all())
+    assert bool(found.predict(problem.X[:3] + 0.01).mean.isfinite().all())
 
 
 def test_failed_likelihoods_survive_a_checkpoint(tmp_path):
@@ -422,21 +350,11 @@ def test_if_all_fail_it_says_so_and_what_to_do():
         run(problem, 20)
 
 
-# --- progress ------------------------------------------------------------------------------------------------------
-
-
-def test_the_progress_bar_tells_the_evidence(capsys):
-    marginalize(problem_of(), Budget(20, draws=0), DRAWS, progress=True, generator=torch.Generator().manual_seed(0))
+def test_the_progress_bar_tells_the_evidence_where_it_is_asked_for(capsys):
+    marginalize(problem_of(), Budget(20, draws=0), DRAWS, progress=True, generator=seeded(0))
     shown = capsys.readouterr().err
-    assert "20/20" in shown
-    assert "best " in shown
-    assert "log evidence " in shown
-    assert "±" in shown
-
-
-def test_no_progress_no_output(capsys):
+    assert all(part in shown for part in ("20/20", "best ", "log evidence ", "±"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(problem_of(), 20)
-    captured = capsys.readouterr()
-    assert captured.out == captured.err == ""
+    assert capsys.readouterr() == ("", "")

@@ -8,39 +8,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature import (
-    Hyperprior,
-    InformationPolicy,
-    PriorPolicy,
-    RegressionProblem,
-    UncertaintyPolicy,
-)
+from gp_ensembles.papers.quadrature import InformationPolicy, PriorPolicy, RegressionProblem, UncertaintyPolicy
 from gp_ensembles.papers.quadrature.acquisition import ExplainedVariance, InformationGain
 from gp_ensembles.papers.quadrature.ascent import gradient_ascent, periodogram_starts
 from gp_ensembles.papers.quadrature.default_priors import default_prior
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer
-from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, draw_stratified, inferred
+from gp_ensembles.papers.quadrature.prior import EDGE, draw_stratified, inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes
 from gp_ensembles.papers.quadrature.surrogate import fit_surrogate
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def prior_of(max_components=3, num_inputs=1, **choices):
-    one = torch.ones(num_inputs, dtype=torch.float64)
-    return Hyperprior(HalfNormal(0.6 * one), LogNormal(-1.0 * one, 0.35 * one), max_components, **choices)
+from tests.papers.quadrature.cases import draws_of_every_size, prior_of, seeded, tensor, uniform
 
 
 def surrogate_for(prior, num_rows=12, each=5):
     """The surrogate of a small data set's likelihood under draws of every number of components."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     X = 4.0 * torch.rand(num_rows, prior.num_inputs, dtype=torch.float64, generator=generator)
     problem = RegressionProblem(X, torch.sin(3.0 * X.sum(-1)), prior)
-    cube = torch.cat([prior.draw(each, n, generator=generator) for n in range(1, prior.max_components + 1)])
+    cube = draws_of_every_size(prior, each, generator)
     surrogate = fit_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.kernel_distance)
     return surrogate, draw_nodes(prior, 32, generator=generator)
 
@@ -50,6 +36,12 @@ POLICIES = {
     "uncertainty": UncertaintyPolicy(AcquisitionOptimizer(raw_samples=4, max_iterations=2)),
     "prior": PriorPolicy(),
 }
+
+
+def within(prior, rows):
+    return bool(((rows >= prior.bounds[0]) & (rows <= prior.bounds[1])).all())
+
+
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 PRIORS = {
     "one input": prior_of(),
@@ -58,88 +50,49 @@ PRIORS = {
 }
 
 
-# --- policies ------------------------------------------------------------------------------------------------------
-
-
 @every_policy
 @pytest.mark.parametrize(("name", "count"), [("one input", 1), ("one component", 4), ("two inputs, all inferred", 3)])
 def test_selections_are_legal_rows(policy, name, count):
     prior = PRIORS[name]
-    surrogate, nodes = surrogate_for(prior)
-    rows = policy.select(surrogate, nodes, count, generator=torch.Generator().manual_seed(1))
-    assert rows.shape == (count, prior.num_columns)
-    assert rows.dtype == torch.float64
-    assert bool(((rows >= prior.bounds[0]) & (rows <= prior.bounds[1])).all())
+    rows = policy.select(*surrogate_for(prior), count, generator=seeded(1))
+    assert (rows.shape, rows.dtype) == ((count, prior.num_columns), torch.float64)
+    assert within(prior, rows)
     for row in rows:
         n = float(row[0])
         assert n in range(1, prior.max_components + 1)
         assert all(row[column].item() == value for column, value in prior.fixed_features(int(n)).items())
-    theta = prior.mixtures(rows).flatten()
-    assert bool(theta.isfinite().all())
-
-
-@pytest.mark.slow
-@every_policy
-def test_selections_are_a_function_of_the_generator(policy):
-    surrogate, nodes = surrogate_for(prior_of())
-    first, again, other = (
-        policy.select(surrogate, nodes, 3, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-def test_selections_leave_the_global_generator_alone():
-    for policy in POLICIES.values():
-        surrogate, nodes = surrogate_for(prior_of())
-        before = torch.get_rng_state()
-        policy.select(surrogate, nodes, 2, generator=torch.Generator().manual_seed(1))
-        assert torch.equal(torch.get_rng_state(), before)
+    assert bool(prior.mixtures(rows).flatten().isfinite().all())
 
 
 @every_policy
-def test_a_batch_may_mix_numbers_of_components(policy):
+def test_the_points_of_a_batch_differ_and_may_have_several_sizes(policy):
     surrogate, nodes = surrogate_for(prior_of())
-    selections = (policy.select(surrogate, nodes, 6, generator=torch.Generator().manual_seed(s)) for s in range(3))
+    selections = [policy.select(surrogate, nodes, 6, generator=seeded(seed)) for seed in range(3)]
     assert any(len(rows[:, 0].unique()) > 1 for rows in selections)
+    rows = policy.select(*surrogate_for(prior_of(1)), 4, generator=seeded(1))
+    assert (torch.cdist(rows, rows) + 9.0 * torch.eye(4)).min() > 1e-4
 
 
 def test_the_points_chosen_are_better_than_draws():
     surrogate, nodes = surrogate_for(prior_of())
     acquisition = InformationGain(ExplainedVariance(surrogate, nodes.first(32)))
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     chosen = InformationPolicy(num_nodes=32).select(surrogate, nodes, 3, generator=generator)
     with torch.no_grad():
-        drawn = torch.stack(
-            [acquisition(draw_stratified(surrogate.kernel_distance.prior, 3, generator=generator)) for _ in range(30)]
-        )
-        assert acquisition(chosen) > drawn.max()
-
-
-def test_the_points_of_a_batch_differ():
-    surrogate, nodes = surrogate_for(prior_of(1))
-    for policy in POLICIES.values():
-        rows = policy.select(surrogate, nodes, 4, generator=torch.Generator().manual_seed(1))
-        apart = torch.cdist(rows, rows) + 9.0 * torch.diag_embed(rows.new_ones(4))
-        assert apart.min() > 1e-4
-
-
-# --- draws ---------------------------------------------------------------------------------------------------------
+        draws = (draw_stratified(surrogate.kernel_distance.prior, 3, generator=generator) for _ in range(30))
+        assert acquisition(chosen) > max(acquisition(rows) for rows in draws)
 
 
 @settings(max_examples=40)
 @given(count=st.integers(0, 50), odds=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5))
 def test_draws_share_out_the_numbers_of_components(count, odds):
     prior = prior_of(len(odds), log_prob_components=tensor(*odds).log())
-    rows = draw_stratified(prior, count, generator=torch.Generator().manual_seed(0))
+    rows = draw_stratified(prior, count, generator=seeded(0))
     assert rows.shape == (count, prior.num_columns)
     found = prior.num_components(rows).bincount(minlength=len(odds) + 1)[1:]
     assert int(found.sum()) == count
     wanted = prior.log_prob_components.exp() * count
     assert bool(((found - wanted).abs() < 1.0 + 1e-9).all())
-
-
-# --- peaks of the spectrum -----------------------------------------------------------------------------------------
 
 
 def two_sinusoids(seed, frequencies=(0.7, 2.3)):
@@ -155,54 +108,41 @@ def test_starts_stand_at_planted_frequencies():
         prior = default_prior(X, y, max_components=3)
         rows = periodogram_starts(X, y - y.mean(), prior)
         assert rows.shape == (12, prior.num_columns)
-        assert bool(((rows >= prior.bounds[0]) & (rows <= prior.bounds[1])).all())
+        assert within(prior, rows)
         assert prior.num_components(rows).bincount().tolist() == [0, 4, 4, 4]
-        found = [
-            set(mixture[mixture > 0].round(decimals=1).tolist())
-            for mixture in prior.mixtures(rows).means[prior.num_components(rows) == 2].squeeze(-1)
-        ]
-        assert {0.7, 2.3} in found
-        weights = prior.mixtures(rows).weights
+        weights, means, _ = prior.mixtures(rows)
         torch.testing.assert_close(weights.sum(-1), torch.ones(12, dtype=torch.float64), rtol=0, atol=1e-9)
+        frequencies = [mean.round(decimals=1).tolist() for mean in means.squeeze(-1)]
+        pairs = [pair[:2] for pair, n in zip(frequencies, prior.num_components(rows), strict=True) if n == 2]
+        assert any(set(pair) == {0.7, 2.3} for pair in pairs)
         # weights in proportion to the power: 2^2 against 1^2
-        pair = next(
-            (weight[0] / weight[1]).item()
-            for weight, mean in zip(weights, prior.mixtures(rows).means.squeeze(-1), strict=True)
-            if mean.round(decimals=1).tolist()[:2] == [0.7, 2.3]
-        )
-        assert 2.5 < pair < 6.0
+        first = next(row for row, pair in enumerate(frequencies) if pair[:2] == [0.7, 2.3])
+        assert 2.5 < weights[first, 0] / weights[first, 1] < 6.0
 
 
 def test_starts_are_likelier_than_draws():
     X, y = two_sinusoids(5)
     problem = RegressionProblem(X, y)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     drawn = problem.evaluate(draw_stratified(problem.prior, 100, generator=generator))
     assert problem.evaluate(periodogram_starts(problem.X, problem.y, problem.prior)).max() > drawn.max()
 
 
-def test_several_inputs_have_no_starts():
-    X = torch.rand(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+def test_starts_of_several_inputs_and_of_a_few_rows():
+    X = uniform(20, 2)
     prior = default_prior(X, X.sum(-1))
     assert periodogram_starts(X, X.sum(-1), prior).shape == (0, prior.num_columns)
-
-
-def test_starts_from_a_few_rows():
     for num_rows in [2, 3, 5]:
         X = torch.linspace(0, 1, num_rows, dtype=torch.float64).unsqueeze(-1)
         y = tensor(0.3, -1.0, 0.4, 2.0, 0.0)[:num_rows]
         prior = default_prior(X, y)
-        rows = periodogram_starts(X, y - y.mean(), prior)
-        assert bool(((rows >= prior.bounds[0]) & (rows <= prior.bounds[1])).all())
+        assert within(prior, periodogram_starts(X, y - y.mean(), prior))
 
 
-# --- ascents -------------------------------------------------------------------------------------------------------
-
-
-def ascent_case(components=2, **choices):
+def ascent_case(components=2):
     X, y = two_sinusoids(1)
     prior = default_prior(X[:40], y[:40], max_components=3)
-    start = prior.draw(1, components, generator=torch.Generator().manual_seed(2))[0]
+    start = prior.draw(1, components, generator=seeded(2))[0]
     return DenseLikelihoods(X[:40], y[:40] - y[:40].mean()), prior, start
 
 
@@ -224,13 +164,13 @@ def test_an_ascent_increases_its_target_and_keeps_everything(components):
         again = likelihoods(*prior.hyperparameters(path.cube))
     torch.testing.assert_close(path.log_likelihood, again, rtol=1e-8, atol=1e-6)
     assert bool((path.cube[:, 0] == components).all())
-    assert bool(((path.cube >= prior.bounds[0]) & (path.cube <= prior.bounds[1])).all())
+    assert within(prior, path.cube)
     assert not path.cube.requires_grad
 
 
 def test_an_ascent_keeps_to_its_budget():
+    likelihoods, prior, start = ascent_case()
     for budget in [1, 2, 7]:
-        likelihoods, prior, start = ascent_case()
         assert gradient_ascent(likelihoods, prior, start, budget).log_likelihood.numel() == budget
 
 
@@ -265,4 +205,4 @@ def test_an_ascent_from_the_edge_of_the_cube():
     edge = prior.embed(torch.full((len(prior.active_columns(2)),), 1.0 - EDGE, dtype=torch.float64), 2)
     path = gradient_ascent(likelihoods, prior, edge, 10)
     assert bool(path.log_likelihood.isfinite().all())
-    assert bool(((path.cube >= prior.bounds[0]) & (path.cube <= prior.bounds[1])).all())
+    assert within(prior, path.cube)

@@ -13,27 +13,16 @@ from scipy import stats
 from gp_ensembles.numerics.autograd import log_marginal
 from gp_ensembles.papers.quadrature import likelihoods as likelihoods_module
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods, check_data, distinct_lags
-from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures, covariance
-
-REFLECTIONS = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}
-GAPS = [0, 1, 2, 3, 7, 8, 9, 10, 11, 15, 16, 17, 20, 21]
-
-
-def random_mixtures(seed, num_inputs, count, size=4):
-    """Mixtures of 1 to ``size`` components in no order, padded."""
-    rng = np.random.default_rng(seed)
-    weights = rng.dirichlet(np.ones(size), count)
-    weights[:, 1:] *= np.arange(1, size) < rng.integers(1, size + 1, (count, 1))
-    weights /= weights.sum(-1, keepdims=True)
-    present = (weights != 0)[..., None]
-    means = np.abs(rng.normal(size=(count, size, num_inputs))) * present
-    scales = rng.lognormal(-1.0, 0.5, (count, size, num_inputs)) * present
-    return SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
+from tests.papers.quadrature.cases import REFLECTIONS, random_mixtures, single_precision, tensor
 
 
 def data(seed, num_rows, num_inputs):
     rng = np.random.default_rng(seed)
     return torch.tensor(rng.uniform(size=(num_rows, num_inputs))), torch.tensor(rng.normal(size=num_rows))
+
+
+GAPS = [0, 1, 2, 3, 7, 8, 9, 10, 11, 15, 16, 17, 20, 21]
 
 
 def hyperparameters(seed, count):
@@ -45,31 +34,26 @@ def grid(places):
     return torch.tensor(places, dtype=torch.float64).unsqueeze(-1) * 0.1 + 1949.0
 
 
-def test_golden_log_likelihoods(golden):
+def test_golden_log_likelihoods(archive):
+    file = archive("sm_kernel")
     for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], REFLECTIONS):
-        with np.load(golden / "maskerade_sm_kernel.npz") as file:
-            X, y, theta = (torch.tensor(file[key]) for key in (f"X_{case[:2]}", f"y_{case[:2]}", f"theta_{case}"))
-            noise, expected = torch.tensor(file["noise"]), float(file[f"loglik_{case}_{name}"])
-        mixtures = SpectralMixtures.unflatten(theta.unsqueeze(0), X.shape[1])
-        value = DenseLikelihoods(X, y, REFLECTIONS[name])(mixtures, torch.ones(1).double(), noise.reshape(1))
-        assert value.item() == pytest.approx(expected, abs=1e-9)
+        X, y = file[f"X_{case[:2]}"], file[f"y_{case[:2]}"]
+        mixtures = SpectralMixtures.unflatten(file[f"theta_{case}"].unsqueeze(0), X.shape[1])
+        value = DenseLikelihoods(X, y, REFLECTIONS[name])(mixtures, tensor(1.0), file["noise"].reshape(1))
+        assert value.item() == pytest.approx(float(file[f"loglik_{case}_{name}"]), abs=1e-9)
 
 
-def test_golden_log_likelihoods_of_mixed_sizes(golden):
-    with np.load(golden / "maskerade_predictive.npz") as file:
-        X, y, noise = (torch.tensor(file[key]) for key in ("X", "y", "noise"))
-    with np.load(golden / "maskerade_surrogate.npz") as file:
-        theta, expected = torch.tensor(file["theta"]), file["loglik"]
-    mixtures = SpectralMixtures.unflatten(theta, 1)
+def test_golden_log_likelihoods_of_mixed_sizes(archive, given_values):
+    file, mixtures = archive("predictive"), SpectralMixtures.unflatten(given_values["theta"], 1)
     assert sorted(set(mixtures.num_components.tolist())) == [1, 2, 3]
-    ones = torch.ones(len(theta)).double()
-    value = DenseLikelihoods(X.unsqueeze(-1), y)(mixtures, ones, noise * ones)
-    np.testing.assert_allclose(value, expected, rtol=0, atol=1e-10)
+    ones = torch.ones_like(given_values["loglik"])
+    value = DenseLikelihoods(file["X"].unsqueeze(-1), file["y"])(mixtures, ones, file["noise"] * ones)
+    torch.testing.assert_close(value, given_values["loglik"], rtol=0, atol=1e-10)
 
 
 def test_values_are_normal_log_densities_in_the_order_given():
     for num_inputs, reflection in product([1, 3], REFLECTIONS.values()):
-        mixtures, (outputscale, noise) = random_mixtures(0, num_inputs, 9), hyperparameters(1, 9)
+        mixtures, (outputscale, noise) = random_mixtures(0, num_inputs, (9,)), hyperparameters(1, 9)
         X, y = data(2, 12, num_inputs)
         value = DenseLikelihoods(X, y, reflection)(mixtures, outputscale, noise)
         for b in range(9):
@@ -96,14 +80,13 @@ def test_distinct_lags_give_what_direct_evaluation_gives():
         assert bool((lags.values.diff() > 0).all())
         unit = X / span  # so that frequencies are of the order of the rows
         y = torch.sin(7.0 * unit.squeeze(-1) - 7.0 * unit[0])
-        mixtures, (outputscale, noise) = random_mixtures(4, 1, 7), hyperparameters(4, 7)
+        mixtures, (outputscale, noise) = random_mixtures(4, 1, (7,)), hyperparameters(4, 7)
         likelihoods = DenseLikelihoods(unit, y)
         direct = covariance(mixtures, unit, unit)
         torch.testing.assert_close(likelihoods.covariance(mixtures), direct, rtol=0, atol=1e-8)
         matrices = outputscale[:, None, None] * direct + noise[:, None, None] * torch.eye(len(y)).double()
-        torch.testing.assert_close(
-            likelihoods(mixtures, outputscale, noise), log_marginal(matrices, y), rtol=1e-6, atol=1e-6
-        )
+        value = likelihoods(mixtures, outputscale, noise)
+        torch.testing.assert_close(value, log_marginal(matrices, y), rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=40)
@@ -134,12 +117,8 @@ def test_inputs_without_enough_common_lags():
         data(0, 30, 2)[0],
         torch.zeros(1, 1).double(),
         torch.full((5, 1), 3.0).double(),
-        torch.arange(3.0).double().unsqueeze(-1),
     ]:
-        lags = distinct_lags(X)
-        assert lags is None or X.shape[0] == 3
-        if lags is not None:
-            assert 4 * lags.values.numel() <= X.shape[0] ** 2
+        assert distinct_lags(X) is None
 
 
 def test_inputs_off_the_grid_are_not_moved_onto_it():
@@ -154,7 +133,7 @@ def test_inputs_off_the_grid_are_not_moved_onto_it():
 def test_chunks_change_nothing(monkeypatch):
     for X in [grid(range(20)), data(3, 20, 1)[0], data(3, 20, 2)[0]]:
         num_inputs = X.shape[1]
-        mixtures = random_mixtures(6, num_inputs, 11)
+        mixtures = random_mixtures(6, num_inputs, (11,))
         theta = mixtures.flatten().requires_grad_()
         outputscale, noise = (value.requires_grad_() for value in hyperparameters(6, 11))
         y = data(6, 20, 1)[1]
@@ -170,30 +149,12 @@ def test_chunks_change_nothing(monkeypatch):
                 torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
-def test_derivatives_of_the_log_density():
-    rng = np.random.default_rng(0)
-    roots = torch.tensor(rng.normal(size=(3, 4, 4))).requires_grad_()
-    y = torch.tensor(rng.normal(size=4))
-
-    def function(roots):
-        return log_marginal(roots @ roots.mT + 0.1 * torch.eye(4).double(), y)
-
-    assert torch.autograd.gradcheck(function, (roots,))
-    matrix = (roots @ roots.mT + 0.1 * torch.eye(4).double()).detach().requires_grad_()
-    log_marginal(matrix, y).sum().backward()
-    normal = torch.distributions.MultivariateNormal
-    expected = matrix.detach().clone().requires_grad_()
-    normal(torch.zeros(4).double(), expected).log_prob(y).sum().backward()
-    symmetric = 0.5 * (expected.grad + expected.grad.mT)
-    torch.testing.assert_close(matrix.grad, symmetric, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize(
     "X", [grid(range(8)) - 1949.0, data(3, 5, 1)[0], data(3, 5, 2)[0]], ids=["grid", "line", "plane"]
 )
 def test_derivatives_of_likelihoods(X):
     num_inputs = X.shape[1]
-    mixtures = random_mixtures(8, num_inputs, 3, size=2)
+    mixtures = random_mixtures(8, num_inputs, (3,), size=2)
     y = data(6, X.shape[0], 1)[1]
     likelihoods = DenseLikelihoods(X, y)
     present = mixtures.weights != 0
@@ -203,33 +164,6 @@ def test_derivatives_of_likelihoods(X):
 
     arguments = (*tuple(mixtures), *hyperparameters(8, 3))
     assert torch.autograd.gradcheck(function, tuple(value.requires_grad_() for value in arguments))
-
-
-BAD_MATRICES = {
-    "negative": -torch.eye(3),
-    "indefinite": torch.tensor([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
-    "singular": torch.ones(3, 3),
-    "zero": torch.zeros(3, 3),
-    "not a number": torch.full((3, 3), torch.nan),
-    "infinite": torch.full((3, 3), torch.inf),
-}
-
-
-def test_a_matrix_that_cannot_be_factorized_gives_nan_and_harms_no_other():
-    for bad in BAD_MATRICES.values():
-        good = torch.tensor([[2.0, 0.5, 0.1], [0.5, 1.0, 0.0], [0.1, 0.0, 1.0]]).double()
-        y = torch.tensor([0.3, -1.0, 2.0]).double()
-        matrices = torch.stack([good, bad.double(), 2.0 * good]).requires_grad_()
-        value = log_marginal(matrices, y)
-        alone = good.clone().requires_grad_()
-        expected = log_marginal(alone, y)
-        assert value.isnan().tolist() == [False, True, False]
-        assert value[0].item() == pytest.approx(stats.multivariate_normal.logpdf(y.numpy(), cov=good.numpy()))
-        value.sum().backward()
-        expected.backward()
-        torch.testing.assert_close(matrices.grad[0], alone.grad, rtol=1e-12, atol=0)
-        assert bool((matrices.grad[1] == 0).all())
-        assert bool(matrices.grad[2].isfinite().all())
 
 
 def test_a_kernel_that_cannot_be_factorized_is_a_fact_and_no_failure():
@@ -247,11 +181,11 @@ def test_a_kernel_that_cannot_be_factorized_is_a_fact_and_no_failure():
 
 def test_single_precision_and_devices_dtype():
     for X in (grid(range(12)) - 1949.0, data(0, 12, 2)[0]):
-        mixtures, y = random_mixtures(0, X.shape[1], 5), data(0, 12, 1)[1]
+        mixtures, y = random_mixtures(0, X.shape[1], (5,)), data(0, 12, 1)[1]
         outputscale, noise = torch.ones(5).double(), torch.full((5,), 0.1).double()
         exact = DenseLikelihoods(X, y)(mixtures, outputscale, noise)
-        single = SpectralMixtures(*(part.float() for part in tuple(mixtures)))
-        value = DenseLikelihoods(X.float(), y.float())(single, outputscale.float(), noise.float())
+        bound = DenseLikelihoods(X.float(), y.float())
+        value = bound(single_precision(mixtures), outputscale.float(), noise.float())
         assert value.dtype == torch.float32
         torch.testing.assert_close(value.double(), exact, rtol=1e-3, atol=1e-2)
 
@@ -259,7 +193,7 @@ def test_single_precision_and_devices_dtype():
 def test_the_distinct_lags_of_single_precision_grids():
     """A grid of large single-precision numbers is rounded, and may be a grid or not; the covariance is right anyway."""
     X = (1949.0 + torch.arange(48) / 12.0).unsqueeze(-1)
-    mixtures = SpectralMixtures(*(part.float() for part in tuple(random_mixtures(0, 1, 3))))
+    mixtures = single_precision(random_mixtures(0, 1, (3,)))
     value = DenseLikelihoods(X, torch.zeros(48)).covariance(mixtures)
     torch.testing.assert_close(value, covariance(mixtures, X, X), rtol=0, atol=1e-4)
 
@@ -292,9 +226,3 @@ def test_bad_data_is_refused_with_its_place():
         for call in (check_data, DenseLikelihoods):
             with pytest.raises(ValueError, match=re.escape(message)):
                 call(X, y)
-
-
-def test_good_data_is_accepted():
-    for num_inputs, dtype in product((1, 3), (torch.float32, torch.float64)):
-        X, y = data(0, 4, num_inputs)
-        check_data(X.to(dtype), y.to(dtype))

@@ -8,43 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature import Hyperprior
-from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
-from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, inferred
-from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.prior import EDGE, inferred
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes, positive_weights, root_weights
 from gp_ensembles.papers.quadrature.surrogate import Surrogate
+from tests.papers.quadrature.cases import prior_of, seeded, surrogate_for, tensor
 
 
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def scalar(value):
-    return torch.tensor(float(value), dtype=torch.float64)
-
-
-def small_prior(max_components=3, num_inputs=1, **choices):
-    one = torch.ones(num_inputs, dtype=torch.float64)
-    return Hyperprior(HalfNormal(2.0 * one), LogNormal(-one, 0.5 * one), max_components, **choices)
-
-
-def surrogate_for(seed=0, spread=2.0, **choices):
-    prior = small_prior(**choices)
-    generator = torch.Generator().manual_seed(seed)
-    cube = torch.cat([prior.draw(4, n, generator=generator) for n in range(1, prior.max_components + 1)])
-    values = -40.0 + spread * torch.sin(7.0 * cube[:, prior.max_components]) - cube[:, -1]
-    parameters = SurrogateParameters(scalar(1.3), scalar(0.6), scalar(1.2), scalar(1e-4))
-    return Surrogate(Evaluations(cube, values), KernelDistance(prior), parameters)
-
-
-# --- weights -------------------------------------------------------------------------------------------------------
-
-
-def test_golden_weights_of_products_of_roots(golden, given_values, golden_surrogate, golden_nodes):
-    values = given_values
-    with np.load(golden / "maskerade_predictive.npz") as data:
-        expected = {key: torch.tensor(data[key]) for key in ("W", "diag_weights")}
+def test_golden_weights_of_products_of_roots(archive, given_values, golden_surrogate, golden_nodes):
+    values, expected = given_values, archive("predictive")
     matrix = root_weights(golden_surrogate(), golden_nodes)
     torch.testing.assert_close(matrix, expected["W"], rtol=0, atol=1e-12)
     diagonal = matrix.diagonal() / matrix.diagonal().sum()
@@ -56,7 +27,7 @@ def test_golden_weights_of_products_of_roots(golden, given_values, golden_surrog
 
 def test_weights_of_products_of_roots_written_out():
     surrogate = surrogate_for()
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 5, generator=torch.Generator().manual_seed(1))
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 5, generator=seeded(1))
     inverse = np.linalg.inv(surrogate.gram.numpy())
     cross = surrogate.cross(surrogate.kernel_distance.prepare(nodes.cube)).numpy()
     outer = sum(float(w) * np.outer(k, k) for w, k in zip(nodes.weights, cross, strict=True))
@@ -70,7 +41,7 @@ def test_weights_of_products_of_roots_written_out():
 def test_positive_weights_written_out():
     for choices in [{}, {"noise": inferred(1e-2, 1.0)}, {"num_inputs": 2}]:
         surrogate = surrogate_for(**choices)
-        nodes = draw_nodes(surrogate.kernel_distance.prior, 6, generator=torch.Generator().manual_seed(1))
+        nodes = draw_nodes(surrogate.kernel_distance.prior, 6, generator=seeded(1))
         prepared = surrogate.kernel_distance.prepare(nodes.cube)
         r = (surrogate.cross(prepared) / surrogate.parameters.outputscale).numpy()
         L = np.exp((surrogate.evaluations.log_likelihood - surrogate.log_scale).numpy())
@@ -86,9 +57,9 @@ def test_positive_weights_written_out():
 @settings(max_examples=25)
 @given(seed=st.integers(0, 1000), spread=st.sampled_from([0.0, 1.0, 100.0, 1e5]))
 def test_positive_weights_are_a_distribution(seed, spread):
-    surrogate = surrogate_for(seed, spread)
+    surrogate = surrogate_for(seed, spread=spread)
     around = surrogate.evaluations.best(3).cube
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 9, around=around, generator=torch.Generator().manual_seed(seed))
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 9, around=around, generator=seeded(seed))
     log_weights = positive_weights(surrogate, nodes)
     assert log_weights.shape == (12,)
     assert not bool(log_weights.isnan().any())
@@ -98,7 +69,7 @@ def test_positive_weights_are_a_distribution(seed, spread):
 def test_equally_likely_kernels_share_the_prior():
     """With equal likelihoods the weights are the shares of the prior, whatever the level."""
     surrogate = surrogate_for()
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=torch.Generator().manual_seed(1))
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=seeded(1))
     found = []
     for level in (-1e5, 0.0):
         evaluations = surrogate.evaluations._replace(log_likelihood=torch.full((12,), level, dtype=torch.float64))
@@ -109,7 +80,7 @@ def test_equally_likely_kernels_share_the_prior():
 
 def test_kernels_that_crowd_share_what_one_of_them_would_have():
     surrogate = surrogate_for()
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=torch.Generator().manual_seed(1))
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=seeded(1))
     alone = positive_weights(surrogate, nodes)
     first = surrogate.evaluations.cube[:1], surrogate.evaluations.log_likelihood[:1]
     crowd = surrogate.evaluations.append(first[0].expand(4, -1), first[1].expand(4))
@@ -120,11 +91,8 @@ def test_kernels_that_crowd_share_what_one_of_them_would_have():
     assert 0.0 <= gain < 0.3 * math.log(5.0), "copies win a little at the borders of their cell, not five times as much"
 
 
-# --- nodes ---------------------------------------------------------------------------------------------------------
-
-
 def centers_of(prior, seed, sizes=(1, 2, 2)):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     return torch.cat([prior.draw(1, n, generator=generator) for n in sizes])
 
 
@@ -138,9 +106,9 @@ def centers_of(prior, seed, sizes=(1, 2, 2)):
 )
 def test_the_weights_of_nodes_are_shares_of_the_prior(seed, per_size, num_inputs, centered, uneven):
     log_prob = tensor(0.6, 0.3, 0.1).log() if uneven else None
-    prior = small_prior(num_inputs=num_inputs, log_prob_components=log_prob, noise=inferred(1e-2, 1.0))
+    prior = prior_of(num_inputs=num_inputs, log_prob_components=log_prob, noise=inferred(1e-2, 1.0))
     around = centers_of(prior, seed) if centered else None
-    nodes = draw_nodes(prior, per_size, around=around, generator=torch.Generator().manual_seed(seed))
+    nodes = draw_nodes(prior, per_size, around=around, generator=seeded(seed))
     assert nodes.cube.shape == (3 * per_size, prior.num_columns)
     assert torch.equal(nodes.components, prior.num_components(nodes.cube))
     assert bool((nodes.weights > 0).all())
@@ -153,24 +121,14 @@ def test_the_weights_of_nodes_are_shares_of_the_prior(seed, per_size, num_inputs
 
 
 def test_the_first_nodes_are_the_first_of_each_number_of_components():
-    prior = small_prior()
-    nodes = draw_nodes(prior, 8, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(0))
+    prior = prior_of()
+    nodes = draw_nodes(prior, 8, around=centers_of(prior, 0), generator=seeded(0))
     few = nodes.first(3)
     for n in (1, 2, 3):
         mine, kept = nodes.components == n, few.components == n
         assert torch.equal(few.cube[kept], nodes.cube[mine][:3])
         ratio = few.weights[kept] / nodes.weights[mine][:3]
         torch.testing.assert_close(ratio, ratio[:1].expand(3), rtol=1e-12, atol=0)
-
-
-def test_nodes_are_a_function_of_the_generator():
-    prior = small_prior()
-    first, again, other = (
-        draw_nodes(prior, 9, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(seed))
-        for seed in (1, 1, 2)
-    )
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not torch.equal(first.cube, other.cube)
 
 
 FUNCTIONS = {
@@ -187,18 +145,16 @@ FUNCTIONS = {
 def test_nodes_integrate_functions_of_normal_quantiles(centered):
     """Averages over the cube of functions of independent standard normal numbers; errors as of so many plain draws."""
     for function, mean, sd in FUNCTIONS.values():
-        prior = small_prior(2)
+        prior = prior_of(2)
         columns = prior.active_columns(2)
         expected = math.exp(-len(columns) / 2) if mean is None else mean
         per_size, errors = 600, []
         for seed in range(8):
             around = centers_of(prior, seed, (2, 2, 2)) if centered else None
-            nodes = draw_nodes(prior, per_size, around=around, generator=torch.Generator().manual_seed(seed))
+            nodes = draw_nodes(prior, per_size, around=around, generator=seeded(seed))
             mine = nodes.components == 2
             v = torch.special.ndtri(nodes.cube[mine][:, columns])
-            errors.append(
-                (nodes.weights[mine] * function(v)).sum().item() / nodes.weights[mine].sum().item() - expected
-            )
+            errors.append(float(nodes.weights[mine] @ function(v) / nodes.weights[mine].sum()) - expected)
         # a plain draw's standard error; the bias of normalized weights and the clamped tails are far below it
         error = sd / math.sqrt(per_size)
         assert np.sqrt(np.mean(np.square(errors))) < 1.5 * error
@@ -207,10 +163,10 @@ def test_nodes_integrate_functions_of_normal_quantiles(centered):
 
 def test_weights_around_centers_by_the_balance_heuristic():
     """Ratios of the weights, written out: prior over the mixture of prior and normals that nodes are drawn from."""
-    prior = small_prior(1)
-    centers = prior.draw(2, 1, generator=torch.Generator().manual_seed(3))
+    prior = prior_of(1)
+    centers = prior.draw(2, 1, generator=seeded(3))
     count = 30
-    nodes = draw_nodes(prior, count, around=centers, generator=torch.Generator().manual_seed(4))
+    nodes = draw_nodes(prior, count, around=centers, generator=seeded(4))
     columns = prior.active_columns(1)
     v, c = (torch.special.ndtri(rows[:, columns]).numpy() for rows in (nodes.cube, centers))
 
@@ -228,31 +184,26 @@ def test_weights_around_centers_by_the_balance_heuristic():
 
 def test_nodes_stand_near_their_center():
     """However narrow a spike of the likelihood is, some nodes see it."""
-    prior = small_prior(1)
-    center = prior.draw(1, 1, generator=torch.Generator().manual_seed(3))
+    prior = prior_of(1)
+    center = prior.draw(1, 1, generator=seeded(3))
     columns = prior.active_columns(1)
-    nodes = draw_nodes(prior, 300, around=center, generator=torch.Generator().manual_seed(4))
-    far = torch.special.ndtri(nodes.cube[:, columns]) - torch.special.ndtri(center[:, columns])
-    assert int((far.norm(dim=-1) < 0.3).sum()) > 25
-    plain = draw_nodes(prior, 300, generator=torch.Generator().manual_seed(4))
-    far = torch.special.ndtri(plain.cube[:, columns]) - torch.special.ndtri(center[:, columns])
-    assert int((far.norm(dim=-1) < 0.3).sum()) < 25
-    first = nodes.first(60).cube
-    far = torch.special.ndtri(first[:, columns]) - torch.special.ndtri(center[:, columns])
-    assert int((far.norm(dim=-1) < 0.3).sum()) > 4, "the first few nodes are a fair sample of all"
+
+    def num_near(nodes):
+        far = torch.special.ndtri(nodes.cube[:, columns]) - torch.special.ndtri(center[:, columns])
+        return int((far.norm(dim=-1) < 0.3).sum())
+
+    nodes = draw_nodes(prior, 300, around=center, generator=seeded(4))
+    assert num_near(nodes) > 25
+    assert num_near(draw_nodes(prior, 300, generator=seeded(4))) < 25
+    assert num_near(nodes.first(60)) > 4, "the first few nodes are a fair sample of all"
 
 
-def test_nodes_too_few_to_stand_around_centers():
-    """A third of two is none: all of them are draws of the prior."""
-    for per_size in [1, 2]:
-        prior = small_prior(2)
-        nodes = draw_nodes(prior, per_size, around=centers_of(prior, 0), generator=torch.Generator().manual_seed(0))
+def test_few_nodes_and_centers_at_the_edge_of_the_cube():
+    prior = prior_of(2)
+    for per_size in [1, 2]:  # a third of them around centers is none: all are draws of the prior
+        nodes = draw_nodes(prior, per_size, around=centers_of(prior, 0), generator=seeded(0))
         torch.testing.assert_close(nodes.weights, torch.full((2 * per_size,), 0.5 / per_size, dtype=torch.float64))
-
-
-def test_centers_at_the_edge_of_the_cube():
-    prior = small_prior(2)
     edge = prior.embed(torch.full((1, len(prior.active_columns(2))), 1.0 - EDGE, dtype=torch.float64), 2)
-    nodes = draw_nodes(prior, 30, around=edge, generator=torch.Generator().manual_seed(0))
+    nodes = draw_nodes(prior, 30, around=edge, generator=seeded(0))
     assert bool(nodes.weights.isfinite().all())
     assert nodes.weights.sum().item() == pytest.approx(1.0)

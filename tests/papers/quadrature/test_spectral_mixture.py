@@ -9,34 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.papers.quadrature.spectral_mixture import (
-    AT_ORIGIN,
-    IN_EACH_INPUT,
-    SpectralMixtures,
-    covariance,
-    covariance_at_lags,
-)
-
-REFLECTIONS = {"origin": AT_ORIGIN, "each input": IN_EACH_INPUT}
-GOLDEN_NAMES = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}
-
-
-def random_mixtures(seed, num_inputs, shape=(), size=4, signed=False):
-    """Mixtures with 1 to ``size`` components, padded."""
-    rng = np.random.default_rng(seed)
-    weights = rng.dirichlet(np.ones(size), shape)
-    weights[..., 1:] *= np.arange(1, size) < rng.integers(1, size + 1, (*shape, 1))
-    weights /= weights.sum(-1, keepdims=True)
-    present = (weights != 0)[..., None]
-    means = np.abs(rng.normal(size=(*shape, size, num_inputs))) * present
-    if signed:
-        means = means * rng.choice([-1.0, 1.0], means.shape)
-    scales = rng.lognormal(-1.0, 0.5, (*shape, size, num_inputs)) * present
-    return SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance, covariance_at_lags
+from tests.papers.quadrature.cases import REFLECTIONS, one_input_and_two, random_mixtures, single_precision, uniform
 
 
 def inputs(seed, num_rows, num_inputs):
-    return torch.tensor(np.random.default_rng(seed).uniform(-1, 1, (num_rows, num_inputs)))
+    return uniform(num_rows, num_inputs, seed=seed, low=-1.0)
 
 
 def by_loops(mixture, x1, x2, reflection):
@@ -50,15 +28,6 @@ def by_loops(mixture, x1, x2, reflection):
             wave = np.prod(np.cos(angles)) if reflection.each_input else np.cos(angles.sum())
             result[i, j] += w * np.exp(-2 * np.pi**2 * np.sum((s * tau) ** 2)) * wave
     return result
-
-
-def test_golden_gram_matrices(golden):
-    for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], GOLDEN_NAMES):
-        with np.load(golden / "maskerade_sm_kernel.npz") as data:
-            X, theta = (torch.tensor(data[key]) for key in (f"X_{case[:2]}", f"theta_{case}"))
-            expected = data[f"K_{case}_{name}"]
-        mixture = SpectralMixtures.unflatten(theta, X.shape[1])
-        np.testing.assert_allclose(covariance(mixture, X, X, GOLDEN_NAMES[name]), expected, rtol=0, atol=1e-13)
 
 
 def test_covariances_are_the_sums_written_out():
@@ -80,9 +49,8 @@ def test_batches_of_inputs_broadcast_with_the_mixtures():
         value = covariance(mixtures, x1, x2, reflection)
         assert value.shape == (2, 3, 4, 5)
         for i, j in product(range(2), range(3)):
-            torch.testing.assert_close(
-                value[i, j], covariance(mixtures.take(j), x1[i, j], x2, reflection), rtol=0, atol=1e-14
-            )
+            alone = covariance(mixtures.take(j), x1[i, j], x2, reflection)
+            torch.testing.assert_close(value[i, j], alone, rtol=0, atol=1e-14)
 
 
 def test_covariances_at_lags_of_one_input():
@@ -102,13 +70,10 @@ def test_order_splitting_and_padding_change_nothing(seed, num_inputs, name):
     x1, x2 = inputs(seed, 4, num_inputs), inputs(seed + 1, 3, num_inputs)
     value = covariance(mixture, x1, x2, reflection)
     order = torch.tensor(rng.permutation(4))
-    shuffled = SpectralMixtures(mixture.weights[order], mixture.means[order], mixture.scales[order])
+    shuffled = SpectralMixtures(*(part[order] for part in tuple(mixture)))
     share = rng.uniform(0.1, 0.9)
-    split = SpectralMixtures(
-        torch.cat([share * mixture.weights, (1 - share) * mixture.weights]),
-        mixture.means.repeat(2, 1),
-        mixture.scales.repeat(2, 1),
-    )
+    weights = torch.cat([share * mixture.weights, (1 - share) * mixture.weights])
+    split = SpectralMixtures(weights, mixture.means.repeat(2, 1), mixture.scales.repeat(2, 1))
     padded = SpectralMixtures(*(torch.cat([part, torch.zeros_like(part)]) for part in tuple(mixture)))
     for other in (shuffled, split, padded, padded.trim()):
         torch.testing.assert_close(covariance(other, x1, x2, reflection), value, rtol=0, atol=1e-13)
@@ -139,7 +104,7 @@ def test_signs_of_means():
         assert same == reflection.each_input
 
 
-@pytest.mark.parametrize(("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"])
+@one_input_and_two
 def test_derivatives(num_inputs, reflection):
     mixtures = random_mixtures(1, num_inputs, (2,), size=2, signed=True)
     theta = mixtures.flatten().requires_grad_()
@@ -156,9 +121,7 @@ def test_derivatives(num_inputs, reflection):
 def test_single_precision():
     for num_inputs, reflection in product((1, 3), REFLECTIONS.values()):
         mixtures, x = random_mixtures(2, num_inputs, (3,)), inputs(0, 6, num_inputs)
-        value = covariance(
-            SpectralMixtures(*(part.float() for part in tuple(mixtures))), x.float(), x.float(), reflection
-        )
+        value = covariance(single_precision(mixtures), x.float(), x.float(), reflection)
         assert value.dtype == torch.float32
         torch.testing.assert_close(value.double(), covariance(mixtures, x, x, reflection), rtol=0, atol=2e-5)
 
@@ -179,9 +142,6 @@ def test_the_layout_of_a_row():
     assert mixture.weights.tolist() == [0, 1]
     assert mixture.means.tolist() == [[2, 3, 4], [5, 6, 7]]
     assert mixture.scales.tolist() == [[8, 9, 10], [11, 12, 13]]
-
-
-def test_rows_that_are_no_mixtures_are_refused():
     for length, num_inputs in [(4, 1), (0, 1), (6, 2), (9, 3)]:
         with pytest.raises(ValueError, match=f"rows of {length} numbers are no mixtures over {num_inputs} input"):
             SpectralMixtures.unflatten(torch.zeros(2, length), num_inputs)

@@ -14,91 +14,65 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
-from gp_ensembles.papers.quadrature.spectral_mixture import (
-    AT_ORIGIN,
-    IN_EACH_INPUT,
-    SpectralMixtureKernel,
-    SpectralMixtures,
-    covariance,
-)
+from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel, SpectralMixtures, covariance
 from gp_ensembles.spectral import IIDDraws, OrthogonalDraws, SobolDraws
 from gp_ensembles.spectral.frequencies import BaseDraws, components_of
+from tests.papers.quadrature import cases
+from tests.papers.quadrature.cases import REFLECTIONS, process_of, seeded, single_precision, uniform
 
-REFLECTIONS = {"origin": AT_ORIGIN, "each input": IN_EACH_INPUT}
-GOLDEN_NAMES = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}
-BOTH = pytest.mark.parametrize("reflection", REFLECTIONS.values(), ids=REFLECTIONS)
+from_mixtures = SpectralMixtureKernel.from_mixtures
+AT_ORIGIN, IN_EACH_INPUT = REFLECTIONS.values()
 
 
 def random_mixtures(seed, num_inputs, shape=(), size=3, ragged=False):
-    """Mixtures with signed means; ``ragged`` ones have 1 to ``size`` components."""
-    rng = np.random.default_rng(seed)
-    weights = rng.dirichlet(np.ones(size), shape)
-    if ragged:
-        weights[..., 1:] *= np.arange(1, size) < rng.integers(1, size + 1, (*shape, 1))
-    present = (weights != 0)[..., None]
-    means = 0.5 * rng.normal(size=(*shape, size, num_inputs)) * present
-    scales = rng.lognormal(-1.5, 0.5, (*shape, size, num_inputs)) * present
-    return SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
+    """Wider spectra, and signs of the means."""
+    mixtures = cases.random_mixtures(seed, num_inputs, shape, size, signed=True, ragged=ragged)
+    return mixtures._replace(means=0.5 * mixtures.means, scales=0.6 * mixtures.scales)
 
 
 def inputs(seed, *shape):
-    return torch.tensor(np.random.default_rng(seed).uniform(-1, 1, shape))
+    return uniform(*shape, seed=seed, low=-1.0)
 
 
-class Model(gpytorch.models.ExactGP):
-    def __init__(self, X, y, likelihood, kernel):
-        super().__init__(X, y, likelihood)
-        self.mean_module = gpytorch.means.ZeroMean()
-        self.covar_module = kernel
-
-    def forward(self, X):
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
+def scaled(kernel, outputscale):
+    kernel = ScaleKernel(kernel).double()
+    kernel.outputscale = outputscale
+    return kernel
 
 
-def model_of(X, y, kernel, noise=1e-3):
-    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=gpytorch.constraints.Positive())
-    model = Model(X, y, likelihood.to(X), kernel)
-    likelihood.noise = X.new_tensor([noise])
-    return model
+def total_log_likelihood(model, X, y):
+    return gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)(model.train()(X), y).item() * len(y)
 
 
-# --- values --------------------------------------------------------------------------------------------------------
-
-
-def test_golden_processes(golden):
+def test_golden_processes(archive):
     """Gram matrix, log marginal likelihood and prediction of a Gaussian process, all through GPyTorch."""
-    for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], GOLDEN_NAMES):
-        with np.load(golden / "maskerade_sm_kernel.npz") as data:
-            X, Xs, y = (torch.tensor(data[f"{key}_{case[:2]}"]) for key in ("X", "Xs", "y"))
-            theta, noise = torch.tensor(data[f"theta_{case}"]), float(data["noise"])
-            gram, log_prob, mean, predicted = (data[f"{key}_{case}_{name}"] for key in ("K", "loglik", "mean", "cov"))
-        mixture = SpectralMixtures.unflatten(theta, X.shape[1])
-        kernel = SpectralMixtureKernel.from_mixtures(mixture, GOLDEN_NAMES[name])
-        model = model_of(X, y, kernel, noise)
+    data = archive("sm_kernel")
+    for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], REFLECTIONS):
+        X, Xs, y = (data[f"{key}_{case[:2]}"] for key in ("X", "Xs", "y"))
+        gram, log_prob, mean, predicted = (data[f"{key}_{case}_{name}"] for key in ("K", "loglik", "mean", "cov"))
+        mixture = SpectralMixtures.unflatten(data[f"theta_{case}"], X.shape[1])
+        kernel = from_mixtures(mixture, REFLECTIONS[name])
+        model = process_of(X, y, kernel, data["noise"])
         with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
-            np.testing.assert_allclose(kernel(X).to_dense(), gram, rtol=0, atol=1e-13)
-            model.train()
-            total = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)(model(X), y) * len(y)
-            assert total.item() == pytest.approx(float(log_prob), abs=1e-9)
-            model.eval()
-            posterior = model.likelihood(model(Xs))
-            np.testing.assert_allclose(posterior.mean, mean, rtol=0, atol=1e-9)
-            np.testing.assert_allclose(posterior.covariance_matrix, predicted, rtol=0, atol=1e-9)
+            torch.testing.assert_close(kernel(X).to_dense(), gram, rtol=0, atol=1e-13)
+            assert total_log_likelihood(model, X, y) == pytest.approx(float(log_prob), abs=1e-9)
+            posterior = model.likelihood(model.eval()(Xs))
+            torch.testing.assert_close(posterior.mean, mean, rtol=0, atol=1e-9)
+            torch.testing.assert_close(posterior.covariance_matrix, predicted, rtol=0, atol=1e-9)
 
 
-def test_gpytorchs_kernel_is_another_one_for_several_inputs(golden):
+def test_gpytorchs_kernel_is_another_one_for_several_inputs(archive):
+    data = archive("sm_kernel")
     for case in ["D1_n3", "D3_n1", "D3_n3"]:
-        with np.load(golden / "maskerade_sm_kernel.npz") as data:
-            X, theta = torch.tensor(data[f"X_{case[:2]}"]), torch.tensor(data[f"theta_{case}"])
-            expected = data[f"K_{case}_product_of_sums"]
-        mixture = SpectralMixtures.unflatten(theta, X.shape[1])
+        X = data[f"X_{case[:2]}"]
+        mixture = SpectralMixtures.unflatten(data[f"theta_{case}"], X.shape[1])
         theirs = gpytorch.kernels.SpectralMixtureKernel(len(mixture.weights), mixture.num_inputs).double()
         theirs.mixture_weights = mixture.weights
         theirs.mixture_means, theirs.mixture_scales = mixture.means.unsqueeze(-2), mixture.scales.unsqueeze(-2)
         their_value = theirs(X).to_dense().detach()
-        np.testing.assert_allclose(their_value, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(their_value, data[f"K_{case}_product_of_sums"], rtol=0, atol=1e-12)
         for reflection in REFLECTIONS.values():
-            ours = SpectralMixtureKernel.from_mixtures(mixture, reflection)(X).to_dense().detach()
+            ours = from_mixtures(mixture, reflection)(X).to_dense().detach()
             agree = case == "D1_n3" or (case == "D3_n1" and reflection.each_input)
             assert torch.allclose(ours, their_value, rtol=0, atol=1e-12) == agree
 
@@ -106,7 +80,7 @@ def test_gpytorchs_kernel_is_another_one_for_several_inputs(golden):
 def test_values_of_one_mixture_and_of_batches():
     for shape, num_inputs, reflection in product([(), (4,), (2, 3)], (1, 3), REFLECTIONS.values()):
         mixtures = random_mixtures(0, num_inputs, shape, ragged=bool(shape))
-        kernel = SpectralMixtureKernel.from_mixtures(mixtures, reflection)
+        kernel = from_mixtures(mixtures, reflection)
         assert kernel.batch_shape == shape
         assert kernel.dtype == torch.float64
         x1, x2 = inputs(1, 5, num_inputs), inputs(2, 7, num_inputs)
@@ -135,46 +109,37 @@ def test_values_of_one_mixture_and_of_batches():
 
 def test_scaling_and_active_columns():
     for reflection in REFLECTIONS.values():
-        mixture = random_mixtures(0, 2)
-        X = inputs(1, 6, 4)
-        kernel = SpectralMixtureKernel.from_mixtures(mixture, reflection, active_dims=(3, 1))
-        expected = covariance(mixture, X[:, [3, 1]], X[:, [3, 1]], reflection)
-        scaled = ScaleKernel(kernel).double()
-        scaled.outputscale = torch.tensor(2.5).double()
+        mixture, X = random_mixtures(0, 2), inputs(1, 6, 4)
+        kernel = from_mixtures(mixture, reflection, active_dims=(3, 1))
+        expected, larger = covariance(mixture, X[:, [3, 1]], X[:, [3, 1]], reflection), scaled(kernel, 2.5)
         with torch.no_grad():
             torch.testing.assert_close(kernel(X).to_dense(), expected, rtol=0, atol=1e-14)
-            torch.testing.assert_close(scaled(X).to_dense(), 2.5 * expected, rtol=0, atol=1e-13)
-            torch.testing.assert_close(scaled(X, diag=True), 2.5 * torch.ones(6).double(), rtol=0, atol=1e-13)
-            total = (scaled + RBFKernel().double())(X).to_dense()
+            torch.testing.assert_close(larger(X).to_dense(), 2.5 * expected, rtol=0, atol=1e-13)
+            torch.testing.assert_close(larger(X, diag=True), 2.5 * torch.ones(6).double(), rtol=0, atol=1e-13)
+            total = (larger + RBFKernel().double())(X).to_dense()
             torch.testing.assert_close(total, 2.5 * expected + RBFKernel().double()(X).to_dense())
-        assert scaled.is_stationary
+        assert larger.is_stationary
 
 
 def test_absent_components_of_one_mixture_are_dropped():
     mixture = random_mixtures(0, 2, size=5)
     weights = mixture.weights * torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0])
-    kernel = SpectralMixtureKernel.from_mixtures(mixture._replace(weights=weights))
+    kernel = from_mixtures(mixture._replace(weights=weights))
     assert kernel.num_components == 2
     assert kernel.present is None
     torch.testing.assert_close(kernel.mixtures.means, mixture.means[[0, 2]])
-    ragged = SpectralMixtureKernel.from_mixtures(random_mixtures(1, 2, (6,), size=5, ragged=True))
+    ragged = from_mixtures(random_mixtures(1, 2, (6,), size=5, ragged=True))
     counts = (ragged.mixture_weights != 0).sum(-1)
     assert ragged.num_components == int(counts.max())
     assert ragged.present is not None
 
 
-# --- parameters ----------------------------------------------------------------------------------------------------
-
-
 def test_parameters_are_read_as_they_were_given():
     mixtures = random_mixtures(0, 2, (3,), ragged=True)
-    kernel = SpectralMixtureKernel.from_mixtures(mixtures)
+    kernel = from_mixtures(mixtures)
     present = mixtures.weights != 0
-    assert {name for name, _ in kernel.named_parameters()} == {
-        "raw_mixture_weights",
-        "raw_mixture_means",
-        "raw_mixture_scales",
-    }
+    names = {f"raw_mixture_{part}" for part in ("weights", "means", "scales")}
+    assert {name for name, _ in kernel.named_parameters()} == names
     torch.testing.assert_close(kernel.mixture_weights, mixtures.weights, rtol=1e-14, atol=0)
     torch.testing.assert_close(kernel.mixture_means, mixtures.means, rtol=0, atol=0, check_stride=False)
     torch.testing.assert_close(kernel.mixture_scales[present], mixtures.scales[present], rtol=1e-13, atol=0)
@@ -192,16 +157,16 @@ def test_parameters_are_read_as_they_were_given():
 def test_the_mixtures_given_are_copied():
     mixture = random_mixtures(0, 1)
     theta = mixture.flatten().requires_grad_()
-    kernel = SpectralMixtureKernel.from_mixtures(SpectralMixtures.unflatten(theta, 1))
+    kernel = from_mixtures(SpectralMixtures.unflatten(theta, 1))
     assert all(parameter.is_leaf and parameter.requires_grad for parameter in kernel.parameters())
     with torch.no_grad():
         kernel.raw_mixture_means += 1.0
     torch.testing.assert_close(theta.detach(), mixture.flatten(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"])
+@cases.one_input_and_two
 def test_derivatives(num_inputs, reflection):
-    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, num_inputs, (2,), 2, ragged=True), reflection)
+    kernel = from_mixtures(random_mixtures(0, num_inputs, (2,), 2, ragged=True), reflection)
     names = [name for name, _ in kernel.named_parameters()]
     x1, x2 = inputs(1, 3, num_inputs), inputs(2, 2, num_inputs)
 
@@ -222,7 +187,7 @@ def test_derivatives(num_inputs, reflection):
 
 def test_absent_components_stay_absent_in_training():
     mixtures = random_mixtures(4, 1, (4,), ragged=True)
-    kernel = SpectralMixtureKernel.from_mixtures(mixtures)
+    kernel = from_mixtures(mixtures)
     absent = mixtures.weights == 0
     assert absent.any()
     optimizer = torch.optim.Adam(kernel.parameters(), lr=0.3)
@@ -238,72 +203,40 @@ def test_absent_components_stay_absent_in_training():
     assert not torch.allclose(kernel.mixture_weights, mixtures.weights)
 
 
-def test_training_in_a_gaussian_process_raises_the_likelihood():
-    X = torch.linspace(0, 4, 40, dtype=torch.float64).unsqueeze(-1)
-    y = torch.sin(2 * math.pi * 1.3 * X.squeeze(-1))
-    mixture = SpectralMixtures.unflatten(torch.tensor([0.5, 0.5, 1.2, 0.2, 0.1, 0.3], dtype=torch.float64), 1)
-    model = model_of(X, y, ScaleKernel(SpectralMixtureKernel.from_mixtures(mixture)).double(), noise=0.01)
-    objective = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
-    model.train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    values = []
-    for _ in range(40):
-        optimizer.zero_grad()
-        loss = -objective(model(X), y)
-        loss.backward()
-        values.append(loss.item())
-        optimizer.step()
-    assert values[-1] < values[0] - 0.1
-    base = model.covar_module.base_kernel
-    strongest = int(base.mixture_weights.argmax())
-    assert base.mixture_means[strongest].item() == pytest.approx(1.3, abs=0.05)
-
-
 def test_log_likelihoods_are_those_of_the_batched_ones():
     mixtures = random_mixtures(5, 2, (4,), ragged=True)
     X, y = inputs(1, 12, 2), inputs(2, 12)
     ones = torch.ones(4).double()
     expected = DenseLikelihoods(X, y)(mixtures, 1.7 * ones, 0.01 * ones)
     for b in range(4):
-        kernel = ScaleKernel(SpectralMixtureKernel.from_mixtures(mixtures.take(b))).double()
-        kernel.outputscale = torch.tensor(1.7, dtype=torch.float64)
-        model = model_of(X, y, kernel, 0.01)
-        value = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)(model.train()(X), y) * 12
-        assert value.item() == pytest.approx(expected[b].item(), abs=1e-5)
-
-
-# --- modules -------------------------------------------------------------------------------------------------------
+        model = process_of(X, y, scaled(from_mixtures(mixtures.take(b)), 1.7), 0.01)
+        assert total_log_likelihood(model, X, y) == pytest.approx(expected[b].item(), abs=1e-5)
 
 
 def test_copies_states_and_precisions():
     for shape in [(), (3,)]:
         X = inputs(0, 5, 2)
-        kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 2, shape, ragged=bool(shape)), IN_EACH_INPUT)
+        kernel = from_mixtures(random_mixtures(0, 2, shape, ragged=bool(shape)), IN_EACH_INPUT)
         value = kernel(X).to_dense().detach()
         other = copy.deepcopy(kernel)
         assert torch.equal(other(X).to_dense(), value)
         with torch.no_grad():
             other.raw_mixture_weights += 1.0
         assert torch.equal(kernel(X).to_dense(), value)
-        other = SpectralMixtureKernel.from_mixtures(
-            random_mixtures(1, 2, shape)._replace(weights=kernel.mixture_weights.detach()), IN_EACH_INPUT
-        )
+        weights = kernel.mixture_weights.detach()
+        other = from_mixtures(random_mixtures(1, 2, shape, weights.shape[-1])._replace(weights=weights), IN_EACH_INPUT)
         assert not torch.allclose(other(X).to_dense(), value)
         other.load_state_dict(kernel.state_dict())
         assert torch.equal(other(X).to_dense(), value)
         single = copy.deepcopy(kernel).to(torch.float32)
-        assert single.dtype == torch.float32
         result = single(X.float()).to_dense()
-        assert result.dtype == torch.float32
+        assert single.dtype == result.dtype == torch.float32
         torch.testing.assert_close(result.double(), value, rtol=0, atol=1e-5)
-        born_single = SpectralMixtureKernel.from_mixtures(
-            SpectralMixtures(*(part.float() for part in tuple(kernel.mixtures)))
-        )
-        assert born_single.dtype == torch.float32
+        assert from_mixtures(single_precision(kernel.mixtures)).dtype == torch.float32
 
 
 def test_numbers_keep_their_digits_in_double_precision(wrong_default_dtype):
-    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 1))
+    kernel = from_mixtures(random_mixtures(0, 1))
     kernel.mixture_weights, kernel.mixture_means, kernel.mixture_scales = 0.1, 0.7, 0.3
     assert kernel.mixture_means[0].item() == 0.7
     assert kernel.mixture_weights[0].item() == pytest.approx(0.1, rel=1e-14)
@@ -313,23 +246,23 @@ def test_numbers_keep_their_digits_in_double_precision(wrong_default_dtype):
 
 def test_kernels_of_one_size_can_be_stacked():
     mixtures = random_mixtures(0, 2, (3,))
-    parts = [ScaleKernel(SpectralMixtureKernel.from_mixtures(mixtures.take(b))).double() for b in range(3)]
+    parts = [ScaleKernel(from_mixtures(mixtures.take(b))).double() for b in range(3)]
     stacked, X = stack_kernels(parts), inputs(0, 5, 2)
     assert stacked.batch_shape == (3,)
-    for b in range(3):
-        torch.testing.assert_close(stacked(X).to_dense()[b], parts[b](X).to_dense(), rtol=0, atol=1e-14)
-        torch.testing.assert_close(stacked[b](X).to_dense(), parts[b](X).to_dense(), rtol=0, atol=1e-14)
+    for b, part in enumerate(parts):
+        torch.testing.assert_close(stacked(X).to_dense()[b], part(X).to_dense(), rtol=0, atol=1e-14)
+        torch.testing.assert_close(stacked[b](X).to_dense(), part(X).to_dense(), rtol=0, atol=1e-14)
     with pytest.raises(ValueError, match="differs in structure"):
-        stack_kernels([parts[0], ScaleKernel(SpectralMixtureKernel.from_mixtures(random_mixtures(0, 2, size=2)))])
-
-
-# --- random frequencies --------------------------------------------------------------------------------------------
+        stack_kernels([parts[0], ScaleKernel(from_mixtures(random_mixtures(0, 2, size=2)))])
 
 
 def test_the_gram_matrix_of_random_features_is_the_kernel(generator):
-    for num_inputs, reflection in product((1, 3), REFLECTIONS.values()):
-        kernel = ScaleKernel(SpectralMixtureKernel.from_mixtures(random_mixtures(1, num_inputs), reflection)).double()
-        kernel.outputscale = torch.tensor(2.5).double()
+    kernels = [
+        (num_inputs, scaled(from_mixtures(random_mixtures(1, num_inputs), reflection), 2.5))
+        for num_inputs, reflection in product((1, 3), REFLECTIONS.values())
+    ]
+    kernels.append((3, from_mixtures(random_mixtures(0, 1), active_dims=(1,)) + RBFKernel().double()))
+    for num_inputs, kernel in kernels:
         X = inputs(0, 8, num_inputs)
         features = RandomFourierFeatures.from_kernel(kernel, num_inputs, 2**15, draws=SobolDraws(), generator=generator)
         with torch.no_grad():
@@ -344,11 +277,10 @@ def test_the_gram_matrix_of_random_features_is_the_kernel(generator):
     ids=["independent", "orthogonal", "Sobol"],
 )
 def test_random_features_are_without_bias(draws, reflection):
-    kernel, X = SpectralMixtureKernel.from_mixtures(random_mixtures(1, 3), reflection), inputs(0, 6, 3)
+    kernel, X = from_mixtures(random_mixtures(1, 3), reflection), inputs(0, 6, 3)
     exact, grams = kernel(X).to_dense().detach(), []
     for seed in range(40):
-        seeded = torch.Generator().manual_seed(seed)
-        features = RandomFourierFeatures.from_kernel(kernel, 3, 96, draws=draws, generator=seeded)
+        features = RandomFourierFeatures.from_kernel(kernel, 3, 96, draws=draws, generator=seeded(seed))
         with torch.no_grad():
             Phi = features(X)
             grams.append(features.prior_variance * Phi @ Phi.mT)
@@ -361,10 +293,10 @@ def test_frequencies_are_normal_around_the_means():
     """Each component by itself: its frequencies, over 2 pi, have the mixture's means (or mirrored) and scales."""
     for reflection in REFLECTIONS.values():
         mixture = random_mixtures(2, 2)
-        kernel = SpectralMixtureKernel.from_mixtures(mixture, reflection)
+        kernel = from_mixtures(mixture, reflection)
         parts = components_of(kernel, 2)
         assert len(parts) == 3
-        normals = torch.randn(20000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        normals = torch.randn(20000, 2, dtype=torch.float64, generator=seeded())
         for q, part in enumerate(parts):
             assert part.weight.item() == pytest.approx(mixture.weights[q].item(), rel=1e-12)
             frequencies = part.frequencies(BaseDraws(normals, normals[:, 0])).detach() / (2 * math.pi)
@@ -377,11 +309,9 @@ def test_frequencies_are_normal_around_the_means():
                 torch.testing.assert_close(frequencies, m + s * normals, rtol=1e-12, atol=1e-12)
 
 
-@BOTH
+@pytest.mark.parametrize("reflection", REFLECTIONS.values(), ids=REFLECTIONS)
 def test_random_features_are_trained_like_other_kernels(reflection, generator):
-    kernel = stack_kernels(
-        [SpectralMixtureKernel.from_mixtures(random_mixtures(b, 2, size=2), reflection) for b in (0, 1)]
-    )
+    kernel = stack_kernels([from_mixtures(random_mixtures(b, 2, size=2), reflection) for b in (0, 1)])
     X, names = inputs(0, 4, 2), [name for name, _ in kernel.named_parameters()]
     features = RandomFourierFeatures.from_kernel(kernel, 2, 12, generator=generator)
     assert features(X).shape == (2, 4, 12)
@@ -394,27 +324,15 @@ def test_random_features_are_trained_like_other_kernels(reflection, generator):
     assert torch.autograd.gradcheck(function, values)
 
 
-def test_random_features_of_active_columns(generator):
-    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 1), active_dims=(1,)) + RBFKernel().double()
-    X = inputs(0, 5, 3)
-    features = RandomFourierFeatures.from_kernel(kernel, 3, 2**14, draws=SobolDraws(), generator=generator)
-    with torch.no_grad():
-        Phi, exact = features(X), kernel(X).to_dense()
-        torch.testing.assert_close(features.prior_variance * Phi @ Phi.mT, exact, rtol=0, atol=0.03)
-
-
 def test_a_batch_of_several_sizes_has_no_common_frequencies():
-    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(1, 2, (6,), ragged=True))
+    kernel = from_mixtures(random_mixtures(1, 2, (6,), ragged=True))
     with pytest.raises(TypeError, match="one kernel for each number of components"):
         components_of(ScaleKernel(kernel), 2)
     with pytest.raises(ValueError, match="means for 2 column"):
-        components_of(SpectralMixtureKernel.from_mixtures(random_mixtures(1, 2)), 3)
+        components_of(from_mixtures(random_mixtures(1, 2)), 3)
 
 
-# --- misuse --------------------------------------------------------------------------------------------------------
-
-GOOD = random_mixtures(0, 2, (4,))
-ONE = torch.ones(4, 3).double()
+GOOD, ONE = random_mixtures(0, 2, (4,)), torch.ones(4, 3).double()
 BAD_MIXTURES = {
     "no component": (GOOD._replace(weights=ONE * torch.tensor([1.0, 1, 0, 1]).unsqueeze(-1)), "mixture 2 has no"),
     "no component at all": (GOOD._replace(weights=0 * ONE), "mixture 0 has no component"),
@@ -430,18 +348,13 @@ BAD_MIXTURES = {
 def test_bad_mixtures_are_refused():
     for mixtures, message in BAD_MIXTURES.values():
         with pytest.raises(ValueError, match=re.escape(message)):
-            SpectralMixtureKernel.from_mixtures(mixtures)
+            from_mixtures(mixtures)
 
 
 def test_bad_values_are_refused_and_change_nothing():
-    for name, value in [
-        ("weights", -0.1),
-        ("weights", 0.0),
-        ("weights", math.nan),
-        ("scales", 0.0),
-        ("means", math.inf),
-    ]:
-        kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 2))
+    cases = [("weights", -0.1), ("weights", 0.0), ("weights", math.nan), ("scales", 0.0), ("means", math.inf)]
+    for name, value in cases:
+        kernel = from_mixtures(random_mixtures(0, 2))
         before = copy.deepcopy(kernel.state_dict())
         with pytest.raises(ValueError, match="finite"):
             setattr(kernel, f"mixture_{name}", value)
@@ -449,7 +362,7 @@ def test_bad_values_are_refused_and_change_nothing():
 
 
 def test_inputs_of_another_number_of_columns_are_refused():
-    kernel = SpectralMixtureKernel.from_mixtures(random_mixtures(0, 1))
+    kernel = from_mixtures(random_mixtures(0, 1))
     X = inputs(0, 4, 2)
     for call in (lambda: ScaleKernel(kernel).double()(X).to_dense(), lambda: kernel.forward(X, X)):
         with pytest.raises(ValueError, match=re.escape("has means for 1 column(s) but sees 2 input column(s)")):

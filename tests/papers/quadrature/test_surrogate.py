@@ -8,42 +8,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from gp_ensembles.papers.quadrature import Hyperprior
 from gp_ensembles.papers.quadrature.hyperkernel import Distances, KernelDistance, SurrogateParameters, correlations
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, inferred
+from gp_ensembles.papers.quadrature.prior import inferred
 from gp_ensembles.papers.quadrature.problem import Evaluations
-from gp_ensembles.papers.quadrature.quadrature import EvidenceEstimate, QuadratureNodes, draw_nodes, estimate_evidence
-from gp_ensembles.papers.quadrature.surrogate import (
-    Surrogate,
-    fit_parameters,
-    fit_surrogate,
-    square_root_transform,
-)
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def scalar(value):
-    return torch.tensor(float(value), dtype=torch.float64)
-
-
-def small_prior(max_components=3, **choices):
-    return Hyperprior(HalfNormal(tensor(2.0)), LogNormal(tensor(-1.0), tensor(0.5)), max_components, **choices)
-
-
-def small_surrogate(seed=0, each=4, noise=1e-4, **choices):
-    """A surrogate of a smooth made-up log-likelihood at ``each`` draws of every number of components."""
-    prior = small_prior(**choices)
-    generator = torch.Generator().manual_seed(seed)
-    cube = torch.cat([prior.draw(each, n, generator=generator) for n in range(1, prior.max_components + 1)])
-    values = -40.0 + 2.0 * torch.sin(7.0 * cube[:, prior.max_components]) - cube[:, -1]
-    parameters = SurrogateParameters(scalar(1.3), scalar(0.6), scalar(0.8), scalar(noise))
-    return Surrogate(Evaluations(cube, values), KernelDistance(prior), parameters)
-
-
-# --- golden values -------------------------------------------------------------------------------------------------
+from gp_ensembles.papers.quadrature.quadrature import EvidenceEstimate, draw_nodes, estimate_evidence
+from gp_ensembles.papers.quadrature.surrogate import Surrogate, fit_parameters, fit_surrogate, square_root_transform
+from tests.papers.quadrature.cases import draws_of_every_size, prior_of, seeded, surrogate_for, tensor, uniform
 
 
 def test_golden_moments(given_values, golden_surrogate):
@@ -66,10 +36,9 @@ def test_golden_moments(given_values, golden_surrogate):
 def test_golden_covariances(given_values, golden_surrogate):
     surrogate = golden_surrogate()
     test = surrogate.kernel_distance.prepare(given_values["theta_test"])
-    own = surrogate.kernel(surrogate.prepared, surrogate.prepared)
-    torch.testing.assert_close(own, given_values["K"], rtol=0, atol=1e-13)
-    torch.testing.assert_close(surrogate.cross(test).mT, given_values["k_data_test"], rtol=0, atol=1e-13)
-    torch.testing.assert_close(surrogate.kernel(test, test), given_values["k_test_test"], rtol=0, atol=1e-13)
+    own, cross = surrogate.kernel(surrogate.prepared, surrogate.prepared), surrogate.cross(test).mT
+    for found, name in ((own, "K"), (cross, "k_data_test"), (surrogate.kernel(test, test), "k_test_test")):
+        torch.testing.assert_close(found, given_values[name], rtol=0, atol=1e-13)
 
 
 def test_golden_integral(given_values, golden_surrogate, golden_nodes):
@@ -82,26 +51,9 @@ def test_golden_integral(given_values, golden_surrogate, golden_nodes):
     torch.testing.assert_close(integral.log_evidence, expected, rtol=0, atol=1e-13)
 
 
-def test_the_golden_integral_is_the_sum_of_those_of_each_number_of_components(golden_surrogate, golden_nodes):
-    surrogate, nodes = golden_surrogate(), golden_nodes
-    whole = estimate_evidence(surrogate, nodes, nodes)
-    for n in (1, 2, 3):
-        mine = nodes.components == n
-        part = QuadratureNodes(*(column[mine] for column in nodes))
-        alone = estimate_evidence(surrogate, part, part)
-        torch.testing.assert_close(alone.mean.sum(), whole.mean[n - 1], rtol=1e-13, atol=0)
-        torch.testing.assert_close(alone.mean[n - 1], whole.mean[n - 1], rtol=1e-13, atol=0)
-        torch.testing.assert_close(alone.covariance[n - 1, n - 1], whole.covariance[n - 1, n - 1], rtol=1e-9, atol=0)
-        mean = surrogate.likelihood(part.cube).mean.mean() / 3.0
-        torch.testing.assert_close(whole.mean[n - 1], mean, rtol=1e-13, atol=0)
-
-
-# --- integrals -----------------------------------------------------------------------------------------------------
-
-
 def test_integrals_written_out():
-    surrogate = small_surrogate(noise=1e-3)
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 6, generator=torch.Generator().manual_seed(1))
+    surrogate = surrogate_for(nugget=1e-3)
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 6, generator=seeded(1))
     few = nodes.first(4)
     found = estimate_evidence(surrogate, nodes, few)
     K = surrogate.kernel(surrogate.prepared, surrogate.prepared).numpy() + 1e-3 * np.eye(len(surrogate.roots))
@@ -113,16 +65,13 @@ def test_integrals_written_out():
         return k @ inverse @ z, surrogate.kernel(prepared, prepared).numpy() - k @ inverse @ k.T
 
     mean, covariance = np.zeros(3), np.zeros((3, 3))
-    m, C = pieces(nodes)
+    m, _ = pieces(nodes)
     for s in range(len(m)):
-        value = alpha + m[s] ** 2 / 2
-        mean[int(nodes.components[s]) - 1] += float(nodes.weights[s]) * value
+        mean[int(nodes.components[s]) - 1] += float(nodes.weights[s]) * (alpha + m[s] ** 2 / 2)
     m, C = pieces(few)
-    for s in range(len(m)):
-        for t in range(len(m)):
-            value = m[s] * C[s, t] * m[t]
-            place = int(few.components[s]) - 1, int(few.components[t]) - 1
-            covariance[place] += float(few.weights[s] * few.weights[t]) * value
+    for s, t in np.ndindex(C.shape):
+        place = int(few.components[s]) - 1, int(few.components[t]) - 1
+        covariance[place] += float(few.weights[s] * few.weights[t]) * m[s] * C[s, t] * m[t]
     np.testing.assert_allclose(found.mean, mean, rtol=1e-10)
     np.testing.assert_allclose(found.covariance, covariance, rtol=1e-7, atol=1e-12)
     assert found.log_scale == surrogate.log_scale
@@ -131,8 +80,8 @@ def test_integrals_written_out():
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_the_covariance_of_the_integrals_is_one(seed):
-    surrogate = small_surrogate(seed % 50)
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 8, generator=torch.Generator().manual_seed(seed))
+    surrogate = surrogate_for(seed % 50)
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 8, generator=seeded(seed))
     integral = estimate_evidence(surrogate, nodes, nodes)
     eigenvalues = torch.linalg.eigvalsh(integral.covariance)
     assert eigenvalues[0] > -1e-12 * eigenvalues[-1]
@@ -143,7 +92,7 @@ def test_the_covariance_of_the_integrals_is_one(seed):
 def test_posterior_and_evidence_deviations_by_differentiation():
     covariance = tensor([4.0, 1.0, -1.0], [1.0, 2.0, 0.5], [-1.0, 0.5, 3.0]) * 1e-4
     mean = tensor(0.2, 0.3, 0.1)
-    integral = EvidenceEstimate(mean, covariance, scalar(-100.0), mean.expand(10, -1))  # replicates that all agree
+    integral = EvidenceEstimate(mean, covariance, tensor(-100.0)[0], mean.expand(10, -1))  # replicates that all agree
     slope = torch.autograd.functional.jacobian(lambda mean: mean / mean.sum(), integral.mean)
     expected = (slope @ covariance @ slope.mT).diagonal().sqrt()
     torch.testing.assert_close(integral.posterior_sd, expected, rtol=1e-12, atol=1e-9)
@@ -158,9 +107,8 @@ def test_posterior_and_evidence_deviations_by_differentiation():
 def test_the_share_of_the_jackknife_in_the_deviations():
     rng = np.random.default_rng(0)
     replicates = rng.uniform(0.1, 0.3, size=(10, 3))
-    integral = EvidenceEstimate(
-        tensor(0.2, 0.2, 0.2), torch.zeros(3, 3).double(), scalar(0.0), torch.tensor(replicates)
-    )
+    mean = tensor(0.2, 0.2, 0.2)
+    integral = EvidenceEstimate(mean, torch.zeros(3, 3).double(), mean.new_zeros(()), torch.tensor(replicates))
     logs, shares = np.log(replicates.sum(1)), replicates / replicates.sum(1, keepdims=True)
     for found, values in ((integral.log_evidence_sd, logs), (integral.posterior_sd, shares)):
         expected = np.sqrt(0.9 * ((values - values.mean(0)) ** 2).sum(0))
@@ -168,8 +116,8 @@ def test_the_share_of_the_jackknife_in_the_deviations():
 
 
 def test_replicates_are_the_integrals_of_surrogates_that_lack_every_tenth():
-    surrogate = small_surrogate(each=8, noise=1e-3)
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 8, generator=torch.Generator().manual_seed(1))
+    surrogate = surrogate_for(each=8, nugget=1e-3)
+    nodes = draw_nodes(surrogate.kernel_distance.prior, 8, generator=seeded(1))
     found = estimate_evidence(surrogate, nodes, nodes).replicates
     assert found.shape == (10, 3)
     for group in range(10):
@@ -184,34 +132,30 @@ def test_replicates_are_the_integrals_of_surrogates_that_lack_every_tenth():
 
 
 def test_integrals_of_a_few_likelihoods():
+    prior = prior_of()
+    cube = prior.draw(3, 2, generator=seeded(0))
+    nodes = draw_nodes(prior, 8, generator=seeded(1))
     for count in [1, 2, 3]:
-        prior = small_prior()
-        cube = prior.draw(3, 2, generator=torch.Generator().manual_seed(0))
         values = tensor(-1.0, -2.0, -3.0).where(torch.arange(3) < count, torch.nan)
-        surrogate = fit_surrogate(Evaluations(cube, values), KernelDistance(prior))
-        nodes = draw_nodes(prior, 8, generator=torch.Generator().manual_seed(1))
-        integral = estimate_evidence(surrogate, nodes, nodes)
+        integral = estimate_evidence(fit_surrogate(Evaluations(cube, values), KernelDistance(prior)), nodes, nodes)
         assert bool(integral.log_evidence.isfinite())
         assert not integral.log_evidence_sd.isnan()
         assert not bool(integral.posterior_sd.isnan().any())
 
 
-# --- evaluations and their scale -------------------------------------------------------------------------------------
-
-
 def test_only_ratios_of_likelihoods_count():
-    one = small_surrogate()
+    one = surrogate_for()
     for shift in (-1e4, 1e4):
         evaluations = one.evaluations._replace(log_likelihood=one.evaluations.log_likelihood + shift)
         other = Surrogate(evaluations, one.kernel_distance, one.parameters)
-        cube = one.kernel_distance.prior.draw(3, 2, generator=torch.Generator().manual_seed(9))
+        cube = one.kernel_distance.prior.draw(3, 2, generator=seeded(9))
         for a, b in zip(one.likelihood(cube), other.likelihood(cube), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
         assert (other.log_scale - one.log_scale).item() == pytest.approx(shift)
 
 
 def test_failed_likelihoods_are_left_out():
-    one = small_surrogate()
+    one = surrogate_for()
     cube = torch.cat([one.evaluations.cube, one.kernel_distance.prior.draw(3, 1)])
     values = torch.cat([one.evaluations.log_likelihood, tensor(torch.nan, -torch.inf, torch.nan)])
     evaluations = Evaluations(cube, values)
@@ -240,26 +184,21 @@ def test_roots_of_likelihoods():
 
 
 def test_the_surrogate_passes_through_its_observations():
-    surrogate = small_surrogate(noise=1e-10)
+    surrogate = surrogate_for(nugget=1e-10)
     likelihood = surrogate.likelihood(surrogate.evaluations.cube)
     expected = (surrogate.evaluations.log_likelihood - surrogate.log_scale).exp()
     torch.testing.assert_close(likelihood.mean, expected, rtol=0, atol=1e-6)
     assert likelihood.covariance.diagonal().abs().max() < 1e-6
 
 
-# --- hyper-parameters ----------------------------------------------------------------------------------------------
-
-
 def test_the_output_scale_is_the_best_for_the_length_scale_found():
-    surrogate = small_surrogate()
+    surrogate = surrogate_for()
     distances = surrogate.kernel_distance.between(surrogate.prepared, surrogate.prepared)
     fitted = fit_parameters(surrogate.roots, distances)
 
     def worse(log_scale):
-        scale = scalar(np.exp(log_scale))
-        noise = scale * (fitted.noise / fitted.outputscale)
-        covariance = (scale * correlations(distances, fitted)).numpy() + float(noise) * np.eye(12)
-        return -stats.multivariate_normal(np.zeros(12), covariance).logpdf(surrogate.roots.numpy())
+        covariance = correlations(distances, fitted).numpy() + float(fitted.noise / fitted.outputscale) * np.eye(12)
+        return -stats.multivariate_normal(np.zeros(12), np.exp(log_scale) * covariance).logpdf(surrogate.roots.numpy())
 
     best = minimize_scalar(worse, bracket=(-2.0, 2.0))
     assert fitted.outputscale.log().item() == pytest.approx(best.x, abs=1e-6)
@@ -268,32 +207,25 @@ def test_the_output_scale_is_the_best_for_the_length_scale_found():
 @pytest.mark.parametrize(("true", "num_scalars"), [(0.1, 1), (0.5, 0), (2.0, 1)])
 def test_a_fit_finds_the_length_scale_of_drawn_functions(true, num_scalars):
     """To within a factor, the average of the logarithms over a few functions."""
-    prior = small_prior(2, **({"noise": inferred(1e-2, 1.0)} if num_scalars else {}))
+    prior = prior_of(2, scale=2.0, **({"noise": inferred(1e-2, 1.0)} if num_scalars else {}))
     kernel_distance = KernelDistance(prior)
     found = []
     for seed in range(4):
-        generator = torch.Generator().manual_seed(seed)
-        cube = torch.cat([prior.draw(30, n, generator=generator) for n in (1, 2)])
-        prepared = kernel_distance.prepare(cube)
+        generator = seeded(seed)
+        prepared = kernel_distance.prepare(draws_of_every_size(prior, 30, generator))
         distances = kernel_distance.between(prepared, prepared)
-        parameters = SurrogateParameters(scalar(1.0), scalar(true), scalar(1.5), scalar(1e-6))
-        gram = correlations(distances, parameters) + 1e-6 * torch.diag_embed(distances.mixtures.new_ones(60))
+        parameters = SurrogateParameters(*tensor(1.0, true, 1.5, 1e-6))
+        gram = correlations(distances, parameters) + 1e-6 * torch.eye(60)
         normals = torch.randn(60, dtype=torch.float64, generator=generator)
         fitted = fit_parameters(torch.linalg.cholesky(gram) @ normals, distances)
         found.append([fitted.lengthscale.log().item(), fitted.outputscale.log().item()])
-    logs = np.mean(found, 0)
-    assert abs(logs[0] - np.log(true)) < np.log(2.5)
-    assert abs(logs[1]) < np.log(2.5)
-
-
-def no_extras(mixtures):
-    return Distances(mixtures, torch.zeros_like(mixtures))
+    np.testing.assert_allclose(np.mean(found, 0), [np.log(true), 0.0], rtol=0, atol=np.log(2.5))
 
 
 DEGENERATE = {
-    "spike": (tensor(0.0, 0.0, 0.0, 1.4, 0.0, 0.0), torch.arange(6.0, dtype=torch.float64)),
-    "all zero": (tensor(0.0, 0.0, 0.0), torch.arange(3.0, dtype=torch.float64)),
-    "all equal": (tensor(1.0, 1.0, 1.0, 1.0), torch.arange(4.0, dtype=torch.float64)),
+    "spike": (tensor(0.0, 0.0, 0.0, 1.4, 0.0, 0.0), tensor(0.0, 1.0, 2.0, 3.0, 4.0, 5.0)),
+    "all zero": (tensor(0.0, 0.0, 0.0), tensor(0.0, 1.0, 2.0)),
+    "all equal": (tensor(1.0, 1.0, 1.0, 1.0), tensor(0.0, 1.0, 2.0, 3.0)),
     "duplicates": (tensor(1.0, 1.0, 0.2, 0.2), tensor(0.0, 0.0, 3.0, 3.0)),
     "contradicting duplicates": (tensor(1.0, 0.1, 0.2, 0.3), tensor(0.0, 0.0, 3.0, 3.0)),
     "one place": (tensor(1.0, 1.0, 1.0), tensor(2.0, 2.0, 2.0)),
@@ -305,19 +237,19 @@ DEGENERATE = {
 def test_a_fit_survives_degenerate_roots():
     for roots, places in DEGENERATE.values():
         squares = (places.unsqueeze(-1) - places).square()
-        fitted = fit_parameters(roots, no_extras(squares))
+        fitted = fit_parameters(roots, Distances(squares, torch.zeros_like(squares)))
         assert all(bool(value.isfinite()) and value > 0 for value in fitted)
 
 
 def test_a_surrogate_of_a_spike_and_of_duplicates():
     for repeats in [1, 3]:
-        prior = small_prior()
-        cube = prior.draw(10, 2, generator=torch.Generator().manual_seed(0)).repeat(repeats, 1)
+        prior = prior_of()
+        cube = prior.draw(10, 2, generator=seeded(0)).repeat(repeats, 1)
         values = -2000.0 * torch.ones(10, dtype=torch.float64)
         values[3] = 0.0
         surrogate = fit_surrogate(Evaluations(cube, values.repeat(repeats)), KernelDistance(prior))
         assert surrogate.alpha == 0.0
-        nodes = draw_nodes(prior, 16, generator=torch.Generator().manual_seed(1))
+        nodes = draw_nodes(prior, 16, generator=seeded(1))
         integral = estimate_evidence(surrogate, nodes, nodes)
         assert bool(integral.log_evidence.isfinite())
         assert integral.log_evidence_sd > 0, "may be infinite: without the spike there is nothing; but it is a number"
@@ -328,36 +260,29 @@ def test_a_surrogate_of_a_spike_and_of_duplicates():
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 12), spread=st.sampled_from([0.0, 1e-9, 1.0, 50.0, 1e4]))
 def test_any_log_likelihoods_have_a_surrogate(seed, count, spread):
     rng = np.random.default_rng(seed)
-    prior = small_prior(2, noise=inferred(1e-2, 1.0))
-    cube = prior.draw(count, 1 + seed % 2, generator=torch.Generator().manual_seed(seed))
+    prior = prior_of(2, noise=inferred(1e-2, 1.0))
+    cube = prior.draw(count, 1 + seed % 2, generator=seeded(seed))
     cube = cube[torch.tensor(rng.integers(0, count, count))]  # some of them twice
     values = torch.tensor(spread * rng.normal(size=count))
     surrogate = fit_surrogate(Evaluations(cube, values), KernelDistance(prior))
-    moments = surrogate.likelihood(prior.draw(5, 2, generator=torch.Generator().manual_seed(1)))
+    moments = surrogate.likelihood(prior.draw(5, 2, generator=seeded(1)))
     assert bool(moments.mean.isfinite().all())
     assert bool((moments.mean >= surrogate.alpha - 1e-12).all())
 
 
 def test_no_likelihood_at_all():
     for values in [tensor(torch.nan, torch.nan), tensor()]:
-        prior = small_prior()
+        prior = prior_of()
         evaluations = Evaluations(prior.draw(2, 1)[: len(values)], values)
         with pytest.raises(ValueError, match=f"none of {len(values)} kernels has a likelihood"):
             fit_surrogate(evaluations, KernelDistance(prior))
-        parameters = SurrogateParameters(scalar(1.0), scalar(1.0), scalar(1.0), scalar(1e-6))
+        parameters = SurrogateParameters(*tensor(1.0, 1.0, 1.0, 1e-6))
         with pytest.raises(ValueError, match=r"none of .* has a likelihood"):
             Surrogate(evaluations, KernelDistance(prior), parameters)
 
 
 def test_derivatives_of_the_moments_in_the_cube():
-    surrogate = small_surrogate(noise=1e-3, outputscale=inferred(1.0, 0.5))
+    surrogate = surrogate_for(nugget=1e-3, outputscale=inferred(1.0, 0.5))
     prior = surrogate.kernel_distance.prior
-    points = torch.rand(
-        2, len(prior.active_columns(2)), dtype=torch.float64, generator=torch.Generator().manual_seed(3)
-    )
-    points = (0.1 + 0.8 * points).requires_grad_()
-
-    def moments(some):
-        return tuple(surrogate.likelihood(prior.embed(some, 2)))
-
-    assert torch.autograd.gradcheck(moments, (points,))
+    points = uniform(2, len(prior.active_columns(2)), seed=3, low=0.1, high=0.9).requires_grad_()
+    assert torch.autograd.gradcheck(lambda some: tuple(surrogate.likelihood(prior.embed(some, 2))), (points,))

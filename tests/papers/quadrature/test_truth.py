@@ -8,17 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature import (
-    Budget,
-    Hyperprior,
-    InformationPolicy,
-    PriorPolicy,
-    RegressionProblem,
-    Search,
-    marginalize,
-)
-from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, fixed
+from gp_ensembles.papers.quadrature import Budget, PriorPolicy, RegressionProblem, Search, marginalize
+from gp_ensembles.papers.quadrature.policies import AcquisitionOptimizer, InformationPolicy
+from gp_ensembles.papers.quadrature.prior import fixed
+from tests.papers.quadrature.cases import prior_of, seeded
 
 pytestmark = pytest.mark.slow
 
@@ -27,27 +20,20 @@ NUM_DESIGNS = 12
 
 
 @pytest.fixture(scope="module")
-def truth(golden):
-    with np.load(golden / "maskerade_truth.npz") as data:
-        return {key: torch.tensor(data[key]) for key in data.files}
+def truth(archive):
+    return archive("truth")
 
 
 @pytest.fixture(scope="module")
 def problem(truth):
-    one = torch.ones(1, dtype=torch.float64)
-    location, scale = truth["scales_lognormal"]
-    prior = Hyperprior(
-        HalfNormal(truth["means_half_normal_scale"] * one),
-        LogNormal(location * one, scale * one),
-        3,
-        noise=fixed(float(truth["noise"])),
-    )
+    location, width = truth["scales_lognormal"]
+    scale, noise = truth["means_half_normal_scale"], fixed(float(truth["noise"]))
+    prior = prior_of(3, scale=scale, location=location, width=width, noise=noise)
     return RegressionProblem(truth["X"].unsqueeze(-1), truth["y"], prior, mean=0.0)
 
 
 def run(problem, evaluations, search, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return marginalize(problem, Budget(evaluations), search, generator=generator)
+    return marginalize(problem, Budget(evaluations), search, generator=seeded(seed))
 
 
 def rms(values):

@@ -5,11 +5,11 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from hypothesis import given
 from hypothesis import strategies as st
-from linear_operator import to_linear_operator
-from sklearn.cluster import KMeans
 
+from gp_ensembles.numerics.kmeans import kmeans
 from gp_ensembles.papers.sparse import kmeans_knots
 from gp_ensembles.papers.sparse.initialization import distinct_rows, greedy_variance_knots, greedy_variance_rows
+from tests.papers.sparse.problems import isotropic
 
 
 def rows(generator, count, num_inputs=2):
@@ -18,44 +18,30 @@ def rows(generator, count, num_inputs=2):
 
 @pytest.fixture
 def kernel():
-    made = ScaleKernel(RBFKernel()).double()
-    made.base_kernel.lengthscale = 0.4
-    made.outputscale = 2.0
-    return made
+    return isotropic(2.0, 0.4, 0.1)[0]
 
 
-@pytest.mark.parametrize("nu", [0.5, 2.5])
-def test_greedy_variance_is_pivoted_cholesky(generator, nu):
-    kernel = ScaleKernel(MaternKernel(nu=nu)).double()
+@torch.no_grad()
+def test_greedy_variance_is_pivoted_cholesky(generator, kernel):
+    """Each row has the largest variance given those before it."""
     X = rows(generator, 60)
-    with torch.no_grad():
-        dense = kernel(X).to_dense()
-        _, pivots = to_linear_operator(dense).pivoted_cholesky(25, error_tol=0.0, return_pivots=True)
-    found = greedy_variance_rows(X, 25, kernel)
-    assert found.tolist()[1:] == pivots.tolist()[1:25] or set(found.tolist()) == set(pivots.tolist()[:25])
-    assert int(found[0]) == int(pivots[0])
+    for one, count in ((kernel, 8), (ScaleKernel(MaternKernel(nu=0.5)).double(), 25)):
+        dense, chosen = one(X).to_dense(), []
+        for row in greedy_variance_rows(X, count, one).tolist():
+            explained = dense[:, chosen] @ torch.linalg.solve(dense[chosen][:, chosen], dense[chosen])
+            left = (dense - explained).diagonal()
+            assert float(left[row]) == pytest.approx(float(left.max()), abs=1e-8)
+            chosen.append(row)
+        assert len(chosen) == count
 
 
-def test_greedy_variance_takes_the_largest_conditional_variance(generator, kernel):
-    X = rows(generator, 30)
-    with torch.no_grad():
-        dense = kernel(X).to_dense()
-    chosen = []
-    for row in greedy_variance_rows(X, 8, kernel).tolist():
-        left = dense.diagonal()
-        if chosen:
-            left = left - (dense[:, chosen] @ torch.linalg.solve(dense[chosen][:, chosen], dense[chosen])).diagonal()
-        assert float(left[row]) == pytest.approx(float(left.max()), abs=1e-8)
-        chosen.append(row)
-
-
+@torch.no_grad()
 def test_greedy_variance_stops_at_its_tolerance(generator, kernel):
     X = rows(generator, 200)
-    assert len(greedy_variance_rows(X, 200, kernel)) < 200
+    assert 3 < len(greedy_variance_knots(X, 200, kernel)) < 200  # the kernel is explained
     few = greedy_variance_rows(X, 200, kernel, tolerance=0.01)
-    with torch.no_grad():
-        dense = kernel(X).to_dense()
-        left = dense - dense[:, few] @ torch.linalg.solve(dense[few][:, few], dense[few])
+    dense = kernel(X).to_dense()
+    left = dense - dense[:, few] @ torch.linalg.solve(dense[few][:, few], dense[few])
     assert float(left.diagonal().max()) <= 0.01 * 2.0 * (1.0 + 1e-8)
     assert torch.equal(greedy_variance_rows(X, len(few), kernel), few)
 
@@ -63,8 +49,7 @@ def test_greedy_variance_stops_at_its_tolerance(generator, kernel):
 @given(st.integers(1, 6), st.integers(1, 4))
 def test_greedy_variance_takes_no_duplicate(distinct, copies):
     X = torch.arange(float(distinct), dtype=torch.float64).repeat(copies).unsqueeze(-1)
-    kernel = RBFKernel().double()
-    found = greedy_variance_rows(X, distinct * copies, kernel)
+    found = greedy_variance_rows(X, distinct * copies, RBFKernel().double())
     assert sorted(X[found].squeeze(-1).tolist()) == list(range(distinct))
 
 
@@ -82,10 +67,8 @@ class Counting(RBFKernel):
 def test_greedy_variance_needs_columns_only(generator):
     kernel = Counting().double()
     kernel.lengthscale = 0.05
-    X = rows(generator, 5_000)
-    assert len(greedy_variance_rows(X, 20, kernel)) == 20
-    assert kernel.most == 5_000
-    assert kernel.total == 21 * 5_000
+    assert len(greedy_variance_rows(rows(generator, 5_000), 20, kernel)) == 20
+    assert (kernel.most, kernel.total) == (5_000, 21 * 5_000)
 
 
 def test_greedy_variance_keeps_no_graph(generator):
@@ -95,44 +78,15 @@ def test_greedy_variance_keeps_no_graph(generator):
     assert sum(saved) == 0
 
 
-def inertia(X, centers):
-    return float(torch.cdist(X, centers).amin(1).square().sum())
-
-
-def test_kmeans_is_near_the_best_of_many_starts(generator):
-    middles = 4.0 * torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
-    X = torch.cat([middle + 0.3 * rows(generator, 25) for middle in middles])
-    found = kmeans_knots(X, 4, generator=generator)
-    best = KMeans(4, n_init=10, tol=0.0, random_state=0).fit(X.numpy()).inertia_
-    assert found.shape == (4, 2)
-    assert inertia(X, found) == pytest.approx(best, rel=1e-9)
-    # Each center is the average of the rows nearest to it.
-    nearest = torch.cdist(X, found).argmin(1)
-    for k in range(4):
-        assert torch.allclose(found[k], X[nearest == k].mean(0))
-
-
-def test_knots_are_distinct_and_within_the_data(generator):
+def test_knots_are_centers_of_k_means_and_distinct(generator):
     X = rows(generator, 40).repeat(3, 1)
     for count in (1, 7, 40):
-        knots = kmeans_knots(X, count, generator=generator)
-        assert knots.shape == (count, 2)
-        assert knots.dtype == X.dtype
-        assert len(torch.unique(knots, dim=0)) == count
+        knots, centers = (f(X, count, generator=torch.Generator().manual_seed(1)) for f in (kmeans_knots, kmeans))
+        assert torch.equal(knots, centers)
+        assert (knots.dtype, knots.shape, len(torch.unique(knots, dim=0))) == (X.dtype, (count, 2), count)
         assert bool(((knots >= X.amin(0) - 1e-12) & (knots <= X.amax(0) + 1e-12)).all())
-
-
-def test_knots_follow_the_generator():
-    X = rows(torch.Generator().manual_seed(0), 50)
-    first, second, third = (kmeans_knots(X, 6, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
-    assert torch.equal(first, second)
-    assert not torch.equal(first, third)
-
-
-def test_more_knots_than_distinct_rows_are_refused(generator):
-    X = rows(generator, 5).repeat(4, 1)
-    with pytest.raises(ValueError, match=r"6 knots are more than the 5 distinct row\(s\)"):
-        kmeans_knots(X, 6, generator=generator)
+    with pytest.raises(ValueError, match=r"41 knots are more than the 40 distinct row\(s\)"):
+        kmeans_knots(X, 41, generator=generator)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20))
@@ -140,8 +94,3 @@ def test_distinct_rows_are_the_first_of_each(values):
     X = torch.tensor(values, dtype=torch.float64).unsqueeze(-1)
     found = distinct_rows(X, 1).tolist()
     assert sorted(found) == [row for row, value in enumerate(values) if value not in values[:row]]
-
-
-def test_fewer_knots_where_the_kernel_is_explained():
-    X = torch.linspace(0, 1, 60, dtype=torch.float64).unsqueeze(-1)
-    assert 3 < len(greedy_variance_knots(X, 40, ScaleKernel(RBFKernel()).double())) < 40

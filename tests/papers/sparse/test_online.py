@@ -6,62 +6,43 @@ import numpy as np
 import pytest
 import torch
 from botorch.models.transforms import Normalize, Standardize
-from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.means import ZeroMean
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.means import Mean, ZeroMean
 from torch import Tensor
 
 from gp_ensembles.experts import GaussianExpert
-from gp_ensembles.filters.states import GaussianState
+from gp_ensembles.filters.states import GaussianState, SquareRootState
 from gp_ensembles.meta_learners import BayesianModelAveraging, FixedShare
 from gp_ensembles.papers.sparse import DIC, FITC, VFE, ExactGP, GreedyBlocks, SparseGP, select_knots, start_online
 from gp_ensembles.papers.sparse import online as online_module
 from gp_ensembles.papers.sparse.base import SparseModel
 from gp_ensembles.papers.sparse.online import inducing_features, weights_posterior
 from gp_ensembles.papers.sparse.selection import LinearTrend
+from tests.papers.sparse.problems import KERNELS, name_of, noise_of, rows, value_of
 
-KERNELS = {
-    "rbf": lambda: ScaleKernel(RBFKernel()),
-    "matern ard": lambda: ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2)),
-    "sum": lambda: ScaleKernel(PeriodicKernel()) + ScaleKernel(RBFKernel(active_dims=[1])),
-    "no scale": lambda: MaternKernel(nu=0.5),
-}
 FORMS = {
     "covariance": lambda posterior: GaussianState(torch.cat([posterior.covariance, posterior.mean.unsqueeze(-1)], -1)),
     "square root": lambda posterior: posterior,
 }
-each_kernel = pytest.mark.parametrize("name", KERNELS)
+RULE = BayesianModelAveraging()
 
 
-def named(value: object) -> str:
-    return value if isinstance(value, str) else type(value).__name__
+def sparse(name: str = "rbf", num_knots: int = 8, noise: float = 0.05, **settings) -> SparseGP:
+    X, y = rows()
+    return SparseGP(X, y, X[:num_knots] + 0.01, KERNELS[name]().double(), noise_of(noise), **settings)
 
 
-def rows(num_rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    draws = np.random.default_rng(seed)
-    X = torch.as_tensor(draws.uniform(size=(num_rows, 2)))
-    return X, torch.sin(6.0 * X[:, 0]) + X[:, 1].square() + 0.1 * torch.as_tensor(draws.normal(size=num_rows)) + 3.0
-
-
-def sparse(kernel: Kernel, num_rows: int = 40, num_knots: int = 8, noise: float = 0.05, **settings) -> SparseGP:
-    X, y = rows(num_rows)
-    likelihood = GaussianLikelihood().double()
-    likelihood.noise = noise
-    return SparseGP(X, y, X[:num_knots] + 0.01, kernel.double(), likelihood, **settings)
-
-
-def data_of(model: SparseGP) -> tuple[Tensor, Tensor]:
-    return model.train_X, model.train_y
+def exact(name: str = "rbf", num_rows: int = 40, mean: Mean | None = None) -> ExactGP:
+    return ExactGP(*rows(num_rows), KERNELS[name]().double(), noise_of(0.05), mean)
 
 
 def like(model: SparseGP, X: Tensor, y: Tensor, approximation) -> SparseGP:
     """A model of other rows, all else the same."""
-    return SparseGP(
-        X, y, model.knots, model.covar_module, model.likelihood, model.mean_module, approximation=approximation
-    )
+    parts = model.knots, model.covar_module, model.likelihood, model.mean_module
+    return SparseGP(X, y, *parts, approximation=approximation)
 
 
-def moments(model: SparseGP, X: Tensor) -> tuple[Tensor, Tensor]:
+def moments(model: SparseModel, X: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of targets at each row on its own."""
     posterior = model.posterior(X, observation_noise=True)
     return posterior.mean.squeeze(-1).detach(), posterior.variance.squeeze(-1).detach()
@@ -72,17 +53,11 @@ def agree(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None
         torch.testing.assert_close(one.detach(), other, rtol=1e-8, atol=1e-8)
 
 
-def copied_likelihood(model: SparseGP) -> GaussianLikelihood:
-    likelihood = GaussianLikelihood().double()
-    likelihood.noise = model.likelihood.noise.detach()
-    return likelihood
-
-
-@each_kernel
+@pytest.mark.parametrize("name", KERNELS)
 def test_an_expert_is_the_subset_of_regressors_row_by_row(name: str) -> None:
     """Before each target the filter predicts what ``DIC`` says after the rows so far, mean and variance of y."""
-    model = sparse(KERNELS[name]())
-    expert = GaussianExpert(inducing_features(model), copied_likelihood(model))
+    model = sparse(name)
+    expert = GaussianExpert(inducing_features(model), noise_of(0.05))
     X, y = rows(14, seed=1)
     offset = model.mean_module(X).detach()
     _, steps = expert.update(expert.init(), X, y - offset)
@@ -93,43 +68,42 @@ def test_an_expert_is_the_subset_of_regressors_row_by_row(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "approximation"), list(zip(KERNELS, cycle(FORMS), [VFE(), VFE(), DIC(), DIC()])), ids=named
+    ("name", "form", "approximation"), list(zip(KERNELS, cycle(FORMS), cycle([VFE(), VFE(), DIC()]))), ids=name_of
 )
 def test_an_expert_goes_on_where_the_model_stopped(name: str, form: str, approximation) -> None:
-    model = sparse(KERNELS[name](), approximation=approximation)
-    features, posterior = inducing_features(model), weights_posterior(model)
-    expert = GaussianExpert(features, copied_likelihood(model))
-    X, y = rows(9, seed=2)
+    model = sparse(name, approximation=approximation)
+    features, posterior = inducing_features(model), FORMS[form](weights_posterior(model))
+    expert = GaussianExpert(features, noise_of(0.05))
+    (X, y), seen = rows(9, seed=2), (model.train_X, model.train_y)
+    both = [torch.cat(parts) for parts in zip(seen, (X, y), strict=True)]
     offset = model.mean_module(X).detach()
-    state, steps = expert.update(FORMS[form](posterior), X, y - offset)
-    before, after = expert.predict(FORMS[form](posterior), X), expert.predict(state, X)
-    agree((before[0] + offset, before[1]), moments(like(model, model.train_X, model.train_y, DIC()), X))
-    both = torch.cat([model.train_X, X]), torch.cat([model.train_y, y])
+    state, steps = expert.update(posterior, X, y - offset)
+    before, after = expert.predict(posterior, X), expert.predict(state, X)
+    agree((before[0] + offset, before[1]), moments(like(model, *seen, DIC()), X))
     agree((after[0] + offset, after[1]), moments(like(model, *both, DIC()), X))
     # What the knots miss makes it the prediction of VFE.
     agree((after[0] + offset, after[1] + features.unexplained(X)), moments(like(model, *both, VFE()), X))
     # Evidence of the stream, given the model's rows, by the densities of all and of the first.
-    evidence = [float(like(model, *data, DIC()).objective().detach()) for data in (both, data_of(model))]
-    assert float(steps.log_prob.sum().detach()) == pytest.approx(evidence[0] - evidence[1], abs=1e-7)
+    evidence = value_of(like(model, *both, DIC()).objective() - like(model, *seen, DIC()).objective())
+    assert value_of(steps.log_prob.sum()) == pytest.approx(evidence, abs=1e-7)
 
 
+@torch.no_grad()
 def test_the_posterior_is_that_of_the_models_approximation() -> None:
     """Dense Bayesian regression on the features, with FITC's noise."""
-    model = sparse(KERNELS["rbf"](), approximation=FITC())
+    model = sparse(approximation=FITC())
     posterior, features = weights_posterior(model), inducing_features(model)
-    with torch.no_grad():
-        Phi, residual = features(model.train_X), model.train_y - model.mean_module(model.train_X)
-        diagonal = FITC().diagonal(model.projection())
-        precision = torch.eye(8, dtype=Phi.dtype) / features.prior_variance + Phi.mT @ (Phi / diagonal[:, None])
-        covariance = torch.linalg.inv(precision)
-        torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-7, atol=1e-9)
-        torch.testing.assert_close(posterior.mean, covariance @ Phi.mT @ (residual / diagonal), rtol=1e-7, atol=1e-8)
+    Phi, residual = features(model.train_X), model.train_y - model.mean_module(model.train_X)
+    diagonal = FITC().diagonal(model.projection())
+    precision = torch.eye(8, dtype=Phi.dtype) / features.prior_variance + Phi.mT @ (Phi / diagonal[:, None])
+    covariance = torch.linalg.inv(precision)
+    torch.testing.assert_close(posterior.covariance, covariance, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(posterior.mean, covariance @ Phi.mT @ (residual / diagonal), rtol=1e-7, atol=1e-8)
 
 
 def test_nothing_is_shared_with_the_model() -> None:
-    model = sparse(KERNELS["sum"]())
-    online = start_online(model, BayesianModelAveraging())
-    X, _ = rows(4, seed=3)
+    model, (X, _) = sparse("linear and rbf"), rows(4, seed=3)
+    online = start_online(model, RULE)
     before = online.predict(X)
     for parameter in model.parameters():
         parameter.data.add_(0.3)
@@ -138,30 +112,23 @@ def test_nothing_is_shared_with_the_model() -> None:
     assert torch.equal(after.variance, before.variance)
 
 
-def variants() -> list[SparseGP]:
-    """Models of one structure with other hyperparameters, knots, nuggets and prior means."""
-    models = []
-    for number in range(3):
-        kernel = ScaleKernel(RBFKernel())
-        kernel.outputscale, kernel.base_kernel.lengthscale = 0.5 + number, 0.2 + 0.2 * number
-        model = sparse(kernel, noise=0.02 * (1 + number), nugget=10.0 ** -(6 - number))
+def test_models_of_one_structure_are_a_batch() -> None:
+    models, (X, _) = [], rows(9, seed=4)
+    for number in range(3):  # of other hyperparameters, knots, nuggets and prior means
+        model = sparse(noise=0.02 * (1 + number), nugget=10.0 ** -(6 - number))
+        model.covar_module.outputscale, model.covar_module.base_kernel.lengthscale = 0.5 + number, 0.2 + 0.2 * number
         model.knots.data.add_(0.01 * number)
         model.mean_module.constant.data.fill_(2.0 + number)
         models.append(model)
-    return models
-
-
-def test_models_of_one_structure_are_a_batch() -> None:
-    models = variants()
-    features, posterior = inducing_features(models), weights_posterior(models)
+    features = inducing_features(models)
+    posterior = SquareRootState(*map(torch.stack, zip(*map(weights_posterior, models), strict=True)))
     assert features.batch_shape == (3,)
-    X, _ = rows(9, seed=4)
     for number, model in enumerate(models):
-        torch.testing.assert_close(features(X)[number], inducing_features(model)(X), rtol=1e-9, atol=1e-11)
-        single = weights_posterior(model)
+        alone, single = inducing_features(model), weights_posterior(model)
+        torch.testing.assert_close(features(X)[number], alone(X), rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(features.unexplained(X)[number], alone.unexplained(X))
         torch.testing.assert_close(posterior.mean[number], single.mean)
         torch.testing.assert_close(posterior.covariance[number], single.covariance)
-        torch.testing.assert_close(features.unexplained(X)[number], inducing_features(model).unexplained(X))
 
 
 # --- one call ---------------------------------------------------------------------------------------------------------
@@ -178,109 +145,90 @@ MEANS = {"constant": lambda X, y: None, "zero": lambda X, y: ZeroMean(), "linear
 
 
 @pytest.mark.parametrize(
-    ("mean", "approximation"), [("constant", VFE()), ("zero", FITC()), ("linear", VFE())], ids=named
+    ("mean", "approximation"), [("constant", VFE()), ("zero", FITC()), ("linear", VFE())], ids=name_of
 )
 def test_the_first_predictions_are_the_models(approximation, mean: str) -> None:
     """Also far from all knots, where the variance is the prior's."""
-    X, y = rows(40)
-    model = sparse(KERNELS["matern ard"](), approximation=approximation, mean=MEANS[mean](X, y))
+    model = sparse("matern ard", approximation=approximation, mean=MEANS[mean](*rows()))
     if mean == "linear":
         model.mean_module.weights.data.copy_(torch.tensor([0.3, -0.2]))
-    X, _ = far(12, seed=5)
-    predicted = start_online(model, BayesianModelAveraging()).predict(X)
+    online, (X, _) = start_online(model, RULE), far(12, seed=5)
+    predicted, lone = online.predict(X), X.new_full((1, 2), 50.0)
     agree((predicted.mean, predicted.variance), moments(model, X))
-    lone = X.new_full((1, 2), 50.0)
     prior = model.kernel_diagonal(lone) + model.likelihood.noise
-    torch.testing.assert_close(start_online(model, BayesianModelAveraging()).predict(lone).variance, prior.detach())
+    torch.testing.assert_close(online.predict(lone).variance, prior.detach())
 
 
-def one_row_after_the_other(model: SparseGP, X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+@torch.no_grad()
+def one_row_after_the_other(model: SparseGP, X: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     """Bayesian linear regression on the knots' features, its noise that of each row."""
-    with torch.no_grad():
-        Phi, unexplained = inducing_features(model)(X), inducing_features(model).unexplained(X)
-        learned, noise, offset = weights_posterior(model), model.likelihood.noise, model.mean_module(X)
-        mean, covariance = learned.mean, learned.covariance
-        found = []
-        for phi, target, more, prior in zip(Phi, y, unexplained, offset, strict=True):
-            center, variance = prior + phi @ mean, phi @ covariance @ phi + noise.squeeze() + more
-            log_prob = -0.5 * ((target - center).square() / variance + (2.0 * torch.pi * variance).log())
-            found.append(torch.stack([center, variance, log_prob]))
-            if not bool(target.isnan()):
-                gain = covariance @ phi / variance
-                mean, covariance = mean + gain * (target - center), covariance - variance * gain.outer(gain)
-        return torch.stack(found).unbind(-1)
+    Phi, unexplained = inducing_features(model)(X), inducing_features(model).unexplained(X)
+    learned, noise, offset = weights_posterior(model), model.likelihood.noise, model.mean_module(X)
+    mean, covariance = learned.mean, learned.covariance
+    found = []
+    for phi, target, more, prior in zip(Phi, y, unexplained, offset, strict=True):
+        center, variance = prior + phi @ mean, phi @ covariance @ phi + noise.squeeze() + more
+        log_prob = -0.5 * ((target - center).square() / variance + (2.0 * torch.pi * variance).log())
+        found.append(torch.stack([center, variance, log_prob]))
+        if not bool(target.isnan()):
+            gain = covariance @ phi / variance
+            mean, covariance = mean + gain * (target - center), covariance - variance * gain.outer(gain)
+    return torch.stack(found).unbind(-1)
 
 
 @pytest.mark.parametrize("mean", MEANS)
 def test_rows_off_the_knots_teach_less_exactly(mean: str) -> None:
-    X, y = rows(40)
-    model = sparse(KERNELS["rbf"](), mean=MEANS[mean](X, y))
-    X, y = far(25, seed=6)
+    model, (X, y) = sparse(mean=MEANS[mean](*rows())), far(25, seed=6)
     y[4] = torch.nan
     expected = one_row_after_the_other(model, X, y)
     for sizes in ([25], [1] * 25, [7, 3, 15]):
-        online = start_online(model, BayesianModelAveraging())
+        online = start_online(model, RULE)
         parts = [online.observe(*block) for block in zip(X.split(sizes), y.split(sizes), strict=True)]
         for name, values in zip(("mean", "variance", "log_prob"), expected, strict=True):
             found = torch.cat([getattr(part.experts, name)[0] for part in parts])
             torch.testing.assert_close(found, values, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
-def test_the_future_changes_no_prediction() -> None:
-    model = sparse(KERNELS["rbf"]())
-    X, y = far(20, seed=6)
-    one, other = y, y.index_fill(0, torch.tensor([12]), 30.0)
-    first, second = (start_online(model, BayesianModelAveraging()).observe(X, targets) for targets in (one, other))
-    assert torch.equal(first.mean[:13], second.mean[:13])
-    assert torch.equal(first.variance[:13], second.variance[:13])
-
-
 @pytest.mark.parametrize("mean", MEANS)
 def test_an_exact_model_goes_on_exactly(mean: str) -> None:
-    X, y = rows(40)
-    likelihood = GaussianLikelihood().double()
-    likelihood.noise = 0.05
-    trend = MEANS[mean](X, y)
-    model = ExactGP(X, y, KERNELS["matern ard"]().double(), likelihood, None if trend is None else trend.double())
-    more, targets = far(8, seed=7)
-    online = start_online(model, BayesianModelAveraging())
+    trend = MEANS[mean](*rows())
+    model = exact("matern ard", mean=None if trend is None else trend.double())
+    (X, _), (more, targets) = rows(), far(8, seed=7)
+    online = start_online(model, RULE)
     agree((online.predict(more).mean, online.predict(more).variance), moments(model, more))
     steps = online.observe(more, targets)
-    grown = model
     for t in range(8):
-        agree((steps.mean[t : t + 1], steps.variance[t : t + 1]), moments(grown, more[t : t + 1]))
-        grown = grown.condition_on_observations(more[t : t + 1], targets[t : t + 1].unsqueeze(-1))
-    agree((online.predict(X).mean, online.predict(X).variance), moments(grown, X))
+        agree((steps.mean[t : t + 1], steps.variance[t : t + 1]), moments(model, more[t : t + 1]))
+        model = model.condition_on_observations(more[t : t + 1], targets[t : t + 1].unsqueeze(-1))
+    agree((online.predict(X).mean, online.predict(X).variance), moments(model, X))
 
 
 def test_a_large_exact_model_goes_on_by_some_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = rows(120)
-    model = ExactGP(X, y, KERNELS["rbf"]().double(), GaussianLikelihood().double())
     monkeypatch.setattr(online_module, "WINDOW", 50)
     monkeypatch.setattr(online_module, "KNOTS", 30)
-    online = start_online(model, BayesianModelAveraging())
+    model, (new, _) = exact(num_rows=120), rows(20, seed=1)
+    online = start_online(model, RULE)
     assert online.ensemble.experts[0].features.num_features == 32
-    new, _ = rows(20, seed=1)
     torch.testing.assert_close(online.predict(new).mean, moments(model, new)[0], rtol=0, atol=1e-3)
 
 
 def test_an_ensemble_of_fitted_models() -> None:
-    """Experts of three kernels, numbers of knots and means: weights by cumulative evidence."""
-    models: list[SparseModel] = [sparse(KERNELS[name](), num_knots=6 + k) for k, name in enumerate(("rbf", "sum"))]
-    models.append(ExactGP(*rows(40), KERNELS["matern ard"]().double(), copied_likelihood(models[0])))
-    online = start_online(models, BayesianModelAveraging(), ["rbf", "sum", "exact"])
+    """Experts of three kernels, numbers of knots and means: weights by cumulative evidence, and nothing of later."""
+    models: list[SparseModel] = [sparse(num_knots=6), sparse("linear and rbf", num_knots=7), exact("matern ard")]
+    online = start_online(models, RULE, ["rbf", "sum", "exact"])
     X, y = far(30, seed=6)
     seen = online.observe(X, y)
-    alone = [start_online(model, BayesianModelAveraging()).observe(X, y).log_prob.sum() for model in models]
-    torch.testing.assert_close(online.log_weights, torch.stack(alone).log_softmax(0), rtol=1e-8, atol=1e-8)
-    total = float(torch.stack(alone).logsumexp(0) - np.log(3.0))
-    assert float(seen.log_prob.sum()) == pytest.approx(total, abs=1e-8)
+    alone = torch.stack([start_online(model, RULE).observe(X, y).log_prob.sum() for model in models])
+    torch.testing.assert_close(online.log_weights, alone.log_softmax(0), rtol=1e-8, atol=1e-8)
+    assert value_of(seen.log_prob.sum()) == pytest.approx(float(alone.logsumexp(0)) - np.log(3.0), abs=1e-8)
     assert online.names == ("rbf", "sum", "exact")
+    other = start_online(models, RULE).observe(X, y.index_fill(0, torch.tensor([12]), 30.0))
+    assert torch.equal(seen.mean[:13], other.mean[:13])
+    assert torch.equal(seen.variance[:13], other.variance[:13])
 
 
 def test_a_checkpoint_goes_on_in_a_fresh_object() -> None:
-    models: list[SparseModel] = [sparse(KERNELS["rbf"]()), ExactGP(*rows(40), KERNELS["rbf"]().double())]
-    one, other = (start_online(models, FixedShare(0.01)) for _ in range(2))
+    one, other = (start_online([sparse(), exact()], FixedShare(0.01)) for _ in range(2))
     X, y = far(30, seed=6)
     one.observe(X[:20], y[:20])
     other.load_state_dict(one.state_dict())
@@ -288,38 +236,32 @@ def test_a_checkpoint_goes_on_in_a_fresh_object() -> None:
 
 
 def test_single_precision() -> None:
-    X, y = (part.float() for part in rows(40))
+    X, y = (part.float() for part in rows())
     models: list[SparseModel] = [SparseGP(X, y, X[:8], ScaleKernel(RBFKernel())), ExactGP(X, y, MaternKernel())]
-    new, targets = (part.float() for part in far(30, seed=6))
-    seen = start_online(models, FixedShare(0.01)).observe(new, targets)
+    seen = start_online(models, FixedShare(0.01)).observe(*(part.float() for part in far(30, seed=6)))
     assert seen.log_prob.dtype == torch.float32
     assert bool(seen.log_prob.isfinite().all())
 
 
 def test_copies_of_a_fitted_expert_are_the_expert() -> None:
-    model = sparse(KERNELS["rbf"]())
-    online = start_online(model, BayesianModelAveraging())
-    X, y = far(9, seed=2)
+    online, (X, y) = start_online(sparse(), RULE), far(9, seed=2)
     bound, state = online.ensemble.experts[0].bind(), online.state.experts[0]
     Phi = bound.features(X)
+    twice = torch.stack([Phi, Phi])
     copies = type(state)(*(torch.stack([field, field]) for field in state))
     many, once = bound.take(torch.tensor([0, 0])), bound.update_block(state, Phi, y)
-    after, steps = many.update_block(copies, torch.stack([Phi, Phi]), y)
+    after, steps = many.update_block(copies, twice, y)
     torch.testing.assert_close(steps.log_prob[1], once[1].log_prob)
     torch.testing.assert_close(after[0][1], once[0][0])
-    predicted = many.predict(copies, torch.stack([Phi, Phi]))
-    torch.testing.assert_close(predicted.mean[0], bound.predict(state, Phi).mean)
+    torch.testing.assert_close(many.predict(copies, twice).mean[0], bound.predict(state, Phi).mean)
     with pytest.raises(ValueError, match="no batch; make an expert of each model"):
         online.ensemble.experts[0].take(torch.tensor([0]))
 
 
 def test_evidence_is_that_of_the_predictions() -> None:
     """FITC's, for a model without rows of its own."""
-    model = sparse(KERNELS["rbf"]())
-    expert = start_online(model, BayesianModelAveraging()).ensemble.experts[0]
-    X, y = rows(30, seed=9)
-    other = like(model, X, y, FITC())
-    other.nugget = 0.0
+    model, (X, y) = sparse(), rows(30, seed=9)
+    expert = start_online(model, RULE).ensemble.experts[0]
     expected = like(model, X, y, FITC()).objective()
     torch.testing.assert_close(expert.log_evidence(X, y), expected, rtol=1e-6, atol=1e-5)
 
@@ -330,46 +272,38 @@ def test_from_chosen_knots_to_a_stream() -> None:
     X, y = rows(100, seed=7)
     quick = GreedyBlocks(max_knots=15, fit_iterations=8, reselect=False, polish_iterations=5, subset_size=20)
     generator = torch.Generator().manual_seed(0)
-    found = [
-        select_knots(X[:50], y[:50], KERNELS[name]().double(), strategy=quick, generator=generator)
-        for name in ("rbf", "matern ard")
-    ]
-    found.append(select_knots(X[:50], y[:50], generator=generator))
-    stream = start_online(found, BayesianModelAveraging()).observe(X[50:], y[50:])
+    ways = {}, *({"kernel": KERNELS[name]().double(), "strategy": quick} for name in ("rbf", "matern ard"))
+    found = [select_knots(X[:50], y[:50], generator=generator, **settings) for settings in ways]
+    stream = start_online(found, RULE).observe(X[50:], y[50:])
     each = stream.experts.log_prob.sum(-1)
     assert float(stream.log_prob.sum()) >= float(each.max()) - np.log(3.0) - 1e-9
-    error = (stream.mean - y[50:]).square().mean().sqrt()
-    assert float(error) < 0.15  # noise 0.1
+    assert float((stream.mean - y[50:]).square().mean().sqrt()) < 0.15  # noise 0.1
 
 
 def test_models_that_do_not_fit_together() -> None:
-    with pytest.raises(ValueError, match=r"\[\(8, 2\), \(6, 2\)\]; .* an expert of each model"):
-        inducing_features([sparse(KERNELS["rbf"]()), sparse(KERNELS["rbf"](), num_knots=6)])
-    with pytest.raises(ValueError, match="no model"):
-        weights_posterior([])
-    with pytest.raises(ValueError, match="differs in structure"):
-        inducing_features([sparse(KERNELS["rbf"]()), sparse(KERNELS["matern ard"]())])
-    rule = BayesianModelAveraging()
-    with pytest.raises(ValueError, match="no model; give at least one"):
-        start_online([], rule)
-    with pytest.raises(ValueError, match="different numbers of inputs"):
-        start_online([sparse(KERNELS["rbf"]()), ExactGP(rows(9)[0][:, :1], rows(9)[1], RBFKernel().double())], rule)
-    with pytest.raises(ValueError, match="start_online continues from its rows"):
-        weights_posterior(ExactGP(*rows(9), RBFKernel().double()))
+    X, y = rows(9)
+    narrow = ExactGP(X[:, :1], y, RBFKernel().double())
+    for call, message in (
+        (lambda: inducing_features([sparse(), sparse(num_knots=6)]), r"\[\(8, 2\), \(6, 2\)\]; .* of each model"),
+        (lambda: inducing_features([sparse(), sparse("matern ard")]), "differs in structure"),
+        (lambda: weights_posterior(exact()), "start_online continues from its rows"),
+        (lambda: start_online([], RULE), "no model; give at least one"),
+        (lambda: start_online([sparse(), narrow], RULE), "different numbers of inputs"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_transforms_and_known_noise_are_refused() -> None:
+    X, y = rows()
+    given = 50.0 * X, 7.0 * y.unsqueeze(-1) + 100.0
+    noise = torch.full((40, 1), 0.1).double()
     for option, message in [
         ({"input_transform": Normalize(2)}, "model 1 has an input_transform.*transform the inputs first"),
         ({"outcome_transform": Standardize(1)}, "model 1 has an outcome_transform.*transform the targets first"),
-        (
-            {"train_Yvar": torch.full((40, 1), 0.1).double()},
-            r"model 1 was given the noise .*\(train_Yvar\).*is learned",
-        ),
+        ({"train_Yvar": noise}, r"model 1 was given the noise .*\(train_Yvar\).*is learned"),
     ]:
-        for kind in (ExactGP, SparseGP):
-            X, y = rows(40)
-            given = (50.0 * X, 7.0 * y.unsqueeze(-1) + 100.0, *((50.0 * X[:8],) if kind is SparseGP else ()))
-            model = kind(*given, KERNELS["rbf"]().double(), **option)
+        kernel = KERNELS["rbf"]().double()
+        for model in (ExactGP(*given, kernel, **option), SparseGP(*given, 50.0 * X[:8], kernel, **option)):
             with pytest.raises(ValueError, match=message):
-                start_online([sparse(KERNELS["rbf"]()), model], BayesianModelAveraging())
+                start_online([sparse(), model], RULE)

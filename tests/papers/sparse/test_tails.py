@@ -1,6 +1,7 @@
 """Errors of rows left out, against models of all other rows, and the Student's t that is fitted to them."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,14 +12,9 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from gp_ensembles.papers.sparse import DTC, FIC, VFE, GreedyBlocks, SparseGP, select_knots
 from gp_ensembles.papers.sparse.exact import ExactGP
 from gp_ensembles.papers.sparse.tails import Tails, fit_tails, leave_one_out
+from tests.papers.sparse.problems import rows
 
-NOISE, CONSTANT = 0.09, 0.4
-
-
-def rows(num_rows=30, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    X = torch.rand(num_rows, 2, generator=generator, dtype=torch.float64)
-    return X, (4 * X[:, 0]).sin() + X[:, 1] + 0.3 * torch.randn(num_rows, generator=generator, dtype=torch.float64)
+NOISE, CONSTANT, ONE = 0.09, 0.4, torch.ones(1, 1, dtype=torch.float64)
 
 
 def settled(model):
@@ -43,7 +39,7 @@ def left_out(prior, noise, open_, y, i):
 
 def test_rows_left_out_of_an_exact_process():
     for has_twins in (False, True):
-        X, y = rows()
+        X, y = rows(30, noise=0.3)
         if has_twins:
             X[7] = X[19] = X[3]
         model = settled(ExactGP(X, y, ScaleKernel(MaternKernel(nu=2.5))))
@@ -56,7 +52,7 @@ def test_rows_left_out_of_an_exact_process():
 
 def test_rows_left_out_of_a_sparse_process():
     for approximation in (VFE(), FIC(), DTC()):
-        X, y = rows()
+        X, y = rows(30, noise=0.3)
         model = settled(SparseGP(X, y, X[:6] + 0.05, ScaleKernel(MaternKernel(nu=2.5)), approximation=approximation))
         model.nugget = 0.0
         knots = model.knots.detach().numpy()
@@ -64,42 +60,41 @@ def test_rows_left_out_of_a_sparse_process():
         prior = between.T @ np.linalg.solve(own, between)
         unexplained = 1.7 - prior.diagonal()
         noise = NOISE + unexplained * isinstance(approximation, FIC)
-        open_ = unexplained * _leaves_open(approximation)
+        # Whether predictions have what the knots leave open, as the approximation itself says.
+        open_ = unexplained * float(approximation.predictive(2 * ONE, ONE) > 0)
         places = torch.tensor([0, 5, 29])
         want = np.array([left_out(prior, noise + 0 * unexplained, open_, y.numpy(), int(i)) for i in places]).T
         np.testing.assert_allclose(torch.stack(leave_one_out(model, places)).numpy(), want, rtol=1e-6, atol=1e-6)
 
 
-def _leaves_open(approximation):
-    """Whether predictions have what the knots leave open, as the approximation itself says."""
-    one = torch.ones(1, 1, 1, dtype=torch.float64)
-    return float(approximation.predictive(2 * one, one)) > 0
-
-
 def test_the_fit_is_the_most_likely_of_its_degrees_of_freedom():
-    X, y = rows(120, seed=1)
-    model = settled(ExactGP(X, y + 0.0, ScaleKernel(MaternKernel(nu=2.5))))
+    X, y = rows(120, 1, noise=0.3)
+    model = settled(ExactGP(X, y, ScaleKernel(MaternKernel(nu=2.5))))
     model.train_y[::15] += 3.0
     tails = fit_tails(model)
     error, variance = leave_one_out(model, torch.arange(120))
     z = (error / variance.sqrt()).numpy()
-    best = [(scipy.stats.t(df, scale=scale).logpdf(z).sum(), df, scale) for df in (3, 4, 5, 8, 32, 1e9)
-            for scale in np.geomspace(0.5, 1.5, 100)]  # fmt: skip
-    value, df, scale = max(best)
+    grid = product((3, 4, 5, 8, 32, 1e9), np.geomspace(0.5, 1.5, 100))
+    value, df, scale = max((scipy.stats.t(df, scale=scale).logpdf(z).sum(), df, scale) for df, scale in grid)
     assert (tails.degrees_of_freedom, tails.scale) == (df, pytest.approx(scale, rel=0.01))
-    mine = scipy.stats.t(tails.degrees_of_freedom, scale=tails.scale).logpdf(z).sum()
-    assert mine >= value
+    assert scipy.stats.t(tails.degrees_of_freedom, scale=tails.scale).logpdf(z).sum() >= value
+    with pytest.raises(ValueError, match="max_rows must be positive"):
+        fit_tails(model, max_rows=0)
+
+
+def normal(model, X):
+    posterior = model.posterior(X.unsqueeze(-2), observation_noise=True)
+    return torch.distributions.Normal(posterior.mean.flatten(), posterior.variance.flatten().sqrt())
 
 
 @torch.no_grad()
 def test_normal_errors_keep_normal_predictions():
-    X, y = rows(150, seed=2)
+    X, y = rows(150, 2, noise=0.3)
     model = select_knots(X, y).model
     tails = fit_tails(model)
     assert tails.degrees_of_freedom >= 11
-    test_X, test_y = rows(300, seed=3)
-    posterior = model.posterior(test_X.unsqueeze(-2), observation_noise=True)
-    plain = torch.distributions.Normal(posterior.mean.flatten(), posterior.variance.flatten().sqrt()).log_prob(test_y)
+    test_X, test_y = rows(300, 3, noise=0.3)
+    plain = normal(model, test_X).log_prob(test_y)
     assert float((tails.predict(model, test_X).log_prob(test_y) - plain).mean()) > -0.01
     exact = Tails(math.inf, 1.0).predict(model, test_X)
     torch.testing.assert_close(exact.log_prob(test_y), plain)
@@ -107,25 +102,24 @@ def test_normal_errors_keep_normal_predictions():
 
 @torch.no_grad()
 def test_heavy_tails_are_found_and_pay():
-    X, y = rows(300, seed=4)
-    heavy = torch.from_numpy(scipy.stats.t(2.5).rvs(600, random_state=5)) * 0.3
-    test_X, test_y = rows(300, seed=6)
+    X, y = rows(300, 4, noise=0.3)
+    heavy = torch.from_numpy(scipy.stats.t(2.5).rvs(600, random_state=6)) * 0.3
+    test_X, test_y = rows(300, 6, noise=0.3)
     found = select_knots(X, y + heavy[:300])
     model = found.model
     tails = fit_tails(model, max_rows=200, generator=torch.Generator().manual_seed(0))
-    posterior = model.posterior(test_X.unsqueeze(-2), observation_noise=True)
-    plain = torch.distributions.Normal(posterior.mean.flatten(), posterior.variance.flatten().sqrt())
-    gain = tails.predict(model, test_X).log_prob(test_y + heavy[300:]) - plain.log_prob(test_y + heavy[300:])
+    test_y = test_y + heavy[300:]
+    gain = tails.predict(model, test_X).log_prob(test_y) - normal(model, test_X).log_prob(test_y)
     assert tails.degrees_of_freedom <= 8
     assert float(gain.mean()) > 0.05
     assert found.tails == fit_tails(model)
-    same = found.predict(test_X).log_prob(test_y) == found.tails.predict(model, test_X).log_prob(test_y)
-    assert bool(same.all())
+    whole = found.tails.predict(model, test_X).log_prob(test_y)
+    assert torch.equal(found.predict(test_X).log_prob(test_y), whole)
 
 
 @pytest.mark.parametrize("max_knots", [5, 40])
 def test_a_selection_predicts_by_itself_a_row_at_a_time(monkeypatch, max_knots):
-    X, y = rows(40, seed=7)
+    X, y = rows(40, 7, noise=0.3)
     found = select_knots(X, y, strategy=GreedyBlocks(max_knots=max_knots, fit_iterations=10, polish_iterations=0))
     whole = found.predict(X)
     monkeypatch.setattr("gp_ensembles.papers.sparse.tails.ROWS", 7)
@@ -134,7 +128,7 @@ def test_a_selection_predicts_by_itself_a_row_at_a_time(monkeypatch, max_knots):
 
 
 def test_single_precision():
-    X, y = rows(60, seed=8)
+    X, y = rows(60, 8, noise=0.3)
     got, want = (
         select_knots(X.to(kind), y.to(kind)).predict(X.to(kind)[:9]) for kind in (torch.float32, torch.float64)
     )
@@ -143,15 +137,9 @@ def test_single_precision():
     torch.testing.assert_close(got.stddev.double(), want.stddev, rtol=0.1, atol=0)
 
 
-def test_no_rows_is_an_error():
-    X, y = rows()
-    with pytest.raises(ValueError, match="max_rows must be positive"):
-        fit_tails(ExactGP(X, y, ScaleKernel(MaternKernel())), max_rows=0)
-
-
 def test_predictions_in_small_units_are_the_same():
     """GPyTorch rounds variances up to 1e-10: more than the noise of targets in such units."""
-    X, y = rows(60)
+    X, y = rows(60, noise=0.3)
     scores = []
     for scale in (1.0, 2.0**-40):
         found = select_knots(X[:40], scale * y[:40])

@@ -1,0 +1,91 @@
+"""Mixtures, priors, likelihoods and surrogates that the tests share."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from gpytorch.constraints import Positive
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ZeroMean
+
+from gp_ensembles.papers.quadrature import Hyperprior
+from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
+from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
+from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures
+from gp_ensembles.papers.quadrature.surrogate import Surrogate
+
+F64 = torch.float64
+REFLECTIONS = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}  # by their names in the golden files
+one_input_and_two = pytest.mark.parametrize(
+    ("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"]
+)
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=F64)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def uniform(*shape, seed=0, low=0.0, high=1.0):
+    return torch.tensor(np.random.default_rng(seed).uniform(low, high, shape))
+
+
+def random_mixtures(seed, num_inputs, shape=(), size=4, *, signed=False, ragged=True):
+    """Mixtures of ``size`` components; ``ragged`` ones have 1 to ``size``, padded with zeros."""
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.ones(size), shape)
+    if ragged:
+        weights[..., 1:] *= np.arange(1, size) < rng.integers(1, size + 1, (*shape, 1))
+        weights /= weights.sum(-1, keepdims=True)
+    present = (weights != 0)[..., None]
+    means = np.abs(rng.normal(size=(*shape, size, num_inputs))) * present
+    if signed:
+        means = means * rng.choice([-1.0, 1.0], means.shape)
+    scales = rng.lognormal(-1.0, 0.5, (*shape, size, num_inputs)) * present
+    return SpectralMixtures(*(torch.tensor(value) for value in (weights, means, scales)))
+
+
+def single_precision(mixtures):
+    return SpectralMixtures(*(part.float() for part in tuple(mixtures)))
+
+
+def prior_of(max_components=3, num_inputs=1, *, scale=0.6, location=-1.0, width=0.5, **choices):
+    one = torch.ones(num_inputs, dtype=F64)
+    return Hyperprior(HalfNormal(scale * one), LogNormal(location * one, width * one), max_components, **choices)
+
+
+def draws_of_every_size(prior, each, generator):
+    return torch.cat([prior.draw(each, n, generator=generator) for n in range(1, prior.max_components + 1)])
+
+
+def surrogate_for(seed=0, each=4, nugget=1e-4, spread=2.0, **choices):
+    """A surrogate of a smooth made-up log-likelihood at ``each`` draws of every number of components."""
+    prior = prior_of(scale=2.0, **choices)
+    cube = draws_of_every_size(prior, each, seeded(seed))
+    values = -40.0 + spread * torch.sin(7.0 * cube[:, prior.max_components]) - cube[:, -1]
+    parameters = SurrogateParameters(*tensor(1.3, 0.6, 1.2, nugget))
+    return Surrogate(Evaluations(cube, values), KernelDistance(prior), parameters)
+
+
+class Failing(DenseLikelihoods):
+    """Likelihoods of kernels with at least so much noise cannot be computed."""
+
+    def __init__(self, likelihoods, limit):
+        super().__init__(likelihoods.X, likelihoods.y, likelihoods.reflection)
+        self.limit = limit
+
+    def __call__(self, mixtures, outputscale, noise):
+        value = super().__call__(mixtures, outputscale, noise)
+        return value.where(noise < self.limit, torch.nan)
+
+
+def process_of(X, y, kernel, noise):
+    """GPyTorch's exact Gaussian process of mean zero."""
+    likelihood = GaussianLikelihood(noise_constraint=Positive()).to(X)
+    likelihood.noise = noise
+    return SingleTaskGP(X, y.unsqueeze(-1), None, likelihood, kernel, ZeroMean(), outcome_transform=None)
