@@ -20,9 +20,9 @@ from gp_ensembles.engine.quarantine import init_quarantine, places_out
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.engine.weighing import Layers, append_copies, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.external import BoundExternal, ExternalExpert
+from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.laplace import BoundLaplace, LaplaceExpert
+from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.filters.rows import Rows
@@ -90,7 +90,7 @@ class Ensemble(nn.Module):
         wrong = next((expert for expert in experts if not isinstance(expert, Expert)), None)
         if wrong is not None:
             raise TypeError(f"experts must be such as ExternalExpert(adapter, features), got {type(wrong).__name__}")
-        inputs = {expert.features.num_inputs for expert in experts if not _columns_of(expert)}
+        inputs = {expert.features.num_inputs for expert in experts if not expert.columns}
         if len(inputs) > 1:
             raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
         self._modules_of_experts = nn.ModuleList(experts)
@@ -108,7 +108,7 @@ class Ensemble(nn.Module):
         if innovations or memory is not None or outlier_threshold is not None:
             _check_layers(self, outlier_threshold)
         bank = InnovationBank(innovations) if innovations else None
-        self.forecasts: tuple[int, ...] = tuple(sorted({place for expert in experts for place in _columns_of(expert)}))
+        self.forecasts: tuple[int, ...] = tuple(sorted({place for expert in experts for place in expert.columns}))
         # Columns of X, forecasts among them, without those of remembered targets.
         self.num_inputs: int = sum(inputs) - (0 if memory is None else memory.num_columns) + len(self.forecasts)
         self.memory = memory
@@ -251,7 +251,7 @@ class Ensemble(nn.Module):
     @property
     def is_real(self) -> bool:
         """Whether targets are single real numbers."""
-        return self.num_outputs is None and not any(isinstance(e, LaplaceExpert) for e in self.experts)
+        return self.num_outputs is None and all(expert.traits.is_real for expert in self.experts)
 
     def bounded_features(self) -> tuple[FeatureMap, ...]:
         """The distinct feature maps with a bounded domain."""
@@ -262,9 +262,9 @@ class Ensemble(nn.Module):
 def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
     r"""Features of each expert object at X (B, D), each (\*batch, B, F); a shared map is evaluated once."""
     values: dict[tuple[int, ...], Tensor] = {}
-    shared, found = without_columns(X, sorted({place for b in bound for place in _columns_of(b)})), []
+    shared, found = without_columns(X, sorted({place for b in bound for place in b.columns})), []
     for b in bound:
-        own = _columns_of(b)
+        own = list(b.columns)
         key = id(b.features), *own
         if key not in values:
             values[key] = b.features(X[:, own] if own else shared)
@@ -310,16 +310,11 @@ def predict_mixture(
     return make_mixture(log_weights, found, responses_of(bound))
 
 
-def _columns_of(expert: Expert | BoundExpert) -> list[int]:
-    """Places of the forecasts that only this expert sees."""
-    return list(expert.columns) if isinstance(expert, ExternalExpert | BoundExternal) else []
-
-
 def _external_places(experts: Sequence[Expert]) -> tuple[int, ...]:
     """Places of the external models, which may not predict a row."""
     start, places = 0, list[int]()
     for expert in experts:
-        if isinstance(expert, ExternalExpert):
+        if expert.traits.may_be_absent:
             places += range(start, start + expert.num_experts)
         start += expert.num_experts
     return tuple(places)
@@ -327,7 +322,7 @@ def _external_places(experts: Sequence[Expert]) -> tuple[int, ...]:
 
 def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:
     """Raise unless targets are of a kind that innovation models, lags and an outlier threshold are for."""
-    if ensemble.num_outputs is not None or any(isinstance(e.bind(), BoundLaplace) for e in ensemble.experts):
+    if not ensemble.is_real:
         raise ValueError(
             "innovation models, remembered targets and an outlier threshold are for targets of one real number; leave "
             "them out"

@@ -18,19 +18,9 @@ from gp_ensembles.engine.shared_basis import RunnerBatches
 from gp_ensembles.engine.state import EnsembleState, snapshot
 from gp_ensembles.experts.base import Expert, Runner
 from gp_ensembles.filters.rows import Rows
-from gp_ensembles.filters.states import (
-    FilterState,
-    MultiOutputState,
-    Predictions,
-    RefittedState,
-    StructuralState,
-    WindowState,
-)
+from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.filters.transitions import ExponentialForgetting
 from gp_ensembles.numerics.cholesky import NumericalError
-
-# States of which the experts of a batch share a part, or the number of rows: they fail and restart together.
-Shared = MultiOutputState | RefittedState | StructuralState | WindowState
 
 # Steps and experts by their numbers within a block and an expert object mean nothing to the caller.
 _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
@@ -89,7 +79,7 @@ def explain(
         part = _stage(runners[number], Phi, rows)
         if part is None:
             is_run = [alive is None or bool((alive == start + entry).any()) for entry in range(expert.num_experts)]
-            entry, runner = _culprit(bound, number, runners[number], is_run, Phi, rows)
+            entry, runner = _culprit(bound, expert, number, runners[number], is_run, Phi, rows)
             row = first_row + _first_failure(runner, Phi, rows)
             name = _name(ensemble.expert_names, start, expert.num_experts, entry)
             places = _places(start, expert.num_experts, entry)
@@ -106,7 +96,7 @@ def explain(
         step = _first_illegal(runners[number], index - start, features[number], rows, step)
         why = f"{_symptom(steps, index, step)}{_mend(ensemble.experts[number])}"
         expert, entry = ensemble.experts[number], index - start
-        one = None if isinstance(bound.state.experts[number], Shared) and expert.num_experts > 1 else entry
+        one = None if expert.traits.shares_state and expert.num_experts > 1 else entry
         name = _name(ensemble.expert_names, start, expert.num_experts, one)
         return ExpertFailureError(name, _places(start, expert.num_experts, one), first_row + step, why)
     last = first_row + y.shape[0] - 1
@@ -114,11 +104,17 @@ def explain(
 
 
 def _culprit(
-    bound: BoundEnsemble, number: int, whole: Runner, is_run: Sequence[bool], Phi: Tensor, rows: Rows
+    bound: BoundEnsemble,
+    expert: Expert,
+    number: int,
+    whole: Runner,
+    is_run: Sequence[bool],
+    Phi: Tensor,
+    rows: Rows,
 ) -> tuple[int | None, Runner]:
     """The expert within an object that fails alone, and its runner; ``None`` and the whole if none does."""
     state = bound.state.experts[number]
-    if len(is_run) == 1 or isinstance(state, Shared):
+    if len(is_run) == 1 or expert.traits.shares_state:
         return (0 if len(is_run) == 1 else None), whole
     for entry in (entry for entry, run in enumerate(is_run) if run):
         index = torch.tensor([entry], dtype=torch.int64, device=rows.y.device)
@@ -279,7 +275,7 @@ class Watch:
             own = [place - start for place in failure.places if start <= place < start + expert.num_experts]
             if own:
                 self._prepared += [(value, value.clone()) for value in old]
-                _restart(old, expert.init(), expert.features.prior_variance.shape, own)
+                _restart(old, expert, own)
             start += expert.num_experts
         shut_out_(quarantine, failure.places, int(state.meta.num_seen), failure.reason)
         self._renew()
@@ -290,10 +286,11 @@ def _of(state: EnsembleState) -> Quarantine:
     return state.quarantine
 
 
-def _restart(state: FilterState, first: FilterState, batch_shape: torch.Size, entries: Sequence[int]) -> None:
+def _restart(state: FilterState, expert: Expert, entries: Sequence[int]) -> None:
     """Reset some experts of an object to their prior in place, or all if they share a state."""
-    whole = len(entries) == batch_shape.numel() or isinstance(state, Shared)
-    for old, new in zip(state, first, strict=True):
+    batch_shape = expert.batch_shape
+    whole = len(entries) == batch_shape.numel() or expert.traits.shares_state
+    for old, new in zip(state, expert.init(), strict=True):
         if whole:
             old.copy_(new)
         else:

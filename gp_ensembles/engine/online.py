@@ -47,7 +47,6 @@ from gp_ensembles.filters.states import (
     ExternalState,
     FilterState,
     GaussianState,
-    MultiOutputState,
     Predictions,
     RefittedState,
     SquareRootState,
@@ -59,7 +58,6 @@ from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 
-_WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 
 
@@ -376,15 +374,15 @@ class OnlineEnsemble(nn.Module):
     def _without(self, silent: Tensor, bound: BoundEnsemble) -> dict[int, Runner]:
         """Runners of the expert objects of which some experts are not run: those that are dead or in quarantine."""
         runners: dict[int, Runner] = {}
-        sizes = [expert.num_experts for expert in self.ensemble.experts]
-        out = self._out_mask(bound)
-        for number, (state, b, part) in enumerate(
-            zip(self.state.experts, bound.experts, silent.split(sizes), strict=True)
-        ):
-            start = sum(sizes[:number])
-            if bool(part.all()) and bool(out[start : start + sizes[number]].any()):
+        experts = self.ensemble.experts
+        sizes = [expert.num_experts for expert in experts]
+        of_each = zip(experts, self.state.experts, bound.experts, silent.split(sizes), strict=True)
+        parts = zip(of_each, self._out_mask(bound).split(sizes), strict=True)
+        for number, ((expert, state, b, part), out) in enumerate(parts):
+            traits = expert.traits
+            if bool(part.all()) and bool(out.any()):
                 runners[number] = SilentRunner(b, state)
-            elif bool(part.any()) and not isinstance(state, _WHOLE if len(part) == 1 else _WHOLE | StructuralState):
+            elif bool(part.any()) and traits.runs_apart and (len(part) == 1 or not traits.shares_state):
                 runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return runners
 

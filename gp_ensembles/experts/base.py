@@ -2,6 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,26 @@ from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.filters.transitions import Transition
+
+
+class Traits(NamedTuple):
+    """Traits of a kind of expert that an ensemble has to know.
+
+    Attributes:
+        is_real: Whether its targets are real numbers, and not drawn by a likelihood.
+        may_be_absent: Whether it may have no prediction for a row: NaN is then no failure.
+        shares_state: Whether the experts of a batch share a part of the state: they fail and restart together.
+        runs_apart: Whether some experts of a batch can run without the others.
+        stores_rows: Whether the state is of rows, not of weights: long blocks are the fastest.
+        num_outputs: Number of targets of a row, (B, O); ``None`` for one, (B,).
+    """
+
+    is_real: bool = True
+    may_be_absent: bool = False
+    shares_state: bool = False
+    runs_apart: bool = True
+    stores_rows: bool = False
+    num_outputs: int | None = None
 
 
 class Runner(ABC):
@@ -29,6 +50,8 @@ class BoundExpert(ABC):
 
     Shapes: ``prior_variance`` (\*batch).
     """
+
+    columns: tuple[int, ...] = ()  # places of forecasts among the inputs, if it sees nothing else
 
     def __init__(self, features: BoundFeatures, prior_variance: Tensor, transition: Transition | None) -> None:
         self.features = features
@@ -86,6 +109,9 @@ class Expert(nn.Module, ABC):
     Raises:
         ValueError: If the transition does not fit the batch shape or the number of features.
     """
+
+    traits: Traits = Traits()
+    columns: tuple[int, ...] = ()  # as those of the bound expert
 
     def __init__(self, features: FeatureMap, transition: Transition | None) -> None:
         super().__init__()

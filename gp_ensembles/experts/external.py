@@ -9,7 +9,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner, Traits
 from gp_ensembles.experts.failing import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
@@ -247,6 +247,7 @@ class ExternalExpert(Expert):
         ValueError: If a number is not positive, or there are not as many columns as inputs.
     """
 
+    traits = Traits(may_be_absent=True, runs_apart=False, stores_rows=True)
     adapter: ModelAdapter
     columns: tuple[int, ...]
     first: int

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner, Traits
 from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
 from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, latent_predictions
 from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
@@ -127,6 +127,8 @@ class LaplaceExpert(Expert):
         >>> (probability.detach() > 0.5).tolist()
         [False, True]
     """
+
+    traits = Traits(is_real=False)
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner, Traits
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_real_targets, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
@@ -143,6 +143,7 @@ class MultiOutputExpert(Expert):
         if num_outputs < 1:
             raise ValueError(f"there must be at least one output, got {num_outputs}")
         self.num_outputs = num_outputs
+        self.traits = Traits(shares_state=True, runs_apart=False, num_outputs=num_outputs)
         self.likelihood = checked_likelihood(features, likelihood)
         self.scale_constraint = log_scale()
         start = features.prior_variance.detach().new_zeros(*features.batch_shape, num_outputs)

@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner, Traits
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
@@ -313,6 +313,7 @@ class RefittedExpert(Expert):
         ValueError: If the model is a batch, has a transition, is not valid everywhere, or lags do not fit.
     """
 
+    traits = Traits(shares_state=True, runs_apart=False)
     model: GaussianExpert
     refit: Refit
     lags: tuple[int, ...]

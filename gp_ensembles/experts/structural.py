@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner, Traits
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.slope import WalkingSlope
 from gp_ensembles.features.linear import ConstantFeatures
@@ -138,6 +138,7 @@ class StructuralExpert(Expert):
         ValueError: If a number is out of range.
     """
 
+    traits = Traits(shares_state=True)
     season: int | None
     num_warm_up: int
     variances: Tensor

@@ -8,7 +8,7 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner, Traits
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
@@ -278,6 +278,8 @@ class WindowExpert(Expert):
         >>> steps.mean.shape, int(state.num_used)
         (torch.Size([40]), 40)
     """
+
+    traits = Traits(shares_state=True, runs_apart=False, stores_rows=True)
 
     def __init__(
         self,

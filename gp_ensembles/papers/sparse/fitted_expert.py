@@ -120,6 +120,7 @@ class FittedExpert(Expert):
         super().__init__(FittedFeatures(inner.features, mean), None)
         self.inner = inner
         self.mean = mean
+        self.traits = inner.traits
 
     def init(self) -> FilterState:
         """State before any data: the prior, not the fitted posterior."""
