@@ -4,13 +4,17 @@ import copy
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.filters.transitions import Transition
+
+Numbers = NDArray[np.float64]
 
 
 class Traits(NamedTuple):
@@ -45,6 +49,59 @@ class Runner(ABC):
         """Learn the staged block."""
 
 
+class Season(NamedTuple):
+    """Design of a structural expert at each row: a level, a trend and a season."""
+
+    design: Numbers  # (1, S)
+    num_rows: NDArray[np.int64]  # the state's own memory
+    growth: float  # of the straight trend, for each row
+    waves: Numbers  # of each row of a season, and the columns after them, (season, S - 2)
+    slope: "Slope | None"
+
+
+class Slope(NamedTuple):
+    """Slope that walks: the moments of the batch are those of the next row, computed from the state's."""
+
+    moments: Numbers  # the state's own memory, (S, S + 1)
+    ahead: Numbers  # the batch's, (S, S + 1)
+    variance: float
+    damping: float
+
+
+class LinearRow(NamedTuple):
+    """Linear experts of one object at one row, on plain arrays in the memory of their state.
+
+    Attributes:
+        walk: Variances of a step of each weight, shape (E, F); zero for static ones.
+        noise: Noise variances, shape (E,).
+        season: What the features are if they are not those of the inputs.
+    """
+
+    walk: Numbers
+    noise: Numbers
+    season: Season | None = None
+
+
+class RowExpert(ABC):
+    """An expert object of E experts at one row."""
+
+    @abstractmethod
+    def predict(self, x: Numbers) -> tuple[Numbers | float, Numbers | float] | None:
+        """Means and variances (E,), or one for all, at a row x (D,); ``None`` without a prediction."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether the next row needs nothing special: no row dropped, no training, no refit after it."""
+
+    @abstractmethod
+    def learn(self, y: float) -> None:
+        """Learn the target of the row that was predicted last."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget what was predicted: others may change the state from here on."""
+
+
 class BoundExpert(ABC):
     r"""An expert's hyperparameters as plain tensors, read once: the view that loops use.
 
@@ -72,6 +129,10 @@ class BoundExpert(ABC):
     @abstractmethod
     def runner(self, state: FilterState) -> Runner:
         """What runs the expert over blocks, changing a state in place."""
+
+    @abstractmethod
+    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
+        """What runs the expert at one row on plain arrays in the memory of a state; ``None`` if nothing does."""
 
     @abstractmethod
     def take(self, index: Tensor) -> "BoundExpert":

@@ -6,10 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert, Runner, Traits
 from gp_ensembles.experts.failing import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
@@ -23,12 +25,15 @@ from gp_ensembles.experts.failing import (
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.model_adapter import Forecast, ModelAdapter, TrainingRows, error_size
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.one_row import passed_columns
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import ExternalState, FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.widened import widened
 
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
 # Inputs (N, D) to means and deviations, (N,) each.
 _Complete = Callable[[Tensor], tuple[Tensor, Tensor]]
 _Trained = _Complete | str  # the text is why training failed
@@ -156,6 +161,12 @@ class BoundExternal(BoundExpert):
         assert isinstance(state, ExternalState)
         return ExternalRunner(self, state)
 
+    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
+        """See :meth:`BoundExpert.row`."""
+        assert isinstance(state, ExternalState)
+        columns = passed_columns(features)
+        return None if columns is None or self.columns else ExternalRow(self, state, columns)
+
     def take(self, index: Tensor) -> "BoundExternal":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
@@ -227,6 +238,41 @@ class ExternalRunner(Runner):
         if self._staged is not None:
             append_(self._state, self._staged)
         self._staged = None
+
+
+@final
+class ExternalRow(RowExpert):
+    """An external model at one row."""
+
+    def __init__(self, bound: BoundExternal, state: ExternalState, columns: Places) -> None:
+        self._bound, self._state, self._columns = bound, state, columns
+        self._inputs, self._targets, self._shares, self._errors = (part.numpy() for part in state[:4])
+        self._num_seen, self._num_stored, self._due = (part.numpy() for part in state[4:7])
+        self._x, self._mean = np.empty(0), 0.0
+
+    def predict(self, x: Numbers) -> tuple[float, float] | None:
+        """See :meth:`RowExpert.predict`."""
+        row = x[self._columns]
+        predicted = self._bound.answer(self._state, torch.from_numpy(row).unsqueeze(0))
+        if predicted is not None:
+            self._x, self._mean = row, predicted[0]
+        return predicted
+
+    def is_ready(self) -> bool:
+        """See :meth:`RowExpert.is_ready`."""
+        return int(self._num_seen) + 1 < int(self._due)
+
+    def learn(self, y: float) -> None:
+        """See :meth:`RowExpert.learn`."""
+        place = int(self._num_stored) % len(self._targets)
+        self._inputs[place], self._targets[place] = self._x, y
+        self._shares[place], self._errors[place] = 1.0, y - self._mean
+        self._num_seen[...] += 1
+        self._num_stored[...] += 1
+
+    def forget(self) -> None:
+        """See :meth:`RowExpert.forget`."""
+        self._x = np.empty(0)
 
 
 @final

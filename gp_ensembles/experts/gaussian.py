@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from gpytorch.constraints import GreaterThan
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, PureRunner, RowExpert, Runner
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
@@ -24,7 +25,7 @@ from gp_ensembles.filters.states import (
     square_root_state,
 )
 from gp_ensembles.filters.stream import BlockStream
-from gp_ensembles.filters.transitions import ExponentialForgetting, Transition, make_schedule
+from gp_ensembles.filters.transitions import ExponentialForgetting, RandomWalk, Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
 
 InitialState = Callable[[Tensor, int], LinearState]
@@ -61,6 +62,13 @@ class BoundGaussian(BoundExpert):
     def runner(self, state: FilterState) -> Runner:
         """See :meth:`BoundExpert.runner`."""
         return CovarianceRunner(self, state) if isinstance(state, GaussianState) else PureRunner(self, state)
+
+    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
+        """See :meth:`BoundExpert.row`."""
+        if not isinstance(state, GaussianState) or not isinstance(self.transition, RandomWalk | None):
+            return None
+        shape, noise = (self.noise.numel(), features.num_features), self.noise.detach().reshape(-1).numpy()
+        return LinearRow(np.zeros(shape) if self.transition is None else self.transition.of_each(shape), noise)
 
     def take(self, index: Tensor) -> "BoundGaussian":
         """See :meth:`BoundExpert.take`."""

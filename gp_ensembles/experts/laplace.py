@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, PureRunner, RowExpert, Runner, Traits
 from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
 from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, latent_predictions
 from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
@@ -78,6 +78,10 @@ class BoundLaplace(BoundExpert):
         if alone is None or not isinstance(state, GaussianState):
             return PureRunner(self, state)
         return LatentRunner(self, state, alone)
+
+    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
+        """See :meth:`BoundExpert.row`."""
+        return None
 
     def take(self, index: Tensor) -> "BoundLaplace":
         """See :meth:`BoundExpert.take`."""

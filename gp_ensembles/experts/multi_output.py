@@ -6,7 +6,7 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert, Runner, Traits
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_real_targets, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
@@ -63,6 +63,10 @@ class BoundMultiOutput(BoundExpert):
         """See :meth:`BoundExpert.runner`."""
         assert isinstance(state, MultiOutputState)
         return MultiOutputRunner(self, state)
+
+    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
+        """See :meth:`BoundExpert.row`."""
+        return None
 
     def take(self, index: Tensor) -> "BoundMultiOutput":
         """See :meth:`BoundExpert.take`."""

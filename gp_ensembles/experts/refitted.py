@@ -6,12 +6,12 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert, Runner, Traits
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.experts.window import Refit, rows_until_refit
-from gp_ensembles.features.base import BoundFeatures
+from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
 from gp_ensembles.filters.rows import Rows, as_rows
@@ -148,6 +148,10 @@ class BoundRefitted(BoundExpert):
         """See :meth:`BoundExpert.runner`."""
         assert isinstance(state, RefittedState)
         return RefittedRunner(self, state)
+
+    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
+        """See :meth:`BoundExpert.row`."""
+        return None
 
     def take(self, index: Tensor) -> "BoundRefitted":
         """See :meth:`BoundExpert.take`."""

@@ -7,9 +7,20 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner, Traits
+from gp_ensembles.experts.base import (
+    BoundExpert,
+    Expert,
+    LinearRow,
+    PureRunner,
+    RowExpert,
+    Runner,
+    Season,
+    Slope,
+    Traits,
+)
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.slope import WalkingSlope
+from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.filters.block import apply_gain, condition_joint, joint_moments
 from gp_ensembles.filters.rows import Rows, as_rows
@@ -99,6 +110,22 @@ class BoundStructural(BoundExpert):
     def runner(self, state: FilterState) -> Runner:
         """See :meth:`BoundExpert.runner`."""
         return PureRunner(self, state)
+
+    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
+        """See :meth:`BoundExpert.row`."""
+        assert isinstance(state, StructuralState)
+        if self.noise.numel() != 1:
+            return None
+        walk = self.walk.of_each((1, state.moments.shape[-2]))
+        return LinearRow(walk, self.noise.detach().reshape(-1).numpy(), self._season(state))
+
+    def _season(self, state: StructuralState) -> Season:
+        whole = self.design(torch.arange(self.period + 1, device=state.num_rows.device)).numpy()
+        slope = None
+        if self.slope is not None:
+            moments = state.moments.numpy().reshape(state.moments.shape[-2:])
+            slope = Slope(moments, moments.copy(), float(self.slope.variance), float(self.slope.damping))
+        return Season(whole[:1].copy(), state.num_rows.numpy(), float(whole[1, 1]), whole[:-1, 2:].copy(), slope)
 
     def take(self, index: Tensor) -> "BoundStructural":
         """See :meth:`BoundExpert.take`."""

@@ -4,17 +4,20 @@ import copy
 from dataclasses import dataclass
 from typing import TypeVar, final
 
+import numpy as np
 import torch
 from gpytorch.likelihoods import GaussianLikelihood
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert, Runner, Traits
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.covariance import bind_covariance, bind_mean
 from gp_ensembles.features.linear import InputFeatures
+from gp_ensembles.features.one_row import passed_columns
 from gp_ensembles.features.rebatch import take_experts
 from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import (
@@ -39,10 +42,13 @@ from gp_ensembles.filters.window import (
     stage_window,
     window_state,
 )
+from gp_ensembles.filters.window_row import RowWindow
 from gp_ensembles.numerics.autograd import log_marginal
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Mean
 
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
 M = TypeVar("M", bound=nn.Module | GPyTorchModule)
 # Few steps, often: more of them, or steps on the last rows only, overfit. But with twice as many rows as before the
 # search runs to its end, or hyperparameters of few rows would stay (``benchmarks/README.md``).
@@ -141,6 +147,12 @@ class BoundWindow(BoundExpert):
         assert isinstance(state, WindowState)
         return WindowRunner(self, state)
 
+    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
+        """See :meth:`BoundExpert.row`."""
+        assert isinstance(state, WindowState)
+        columns = passed_columns(features)
+        return None if columns is None or state.num_used.ndim > 1 else WindowRow(self, state, columns)
+
     def take(self, index: Tensor) -> "BoundWindow":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
@@ -170,6 +182,32 @@ class WindowRunner(Runner):
         if self._staged is not None:
             self._bound.commit(self._state, *self._staged)
             self._staged = None
+
+
+@final
+class WindowRow(RowExpert):
+    """A batch of windows at one row."""
+
+    def __init__(self, bound: BoundWindow, state: WindowState, columns: Places) -> None:
+        self._bound, self._state, self._columns = bound, state, columns
+        self._rows = RowWindow(state)
+
+    def predict(self, x: Numbers) -> tuple[Numbers, Numbers]:
+        """See :meth:`RowExpert.predict`."""
+        return self._rows.predict(self._bound.window_of(self._state), x[self._columns])
+
+    def is_ready(self) -> bool:
+        """See :meth:`RowExpert.is_ready`."""
+        return self._bound.room(self._state) > 0
+
+    def learn(self, y: float) -> None:
+        """See :meth:`RowExpert.learn`."""
+        self._rows.learn(y)
+        self._bound.commit(self._state, WindowChange(None, None), 1)
+
+    def forget(self) -> None:
+        """See :meth:`RowExpert.forget`."""
+        self._rows.forget()
 
 
 def rows_until_refit(state: WindowState | RefittedState) -> int:

@@ -9,12 +9,15 @@ import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import Schedule, walk_ahead
 
+Numbers = NDArray[np.float64]
 _SMALLEST_SCALE = 1e-4  # how far the coordinates of one block may shrink: four digits of sixteen
 
 
@@ -136,6 +139,10 @@ class RandomWalk(Transition):
                 f"a random walk variance of shape {tuple(self.variance.shape)} does not broadcast to {wanted}; give a "
                 f"number, or shape (*batch, 1) or (*batch, F)"
             )
+
+    def of_each(self, shape: tuple[int, int]) -> Numbers:
+        """Variances of a step of each weight of E experts, on plain arrays, (E, F)."""
+        return np.broadcast_to(self.variance.detach().reshape(-1, self.variance.shape[-1]).numpy(), shape)
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "RandomWalk":
         """See :meth:`Transition.take`."""

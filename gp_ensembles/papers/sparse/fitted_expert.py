@@ -5,7 +5,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, PureRunner, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, PureRunner, RowExpert, Runner
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.experts.window import BoundWindow, WindowExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
@@ -82,6 +82,10 @@ class BoundFitted(BoundExpert):
     def runner(self, state: FilterState) -> Runner:
         """See :meth:`BoundExpert.runner`."""
         return PureRunner(self, state)
+
+    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
+        """See :meth:`BoundExpert.row`."""
+        return None
 
     def take(self, index: Tensor) -> "BoundFitted":
         """Copies of the one expert."""
