@@ -19,12 +19,8 @@ from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
     Predictions,
-    StepPredictions,
 )
-from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk
-
-_KEPT = 4  # block lengths whose scratch memory is kept: few recur, the others must not accumulate
 
 
 class SharedBasisBatch(NamedTuple):
@@ -76,39 +72,14 @@ def make_contiguous(buffers: MutableMapping[str, Tensor | None], names: Sequence
     return whole
 
 
-@final
-class SharedBasisRunner(Runner):
-    r"""K Gaussian objects in covariance form on one basis, static or walking; moments (K, \*batch, F, F + 1)."""
-
-    def __init__(self, bound: Sequence[BoundGaussian], moments: Tensor) -> None:
-        self._moments = moments
-        self._noise = torch.stack([b.noise.detach() for b in bound])
-        self._walk = _walks(bound, moments.shape[-2])
-        self._streams: dict[int, BlockStream] = {}
-        self._staged: BlockStream | None = None
-
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> StepPredictions:
-        r"""Predictions (K, \*batch, B) of a block from its features (\*batch, B, F); the state is not touched."""
-        num_rows, ages = Phi.shape[-2], rows.ages
-        if ages is not None:
-            ages = ages.to(self._moments)
-            stream = BlockStream(self._moments, self._noise, self._walk, num_rows, ages)
-        else:
-            if num_rows not in self._streams:
-                if len(self._streams) >= _KEPT:
-                    self._streams.clear()
-                self._streams[num_rows] = BlockStream(self._moments, self._noise, self._walk, num_rows)
-            stream = self._streams[num_rows]
-        self._staged = None
-        predictions = stream.stage(Phi.expand(len(self._moments), *Phi.shape), rows, has_gaps)
-        self._staged = stream
-        return predictions
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if self._staged is not None:
-            self._staged.commit()
-            self._staged = None
+def _joined(bound: Sequence[BoundGaussian], moments: Tensor) -> Runner:
+    r"""A runner of K Gaussian objects on one basis, static or walking; moments (K, \*batch, F, F + 1)."""
+    prior, noise = (
+        torch.stack(parts).detach() for parts in zip(*((b.prior_variance, b.noise) for b in bound), strict=True)
+    )
+    walk = _walks(bound, moments.shape[-2])
+    whole = BoundGaussian(bound[0].features, prior, None if walk is None else RandomWalk(walk), noise)
+    return whole.runner(GaussianState(moments))
 
 
 def _walks(bound: Sequence[BoundGaussian], num_features: int) -> Tensor | None:
@@ -147,7 +118,7 @@ class RunnerBatches:
             if number in joined:
                 places, moments = joined[number]
                 gaussian = [b for b in (bound[place] for place in places) if isinstance(b, BoundGaussian)]
-                batches.append(RunnerBatch(places, SharedBasisRunner(gaussian, moments)))
+                batches.append(RunnerBatch(places, _joined(gaussian, moments)))
             elif number not in taken:
                 batches.append(RunnerBatch((number,), expert.runner(state)))
         return cls(bound, states, batches)
@@ -172,7 +143,12 @@ class RunnerBatches:
         latent = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)]
         if group is not None and len(latent) == len(self.batches):
             return stage_latent(group, latent, features, rows)
-        steps = flatten([runner.stage(features[places[0]], rows, has_gaps) for places, runner in self.batches])
+        parts = []
+        for places, runner in self.batches:
+            Phi = features[places[0]]
+            Phi = Phi if len(places) == 1 else Phi.expand(len(places), *Phi.shape)
+            parts.append(runner.stage(Phi, rows, has_gaps))
+        steps = flatten(parts)
         return steps if self._order is None else type(steps)(*(field[self._order] for field in steps))
 
     def commit(self) -> None:
