@@ -320,7 +320,11 @@ def test_reports_say_who_was_ahead_and_who_was_absent():
     assert [report.name for report in external_reports(grown)] == ["external", "other", "third"]
     assert external_reports(grown)[0].num_targets == reports[0].num_targets
     assert external_reports(grown)[2].reason == ""  # no row has come since
-    assert external_reports(OnlineEnsemble(Ensemble([ensemble(FixedShare()).experts[0]], FixedShare()))) == ()
+    plain = OnlineEnsemble(Ensemble([ensemble(FixedShare()).experts[0]], FixedShare()))
+    assert external_reports(plain) == ()
+    (first,) = external_reports(add_experts(plain, [adapter("no training")], 0.1, ["first"], rows=(X, y)))
+    assert (first.name, first.num_answered, first.num_absent) == ("first", 0, 0)
+    assert first.reason == "it failed to train (RuntimeError: cannot be trained)"
 
 
 def test_weights_shown_are_those_of_who_is_awake():

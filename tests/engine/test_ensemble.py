@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine import Ensemble
+from gp_ensembles.engine.input_checks import check_targets
 from gp_ensembles.experts import GaussianExpert
 from gp_ensembles.features import FeatureMap, LinearFeatures, RadialBasisFeatures
 from gp_ensembles.filters import RandomWalk, textbook_filter
@@ -209,6 +210,13 @@ def test_shared_features_are_evaluated_once(monkeypatch):
     assert bound[2].features is not bound[0].features
 
 
+def test_gaps_are_seen_where_there_are_numbers():
+    X, y = stream()
+    assert check_targets(X, y, None) is False
+    assert check_targets(X, y.index_fill(0, torch.tensor([4]), torch.nan), None) is True
+    assert check_targets(X.to("meta"), y.to("meta"), None) is False
+
+
 def test_bad_input():
     X, y = stream()
     ensemble = build()
@@ -220,6 +228,7 @@ def test_bad_input():
         (X.float(), y.float(), TypeError, "float32"),
         (X, y.float(), TypeError, "float32"),
         (X[0], y, ValueError, "shape"),
+        (X[0, 0], y, ValueError, r"use X.reshape\(1, 1\)"),
         (X.index_fill(0, torch.tensor([3]), torch.nan), y, ValueError, "row 3"),
         (X, y.index_fill(0, torch.tensor([4]), torch.inf), ValueError, "inf in row 4"),
     ]:

@@ -122,6 +122,7 @@ def test_a_density_that_is_no_number():
     (failure,) = online.failures
     assert (failure.name, failure.row) == ("bad", 1)
     assert failure.reason.startswith("its predictive mean is nan and its variance 2.5")
+    assert failure.reason.endswith("an overflow")  # of a forgetting that is none nothing is said
 
 
 FORMS = {"covariance": gaussian_state, "root": square_root_state}
@@ -163,6 +164,8 @@ def test_prediction_goes_on_without_an_expert_whose_numbers_overflow(form):
     assert not bool(mixture.variance.isnan().any())
     alone = OnlineEnsemble(Ensemble([online.ensemble.experts[1]], FixedShare(), NAMES[:1]))
     alone.observe(X[:AT], y[:AT])
+    with pytest.raises(NumericalError, match=f"predicts row {AT}:"):
+        alone.ensemble.predict(alone.state, X)
     with pytest.raises(
         NumericalError, match=rf"predicts row {AT + 300}: all are absent or overflow there; .* correct the inputs$"
     ):
@@ -219,6 +222,12 @@ def test_structural_experts_of_a_batch_fail_together(block):
     found = dead.observe(X, y)
     alive = structural(BayesianModelAveraging(torch.tensor([1e-300, 0.5, 0.5], dtype=torch.float64)), block)
     torch.testing.assert_close(found.log_prob, alive.observe(X, y).log_prob)
+    pair = [GaussianExpert(features()), structural(FixedShare(), block).ensemble.experts[0]]
+    weights = torch.tensor([0.0, 0.5, 0.5], dtype=torch.float64)
+    last = OnlineEnsemble(Ensemble(pair, BayesianModelAveraging(weights), NAMES[:3]), block_size=block)
+    last.expert_1_moments.fill_(torch.nan)
+    with pytest.raises(NumericalError, match="one of the experts 'fine' to 'bad' failed at row 0 of this call"):
+        last.observe(X, y)
 
 
 def test_weights_that_fail_name_the_rows(monkeypatch):

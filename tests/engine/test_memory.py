@@ -141,7 +141,8 @@ def test_the_season_is_the_highest_peak_of_the_autocorrelation():
     assert season % 7 == 0
     assert find_season(torch.randn(400, generator=g, dtype=torch.float64)) is None
     assert find_season(torch.randn(60, generator=g, dtype=torch.float64)) is None
-    assert find_season(rows) is None
+    for slope in (1.0, 0.1, 0.7, 1.1):  # round-off around a line has peaks
+        assert find_season(slope * rows) is None
     assert find_season(rows[:5]) is None
     assert find_season(torch.tensor([1.0, 5.0, 2.0, 7.0], dtype=torch.float64)) is None
     assert find_season(torch.sin(2 * torch.pi * rows / (0.4 * len(rows)))) is None  # not seen three times

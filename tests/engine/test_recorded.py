@@ -264,6 +264,8 @@ def test_states_of_an_ensemble_take_what_is_said():
         predicted = state_bytes(ensemble.experts, torch.ones(1, dtype=torch.float64))
         assert predicted == pytest.approx(true, rel=0.02 if kind != "window" else 0.4)
         assert predicted <= true
+    window_alone = window().experts[:1]
+    assert state_bytes(window_alone, torch.ones(1)) == window_alone[0].init().factor.nbytes  # in double precision
 
 
 def test_a_model_that_does_not_fit_on_a_gpu_stays_as_it_was(generator):

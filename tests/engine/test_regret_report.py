@@ -182,6 +182,9 @@ def test_combined_rules_add_the_price_of_choosing():
     prior = torch.tensor([0.1, 0.9], dtype=torch.float64)
     rule = CombinedRules([BayesianModelAveraging(), SoftBayes()], BayesianModelAveraging(prior))
     assert path_bound(rule, stream, path) == pytest.approx(averaging_bound(M) + math.log(10))
+    rule = ReferenceAveraging(BayesianModelAveraging(), [1], prior=0.2, share=0.5)
+    kept = 0.8 * 0.9 ** (T - 1)  # of the weight of averaging, if its references are never better
+    assert path_bound(rule, stream, path) == pytest.approx(averaging_bound(M) - math.log(kept))
 
 
 def test_impossible_targets():

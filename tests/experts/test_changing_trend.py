@@ -80,6 +80,13 @@ def test_a_straight_trend_stays_so_but_for_what_is_not_ruled_out():
         assert float(experts.log_evidence(torch.zeros(200, 1, dtype=torch.float64), y).max()) < best - 1.0
 
 
+@pytest.mark.parametrize("seed", [3, 7])
+def test_chance_is_no_changing_trend(seed):
+    """Both series have some more evidence with a slope that walks, but less than another number is worth."""
+    y = standardized(0.05 * torch.arange(60, dtype=torch.float64) + noise(60, 1, seed)[0])
+    assert [name for name, _ in fit_trends(y, None, 1)] == ["fast changing trend"]
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_the_straight_one_has_at_least_the_evidence_of_the_coarser_search(seed):
     rows, shocks = torch.arange(150, dtype=torch.float64), noise(150, 2, seed)

@@ -215,6 +215,23 @@ def test_a_numerical_failure_leaves_the_expert_unchanged(ascent, monkeypatch):
     assert torch.equal(kept.hyperparameters, state.hyperparameters)
 
 
+@pytest.mark.parametrize(("every", "is_start"), [(41, True), (40, False)])
+def test_only_the_first_fits_go_back_to_the_start_as_well(every, is_start, monkeypatch):
+    """Without any ascent, what is found is the best of what is tried."""
+    monkeypatch.setattr(refitted, "gradient_ascent", lambda model, *_: get_vectors(model))
+    one, (X, y) = expert(first=40, every=every), rows(40)
+    state = one.init()
+    far = state._replace(hyperparameters=state.hyperparameters + 5.0)
+    found, _ = one.update(far, X, y)
+    assert torch.equal(found.hyperparameters, one.start if is_start else far.hyperparameters)
+
+
+def test_a_lag_that_does_not_help_makes_room():
+    refit = Refit(70, first=40, num_rows=60)
+    one = RefittedExpert(model(num_columns=D + 1), D, InitialFit((2,), 2.0), torch.tensor(SPEEDS), refit)
+    assert one.update(one.init(), *rows(60))[0].lags.tolist() == [1]
+
+
 def test_outliers_teach_little_and_are_not_remembered():
     X, y = rows(150, gaps=False)
     wild = y.clone()

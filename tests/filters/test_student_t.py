@@ -74,6 +74,8 @@ def test_any_blocking_is_the_textbook(walk, discount, missing):
             np.testing.assert_allclose(state.moments[m].numpy(), np.c_[V, mean], rtol=1e-9, atol=1e-12)
             assert float(state.concentration[m]) == pytest.approx(a)
             assert float(state.rate[m]) == pytest.approx(b)
+            np.testing.assert_allclose(state.mean[m].numpy(), mean, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(state.covariance[m].numpy(), b / (a - 1) * V, rtol=1e-9, atol=1e-12)
     ahead = filters.predict(state, Phi[:, :4], transition, noise)
     _, step = filters.update_block(state, Phi[:, :1], y[:1] * torch.nan, transition, noise)
     for got, reference in zip(ahead, step, strict=True):

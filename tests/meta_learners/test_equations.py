@@ -174,6 +174,8 @@ def test_fixed_share_is_sticky_switching():
 def test_rules_that_forget_nothing_are_averaging(rule):
     log_prob = densities(16, 60, scale=10.0)
     torch.testing.assert_close(run(rule, log_prob)[1], run(meta.BayesianModelAveraging(), log_prob)[1])
+    far = torch.tensor([[0.0] * 3, [-500.0] * 3], dtype=torch.float64)  # where weights are no numbers, logarithms are
+    torch.testing.assert_close(run(rule, far)[0].log_weights, far.sum(1))
 
 
 def test_an_impossible_target_under_the_current_weights_is_survived_without_a_share():

@@ -73,6 +73,9 @@ def test_the_new_experts_past_is_the_mixtures(name, generator):
     torch.testing.assert_close(grown.memory[3, 3], 1 + weights @ learned @ weights)
     torch.testing.assert_close(grown.memory[:3, :3], state.memory[:, :3])
     assert torch.linalg.eigvalsh(grown.memory[:, :4]).min() > 0.99
+    if name == "discounted":
+        leader = rule.grow(state, 2, 0.2).memory[:, -1]
+        torch.testing.assert_close(leader, torch.cat([0.8 * weights, torch.full((2,), 0.1, dtype=torch.float64)]))
 
 
 @each(FACTORIES)

@@ -119,12 +119,25 @@ def build():
     return meta.CombinedRules(rules, over=meta.MarkovSwitching(meta.sticky_transition(3, 0.9)))
 
 
-@pytest.mark.parametrize("make", [build, one_pass])
+def by_newton():
+    return meta.CombinedRules([meta.FixedShare(0.05), meta.SoftBayes(0.1)], over=meta.DiscountedOnlineNewton())
+
+
+def by_soft():
+    return meta.CombinedRules([meta.FixedShare(0.05), meta.SoftBayes(0.1)], over=meta.SoftBayes(0.2))
+
+
+@pytest.mark.parametrize("make", [build, one_pass, by_newton, by_soft])
 @pytest.mark.parametrize("sizes", [(60,), (1,) * 60, (7, 50, 3)])
 def test_it_is_the_mixture_of_the_mixtures(sizes, make):
+    for wants_derivatives in (True, False):  # without, numpy weighs
+        with torch.set_grad_enabled(wants_derivatives):
+            check_mixture(make(), sizes)
+
+
+def check_mixture(rule, sizes):
     log_prob = densities()
     log_prob[:, 11] = 0.0  # a missing target
-    rule = make()
     outputs = [part.update_block(part.init(5, log_prob), log_prob)[1] for part in rule.rules]
     stacked = torch.stack([output.log_prob for output in outputs])
     _, above = rule.over.update_block(rule.over.init(len(outputs), stacked), stacked)

@@ -1,10 +1,19 @@
 """Rules run in one pass, and two experts in plain numbers, are what each rule is by itself."""
 
+import numpy as np
 import pytest
 import torch
 
-from gp_ensembles.meta_learners import BayesianModelAveraging, CombinedRules, FixedShare, MarkovSwitching, SoftBayes
+from gp_ensembles.meta_learners import (
+    BayesianModelAveraging,
+    CombinedRules,
+    FixedShare,
+    MarkovSwitching,
+    ReferenceAveraging,
+    SoftBayes,
+)
 from gp_ensembles.meta_learners.compiled_rules import run_row, run_together
+from gp_ensembles.meta_learners.one_row import RowRule
 from gp_ensembles.meta_learners.switching import is_pair, switch_pair
 
 
@@ -130,8 +139,24 @@ def test_one_row_is_left_to_the_rules_where_numbers_do_not_suffice():
         assert run_row(rules, BayesianModelAveraging(), before, log_prob) is None
         for wrong in (torch.nan, torch.inf, -torch.inf):
             assert run_row(rules, over, before, torch.full_like(log_prob, wrong)) is None
+        certain = torch.tensor([0.0, *[-torch.inf] * 4], dtype=torch.float64).unsqueeze(1)
+        assert run_row(rules, over, certain.roll(1, 0).expand(5, 4), certain) is None  # impossible for every rule
         rule = CombinedRules(rules, over)
         columns = torch.stack([log_prob, log_prob + 1.0])
         mapped = torch.func.vmap(lambda column: rule.update_block(rule.init(5, log_prob), column)[1].log_prob)(columns)
         alone = [rule.update_block(rule.init(5, log_prob), column)[1].log_prob for column in columns]
         torch.testing.assert_close(mapped, torch.stack(alone))
+
+
+@pytest.mark.parametrize("references", [(), (0, 3)])
+@torch.no_grad()
+def test_rows_in_place_are_the_rule(references):
+    rule = CombinedRules([FixedShare(0.03), SoftBayes(0.2), FixedShare(0.3)], FixedShare(0.1))
+    rule, log_prob = ReferenceAveraging(rule, references) if references else rule, densities(5, num_rows=10)
+    state = rule.init(5, log_prob)
+    placed = RowRule.of(rule, type(state)(*(part.clone() for part in state)))
+    for column in log_prob.split(1, 1):
+        np.testing.assert_allclose(placed.log_weights(), rule.log_weights(state), rtol=1e-9, atol=1e-12)
+        row, (state, output) = placed.weigh(column[:, 0].numpy()), rule.update_block(state, column)
+        placed.commit(row)
+        assert row.log_prob == pytest.approx(float(output.log_prob))

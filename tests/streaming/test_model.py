@@ -364,6 +364,22 @@ def test_predict_refuses_what_observe_does():
             empty()
 
 
+def test_rows_to_fit_are_counted_from_one():
+    for kind, message in (("target", "the target of row 8 is inf"), ("absurd input", r"\(row 8\)")):
+        X, y = rows()
+        BAD[kind][0](X, y)
+        with pytest.raises(ValueError, match=message):
+            OnlineModel(StreamConfig(SMALL, warmup=40), ["a", "b"]).fit(X, y)
+
+
+@pytest.mark.parametrize("target", [RealTarget(), RealTarget(2)])
+def test_with_numba_functions_are_compiled_before_the_first_row(target, monkeypatch):
+    monkeypatch.setattr("gp_ensembles.streaming.model.IS_COMPILED", True)
+    X, y = rows(target)
+    model = OnlineModel(StreamConfig(replace(SMALL, target=target), warmup=40)).fit(X[:40], y[:40])
+    assert model.num_rows == 40  # a row was learned on a copy, where one by itself can be
+
+
 def test_inputs_that_are_all_constant_are_refused():
     X, y = rows()
     config = StreamConfig(SMALL, warmup=40)

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from gp_ensembles.papers.sparse import fitting as fitting_module
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
 from gp_ensembles.papers.sparse.base import SparseModel
 from gp_ensembles.papers.sparse.fitting import Coordinates, fit_sparse
-from gp_ensembles.papers.sparse.selection import LinearTrend
+from gp_ensembles.papers.sparse.selection import LinearTrend, default_kernel
 from gp_ensembles.papers.sparse.strategies import Selection
 from tests.papers.sparse.problems import fail_at, isotropic, noise_of, slopes, value_of
 
@@ -102,6 +103,23 @@ def test_the_prior_mean_does_not_see_units() -> None:
     other.weights.data.copy_(trend.weights.data)
     shifted = 1e4 * (other(1e6 * X + 3.0) - 7.0)
     torch.testing.assert_close(shifted, trend(X), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns"), [({"ard_num_dims": 3}, [[0], [1], [2]]), ({}, [[0, 1, 2]]), ({"active_dims": [1]}, [[1]])]
+)
+def test_scales_begin_at_the_spread_of_the_data(settings: dict[str, Any], columns: list[list[int]]) -> None:
+    X, y = make_data()
+    X = torch.cat([X * X.new_tensor([1.0, 10.0]), torch.full_like(X[:, :1], 4.0)], -1)
+    spread = X.std(0, unbiased=False)
+    spread[2] = 1.0  # a constant column has none
+    assert torch.equal(default_kernel(X, y).base_kernel.lengthscale[0], spread)
+    model = ExactGP(X, y, ScaleKernel(MaternKernel(**settings)).double(), noise_of(0.02))
+    fitting_module.rescale(model, 0.5)
+    found = model.covar_module.base_kernel.lengthscale[0]
+    torch.testing.assert_close(found, 0.5 * torch.stack([spread[some].mean() for some in columns]))
+    half = 0.5 * (y - model.mean_module(X)).square().mean()
+    torch.testing.assert_close((model.covar_module.outputscale, model.likelihood.noise), (half, half.reshape(1)))
 
 
 # --- the selection ----------------------------------------------------------------------------------------------------

@@ -213,6 +213,22 @@ def test_surrogate_agrees_with_dense_algebra_and_with_the_published_run():
     np.testing.assert_allclose(found, gain[new], rtol=1e-6, atol=1e-9)
 
 
+def test_the_surrogates_lengthscale_is_the_likeliest():
+    X = torch.linspace(0.0, 1.0, 15, dtype=torch.float64).unsqueeze(-1)
+    values, candidates = torch.sin(4.0 * X[:, 0]), X[:-1] + 0.02
+    known = (values - values.mean()) / values.std()
+
+    def law(lengthscale):
+        own = torch.exp(-torch.cdist(X, X) / lengthscale) + 1e-6 * torch.diag_embed(torch.ones_like(known))
+        variance = (known @ torch.linalg.solve(own, known)) / len(X)
+        return float(-0.5 * len(X) * variance.log() - 0.5 * torch.logdet(own)), float(variance.sqrt()), lengthscale
+
+    _, deviation, lengthscale = max(map(law, torch.logspace(-2, 1, 100, dtype=torch.float64).tolist()))
+    found = module.log_expected_improvement(X, values, candidates)
+    wanted = module.log_expected_improvement(X, values, candidates, (deviation, lengthscale))
+    np.testing.assert_allclose(found, wanted, rtol=0.05)
+
+
 def test_candidate_objectives_are_those_of_larger_models():
     for approximation in [VFE(), TightVFE(), FITC(), PowerEP(0.5), CodedVFE(1e-6)]:
         model, places = sparse(approximation=approximation), torch.tensor([3, 17, 40, 59])

@@ -125,7 +125,8 @@ def test_models_are_drawn_anew_where_the_rule_says_that_targets_are_a_mixture_of
 
 def test_experts_without_a_joint_law_say_of_each_row_what_they_say_of_the_next() -> None:
     X, y = rows(20, seed=5)
-    online = OnlineEnsemble(Ensemble([StudentTExpert(LinearFeatures(1, ONE))], BayesianModelAveraging()))
+    pair = StudentTExpert(LinearFeatures(1, torch.tensor([0.1, 3.0], dtype=torch.float64)))
+    online = OnlineEnsemble(Ensemble([pair], BayesianModelAveraging()))
     online.observe(X[:6], y[:6])
     paths, wanted = draw(online, X[6:10], 4000), online.predict(X[6:10])
     for step in range(4):

@@ -9,6 +9,7 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.engine.ensemble import Ensemble
+from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.ensembles.bases import FourierBasis, HilbertBasis, LinearBasis
 from gp_ensembles.ensembles.lags import TargetLags
@@ -85,6 +86,13 @@ def check(online: OnlineEnsemble) -> None:
 def test_experts_on_inputs_under_any_transition(transition: torch.nn.Module | None) -> None:
     expert = LINEAR.with_transition(transition)
     check(OnlineEnsemble(Ensemble([expert], BayesianModelAveraging())))
+
+
+@pytest.mark.parametrize("transition", [RandomWalk(0.01), ExponentialForgetting(0.98), StabilizedForgetting(0.95)])
+def test_experts_on_past_targets_under_any_transition(transition: torch.nn.Module) -> None:
+    expert = GaussianExpert(LinearFeatures(4, ONE), transition=transition)
+    memory = TargetMemory([1, 2], series()[1][:100])
+    check(OnlineEnsemble(Ensemble([expert], BayesianModelAveraging(), memory=memory)))
 
 
 def test_square_root_states() -> None:
