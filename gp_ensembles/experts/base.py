@@ -2,7 +2,8 @@
 
 import copy
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 import torch
@@ -102,12 +103,82 @@ class RowExpert(ABC):
         """Forget what was predicted: others may change the state from here on."""
 
 
+class PureRunner(Runner):
+    """Any expert: the pure update, copied into the old state's memory."""
+
+    def __init__(self, bound: "BoundExpert", state: FilterState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: FilterState | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+            self._staged = None
+
+
+class FixedUpdate(ABC):
+    """Update of a fixed shape, of which the host reads no number, for blocks that are recorded."""
+
+    @abstractmethod
+    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+        """Predictions, and the updates of the state, as functions of the state ``before``."""
+
+    @abstractmethod
+    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+        """Update the state in place, if ``keep`` is set; NaN does not enter it."""
+
+
+@final
+class WholeUpdate(FixedUpdate):
+    """Whole new state, of any expert."""
+
+    def __init__(self, bound: "BoundExpert", state: FilterState) -> None:
+        self._bound, self._state = bound, state
+
+    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+        """See :meth:`FixedUpdate.stage`."""
+        after, steps = self._bound.update_block(before, Phi, y)
+        return steps, list(after)
+
+    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+        """See :meth:`FixedUpdate.learn`."""
+        for old in self._state:
+            old.copy_(torch.where(keep, next(taught), old))
+
+
+def no_row(bound: "BoundExpert", state: FilterState, features: FeatureMap) -> None:
+    """Nothing runs the expert at one row on plain arrays."""
+
+
+class Plans(NamedTuple):
+    """Ways to run a kind of expert in the memory of a state, beside the pure update.
+
+    Attributes:
+        runner: Makes what runs a bound expert over blocks from it and a state.
+        row: Makes what runs it at one row on plain arrays, from these and its features; or ``None``.
+        fixed: Makes its update in a block that is recorded, from a bound expert and a state.
+    """
+
+    runner: Callable[[Any, Any], Runner] = PureRunner
+    row: Callable[[Any, Any, FeatureMap], LinearRow | RowExpert | None] = no_row
+    fixed: Callable[[Any, Any], FixedUpdate] = WholeUpdate
+
+
 class BoundExpert(ABC):
     r"""An expert's hyperparameters as plain tensors, read once: the view that loops use.
 
     Shapes: ``prior_variance`` (\*batch).
     """
 
+    plans: ClassVar[Plans] = Plans()
     columns: tuple[int, ...] = ()  # places of forecasts among the inputs, if it sees nothing else
 
     def __init__(self, features: BoundFeatures, prior_variance: Tensor, transition: Transition | None) -> None:
@@ -126,38 +197,13 @@ class BoundExpert(ABC):
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> Predictions:
         r"""Predict each row (\*batch, N, F) so many steps (1,) ahead on its own, as a row whose target is missing."""
 
-    @abstractmethod
     def runner(self, state: FilterState) -> Runner:
         """What runs the expert over blocks, changing a state in place."""
-
-    @abstractmethod
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """What runs the expert at one row on plain arrays in the memory of a state; ``None`` if nothing does."""
+        return self.plans.runner(self, state)
 
     @abstractmethod
     def take(self, index: Tensor) -> "BoundExpert":
         r"""The same for some experts of the flattened batch: batch shape (S,) for ``index`` (S,)."""
-
-
-class PureRunner(Runner):
-    """Any expert: the pure update, copied into the old state's memory."""
-
-    def __init__(self, bound: BoundExpert, state: FilterState) -> None:
-        self._bound = bound
-        self._state = state
-        self._staged: FilterState | None = None
-
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
-        return predictions
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if self._staged is not None:
-            for old, new in zip(self._state, self._staged, strict=True):
-                old.copy_(new)
-            self._staged = None
 
 
 class Expert(nn.Module, ABC):

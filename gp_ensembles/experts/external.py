@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits
 from gp_ensembles.experts.failing import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
@@ -103,9 +103,71 @@ class TrainedModels:
         return TrainedModels, ()
 
 
+class ExternalRunner(Runner):
+    """Rows of an external model, written in place."""
+
+    def __init__(self, bound: "BoundExternal", state: ExternalState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: ExternalRows | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged, predictions = self._bound.condition(self._state, Phi, rows)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            append_(self._state, self._staged)
+        self._staged = None
+
+
+@final
+class ExternalRow(RowExpert):
+    """An external model at one row."""
+
+    def __init__(self, bound: "BoundExternal", state: ExternalState, columns: Places) -> None:
+        self._bound, self._state, self._columns = bound, state, columns
+        self._inputs, self._targets, self._shares, self._errors = (part.numpy() for part in state[:4])
+        self._num_seen, self._num_stored, self._due = (part.numpy() for part in state[4:7])
+        self._x, self._mean = np.empty(0), 0.0
+
+    def predict(self, x: Numbers) -> tuple[float, float] | None:
+        """See :meth:`RowExpert.predict`."""
+        row = x[self._columns]
+        predicted = self._bound.answer(self._state, torch.from_numpy(row).unsqueeze(0))
+        if predicted is not None:
+            self._x, self._mean = row, predicted[0]
+        return predicted
+
+    def is_ready(self) -> bool:
+        """See :meth:`RowExpert.is_ready`."""
+        return int(self._num_seen) + 1 < int(self._due)
+
+    def learn(self, y: float) -> None:
+        """See :meth:`RowExpert.learn`."""
+        place = int(self._num_stored) % len(self._targets)
+        self._inputs[place], self._targets[place] = self._x, y
+        self._shares[place], self._errors[place] = 1.0, y - self._mean
+        self._num_seen[...] += 1
+        self._num_stored[...] += 1
+
+    def forget(self) -> None:
+        """See :meth:`RowExpert.forget`."""
+        self._x = np.empty(0)
+
+
+def _row(bound: "BoundExternal", state: ExternalState, features: FeatureMap) -> ExternalRow | None:
+    columns = passed_columns(features)
+    return None if columns is None or bound.columns else ExternalRow(bound, state, columns)
+
+
 @final
 class BoundExternal(BoundExpert):
     """The view of an external expert that loops use."""
+
+    plans = Plans(ExternalRunner, _row)
 
     def __init__(self, expert: "ExternalExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -155,17 +217,6 @@ class BoundExternal(BoundExpert):
         steps = self._steps(mean, variance, targets, Phi)
         counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, reason
         return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), widened(steps, given)
-
-    def runner(self, state: FilterState) -> Runner:
-        """See :meth:`BoundExpert.runner`."""
-        assert isinstance(state, ExternalState)
-        return ExternalRunner(self, state)
-
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """See :meth:`BoundExpert.row`."""
-        assert isinstance(state, ExternalState)
-        columns = passed_columns(features)
-        return None if columns is None or self.columns else ExternalRow(self, state, columns)
 
     def take(self, index: Tensor) -> "BoundExternal":
         """See :meth:`BoundExpert.take`."""
@@ -218,61 +269,6 @@ class BoundExternal(BoundExpert):
         log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
         shape = (*self._expert.batch_shape, mean.shape[0])
         return StepPredictions(*(part.to(Phi).expand(shape) for part in (mean, variance, log_prob)))
-
-
-class ExternalRunner(Runner):
-    """Rows of an external model, written in place."""
-
-    def __init__(self, bound: BoundExternal, state: ExternalState) -> None:
-        self._bound = bound
-        self._state = state
-        self._staged: ExternalRows | None = None
-
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        self._staged, predictions = self._bound.condition(self._state, Phi, rows)
-        return predictions
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if self._staged is not None:
-            append_(self._state, self._staged)
-        self._staged = None
-
-
-@final
-class ExternalRow(RowExpert):
-    """An external model at one row."""
-
-    def __init__(self, bound: BoundExternal, state: ExternalState, columns: Places) -> None:
-        self._bound, self._state, self._columns = bound, state, columns
-        self._inputs, self._targets, self._shares, self._errors = (part.numpy() for part in state[:4])
-        self._num_seen, self._num_stored, self._due = (part.numpy() for part in state[4:7])
-        self._x, self._mean = np.empty(0), 0.0
-
-    def predict(self, x: Numbers) -> tuple[float, float] | None:
-        """See :meth:`RowExpert.predict`."""
-        row = x[self._columns]
-        predicted = self._bound.answer(self._state, torch.from_numpy(row).unsqueeze(0))
-        if predicted is not None:
-            self._x, self._mean = row, predicted[0]
-        return predicted
-
-    def is_ready(self) -> bool:
-        """See :meth:`RowExpert.is_ready`."""
-        return int(self._num_seen) + 1 < int(self._due)
-
-    def learn(self, y: float) -> None:
-        """See :meth:`RowExpert.learn`."""
-        place = int(self._num_stored) % len(self._targets)
-        self._inputs[place], self._targets[place] = self._x, y
-        self._shares[place], self._errors[place] = 1.0, y - self._mean
-        self._num_seen[...] += 1
-        self._num_stored[...] += 1
-
-    def forget(self) -> None:
-        """See :meth:`RowExpert.forget`."""
-        self._x = np.empty(0)
 
 
 @final

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, PureRunner, RowExpert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, PureRunner, Runner, Traits
 from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
 from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, latent_predictions
 from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
@@ -26,11 +26,20 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
+def _runner(bound: "BoundLaplace", state: FilterState) -> Runner:
+    alone = join_latent([bound])
+    if alone is None or not isinstance(state, GaussianState):
+        return PureRunner(bound, state)
+    return LatentRunner(bound, state, alone)
+
+
 class BoundLaplace(BoundExpert):
     r"""The numbers of an expert with a likelihood.
 
     Shapes: ``prior_variance`` (\*batch).
     """
+
+    plans = Plans(_runner)
 
     def __init__(
         self,
@@ -71,17 +80,6 @@ class BoundLaplace(BoundExpert):
         one = moments.mean if self.num_latent == 1 else moments.mean[..., 0]
         nothing = torch.full_like(one, torch.nan)
         return LatentPredictions(mean, variance, nothing, *moments)
-
-    def runner(self, state: FilterState) -> Runner:
-        """See :meth:`BoundExpert.runner`."""
-        alone = join_latent([self])
-        if alone is None or not isinstance(state, GaussianState):
-            return PureRunner(self, state)
-        return LatentRunner(self, state, alone)
-
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """See :meth:`BoundExpert.row`."""
-        return None
 
     def take(self, index: Tensor) -> "BoundLaplace":
         """See :meth:`BoundExpert.take`."""

@@ -6,7 +6,7 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_real_targets, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
@@ -28,11 +28,40 @@ from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
 
 
+class MultiOutputRunner(Runner):
+    """Several outputs: the covariances in use change in place, the memory reserved for others is not touched."""
+
+    def __init__(self, bound: "BoundMultiOutput", state: MultiOutputState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: tuple[list[GroupGain], Schedule] | MultiOutputState | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        bound = self._bound
+        schedule = make_schedule(bound.transition, Phi.shape[-2], bound.prior_variance, rows.ages)
+        gains, predictions = condition_multi_output(self._state, Phi, rows.y, bound.observation, schedule)
+        same = [gain.source for gain in gains] == list(range(num_groups(self._state)))
+        self._staged = (gains, schedule) if same else apply_gains(self._state, gains, schedule)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if isinstance(self._staged, MultiOutputState):
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+        elif self._staged is not None:
+            apply_gains_(self._state, *self._staged)
+        self._staged = None
+
+
 class BoundMultiOutput(BoundExpert):
     r"""A multi-output expert's numbers.
 
     Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch), ``scale`` (\*batch, O).
     """
+
+    plans = Plans(MultiOutputRunner)
 
     def __init__(
         self,
@@ -59,48 +88,12 @@ class BoundMultiOutput(BoundExpert):
         assert isinstance(state, MultiOutputState)
         return predict(state, Phi, self.transition, self.observation, prior_variance=self.prior_variance, steps=steps)
 
-    def runner(self, state: FilterState) -> Runner:
-        """See :meth:`BoundExpert.runner`."""
-        assert isinstance(state, MultiOutputState)
-        return MultiOutputRunner(self, state)
-
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """See :meth:`BoundExpert.row`."""
-        return None
-
     def take(self, index: Tensor) -> "BoundMultiOutput":
         """See :meth:`BoundExpert.take`."""
         transition = None if self.transition is None else self.transition.take(self.noise.shape, index)
         prior_variance, noise = (value.reshape(-1)[index] for value in (self.prior_variance, self.noise))
         scale = self.scale.reshape(-1, self.scale.shape[-1])[index]
         return BoundMultiOutput(self.features, prior_variance, transition, noise, scale)
-
-
-class MultiOutputRunner(Runner):
-    """Several outputs: the covariances in use change in place, the memory reserved for others is not touched."""
-
-    def __init__(self, bound: BoundMultiOutput, state: MultiOutputState) -> None:
-        self._bound = bound
-        self._state = state
-        self._staged: tuple[list[GroupGain], Schedule] | MultiOutputState | None = None
-
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        bound = self._bound
-        schedule = make_schedule(bound.transition, Phi.shape[-2], bound.prior_variance, rows.ages)
-        gains, predictions = condition_multi_output(self._state, Phi, rows.y, bound.observation, schedule)
-        same = [gain.source for gain in gains] == list(range(num_groups(self._state)))
-        self._staged = (gains, schedule) if same else apply_gains(self._state, gains, schedule)
-        return predictions
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if isinstance(self._staged, MultiOutputState):
-            for old, new in zip(self._state, self._staged, strict=True):
-                old.copy_(new)
-        elif self._staged is not None:
-            apply_gains_(self._state, *self._staged)
-        self._staged = None
 
 
 class MultiOutputExpert(Expert):

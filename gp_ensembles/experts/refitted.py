@@ -6,12 +6,12 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
 from gp_ensembles.experts.window import Refit, rows_until_refit
-from gp_ensembles.features.base import BoundFeatures, FeatureMap
+from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
 from gp_ensembles.filters.rows import Rows, as_rows
@@ -85,9 +85,54 @@ class _Model(NamedTuple):
     noise: Tensor
 
 
+class RefittedRunner(Runner):
+    """In place, except for blocks with a refit, which run on a copy."""
+
+    def __init__(self, bound: "BoundRefitted", state: RefittedState) -> None:
+        self._bound = bound
+        self._state = state
+        self._due = -1
+        self._prepared: dict[int, BlockStream] = {}
+        self._staged: tuple[BlockStream, RefittedBlock] | RefittedState | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its rows (\*batch, B, D + 1); the state is not touched."""
+        self._staged, num_rows = None, Phi.shape[-2]
+        if rows_until_refit(self._state) <= num_rows:
+            self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
+            return predictions
+        block = self._bound.block(self._state, Phi, rows)
+        stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
+        steps = stream.stage(block.design, block.rows, has_gaps)
+        self._staged = stream, block
+        return widened(StepPredictions(*(value.to(rows.y.dtype) for value in steps)), rows)
+
+    def _stream(self, num_rows: int) -> BlockStream:
+        due = int(self._state.due)
+        if due != self._due or len(self._prepared) > 3:  # another model, or too many block lengths
+            self._prepared.clear()
+            self._due = due
+        if num_rows not in self._prepared:
+            self._prepared[num_rows] = self._bound.stream(self._state, num_rows)
+        return self._prepared[num_rows]
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if isinstance(self._staged, RefittedState):
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+        elif self._staged is not None:
+            stream, block = self._staged
+            stream.commit()
+            store_(self._state, block)
+        self._staged = None
+
+
 @final
 class BoundRefitted(BoundExpert):
     """The view of a refitted expert for loops; its hyperparameters are in the state."""
+
+    plans = Plans(RefittedRunner)
 
     def __init__(self, expert: "RefittedExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -143,15 +188,6 @@ class BoundRefitted(BoundExpert):
         r"""Features of rows (\*batch, N, D + 1) that have these past targets (200, N), each (\*batch, N, F)."""
         lagged = torch.where(state.lags[:, None] > 0, past[-state.lags], 0.0).mT
         return self._design(state, torch.cat([self._own(_rows(Phi)), lagged], dim=-1))
-
-    def runner(self, state: FilterState) -> Runner:
-        """See :meth:`BoundExpert.runner`."""
-        assert isinstance(state, RefittedState)
-        return RefittedRunner(self, state)
-
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """See :meth:`BoundExpert.row`."""
-        return None
 
     def take(self, index: Tensor) -> "BoundRefitted":
         """See :meth:`BoundExpert.take`."""
@@ -256,49 +292,6 @@ class BoundRefitted(BoundExpert):
         for Phi, y in zip(design.split(_BLOCK, -2), targets.split(_BLOCK), strict=True):
             moments, _ = update_covariance(moments, Phi, y, model.noise, walks[..., None])
         return state._replace(moments=moments.moments, walks=walks)
-
-
-class RefittedRunner(Runner):
-    """In place, except for blocks with a refit, which run on a copy."""
-
-    def __init__(self, bound: BoundRefitted, state: RefittedState) -> None:
-        self._bound = bound
-        self._state = state
-        self._due = -1
-        self._prepared: dict[int, BlockStream] = {}
-        self._staged: tuple[BlockStream, RefittedBlock] | RefittedState | None = None
-
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its rows (\*batch, B, D + 1); the state is not touched."""
-        self._staged, num_rows = None, Phi.shape[-2]
-        if rows_until_refit(self._state) <= num_rows:
-            self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
-            return predictions
-        block = self._bound.block(self._state, Phi, rows)
-        stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
-        steps = stream.stage(block.design, block.rows, has_gaps)
-        self._staged = stream, block
-        return widened(StepPredictions(*(value.to(rows.y.dtype) for value in steps)), rows)
-
-    def _stream(self, num_rows: int) -> BlockStream:
-        due = int(self._state.due)
-        if due != self._due or len(self._prepared) > 3:  # another model, or too many block lengths
-            self._prepared.clear()
-            self._due = due
-        if num_rows not in self._prepared:
-            self._prepared[num_rows] = self._bound.stream(self._state, num_rows)
-        return self._prepared[num_rows]
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if isinstance(self._staged, RefittedState):
-            for old, new in zip(self._state, self._staged, strict=True):
-                old.copy_(new)
-        elif self._staged is not None:
-            stream, block = self._staged
-            stream.commit()
-            store_(self._state, block)
-        self._staged = None
 
 
 @final

@@ -6,7 +6,7 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, PureRunner, RowExpert, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
@@ -70,14 +70,6 @@ class BoundRobust(BoundExpert):
         prior = self.prior_variance
         mean, variance = predict(state, Phi, self.transition, self._rule, prior_variance=prior, steps=steps)
         return StepPredictions(mean, variance + self.noise.unsqueeze(-1), torch.full_like(mean, torch.nan))
-
-    def runner(self, state: FilterState) -> Runner:
-        """See :meth:`BoundExpert.runner`."""
-        return PureRunner(self, state)
-
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """See :meth:`BoundExpert.row`."""
-        return None
 
     def take(self, index: Tensor) -> "BoundRobust":
         """See :meth:`BoundExpert.take`."""

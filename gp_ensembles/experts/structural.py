@@ -7,17 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import (
-    BoundExpert,
-    Expert,
-    LinearRow,
-    PureRunner,
-    RowExpert,
-    Runner,
-    Season,
-    Slope,
-    Traits,
-)
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, Plans, Season, Slope, Traits
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.slope import WalkingSlope
 from gp_ensembles.features.base import FeatureMap
@@ -39,9 +29,18 @@ _SEASONAL_STEPS = (0.0, 1e-5, 1e-3)
 _EIGHTHS = tuple(10.0 ** (k / 8) for k in range(-2, 3))
 
 
+def _row(bound: "BoundStructural", state: StructuralState, features: FeatureMap) -> LinearRow | None:
+    if bound.noise.numel() != 1:
+        return None
+    walk = bound.walk.of_each((1, state.moments.shape[-2]))
+    return LinearRow(walk, bound.noise.detach().reshape(-1).numpy(), bound.season(state))
+
+
 @final
 class BoundStructural(BoundExpert):
     """The view of a structural expert for loops."""
+
+    plans = Plans(row=_row)
 
     noise: Tensor
 
@@ -107,19 +106,8 @@ class BoundStructural(BoundExpert):
             mean, covariance = joint.mean, joint.covariance
         return mean, covariance + torch.diag_embed(self.noise.unsqueeze(-1).expand_as(mean))
 
-    def runner(self, state: FilterState) -> Runner:
-        """See :meth:`BoundExpert.runner`."""
-        return PureRunner(self, state)
-
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """See :meth:`BoundExpert.row`."""
-        assert isinstance(state, StructuralState)
-        if self.noise.numel() != 1:
-            return None
-        walk = self.walk.of_each((1, state.moments.shape[-2]))
-        return LinearRow(walk, self.noise.detach().reshape(-1).numpy(), self._season(state))
-
-    def _season(self, state: StructuralState) -> Season:
+    def season(self, state: StructuralState) -> Season:
+        """The design of a single series, row by row."""
         whole = self.design(torch.arange(self.period + 1, device=state.num_rows.device)).numpy()
         slope = None
         if self.slope is not None:

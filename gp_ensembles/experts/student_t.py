@@ -6,7 +6,7 @@ import torch
 from gpytorch.constraints import GreaterThan
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, PureRunner, RowExpert, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
@@ -93,14 +93,6 @@ class BoundStudentT(BoundExpert):
         return predict(
             state, Phi, self.transition, self._noise_discount, prior_variance=self.prior_variance, steps=steps
         )
-
-    def runner(self, state: FilterState) -> Runner:
-        """See :meth:`BoundExpert.runner`."""
-        return PureRunner(self, state)
-
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """See :meth:`BoundExpert.row`."""
-        return None
 
     def take(self, index: Tensor) -> "BoundStudentT":
         """See :meth:`BoundExpert.take`."""

@@ -10,7 +10,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, RowExpert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
@@ -83,9 +83,64 @@ class Refit:
                 raise ValueError(f"{name} of Refit must be at least 1, got {value}")
 
 
+class WindowRunner(Runner):
+    """Rows appended and dropped in place; a block in which hyperparameters are refitted runs on a copy."""
+
+    def __init__(self, bound: "BoundWindow", state: WindowState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: tuple[WindowChange | WindowState, int] | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged = None
+        staged, predictions = self._bound.stage(self._state, Phi, rows)
+        self._staged = staged, Phi.shape[-2]
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            self._bound.commit(self._state, *self._staged)
+            self._staged = None
+
+
+@final
+class WindowRow(RowExpert):
+    """A batch of windows at one row."""
+
+    def __init__(self, bound: "BoundWindow", state: WindowState, columns: Places) -> None:
+        self._bound, self._state, self._columns = bound, state, columns
+        self._rows = RowWindow(state)
+
+    def predict(self, x: Numbers) -> tuple[Numbers, Numbers]:
+        """See :meth:`RowExpert.predict`."""
+        return self._rows.predict(self._bound.window_of(self._state), x[self._columns])
+
+    def is_ready(self) -> bool:
+        """See :meth:`RowExpert.is_ready`."""
+        return self._bound.room(self._state) > 0
+
+    def learn(self, y: float) -> None:
+        """See :meth:`RowExpert.learn`."""
+        self._rows.learn(y)
+        self._bound.commit(self._state, WindowChange(None, None), 1)
+
+    def forget(self) -> None:
+        """See :meth:`RowExpert.forget`."""
+        self._rows.forget()
+
+
+def _row(bound: "BoundWindow", state: WindowState, features: FeatureMap) -> WindowRow | None:
+    columns = passed_columns(features)
+    return None if columns is None or state.num_used.ndim > 1 else WindowRow(bound, state, columns)
+
+
 @final
 class BoundWindow(BoundExpert):
     """The view of a window expert for loops; refitted hyperparameters are in the state."""
+
+    plans = Plans(WindowRunner, _row)
 
     def __init__(self, expert: "WindowExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -142,17 +197,6 @@ class BoundWindow(BoundExpert):
         assert isinstance(state, WindowState)
         return joint_window(state, Phi, self.window_of(state))
 
-    def runner(self, state: FilterState) -> Runner:
-        """See :meth:`BoundExpert.runner`."""
-        assert isinstance(state, WindowState)
-        return WindowRunner(self, state)
-
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """See :meth:`BoundExpert.row`."""
-        assert isinstance(state, WindowState)
-        columns = passed_columns(features)
-        return None if columns is None or state.num_used.ndim > 1 else WindowRow(self, state, columns)
-
     def take(self, index: Tensor) -> "BoundWindow":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
@@ -160,54 +204,6 @@ class BoundWindow(BoundExpert):
     def window_of(self, state: WindowState) -> Window:
         """Kernel, noise and prior mean at the current hyperparameters."""
         return self._window if self._refitted is None else self._refitted.window(state)
-
-
-class WindowRunner(Runner):
-    """Rows appended and dropped in place; a block in which hyperparameters are refitted runs on a copy."""
-
-    def __init__(self, bound: BoundWindow, state: WindowState) -> None:
-        self._bound = bound
-        self._state = state
-        self._staged: tuple[WindowChange | WindowState, int] | None = None
-
-    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        self._staged = None
-        staged, predictions = self._bound.stage(self._state, Phi, rows)
-        self._staged = staged, Phi.shape[-2]
-        return predictions
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if self._staged is not None:
-            self._bound.commit(self._state, *self._staged)
-            self._staged = None
-
-
-@final
-class WindowRow(RowExpert):
-    """A batch of windows at one row."""
-
-    def __init__(self, bound: BoundWindow, state: WindowState, columns: Places) -> None:
-        self._bound, self._state, self._columns = bound, state, columns
-        self._rows = RowWindow(state)
-
-    def predict(self, x: Numbers) -> tuple[Numbers, Numbers]:
-        """See :meth:`RowExpert.predict`."""
-        return self._rows.predict(self._bound.window_of(self._state), x[self._columns])
-
-    def is_ready(self) -> bool:
-        """See :meth:`RowExpert.is_ready`."""
-        return self._bound.room(self._state) > 0
-
-    def learn(self, y: float) -> None:
-        """See :meth:`RowExpert.learn`."""
-        self._rows.learn(y)
-        self._bound.commit(self._state, WindowChange(None, None), 1)
-
-    def forget(self) -> None:
-        """See :meth:`RowExpert.forget`."""
-        self._rows.forget()
 
 
 def rows_until_refit(state: WindowState | RefittedState) -> int:

@@ -22,5 +22,5 @@ def test_only_weights_at_rest_or_walking_at_random(transition: Transition | None
     assert isinstance(state, GaussianState)
     with torch.no_grad():
         bound, features = expert.bind(), expert.features
-        assert isinstance(bound.row(state, features), LinearRow) == takes
-        assert bound.row(square_root_state(one, 3), features) is None
+        assert isinstance(bound.plans.row(bound, state, features), LinearRow) == takes
+        assert bound.plans.row(bound, square_root_state(one, 3), features) is None

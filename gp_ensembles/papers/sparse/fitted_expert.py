@@ -5,7 +5,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, PureRunner, RowExpert, Runner
+from gp_ensembles.experts.base import BoundExpert, Expert
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
 from gp_ensembles.experts.window import BoundWindow, WindowExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
@@ -78,14 +78,6 @@ class BoundFitted(BoundExpert):
             return self._predict_one(state, Phi, steps)
         parts = [self._predict_one(_entry(state, index), Phi[index], steps) for index in range(Phi.shape[0])]
         return StepPredictions(*(torch.stack(fields) for fields in zip(*parts, strict=True)))
-
-    def runner(self, state: FilterState) -> Runner:
-        """See :meth:`BoundExpert.runner`."""
-        return PureRunner(self, state)
-
-    def row(self, state: FilterState, features: FeatureMap) -> LinearRow | RowExpert | None:
-        """See :meth:`BoundExpert.row`."""
-        return None
 
     def take(self, index: Tensor) -> "BoundFitted":
         """Copies of the one expert."""
