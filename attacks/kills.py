@@ -169,7 +169,7 @@ class Bench:
                 return f"it cannot be gone on with ({code}): {self._last_words()}"
             code = run_in_child(lambda: job.run(self.out), self.reported)
             if code != 0:
-                return f"it cannot be started anew ({code}): {self._last_words()}"
+                return f"it cannot be restarted ({code}): {self._last_words()}"
         return self.verdict(job)
 
     def verdict(self, job: Job) -> str | None:

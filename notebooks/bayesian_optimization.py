@@ -17,7 +17,7 @@
 # # Bayesian optimization with an ensemble
 #
 # Where BoTorch takes a `SingleTaskGP`, it can take an `ExactEnsembleModel`: processes with different kernels, weighed
-# by their evidence. This notebook swaps one for the other, climbs by expected improvement, and looks at the weights.
+# by their evidence. This notebook swaps one for the other, optimizes by expected improvement, and looks at the weights.
 
 # %%
 # %matplotlib inline

@@ -33,8 +33,10 @@ generator = torch.Generator().manual_seed(0)
 X = torch.rand(500, 2, generator=generator, dtype=torch.float64)
 truth = (6 * X[:, 0]).sin() + X[:, 1]
 y = truth + 0.1 * torch.randn(500, generator=generator, dtype=torch.float64)
-y[300] = 1000.0  # a slip of the decimal point
-X[400:, 1] = 8.0  # the second sensor died: it says eight for ever
+# a slip of the decimal point
+y[300] = 1000.0
+# the second sensor died: it reads 8 from then on
+X[400:, 1] = 8.0
 
 base = replace(
     gpe.oebe, bases=(gpe.bases.LinearBasis(), gpe.bases.FourierBasis(starts=(0.7,)))

@@ -90,7 +90,7 @@ title = f"principal components of all rows, 1-NN error {error:.1%}"
 plot_embedding(flat, names, title=title)
 
 # %% [markdown]
-# Every expert has a latent space of its own. What the algorithm reports, `seen.embedding`, is the place in the space
+# Every expert has its own latent space. What the algorithm reports, `seen.embedding`, is the place in the space
 # of the expert that explains that row best (`seen.expert`). To compare rows, all of them should lie in one space:
 # that of `best_expert`, under which all rows so far and their places are the most probable.
 

@@ -32,8 +32,10 @@ rows = torch.arange(420, dtype=torch.float64)
 generator = torch.Generator().manual_seed(0)
 X = torch.stack([(rows / 15).sin(), (rows / 4).cos()], dim=1)
 y = 20 + 3 * X[:, 0] + X[:, 1] + 0.2 * torch.randn(420, generator=generator).double()
-X[300:330, 0] = torch.nan  # a sensor of the inputs is away
-y[360:385] = torch.nan  # nobody measured the target
+# an input sensor is offline
+X[300:330, 0] = torch.nan
+# the target was not measured
+y[360:385] = torch.nan
 
 spec = replace(gpe.oebe, bases=(gpe.bases.LinearBasis(),))
 model = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=150), ["temperature", "load"])

@@ -31,7 +31,8 @@ from gp_ensembles.plots.canvas import ALARM, BAND, INK, label, new_figure
 
 rng = np.random.default_rng(3)
 returns, variance = np.zeros(1500), 1.0
-for day in range(1, 1500):  # a GARCH process with Student-t shocks, in percent
+# a GARCH process with Student-t shocks, in percent
+for day in range(1, 1500):
     variance = 0.02 + 0.12 * returns[day - 1] ** 2 + 0.87 * variance
     returns[day] = np.sqrt(variance) * rng.standard_t(6) / np.sqrt(1.5)
 y = torch.from_numpy(returns)

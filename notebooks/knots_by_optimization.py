@@ -51,19 +51,22 @@ generator = torch.Generator().manual_seed(2)
 
 # %%
 x = 10.0 * torch.rand(120, generator=generator, dtype=torch.float64).sort().values
-X = x.unsqueeze(-1)  # inputs are (N, D)
+# inputs are (N, D)
+X = x.unsqueeze(-1)
 y = (0.5 * x).sin() + 0.6 * (2.4 * x).sin() * torch.sigmoid(2.0 * (x - 5.0))
 y = y + 0.15 * torch.randn(120, generator=generator, dtype=torch.float64)
 model = SparseGP(
     X, y, kmeans_knots(X, 7, generator=generator), ScaleKernel(RBFKernel())
 )
-fit_sparse(model)  # hyperparameters; the knots stay
+# fits hyperparameters; the knots stay
+fit_sparse(model)
 
 proposed = RandomSubset(1).propose(model, generator=generator)
 grown = model.with_knots(
     torch.cat([model.knots, X[proposed.row : proposed.row + 1]])
 )
-refined = grown.with_knots(grown.knots)  # a copy
+# a copy
+refined = grown.with_knots(grown.knots)
 fit_sparse(refined, knots=slice(7, None))
 for name, one in {"before": grown, "after": refined}.items():
     place, noise = one.knots[-1].item(), one.likelihood.noise.item()

@@ -34,7 +34,8 @@ from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginaliz
 from gp_ensembles.papers.quadrature.default_priors import default_prior
 from gp_ensembles.plots.canvas import ALARM, FAINT, draw_band, label, new_figure
 
-torch.set_num_threads(1)  # matrices this small are fastest with one
+# matrices this small are fastest with one
+torch.set_num_threads(1)
 
 # %% [markdown]
 # Passengers by quarter, in logarithms, so that seasons do not grow with the level. The time is the only input. The

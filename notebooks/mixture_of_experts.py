@@ -76,7 +76,8 @@ def describe(name, fitted):
 # %%
 X, y = branches(250)
 test_X, test_y = branches(500)
-center = y.mean()  # functions have prior mean zero
+# functions have prior mean zero
+center = y.mean()
 means, others = (
     FourierPrior.from_kernel(kernel(size), 1, 15, generator=generator)
     for size in (0.3, 0.7)
@@ -125,7 +126,8 @@ plot_fusion(view, seen=(X.squeeze(-1), y - center))
 
 # %%
 inference = HMC(num_chains=3, settings=HMCSettings(num_draws=30, num_warmup=30))
-with warnings.catch_warnings(action="ignore"):  # the report says the same
+# the report says the same
+with warnings.catch_warnings(action="ignore"):
     sampled = fit_fusion(models["MoGPE"], inference, generator=generator)
 for line in sampled.report.summary().splitlines():
     print(textwrap.fill(line, 80, subsequent_indent="    "))

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # An optimum that moves
 #
-# A bump goes around in a circle, and a Thompson loop whose experts forget goes after it. The loop is not told that,
+# A bump goes around in a circle, and a Thompson loop whose experts forget goes after it. The loop does not know that,
 # or how fast, the objective moves.
 
 # %%

@@ -94,7 +94,7 @@ plots.plot_bands(
 plots.plot_weights(predictions.log_weights, model.names, first_row=200)
 
 # %% [markdown]
-# Are the uncertainties honest? Where a target falls in its predictive distribution should be uniform.
+# Are the uncertainties calibrated? Where a target falls in its predictive distribution should be uniform.
 
 # %%
 plots.plot_calibration(predictions.distribution.cdf(y_later))

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # Recalibration
 #
-# Errors with a narrow peak and wild tails do not fit normal densities: recalibration learns their shape from where
+# Errors with a narrow peak and heavy tails do not fit normal densities: recalibration learns their shape from where
 # past targets fell. Even bars mean that the predictive distributions say the truth.
 
 # %%
@@ -31,8 +31,8 @@ from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
 
 generator = torch.Generator().manual_seed(0)
 X = torch.rand(1500, 2, generator=generator, dtype=torch.float64)
-wild = torch.from_numpy(np.random.default_rng(0).standard_t(2.5, 1500))
-y = 5 * (6 * X[:, 0]).sin() + X[:, 1] + wild
+heavy = torch.from_numpy(np.random.default_rng(0).standard_t(2.5, 1500))
+y = 5 * (6 * X[:, 0]).sin() + X[:, 1] + heavy
 
 spec = replace(gpe.oebe, bases=(gpe.bases.FourierBasis(starts=(0.7,)),))
 model = gpe.OnlineModel(gpe.StreamConfig(spec, warmup=300, recalibrate=True))

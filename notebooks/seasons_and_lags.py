@@ -31,7 +31,8 @@ from gp_ensembles.plots.canvas import INK, SERIES, label, new_figure
 
 hours = torch.arange(600, dtype=torch.float64)
 generator = torch.Generator().manual_seed(0)
-X = torch.randn(600, 1, generator=generator, dtype=torch.float64)  # wind
+# wind
+X = torch.randn(600, 1, generator=generator, dtype=torch.float64)
 wave = 5 * (2 * torch.pi * hours / 24).sin() + 2 * (4 * torch.pi * hours / 24).cos()
 y = (
     30

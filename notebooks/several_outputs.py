@@ -30,7 +30,8 @@ from gp_ensembles.ensembles.targets import RealTarget
 from gp_ensembles.plots.canvas import ALARM, INK, SERIES, label, new_figure
 
 generator = torch.Generator().manual_seed(0)
-time = torch.arange(900, dtype=torch.float64) / 50  # seconds
+# seconds
+time = torch.arange(900, dtype=torch.float64) / 50
 angle = torch.stack(
     [(0.9 * time).sin(), (1.3 * time + 1).sin(), (0.7 * time + 2).cos()], dim=1
 )
@@ -41,7 +42,8 @@ mass = torch.tensor(
 )
 torque = angle.sin() @ mass + 0.8 * speed + 0.2 * speed.pow(3)
 torque = torque + 0.2 * torch.randn(900, 3, generator=generator, dtype=torch.float64)
-torque[700:720, 1] = torch.nan  # the second sensor is away
+# the second sensor is offline
+torque[700:720, 1] = torch.nan
 
 spec = replace(
     gpe.ie_gp,

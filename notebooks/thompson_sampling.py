@@ -34,7 +34,8 @@ model = EnsembleModel(X, Y, generator=generator).fit()
 grid = torch.linspace(0, 1, 201, dtype=torch.float64).unsqueeze(-1)
 paths = draw_paths(model, torch.Size([8]), generator=generator)
 with torch.no_grad():
-    values = paths(grid)  # (8, 201)
+    # shape (8, 201)
+    values = paths(grid)
     posterior = model.posterior(grid.unsqueeze(-2))
 mean, half = posterior.mean.flatten(), 1.645 * posterior.variance.sqrt().flatten()
 
@@ -48,7 +49,7 @@ axis.fill_between(
     color=BAND,
     alpha=0.5,
     linewidth=0,
-    label="mean and 1.645 deviations",
+    label="mean and 1.645 standard deviations",
 )
 for number, path in enumerate(values):
     axis.plot(

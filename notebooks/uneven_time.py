@@ -31,7 +31,8 @@ from gp_ensembles.plots.canvas import ALARM, SERIES, label, new_figure
 
 generator = torch.Generator().manual_seed(4)
 steps = torch.ones(300, dtype=torch.float64)
-steps[torch.arange(170, 300, 20)] = 150.0  # silent for 150 hours, now and then
+# silent for 150 hours, now and then
+steps[torch.arange(170, 300, 20)] = 150.0
 time = steps.cumsum(0)
 walk = torch.randn(int(time[-1]) + 1, generator=generator).double().cumsum(0)
 X = torch.rand(300, 1, generator=generator, dtype=torch.float64)

@@ -34,9 +34,10 @@ from gp_ensembles.metrics import best_switching_path
 from gp_ensembles.plots.canvas import FAINT, SERIES, label, new_figure
 
 generator = torch.Generator().manual_seed(0)
+# log densities of each target by each expert
 log_prob = (
     -0.5 * torch.randn(3, 900, generator=generator, dtype=torch.float64).square()
-)  # of each target by each expert
+)
 right = torch.tensor([0, 1, 2, 0, 2, 1]).repeat_interleave(150)
 # the others are a nat worse
 log_prob -= torch.ones(3, 900, dtype=torch.float64).scatter(0, right[None], 0.0)

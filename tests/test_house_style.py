@@ -26,6 +26,7 @@ FORBIDDEN_WORDS = {
     "lik": "likelihood",
     "ls": "lengthscale",
     "kwargs": "named arguments",
+    "wild": "outlier",
 }
 # Old words, by what is written instead: names anywhere, names that are English words in code only, phrases anywhere.
 RENAMED = (
@@ -45,15 +46,16 @@ ENGLISH = (
     "report_text: told; count_events: happened, Happened; extra_experts: further"
 )
 PHRASES = (
-    "refitted, restarted: found anew, begun anew, begins anew, begin anew, chosen anew, fitted anew, learned anew; "
-    "per row: nats a row, microseconds a row, seconds a row; missing: a value that lacks; "
-    "replaces, is imputed: stands in for, stood in for, stand in for; is reported: is told, are told; "
+    "refitted, restarted: found anew, started anew, begun anew, begins anew, begin anew, chosen anew, fitted anew, "
+    "learned anew; per row: nats a row, microseconds a row, seconds a row; missing: a value that lacks; replaces, "
+    "is imputed: stands in for, stood in for, stand in for; is reported: is told, are told; "
     "the series of each row: whose row it is; with the interfaces of: in the clothes of; has: has in hand; "
     "fix: mend the row; a warning: a reason to look; raw readings: as a meter leaves it; outliers: wild number, "
     "wild numbers; does not exist: is not there; skipped: passed over; distinguished: told apart; "
     "your own: of one's own; a separate path: a way of its own, a way of their own; known limitations: honest limits; "
     "not publicly available: cannot be had; architecture: this house, on the same beams, skins of; "
-    "writers never block: nobody waits; deviations: so many deviations"
+    "writers never block: nobody waits; deviations: so many deviations; quarantined: kept out; "
+    "expected: told to expect"
 )
 HELD = [  # folders and files that are held to it
     *("gp_ensembles", "studies", "attacks", "tests", "benchmarks", "examples", "packaging", "configs", "docs"),

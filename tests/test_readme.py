@@ -75,7 +75,7 @@ def test_the_readme_shows_what_its_code_prints():
 
 
 def link_complaints(page):
-    """Targets of links, and configs, that are not there."""
+    """Targets of links, and configs, that do not exist."""
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         is_made = "/generated/" in target  # by make docs

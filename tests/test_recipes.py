@@ -74,11 +74,11 @@ def with_recipe(source: str, table: str, line: str, code: str, folder: Path) -> 
     text = (TESTS / source).read_text(encoding="utf-8")
     tree = ast.parse(text)
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-    tables = [node for node in assigned if ast.unparse(node.targets[0]) == table]
+    assigned = [(named(node), node) for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    tables = [node for name, node in assigned if name == table]
     above = (tables or imports)[-1]
     names = {table}
-    names |= {ast.unparse(node.targets[0]) for node in assigned if names & words(node.value)}
+    names |= {name for name, node in assigned if node.value is not None and names & words(node.value)}
     parts = []
     for node in tree.body:
         is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
@@ -89,6 +89,11 @@ def with_recipe(source: str, table: str, line: str, code: str, folder: Path) -> 
     copy = folder / f"{folder.name}_{Path(source).stem}.py"  # a name of its own, as modules stay imported
     copy.write_text("\n".join(parts) + "\n", encoding="utf-8")
     return copy
+
+
+def named(node: ast.Assign | ast.AnnAssign) -> str:
+    """What an assignment gives a value to."""
+    return ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
 
 
 def words(tree: ast.AST) -> set[str]:

@@ -1,6 +1,6 @@
 """The data of a BoTorch model: checks, and rows as given and as transformed for the experts.
 
-Every refusal names the row and how to mend it.
+Every refusal names the row and the fix.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ class Observations(NamedTuple):
         return Observations(function(self.X), function(self.Y), None if self.noise is None else function(self.noise))
 
     def default_noise(self) -> Tensor | bool:
-        """Noise of an observation to come: the mean of the known noise, (1, 1), or ``True`` for the experts' own."""
+        """Noise of a future observation: the mean of the known noise, (1, 1), or ``True`` for the experts' own."""
         return True if self.noise is None else self.noise.mean(-2, keepdim=True)
 
 
@@ -126,8 +126,8 @@ def refuse_noise(rows: Observations, data: TrainingData) -> None:
     """
     if rows.noise is not None and data.Yvar is None:
         raise InputDataError(
-            "the model infers its noise; build it with that of all rows, or leave noise= out (rows that are imagined, "
-            "with a batch dimension, may have some)"
+            "the model infers its noise; build it with that of all rows, or leave noise= out (fantasies, with a "
+            "batch dimension, may have some)"
         )
 
 

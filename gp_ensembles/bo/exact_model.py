@@ -150,7 +150,7 @@ class ExactEnsembleModel(MixtureModel):
             AttributeError: If there are categories, for which GPyTorch has no such kernel, or several data sets.
         """
         if self.data.X.ndim > 2:
-            raise AttributeError("the data sets have kernels of their own; read model.lengthscale")
+            raise AttributeError("each data set has its own kernel; read model.lengthscale")
         if self._kernels.categorical is not None:
             raise AttributeError("GPyTorch has no kernel of columns and categories together; read model.lengthscale")
         weights = self.log_weights.flatten(0, -2).mean(0) if self.batch_shape else self.log_weights
@@ -207,7 +207,7 @@ class ExactEnsembleModel(MixtureModel):
             NumericalError: If a covariance cannot be factorized.
         """
         if self._rows_imagined is not None:
-            raise UnsupportedError("this model has no data of its own; fit the model that it came from")
+            raise UnsupportedError("this model has no data; fit the model that it was derived from")
         self._enter_evaluation()
         for index in _indices(self.data.Y.shape[:-2]):
             check_varies(self.data.Y[index])

@@ -30,7 +30,7 @@ def extend(before: Observations | None, rows: Observations) -> Observations:
         shape = torch.broadcast_shapes(batch_shape(before), rows.Y.shape[:-2])
         return rows._replace(Y=rows.Y.expand(*shape, *rows.Y.shape[-2:]))
     if (before.noise is None) != (rows.noise is None):
-        raise UnsupportedError("give the noise of all imagined rows, or of none")
+        raise UnsupportedError("give the noise of all fantasies, or of none")
     X, Y = _joined(before.X, rows.X), _joined(before.Y, rows.Y)
     if before.noise is None or rows.noise is None:
         return Observations(X, Y, None)

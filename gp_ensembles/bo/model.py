@@ -206,7 +206,7 @@ class EnsembleModel(MixtureModel):
         Experts are fitted each by its own evidence, and parameters of the input transform in turn by that of them all.
         """
         if self._is_imaginary:
-            raise UnsupportedError("this model has no data of its own; fit the model that it came from")
+            raise UnsupportedError("this model has no data; fit the model that it was derived from")
         self._enter_evaluation()
         check_varies(self.data.Y)
         self._unshare()

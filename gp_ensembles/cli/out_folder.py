@@ -33,7 +33,7 @@ def run_folder(path: Path) -> Iterator[None]:
 
 
 def make_writable(path: Path) -> None:
-    """Create a folder if needed, and complete the replacement that a killed run had begun in it."""
+    """Create a folder if needed, and complete the replacement that a killed run had started in it."""
     make_folder(path)
     try:
         complete(path)

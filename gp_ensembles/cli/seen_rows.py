@@ -79,7 +79,7 @@ def skip_rows(rows: RowStream, num_rows: int, last: list[str]) -> None:
     """Skip rows that were read before.
 
     Raises:
-        ValueError: If there are fewer, or another row stands in the place of the last one.
+        ValueError: If there are fewer, or another row is in the place of the last one.
     """
     found = rows.skip(num_rows)
     if num_rows and not found.num_rows:

@@ -16,8 +16,8 @@ from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.regret import Regret
 from gp_ensembles.ensembles.build import one_class_message, only_label
 from gp_ensembles.streaming.health import Finding, HealthLimits, Throughput, failures, health
-from gp_ensembles.streaming.warm_up_outliers import wild_warm_up_lines
-from gp_ensembles.tables.explain import ColumnReport
+from gp_ensembles.streaming.warm_up_outliers import warm_up_outlier_lines
+from gp_ensembles.tables.explain import ColumnSummary
 
 Summary = Mapping[str, Any]
 _SCORES = ("nmse", "log_score", "log_score_gaussian", "crps", "coverage_90")
@@ -25,7 +25,7 @@ _CLASS_SCORES = ("error_rate", "log_loss", "brier", "calibration_error")
 
 
 def summarize_run(
-    stream: ScoredStream, columns: Sequence[ColumnReport] = (), rows_before: int = 0
+    stream: ScoredStream, columns: Sequence[ColumnSummary] = (), rows_before: int = 0
 ) -> dict[str, object]:
     """All results and settings of a run, as plain containers."""
     model, config = stream.model, stream.model.config
@@ -46,7 +46,7 @@ def summarize_run(
         "notes": list(stream.table.encoder.notes),
         "warmup": config.warmup,
         "only_label_of_warmup": only_label(config.ensemble.target, model.warm_y),
-        "wild_targets_in_warmup": stream.anomaly_counts.targets_left_out,
+        "outlier_targets_in_warmup": stream.anomaly_counts.targets_left_out,
         "far_targets_in_warmup": model.num_far_in_warmup,
         "rows": rows,
         "rows_this_run": stream.num_read - max(rows_before, config.warmup),
@@ -104,7 +104,7 @@ def summary_table(summary: Summary) -> str:
     table = format_table({str(summary["model"]): summary, **summary["baselines"]}, score_columns(summary))
     label = summary.get("only_label_of_warmup")
     notes = [one_class_message(label)] if isinstance(label, int) else []
-    notes += wild_warm_up_lines(*(summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("wild", "far")))
+    notes += warm_up_outlier_lines(*(summary.get(f"{kind}_targets_in_warmup") or 0 for kind in ("outlier", "far")))
     lines = [*interval_lines(summary), *external_lines(summary), *failure_lines(summary), *bad_row_lines(summary)]
     return "\n".join([table, *lines, *notes, *graph_lines(summary), *health_lines(summary)])
 

@@ -108,7 +108,7 @@ def _entry(folder: Path, name: str) -> dict[str, Any]:
         raise ValueError(f"{folder} has no data set named {name}; {hint}")
     absent = [key for key in ("file", "features", "target") if key not in entries[name]]
     if absent:
-        raise ValueError(f"the entry {name} of {folder / _MANIFEST} lacks {', '.join(absent)}")
+        raise ValueError(f"the entry {name} of {folder / _MANIFEST} has no {', '.join(absent)}")
     return entries[name]
 
 

@@ -28,7 +28,7 @@ _Mixture = Mixture | StudentTMixture
 
 
 def nodes(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes (J, N) around means (N,), and the length that each stands for, (J, N)."""
+    """Nodes (J, N) around means (N,), and the length that each represents, (J, N)."""
     num = round(2 * _REACH / _STEP) + 1
     t = torch.linspace(-_REACH, _REACH, num, dtype=mean.dtype, device=mean.device).unsqueeze(-1)
     bent, bend = t + _BEND * t**3, 1 + 3 * _BEND * t.square()
@@ -62,7 +62,7 @@ class AtNodes(NamedTuple):
         mean: Means, shape (N,).
         variance: Variances, shape (N,).
         y: Nodes, shape (J, N).
-        length: Lengths that they stand for, shape (J, N).
+        length: Lengths that they represent, shape (J, N).
         cdf: Distribution functions there, shape (J, N).
     """
 

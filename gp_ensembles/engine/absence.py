@@ -1,11 +1,11 @@
 r"""Experts without a prediction for a row get weight zero there; their share is renormalized over the others.
 
-These are the sleeping experts of Freund, Schapire, Singer and Warmuth (1997, "Using and combining predictors that
-specialize"). For a row t with the awake experts A and the weights w before it,
+These are the specialists (sleeping experts) of Freund, Schapire, Singer and Warmuth (1997, "Using and combining
+predictors that specialize"). For a row t with the experts A that predict it and the weights w before it,
 
 .. math:: w'_m = \frac{w_m}{\sum_{j \in A} w_j} \quad (m \in A), \qquad p(y_t) = \sum_{m \in A} w'_m\, p_m(y_t)
 
-and to the rule the density of a sleeping expert is :math:`p(y_t)`, so that its weight neither rises nor falls.
+and to the rule the density of an absent expert is :math:`p(y_t)`, so that its weight neither rises nor falls.
 """
 
 import itertools

@@ -53,6 +53,6 @@ def check_parts(ensemble: Ensemble, other: Mapping[str, str], where: object) -> 
     for name in [*own, *other] if other else ():
         if own.get(name) != other.get(name):
             raise ValueError(
-                f"{where} has another ensemble: {name} is {other.get(name, 'not there')} there and "
-                f"{own.get(name, 'not there')} here; build the ensemble as it was built then"
+                f"{where} has another ensemble: {name} is {other.get(name, 'missing')} there and "
+                f"{own.get(name, 'missing')} here; build the ensemble as it was built then"
             )

@@ -28,7 +28,7 @@ class ExternalReport(NamedTuple):
         weight: Its weight in the next row, innovation models included; zero if it was absent from the last row.
         mean_weight: Mean of its weights in the rows that it predicted; ``None`` without any.
         reason: Why it was last absent; empty if it never was.
-        mend: How to correct that; likewise.
+        fix: How to correct that; likewise.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ExternalReport(NamedTuple):
     weight: float
     mean_weight: float | None
     reason: str
-    mend: str
+    fix: str
 
     def __str__(self) -> str:
         """A line on the scores, and one on absences if there were any."""
@@ -56,7 +56,7 @@ class ExternalReport(NamedTuple):
             )
         if self.reason or not lines:
             answered = f"{self.name}: predicted {self.num_answered} of {self.num_answered + self.num_absent} rows"
-            why = f"; last absent because {self.reason}: {self.mend}" if self.reason else ""
+            why = f"; last absent because {self.reason}: {self.fix}" if self.reason else ""
             lines.append(answered + why)
         return "\n".join(lines)
 
@@ -113,5 +113,5 @@ def _report(
         weight,
         float(counted.weight) / num_answered if num_answered else None,
         failure.reason,
-        failure.mend,
+        failure.fix,
     )

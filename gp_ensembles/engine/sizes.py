@@ -46,8 +46,8 @@ def check_states_fit(experts: Sequence[Expert], block_size: int, like: Tensor) -
         f"an ensemble of {sum(expert.num_experts for expert in experts)} experts (states of {states / 1e9:.3g} GB, "
         f"which are kept twice, and blocks of {block_size} rows)"
     )
-    mend = "take fewer experts or features, float32, or the device cpu"
-    check_memory(_COPIES * states + block, like.device, what, mend)
+    fix = "take fewer experts or features, float32, or the device cpu"
+    check_memory(_COPIES * states + block, like.device, what, fix)
 
 
 def check_answers_fit(X: Tensor, num_experts: int) -> None:

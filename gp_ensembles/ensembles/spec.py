@@ -194,8 +194,8 @@ class EnsembleSpec:
             given = getattr(self, field)
             if not isinstance(given, list | tuple):
                 alone = isinstance(given, InnovationModel | ExpertRecord)
-                mend = f"; use {field}=({spelled(given)},)" if alone else ""
-                raise TypeError(f"{field} must be a tuple such as ({example},), got {spelled(given)}{mend}")
+                fix = f"; use {field}=({spelled(given)},)" if alone else ""
+                raise TypeError(f"{field} must be a tuple such as ({example},), got {spelled(given)}{fix}")
         for number, model in enumerate(self.innovations):
             check_made(f"innovations[{number}]", model, InnovationModel, "InnovationModel(rate=0.05)")
         if self.lags is not None:

@@ -34,7 +34,7 @@ Row = Mapping[Any, Any]
 Label = bool | str | int
 
 
-class Forecast(NamedTuple):
+class RowForecast(NamedTuple):
     """A prediction with its uncertainty, in the units of the target.
 
     Attributes:
@@ -126,13 +126,13 @@ class RiverRegressor(MiniBatchRegressor):
         """Mean of the predictive mixture."""
         return float(self._distribution([x]).mean)
 
-    def forecast_one(self, x: Row) -> Forecast:
+    def forecast_one(self, x: Row) -> RowForecast:
         """Mean, standard deviation and 90 % interval; 90 % of targets lie within it in the long run."""
         distribution = self._distribution([x])
         mean, variance = distribution.moments()
         levels = (0.05, 0.95) if self._model is None else self._model.interval_levels(0.9)
         lower, upper = (float(distribution.quantile(level)) for level in levels)
-        return Forecast(float(mean), math.sqrt(float(variance)), lower, upper)
+        return RowForecast(float(mean), math.sqrt(float(variance)), lower, upper)
 
     def predict_many(self, X: "pd.DataFrame") -> "pd.Series":
         """Means of the predictive mixtures, one step ahead each."""
@@ -405,4 +405,4 @@ def _sorted(labels: set[Any]) -> list[Any]:
         return sorted(labels, key=repr)
 
 
-__all__ = ["Forecast", "RiverClassifier", "RiverRegressor"]
+__all__ = ["RiverClassifier", "RiverRegressor", "RowForecast"]

@@ -205,7 +205,7 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
         ``spec=PRESETS["forecaster"]``, see the page "Forecasts: the next H rows together".
 
         Args:
-            X: Rows to come, shape (H, D), NaN where an input is not known; or H, where none is.
+            X: Future rows, shape (H, D), NaN where an input is not known; or H, where none is.
             num_paths: Number of sample paths.
             random_state: Seed or source of randomness.
 
@@ -213,14 +213,14 @@ class OnlineRegressor(RegressorMixin, BaseEstimator):
             Paths, mean and quantiles, as tensors.
 
         Raises:
-            ValueError: If a row is not legal, H is larger than the number of rows learned, or H stands for rows whose
+            ValueError: If a row is not legal, H is larger than the number of rows learned, or H means rows whose
                 dates are not known.
             TypeError: If there are several outputs.
         """
         check_is_fitted(self)
         dates = [column.name for column in self.columns_ or () if column.kind == "date"]
         if isinstance(X, Integral) and dates:
-            raise ValueError(f"the inputs hold dates; give a frame of the {X} rows to come, with {', '.join(dates)}")
+            raise ValueError(f"the inputs hold dates; give a frame of the {X} future rows, with {', '.join(dates)}")
         rows = int(X) if isinstance(X, Integral) else self._rows(X)
         generator = torch.Generator().manual_seed(_seed(random_state))
         return self.model_.forecast(rows, num_paths=num_paths, generator=generator)

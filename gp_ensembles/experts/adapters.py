@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.model_adapter import (
-    Forecast,
     ModelAdapter,
+    PredictFunction,
     TrainingRows,
     check_levels,
     fit_scale,
@@ -46,7 +46,7 @@ class RegressorAdapter(ModelAdapter):
         if several and len(self.regressors) != len(self.levels):
             raise ValueError(f"{len(self.regressors)} regressors need as many levels, got {len(self.levels)}")
 
-    def fit(self, rows: TrainingRows) -> Forecast:
+    def fit(self, rows: TrainingRows) -> PredictFunction:
         """Train copies of the regressors; see :meth:`ModelAdapter.fit`."""
         models = [_fitted(regressor, rows.inputs, rows.targets) for regressor in self.regressors]
         scale = None if self.scale is None else fit_scale(rows, self._train_scale)
@@ -80,7 +80,7 @@ class RiverAdapter(ModelAdapter):
         _check_methods(regressor, "RiverAdapter", "learn_one", "predict_one")
         self.regressor = regressor
 
-    def fit(self, rows: TrainingRows) -> Forecast:
+    def fit(self, rows: TrainingRows) -> PredictFunction:
         """Learn the rows one by one; see :meth:`ModelAdapter.fit`."""
         model = copy.deepcopy(self.regressor)
         for row, target in zip(_dictionaries(rows.inputs), rows.targets.tolist(), strict=True):
@@ -105,7 +105,7 @@ class FunctionAdapter(ModelAdapter):
         self.levels: tuple[float, ...] = tuple(float(level) for level in levels)
         check_levels(self.levels)
 
-    def fit(self, rows: TrainingRows) -> Forecast:
+    def fit(self, rows: TrainingRows) -> PredictFunction:
         """Keep the rows; see :meth:`ModelAdapter.fit`."""
 
         def forecast(X: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -126,9 +126,9 @@ class ColumnsAdapter(ModelAdapter):
         self.levels: tuple[float, ...] = tuple(float(level) for level in levels)
         self.has_deviation = has_deviation
         check_levels(self.levels)
-        self.initial: Forecast | None = self._read
+        self.initial: PredictFunction | None = self._read
 
-    def fit(self, rows: TrainingRows) -> Forecast:
+    def fit(self, rows: TrainingRows) -> PredictFunction:
         """Read the columns; see :meth:`ModelAdapter.fit`."""
         return self._read
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.experts.flat_trees import FlatTrees, predict_trees
-from gp_ensembles.experts.model_adapter import Forecast, ModelAdapter, TrainingRows, fit_scale
+from gp_ensembles.experts.model_adapter import ModelAdapter, PredictFunction, TrainingRows, fit_scale
 
 # Small leaves for the mean: steps are often of few rows. Few small trees suffice for the scale (benchmarks/README.md).
 _LEAST_IN_LEAF, _MEAN_LEAVES = 5, 31
@@ -27,7 +27,7 @@ class HistogramBoosting(ModelAdapter):
         self.num_trees = num_trees
         self.learning_rate = learning_rate
 
-    def fit(self, rows: TrainingRows) -> Forecast:
+    def fit(self, rows: TrainingRows) -> PredictFunction:
         """Train both models; see :meth:`ModelAdapter.fit`."""
         mean = _trained(self.num_trees, self.learning_rate, _MEAN_LEAVES, _LEAST_IN_LEAF, rows.inputs, rows.targets)
         scale = fit_scale(rows, partial(_trained, _SCALE_TREES, _SCALE_RATE, _SCALE_LEAVES, _LEAST_IN_SCALE_LEAF))

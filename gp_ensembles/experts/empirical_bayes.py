@@ -92,7 +92,7 @@ def fit_empirical_bayes(
         y: Warm-up targets, shape (N,); NaN rows are left out.
         method: :class:`LBFGS` or :class:`Adam` with its settings.
         start_precision: Precision of a Gaussian prior around the starting values in the unconstrained space. A
-            small one keeps hyperparameters that the data say nothing about from running away, and starts apart.
+            small one keeps hyperparameters that the data do not determine from running away, and starts apart.
         progress: Show a progress bar with the mean log evidence per row.
 
     Returns:

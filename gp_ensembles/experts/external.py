@@ -23,7 +23,7 @@ from gp_ensembles.experts.failing import (
     encoded,
 )
 from gp_ensembles.experts.gaussian import check_single_output
-from gp_ensembles.experts.model_adapter import Forecast, ModelAdapter, TrainingRows, error_size
+from gp_ensembles.experts.model_adapter import ModelAdapter, PredictFunction, TrainingRows, error_size
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.one_row import passed_columns
 from gp_ensembles.features.rebatch import take_experts
@@ -432,7 +432,7 @@ def _trained(adapter: ModelAdapter, rows: TrainingRows) -> _Trained:
     return _completed(forecast, error_size(rows))
 
 
-def _completed(forecast: Forecast, size: float) -> _Complete:
+def _completed(forecast: PredictFunction, size: float) -> _Complete:
     """A forecast whose deviation is ``size`` if it has none."""
 
     def complete(X: Tensor) -> tuple[Tensor, Tensor]:

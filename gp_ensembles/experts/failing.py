@@ -13,7 +13,7 @@ class Failure(NamedTuple):
     """A reason for a missing prediction and a remedy, a clause each."""
 
     reason: str
-    mend: str
+    fix: str
 
 
 FAILURES = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 # Inputs (N, D) to means and standard deviations, (N,) each; None for the size of past errors.
-Forecast = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+PredictFunction = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 LAST_ERRORS = 500  # their size replaces a deviation that a model does not give
 LEAST_DEVIATION = 1e-3  # of standardized targets, as of the noise of other experts
@@ -40,10 +40,10 @@ class ModelAdapter(ABC):
         initial: Its forecast before the first training; ``None`` if it has to be trained.
     """
 
-    initial: Forecast | None = None
+    initial: PredictFunction | None = None
 
     @abstractmethod
-    def fit(self, rows: TrainingRows) -> Forecast:
+    def fit(self, rows: TrainingRows) -> PredictFunction:
         """Train on rows from scratch.
 
         Returns: a function of inputs (N, D), double precision on the CPU, that gives means (N,) and standard deviations

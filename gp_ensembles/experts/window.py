@@ -333,7 +333,7 @@ class WindowExpert(Expert):
         if num_rows < features.num_features - 1:
             raise ValueError(
                 f"a window of num_rows={num_rows} rows is shorter than the {features.num_features - 1} inputs of its "
-                f"kernel, which so few rows say nothing about; make it longer, or give it fewer columns"
+                f"kernel, which so few rows cannot determine; make it longer, or give it fewer columns"
             )
         super().__init__(features, None)
         self.kernel = kernel

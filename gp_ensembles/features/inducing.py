@@ -30,7 +30,7 @@ class InducingPointFeatures(FeatureMap):
     stationary kernel v, the :attr:`prior_variance`, is the sum of its output scales.
 
     The features vanish far from all knots, and with them the variance that the knots do not know:
-    :meth:`unexplained` is the variance of the Gaussian process that they lack.
+    :meth:`unexplained` is the variance of the Gaussian process that they miss.
 
     Knots given as a plain tensor stay fixed (a buffer); knots given as an ``nn.Parameter`` are trained, each expert
     its own copy.

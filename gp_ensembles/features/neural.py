@@ -100,8 +100,8 @@ class NeuralFeatures(FeatureMap):
             Phi: Tensor = functional_call(skeleton, state, (rows,))
             if Phi.shape != (rows.shape[0], num_features):
                 raise ValueError(
-                    f"the module returned shape {tuple(Phi.shape)} for {rows.shape[0]} rows; NeuralFeatures was "
-                    f"told to expect {num_features} features"
+                    f"the module returned shape {tuple(Phi.shape)} for {rows.shape[0]} rows; NeuralFeatures "
+                    f"expected {num_features} features"
                 )
             return Phi
 

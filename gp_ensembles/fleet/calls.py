@@ -54,9 +54,9 @@ def checked_rows(names: Names, X: Tensor, y: Tensor | None, num_inputs: int | No
     if num_inputs is not None and X.shape[1] != num_inputs:
         raise ValueError(f"X has {X.shape[1]} columns, the rows before had {num_inputs}")
     for what, values in (("X", X.flatten(1)), ("y", y.unsqueeze(-1))):
-        wild = values.isinf().any(-1)
-        if bool(wild.any()):
-            row = int(wild.int().argmax())
+        infinite = values.isinf().any(-1)
+        if bool(infinite.any()):
+            row = int(infinite.int().argmax())
             raise ValueError(f"{what} is infinite in row {row}, of series {given[row]!r}; use NaN where missing")
     return CallRows(given, X.detach().double(), y.detach().double())
 

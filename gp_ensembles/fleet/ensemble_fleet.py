@@ -160,7 +160,7 @@ class EnsembleFleet:
                 raise ValueError("some experts of this state are in quarantine; observe on until they are back")
             self._store.check(given)
         if variances and (given is not None or not self.has_own_variances):
-            raise ValueError("series with variances of their own begin before any data, in a fleet with own_variances")
+            raise ValueError("a series may be given variances only before any data, and in a fleet with own_variances")
         if not names:
             return
         device = self._store.failed.device
@@ -411,7 +411,7 @@ def _variance_notes(ensemble: Ensemble) -> dict[str, Tensor]:
     notes = {}
     for number, (expert, bound) in enumerate(zip(ensemble.experts, ensemble.bind(), strict=True)):
         if not isinstance(bound, BoundGaussian):
-            raise TypeError(f"{type(expert).__name__} has no noise variance of its own; leave own_variances out")
+            raise TypeError(f"{type(expert).__name__} has no noise variance; leave own_variances out")
         notes[f"noise_{number}"], notes[f"prior_{number}"] = bound.noise.detach(), bound.prior_variance.detach()
     return notes
 

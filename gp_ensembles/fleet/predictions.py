@@ -33,7 +33,7 @@ class FleetPredictions(NamedTuple):
         >>> import torch
         >>> from gp_ensembles.fleet import Fleet
         >>> y = torch.zeros(2, dtype=torch.float64)
-        >>> # the warm-up has begun
+        >>> # the warm-up has started
         >>> predictions = Fleet(warmup=30).observe(["north", "south"], y.unsqueeze(-1), y)
         >>> predictions.interval()[0]
         tensor([nan, nan], dtype=torch.float64)

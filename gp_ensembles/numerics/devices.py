@@ -45,7 +45,7 @@ def memory_of(device: torch.device) -> int:
     return min(limits, default=1 << 62)
 
 
-def check_memory(num_bytes: float, device: torch.device, what: str, mend: str) -> None:
+def check_memory(num_bytes: float, device: torch.device, what: str, fix: str) -> None:
     """Raise if something cannot fit into memory.
 
     Raises:
@@ -56,5 +56,5 @@ def check_memory(num_bytes: float, device: torch.device, what: str, mend: str) -
         where = "" if device.type == "cpu" else f" of {device}"
         needed, free, short = (f"{size / 1e9:.3g} GB" for size in (num_bytes, limit, num_bytes - limit))
         raise ValueError(
-            f"{what} would take {needed} of memory{where}, but only {free} is available, {short} too little; {mend}"
+            f"{what} would take {needed} of memory{where}, but only {free} is available, {short} too little; {fix}"
         )

@@ -49,7 +49,7 @@ def simplex_quadratic(matrix: Tensor, linear: Tensor, start: Tensor | None = Non
         support = support[weights[support] > 0]
         added = -1
     raise NumericalError(
-        f"the quadratic over the simplex of {num_experts} experts did not settle; its matrix is too badly conditioned"
+        f"the quadratic over the simplex of {num_experts} experts did not converge; its matrix is too badly conditioned"
     )
 
 

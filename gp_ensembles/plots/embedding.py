@@ -90,14 +90,14 @@ def _checked_labels(labels: Sequence[str] | Tensor | ArrayLike | None, num_rows:
     is_text = bool(texts) and all(isinstance(text, str) for text in texts)
     found = texts if is_text else as_array(labels, 1, "labels")
     if len(found) != num_rows:
-        raise ValueError(f"there are {num_rows} rows and {len(found)} labels; give one a row")
+        raise ValueError(f"there are {num_rows} rows and {len(found)} labels; give one per row")
     return found
 
 
 def _checked_weights(log_weights: Tensor | ArrayLike, names: Sequence[str], num_rows: int) -> Array:
     weights: Array = np.exp(as_array(log_weights, 2, "log_weights"))
     if weights.shape[1] != num_rows:
-        raise ValueError(f"there are {num_rows} rows and weights of {weights.shape[1]}; give one a row and expert")
+        raise ValueError(f"there are {num_rows} rows and weights of {weights.shape[1]}; give one per row and expert")
     if names and len(names) != len(weights):
         raise ValueError(f"there are {len(weights)} experts in log_weights but {len(names)} names")
     return weights

@@ -134,7 +134,7 @@ def columns_of(X: Tensor, kept: Sequence[int]) -> Tensor:
     return X[:, kept] if len(kept) < X.shape[1] else X
 
 
-def wild_number(
+def outlying_number(
     X: Tensor, y: Tensor, inputs: Tensor, targets: Tensor, kept: Sequence[int], dtype: torch.dtype
 ) -> IllegalRow | None:
     """The first row with a number too far from the warm-up mean or beyond the precision of a run, if there is one.
@@ -144,10 +144,10 @@ def wild_number(
     num_rows = X.shape[0]
     given = torch.cat([columns_of(X, kept).nan_to_num(0.0), y.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)
     scaled = torch.cat([inputs, targets.reshape(num_rows, -1).nan_to_num(0.0)], dim=-1)
-    wild = ~(scaled.abs() < FARTHEST) | ~torch.isfinite(given.to(dtype))
-    if not bool(wild.any()):
+    outlying = ~(scaled.abs() < FARTHEST) | ~torch.isfinite(given.to(dtype))
+    if not bool(outlying.any()):
         return None
-    row, column = divmod(int(wild.flatten().int().argmax()), wild.shape[1])
+    row, column = divmod(int(outlying.flatten().int().argmax()), outlying.shape[1])
     value = float(given[row, column])
     far = f"more than {FARTHEST:g} warm-up deviations from the warm-up mean; correct it, or leave"
     if column < len(kept):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.streaming.checks import IllegalRow, illegal_target, wild_number
+from gp_ensembles.streaming.checks import IllegalRow, illegal_target, outlying_number
 from gp_ensembles.streaming.columns import Columns
 from gp_ensembles.streaming.config import StreamConfig
 from gp_ensembles.streaming.forecasts import standard_forecasts
@@ -134,8 +134,8 @@ class InputPath:
         if y is None:
             y = X.new_full((X.shape[0], *self.columns.scales.y_mean.shape), torch.nan)
         wrong = illegal_target(config.ensemble.target, y)
-        wild = wild_number(X, y, standard.inputs[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
-        return wrong if wrong is not None and (wild is None or wrong.row <= wild.row) else wild
+        outlier = outlying_number(X, y, standard.inputs[:, : len(kept)], self.targets(y), kept, config.torch_dtype)
+        return wrong if wrong is not None and (outlier is None or wrong.row <= outlier.row) else outlier
 
     def limited(self, state: InputState, standard: Standard, X: Tensor) -> Tensor:
         """Rows X (N, D) that all come next, as the ensemble takes them: within range, with forecasts."""

@@ -47,7 +47,7 @@ class _Waiting:
 class LateTargets:
     """A model whose targets are delayed, in any order within a window.
 
-    Each row is predicted when it arrives, by :meth:`predict`, under an identity of its own. Its target is given to
+    Each row is predicted when it arrives, by :meth:`predict`, under a unique identity. Its target is given to
     :meth:`observe` when it arrives, and scored by that prediction. Rows are learned in order: a target is kept until
     those before it have arrived or were dropped, which count as missing; a row is dropped when ``window`` rows are
     pending. So the model is, whatever the order of arrival, that of a stream in order with gaps where targets never
@@ -125,7 +125,7 @@ class LateTargets:
             ValueError: If a row of this identity is pending, or the row is not legal; then nothing changes.
         """
         if identity in self._rows:
-            raise ValueError(f"a row {identity!r} is pending already; give each row an id of its own")
+            raise ValueError(f"a row {identity!r} is already pending; give each row a unique id")
         row = X.reshape(1, -1).detach().to("cpu", torch.float64)
         time = None if steps == 1 else row.new_full((1,), steps)
         predicted = self.model.predict(row, time)  # refuses what is not legal before anything is changed

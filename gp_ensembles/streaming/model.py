@@ -45,7 +45,7 @@ from gp_ensembles.streaming.predictions import OnlinePredictions, StreamDistribu
 from gp_ensembles.streaming.reports import AnomalyCounts, ColumnReport, column_reports, num_discounted
 from gp_ensembles.streaming.running import no_predictions, running_distribution
 from gp_ensembles.streaming.scales import Standardizer
-from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, warn_of_wild, wild_in_warm_up
+from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, outliers_in_warm_up, warn_of_outliers
 
 
 @guarded(writes=["fit", "observe"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
@@ -403,8 +403,8 @@ class OnlineModel:
 
     def _start(self, X: Tensor, y: Tensor, num_rows: int, progress: bool) -> None:
         """Fit to these rows, all or nothing."""
-        wild = wild_in_warm_up(y) if self.config.ensemble.target.is_real else torch.zeros_like(y, dtype=torch.bool)
-        y = torch.where(wild, torch.nan, y)
+        outlier = outliers_in_warm_up(y) if self.config.ensemble.target.is_real else torch.zeros_like(y).bool()
+        y = torch.where(outlier, torch.nan, y)
         X, num_moved = limit_warm_up(X) if self.config.limit_inputs else (X, 0)
         path = InputPath.of(self.config, X, y, self._names_of(range(X.shape[1])))
         online = path.build_ensemble(X, y, is_fitted=True, progress=progress)
@@ -413,9 +413,9 @@ class OnlineModel:
             self.warm_X, self.warm_y, self.num_rows, self.online = X.clone(), y.clone(), num_rows, online
             self._calibration = remember(init_calibration(self.config), y)
             self._path, self._followed = path, followed
-            self.anomaly_counts = AnomalyCounts(num_moved, 0, int(wild.sum()), int(followed.gaps.num_imputed.sum()))
+            self.anomaly_counts = AnomalyCounts(num_moved, 0, int(outlier.sum()), int(followed.gaps.num_imputed.sum()))
         self._compile_now()
-        warn_of_wild(self.anomaly_counts.targets_left_out, self.num_far_in_warmup)
+        warn_of_outliers(self.anomaly_counts.targets_left_out, self.num_far_in_warmup)
         warn_of_poor_forecasts(self.config.ensemble, X[:, path.columns.forecasts], y)
 
     def _learn(

@@ -18,7 +18,7 @@ def far_from_others(y: Tensor) -> Tensor:
     return torch.stack([_far(column) for column in columns.unbind(-1)], dim=-1).reshape(y.shape)
 
 
-def wild_in_warm_up(y: Tensor) -> Tensor:
+def outliers_in_warm_up(y: Tensor) -> Tensor:
     """Mask of those of :func:`far_from_others` that count as mistakes: none of a column that has too many of them."""
     columns = y.reshape(y.shape[0], -1)
     far = far_from_others(columns)
@@ -33,15 +33,15 @@ def num_far(y: Tensor) -> int:
 
 def limit_warm_up(X: Tensor) -> tuple[Tensor, int]:
     """Warm-up rows (N, D) with outliers moved to the edge of the other values, and how many were moved."""
-    wild = wild_in_warm_up(X)
-    if not bool(wild.any()):
+    outliers = outliers_in_warm_up(X)
+    if not bool(outliers.any()):
         return X, 0
-    rest = torch.where(wild, torch.nan, X)
+    rest = torch.where(outliers, torch.nan, X)
     lower, upper = (rest.nan_to_num(nan=value) for value in (torch.inf, -torch.inf))
-    return torch.where(wild, X.clamp(lower.amin(0), upper.amax(0)), X), int(wild.sum())
+    return torch.where(outliers, X.clamp(lower.amin(0), upper.amax(0)), X), int(outliers.sum())
 
 
-def wild_warm_up_lines(num_missing: int, num_kept: int) -> list[str]:
+def warm_up_outlier_lines(num_missing: int, num_kept: int) -> list[str]:
     """Messages about targets of the warm-up that count as missing, and about those that are too many for that."""
     lines = []
     if num_missing:
@@ -54,9 +54,9 @@ def wild_warm_up_lines(num_missing: int, num_kept: int) -> list[str]:
     return lines
 
 
-def warn_of_wild(num_missing: int, num_kept: int) -> None:
-    """A ``UserWarning`` for each line of :func:`wild_warm_up_lines`."""
-    for line in wild_warm_up_lines(num_missing, num_kept):
+def warn_of_outliers(num_missing: int, num_kept: int) -> None:
+    """A ``UserWarning`` for each line of :func:`warm_up_outlier_lines`."""
+    for line in warm_up_outlier_lines(num_missing, num_kept):
         warnings.warn(line, UserWarning, stacklevel=4)
 
 

@@ -1,4 +1,4 @@
-"""Reports on the encoding of each column of a table."""
+"""Summaries of the encoding of each column of a table."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gp_ensembles.tables.encoder import TableEncoder
 
 
-class ColumnReport(NamedTuple):
+class ColumnSummary(NamedTuple):
     """The encoding of a column.
 
     Attributes:
@@ -26,13 +26,13 @@ class ColumnReport(NamedTuple):
     missing: float
 
 
-def report_columns(encoder: TableEncoder, header: Sequence[str], notes: Sequence[str]) -> tuple[ColumnReport, ...]:
-    """Reports of all columns of a table that are read, in its order."""
+def column_summaries(encoder: TableEncoder, header: Sequence[str], notes: Sequence[str]) -> tuple[ColumnSummary, ...]:
+    """Summaries of all columns of a table that are read, in its order."""
     clock = None if encoder.clock is None else encoder.clock.name
     found = {}
     for column in encoder.columns:
         role = "time and input" if column.name == clock else "input"
-        found[column.name] = ColumnReport(
+        found[column.name] = ColumnSummary(
             column.name, role, column.kind, column.describe(), len(column.names), encoder.missing.get(column.name, 0.0)
         )
     target = encoder.target
@@ -42,9 +42,9 @@ def report_columns(encoder: TableEncoder, header: Sequence[str], notes: Sequence
         if target.classes is None
         else f"classes 0 to {len(target.classes) - 1}: " + ", ".join(target.classes)
     )
-    found[target.name] = ColumnReport(target.name, "target", kind, made, 0, 0.0)
+    found[target.name] = ColumnSummary(target.name, "target", kind, made, 0, 0.0)
     if clock is not None and clock not in found and encoder.clock is not None:
-        found[clock] = ColumnReport(
+        found[clock] = ColumnSummary(
             clock, "time", "date" if encoder.clock.is_date else "number", "orders the rows", 0, 0.0
         )
     reports = []
@@ -55,12 +55,12 @@ def report_columns(encoder: TableEncoder, header: Sequence[str], notes: Sequence
     return tuple(reports)
 
 
-def explain(encoder: TableEncoder, reports: Sequence[ColumnReport]) -> str:
-    """The reports as an aligned table, with a line on the time.
+def explain(encoder: TableEncoder, reports: Sequence[ColumnSummary]) -> str:
+    """The summaries as an aligned table, with a line on the time.
 
     Args:
         encoder: What is made of the columns.
-        reports: The reports.
+        reports: The summaries.
 
     Example:
         >>> from gp_ensembles.tables import open_rows

@@ -10,7 +10,7 @@ import numpy as np
 
 from gp_ensembles.tables.clock import Times
 from gp_ensembles.tables.encoder import TableEncoder, TableError
-from gp_ensembles.tables.explain import ColumnReport, report_columns
+from gp_ensembles.tables.explain import ColumnSummary, column_summaries
 from gp_ensembles.tables.frames import ArraySource, FrameSource, ParquetSource, cells_of_records, is_parquet, with_index
 from gp_ensembles.tables.options import TableOptions
 from gp_ensembles.tables.raw import Cells, RawRows, RawSource, join
@@ -88,9 +88,9 @@ class RowStream:
         return self.target_name in self._source.header
 
     @property
-    def columns(self) -> tuple[ColumnReport, ...]:
+    def columns(self) -> tuple[ColumnSummary, ...]:
         """Reports on the encoding of each column."""
-        return report_columns(self.encoder, self._source.header, self._source.notes)
+        return column_summaries(self.encoder, self._source.header, self._source.notes)
 
     @property
     def is_at_end(self) -> bool:

@@ -103,6 +103,6 @@ def split_rows(table: Table, train_share: float, seed: int, max_rows: int | None
     constant = [name for name, one in zip(table.feature_names, unit.tolist(), strict=True) if not one > 0]
     if constant or not bool(y[:num_train].std() > 0):
         what = ", ".join(constant) or table.target_name
-        raise ValueError(f"{what} of {table.name} is constant in the training rows; choose another --seed, or mend it")
+        raise ValueError(f"{what} of {table.name} is constant in the training rows; choose another --seed, or fix it")
     X = (X - mean) / unit
     return KnotSplit(X[:num_train], y[:num_train], X[num_train:], y[num_train:])

@@ -217,7 +217,7 @@ def test_what_cannot_be_done_is_said():
         model.fit(start)
     with pytest.raises(ValueError, match="a smoothness must be"):
         make_kernels([0.7], X)
-    with pytest.raises(UnsupportedError, match="no data of its own"):
+    with pytest.raises(UnsupportedError, match="has no data; fit"):
         ExactEnsembleModel(X, X).condition_on_observations(X.unsqueeze(-2), X.unsqueeze(-2)).fit()
     kernels = make_kernels(SMOOTHNESSES, X)
     learned = condition(kernels, Rows(X, X.squeeze(-1), None), initial_hyperparameters(kernels, 1))

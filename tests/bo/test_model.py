@@ -306,7 +306,7 @@ def test_weights_of_fantasies_are_bayes_rule_in_original_units(num_outputs, how)
 def test_fantasies_do_not_copy_the_covariance():
     ours = model()
     fantasies = ours.fantasize(torch.rand(7, 1, NUM_INPUTS, dtype=DTYPE), IIDNormalSampler(Size([11]), seed=0))
-    with pytest.raises(UnsupportedError, match="no data of its own"):
+    with pytest.raises(UnsupportedError, match="has no data; fit"):
         fantasies.fit()
     for mine, theirs in zip(ours.predictive_state().experts, fantasies.predictive_state().experts, strict=True):
         assert theirs.covariance.data_ptr() == mine.covariance.data_ptr()

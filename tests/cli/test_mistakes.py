@@ -1,4 +1,4 @@
-"""Mistakes in data, configs and folders: named, mended by the reader, and costing nothing that was there."""
+"""Mistakes in data, configs and folders: named, fixed by the reader, and costing nothing that was there."""
 
 import json
 

@@ -87,7 +87,7 @@ def test_predictions_are_those_of_a_fleet(folder, capsys):
 
 @pytest.mark.parametrize("seconds", ["0", "1000"])
 def test_a_run_that_stops_goes_on_to_the_same_bytes(seconds, folder, refused, monkeypatch):
-    """At a malformed row; the table is mended, and the run goes on with the rows behind the last save, if any."""
+    """At a malformed row; the table is fixed, and the run goes on with the rows behind the last save, if any."""
     monkeypatch.setattr(run, "BATCH_ROWS", 90)
     assert stream("all.csv", "--out", "whole") == 0
     broken_table(folder / "table.csv", table(400), 251)

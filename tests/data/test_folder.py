@@ -68,7 +68,7 @@ def test_arrays(folder):
         ("am", {}, "no data set named am; did you mean arm"),
         ("zzz", {}, "no data set named zzz; it has arm, "),
         ("arm_series", {}, r"no inputs, only targets \(others: torque2\)"),
-        ("no_target", {}, "lacks target"),
+        ("no_target", {}, "has no target"),
         ("one_word", {}, "are 'speed', not a list of column names"),
         ("digits_labels", {}, "no array label; it has X, y"),
         ("odd", {}, r"inputs \(3, 2\) and targets \(2,\)"),

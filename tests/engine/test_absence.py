@@ -1,4 +1,4 @@
-"""External models that fail or stay silent: against a plain loop over rows in which experts sleep."""
+"""External models that fail or stay silent: against a plain loop over rows in which experts are absent."""
 
 import copy
 import itertools
@@ -110,7 +110,7 @@ def ensemble(rule, mood="silent", *, innovations=(), threshold=None, dtype=torch
     )
 
 
-def sleeping(rule, log_prob, y):
+def by_rows(rule, log_prob, y):
     """Log densities (M, T), NaN for the absent, one row after the other; ``rule`` takes and gives a list of weights."""
     weights, before, densities = torch.full((len(log_prob),), 1 / len(log_prob), dtype=torch.float64), [], []
     for t in range(len(y)):
@@ -168,7 +168,7 @@ def test_a_plain_loop_gives_the_same_weights_and_densities(name, mood):
     trained = torch.arange(len(y)) >= FIRST
     for place, beyond in ((1, 0.6), (2, 1.2)):
         assert torch.equal(predictions.experts.mean[place].isnan(), ~trained | (X[:, 0] > beyond))
-    before, want = sleeping(oracle, predictions.experts.log_prob, y)
+    before, want = by_rows(oracle, predictions.experts.log_prob, y)
     torch.testing.assert_close(predictions.log_prob, want, equal_nan=True)
     for t, share in enumerate(before):
         if share is not None:
@@ -312,7 +312,7 @@ def test_reports_say_who_was_ahead_and_who_was_absent():
         raw = FixedShare(0.05).log_weights(online.state.meta).exp()
         assert report.weight == pytest.approx(float(raw[place : place + 3].sum()) if answered[-1] else 0.0)
     assert reports[0].reason == "it failed to predict (ValueError: no idea)"
-    assert reports[0].mend.startswith("try model.fit(rows)(X) on inputs")
+    assert reports[0].fix.startswith("try model.fit(rows)(X) on inputs")
     loaded = OnlineEnsemble(ensemble(FixedShare(0.05), "raises", innovations=MODELS))
     loaded.load_state_dict(online.state_dict())
     assert external_reports(loaded) == reports
@@ -348,7 +348,7 @@ def test_weights_shown_are_those_of_who_is_awake():
     assert float(lone.log_weights) == 0.0  # nobody else is there
 
 
-def test_an_outlier_counts_as_much_less_to_the_rule_where_experts_sleep():
+def test_an_outlier_counts_as_much_less_to_the_rule_where_experts_are_absent():
     g = torch.Generator().manual_seed(4)
     log_prob = torch.randn(4, 1, generator=g, dtype=torch.float64) - 1
     absent, share = torch.tensor([[False], [True], [False], [True]]), torch.tensor([0.3], dtype=torch.float64)
@@ -365,8 +365,8 @@ def test_an_outlier_counts_as_much_less_to_the_rule_where_experts_sleep():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_regret_to_a_sleeping_expert_keeps_to_the_bound(seed):
-    """Whatever the densities and whoever sleeps: here the expert is far ahead whenever it is awake."""
+def test_the_regret_to_an_absent_expert_keeps_to_the_bound(seed):
+    """Whatever the densities and whoever is absent: here the expert is far ahead whenever it predicts."""
     g = torch.Generator().manual_seed(seed)
     num, steps, rule = 3, 200, FixedShare(0.02)
     log_prob = 0.3 * torch.randn(num, steps, generator=g, dtype=torch.float64)

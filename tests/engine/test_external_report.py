@@ -106,7 +106,7 @@ def fail(mean, deviation):
 
 
 @pytest.mark.parametrize(
-    ("adapter", "reason", "mend"),
+    ("adapter", "reason", "fix"),
     [
         (Failing(lambda m, s: (m * torch.nan, s)), "it gave no prediction (NaN)", "fill the gaps"),
         (Failing(lambda m, s: (m * math.inf, s)), "its mean was infinite or beyond 1e30 (mean ", "of mean 0"),
@@ -120,15 +120,15 @@ def fail(mean, deviation):
         (Failing(None, "no license"), "it failed to train (ValueError: no license)", "model.fit(rows) on its own"),
     ],
 )
-def test_reasons_say_how_they_are_mended_and_survive_a_file(adapter, reason, mend):
+def test_reasons_say_how_they_are_fixed_and_survive_a_file(adapter, reason, fix):
     X, y = rows()
     settings = spec(ExternalModel(adapter, every=30))
     online = settings.fit(X[:WARM], y[:WARM])
     online.observe(X[WARM:], y[WARM:])
     (report,) = external_reports(online)
     assert reason in report.reason
-    assert mend in report.mend
-    assert f"because {report.reason}: {report.mend}" in str(report)
+    assert fix in report.fix
+    assert f"because {report.reason}: {report.fix}" in str(report)
     loaded = settings.unfitted(X[:WARM], y[:WARM])
     loaded.load_state_dict(online.state_dict())
     assert external_reports(loaded) == (report,)

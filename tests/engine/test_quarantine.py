@@ -1,4 +1,4 @@
-"""An expert that fails is kept out: the others go on as without it, and it returns from its prior."""
+"""An expert that fails is quarantined: the others go on as without it, and it returns from its prior."""
 
 import copy
 import itertools

@@ -37,7 +37,7 @@ def predicted(make):
 
 
 @pytest.mark.parametrize(
-    ("given", "mend"),
+    ("given", "fix"),
     [
         (LinearRegression(), "use ExternalModel(RegressorAdapter(LinearRegression(...)))"),
         (LinearRegression, "use ExternalModel(RegressorAdapter(LinearRegression()))"),
@@ -52,14 +52,14 @@ def predicted(make):
         (3, "got 3"),
     ],
 )
-def test_what_stands_in_further_bare_is_told_its_wrapper(given, mend):
+def test_a_bare_extra_expert_is_refused_with_its_wrapper(given, fix):
     message = predicted(lambda: replace(SPEC, extra_experts=(Boosting(), given)))
     assert message.startswith("extra_experts[1] must be a record such as WindowGP(), got ")
-    assert message.endswith(mend)
+    assert message.endswith(fix)
 
 
 @pytest.mark.parametrize(
-    ("make", "mend"),
+    ("make", "fix"),
     [
         (lambda: replace(SPEC, extra_experts=Boosting()), "use extra_experts=(Boosting(...),)"),
         (lambda: replace(SPEC, extra_experts=LinearRegression()), "got LinearRegression(...)"),
@@ -74,5 +74,5 @@ def test_what_stands_in_further_bare_is_told_its_wrapper(given, mend):
         (lambda: Ensemble([HistogramBoosting()], FixedShare()), "got HistogramBoosting"),
     ],
 )
-def test_the_right_wrapper_is_named(make, mend):
-    assert predicted(make).endswith(mend)
+def test_the_right_wrapper_is_named(make, fix):
+    assert predicted(make).endswith(fix)

@@ -151,7 +151,7 @@ def test_what_is_wrong_changes_nothing():
     late = LateTargets(fitted())
     late.predict("a", X[WARMUP])
     before = late.content()
-    with pytest.raises(ValueError, match="a row 'a' is pending already"):
+    with pytest.raises(ValueError, match="a row 'a' is already pending"):
         late.predict("a", X[WARMUP + 1])
     with pytest.raises(ValueError, match="infinite"):
         late.predict("b", X[WARMUP + 1] / 0)

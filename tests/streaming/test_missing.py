@@ -1,4 +1,4 @@
-"""Inputs that are missing or asleep, and rows that are not one step apart, through the whole pipeline."""
+"""Inputs that are missing or inactive, and rows that are not one step apart, through the whole pipeline."""
 
 import copy
 import math

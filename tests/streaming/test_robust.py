@@ -14,7 +14,7 @@ from gp_ensembles.ensembles.wide import WideFeatures
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
-from gp_ensembles.streaming.warm_up_outliers import far_from_others, wild_in_warm_up
+from gp_ensembles.streaming.warm_up_outliers import far_from_others, outliers_in_warm_up
 
 EXTRA = (
     WindowGP(num_rows=200, lags=True),
@@ -144,36 +144,36 @@ def test_heavy_tails_and_steps_of_a_warm_up_are_no_mistakes():
     g = torch.Generator().manual_seed(0)
     normal = torch.randn(2, 2000, generator=g, dtype=torch.float64)
     heavy = normal[0] / (normal[1].square() + 0.05).sqrt()
-    assert not bool(wild_in_warm_up(heavy).any())
+    assert not bool(outliers_in_warm_up(heavy).any())
     counts = torch.zeros(300, dtype=torch.float64)
     counts[::40] = torch.linspace(1, 900, 8, dtype=torch.float64)  # mostly zero: those that are not are compared
-    assert not bool(wild_in_warm_up(counts).any())
+    assert not bool(outliers_in_warm_up(counts).any())
     counts[7] = 1e9
-    assert wild_in_warm_up(counts).nonzero().tolist() == [[7]]
+    assert outliers_in_warm_up(counts).nonzero().tolist() == [[7]]
     steps = torch.randn(300, generator=g, dtype=torch.float64)
     steps[-6:] += 1e4  # a new level, perhaps
-    assert not bool(wild_in_warm_up(steps).any())
+    assert not bool(outliers_in_warm_up(steps).any())
     steps[-40:-20] += 1e4  # too many to be mistakes
-    assert not bool(wild_in_warm_up(steps).any())
+    assert not bool(outliers_in_warm_up(steps).any())
     assert int(far_from_others(steps).sum()) == 26
     both = torch.stack([steps, torch.where(torch.arange(300) == 5, 1e9, steps[:300].clamp_max(9))], dim=-1)
-    assert wild_in_warm_up(both).nonzero().tolist() == [[5, 1]]
+    assert outliers_in_warm_up(both).nonzero().tolist() == [[5, 1]]
 
 
 @pytest.mark.parametrize("num_rows", [200, 300, 1000])
 @pytest.mark.parametrize("has_gap", [False, True])
-def test_ten_wild_numbers_in_a_row_of_a_warm_up_are_found(num_rows, has_gap):
+def test_ten_outlying_numbers_in_a_row_of_a_warm_up_are_found(num_rows, has_gap):
     y = torch.randn(num_rows, generator=torch.Generator().manual_seed(num_rows), dtype=torch.float64)
     y[100:110] = 1e7
     if has_gap:
         y[20] = torch.nan
     most = 10 if num_rows - has_gap >= 200 else 9  # one in twenty of those that are observed
     expected = list(range(100, 110)) if most == 10 else []
-    assert wild_in_warm_up(y).nonzero().flatten().tolist() == expected
+    assert outliers_in_warm_up(y).nonzero().flatten().tolist() == expected
     assert far_from_others(y).nonzero().flatten().tolist() == list(range(100, 110))
 
 
-def test_ten_wild_numbers_of_a_warm_up_hardly_matter():
+def test_ten_outlying_numbers_of_a_warm_up_hardly_matter():
     X, y = rows()
     config = replace(CONFIG, warmup=200)
     clean = error(X, y, config)[0]

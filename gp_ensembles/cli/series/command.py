@@ -56,7 +56,7 @@ def resume_series(
     """Continue the series of a folder: a killed run with the same table, a complete one with another.
 
     Raises:
-        ValueError: If the table lacks a column or is not the one that a killed run was reading, holds rows that were
+        ValueError: If the table misses a column or is not the one that a killed run was reading, holds rows that were
             read, a file is damaged, or the device does not exist.
     """
     folder = _folder(checkpoint)

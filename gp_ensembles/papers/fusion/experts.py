@@ -325,7 +325,7 @@ def check_noise(noise: Tensor, mean: Tensor) -> None:
             "one per expert has shape (K, 1)"
         ) from None
     fine = (noise >= 0) & torch.isfinite(noise)
-    _require(fine, noise, "noise variances must be finite and not negative", "zero stands for none")
+    _require(fine, noise, "noise variances must be finite and not negative", "zero means none")
 
 
 def check_log_weights(log_weights: Tensor, mean: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class ScaledRegressors(NamedTuple):
     """Regressors as experts.
 
     Attributes:
-        experts: The experts, for rows to come.
+        experts: The experts, for future rows.
         predictions: Their predictions of the rows given, shapes (K, N), for the weights: no mean has seen its own
             target.
     """

@@ -129,7 +129,7 @@ def check_features(features: RandomFourierFeatures, num_outputs: int) -> None:
             f"{tuple(features.batch_shape)}; use RandomFourierFeatures.from_kernels"
         )
     if len(components_of(features.kernel, features.num_inputs)) != 1:
-        raise ValueError("the kernel of an expert must have one summand; give each summand an expert of its own")
+        raise ValueError("the kernel of an expert must have one summand; use one expert for each summand")
     if features.num_inputs > num_outputs:
         raise ValueError(f"{features.num_inputs} latent inputs are more than the {num_outputs} entries of a row")
 
@@ -195,7 +195,7 @@ def check_latent(X: Tensor, expert: Tensor, num_latent: int, num_experts: int, l
         raise TypeError(f"X must be a tensor of {like.dtype}, the model's dtype, got {kind}; convert it with .to(...)")
     if not isinstance(expert, Tensor) or expert.dtype != torch.int64:
         kind = expert.dtype if isinstance(expert, Tensor) else type(expert).__name__
-        raise TypeError(f"expert must be a tensor of torch.int64, a number a row, got {kind}")
+        raise TypeError(f"expert must be a tensor of torch.int64, one number per row, got {kind}")
     check_matrix(X)
     if X.ndim != 2 or X.shape[1] != num_latent or expert.shape != X.shape[:1]:
         raise ValueError(

@@ -62,7 +62,7 @@ class EmbeddedBlock(NamedTuple):
 
 
 def walked(posterior: WeightPosterior, experts: LatentExperts, num_steps: int = 1) -> WeightPosterior:
-    """The posterior for a row to come: after so many random steps of the weights, if they walk at all.
+    """The posterior for a future row: after so many random steps of the weights, if they walk at all.
 
     Raises:
         NumericalError: If an expert's covariance is not positive definite.

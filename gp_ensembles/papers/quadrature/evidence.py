@@ -177,7 +177,7 @@ class EvidenceSampler:
         return EvidenceState((None,) * size, 0, (0,) * size)
 
     def step(self, state: EvidenceState, generator: torch.Generator) -> EvidenceState:
-        """Begin with the first number of components that has not begun, or else a round where it is needed most."""
+        """Begin with the first number of components that has not started, or else a round where it is needed most."""
         waiting = [index for index, draws in enumerate(state.draws) if draws is None]
         if not waiting and min(state.clean) < _CLEAN_SEARCHES and not self._drawn_evidence(state).doubt:
             return self.search_modes(state._replace(sound=state.draws), generator)
@@ -322,7 +322,7 @@ class EvidenceSampler:
         """What is wrong with the draws of kernels with n components."""
         draws = state.draws[components - 1]
         if draws is None:
-            return "not begun"
+            return "not started"
         if found is None:
             return "no draws"
         if draws.is_hopeless:

@@ -44,11 +44,11 @@ class Budget(NamedTuple):
 
     Args:
         evaluations: Likelihoods of the search, those of its ascents included.
-        seconds: Seconds of wall time; a round that has begun is finished.
+        seconds: Seconds of wall time; a round that has started is finished.
         log_evidence_sd: Stop once the standard deviation of the log evidence is at most this: 0.2 if ``None``, which
             the search, where draws of the prior cover the likelihood, does not stop for.
         draws: Likelihoods of the importance sampling that follows the search where draws of the prior do not cover the
-            likelihood, its ascents included; a round that has begun is finished, and it ends early where the first
+            likelihood, its ascents included; a round that has started is finished, and it ends early where the first
             rounds tell that it will fail. With none the evidence stays unknown.
     """
 

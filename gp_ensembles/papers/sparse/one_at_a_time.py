@@ -153,7 +153,7 @@ class RandomSubset(KnotProposal):
 
     def __init__(self, num_rows: int | None = 40) -> None:
         if num_rows is not None and num_rows < 1:
-            raise ValueError(f"the subset must have a row at least, got {num_rows}")
+            raise ValueError(f"the subset must have at least one row, got {num_rows}")
         self.num_rows = num_rows
 
     def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:

@@ -148,7 +148,7 @@ def _warn_of_gap(model: SparseModel) -> None:
     if _OPEN_GAP * num_rows < gap < math.inf:
         warnings.warn(
             f"with {model.num_knots} knots the bounds of the log evidence are {gap:.3g} nats apart, "
-            f"{gap / num_rows:.2g} a row: more knots may predict better",
+            f"{gap / num_rows:.2g} per row: more knots may predict better",
             stacklevel=4,
         )
 

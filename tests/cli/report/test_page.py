@@ -83,7 +83,7 @@ def test_numbers_are_those_of_the_summary(run, history):
         "weight": 0.25,
         "mean_weight": 0.31,
         "reason": "",
-        "mend": "",
+        "fix": "",
     }
     summary = run.summary(external_models={"trees/0": adapter})
     text = report_html(summary, history)

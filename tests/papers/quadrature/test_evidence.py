@@ -375,7 +375,7 @@ def test_impossible_budgets_are_refused():
 SMALL = {
     "no draws": (Budget(5, draws=0), "no draws for importance sampling"),
     "no seconds": (Budget(10, seconds=0.0), "left no draws"),
-    "one draw": (Budget(5, draws=1), "n = 1 (its proposal is still being adapted), n = 2 (not begun)"),
+    "one draw": (Budget(5, draws=1), "n = 1 (its proposal is still being adapted), n = 2 (not started)"),
     "a few draws": (Budget(60, draws=300), "give a larger budget"),
 }
 

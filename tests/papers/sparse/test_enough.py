@@ -198,7 +198,7 @@ def test_many_rows_have_knots_until_the_bounds_meet() -> None:
 
 def test_the_result_says_how_far_the_bounds_are() -> None:
     X, y = make_data(120)
-    with pytest.warns(UserWarning, match=r"with 4 knots the bounds .* nats apart, .* a row: more knots may predict"):
+    with pytest.warns(UserWarning, match=r"with 4 knots the bounds .* nats apart, .* per row: more knots may predict"):
         found = choose(X, y, max_knots=4, exact_rows=50, fit_rows=50)
     assert found.stop_reason.startswith("there are 4 knots, the most allowed; the bounds are ")
     assert found.history[-1].action == "polish"
