@@ -1,4 +1,4 @@
-"""What tests and docstring examples share: threads, patience, and where torch's global generator starts."""
+"""Settings that tests and docstring examples share: threads, patience, and where torch's global generator starts."""
 
 import os
 from collections.abc import Iterator

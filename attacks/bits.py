@@ -1,4 +1,4 @@
-"""What gives the same bits, and how large round-off is where it does not.
+"""Bits that stay the same, and the size of round-off where they do not.
 
 ``python -m attacks bits`` fits presets to made rows and streams further ones: cut and gone on from a file, in calls of
 other lengths, on other numbers of threads.

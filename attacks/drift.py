@@ -1,4 +1,4 @@
-"""How far filters drift from the exact posterior after so many updates, by precision and form.
+"""Drift of filters from the exact posterior after so many updates, by precision and form.
 
 ``python -m attacks drift --rows 1000000`` learns rows of a linear model with static weights, a block after the other,
 and compares mean and covariance with those of all rows at once, from sums in extended precision.

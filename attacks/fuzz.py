@@ -8,7 +8,6 @@ import random
 import sys
 import tempfile
 import time
-import traceback
 import zipfile
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -17,12 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attacks.guided import run_guided
-from attacks.readers import CORPUS, READERS, Reader, refusal_of
+from attacks.readers import CORPUS, READERS, try_input
 from attacks.telling import Table, Telling
 
 ENGINES = ("atheris", "mutations")
 _LONGEST = 100_000  # bytes of an input
-_SLOW = 20.0  # seconds after which an input is a finding
 _MOST_CHANGES = 8
 
 
@@ -90,32 +88,6 @@ def with_checksums(data: bytes, draw: random.Random, words: Sequence[bytes]) -> 
             part = archive.read(name)
             out.writestr(name, mutated(part, [part], words, draw) if name == chosen else part)
     return made.getvalue()
-
-
-def what_of(error: BaseException) -> str:
-    """An exception with the innermost line of the library that it came through."""
-    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "gp_ensembles" in frame.filename]
-    where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "outside"
-    return f"{type(error).__name__} at {where}"
-
-
-def try_input(reader: Reader, path: Path) -> tuple[bool, str | None]:
-    """Feed a reader with a file.
-
-    Returns:
-        Whether it was refused, and what else it did that it does not document.
-    """
-    began = time.perf_counter()
-    try:
-        refusal = refusal_of(reader, path)
-    except Exception as error:  # whatever is not documented
-        return False, what_of(error)
-    seconds = time.perf_counter() - began
-    if seconds > _SLOW:
-        return refusal is not None, f"slow: {seconds:.0f} s"
-    if refusal is not None and not str(refusal).strip():
-        return True, f"{type(refusal).__name__} without a word"
-    return refusal is not None, None
 
 
 def run_mutations(name: str, seconds: float, seed: int, crashes: Path) -> Tally:

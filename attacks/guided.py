@@ -54,8 +54,7 @@ def _main(name: str, folder: Path, options: list[str]) -> None:
     import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     with atheris.instrument_imports(include=list(_INSTRUMENTED)):
-        from attacks.fuzz import try_input
-        from attacks.readers import READERS
+        from attacks.readers import READERS, try_input
     reader = READERS[name]
     path = folder / f"input{reader.suffix}"
     counts = {"inputs": 0, "refused": 0, "read": 0}

@@ -1,4 +1,4 @@
-"""What is attacked: commands on tiny tables, what a user does when one was killed, what must be there at the end."""
+"""Commands on tiny tables that are attacked, what a user does when one was killed, what must be there at the end."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Which tests reach which lines, and how long each takes: ``python -m attacks.reach FILE TESTS ...``.
+"""Lines that each test reaches, and how long it takes: ``python -m attacks.reach FILE TESTS ...``.
 
 Coverage traces one run of the tests, with a context for each test, in a process of its own.
 """

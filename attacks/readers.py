@@ -1,5 +1,7 @@
 """The readers of what comes from outside, each with what it may raise: what the attack ``fuzz`` feeds."""
 
+import time
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +23,7 @@ from gp_ensembles.tables import open_rows
 CORPUS = Path(__file__).parent / "corpus"
 _KIND = Kind("example", 1, "an example", "give another")
 _MOST_LINES = 50
+_SLOW = 20.0  # seconds after which an input is a finding
 _INPUTS = torch.linspace(0.0, 1.0, 5, dtype=torch.float64).unsqueeze(-1)
 _SEARCHED = RegressionProblem(_INPUTS, _INPUTS.squeeze(-1)), Search()  # files are of no such search
 
@@ -65,14 +68,14 @@ def _checkpoint(path: Path) -> None:
 
 def _each(doors: Sequence[Callable[[], object]], refusal: type[Exception]) -> None:
     """Go through all doors; raise what the last one said if none of them has read it."""
-    predicted = []
+    refusals = []
     for door in doors:
         try:
             door()
         except refusal as error:
-            predicted.append(error)
-    if len(predicted) == len(doors):
-        raise predicted[-1]
+            refusals.append(error)
+    if len(refusals) == len(doors):
+        raise refusals[-1]
 
 
 _IN_TABLES = (
@@ -116,3 +119,29 @@ def refusal_of(reader: Reader, path: Path) -> Exception | None:
         except reader.refusals as error:
             return error
     return None
+
+
+def what_of(error: BaseException) -> str:
+    """An exception with the innermost line of the library that it came through."""
+    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "gp_ensembles" in frame.filename]
+    where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "outside"
+    return f"{type(error).__name__} at {where}"
+
+
+def try_input(reader: Reader, path: Path) -> tuple[bool, str | None]:
+    """Feed a reader with a file.
+
+    Returns:
+        Whether it was refused, and what else it did that it does not document.
+    """
+    began = time.perf_counter()
+    try:
+        refusal = refusal_of(reader, path)
+    except Exception as error:  # whatever is not documented
+        return False, what_of(error)
+    seconds = time.perf_counter() - began
+    if seconds > _SLOW:
+        return refusal is not None, f"slow: {seconds:.0f} s"
+    if refusal is not None and not str(refusal).strip():
+        return True, f"{type(refusal).__name__} without a word"
+    return refusal is not None, None

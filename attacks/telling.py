@@ -1,4 +1,4 @@
-"""How attacks tell their numbers: a table on the screen, and JSON that ``python -m attacks page`` puts on its page."""
+"""Output of attacks: a table on the screen, and JSON that ``python -m attacks page`` puts on its page."""
 
 import argparse
 import json

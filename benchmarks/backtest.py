@@ -136,11 +136,11 @@ def rival(all_series: list[Series], python: str, cache: Path) -> dict[str, tuple
     missing = [job for digest, job in jobs.values() if digest not in known]
     if missing:
         with tempfile.TemporaryDirectory() as folder:
-            asked, predicted = Path(folder) / "jobs.json", Path(folder) / "said.json"
+            asked, answered = Path(folder) / "jobs.json", Path(folder) / "answers.json"
             asked.write_text(json.dumps(missing))
             script = Path(__file__).with_name("backtest_autoets.py")
-            subprocess.run([python, str(script), str(asked), str(predicted)], check=True)
-            answers = {answer["name"]: answer for answer in json.loads(predicted.read_text())}
+            subprocess.run([python, str(script), str(asked), str(answered)], check=True)
+            answers = {answer["name"]: answer for answer in json.loads(answered.read_text())}
         known.update({jobs[name][0]: answer for name, answer in answers.items()})
         cache.write_text(json.dumps(known))
     results = {}

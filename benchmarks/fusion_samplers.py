@@ -72,9 +72,9 @@ def batched(model: FusionModel, chains: int, draws: int) -> tuple[Tensor, float]
     start = MAP(num_restarts=chains, max_iterations=100).infer(model, generator=generator).theta
     start = start + 0.1 * torch.randn(start.shape, dtype=start.dtype, generator=generator)
     warm = sample_hmc(model.log_joint, start, HMCSettings(num_draws=0, num_warmup=2 * draws), generator=generator)
-    prepare = time.process_time()
+    started = time.process_time()
     found = sample_hmc(model.log_joint, warm.state, HMCSettings(num_draws=draws, num_warmup=2 * draws))
-    return found.theta, time.process_time() - prepare
+    return found.theta, time.process_time() - started
 
 
 def numpyro_chains(model: FusionModel, draws: int) -> tuple[Tensor, float]:
@@ -116,9 +116,9 @@ def numpyro_chains(model: FusionModel, draws: int) -> tuple[Tensor, float]:
     start = 0.1 * jax.random.normal(jax.random.PRNGKey(0), (2, model.num_parameters))
     sampler.warmup(jax.random.PRNGKey(1), init_params=start)
     sampler.run(jax.random.PRNGKey(2), init_params=start)  # compiles what sampling needs
-    prepare = time.process_time()
+    started = time.process_time()
     sampler.run(jax.random.PRNGKey(3), init_params=start)
-    took = time.process_time() - prepare
+    took = time.process_time() - started
     return torch.tensor(jax.device_get(sampler.get_samples(group_by_chain=True)).copy()), took
 
 
@@ -171,9 +171,9 @@ def samplers(draws: int, num_rows: int, models: list[str]) -> None:
         kinds["NumPyro"] = NUTS(4, draws, draws)
     for name in models:
         for kind, inference in kinds.items():
-            prepare = time.process_time()
+            started = time.process_time()
             found = inference.infer(made[name], generator=torch.Generator().manual_seed(0)).chains
-            took = time.process_time() - prepare
+            took = time.process_time() - started
             assert found is not None
             speed(f"{name}, {num_rows} rows, {kind}", made[name], found, took)
 
@@ -244,9 +244,9 @@ def main() -> None:
         "MAP and Laplace": LaplaceApproximation(),
         "chains": HMC(settings=HMCSettings(num_draws=150, num_warmup=150)),
     }.items():
-        prepare = time.process_time()
+        started = time.process_time()
         fitted = fit_fusion(stacking, inference, generator=torch.Generator().manual_seed(0))
-        took = time.process_time() - prepare
+        took = time.process_time() - started
         nlpd = -float(fitted.predict(split.test_X, stacked.test).log_prob(split.test_y).mean())
         print(f"P-BHS by {name}: {took:.2f} s, NLPD {nlpd:.3f}")
 

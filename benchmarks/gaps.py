@@ -42,10 +42,9 @@ def knocked(X: Tensor, kind: str, seed: int) -> Tensor:
     if kind == "random":
         gone = torch.rand(X.shape, generator=generator) < SHARE
     else:
-        prepared = (torch.rand(X.shape, generator=generator) < SHARE / BURST).double().cumsum(0)
-        gone = (
-            prepared > torch.cat([torch.zeros(BURST, X.shape[1]), prepared])[: len(X)]
-        )  # one began in the last 25 rows
+        bursts = (torch.rand(X.shape, generator=generator) < SHARE / BURST).double().cumsum(0)
+        before = torch.cat([torch.zeros(BURST, X.shape[1]), bursts])[: len(X)]
+        gone = bursts > before  # one began in the last 25 rows
     return torch.where(gone, torch.nan, X)
 
 

@@ -162,9 +162,9 @@ def main() -> None:
         for seed in arguments.splits:
             split = load(arguments.data, name, seed)
             for method in arguments.methods:
-                prepare = time.process_time()
+                started = time.process_time()
                 (mean, nlpd), note = METHODS[method](split)
-                seconds = time.process_time() - prepare
+                seconds = time.process_time() - started
                 rmse = float((mean - split.test_y).square().mean().sqrt())
                 print(
                     f"{name:10} {len(split.y):6} rows, split {seed}  {method:12} RMSE {rmse:.4f}  NLPD {nlpd:8.4f}  "

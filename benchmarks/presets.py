@@ -112,17 +112,17 @@ def fitted(name: str, X: Tensor, y: Tensor) -> Calls:
     return lambda t: model.predict(X[t : t + 1]), lambda t: model.observe(X[t : t + 1], y[t : t + 1])
 
 
-def guarded(models: dict[str, Calls], num_rows: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def row_times(models: dict[str, Calls], num_rows: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """CPU times of predicting and of learning each row, microseconds."""
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in models}
     for start in range(WARMUP, WARMUP + num_rows, TURN):
         for name, (predict, learn) in models.items():
             for t in range(start, start + TURN):
-                prepare = time.thread_time_ns()
+                started = time.thread_time_ns()
                 predict(t)
                 middle = time.thread_time_ns()
                 learn(t)
-                times[name][0].append((middle - prepare) / 1e3)
+                times[name][0].append((middle - started) / 1e3)
                 times[name][1].append((time.thread_time_ns() - middle) / 1e3)
     return {name: (np.array(one), np.array(other)) for name, (one, other) in times.items()}
 
@@ -131,7 +131,7 @@ def single_rows(folder: Path, title: str, presets: Sequence[str], num_rows: int)
     """Rows of the table of single rows, of one set."""
     X, y = load(folder, title)
     X = X[:, X[:WARMUP].std(0) > 0]
-    times = guarded({preset: fitted(preset, X, y) for preset in [*presets, BASES]}, num_rows)
+    times = row_times({preset: fitted(preset, X, y) for preset in [*presets, BASES]}, num_rows)
     return [
         [
             f"`{model}`",
@@ -162,7 +162,7 @@ def main() -> None:
     rows: list[list[Cell]] = []
     if options.single_rows:
         for title in options.sets:
-            rows += single_rows(options.data, title, options.presets, options.access)
+            rows += single_rows(options.data, title, options.presets, options.turns)
         keep(f"single_rows_{'with' if IS_COMPILED else 'without'}_numba", SINGLE_COLUMNS, rows)
         return
     for preset in options.presets:

@@ -28,6 +28,6 @@ places = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
 posterior = gpe.ExactEnsembleModel(places, (6 * places).sin()).fit().posterior(places)
 assert bool((posterior.mean - (6 * places).sin()).abs().max() < 0.02)
 
-predicted = subprocess.run([sys.executable, "-m", "gp_ensembles", "demo"], capture_output=True, text=True, check=False)
-assert (predicted.returncode, predicted.stdout, predicted.stderr.count("\n")) == (2, "", 1), predicted
-assert predicted.stderr.endswith('add it with: pip install "gp_ensembles[cli]"\n'), predicted
+done = subprocess.run([sys.executable, "-m", "gp_ensembles", "demo"], capture_output=True, text=True, check=False)
+assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+assert done.stderr.endswith('add it with: pip install "gp_ensembles[cli]"\n'), done

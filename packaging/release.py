@@ -105,11 +105,11 @@ def types() -> str:
 
 def _share_of_whole_types(place: Path) -> float:
     """What pyright says of the package in a folder; 0 to 1."""
-    predicted = _pyright(place, "--verifytypes", "gp_ensembles", "--ignoreexternal", "--outputjson", may_complain=True)
+    printed = _pyright(place, "--verifytypes", "gp_ensembles", "--ignoreexternal", "--outputjson", may_complain=True)
     try:
-        report = json.loads(predicted)["typeCompleteness"]
+        report = json.loads(printed)["typeCompleteness"]
     except (json.JSONDecodeError, KeyError):
-        raise StepFailedError(f"pyright said {predicted[-300:]!r}") from None
+        raise StepFailedError(f"pyright said {printed[-300:]!r}") from None
     if not report.get("pyTypedPath"):
         raise StepFailedError("pyright found no gp_ensembles/py.typed in the wheel")
     return float(report["completenessScore"])

@@ -67,7 +67,11 @@ QUOTED = (
     *("benchmarks/numbers", "studies/results", "attacks/numbers", "docs/generated", "docs/evidence/reliability.md"),
     "tests/test_house_style.py",
 )
-QUESTIONS = ("What", "Whether", "How", "Which", "Who", "When", "Where", "Why")  # a docstring begins with a noun phrase
+# Docstrings begin with a noun phrase: neither a question nor what the module does.
+NOT_NOUNS = (
+    *("What", "Whether", "How", "Which", "Who", "When", "Where", "Why"),
+    *("Choose", "Draws", "Makes", "Prints", "Reads", "Runs", "Tells", "Writes"),
+)
 # Calls that reach for global state.
 FORBIDDEN_CALLS = {
     *("torch.set_default_dtype", "torch.set_default_device", "torch.set_default_tensor_type"),
@@ -182,11 +186,28 @@ def term_complaints(paths: Iterable[Path], root: Path = ROOT) -> Iterator[str]:
 
 
 def opening_complaints(paths: Iterable[Path], root: Path = ROOT) -> Iterator[str]:
-    """Modules whose docstring begins with a question."""
+    """Modules whose docstring begins otherwise than with a noun phrase."""
     for path in paths:
         docstring = (ast.get_docstring(parsed(path.read_text(encoding="utf-8"))) or "").split(maxsplit=1)
-        if path.suffix == ".py" and docstring and docstring[0].strip(",:") in QUESTIONS:
+        if path.suffix == ".py" and docstring and docstring[0].strip(",:") in NOT_NOUNS:
             yield f"{path.relative_to(root)} begins with {docstring[0]!r}"
+
+
+def module_complaints(folder: Path) -> list[str]:
+    """Modules that docstrings of packages name, in ``:mod:`` or at the beginning of a line, and that do not exist.
+
+    The front door's docstring lists what it exports.
+    """
+    complaints = []
+    for path, tree in sources(folder):
+        text = (ast.get_docstring(tree) or "") if path.match("*/__init__.py") else ""
+        entries = re.findall(r"^[ -]*((?:``[a-z_.]+``(?:, )?)+)(?=:|  |$| \()", text, re.MULTILINE)
+        names = [*re.findall(r"[a-z_.]+", " ".join(entries)), *re.findall(r":mod:`~?(?:gp_ensembles)?([\w.]+)`", text)]
+        for name in names:
+            places = [base.joinpath(*name.strip(".").split(".")) for base in (folder / path.parent, folder)]
+            if not any(place.is_dir() or place.with_suffix(".py").is_file() for place in places):
+                complaints.append(f"{path} names {name}")
+    return complaints
 
 
 def bare_calls(folder: Path) -> Iterator[tuple[Path, int, str, str]]:
@@ -323,8 +344,21 @@ def test_words_are_the_fields():
 
 
 def test_docstrings_of_modules_begin_with_a_noun_phrase():
-    places = ("benchmarks", "examples", "packaging", "docs", "gp_ensembles")
+    places = ("gp_ensembles", "studies", "attacks", "benchmarks", "examples", "packaging", "docs", "conftest.py")
     assert list(opening_complaints(path for path in texts(places) if path.suffix == ".py")) == []
+
+
+def test_docstrings_of_packages_name_modules_that_exist():
+    assert module_complaints(PACKAGE) == []
+
+
+def test_a_module_that_is_gone_is_found(tmp_path):
+    entries = "- ``a``: one, ``other``\n- ``b``, ``c``: more\n``d``\n    In :mod:`.e`\n``f`` is a name.\n"
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "__init__.py").write_text(f'"""Modules.\n\n{entries}"""\n')
+    (tmp_path / "x" / "a.py").touch()
+    found = [complaint.rpartition(" ")[2] for complaint in module_complaints(tmp_path)]
+    assert found == ["b", "c", "d", ".e"]
 
 
 def test_words_and_openings_that_are_not_the_fields_are_found(tmp_path):

@@ -1,5 +1,6 @@
 """Numbers on the site that a command has written: each is shown, and each says what writes it again."""
 
+import ast
 import importlib.util
 import re
 import sys
@@ -42,6 +43,31 @@ def test_commands_that_pages_name_exist_with_their_options():
     assert command_complaints("prices", " --keep --no-such") == ["prices has no --no-such"]
 
 
+def option_complaints(text):
+    """Attributes of parsed options that a script reads, but no parser of it has."""
+    known, names, reads = set(), set(), []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add_argument" | "add_subparsers")):
+                known |= {part.value for part in node.args if isinstance(part, ast.Constant)}
+                known |= {part.value.value for part in node.keywords if part.arg == "dest"}
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute(attr="parse_args"))):
+                names.add(name)
+            case ast.Attribute(value=ast.Name() | ast.Call() as read, attr=attribute):
+                reads.append((ast.unparse(read), attribute))
+    known = {name.lstrip("-").replace("-", "_") for name in known}
+    parsed = {name for name, _ in reads if name in names or ".parse_args(" in name}
+    return [f"{name}.{attribute}" for name, attribute in reads if name in parsed and attribute not in known]
+
+
+def test_benchmarks_read_the_options_that_they_have():
+    scripts = {path.name: path.read_text("utf-8") for path in (ROOT / "benchmarks").rglob("*.py")}
+    assert {name: found for name, text in scripts.items() if (found := option_complaints(text))} == {}
+    planted = "parser.add_argument('--num-turns')\noptions = parser.parse_args()\n"
+    assert option_complaints(f"{planted}options.num_turns + options.access") == ["options.access"]
+    assert option_complaints("parser.add_argument('--a')\nparser.parse_args().b") == ["parser.parse_args().b"]
+
+
 def test_what_is_kept_is_what_is_shown():
     assert sorted(SHOWN) == KEPT
     assert len(KEPT) >= 5
@@ -62,10 +88,10 @@ def test_a_table_is_written_whole_and_read_back(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks/one.py", "--data", "somewhere", "--rows", "9"])
     kept = measured.keep("one", ["", "goal", "found"], [["a", None, 1234.56], ["b", 2, 0.5]])
     assert measured.read("one", tmp_path) == kept
-    predicted = capsys.readouterr().out
-    assert "| a |  | 1\N{NO-BREAK SPACE}235 |\n| b | 2 | 0.5 |\n" in predicted
-    assert predicted.splitlines()[1] == "|---|---:|---:|"
-    assert "`python -m benchmarks.one --data FOLDER --rows 9`, " in predicted
+    printed = capsys.readouterr().out
+    assert "| a |  | 1\N{NO-BREAK SPACE}235 |\n| b | 2 | 0.5 |\n" in printed
+    assert printed.splitlines()[1] == "|---|---:|---:|"
+    assert "`python -m benchmarks.one --data FOLDER --rows 9`, " in printed
     with pytest.raises(ValueError, match="3 cells"):
         measured.keep("one", ["", "goal", "found"], [["a", 1.0]])
     assert measured.read("one", tmp_path) == kept

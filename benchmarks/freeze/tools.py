@@ -346,11 +346,11 @@ def _study(paper: str, experiment: str, data: Path | None) -> Arrays:
     words = [paper, experiment, "--quick", "true", "--progress", "false"]
     words += ["--data", str(data)] if sets and data is not None else []
     with tempfile.TemporaryDirectory() as folder:
-        predicted = io.StringIO()
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(predicted):
+        errors = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
             code = run_study([*words, "--out", folder])
         if code:
-            raise RuntimeError(predicted.getvalue().strip() or f"it ended with {code}")
+            raise RuntimeError(errors.getvalue().strip() or f"it ended with {code}")
         tables = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.csv"))}
     if not tables:
         raise RuntimeError("it wrote no table")

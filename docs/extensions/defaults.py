@@ -43,14 +43,14 @@ def written(signature: str, module: str | None = None) -> str:
     """
     constants = vars(sys.modules[module]) if module in sys.modules else {}
 
-    def predicted(match: re.Match[str]) -> str:
+    def value_of(match: re.Match[str]) -> str:
         equals, name = match.groups()
         if name not in constants:
             return match[0]
         text = repr(constants[name])
         return equals + (text if len(text) <= _LONGEST else f"{type(constants[name]).__name__}(...)")
 
-    signature = re.sub(r"(= ?)(_[A-Z_]+)\b", predicted, signature)
+    signature = re.sub(r"(= ?)(_[A-Z_]+)\b", value_of, signature)
     for printed, plain in _WRITTEN:
         signature = printed.sub(plain, signature)
     for union in _ARRAYS:

@@ -35,9 +35,9 @@ def resolved(lines: list[str], module: str, path: str) -> list[str]:
         return lines
     base, name, more = match.groups()
     for one in _classes(module, path):
-        predicted = inspect.getdoc(getattr(one, name, None)) if base in (None, one.__name__) else None
-        if predicted and name in vars(one) and not _SEE.fullmatch(predicted):
-            first, _, rest = predicted.partition("\n\n")
+        docstring = inspect.getdoc(getattr(one, name, None)) if base in (None, one.__name__) else None
+        if docstring and name in vars(one) and not _SEE.fullmatch(docstring):
+            first, _, rest = docstring.partition("\n\n")
             parts = [first, more and f"Here: {more}", rest]
             return "\n\n".join(part for part in parts if part).splitlines()
     return lines

@@ -17,8 +17,8 @@ _THIN = '<mspace width="0.167em"/>'
 
 def converted(latex: str, display: str = "inline") -> str:
     """The equation in MathML, with a thin space on either side of the names of functions, as TeX sets them."""
-    predicted = _AFTER.sub(rf"\1{_THIN}", convert(latex, display=display))
-    return _BEFORE.sub(rf"\1{_THIN}", predicted)
+    spaced = _AFTER.sub(rf"\1{_THIN}", convert(latex, display=display))
+    return _BEFORE.sub(rf"\1{_THIN}", spaced)
 
 
 def _inline(self: HTML5Translator, node: nodes.math) -> None:

@@ -5,7 +5,7 @@ normal distributions. ``EnsembleModel`` is for more than a thousand rows, severa
 ensembles of your own.
 
 - ``mixture_model``: ``MixtureModel``, the contract of every model of the library that BoTorch takes, also those of
-  ``sparse``, ``fusion`` and ``bayesian_quadrature``; the page "Models for BoTorch" has the list.
+  ``papers.sparse``, ``papers.fusion`` and ``papers.quadrature``; the page "Models for BoTorch" has the list.
 - ``exact_model``: ``ExactEnsembleModel``, exact processes with three kernels, numbers and categories;
   ``exact_kernels`` is its mathematics.
 - ``model``: ``EnsembleModel``, an online ensemble: experts in finite features, a row at the same cost whatever came
@@ -14,7 +14,7 @@ ensembles of your own.
 - ``data``: training data, their transforms, and every check of them.
 - ``conditioning``: the posterior of the experts' weights after rows and in batches of fantasies; joint predictions.
 - ``fitting``: hyperparameters by maximum evidence.
-- ``imagined``: batches of imagined rows, by conditioning joint predictions.
+- ``fantasies``: batches of fantasies, by conditioning joint predictions.
 - ``posterior``: ``MixturePosterior`` (moments, quantiles, densities, draws); ``pointwise``: the same where weights
   depend on the input; ``components``: their draws and sampler; ``outcomes``: outcome transforms of mixtures.
 - ``views``: ``GaussianView`` and ``EquallyWeightedView``, for acquisition functions that ask for normal posteriors.

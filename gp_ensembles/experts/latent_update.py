@@ -25,12 +25,9 @@ class LatentUpdate(ABC):
 
     @abstractmethod
     def rule(self, log_density: LogDensity, like: Tensor, known: KnownDerivatives | None = None) -> SiteRule:
-        """For one latent value.
+        """For one latent value, by its elementwise log density, in the dtype and on the device of ``like``.
 
-        Args:
-            log_density: Elementwise log density of latent values and targets.
-            like: Any tensor with the dtype and device of the numbers.
-            known: Derivatives of the log density, if it is concave and they are known in closed form.
+        ``known`` are the derivatives of a concave log density that are known in closed form.
         """
 
     @abstractmethod

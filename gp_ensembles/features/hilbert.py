@@ -240,8 +240,8 @@ class HilbertTensorFeatures(FeatureMap):
         def features(X: Tensor) -> Tensor:
             columns = insert_batch(X, batch_shape).split(1, dim=-1)
             Phi = amplitude
-            for column, rate, prepare in zip(columns, rates, starts, strict=True):
-                Phi = Phi * ((column - prepare.unsqueeze(-1)) * rate).sin()
+            for column, rate, origin in zip(columns, rates, starts, strict=True):
+                Phi = Phi * ((column - origin.unsqueeze(-1)) * rate).sin()
             return Phi
 
         return features

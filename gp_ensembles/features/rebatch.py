@@ -1,4 +1,4 @@
-"""Choose, repeat or reorder the experts of a batch: every tensor by its batch axis."""
+"""Selection, repetition and order of the experts of a batch: every tensor by its batch axis."""
 
 import copy
 from typing import TypeVar

@@ -54,13 +54,7 @@ class SiteRule(ABC):
 
     @abstractmethod
     def solve(self, mean: Tensor, variance: Tensor, y: Tensor) -> Sites:
-        r"""The sites of targets, each for its own moments.
-
-        Args:
-            mean: Mean of each latent value before its target, shape (\*batch, B).
-            variance: Variance before its target, shape (\*batch, B).
-            y: Targets, shape (B,).
-        """
+        r"""The sites of targets y (B,), by the moments of each latent value before its target, (\*batch, B) each."""
 
 
 class LaplaceRule(SiteRule):
@@ -272,13 +266,7 @@ class VectorRule(ABC):
 
     @abstractmethod
     def solve(self, mean: Tensor, covariance: Tensor, y: Tensor) -> VectorSite:
-        r"""The site of a target.
-
-        Args:
-            mean: Mean m of the latent vector before the target, shape (\*batch, C).
-            covariance: Its covariance S, shape (\*batch, C, C).
-            y: The target, a scalar.
-        """
+        r"""The site of a scalar target, by mean (\*batch, C) and covariance (\*batch, C, C) of the latent vector."""
 
 
 class VectorLaplaceRule(VectorRule):

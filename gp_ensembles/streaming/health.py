@@ -114,40 +114,40 @@ def health(
     found.append(_effective(model, limits))
     out = [report for report in failures(model) if report.returns is not None]
     names = ", ".join(report.name for report in out)
-    predicted = f"{len(out)} experts are kept out after a failure{': ' + names if out else ''}"
-    found.append(_at_most("experts in quarantine", len(out), limits.experts_out, predicted))
+    meaning = f"{len(out)} experts are kept out after a failure{': ' + names if out else ''}"
+    found.append(_at_most("experts in quarantine", len(out), limits.experts_out, meaning))
     rows = max(model.num_rows - model.config.warmup, 1)
     cells = rows * max(len(model.used_features), 1)
     moved, imputed = model.anomaly_counts.inputs_moved / cells, model.anomaly_counts.inputs_imputed / cells
-    predicted = f"{100 * moved:.3g} % of the inputs lay far beyond the range seen so far"
-    found.append(_at_most("inputs moved", moved, limits.inputs_moved, predicted))
-    predicted = f"{100 * imputed:.3g} % of the inputs were missing"
-    found.append(_at_most("inputs imputed", imputed, limits.inputs_imputed, predicted))
+    meaning = f"{100 * moved:.3g} % of the inputs lay far beyond the range seen so far"
+    found.append(_at_most("inputs moved", moved, limits.inputs_moved, meaning))
+    meaning = f"{100 * imputed:.3g} % of the inputs were missing"
+    found.append(_at_most("inputs imputed", imputed, limits.inputs_imputed, meaning))
     if timing is not None and timing.first > 0:
         ratio = timing.now / timing.first
-        predicted = f"a row takes {ratio:.3g} times as long as one of the first thousand"
-        found.append(_at_most("slowdown", ratio, limits.slowdown, predicted))
+        meaning = f"a row takes {ratio:.3g} times as long as one of the first thousand"
+        found.append(_at_most("slowdown", ratio, limits.slowdown, meaning))
     return tuple(found)
 
 
 def _coverage(share: float, promised: float, limits: HealthLimits) -> Finding:
     gap, limit = abs(share - promised), limits.coverage_gap * (1 - promised)
-    predicted = f"intervals of {100 * promised:g} % covered {100 * share:.4g} % of the targets"
-    return _at_most("coverage gap", gap, limit, predicted)
+    meaning = f"intervals of {100 * promised:g} % covered {100 * share:.4g} % of the targets"
+    return _at_most("coverage gap", gap, limit, meaning)
 
 
 def _levels(lower: float, upper: float, promised: float, limits: HealthLimits) -> Finding:
     gap, limit = abs(upper - lower - promised), limits.coverage_gap * (1 - promised)
-    predicted = f"to cover {100 * promised:g} % the intervals are now at levels {lower:.3g} and {upper:.3g}"
-    return _at_most("interval levels", gap, limit, predicted)
+    meaning = f"to cover {100 * promised:g} % the intervals are now at levels {lower:.3g} and {upper:.3g}"
+    return _at_most("interval levels", gap, limit, meaning)
 
 
 def _effective(model: OnlineModel, limits: HealthLimits) -> Finding:
     weights = torch.tensor(list(model.weights.values()), dtype=torch.float64, device="cpu")
     number = float(torch.special.entr(weights).sum().exp())
-    predicted = f"the weights are those of {number:.3g} equal experts among {len(weights)}"
+    meaning = f"the weights are those of {number:.3g} equal experts among {len(weights)}"
     ok = number >= limits.least_experts - 1e-9
-    return Finding("effective experts", number, limits.least_experts, ok, predicted)
+    return Finding("effective experts", number, limits.least_experts, ok, meaning)
 
 
 def _at_most(name: str, value: float, limit: float, meaning: str) -> Finding:

@@ -1,4 +1,4 @@
-"""Runs a method on a task and scores every row."""
+"""Run of a method on a task, every row scored."""
 
 import time
 from typing import NamedTuple

@@ -99,10 +99,10 @@ def run_adaraker(
     means, missing = [], torch.isnan(y).tolist()
     for t, features in enumerate(Phi.unbind(1)):
         row = state.num_rows + t + 1
-        prepare, active = (row & -row).bit_length(), row.bit_length()
-        log_shares[..., :prepare] = steps[:prepare].log()
+        num_restarted, active = (row & -row).bit_length(), row.bit_length()
+        log_shares[..., :num_restarted] = steps[:num_restarted].log()
         if not settings.keeps:
-            weights[..., :prepare, :, :], log_weights[..., :prepare, :] = 0.0, 0.0
+            weights[..., :num_restarted, :, :], log_weights[..., :num_restarted, :] = 0.0, 0.0
         running = RakerState(weights[..., :active, :, :], log_weights[..., :active, :])
         values = (running.weights * features).sum(-1)
         each = (running.log_weights.softmax(-1) * values).sum(-1)

@@ -1,4 +1,4 @@
-"""Writes the tables of the papers' pages again."""
+"""The tables of the papers' pages, written again."""
 
 from functools import reduce
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from attacks import fuzz
-from attacks.readers import CORPUS, READERS, Reader, refusal_of
+from attacks.readers import CORPUS, READERS, Reader, refusal_of, try_input
 
 # What the fuzzing has found: bytes that once raised an exception that is not documented.
 FOUND = {
@@ -30,7 +30,7 @@ def test_what_was_found_is_refused_in_a_sentence(tmp_path):
     for name, data in [(name, data) for name, some in FOUND.items() for data in some]:
         path = tmp_path / f"found{READERS[name].suffix}"
         path.write_bytes(data)
-        is_refused, what = fuzz.try_input(READERS[name], path)
+        is_refused, what = try_input(READERS[name], path)
         assert (is_refused, what) == (True, None) or (name == "tables" and what is None)
 
 

@@ -307,7 +307,8 @@ def test_help_and_version_import_nothing_slow(tmp_path):
         "    main(['--help'])\n"
         "except SystemExit as stop:\n"
         "    assert stop.code == 0\n"
-        "print(sorted({'botorch', 'gpytorch', 'sklearn', 'matplotlib', 'pandas', 'river'} & set(sys.modules)))\n"
+        "slow = {'botorch', 'gpytorch', 'scipy', 'sklearn', 'matplotlib', 'pandas', 'river'}\n"
+        "print(sorted(slow & set(sys.modules)))\n"
         "sys.argv = ['gp-ensembles']\n"
         "runpy.run_module('gp_ensembles', run_name='__main__')\n"
     )

@@ -36,14 +36,12 @@ class Axis(NamedTuple):
         if time is None or not history.has_times:
             return cls("row", "linear", rows, rows)
         times = np.concatenate([history.mean("time")[is_early], recent["time"]])
-        if time.get("kind") == "date":
-            return cls(time["name"], "date", rows, 1000 * times)
-        return cls(time["name"], "linear", rows, times)
+        is_date = time.get("kind") == "date"
+        return cls(time["name"], "date" if is_date else "linear", rows, 1000 * times if is_date else times)
 
     def at(self, rows: Array | Sequence[float]) -> Array:
         """Positions of rows, interpolated between those known."""
-        found: Array = np.interp(rows, self.rows, self.places)
-        return found
+        return np.asarray(np.interp(rows, self.rows, self.places))
 
 
 def predictions(history: RunHistory, axis: Axis) -> go.Figure:

@@ -29,11 +29,10 @@ class Bins:
     A bin is one row at first, and twice as many whenever there would be more than ``capacity``, an even number.
     """
 
-    width: int
-    num_rows: int
-
     def __init__(self, series: Sequence[str], *, capacity: int = CAPACITY) -> None:
-        self.width, self.num_rows, self.capacity = 1, 0, capacity
+        self.width: int = 1
+        self.num_rows: int = 0
+        self.capacity = capacity
         self.series = {key: np.zeros(0) for key in series}
 
     def __getitem__(self, key: str) -> Array:
@@ -63,8 +62,7 @@ class Bins:
 
 def _merged(key: str, values: Array, starts: NDArray[np.int64]) -> Array:
     """A series of bins in groups that start at some of them."""
-    merged: Array = _MERGE[key.partition(" ")[0]].reduceat(values, starts)
-    return merged
+    return np.asarray(_MERGE[key.partition(" ")[0]].reduceat(values, starts))
 
 
 class RunHistory:
@@ -86,13 +84,11 @@ class RunHistory:
         kept = {"sum": sums, "count": _COUNTED, "least": ("y", "lower"), "greatest": ("y", "upper")}
         self.bins: Bins = Bins([f"{kind} {name}" for kind, names in kept.items() for name in names])
         self.window_bins: Bins = Bins(WINDOW_SERIES, capacity=MOST_WINDOWS)  # a row of it is a window of targets
-        self.open_window = np.zeros((len(ROW_COLUMNS), 0))
+        self.open_window = self.recent_rows = np.zeros((len(ROW_COLUMNS), 0))
         self.first_row: int | None = None
         self.is_class = False
-        self.pit_counts = np.zeros(PIT_BINS)
+        self.pit_counts, self.confidence_counts = np.zeros(PIT_BINS), np.zeros(CONFIDENCE_BINS)
         self.reliability = np.zeros((3, RELIABILITY_BINS))  # pairs, their probabilities summed, those that came true
-        self.confidence_counts = np.zeros(CONFIDENCE_BINS)
-        self.recent_rows = np.zeros((len(ROW_COLUMNS), 0))
 
     @property
     def num_rows(self) -> int:
@@ -122,8 +118,7 @@ class RunHistory:
             chunk = chunk.tail(max(0, self.last_row + 1 - chunk.first_row))
         if not chunk.y.shape[0]:
             return
-        if self.first_row is None:
-            self.first_row = chunk.first_row
+        self.first_row = chunk.first_row if self.first_row is None else self.first_row
         rows = self._rows_of(chunk)
         seen = np.isfinite(rows["y"])
         baselines = {f"baseline {name}": _array(chunk.baselines[name]) for name in self.baselines}
@@ -148,8 +143,7 @@ class RunHistory:
         """Means of a series in at most this many groups of bins, scores by target; NaN where nothing was counted."""
         counted = name if name in _COUNTED else "row" if name.startswith("family ") else "y"
         total, count = self.bins.grouped(f"sum {name}", most), self.bins.grouped(f"count {counted}", most)
-        found: Array = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
-        return found
+        return np.asarray(np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0))
 
     def weights(self, most: int = CAPACITY) -> dict[str, Array]:
         """Mean weights of each family in at most this many groups of bins, the heaviest first."""
@@ -230,5 +224,4 @@ def _swapped(value: Any) -> Any:
 
 
 def _array(values: Tensor) -> Array:
-    array: Array = values.detach().double().cpu().numpy()
-    return array
+    return np.asarray(values.detach().double().cpu())

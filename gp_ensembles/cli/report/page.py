@@ -35,8 +35,9 @@ def report_html(summary: Mapping[str, Any], history: RunHistory) -> str:
         verdict=escaped(". ".join(verdict) or "No row had a target, so nothing could be scored") + ".",
         run=escaped(f"{plain['model']} with {plain['num_experts']} experts; {rows}."),
         cards="".join(
-            f"<li{' class=bad' if is_bad else ''}><strong>{escaped(value)}</strong><span>{escaped(text)}</span></li>"
-            for value, text, is_bad in cards(plain, history)
+            f"<li{' class=bad' if card.is_warning else ''}><strong>{escaped(card.value)}</strong>"
+            f"<span>{escaped(card.text)}</span></li>"
+            for card in cards(plain, history)
         ),
         sections="\n".join(map(_html, found)),
         # Inside a script element no text may end it.

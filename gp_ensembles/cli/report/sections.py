@@ -11,21 +11,21 @@ from gp_ensembles.calibration.coverage import WINDOW
 from gp_ensembles.cli.report import figures
 from gp_ensembles.cli.report.figures import LIMITS, Axis
 from gp_ensembles.cli.report.history import RECENT, RunHistory
-from gp_ensembles.cli.report.tables import Best, escaped, table
+from gp_ensembles.cli.report.tables import Best, Column, escaped, table
 from gp_ensembles.cli.summary import Summary, bad_row_lines, external_lines, failure_lines, graph_lines
 
 _NEUTRAL = ("coverage_90", "mean_squared_z")  # neither more nor less is better
 _SCORES = {
-    "log_score": "log score\nnats per row, more is better",
-    "log_loss": "log loss\nnats per row, less is better",
-    "error_rate": "error rate\nless is better",
-    "brier": "Brier score\nless is better",
-    "calibration_error": "calibration error\n0 is calibrated",
-    "crps": "CRPS\nunits of the target, less is better",
-    "mean_absolute_error": "mean absolute error\nunits of the target",
-    "nmse": "NMSE\nsquared error over the variance",
-    "coverage_90": "coverage\nof 90 % intervals",
-    "mean_squared_z": "mean squared z\n1 is calibrated",
+    "log_score": Column("log score", "nats per row, more is better"),
+    "log_loss": Column("log loss", "nats per row, less is better"),
+    "error_rate": Column("error rate", "less is better"),
+    "brier": Column("Brier score", "less is better"),
+    "calibration_error": Column("calibration error", "0 is calibrated"),
+    "crps": Column("CRPS", "units of the target, less is better"),
+    "mean_absolute_error": Column("mean absolute error", "units of the target"),
+    "nmse": Column("NMSE", "squared error over the variance"),
+    "coverage_90": Column("coverage", "of 90 % intervals"),
+    "mean_squared_z": Column("mean squared z", "1 is calibrated"),
 }
 
 
@@ -39,16 +39,16 @@ class Section(NamedTuple):
     plots: Mapping[str, Any] = {}
 
 
-class Lead(NamedTuple):
-    """The log score compared with that of the best baseline: nats per row, which side, and whether it is behind."""
+class Card(NamedTuple):
+    """A number at the top: as text, what it is, and whether it is a warning."""
 
-    size: str
-    side: str
-    is_behind: bool
+    value: str
+    text: str
+    is_warning: bool = False
 
 
-def lead_of(summary: Summary, history: RunHistory) -> Lead | None:
-    """The comparison with the best baseline, paired by row; ``None`` without any that was scored."""
+def lead_of(summary: Summary, history: RunHistory) -> Card | None:
+    """The log score compared with that of the best baseline, paired by row; ``None`` without any that was scored."""
     scored = {name: row["log_score"] for name, row in summary["baselines"].items() if row["log_score"] is not None}
     if not scored or summary["log_score"] is None:
         return None
@@ -59,25 +59,25 @@ def lead_of(summary: Summary, history: RunHistory) -> Lead | None:
         error = float(np.sqrt(np.square(total - count * total.sum() / count.sum()).sum()) / count.sum())
     lead = summary["log_score"] - scored[best]
     side = "level with" if abs(lead) <= 2 * error else "ahead of" if lead > 0 else "behind"
-    return Lead(f"{abs(lead):.2f} nats", f"{side} {best}, the best baseline", side == "behind")
+    return Card(f"{abs(lead):.2f} nats", f"per row: {side} {best}, the best baseline", side == "behind")
 
 
-def cards(summary: Summary, history: RunHistory) -> Iterator[tuple[str, str, bool]]:
-    """Numbers at the top: each with what it is, and whether it is a warning."""
+def cards(summary: Summary, history: RunHistory) -> Iterator[Card]:
+    """Numbers at the top."""
     lead, kept, baselines = lead_of(summary, history), _kept(summary), summary["baselines"].values()
     if lead is not None:
-        yield lead.size, f"per row {lead.side}", lead.is_behind
+        yield lead
     if kept is not None:
-        yield _percent(kept["coverage"]), "of the targets in their 90 % intervals", abs(kept["coverage"] - 0.9) > 0.05
+        yield Card(_percent(kept["coverage"]), "of targets in 90 % intervals", abs(kept["coverage"] - 0.9) > 0.05)
     if (rate := summary.get("error_rate")) is not None:
         least = min((row["error_rate"] for row in baselines if row["error_rate"] is not None), default=1)
-        yield _percent(rate), f"error rate, {_percent(least)} for the best baseline", rate >= least
+        yield Card(_percent(rate), f"error rate, {_percent(least)} for the best baseline", rate >= least)
     if (error := summary.get("mean_absolute_error")) is not None:
-        yield escaped(error), f"mean absolute error, in units of {summary['target']}", False
+        yield Card(escaped(error), f"mean absolute error, in units of {summary['target']}")
     if (share := summary.get("nmse")) is not None:
-        yield _percent(1 - share), "of the variance explained", share >= 1
+        yield Card(_percent(1 - share), "of the variance explained", share >= 1)
     if time := summary.get("microseconds_per_row"):
-        yield escaped(round(1e6 / time)), "rows per second, predicted and learned", False
+        yield Card(escaped(round(1e6 / time)), "rows per second, predicted and learned")
 
 
 def sections(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Section]:
@@ -85,7 +85,7 @@ def sections(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Sect
     yield _predictions(history, axis)
     if summary["rows_scored"]:
         lead, kind = lead_of(summary, history), "probability" if history.is_class else "density"
-        heading = "No baseline was scored" if lead is None else f"{lead.size} per row: {lead.side}"
+        heading = "No baseline was scored" if lead is None else f"{lead.value} {lead.text}"
         note = _notes(f"Mean log {kind} of the targets over segments of the run.")
         yield Section("scores", "Score over time", heading, note, {"scores": figures.scores(history, axis)})
     if (kept := _kept(summary)) is not None and history.window_bins.num_rows:
@@ -113,9 +113,10 @@ def sections(summary: Summary, history: RunHistory, axis: Axis) -> Iterator[Sect
     if checks := summary.get("health"):
         wrong = "; ".join(check["meaning"] for check in checks if not check["ok"])
         lines = [*failure_lines(summary), *bad_row_lines(summary), *graph_lines(summary)]
-        titles = {"meaning": "finding", "value": "value", "limit": "limit", "ok": "within it"}
         heading = wrong or f"All {len(checks)} checks are within their limits"
-        yield Section("health", "Health", heading, _notes(*lines) + table("Checks at the end", checks, titles))
+        names = {"finding": "meaning", "value": "value", "limit": "limit", "within it": "ok"}
+        body = table("Checks at the end", [{name: check[key] for name, key in names.items()} for check in checks])
+        yield Section("health", "Health", heading, _notes(*lines) + body)
     yield _columns(summary)
     groups = {"Configuration": summary["config"], "All of summary.json": summary}
     texts = {name: yaml.safe_dump(group, sort_keys=False, allow_unicode=True) for name, group in groups.items()}
@@ -155,8 +156,8 @@ def _scores(summary: Summary) -> Section:
             entry[key] = Best(best) if entry[key] == best else entry[key]
     won = sum(isinstance(entries[0][key], Best) for key in ranked)
     heading = f"Best of {len(entries)} predictors by {won} of {len(ranked)} scores"
-    titles = {"predictor": "predictor", **{key: _SCORES[key] for key in keys}}
-    body = table(f"Scores of {summary['rows_scored']} targets; ★ marks the best", entries, titles)
+    columns = {"predictor": Column("predictor", is_number=False), **{key: _SCORES[key] for key in keys}}
+    body = table(f"Scores of {summary['rows_scored']} targets; ★ marks the best", entries, columns)
     return Section("table", "Scores", heading, body)
 
 

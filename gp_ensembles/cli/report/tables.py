@@ -2,13 +2,21 @@
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Best(float):
     """A number that is marked as the best of its column."""
 
     __slots__ = ()
+
+
+class Column(NamedTuple):
+    """A column of a table: its title, the note below it, and whether it holds numbers."""
+
+    title: str
+    note: str = ""
+    is_number: bool = True
 
 
 def escaped(value: object) -> str:
@@ -27,18 +35,20 @@ def escaped(value: object) -> str:
     return (f"{value:.4f}" if is_plain else f"{value:.3e}").replace("-", "−")
 
 
-def table(caption: str, entries: Sequence[Mapping[str, Any]], titles: Mapping[str, str] | None = None) -> str:
-    """A table of entries, a row each; a second line of a column's title is a note, and the keys are the default."""
-    titles = titles or {key: key.replace("_", " ").removeprefix("num ") for entry in entries for key in entry}
-    texts = {key: any(isinstance(entry.get(key), str | bool | list) for entry in entries) for key in titles}
-    kinds = {key: "" if is_text else ' class="number"' for key, is_text in texts.items()}
-    heads, rows = [title.partition("\n") for title in titles.values()], []
+def table(caption: str, entries: Sequence[Mapping[str, Any]], columns: Mapping[str, Column] | None = None) -> str:
+    """A table of entries, a row each, by default of all their keys."""
+    if columns is None:
+        texts = {key for entry in entries for key, value in entry.items() if isinstance(value, str | bool | list)}
+        titles = {key: key.replace("_", " ").removeprefix("num ") for entry in entries for key in entry}
+        columns = {key: Column(title, is_number=key not in texts) for key, title in titles.items()}
+    kinds = [' class="number"' if column.is_number else "" for column in columns.values()]
+    rows = []
     for entry in entries:
-        first, *rest = (f"{kind}>{escaped(entry.get(key))}" for key, kind in kinds.items())
+        first, *rest = (f"{kind}>{escaped(entry.get(key))}" for key, kind in zip(columns, kinds, strict=True))
         rows.append(f'<th scope="row"{first}</th>' + "".join(f"<td{cell}</td>" for cell in rest))
     head = "".join(
-        f'<th scope="col"{kind}>{escaped(title)}<small>{escaped(note)}</small></th>'
-        for (title, _, note), kind in zip(heads, kinds.values(), strict=True)
+        f'<th scope="col"{kind}>{escaped(column.title)}<small>{escaped(column.note)}</small></th>'
+        for column, kind in zip(columns.values(), kinds, strict=True)
     )
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escaped(caption)}"><table>'

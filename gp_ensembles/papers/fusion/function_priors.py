@@ -63,37 +63,23 @@ class FunctionPrior(ABC):
 
     @abstractmethod
     def basis(self, X: Tensor, hyperparameters: Tensor | None = None) -> Tensor:
-        """Basis at the training inputs.
+        """Basis (..., P, N) at training inputs (N, D), differentiable in the hyperparameters; NaN if they admit none.
 
-        Args:
-            X: Training inputs, shape (N, D).
-            hyperparameters: Logarithms, shape (..., H); ``None`` for :attr:`log_hyperparameters`.
-
-        Returns:
-            Basis, shape (..., P, N), differentiable in the hyperparameters; NaN where they admit none.
+        Hyperparameters are logarithms (..., H); ``None`` for :attr:`log_hyperparameters`.
         """
 
     @abstractmethod
     def evaluate(self, coefficients: Tensor, X: Tensor, hyperparameters: Tensor) -> Tensor:
-        """Coefficients times basis, as fast as can be with the gradient in both; the inputs are constants.
+        """Coefficients (..., R, P) times basis: values (..., R, N), as fast as can be with the gradient in both.
 
-        Args:
-            coefficients: Coefficients of some functions, shape (..., R, P).
-            X: Training inputs, shape (N, D).
-            hyperparameters: Logarithms, shape (..., H).
-
-        Returns:
-            Values, shape (..., R, N).
+        Hyperparameters are logarithms (..., H); the training inputs (N, D) are constants.
         """
 
     @abstractmethod
     def conditional(self, X_new: Tensor, X: Tensor, hyperparameters: Tensor | None = None) -> ConditionalBasis:
-        """Basis at new inputs, and the variance that the coefficients leave there.
+        """Basis at new inputs (N', D), and the variance that the coefficients of training inputs (N, D) leave there.
 
-        Args:
-            X_new: New inputs, shape (N', D).
-            X: Training inputs, shape (N, D).
-            hyperparameters: Logarithms, shape (..., H); ``None`` for :attr:`log_hyperparameters`.
+        Hyperparameters are logarithms (..., H); ``None`` for :attr:`log_hyperparameters`.
         """
 
     @abstractmethod

@@ -2,8 +2,9 @@
 
 ``selection``
     :func:`select_knots` (the first call to try) returns a :class:`Selection`: knots, model, history, stop reason and
-    ``predict``. Targets are normal; for counts and labels BoTorch has ``SingleTaskVariationalGP``.
-``strategies``, ``enough``, ``greedy``, ``one_at_a_time``
+    ``predict``; :class:`LinearTrend` is a prior mean in the data's units. Targets are normal; for counts and labels
+    BoTorch has ``SingleTaskVariationalGP``.
+``strategies``, ``adaptive``, ``greedy``, ``one_at_a_time``
     How knots are chosen, each a :class:`Strategy`: :class:`AdaptiveKnots` (the default: all rows where that can be had,
     else knots until the bounds meet or the budget ends), :class:`GreedyBlocks` (blocks of the largest exact gains, see
     :func:`greedy_elbo_rows`), :class:`OneAtATime` (Garton, Niemi and Carriquiry, 2020; each knot from a
@@ -13,7 +14,7 @@
     :func:`greedy_variance_rows`).
 ``regression``, ``exact``
     The models, each a :class:`SparseModel` of GPyTorch and BoTorch: :class:`SparseGP`, and :class:`ExactGP`, whose
-    knots are all rows. What they share is in ``base``; ``trend`` has a linear prior mean in the data's units.
+    knots are all rows. What they share is in ``base``.
 ``collapsed``
     What a :class:`SparseGP` maximizes and predicts, each an :class:`Approximation` of the power EP family:
     :class:`VFE`, :class:`TightVFE`, :class:`FITC`, :class:`FIC`, :class:`DTC`, :class:`DIC` and :class:`PowerEP`.

@@ -172,9 +172,9 @@ def test_a_small_lead_is_level(run):
     for lead in (0.06, 0.2, -0.06, -0.2):
         summary["baselines"] = {"mean": {**summary["baselines"]["mean"], "log_score": summary["log_score"] - lead}}
         sides[lead] = lead_of(summary, history)
-    assert sides[0.06] == sides[-0.06] == ("0.06 nats", "level with mean, the best baseline", False)
-    assert sides[0.2] == ("0.20 nats", "ahead of mean, the best baseline", False)
-    assert sides[-0.2] == ("0.20 nats", "behind mean, the best baseline", True)
+    assert sides[0.06] == sides[-0.06] == ("0.06 nats", "per row: level with mean, the best baseline", False)
+    assert sides[0.2] == ("0.20 nats", "per row: ahead of mean, the best baseline", False)
+    assert sides[-0.2] == ("0.20 nats", "per row: behind mean, the best baseline", True)
     assert ">0.20 nats per row: behind mean, the best baseline.<" in report_html(summary, history)
 
 

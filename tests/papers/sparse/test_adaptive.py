@@ -1,4 +1,4 @@
-"""All rows as knots where that can be had, else enough of them: the exact model, budgets, defaults, bad input."""
+"""All rows as knots where affordable, else an adaptive number: the exact model, budgets, defaults, bad input."""
 
 import math
 from contextlib import nullcontext
@@ -17,7 +17,7 @@ from gpytorch.priors import NormalPrior
 from torch import Tensor
 
 from gp_ensembles.papers.sparse import ExactGP, SparseGP, select_knots
-from gp_ensembles.papers.sparse import adaptive as enough_module
+from gp_ensembles.papers.sparse import adaptive as adaptive_module
 from gp_ensembles.papers.sparse import fitting as fitting_module
 from gp_ensembles.papers.sparse.adaptive import AdaptiveKnots
 from gp_ensembles.papers.sparse.base import SparseModel
@@ -226,7 +226,7 @@ def test_a_budget_that_ends_leaves_a_model(exact_rows: int) -> None:
 @pytest.mark.parametrize("call", [1, 4, 5])
 def test_an_interruption_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     X, y = make_data(150)
-    fail_at(monkeypatch, [enough_module], "fit_sparse", [call], KeyboardInterrupt())
+    fail_at(monkeypatch, [adaptive_module], "fit_sparse", [call], KeyboardInterrupt())
     with pytest.warns(UserWarning, match="interrupted with 150 knots; the model is the best so far"):
         found = choose(X, y)
     assert found.stop_reason == "interrupted"
