@@ -74,7 +74,7 @@ def run_block(
     Shapes: ``X`` (B, D), targets (B,) or (B, O), ``missing`` (B,), ``alive`` (L,).
     """
     y = within_reach(layers, rows.y)
-    rows, remembered, share, start = rows._replace(y=y), y, None, 0
+    rows, remembered, share, kept, start = rows._replace(y=y), y, None, None, 0
     silent = (*layers.external_models, *out)
     while True:
         history, inputs = with_lags(layers.memory, state.history, X, remembered)
@@ -83,6 +83,8 @@ def run_block(
         if failed is not None:  # whether there is a target or not
             steps = steps._replace(log_prob=torch.where(failed, torch.nan, steps.log_prob))
             missing = None if missing is None else missing & ~failed.any(0)
+        if kept is not None:  # to the bit: the transform of an outlier magnifies any other
+            steps = _splice(kept, steps, start)
         absent = find_absent(steps, silent)
         if absent is None:
             innovations, weighed = innovate(layers, state.innovations, steps, y, share, missing, alive)
@@ -109,7 +111,7 @@ def run_block(
             after = state._replace(meta=meta, innovations=innovations, history=history, external_models=external_models)
             return after, predictions
         share, remembered = _discount(layers, predictions, y, row, share, remembered)
-        start = row + 1
+        kept, start = steps, row + 1
 
 
 def within_reach(layers: Layers, y: Tensor) -> Tensor:
@@ -231,6 +233,12 @@ def append_copies(steps: Predictions, copies: InnovationPredictions) -> StudentT
     own = (steps.mean, steps.variance, steps.log_prob, df)
     parts = (torch.cat([one.unsqueeze(1), more], dim=1).flatten(0, 1) for one, more in zip(own, copies, strict=True))
     return StudentTPredictions(*parts)
+
+
+def _splice(before: Predictions, after: Predictions, row: int) -> Predictions:
+    """Predictions (M, B) from ``before`` up to ``row`` and from ``after`` from there on."""
+    fields = (torch.cat([one[:, :row], two[:, row:]], dim=1) for one, two in zip(before, after, strict=True))
+    return type(after)(*fields)
 
 
 def _first_outlier(predictions: EnsemblePredictions, y: Tensor, threshold: float | None, start: int) -> int | None:
