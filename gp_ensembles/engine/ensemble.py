@@ -25,9 +25,8 @@ from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.filters.rows import Rows
+from gp_ensembles.filters.rows import Rows, ahead
 from gp_ensembles.filters.states import FilterState, LatentPredictions, Predictions
-from gp_ensembles.filters.widened import ahead
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank
 from gp_ensembles.meta_learners.base import MetaLearner
@@ -277,9 +276,9 @@ def predict_mixture(
     bound: Sequence[BoundExpert],
     state: EnsembleState,
     X: Tensor,
-    *,
     steps: Tensor | None = None,
     extra: Tensor | None = None,
+    *,
     out: Sequence[int] = (),
     first_row: int = 0,
 ) -> AnyMixture:

@@ -93,11 +93,7 @@ def checked_rows(X: Tensor, y: Tensor, steps: Tensor | None, extra: Tensor | Non
 
 
 def checked_steps(X: Tensor, steps: Tensor | None) -> Tensor | None:
-    """Steps (N,) before the rows X (N, D); ``None`` for one each.
-
-    Raises:
-        ValueError: If the shape is wrong, or a number is negative or not finite.
-    """
+    """Steps (N,) before the rows X (N, D), checked as by :func:`checked_rows`; ``None`` for one each."""
     return checked_rows(X, X[:, 0], steps, None, is_real=True).steps
 
 

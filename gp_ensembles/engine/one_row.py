@@ -217,7 +217,7 @@ class RowEnsemble:
         others: list[tuple[slice, RowExpert]] = []
         linear: dict[int, LinearRow] = {}
         for number, (expert, b, part) in enumerate(zip(ensemble.experts, bound, state.experts, strict=True)):
-            row = b.plans.row(b, part, expert.features)
+            row = None if b.plans.row is None else b.plans.row(b, part, expert.features)
             if row is None:
                 return None
             if isinstance(row, RowExpert):

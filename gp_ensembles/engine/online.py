@@ -272,18 +272,9 @@ class OnlineEnsemble(nn.Module):
         rows = checked_rows(X, X[:, 0], steps, extra, self.ensemble.is_real)
         parts: list[AnyMixture] = []
         for here in rows.alike(_PREDICT_ROWS):
-            part = rows.block(here)
-            mixture = predict_mixture(
-                layers,
-                bound.experts,
-                state,
-                X[here],
-                steps=None if part.steps is None else part.steps[:1],
-                extra=part.extra,
-                out=bound.out,
-                first_row=here.start,
-            )
-            parts.append(mixture)
+            part, known = rows.block(here), (layers, bound.experts, state, X[here])
+            passed = None if part.steps is None else part.steps[:1]
+            parts.append(predict_mixture(*known, passed, part.extra, out=bound.out, first_row=here.start))
         mixture = concatenate_mixtures(parts)
         return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
 

@@ -154,10 +154,6 @@ class WholeUpdate(FixedUpdate):
             old.copy_(torch.where(keep, next(taught), old))
 
 
-def no_row(bound: "BoundExpert", state: FilterState, features: FeatureMap) -> None:
-    """Nothing runs the expert at one row on plain arrays."""
-
-
 class Plans(NamedTuple):
     """Ways to run a kind of expert in the memory of a state, beside the pure update.
 
@@ -168,7 +164,7 @@ class Plans(NamedTuple):
     """
 
     runner: Callable[[Any, Any], Runner] = PureRunner
-    row: Callable[[Any, Any, FeatureMap], LinearRow | RowExpert | None] = no_row
+    row: Callable[[Any, Any, FeatureMap], LinearRow | RowExpert | None] | None = None
     fixed: Callable[[Any, Any], FixedUpdate] = WholeUpdate
 
 

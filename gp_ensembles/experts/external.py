@@ -27,10 +27,9 @@ from gp_ensembles.experts.model_adapter import ModelAdapter, PredictFunction, Tr
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.one_row import passed_columns
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.rows import Rows, as_rows
+from gp_ensembles.filters.rows import Rows, as_rows, widened
 from gp_ensembles.filters.states import ExternalState, FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition
-from gp_ensembles.filters.widened import widened
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]

@@ -14,7 +14,7 @@ from gp_ensembles.experts.window import Refit, rows_until_refit
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
-from gp_ensembles.filters.rows import Rows, as_rows
+from gp_ensembles.filters.rows import Rows, as_rows, widened
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
@@ -26,7 +26,6 @@ from gp_ensembles.filters.states import (
 )
 from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk, Transition
-from gp_ensembles.filters.widened import widened
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.lag_selection import carried_forward, find_lags
 

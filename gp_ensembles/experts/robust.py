@@ -11,12 +11,11 @@ from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.rows import Rows, as_rows
+from gp_ensembles.filters.rows import Rows, as_rows, widened
 from gp_ensembles.filters.sites import RobustRule
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, gaussian_state
 from gp_ensembles.filters.transitions import Transition, exact_tensor
 from gp_ensembles.filters.update import predict, update_block
-from gp_ensembles.filters.widened import widened
 from gp_ensembles.numerics import normal
 from gp_ensembles.numerics.cholesky import NumericalError, cholesky
 

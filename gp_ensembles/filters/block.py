@@ -21,7 +21,7 @@ are one product and one triangular solve, and the update of both moments is
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -232,6 +232,12 @@ def predict_linear(
     else:
         mean, variance = predict_square_root(state, design, noise, walk)
     return mean if schedule.target_scale is None else mean * schedule.target_scale, variance
+
+
+def predict_steps(state: LinearState, Phi: Tensor, *arguments: Any) -> StepPredictions:
+    """:func:`predict_linear` as predictions of rows without a target."""
+    mean, variance = predict_linear(state, Phi, *arguments)
+    return StepPredictions(mean, variance, torch.full_like(mean, torch.nan))
 
 
 def predict_joint_linear(

@@ -86,6 +86,7 @@ def update_latent(
 def predict_latent(
     state: GaussianState,
     Phi: Tensor,
+    rule: SiteRule,
     transition: Transition | None,
     prior_variance: Tensor,
     steps: Tensor | None = None,

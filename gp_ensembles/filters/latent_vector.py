@@ -154,6 +154,7 @@ def _find_sites(
 def predict_latent_vector(
     state: GaussianState,
     Phi: Tensor,
+    rule: VectorRule,
     transition: Transition | None,
     prior_variance: Tensor,
     steps: Tensor | None = None,

@@ -112,7 +112,7 @@ def predict_multi_output(
     transition: Transition | None,
     prior_variance: Tensor,
     steps: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> StepPredictions:
     r"""Mean and variance, each (\*batch, N, O), of rows (\*batch, N, F) that all come next."""
     schedule = make_schedule(transition, 1, prior_variance, steps)
     design, walk = scale_features(Phi, schedule), walk_ahead(schedule)
@@ -127,7 +127,8 @@ def predict_multi_output(
             variance = variance + walk_variance(design, walk, unit_noise)
         columns.append(variance)
     variance = torch.stack(columns, dim=-1)[..., state.group]
-    return mean * scale.unsqueeze(-2), variance * scale.square().unsqueeze(-2)
+    mean, variance = mean * scale.unsqueeze(-2), variance * scale.square().unsqueeze(-2)
+    return StepPredictions(mean, variance, torch.full_like(mean[..., 0], torch.nan))
 
 
 def num_groups(state: MultiOutputState) -> int:

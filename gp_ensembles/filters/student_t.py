@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.block import predict_linear, update_linear
-from gp_ensembles.filters.rows import Rows, as_rows
+from gp_ensembles.filters.rows import Rows, as_rows, widened
 from gp_ensembles.filters.states import GaussianState, StudentTPredictions, StudentTState, gaussian_state
 from gp_ensembles.filters.transitions import Transition
-from gp_ensembles.filters.widened import widened
 from gp_ensembles.numerics import student_t
 
 

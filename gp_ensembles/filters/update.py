@@ -1,11 +1,11 @@
 """One signature for every filter: the types of the state and of the observation choose the algebra."""
 
-from typing import TypeVar, overload
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, overload
 
-import torch
 from torch import Tensor
 
-from gp_ensembles.filters.block import predict_joint_linear, predict_linear, update_linear
+from gp_ensembles.filters.block import predict_joint_linear, predict_steps, update_linear
 from gp_ensembles.filters.latent import predict_latent, update_latent
 from gp_ensembles.filters.latent_vector import predict_latent_vector, update_latent_vector
 from gp_ensembles.filters.multi_output import MultiOutputNoise, predict_multi_output, update_multi_output
@@ -44,6 +44,24 @@ _WANTED = {
     StructuralState: "none: its expert keeps it, see StructuralExpert",
     RefittedState: "none: its expert keeps it, see RefittedExpert",
 }
+
+
+class _Algebra(NamedTuple):
+    """Filter for states and observations of some types."""
+
+    states: tuple[type, ...]
+    observations: tuple[type, ...]
+    update: Callable[..., Any]
+    predict: Callable[..., Any]
+
+
+_ALGEBRA = (
+    _Algebra((GaussianState, SquareRootState), (Tensor,), update_linear, predict_steps),
+    _Algebra((GaussianState,), (SiteRule,), update_latent, predict_latent),
+    _Algebra((GaussianState,), (VectorRule,), update_latent_vector, predict_latent_vector),
+    _Algebra((StudentTState,), (NoiseDiscount, type(None)), update_student_t, predict_student_t),
+    _Algebra((MultiOutputState,), (MultiOutputNoise,), update_multi_output, predict_multi_output),
+)
 
 
 @overload
@@ -130,16 +148,12 @@ def update_block(
     if isinstance(state, WindowState) and isinstance(observation, Window) and transition is None:
         return update_window(state, Phi, rows, observation)
     prior = _prior_variance(state, transition, prior_variance)
-    if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
-        return update_linear(state, Phi, rows, observation, transition, prior)
-    if isinstance(state, GaussianState) and isinstance(observation, SiteRule):
-        return update_latent(state, Phi, rows, observation, transition, prior)
-    if isinstance(state, GaussianState) and isinstance(observation, VectorRule):
-        return update_latent_vector(state, Phi, rows, observation, transition, prior)
-    if isinstance(state, StudentTState) and (observation is None or isinstance(observation, NoiseDiscount)):
-        return update_student_t(state, Phi, rows, observation, transition, prior)
-    if isinstance(state, MultiOutputState) and isinstance(observation, MultiOutputNoise):
-        return update_multi_output(state, Phi, rows, observation, transition, prior)
+    for kinds, observed, update, _ in _ALGEBRA:
+        if isinstance(state, kinds) and isinstance(observation, observed):
+            found: tuple[FilterState, Predictions | LatentMoments] = update(
+                state, Phi, rows, observation, transition, prior
+            )
+            return found
     raise _wrong_observation(state, observation)
 
 
@@ -210,18 +224,10 @@ def predict(
     if isinstance(state, WindowState) and isinstance(observation, Window) and transition is None:
         return predict_window(state, Phi, observation)
     prior = _prior_variance(state, transition, prior_variance)
-    if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
-        mean, variance = predict_linear(state, Phi, observation, transition, prior, steps)
-        return StepPredictions(mean, variance, torch.full_like(mean, torch.nan))
-    if isinstance(state, GaussianState) and isinstance(observation, SiteRule):
-        return predict_latent(state, Phi, transition, prior, steps)
-    if isinstance(state, GaussianState) and isinstance(observation, VectorRule):
-        return predict_latent_vector(state, Phi, transition, prior, steps)
-    if isinstance(state, StudentTState) and (observation is None or isinstance(observation, NoiseDiscount)):
-        return predict_student_t(state, Phi, observation, transition, prior, steps)
-    if isinstance(state, MultiOutputState) and isinstance(observation, MultiOutputNoise):
-        mean, variance = predict_multi_output(state, Phi, observation, transition, prior, steps)
-        return StepPredictions(mean, variance, torch.full_like(mean[..., 0], torch.nan))
+    for kinds, observed, _, ahead in _ALGEBRA:
+        if isinstance(state, kinds) and isinstance(observation, observed):
+            found: Predictions | LatentMoments = ahead(state, Phi, observation, transition, prior, steps)
+            return found
     raise _wrong_observation(state, observation)
 
 
