@@ -23,7 +23,6 @@ from attacks.instances import DTYPES, NUM_INPUTS, Instance, instances
 from attacks.telling import Table, Telling
 from gp_ensembles.engine import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions
-from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.numerics.cholesky import NumericalError
 
 DOCUMENTED = (ValueError, TypeError, NumericalError)
@@ -154,7 +153,7 @@ class BrokenPromiseError(Exception):
         self.finding = finding
 
 
-def rows_for(instance: Instance, piece: Piece) -> tuple[Tensor, Tensor, RowTiming]:
+def rows_for(instance: Instance, piece: Piece) -> tuple[Tensor, Tensor, Tensor | None]:
     """The rows of a piece in the dtype, and with the targets, of a combination."""
     dtype, draw = DTYPES[instance.dtype], torch.Generator().manual_seed(piece.seed)
     X, y = ROWS[piece.kind](piece.num_rows, draw, dtype)
@@ -170,7 +169,7 @@ def rows_for(instance: Instance, piece: Piece) -> tuple[Tensor, Tensor, RowTimin
     if instance.num_outputs is not None:
         y = torch.stack([y, -2 * y], -1)
     step = _STEPS[piece.timing]
-    return X.to(dtype), y.to(dtype), RowTiming(None if step is None else torch.full((len(X),), step, dtype=dtype))
+    return X.to(dtype), y.to(dtype), None if step is None else torch.full((len(X),), step, dtype=dtype)
 
 
 def send(instance: Instance, pieces: Sequence[Piece]) -> Counter[str]:
@@ -197,17 +196,17 @@ def send(instance: Instance, pieces: Sequence[Piece]) -> Counter[str]:
     return counts
 
 
-def broken_promise(online: OnlineEnsemble, X: Tensor, y: Tensor, timing: RowTiming) -> tuple[str | None, bool]:
+def broken_promise(online: OnlineEnsemble, X: Tensor, y: Tensor, steps: Tensor | None) -> tuple[str | None, bool]:
     """Predict the first rows, then observe them all.
 
     Returns:
         The promise that is broken, if one is, and whether the rows were rejected.
     """
-    few = slice(0, _FEW)
-    problem, _ = _broken_by(online, lambda: online.predict(X[few], timing.rows(few)), may_change=False)
+    first = None if steps is None else steps[:_FEW]
+    problem, _ = _broken_by(online, lambda: online.predict(X[:_FEW], steps=first), may_change=False)
     if problem is not None:
         return f"predict: {problem}", False
-    return _broken_by(online, lambda: online.observe(X, y, timing), may_change=True)
+    return _broken_by(online, lambda: online.observe(X, y, steps=steps), may_change=True)
 
 
 def _broken_by(

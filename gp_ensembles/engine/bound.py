@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gp_ensembles.distributions.latent_mixture import Response
 from gp_ensembles.engine.ensemble import Ensemble, responses_of
-from gp_ensembles.engine.latent_runner import LatentGroup, join_latent
 from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.engine.quarantine import places_out
 from gp_ensembles.engine.recorded import Recording
@@ -17,6 +16,8 @@ from gp_ensembles.engine.shared_basis import RunnerBatches, SharedBasisBatch
 from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.laplace import join_latent
+from gp_ensembles.experts.latent_runner import LatentGroup
 from gp_ensembles.features.base import FeatureMap
 
 _VERSION = attrgetter("_version")

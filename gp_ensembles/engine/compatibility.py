@@ -7,7 +7,6 @@ import torch
 
 from gp_ensembles.experts.base import Expert
 from gp_ensembles.experts.laplace import BoundLaplace
-from gp_ensembles.experts.multi_output import BoundMultiOutput
 from gp_ensembles.likelihoods.predictive import num_classes
 from gp_ensembles.likelihoods.response import conditional, latent_dim
 from gp_ensembles.numerics.gpytorch_types import Likelihood
@@ -76,8 +75,7 @@ def _kind(expert: Expert) -> _Kind:
     if isinstance(bound, BoundLaplace):
         name, classes = type(bound.likelihood).__name__, num_classes(bound.likelihood)
         return _Kind(name, None, classes, bound.num_latent, _support(bound.likelihood, bound))
-    num_outputs = int(bound.scale.shape[-1]) if isinstance(bound, BoundMultiOutput) else None
-    return _Kind(None, num_outputs, None, 1, None)
+    return _Kind(None, expert.traits.num_outputs, None, 1, None)
 
 
 @torch.no_grad()

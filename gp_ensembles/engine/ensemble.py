@@ -17,16 +17,16 @@ from gp_ensembles.engine.input_checks import check_inputs, check_targets, missin
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, flatten, invalid_rows, make_mixture
 from gp_ensembles.engine.quarantine import init_quarantine, places_out
-from gp_ensembles.engine.row_timing import widened
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.engine.weighing import Layers, append_copies, run_block
 from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.external import BoundExternal, ExternalExpert
+from gp_ensembles.experts.external import ExternalExpert
 from gp_ensembles.experts.gaussian import GaussianExpert
-from gp_ensembles.experts.laplace import BoundLaplace, LaplaceExpert
+from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.filters.states import FilterState, Predictions
+from gp_ensembles.filters.rows import Rows, ahead
+from gp_ensembles.filters.states import FilterState, LatentPredictions, Predictions
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank
 from gp_ensembles.meta_learners.base import MetaLearner
@@ -89,7 +89,7 @@ class Ensemble(nn.Module):
         wrong = next((expert for expert in experts if not isinstance(expert, Expert)), None)
         if wrong is not None:
             raise TypeError(f"experts must be such as ExternalExpert(adapter, features), got {type(wrong).__name__}")
-        inputs = {expert.features.num_inputs for expert in experts if not _columns_of(expert)}
+        inputs = {expert.features.num_inputs for expert in experts if not expert.columns}
         if len(inputs) > 1:
             raise ValueError(f"the experts take different numbers of inputs: {sorted(inputs)}")
         self._modules_of_experts = nn.ModuleList(experts)
@@ -107,7 +107,7 @@ class Ensemble(nn.Module):
         if innovations or memory is not None or outlier_threshold is not None:
             _check_layers(self, outlier_threshold)
         bank = InnovationBank(innovations) if innovations else None
-        self.forecasts: tuple[int, ...] = tuple(sorted({place for expert in experts for place in _columns_of(expert)}))
+        self.forecasts: tuple[int, ...] = tuple(sorted({place for expert in experts for place in expert.columns}))
         # Columns of X, forecasts among them, without those of remembered targets.
         self.num_inputs: int = sum(inputs) - (0 if memory is None else memory.num_columns) + len(self.forecasts)
         self.memory = memory
@@ -218,19 +218,16 @@ class Ensemble(nn.Module):
         bound = self.bind()
         states: list[FilterState] = []
 
-        def stage(inputs: Tensor, targets: Tensor, root: Tensor | None) -> Predictions:
+        def stage(inputs: Tensor, rows: Rows) -> Predictions:
             states.clear()
             parts = []
             for expert_state, b, Phi in zip(state.experts, bound, evaluate(bound, inputs), strict=True):
-                if root is None:
-                    after, part = b.update_block(expert_state, Phi, targets)
-                else:
-                    after, part = b.update_block(expert_state, Phi * root.unsqueeze(-1), targets * root)
+                after, part = b.update_block(expert_state, Phi, rows)
                 states.append(after)
                 parts.append(part)
             return flatten(parts)
 
-        after, predictions = run_block(self.layers, state, X, y, stage, missing=missing_rows(y))
+        after, predictions = run_block(self.layers, state, X, Rows(y), stage, missing=missing_rows(y))
         return after._replace(experts=tuple(states)), predictions._replace(responses=responses_of(bound))
 
     def predict(self, state: EnsembleState, X: Tensor) -> AnyMixture:
@@ -253,7 +250,7 @@ class Ensemble(nn.Module):
     @property
     def is_real(self) -> bool:
         """Whether targets are single real numbers."""
-        return self.num_outputs is None and not any(isinstance(e, LaplaceExpert) for e in self.experts)
+        return self.num_outputs is None and all(expert.traits.is_real for expert in self.experts)
 
     def bounded_features(self) -> tuple[FeatureMap, ...]:
         """The distinct feature maps with a bounded domain."""
@@ -263,14 +260,15 @@ class Ensemble(nn.Module):
 
 def evaluate(bound: Sequence[BoundExpert], X: Tensor) -> list[Tensor]:
     r"""Features of each expert object at X (B, D), each (\*batch, B, F); a shared map is evaluated once."""
-    values: dict[int, Tensor] = {}
-    shared = without_columns(X, sorted({place for b in bound for place in _columns_of(b)}))
+    values: dict[tuple[int, ...], Tensor] = {}
+    shared, found = without_columns(X, sorted({place for b in bound for place in b.columns})), []
     for b in bound:
-        key = id(b.features)
+        own = list(b.columns)
+        key = id(b.features), *own
         if key not in values:
-            own = _columns_of(b)
             values[key] = b.features(X[:, own] if own else shared)
-    return [values[id(b.features)] for b in bound]
+        found.append(values[key])
+    return found
 
 
 def predict_mixture(
@@ -278,6 +276,7 @@ def predict_mixture(
     bound: Sequence[BoundExpert],
     state: EnsembleState,
     X: Tensor,
+    steps: Tensor | None = None,
     extra: Tensor | None = None,
     *,
     out: Sequence[int] = (),
@@ -285,40 +284,36 @@ def predict_mixture(
 ) -> AnyMixture:
     """Predict each row of X (N, D) as the next one from bound experts and a state, without those in quarantine.
 
+    Shapes: ``steps`` (1,) to each of them, ``extra`` (N,).
+
     Raises:
         NumericalError: If no expert that has weight predicts a row; names it, counted from ``first_row``.
     """
     features = evaluate(bound, next_inputs(layers, state, X))
-    parts = [b.predict(s, Phi) for s, b, Phi in zip(state.experts, bound, features, strict=True)]
-    steps = flatten(parts)
-    if extra is not None:
-        steps = widened(steps, torch.full_like(extra, torch.nan), extra)
-    absent = find_absent(steps, layers.external_models)
+    found = flatten([b.predict(s, Phi, steps) for s, b, Phi in zip(state.experts, bound, features, strict=True)])
+    if extra is not None and not isinstance(found, LatentPredictions):
+        found = ahead(found, extra, torch.full_like(extra, torch.nan))
+    absent = find_absent(found, layers.external_models)
     if out:
-        absent = torch.zeros_like(steps.log_prob, dtype=torch.bool) if absent is None else absent
+        absent = torch.zeros_like(found.log_prob, dtype=torch.bool) if absent is None else absent
         absent[list(out)] = True
-    failed = invalid_rows(steps, [*layers.external_models, *out])
+    failed = invalid_rows(found, [*layers.external_models, *out])
     if failed is not None:
-        absent, steps = failed if absent is None else absent | failed, marked(steps, failed)
+        absent, found = failed if absent is None else absent | failed, marked(found, failed)
     if layers.bank is not None and state.innovations is not None:
-        steps = append_copies(steps, layers.bank.predict(state.innovations, steps.mean, steps.variance))
+        found = append_copies(found, layers.bank.predict(state.innovations, found.mean, found.variance))
     # A copy: the weights may be the state's own memory, which the next row changes.
     log_weights = layers.rule.log_weights(state.meta).clone()
     if absent is not None:
         log_weights = awake_weights(log_weights, absent.repeat_interleave(layers.num_copies, 0), first_row)
-    return make_mixture(log_weights, steps, responses_of(bound))
-
-
-def _columns_of(expert: Expert | BoundExpert) -> list[int]:
-    """Places of the forecasts that only this expert sees."""
-    return list(expert.columns) if isinstance(expert, ExternalExpert | BoundExternal) else []
+    return make_mixture(log_weights, found, responses_of(bound))
 
 
 def _external_places(experts: Sequence[Expert]) -> tuple[int, ...]:
     """Places of the external models, which may not predict a row."""
     start, places = 0, list[int]()
     for expert in experts:
-        if isinstance(expert, ExternalExpert):
+        if expert.traits.may_be_absent:
             places += range(start, start + expert.num_experts)
         start += expert.num_experts
     return tuple(places)
@@ -326,7 +321,7 @@ def _external_places(experts: Sequence[Expert]) -> tuple[int, ...]:
 
 def _check_layers(ensemble: Ensemble, outlier_threshold: float | None) -> None:
     """Raise unless targets are of a kind that innovation models, lags and an outlier threshold are for."""
-    if ensemble.num_outputs is not None or any(isinstance(e.bind(), BoundLaplace) for e in ensemble.experts):
+    if not ensemble.is_real:
         raise ValueError(
             "innovation models, remembered targets and an outlier threshold are for targets of one real number; leave "
             "them out"

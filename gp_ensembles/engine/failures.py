@@ -13,24 +13,14 @@ from gp_ensembles.engine.ensemble import Ensemble, evaluate
 from gp_ensembles.engine.input_checks import missing_rows
 from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_predictions, flatten, invalid_rows
 from gp_ensembles.engine.quarantine import Quarantine, let_in_, next_return, places_out, shut_out_
-from gp_ensembles.engine.row_timing import RowTiming
-from gp_ensembles.engine.runners import Runner
-from gp_ensembles.engine.shared_basis import CompactRunner, RunnerBatches
+from gp_ensembles.engine.runners import CompactRunner
+from gp_ensembles.engine.shared_basis import RunnerBatches
 from gp_ensembles.engine.state import EnsembleState, snapshot
-from gp_ensembles.experts.base import Expert
-from gp_ensembles.filters.states import (
-    FilterState,
-    MultiOutputState,
-    Predictions,
-    RefittedState,
-    StructuralState,
-    WindowState,
-)
+from gp_ensembles.experts.base import Expert, Runner
+from gp_ensembles.filters.rows import Rows
+from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.filters.transitions import ExponentialForgetting
 from gp_ensembles.numerics.cholesky import NumericalError
-
-# States of which the experts of a batch share a part, or the number of rows: they fail and restart together.
-Shared = MultiOutputState | RefittedState | StructuralState | WindowState
 
 # Steps and experts by their numbers within a block and an expert object mean nothing to the caller.
 _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
@@ -66,15 +56,16 @@ def explain(
     bound: BoundEnsemble,
     batches: RunnerBatches,
     X: Tensor,
-    y: Tensor,
+    rows: Rows,
     *,
     alive: Tensor | None,
     first_row: int,
 ) -> NumericalError | ExpertFailureError:
     """The same failure with its row and expert, found by running the block once more; states are not touched.
 
-    Shapes: ``X`` (B, D), ``y`` (B,) or (B, O), ``alive`` (L,) of the experts that were run, if not all were.
+    Shapes: ``X`` (B, D), targets (B,) or (B, O), ``alive`` (L,) of the experts that were run, if not all were.
     """
+    y = rows.y
     runners = [batches.single(number) for number in range(len(bound.experts))]
     for runner in runners:
         if isinstance(runner, CompactRunner):
@@ -85,11 +76,11 @@ def explain(
     features = evaluate(bound.experts, bound.inputs(X, y))
     for number, Phi in enumerate(features):
         expert = ensemble.experts[number]
-        part = _stage(runners[number], Phi, y)
+        part = _stage(runners[number], Phi, rows)
         if part is None:
             is_run = [alive is None or bool((alive == start + entry).any()) for entry in range(expert.num_experts)]
-            entry, runner = _culprit(bound, number, runners[number], is_run, Phi, y)
-            row = first_row + _first_failure(runner, Phi, y)
+            entry, runner = _culprit(bound, expert, number, runners[number], is_run, Phi, rows)
+            row = first_row + _first_failure(runner, Phi, rows)
             name = _name(ensemble.expert_names, start, expert.num_experts, entry)
             places = _places(start, expert.num_experts, entry)
             return ExpertFailureError(name, places, row, f"{reason}{_mend(expert)}")
@@ -102,10 +93,10 @@ def explain(
         step = int(illegal.any(0).int().argmax())
         index = int(illegal[:, step].int().argmax())
         number, start = _object_of(ensemble.experts, index)
-        step = _first_illegal(runners[number], index - start, features[number], y, step)
+        step = _first_illegal(runners[number], index - start, features[number], rows, step)
         why = f"{_symptom(steps, index, step)}{_mend(ensemble.experts[number])}"
         expert, entry = ensemble.experts[number], index - start
-        one = None if isinstance(bound.state.experts[number], Shared) and expert.num_experts > 1 else entry
+        one = None if expert.traits.shares_state and expert.num_experts > 1 else entry
         name = _name(ensemble.expert_names, start, expert.num_experts, one)
         return ExpertFailureError(name, _places(start, expert.num_experts, one), first_row + step, why)
     last = first_row + y.shape[0] - 1
@@ -113,32 +104,38 @@ def explain(
 
 
 def _culprit(
-    bound: BoundEnsemble, number: int, whole: Runner, is_run: Sequence[bool], Phi: Tensor, y: Tensor
+    bound: BoundEnsemble,
+    expert: Expert,
+    number: int,
+    whole: Runner,
+    is_run: Sequence[bool],
+    Phi: Tensor,
+    rows: Rows,
 ) -> tuple[int | None, Runner]:
     """The expert within an object that fails alone, and its runner; ``None`` and the whole if none does."""
     state = bound.state.experts[number]
-    if len(is_run) == 1 or isinstance(state, Shared):
+    if len(is_run) == 1 or expert.traits.shares_state:
         return (0 if len(is_run) == 1 else None), whole
     for entry in (entry for entry, run in enumerate(is_run) if run):
-        index = torch.tensor([entry], dtype=torch.int64, device=y.device)
+        index = torch.tensor([entry], dtype=torch.int64, device=rows.y.device)
         single = CompactRunner(bound.experts[number], state, index)
-        if _stage(single, Phi, y) is None:
+        if _stage(single, Phi, rows) is None:
             return entry, single
     return None, whole
 
 
-def _stage(runner: Runner, Phi: Tensor, y: Tensor) -> Predictions | None:
+def _stage(runner: Runner, Phi: Tensor, rows: Rows) -> Predictions | None:
     try:
-        return runner.stage(Phi, y, bool(torch.isnan(y).any()))
+        return runner.stage(Phi, rows, bool(torch.isnan(rows.y).any()))
     except NumericalError:
         return None
 
 
-def _first_failure(runner: Runner, Phi: Tensor, y: Tensor) -> int:
+def _first_failure(runner: Runner, Phi: Tensor, rows: Rows) -> int:
     """The first step at which a runner fails, given that it fails by the last one."""
-    lengths = range(1, y.shape[0])
-    failed = (n - 1 for n in lengths if _stage(runner, Phi[..., :n, :], y[:n]) is None)
-    return next(failed, y.shape[0] - 1)
+    num_rows = Phi.shape[-2]
+    failed = (n - 1 for n in range(1, num_rows) if _stage(runner, Phi[..., :n, :], rows.block(slice(n))) is None)
+    return next(failed, num_rows - 1)
 
 
 def _places(start: int, num_experts: int, entry: int | None) -> Sequence[int]:
@@ -169,13 +166,14 @@ def _illegal(steps: Predictions, y: Tensor, silent: Sequence[int], alive: Tensor
     return illegal if wrong is None else illegal | wrong
 
 
-def _first_illegal(runner: Runner, entry: int, Phi: Tensor, y: Tensor, step: int) -> int:
+def _first_illegal(runner: Runner, entry: int, Phi: Tensor, rows: Rows, step: int) -> int:
     """The first row at which an expert of an object fails without later rows, which may spoil ``step`` before them."""
-    for row in range(step, y.shape[0] - 1):
-        part = _stage(runner, Phi[..., : row + 1, :], y[: row + 1])
-        if part is None or bool(_illegal(flatten([part]), y[: row + 1], (), None)[entry, row]):
+    for row in range(step, Phi.shape[-2] - 1):
+        before = rows.block(slice(row + 1))
+        part = _stage(runner, Phi[..., : row + 1, :], before)
+        if part is None or bool(_illegal(flatten([part]), before.y, (), None)[entry, row]):
             return row
-    return y.shape[0] - 1
+    return Phi.shape[-2] - 1
 
 
 def _symptom(steps: Predictions, index: int, step: int) -> str:
@@ -194,7 +192,7 @@ def _mend(expert: Expert) -> str:
     )
 
 
-Run = Callable[[Tensor, Tensor, bool, RowTiming], EnsemblePredictions]
+Run = Callable[[Tensor, Rows, bool], EnsemblePredictions]
 
 
 @final
@@ -210,12 +208,10 @@ class Watch:
         self._renew = renew
         self._prepared: list[tuple[Tensor, Tensor]] = []  # states of restarted experts, and copies from before
 
-    def observe(
-        self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming, failure: ExpertFailureError | None
-    ) -> EnsemblePredictions:
+    def observe(self, X: Tensor, rows: Rows, has_gaps: bool, failure: ExpertFailureError | None) -> EnsemblePredictions:
         """Predict and learn rows that were checked; all or none.
 
-        Shapes: ``X`` (N, D), ``y`` (N,) or (N, O).
+        Shapes: ``X`` (N, D), targets (N,) or (N, O).
 
         Raises:
             NumericalError: If no expert that has weight would be left, or the weights fail.
@@ -223,7 +219,7 @@ class Watch:
         restore = snapshot(self._read(), X.shape[0])
         self._prepared.clear()
         try:
-            return self._observe(X, y, has_gaps, timing, failure)
+            return self._observe(X, rows, has_gaps, failure)
         except BaseException:
             with uninterrupted():
                 for value, old in reversed(self._prepared):  # a snapshot has only the ends of long windows
@@ -233,7 +229,7 @@ class Watch:
             raise
 
     def _observe(
-        self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming, failure: ExpertFailureError | None
+        self, X: Tensor, rows: Rows, has_gaps: bool, failure: ExpertFailureError | None
     ) -> EnsemblePredictions:
         num_rows, start = X.shape[0], 0
         limit = num_rows if failure is None else failure.row
@@ -243,10 +239,10 @@ class Watch:
                 self._shut_out(failure)
                 failure, limit = None, num_rows
             stop = min(limit, start + self._rows_until_return())
-            rows, targets = X[start:stop], y[start:stop]
-            gaps = has_gaps and bool(torch.isnan(targets).any())
+            part = rows.block(slice(start, stop))
+            gaps = has_gaps and bool(torch.isnan(part.y).any())
             try:
-                done.append(self._run(rows, targets, gaps, timing.rows(slice(start, stop))))
+                done.append(self._run(X[start:stop], part, gaps))
             except ExpertFailureError as error:
                 failure = error.later(start)  # an earlier row of the same expert, or a later one
                 limit = failure.row
@@ -279,7 +275,7 @@ class Watch:
             own = [place - start for place in failure.places if start <= place < start + expert.num_experts]
             if own:
                 self._prepared += [(value, value.clone()) for value in old]
-                _restart(old, expert.init(), expert.features.prior_variance.shape, own)
+                _restart(old, expert, own)
             start += expert.num_experts
         shut_out_(quarantine, failure.places, int(state.meta.num_seen), failure.reason)
         self._renew()
@@ -290,10 +286,11 @@ def _of(state: EnsembleState) -> Quarantine:
     return state.quarantine
 
 
-def _restart(state: FilterState, first: FilterState, batch_shape: torch.Size, entries: Sequence[int]) -> None:
+def _restart(state: FilterState, expert: Expert, entries: Sequence[int]) -> None:
     """Reset some experts of an object to their prior in place, or all if they share a state."""
-    whole = len(entries) == batch_shape.numel() or isinstance(state, Shared)
-    for old, new in zip(state, first, strict=True):
+    batch_shape = expert.batch_shape
+    whole = len(entries) == batch_shape.numel() or expert.traits.shares_state
+    for old, new in zip(state, expert.init(), strict=True):
         if whole:
             old.copy_(new)
         else:

@@ -7,9 +7,8 @@ reads fail under ``torch.func.vmap``, where the code takes the branch that is co
 block runs there, along an axis of length one.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,19 +17,14 @@ from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
 from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, flatten, invalid_rows
 from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.engine.weighing import innovate, weigh, within_reach
-from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.experts.laplace import BoundLaplace
-from gp_ensembles.filters.block import condition_block
 from gp_ensembles.filters.states import (
-    FilterState,
     GaussianState,
     Predictions,
     SquareRootState,
     StepPredictions,
     StudentTState,
 )
-from gp_ensembles.filters.transitions import RandomWalk, make_schedule
 from gp_ensembles.innovations.bank import InnovationState
 from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.reductions import assuming
@@ -64,7 +58,7 @@ class FixedBlock:
     ) -> None:
         like = state.meta.log_weights
         self._layers, self._bound = ensemble.layers, ensemble.bind()
-        self._experts = [_expert(*both) for both in zip(self._bound, state.experts, strict=True)]
+        self._experts = [b.plans.fixed(b, part) for b, part in zip(self._bound, state.experts, strict=True)]
         self._responses = tuple(response.frozen() for response in responses_of(self._bound))
         self._state, self._has_gaps, self._progress = state, has_gaps, progress
         self._kind: type[Predictions] = StepPredictions
@@ -163,66 +157,6 @@ class FixedBlock:
         layers = [*state.meta, *(state.innovations or ()), *([] if state.history is None else [state.history])]
         for old in layers:
             old.copy_(torch.where(keep, next(learned), old))
-
-
-class _Expert(ABC):
-    """Expert object with its state."""
-
-    @abstractmethod
-    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        """Predictions, and the updates of the state, as functions of the state ``before``."""
-
-    @abstractmethod
-    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
-        """Update the state in place, if ``keep`` is set; NaN does not enter it."""
-
-
-@final
-class _WholeState(_Expert):
-    """Any expert: the update is a whole new state."""
-
-    def __init__(self, bound: BoundExpert, state: FilterState) -> None:
-        self._bound, self._state = bound, state
-
-    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        after, steps = self._bound.update_block(before, Phi, y)
-        return steps, list(after)
-
-    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
-        for old in self._state:
-            old.copy_(torch.where(keep, next(taught), old))
-
-
-@final
-class _InPlace(_Expert):
-    """Gaussian experts in covariance form: the update is a gain, so large states are read and written once."""
-
-    def __init__(self, bound: BoundGaussian, state: GaussianState) -> None:
-        self._bound = bound
-        self._moments = state.moments.view(-1, *state.moments.shape[-2:])
-        self._diagonal = state.moments[..., :-1].diagonal(dim1=-2, dim2=-1)
-
-    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
-        assert isinstance(before, GaussianState)
-        bound = self._bound
-        walk = make_schedule(bound.transition, len(y), bound.prior_variance).walk
-        gain, steps = condition_block(before, Phi, y, bound.noise, walk)
-        return steps, [gain.left, gain.right, *([] if gain.drift is None else [gain.drift])]
-
-    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
-        left, right = (torch.where(keep, next(taught), 0.0) for _ in range(2))
-        num = len(self._moments)
-        left, right = left.reshape(num, *left.shape[-2:]), right.reshape(num, *right.shape[-2:])
-        self._moments.baddbmm_(left.mT, right, alpha=-1)
-        if self._bound.transition is not None:
-            self._diagonal.add_(torch.where(keep, next(taught), 0.0))
-
-
-def _expert(bound: BoundExpert, state: FilterState) -> _Expert:
-    is_plain = bound.transition is None or type(bound.transition) is RandomWalk
-    if is_plain and isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
-        return _InPlace(bound, state)
-    return _WholeState(bound, state)
 
 
 def with_tensors(like: EnsembleState, tensors: Iterator[Tensor]) -> EnsembleState:

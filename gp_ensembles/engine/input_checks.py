@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.features.base import FeatureMap, check_matrix
+from gp_ensembles.filters.rows import Rows
 
 
 def check_rows(X: Tensor, num_inputs: int | None) -> None:
@@ -74,6 +75,39 @@ def check_targets(X: Tensor, y: Tensor, num_outputs: int | None) -> bool:
         wanted = f"({num_rows},)" if num_outputs is None else f"({num_rows}, {num_outputs})"
         raise ValueError(f"y must have shape {wanted}, a target for each row of X, got {tuple(y.shape)}{_hint(y, X)}")
     return y.device.type != "meta" and bool(torch.isnan(y).any())
+
+
+def checked_rows(X: Tensor, y: Tensor, steps: Tensor | None, extra: Tensor | None, is_real: bool) -> Rows:
+    """Targets y with the steps and the further noise of the rows X (N, D), in the precision of X.
+
+    Raises:
+        ValueError: If a shape is wrong, a number is negative or not finite, or targets that are not single real
+            numbers have further noise.
+    """
+    rows = Rows(y, None, _checked(extra, "extra", X), _checked(steps, "steps", X)).usual()
+    if rows.extra is None:
+        return rows
+    if not is_real:
+        raise ValueError("only single real targets can have extra noise; omit extra")
+    return rows._replace(extra=rows.extra.to(X.dtype))
+
+
+def checked_steps(X: Tensor, steps: Tensor | None) -> Tensor | None:
+    """Steps (N,) before the rows X (N, D), checked as by :func:`checked_rows`; ``None`` for one each."""
+    return checked_rows(X, X[:, 0], steps, None, is_real=True).steps
+
+
+def _checked(value: Tensor | None, name: str, X: Tensor) -> Tensor | None:
+    if value is None:
+        return None
+    if not isinstance(value, Tensor) or value.shape != X.shape[:1]:
+        found = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
+        raise ValueError(f"{name} must have shape ({X.shape[0]},), a number for each row of X, got {found}")
+    wrong = ~((value >= 0) & torch.isfinite(value))
+    if bool(wrong.any()):
+        row = int(wrong.int().argmax())
+        raise ValueError(f"{name} must be finite and at least zero, got {float(value[row]):g} in row {row}")
+    return value.detach().to(X.device)
 
 
 def missing_rows(y: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ outlier. All other rows are left to blocks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -17,15 +17,10 @@ from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.external_counts import count_row
 from gp_ensembles.engine.shared_basis import SharedBasisBatch
 from gp_ensembles.engine.state import EnsembleState
-from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.experts.gaussian import BoundGaussian
-from gp_ensembles.experts.one_row import RowExpert, row_expert
-from gp_ensembles.experts.structural import BoundStructural
+from gp_ensembles.experts.base import BoundExpert, LinearRow, RowExpert, Season
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.one_row import RowFeatures
 from gp_ensembles.filters.one_row import learn_row, mirror, predict_row
-from gp_ensembles.filters.states import FilterState, GaussianState, StructuralState
-from gp_ensembles.filters.transitions import RandomWalk
 from gp_ensembles.innovations.one_row import learn_models, predict_models
 from gp_ensembles.meta_learners.one_row import RowRule, WeighedRow
 from gp_ensembles.numerics.compiled import compiled
@@ -45,25 +40,6 @@ class _RowBatch(NamedTuple):
     variance: Numbers
 
 
-class _Season(NamedTuple):
-    """The design of a structural expert at each row: a level, a trend and a season."""
-
-    design: Numbers  # (1, S)
-    num_rows: NDArray[np.int64]  # the state's own memory
-    growth: float  # of the straight trend, for each row
-    waves: Numbers  # of each row of a season, and the columns after them, (season, S - 2)
-    slope: "_Slope | None"
-
-
-class _Slope(NamedTuple):
-    """A slope that walks: the moments of the batch are those of the next row, computed from the state's."""
-
-    moments: Numbers  # the state's own memory, (S, S + 1)
-    ahead: Numbers  # the batch's, (S, S + 1)
-    variance: float
-    damping: float
-
-
 @final
 class RowBatches:
     """Linear experts at one row; states are changed in place by :meth:`learn`, and whole after :meth:`flush`.
@@ -81,34 +57,30 @@ class RowBatches:
         self,
         objects: Sequence[SharedBasisBatch],
         features: Sequence[FeatureMap],
-        bound: Sequence[BoundExpert],
-        states: Sequence[FilterState],
+        rows: Mapping[int, LinearRow],
+        starts: Sequence[int],
     ) -> None:
         self._features = RowFeatures(features)
-        starts = np.cumsum([0, *(b.prior_variance.numel() for b in bound)]).tolist()
-        self._seasons: list[_Season] = []
+        self._seasons: list[Season] = []
         self._batches: list[_RowBatch] = []
         sizes = [len(one.places) * len(design) for one, design in zip(objects, self._features.designs, strict=True)]
         self.mean, self.variance = np.empty(sum(sizes)), np.empty(sum(sizes))
         experts, at = [], 0
         for (own, moments), design in zip(objects, self._features.designs, strict=True):
-            first = bound[own[0]]
-            if isinstance(first, BoundStructural):
-                season = _season(first, states[own[0]])
+            season = rows[own[0]].season
+            if season is not None:
                 self._seasons.append(season)
                 design = season.design
                 if season.slope is not None:
                     moments = torch.from_numpy(season.slope.ahead)
             shape, width = (len(own), len(design)), moments.shape[-2]
             end = at + shape[0] * shape[1]
-            walk = [_walk(bound[place], (len(design), width)) for place in own]
-            noise = [_noise(bound[place]) for place in own]
             self._batches.append(
                 _RowBatch(
                     design,
                     moments.numpy().reshape(*shape, width, width + 1),
-                    np.stack(walk),
-                    np.stack(noise),
+                    np.stack([rows[place].walk for place in own]),
+                    np.stack([rows[place].noise for place in own]),
                     np.empty((*shape, width + 1)),
                     self.mean[at:end].reshape(shape),
                     self.variance[at:end].reshape(shape),
@@ -147,38 +119,6 @@ class RowBatches:
             for batch in self._batches:
                 mirror(batch.moments)
             self._is_whole = True
-
-
-def is_linear(bound: BoundExpert, state: FilterState) -> bool:
-    """Whether :class:`RowBatches` runs an expert: in covariance form, with weights static or on a random walk."""
-    if isinstance(bound, BoundStructural):
-        return isinstance(state, StructuralState) and bound.noise.numel() == 1
-    walks = bound.transition is None or isinstance(bound.transition, RandomWalk)
-    return isinstance(bound, BoundGaussian) and isinstance(state, GaussianState) and walks
-
-
-def _walk(bound: BoundExpert, shape: tuple[int, int]) -> Numbers:
-    """Variances of a step of the random walks of E experts, (E, F)."""
-    transition = bound.walk if isinstance(bound, BoundStructural) else bound.transition
-    if not isinstance(transition, RandomWalk):
-        return np.zeros(shape)
-    variance = transition.variance.detach()
-    return np.broadcast_to(variance.reshape(-1, variance.shape[-1]).numpy(), shape)
-
-
-def _noise(bound: BoundExpert) -> Numbers:
-    assert isinstance(bound, BoundGaussian | BoundStructural)
-    return bound.noise.detach().reshape(-1).numpy()
-
-
-def _season(bound: BoundStructural, state: FilterState) -> _Season:
-    assert isinstance(state, StructuralState)
-    whole = bound.design(torch.arange(bound.period + 1, device=state.num_rows.device)).numpy()
-    slope = None
-    if bound.slope is not None:
-        moments = state.moments.numpy().reshape(state.moments.shape[-2:])
-        slope = _Slope(moments, moments.copy(), float(bound.slope.variance), float(bound.slope.damping))
-    return _Season(whole[:1].copy(), state.num_rows.numpy(), float(whole[1, 1]), whole[:-1, 2:].copy(), slope)
 
 
 @compiled
@@ -275,21 +215,23 @@ class RowEnsemble:
         taken = {place for places, _ in shared_bases for place in places}
         objects: list[SharedBasisBatch] = []
         others: list[tuple[slice, RowExpert]] = []
-        for number, (b, part) in enumerate(zip(bound, state.experts, strict=True)):
-            features = ensemble.experts[number].features
+        linear: dict[int, LinearRow] = {}
+        for number, (expert, b, part) in enumerate(zip(ensemble.experts, bound, state.experts, strict=True)):
+            row = None if b.plans.row is None else b.plans.row(b, part, expert.features)
+            if row is None:
+                return None
+            if isinstance(row, RowExpert):
+                others.append((slice(starts[number], starts[number + 1]), row))
+                continue
+            linear[number] = row
             if number in joined:
                 objects.append(joined[number])
-            elif number not in taken and is_linear(b, part) and isinstance(part, GaussianState | StructuralState):
-                objects.append(SharedBasisBatch((number,), part.moments.unsqueeze(0)))
             elif number not in taken:
-                other = row_expert(b, part, features)
-                if other is None:
-                    return None
-                others.append((slice(starts[number], starts[number + 1]), other))
+                objects.append(SharedBasisBatch((number,), part[0].unsqueeze(0)))
         if not objects:
             return None
         maps = [ensemble.experts[batch.places[0]].features for batch in objects]
-        return cls(ensemble, state, rule, RowBatches(objects, maps, bound, state.experts), others)
+        return cls(ensemble, state, rule, RowBatches(objects, maps, linear, starts), others)
 
     def predict(self, x: Numbers) -> RowMixture | None:
         """The mixture of the next row x (D,); ``None`` if an expert does not predict it."""

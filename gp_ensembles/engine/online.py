@@ -15,7 +15,7 @@ from gp_ensembles.engine.checkpoint_match import check_shapes
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, predict_mixture
 from gp_ensembles.engine.external_counts import next_weights
 from gp_ensembles.engine.failures import ExpertFailureError, Watch, explain
-from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, missing_rows
+from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, checked_rows, missing_rows
 from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.engine.predictions import (
     AnyMixture,
@@ -31,24 +31,22 @@ from gp_ensembles.engine.quarantine import (
     weights_without,
 )
 from gp_ensembles.engine.recorded import CannotRecordError, Recording, observe_recorded
-from gp_ensembles.engine.row_timing import RowTiming
-from gp_ensembles.engine.runners import Runner, SilentRunner
+from gp_ensembles.engine.runners import CompactRunner, SilentRunner, scatter
 from gp_ensembles.engine.shared_basis import (
-    CompactRunner,
     RunnerBatches,
     SharedBasisBatch,
     find_shared_bases,
     make_contiguous,
-    scatter,
 )
 from gp_ensembles.engine.sizes import check_answers_fit, check_states_fit, usual_block_size
 from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, snapshot
 from gp_ensembles.engine.weighing import run_block
+from gp_ensembles.experts.base import Runner
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     ExternalState,
     FilterState,
     GaussianState,
-    MultiOutputState,
     Predictions,
     RefittedState,
     SquareRootState,
@@ -60,9 +58,7 @@ from gp_ensembles.meta_learners.base import MetaState
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 
-_WHOLE = MultiOutputState | WindowState | ExternalState | RefittedState  # states whose experts run all together
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
-_USUAL = RowTiming()
 
 
 @guarded(writes=["observe"], reads=["predict", "condition_on", "state", "log_weights"])
@@ -161,7 +157,9 @@ class OnlineEnsemble(nn.Module):
         return quarantine_reports(quarantine, self.ensemble.expert_names)
 
     @torch.no_grad()
-    def observe(self, X: Tensor, y: Tensor, timing: RowTiming | None = None) -> EnsemblePredictions:
+    def observe(
+        self, X: Tensor, y: Tensor, *, steps: Tensor | None = None, extra: Tensor | None = None
+    ) -> EnsemblePredictions:
         """Predict each target, then learn it; a call that raises or is interrupted leaves the state unchanged.
 
         An expert that fails at a row, with or without a target, is put into quarantine for a while, see
@@ -171,7 +169,9 @@ class OnlineEnsemble(nn.Module):
         Args:
             X: Inputs in the order of time, shape (N, D).
             y: Targets, shape (N,); NaN where a target was not observed.
-            timing: Time between rows and their extra noise; by default one step each, and none.
+            steps: Steps since the row before, at least zero, shape (N,); by default one each. Walks and forgetting
+                are in proportion.
+            extra: Further noise variance of single real targets, at least zero, shape (N,); by default none.
 
         Returns:
             Predictions made before each target.
@@ -190,31 +190,31 @@ class OnlineEnsemble(nn.Module):
         has_gaps = check_targets(X, y, self.ensemble.num_outputs)
         for expert in bound.checkers:
             expert.check_targets(y)
-        timing = RowTiming() if timing is None else timing.checked(X, self.ensemble.is_real)
+        rows = checked_rows(X, y, steps, extra, self.ensemble.is_real)
         if len(X) and self._recording() is not None:
-            return self._observe_recorded(X, y, has_gaps, timing)
-        return self._observe_watched(X, y, has_gaps, timing)
+            return self._observe_recorded(X, rows, has_gaps)
+        return self._observe_watched(X, rows, has_gaps)
 
-    def _observe_watched(self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming) -> EnsemblePredictions:
+    def _observe_watched(self, X: Tensor, rows: Rows, has_gaps: bool) -> EnsemblePredictions:
         """Learn rows that were checked, with experts that fail in quarantine; all or none."""
         bound, first = self._bind(), None
         if not bound.out:
             try:
-                return self._observe_rows(X, y, has_gaps, timing, bound)
+                return self._observe_rows(X, rows, has_gaps, bound)
             except ExpertFailureError as failure:
                 first = failure
         watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._invalidate)
-        return watch.observe(X, y, has_gaps, timing, first)
+        return watch.observe(X, rows, has_gaps, first)
 
-    def _observe_recorded(self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming) -> EnsemblePredictions:
+    def _observe_recorded(self, X: Tensor, rows: Rows, has_gaps: bool) -> EnsemblePredictions:
         """The same from recorded blocks."""
 
-        def by_host(rows: Tensor, targets: Tensor, part: RowTiming) -> EnsemblePredictions:
-            return self._observe_watched(rows, targets, has_gaps and bool(targets.isnan().any()), part)
+        def by_host(inputs: Tensor, part: Rows) -> EnsemblePredictions:
+            return self._observe_watched(inputs, part, has_gaps and bool(part.y.isnan().any()))
 
         restore = snapshot(self.state, X.shape[0])
         try:
-            return observe_recorded(self._recording, by_host, X, y, timing, self.block_size, has_gaps)
+            return observe_recorded(self._recording, by_host, X, rows, self.block_size, has_gaps)
         except BaseException as error:
             with uninterrupted():
                 restore()
@@ -222,7 +222,7 @@ class OnlineEnsemble(nn.Module):
             if not isinstance(error, CannotRecordError):
                 raise
             self.why_eager = str(error)
-            return self._observe_watched(X, y, has_gaps, timing)
+            return self._observe_watched(X, rows, has_gaps)
 
     def _recording(self) -> Recording | None:
         """The recorded blocks; ``None`` where blocks are not recorded or an expert is in quarantine."""
@@ -238,29 +238,26 @@ class OnlineEnsemble(nn.Module):
         return bound.recording
 
     def _observe_rows(
-        self, X: Tensor, y: Tensor, has_gaps: bool, timing: RowTiming, bound: BoundEnsemble | None = None
+        self, X: Tensor, rows: Rows, has_gaps: bool, bound: BoundEnsemble | None = None
     ) -> EnsemblePredictions:
         """Learn rows that were checked, with the experts that are not in quarantine."""
         bound = self._bind() if bound is None else bound
-        size = (
-            min([self.block_size, *bound.limits])
-            if timing.steps is None
-            else self._block_of(timing.steps, bound.limits)
-        )
+        size = min([self.block_size, *bound.limits]) if rows.steps is None else self._block_of(rows.steps, bound.limits)
         if X.shape[0] <= size and not bound.out:
-            return self._observe_block(bound, bound.batches, X, y, has_gaps, timing=timing)
+            return self._observe_block(bound, bound.batches, X, rows, has_gaps)
         restore = snapshot(self.state, X.shape[0])
         try:
-            return self._observe_blocks(bound, X, y, has_gaps, size, timing)
+            return self._observe_blocks(bound, X, rows, has_gaps, size)
         except BaseException:
             with uninterrupted():
                 restore()
             raise
 
     @torch.no_grad()
-    def predict(self, X: Tensor, timing: RowTiming | None = None) -> AnyMixture:
-        """Predict each row of X (N, D) separately as the next one, after the steps of ``timing``; learns nothing.
+    def predict(self, X: Tensor, *, steps: Tensor | None = None, extra: Tensor | None = None) -> AnyMixture:
+        """Predict each row of X (N, D) separately as the next one; learns nothing.
 
+        ``steps`` (N,) lie between the last row and each, one by default, and ``extra`` (N,) is further noise variance.
         Experts whose numbers overflow at a row have no weight there.
 
         Raises:
@@ -272,12 +269,12 @@ class OnlineEnsemble(nn.Module):
         bound.flush()
         check_inputs(X, self.ensemble.num_inputs, bound.like, bound.bounded, self.ensemble.forecasts)
         layers, state = self.ensemble.layers, bound.state
-        timing = RowTiming() if timing is None else timing.checked(X, self.ensemble.is_real)
+        rows = checked_rows(X, X[:, 0], steps, extra, self.ensemble.is_real)
         parts: list[AnyMixture] = []
-        for rows, part in timing.alike(X.shape[0], _PREDICT_ROWS):
-            experts = bound.experts if part.steps is None else [b.uneven(part.steps[:1]) for b in bound.experts]
-            known = layers, experts, state
-            parts.append(predict_mixture(*known, X[rows], part.extra, out=bound.out, first_row=rows.start))
+        for here in rows.alike(_PREDICT_ROWS):
+            part, known = rows.block(here), (layers, bound.experts, state, X[here])
+            passed = None if part.steps is None else part.steps[:1]
+            parts.append(predict_mixture(*known, passed, part.extra, out=bound.out, first_row=here.start))
         mixture = concatenate_mixtures(parts)
         return mixture._replace(responses=bound.responses) if isinstance(mixture, LatentMixture) else mixture
 
@@ -301,28 +298,21 @@ class OnlineEnsemble(nn.Module):
         bound: BoundEnsemble,
         batches: RunnerBatches,
         X: Tensor,
-        y: Tensor,
+        rows: Rows,
         has_gaps: bool,
         alive: Tensor | None = None,
         first_row: int = 0,
-        timing: RowTiming = _USUAL,
     ) -> EnsemblePredictions:
-        if timing.steps is not None:
-            batches = batches.uneven(timing.steps)
+        def stage(inputs: Tensor, rows: Rows) -> Predictions:
+            return batches.stage(bound.latent_group, evaluate(bound.experts, inputs), rows, has_gaps)
 
-        def stage(inputs: Tensor, targets: Tensor, root: Tensor | None) -> Predictions:
-            features = evaluate(bound.experts, inputs)
-            if root is not None:
-                features, targets = [Phi * root.unsqueeze(-1) for Phi in features], targets * root
-            return batches.stage(bound.latent_group, features, targets, has_gaps, timing.extra)
-
-        missing = missing_rows(y) if has_gaps else None
+        missing = missing_rows(rows.y) if has_gaps else None
         try:
             after, predictions = run_block(
-                self.ensemble.layers, bound.state, X, y, stage, missing=missing, alive=alive, out=bound.out
+                self.ensemble.layers, bound.state, X, rows, stage, missing=missing, alive=alive, out=bound.out
             )
         except NumericalError as error:
-            raise explain(error, self.ensemble, bound, batches, X, y, alive=alive, first_row=first_row) from error
+            raise explain(error, self.ensemble, bound, batches, X, rows, alive=alive, first_row=first_row) from error
         with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
             batches.commit()
             for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):
@@ -331,7 +321,7 @@ class OnlineEnsemble(nn.Module):
         return predictions._replace(responses=bound.responses) if bound.responses else predictions
 
     def _observe_blocks(
-        self, bound: BoundEnsemble, X: Tensor, y: Tensor, has_gaps: bool, size: int, timing: RowTiming
+        self, bound: BoundEnsemble, X: Tensor, rows: Rows, has_gaps: bool, size: int
     ) -> EnsemblePredictions:
         batches = bound.batches
         runners = self._without(self._out_mask(bound), bound)
@@ -339,16 +329,17 @@ class OnlineEnsemble(nn.Module):
         alive: Tensor | None = None
         num_dead = 0
         blocks = []
-        for number, (rows, targets) in enumerate(zip(X.split(size), y.split(size), strict=True)):
+        for start in range(0, X.shape[0], size):
+            here = slice(start, start + size)
+            part = rows.block(here)
             dead = self._dead_experts()
             if dead is not None and int(dead.sum()) > num_dead:
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
                 scatter(runners)
                 runners = self._without(dead | self._out_mask(bound), bound)
                 batches = bound.batches.replaced(runners)
-            gaps = has_gaps and bool(torch.isnan(targets).any())
-            part = timing.rows(slice(number * size, number * size + rows.shape[0]))
-            blocks.append(self._observe_block(bound, batches, rows, targets, gaps, alive, number * size, part))
+            gaps = has_gaps and bool(torch.isnan(part.y).any())
+            blocks.append(self._observe_block(bound, batches, X[here], part, gaps, alive, start))
         scatter(runners)
         return concatenate_predictions(blocks)
 
@@ -374,15 +365,15 @@ class OnlineEnsemble(nn.Module):
     def _without(self, silent: Tensor, bound: BoundEnsemble) -> dict[int, Runner]:
         """Runners of the expert objects of which some experts are not run: those that are dead or in quarantine."""
         runners: dict[int, Runner] = {}
-        sizes = [expert.num_experts for expert in self.ensemble.experts]
-        out = self._out_mask(bound)
-        for number, (state, b, part) in enumerate(
-            zip(self.state.experts, bound.experts, silent.split(sizes), strict=True)
-        ):
-            start = sum(sizes[:number])
-            if bool(part.all()) and bool(out[start : start + sizes[number]].any()):
+        experts = self.ensemble.experts
+        sizes = [expert.num_experts for expert in experts]
+        of_each = zip(experts, self.state.experts, bound.experts, silent.split(sizes), strict=True)
+        parts = zip(of_each, self._out_mask(bound).split(sizes), strict=True)
+        for number, ((expert, state, b, part), out) in enumerate(parts):
+            traits = expert.traits
+            if bool(part.all()) and bool(out.any()):
                 runners[number] = SilentRunner(b, state)
-            elif bool(part.any()) and not isinstance(state, _WHOLE if len(part) == 1 else _WHOLE | StructuralState):
+            elif bool(part.any()) and traits.runs_apart and (len(part) == 1 or not traits.shares_state):
                 runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
         return runners
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.fixed_block import FixedBlock, Progress, check_fixed_size, with_tensors
 from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_predictions
-from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.engine.state import EnsembleState, named_tensors
+from gp_ensembles.filters.rows import Rows
 
 _AHEAD = 32  # blocks that are queued before the host reads how many were learned
 _SHORT = (8, 1)  # more lengths, for the remaining rows
@@ -111,15 +111,14 @@ class Recording:
 
 def observe_recorded(
     recording: Callable[[], Recording | None],
-    by_host: Callable[[Tensor, Tensor, RowTiming], EnsemblePredictions],
+    by_host: Callable[[Tensor, Rows], EnsemblePredictions],
     X: Tensor,
-    y: Tensor,
-    timing: RowTiming,
+    rows: Rows,
     block_size: int,
     has_gaps: bool,
 ) -> EnsemblePredictions:
-    """Learn rows X (N, D), y (N,) from recorded blocks, and with ``by_host`` those that no block may learn."""
-    parts, row, unusual = list[EnsemblePredictions](), 0, timing.unusual()
+    """Learn rows X (N, D) from recorded blocks, and with ``by_host`` those that no block may learn."""
+    parts, row, unusual, y = list[EnsemblePredictions](), 0, rows.unusual(), rows.y
     while row < len(y):
         place = bisect_left(unusual, row)
         stop = unusual[place] if place < len(unusual) else len(y)
@@ -131,6 +130,6 @@ def observe_recorded(
             if row == stop:
                 continue
         here = slice(row, row + block_size)
-        parts.append(by_host(X[here], y[here], timing.rows(here)))
+        parts.append(by_host(X[here], rows.block(here)))
         row += len(parts[-1].mean)
     return concatenate_predictions(parts)

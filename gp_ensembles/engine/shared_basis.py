@@ -4,48 +4,23 @@ Experts on one basis that differ in how fast their weights walk, not at all for 
 the fixed cost of a block is paid once for all of them. Their states are parts of one piece of memory.
 """
 
-import copy
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.latent_runner import LatentGroup, LatentRunner, join_latent, stage_latent
 from gp_ensembles.engine.predictions import flatten
-from gp_ensembles.engine.row_timing import noise_of, row_counts, unscaled, widened
-from gp_ensembles.engine.runners import (
-    CovarianceRunner,
-    ExternalRunner,
-    MultiOutputRunner,
-    PureRunner,
-    RefittedRunner,
-    Runner,
-    SilentRunner,
-    WindowRunner,
-    impossible,
-)
-from gp_ensembles.experts.base import BoundExpert, Expert
-from gp_ensembles.experts.external import BoundExternal
+from gp_ensembles.experts.base import BoundExpert, Expert, Runner
 from gp_ensembles.experts.gaussian import BoundGaussian, GaussianExpert
-from gp_ensembles.experts.laplace import BoundLaplace
-from gp_ensembles.experts.multi_output import BoundMultiOutput
-from gp_ensembles.experts.refitted import BoundRefitted
-from gp_ensembles.experts.window import BoundWindow
+from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, stage_latent
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
-    ExternalState,
     FilterState,
     GaussianState,
-    MultiOutputState,
     Predictions,
-    RefittedState,
-    StepPredictions,
-    WindowState,
 )
-from gp_ensembles.filters.stream import BlockStream
 from gp_ensembles.filters.transitions import RandomWalk
-
-_KEPT = 4  # block lengths whose scratch memory is kept: few recur, the others must not accumulate
 
 
 class SharedBasisBatch(NamedTuple):
@@ -70,79 +45,6 @@ class RunnerBatch(NamedTuple):
 
     places: tuple[int, ...]
     runner: Runner
-
-
-class CompactRunner(Runner):
-    """Runs only the living experts of a batch, on a copy of their states until :meth:`scatter`."""
-
-    def __init__(self, bound: BoundExpert, state: FilterState, alive: Tensor) -> None:
-        batch_shape = bound.prior_variance.shape
-        num_axes = len(batch_shape)
-        self._num_experts = batch_shape.numel()
-        self._full = tuple(field.view(self._num_experts, *field.shape[num_axes:]) for field in state)
-        self._alive = alive
-        self._bound, self._state = bound, state
-        self._parts = type(state)(*(field[alive] for field in self._full))
-        self._runner: Runner | None = None
-        if alive.numel():
-            self._runner = make_runner(bound.take(alive), self._parts)
-
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> Predictions:
-        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        if self._runner is None:
-            return SilentRunner(self._bound, self._state).stage(Phi, y, has_gaps)
-        living = self._runner.stage(Phi.reshape(self._num_experts, *Phi.shape[-2:])[self._alive], y, has_gaps)
-        parts = living._asdict()
-        full = {name: self._scattered(value, torch.nan) for name, value in parts.items()}
-        full["log_prob"] = impossible(y, self._num_experts).index_copy(0, self._alive, living.log_prob)
-        return type(living)(**full)
-
-    def uneven(self, steps: Tensor) -> "Runner":
-        """See :meth:`Runner.uneven`."""
-        other = copy.copy(self)
-        other._runner = None if self._runner is None else self._runner.uneven(steps)
-        return other
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if self._runner is not None:
-            self._runner.commit()
-
-    def scatter(self) -> None:
-        """Write the living experts' states back."""
-        for full, part in zip(self._full, self._parts, strict=True):
-            full[self._alive] = part
-
-    def _scattered(self, living: Tensor, rest: float) -> Tensor:
-        full = living.new_full((self._num_experts, *living.shape[1:]), rest)
-        full[self._alive] = living
-        return full
-
-
-def make_runner(bound: BoundExpert, state: FilterState) -> Runner:
-    """The fastest runner for an expert and the type of its state."""
-    if isinstance(bound, BoundGaussian) and isinstance(state, GaussianState):
-        return CovarianceRunner(bound, state)
-    if isinstance(bound, BoundMultiOutput) and isinstance(state, MultiOutputState):
-        return MultiOutputRunner(bound, state)
-    if isinstance(bound, BoundWindow) and isinstance(state, WindowState):
-        return WindowRunner(bound, state)
-    if isinstance(bound, BoundRefitted) and isinstance(state, RefittedState):
-        return RefittedRunner(bound, state)
-    if isinstance(bound, BoundExternal) and isinstance(state, ExternalState):
-        return ExternalRunner(bound, state)
-    if isinstance(bound, BoundLaplace) and isinstance(state, GaussianState):
-        group = join_latent([bound])
-        if group is not None:
-            return LatentRunner(bound, state, group)
-    return PureRunner(bound, state)
-
-
-def scatter(runners: Mapping[int, Runner]) -> None:
-    """Write states back of which runners have copies."""
-    for runner in runners.values():
-        if isinstance(runner, CompactRunner):
-            runner.scatter()
 
 
 def find_shared_bases(experts: Sequence[Expert], kinds: Sequence[type[FilterState]]) -> list[tuple[int, ...]]:
@@ -170,43 +72,14 @@ def make_contiguous(buffers: MutableMapping[str, Tensor | None], names: Sequence
     return whole
 
 
-@final
-class SharedBasisRunner(Runner):
-    r"""K Gaussian objects in covariance form on one basis, static or walking; moments (K, \*batch, F, F + 1)."""
-
-    def __init__(self, bound: Sequence[BoundGaussian], moments: Tensor) -> None:
-        self._moments = moments
-        self._noise = torch.stack([b.noise.detach() for b in bound])
-        self._walk = _walks(bound, moments.shape[-2])
-        self._streams: dict[int, BlockStream] = {}
-        self._staged: BlockStream | None = None
-
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
-        r"""Predictions (K, \*batch, B) of a block from its features (\*batch, B, F); the state is not touched."""
-        num_rows = y.shape[0]
-        if num_rows not in self._streams:
-            if len(self._streams) >= _KEPT:
-                self._streams.clear()
-            self._streams[num_rows] = BlockStream(self._moments, self._noise, self._walk, num_rows)
-        self._staged = None
-        stream = self._streams[num_rows]
-        predictions = stream.stage(Phi.expand(len(self._moments), *Phi.shape), y, has_gaps)
-        self._staged = stream
-        return predictions
-
-    def uneven(self, steps: Tensor) -> "SharedBasisRunner":
-        """See :meth:`Runner.uneven`."""
-        other = copy.copy(self)
-        ages = steps.cumsum(0).to(self._moments)
-        num_rows = steps.shape[0]
-        other._streams = {num_rows: BlockStream(self._moments, self._noise, self._walk, num_rows, ages)}
-        return other
-
-    def commit(self) -> None:
-        """Learn the staged block."""
-        if self._staged is not None:
-            self._staged.commit()
-            self._staged = None
+def _joined(bound: Sequence[BoundGaussian], moments: Tensor) -> Runner:
+    r"""A runner of K Gaussian objects on one basis, static or walking; moments (K, \*batch, F, F + 1)."""
+    prior, noise = (
+        torch.stack(parts).detach() for parts in zip(*((b.prior_variance, b.noise) for b in bound), strict=True)
+    )
+    walk = _walks(bound, moments.shape[-2])
+    whole = BoundGaussian(bound[0].features, prior, None if walk is None else RandomWalk(walk), noise)
+    return whole.runner(GaussianState(moments))
 
 
 def _walks(bound: Sequence[BoundGaussian], num_features: int) -> Tensor | None:
@@ -245,20 +118,15 @@ class RunnerBatches:
             if number in joined:
                 places, moments = joined[number]
                 gaussian = [b for b in (bound[place] for place in places) if isinstance(b, BoundGaussian)]
-                batches.append(RunnerBatch(places, SharedBasisRunner(gaussian, moments)))
+                batches.append(RunnerBatch(places, _joined(gaussian, moments)))
             elif number not in taken:
-                batches.append(RunnerBatch((number,), make_runner(expert, state)))
+                batches.append(RunnerBatch((number,), expert.runner(state)))
         return cls(bound, states, batches)
 
     def single(self, number: int) -> Runner:
         """A runner of one expert object alone."""
         alone = (runner for places, runner in self.batches if places == (number,))
-        return next(alone, None) or make_runner(self._bound[number], self._states[number])
-
-    def uneven(self, steps: Tensor) -> "RunnerBatches":
-        """The same for one block whose rows are ``steps`` (B,) after the previous row each."""
-        batches = [RunnerBatch(places, runner.uneven(steps)) for places, runner in self.batches]
-        return RunnerBatches(self._bound, self._states, batches)
+        return next(alone, None) or self._bound[number].runner(self._states[number])
 
     def replaced(self, runners: Mapping[int, Runner]) -> "RunnerBatches":
         """The same with other runners for some expert objects; others on the same basis then run alone, too."""
@@ -270,35 +138,18 @@ class RunnerBatches:
                 batches += [RunnerBatch((place,), runners.get(place) or self.single(place)) for place in batch.places]
         return RunnerBatches(self._bound, self._states, batches)
 
-    def stage(
-        self,
-        group: LatentGroup | None,
-        features: Sequence[Tensor],
-        y: Tensor,
-        has_gaps: bool,
-        extra: Tensor | None = None,
-    ) -> Predictions:
-        r"""Predictions (M, B) of a block by all expert objects; states are not touched.
-
-        Shapes: ``features`` (\*batch, B, F) of each object, ``y`` (B,) or (B, O), ``extra`` (B,).
-        """
+    def stage(self, group: LatentGroup | None, features: Sequence[Tensor], rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predictions (M, B) of a block by all expert objects, each (\*batch, B, F); states are not touched."""
         latent = [runner for _, runner in self.batches if isinstance(runner, LatentRunner)]
         if group is not None and len(latent) == len(self.batches):
-            return stage_latent(group, latent, features, y)
-        if extra is None:
-            parts = [runner.stage(features[places[0]], y, has_gaps) for places, runner in self.batches]
-        else:
-            parts = [self._noisier(batch, features[batch.places[0]], y, has_gaps, extra) for batch in self.batches]
+            return stage_latent(group, latent, features, rows)
+        parts = []
+        for places, runner in self.batches:
+            Phi = features[places[0]]
+            Phi = Phi if len(places) == 1 else Phi.expand(len(places), *Phi.shape)
+            parts.append(runner.stage(Phi, rows, has_gaps))
         steps = flatten(parts)
         return steps if self._order is None else type(steps)(*(field[self._order] for field in steps))
-
-    def _noisier(self, batch: RunnerBatch, Phi: Tensor, y: Tensor, has_gaps: bool, extra: Tensor) -> Predictions:
-        noise = noise_of([self._bound[place] for place in batch.places])
-        counts = None if noise is None else row_counts(noise, extra)
-        if noise is None or counts is None:
-            return widened(batch.runner.stage(Phi, y, has_gaps), y, extra)
-        steps = batch.runner.stage(Phi * counts.unsqueeze(-1), y * counts, has_gaps)
-        return unscaled(steps, y, counts, noise, extra)
 
     def commit(self) -> None:
         """Learn the staged block."""

@@ -19,7 +19,7 @@ _COPIES = 2  # states and their copies, while they are made and in snapshots
 
 def usual_block_size(experts: Sequence[Expert]) -> int:
     """The fastest block size: that of the largest object, or a long one for many small objects."""
-    if any(isinstance(expert, WindowExpert | ExternalExpert) for expert in experts):
+    if any(expert.traits.stores_rows for expert in experts):
         return _LONGER_BLOCK
     if len(experts) >= _MANY_OBJECTS:
         return _LONG_BLOCK

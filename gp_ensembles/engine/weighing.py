@@ -11,13 +11,13 @@ from gp_ensembles.engine.external_counts import count_block
 from gp_ensembles.engine.memory import TargetMemory
 from gp_ensembles.engine.predictions import EnsemblePredictions, assemble, assemble_living, invalid_rows
 from gp_ensembles.engine.state import EnsembleState
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import Predictions, StudentTPredictions, concatenate_steps
 from gp_ensembles.innovations.bank import InnovationBank, InnovationPredictions, InnovationState
 from gp_ensembles.meta_learners.base import MetaLearner, MetaOutput, MetaState, weigh_observed
 
-# Predictions of all experts from their inputs (B, D + P), targets (B,), and the square root of the share of each row's
-# precision that counts (B,), None for all of it.
-Stage = Callable[[Tensor, Tensor, Tensor | None], Predictions]
+# Predictions of all experts of rows from their inputs (B, D + P).
+Stage = Callable[[Tensor, Rows], Predictions]
 
 # Standardized targets are clamped to this, so that in an error the digits of the prediction are not lost.
 _FARTHEST, _FARTHEST_SINGLE = 1e8, 1e6
@@ -60,7 +60,7 @@ def run_block(
     layers: Layers,
     state: EnsembleState,
     X: Tensor,
-    y: Tensor,
+    rows: Rows,
     stage: Stage,
     *,
     missing: Tensor | None = None,
@@ -71,19 +71,19 @@ def run_block(
 
     The experts then learn what ``stage`` was called with last.
 
-    Shapes: ``X`` (B, D), ``y`` (B,) or (B, O), ``missing`` (B,), ``alive`` (L,).
+    Shapes: ``X`` (B, D), targets (B,) or (B, O), ``missing`` (B,), ``alive`` (L,).
     """
-    y = within_reach(layers, y)
-    remembered, share, kept, start = y, None, None, 0
+    y = within_reach(layers, rows.y)
+    rows, remembered, share, kept, start = rows._replace(y=y), y, None, None, 0
     silent = (*layers.external_models, *out)
     while True:
         history, inputs = with_lags(layers.memory, state.history, X, remembered)
-        steps = stage(inputs, y, None if share is None else share.sqrt())
+        steps = stage(inputs, rows._replace(share=share))
         failed = invalid_rows(steps, silent, alive)
         if failed is not None:  # whether there is a target or not
             steps = steps._replace(log_prob=torch.where(failed, torch.nan, steps.log_prob))
             missing = None if missing is None else missing & ~failed.any(0)
-        if kept is not None:
+        if kept is not None:  # to the bit: the transform of an outlier magnifies any other
             steps = _splice(kept, steps, start)
         absent = find_absent(steps, silent)
         if absent is None:

@@ -9,9 +9,9 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.features.fourier import RandomFourierFeatures
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.stream import choose_block_size
 
 T = TypeVar("T")
@@ -80,12 +80,12 @@ def price_of_features(num_features: int, num_experts: int, like: Tensor) -> floa
     features = RandomFourierFeatures.from_kernel(kernel, like.shape[1], num_features, generator=generator)
     expert = GaussianExpert(features.to(like.device))
     bound = expert.bind()
-    runner = make_runner(bound, expert.init())
+    runner = bound.runner(expert.init())
     num_rows = choose_block_size(num_features, num_experts)
     X, y = like.new_ones(num_rows, like.shape[1]), like.new_zeros(num_rows)
 
     def run(_: None) -> None:
-        runner.stage(bound.features(X), y, has_gaps=False)
+        runner.stage(bound.features(X), Rows(y), has_gaps=False)
         runner.commit()
 
     def nothing() -> None:

@@ -2,14 +2,170 @@
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Self
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, Predictions
-from gp_ensembles.filters.transitions import Transition, UnevenSteps
+from gp_ensembles.filters.transitions import Transition
+
+Numbers = NDArray[np.float64]
+
+
+class Traits(NamedTuple):
+    """Traits of a kind of expert that an ensemble has to know.
+
+    Attributes:
+        is_real: Whether its targets are real numbers, and not drawn by a likelihood.
+        may_be_absent: Whether it may have no prediction for a row: NaN is then no failure.
+        shares_state: Whether the experts of a batch share a part of the state: they fail and restart together.
+        runs_apart: Whether some experts of a batch can run without the others.
+        stores_rows: Whether the state is of rows, not of weights: long blocks are the fastest.
+        num_outputs: Number of targets of a row, (B, O); ``None`` for one, (B,).
+    """
+
+    is_real: bool = True
+    may_be_absent: bool = False
+    shares_state: bool = False
+    runs_apart: bool = True
+    stores_rows: bool = False
+    num_outputs: int | None = None
+
+
+class Runner(ABC):
+    """Runs one expert object block by block on a state that it changes in place."""
+
+    @abstractmethod
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Learn the staged block."""
+
+
+class Season(NamedTuple):
+    """Design of a structural expert at each row: a level, a trend and a season."""
+
+    design: Numbers  # (1, S)
+    num_rows: NDArray[np.int64]  # the state's own memory
+    growth: float  # of the straight trend, for each row
+    waves: Numbers  # of each row of a season, and the columns after them, (season, S - 2)
+    slope: "Slope | None"
+
+
+class Slope(NamedTuple):
+    """Slope that walks: the moments of the batch are those of the next row, computed from the state's."""
+
+    moments: Numbers  # the state's own memory, (S, S + 1)
+    ahead: Numbers  # the batch's, (S, S + 1)
+    variance: float
+    damping: float
+
+
+class LinearRow(NamedTuple):
+    """Linear experts of one object at one row, on plain arrays in the memory of their state.
+
+    Attributes:
+        walk: Variances of a step of each weight, shape (E, F); zero for static ones.
+        noise: Noise variances, shape (E,).
+        season: What the features are if they are not those of the inputs.
+    """
+
+    walk: Numbers
+    noise: Numbers
+    season: Season | None = None
+
+
+class RowExpert(ABC):
+    """An expert object of E experts at one row."""
+
+    @abstractmethod
+    def predict(self, x: Numbers) -> tuple[Numbers | float, Numbers | float] | None:
+        """Means and variances (E,), or one for all, at a row x (D,); ``None`` without a prediction."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether the next row needs nothing special: no row dropped, no training, no refit after it."""
+
+    @abstractmethod
+    def learn(self, y: float) -> None:
+        """Learn the target of the row that was predicted last."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget what was predicted: others may change the state from here on."""
+
+
+class PureRunner(Runner):
+    """Any expert: the pure update, copied into the old state's memory."""
+
+    def __init__(self, bound: "BoundExpert", state: FilterState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: FilterState | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+            self._staged = None
+
+
+class FixedUpdate(ABC):
+    """Update of a fixed shape, of which the host reads no number, for blocks that are recorded."""
+
+    @abstractmethod
+    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+        """Predictions, and the updates of the state, as functions of the state ``before``."""
+
+    @abstractmethod
+    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+        """Update the state in place, if ``keep`` is set; NaN does not enter it."""
+
+
+@final
+class WholeUpdate(FixedUpdate):
+    """Whole new state, of any expert."""
+
+    def __init__(self, bound: "BoundExpert", state: FilterState) -> None:
+        self._bound, self._state = bound, state
+
+    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+        """See :meth:`FixedUpdate.stage`."""
+        after, steps = self._bound.update_block(before, Phi, y)
+        return steps, list(after)
+
+    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+        """See :meth:`FixedUpdate.learn`."""
+        for old in self._state:
+            old.copy_(torch.where(keep, next(taught), old))
+
+
+class Plans(NamedTuple):
+    """Ways to run a kind of expert in the memory of a state, beside the pure update.
+
+    Attributes:
+        runner: Makes what runs a bound expert over blocks from it and a state.
+        row: Makes what runs it at one row on plain arrays, from these and its features; or ``None``.
+        fixed: Makes its update in a block that is recorded, from a bound expert and a state.
+    """
+
+    runner: Callable[[Any, Any], Runner] = PureRunner
+    row: Callable[[Any, Any, FeatureMap], LinearRow | RowExpert | None] | None = None
+    fixed: Callable[[Any, Any], FixedUpdate] = WholeUpdate
 
 
 class BoundExpert(ABC):
@@ -18,29 +174,28 @@ class BoundExpert(ABC):
     Shapes: ``prior_variance`` (\*batch).
     """
 
+    plans: ClassVar[Plans] = Plans()
+    columns: tuple[int, ...] = ()  # places of forecasts among the inputs, if it sees nothing else
+
     def __init__(self, features: BoundFeatures, prior_variance: Tensor, transition: Transition | None) -> None:
         self.features = features
         self.prior_variance = prior_variance
         self.transition = transition
-        self.steps: Tensor | None = None  # time since the row before, of each row of a block; None for one
 
     @abstractmethod
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[FilterState, Predictions]:
         r"""Predict and learn a block of targets from its features.
 
-        Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,).
+        Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,), or rows of such targets.
         """
 
     @abstractmethod
-    def predict(self, state: FilterState, Phi: Tensor) -> Predictions:
-        r"""Predict each row (\*batch, N, F) one step ahead on its own, as a row whose target is missing."""
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> Predictions:
+        r"""Predict each row (\*batch, N, F) so many steps (1,) ahead on its own, as a row whose target is missing."""
 
-    def uneven(self, steps: Tensor) -> Self:
-        """The same for one block whose rows are so many steps after the row before each, (B,); one for predictions."""
-        other = copy.copy(self)
-        other.steps = steps
-        other.transition = None if self.transition is None else UnevenSteps(self.transition, steps)
-        return other
+    def runner(self, state: FilterState) -> Runner:
+        """What runs the expert over blocks, changing a state in place."""
+        return self.plans.runner(self, state)
 
     @abstractmethod
     def take(self, index: Tensor) -> "BoundExpert":
@@ -57,6 +212,9 @@ class Expert(nn.Module, ABC):
     Raises:
         ValueError: If the transition does not fit the batch shape or the number of features.
     """
+
+    traits: Traits = Traits()
+    columns: tuple[int, ...] = ()  # as those of the bound expert
 
     def __init__(self, features: FeatureMap, transition: Transition | None) -> None:
         super().__init__()

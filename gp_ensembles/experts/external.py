@@ -6,10 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits
 from gp_ensembles.experts.failing import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
@@ -23,10 +25,14 @@ from gp_ensembles.experts.failing import (
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.model_adapter import ModelAdapter, PredictFunction, TrainingRows, error_size
 from gp_ensembles.features.base import FeatureMap
+from gp_ensembles.features.one_row import passed_columns
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.states import ExternalState, FilterState, StepPredictions
+from gp_ensembles.filters.rows import Rows, as_rows, widened
+from gp_ensembles.filters.states import ExternalState, FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition
 
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
 # Inputs (N, D) to means and deviations, (N,) each.
 _Complete = Callable[[Tensor], tuple[Tensor, Tensor]]
 _Trained = _Complete | str  # the text is why training failed
@@ -96,16 +102,78 @@ class TrainedModels:
         return TrainedModels, ()
 
 
+class ExternalRunner(Runner):
+    """Rows of an external model, written in place."""
+
+    def __init__(self, bound: "BoundExternal", state: ExternalState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: ExternalRows | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged, predictions = self._bound.condition(self._state, Phi, rows)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            append_(self._state, self._staged)
+        self._staged = None
+
+
+@final
+class ExternalRow(RowExpert):
+    """An external model at one row."""
+
+    def __init__(self, bound: "BoundExternal", state: ExternalState, columns: Places) -> None:
+        self._bound, self._state, self._columns = bound, state, columns
+        self._inputs, self._targets, self._shares, self._errors = (part.numpy() for part in state[:4])
+        self._num_seen, self._num_stored, self._due = (part.numpy() for part in state[4:7])
+        self._x, self._mean = np.empty(0), 0.0
+
+    def predict(self, x: Numbers) -> tuple[float, float] | None:
+        """See :meth:`RowExpert.predict`."""
+        row = x[self._columns]
+        predicted = self._bound.answer(self._state, torch.from_numpy(row).unsqueeze(0))
+        if predicted is not None:
+            self._x, self._mean = row, predicted[0]
+        return predicted
+
+    def is_ready(self) -> bool:
+        """See :meth:`RowExpert.is_ready`."""
+        return int(self._num_seen) + 1 < int(self._due)
+
+    def learn(self, y: float) -> None:
+        """See :meth:`RowExpert.learn`."""
+        place = int(self._num_stored) % len(self._targets)
+        self._inputs[place], self._targets[place] = self._x, y
+        self._shares[place], self._errors[place] = 1.0, y - self._mean
+        self._num_seen[...] += 1
+        self._num_stored[...] += 1
+
+    def forget(self) -> None:
+        """See :meth:`RowExpert.forget`."""
+        self._x = np.empty(0)
+
+
+def _row(bound: "BoundExternal", state: ExternalState, features: FeatureMap) -> ExternalRow | None:
+    columns = passed_columns(features)
+    return None if columns is None or bound.columns else ExternalRow(bound, state, columns)
+
+
 @final
 class BoundExternal(BoundExpert):
     """The view of an external expert that loops use."""
+
+    plans = Plans(ExternalRunner, _row)
 
     def __init__(self, expert: "ExternalExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
         self.columns: tuple[int, ...] = expert.columns
         self._expert = expert
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[ExternalState, StepPredictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, ExternalState)
         rows, steps = self.condition(state, Phi, y)
@@ -113,23 +181,24 @@ class BoundExternal(BoundExpert):
         append_(after, rows)
         return after, steps
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, ExternalState)
-        X, _ = self._rows(Phi)
+        X = self._rows(Phi)
         predicted = self._ask(state, int(state.digest), None, X)
         return self._steps(predicted.mean, predicted.variance, torch.full_like(predicted.mean, torch.nan), Phi)
 
-    def condition(self, state: ExternalState, Phi: Tensor, y: Tensor) -> tuple[ExternalRows, StepPredictions]:
+    def condition(self, state: ExternalState, Phi: Tensor, y: Tensor | Rows) -> tuple[ExternalRows, StepPredictions]:
         """Predict a block, and what :func:`append_` writes to the state; models are trained when they are due."""
-        X, weight = self._rows(Phi)
-        targets, shares = y.detach().double().cpu() / weight, weight.square()
+        X, given = self._rows(Phi), as_rows(y)
+        targets = given.y.detach().double().cpu()
+        shares = torch.ones_like(targets) if given.share is None else given.share.detach().double().cpu()
         seen = ~torch.isnan(targets)
         num_seen, stored, due, trained_at, digest, reason = (int(count) for count in state[4:-1])
         words: str | None = None
         parts, errors, rows, start = [], targets.new_full(targets.shape, torch.nan), None, 0
-        while start < y.shape[0]:
-            stop = min(start + due - num_seen, y.shape[0])
+        while start < X.shape[0]:
+            stop = min(start + due - num_seen, X.shape[0])
             predicted = self._ask(state, digest, rows, X[start:stop])
             parts.append(predicted)
             if predicted.reason:
@@ -146,7 +215,7 @@ class BoundExternal(BoundExpert):
         mean, variance = (torch.cat(part) for part in ([p.mean for p in parts], [p.variance for p in parts]))
         steps = self._steps(mean, variance, targets, Phi)
         counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, reason
-        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), steps
+        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), widened(steps, given)
 
     def take(self, index: Tensor) -> "BoundExternal":
         """See :meth:`BoundExpert.take`."""
@@ -165,10 +234,10 @@ class BoundExternal(BoundExpert):
         legal = abs(mean) < _LARGEST and deviation > 0 and 1 / _LARGEST < variance < _LARGEST
         return (mean, variance) if legal else None
 
-    def _rows(self, Phi: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (N, D) in single precision, but as doubles, and the weight of each row (N,), on the CPU."""
+    def _rows(self, Phi: Tensor) -> Tensor:
+        """Inputs (N, D) in single precision, but as doubles, on the CPU."""
         Phi = Phi.reshape(-1, *Phi.shape[-2:])[0].detach().double().cpu()
-        return (Phi[:, :-1] / Phi[:, -1:]).float().double(), Phi[:, -1]
+        return Phi[:, :-1].float().double()
 
     def _ask(self, state: ExternalState, digest: int, rows: TrainingRows | None, X: Tensor) -> _Answers:
         """Predictions at rows X (N, D) by the model of a digest, trained on ``rows`` or on what is stored."""
@@ -219,6 +288,7 @@ class ExternalExpert(Expert):
         ValueError: If a number is not positive, or there are not as many columns as inputs.
     """
 
+    traits = Traits(may_be_absent=True, runs_apart=False, stores_rows=True)
     adapter: ModelAdapter
     columns: tuple[int, ...]
     first: int

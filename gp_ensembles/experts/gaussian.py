@@ -1,26 +1,42 @@
 """Bayesian linear regression on features, with Gaussian noise and weights that may change."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import final
 
+import numpy as np
 import torch
 from gpytorch.constraints import GreaterThan
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import (
+    BoundExpert,
+    Expert,
+    FixedUpdate,
+    LinearRow,
+    Plans,
+    PureRunner,
+    Runner,
+    WholeUpdate,
+)
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.block import condition_block
+from gp_ensembles.filters.rows import Rows
+from gp_ensembles.filters.schedule import Schedule, moment_scales, scale_features, scale_targets, unscale_steps
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
     LinearState,
+    Predictions,
     SquareRootState,
     StepPredictions,
     gaussian_state,
     square_root_state,
 )
-from gp_ensembles.filters.transitions import ExponentialForgetting, Transition
+from gp_ensembles.filters.stream import BlockStream
+from gp_ensembles.filters.transitions import ExponentialForgetting, RandomWalk, Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
 
 InitialState = Callable[[Tensor, int], LinearState]
@@ -32,11 +48,106 @@ _SAFE_NOISE, _SAFE_PRECISION, _SAFE_WALK = 1e-6, 1e-12, 1e4
 _NOISE_FLOOR, _NOISE_START = 1e-6, 0.5
 
 
+class CovarianceRunner(Runner):
+    """Covariance form, with scratch memory kept between blocks of one length."""
+
+    def __init__(self, bound: "BoundGaussian", state: GaussianState) -> None:
+        self._bound = bound
+        self._state = state
+        self._moments = state.moments
+        self._prepared: dict[int, tuple[Schedule, BlockStream, Tensor | None]] = {}
+        self._staged: tuple[BlockStream, Tensor | None] | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        num_rows = Phi.shape[-2]
+        if rows.steps is not None:
+            schedule, stream, scales = self._prepare(num_rows, rows.ages)
+        else:
+            if num_rows not in self._prepared:
+                if len(self._prepared) > 3:  # few block lengths recur; the others must not accumulate
+                    self._prepared.clear()
+                self._prepared[num_rows] = self._prepare(num_rows)
+            schedule, stream, scales = self._prepared[num_rows]
+        self._staged = None
+        design, scaled = scale_features(Phi, schedule), rows._replace(y=scale_targets(rows.y, schedule))
+        predictions = unscale_steps(stream.stage(design, scaled, has_gaps), rows.y, schedule)
+        self._staged = stream, scales
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            stream, scales = self._staged
+            stream.commit()
+            if scales is not None:
+                self._moments.mul_(scales)
+            self._staged = None
+
+    def _prepare(self, num_rows: int, ages: Tensor | None = None) -> tuple[Schedule, BlockStream, Tensor | None]:
+        bound = self._bound
+        schedule = make_schedule(bound.transition, num_rows, bound.prior_variance.detach(), ages)
+        stream = BlockStream(self._moments, bound.noise, schedule.walk, num_rows, schedule.steps)
+        if schedule.mean_scale is None and schedule.covariance_scale is None:
+            return schedule, stream, None
+        one = bound.noise.new_ones(())
+        mean_scale = one if schedule.mean_scale is None else schedule.mean_scale
+        covariance_scale = one if schedule.covariance_scale is None else schedule.covariance_scale
+        return schedule, stream, moment_scales(self._moments, mean_scale, covariance_scale)
+
+
+@final
+class GainUpdate(FixedUpdate):
+    """Gain of a block in covariance form, so that large states are read and written once."""
+
+    def __init__(self, bound: "BoundGaussian", state: GaussianState) -> None:
+        self._bound = bound
+        self._moments = state.moments.view(-1, *state.moments.shape[-2:])
+        self._diagonal = state.moments[..., :-1].diagonal(dim1=-2, dim2=-1)
+
+    def stage(self, before: FilterState, Phi: Tensor, y: Tensor) -> tuple[Predictions, list[Tensor]]:
+        """See :meth:`FixedUpdate.stage`."""
+        assert isinstance(before, GaussianState)
+        bound = self._bound
+        walk = make_schedule(bound.transition, len(y), bound.prior_variance).walk
+        gain, steps = condition_block(before, Phi, y, bound.noise, walk)
+        return steps, [gain.left, gain.right, *([] if gain.drift is None else [gain.drift])]
+
+    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+        """See :meth:`FixedUpdate.learn`."""
+        left, right = (torch.where(keep, next(taught), 0.0) for _ in range(2))
+        num = len(self._moments)
+        left, right = left.reshape(num, *left.shape[-2:]), right.reshape(num, *right.shape[-2:])
+        self._moments.baddbmm_(left.mT, right, alpha=-1)
+        if self._bound.transition is not None:
+            self._diagonal.add_(torch.where(keep, next(taught), 0.0))
+
+
+def _fixed(bound: "BoundGaussian", state: FilterState) -> FixedUpdate:
+    if isinstance(state, GaussianState) and isinstance(bound.transition, RandomWalk | None):
+        return GainUpdate(bound, state)
+    return WholeUpdate(bound, state)
+
+
+def _runner(bound: "BoundGaussian", state: FilterState) -> Runner:
+    return CovarianceRunner(bound, state) if isinstance(state, GaussianState) else PureRunner(bound, state)
+
+
+def _row(bound: "BoundGaussian", state: FilterState, features: FeatureMap) -> LinearRow | None:
+    transition = bound.transition
+    if not isinstance(state, GaussianState) or not isinstance(transition, RandomWalk | None):
+        return None
+    shape, noise = (bound.noise.numel(), features.num_features), bound.noise.detach().reshape(-1).numpy()
+    return LinearRow(np.zeros(shape) if transition is None else transition.of_each(shape), noise)
+
+
 class BoundGaussian(BoundExpert):
     r"""A Gaussian expert's numbers.
 
     Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch).
     """
+
+    plans = Plans(_runner, _row, _fixed)
 
     def __init__(
         self, features: BoundFeatures, prior_variance: Tensor, transition: Transition | None, noise: Tensor
@@ -44,15 +155,15 @@ class BoundGaussian(BoundExpert):
         super().__init__(features, prior_variance, transition)
         self.noise = noise
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[LinearState, StepPredictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[LinearState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState | SquareRootState)
         return update_block(state, Phi, y, self.transition, self.noise, prior_variance=self.prior_variance)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState | SquareRootState)
-        return predict(state, Phi, self.transition, self.noise, prior_variance=self.prior_variance)
+        return predict(state, Phi, self.transition, self.noise, prior_variance=self.prior_variance, steps=steps)
 
     def take(self, index: Tensor) -> "BoundGaussian":
         """See :meth:`BoundExpert.take`."""

@@ -7,13 +7,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, PureRunner, Runner, Traits
 from gp_ensembles.experts.laplace_evidence import laplace_log_evidence
+from gp_ensembles.experts.latent_runner import LatentGroup, LatentRunner, latent_predictions
 from gp_ensembles.experts.latent_update import LaplaceUpdate, LatentUpdate
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.sites import SiteRule, VectorRule
-from gp_ensembles.filters.states import FilterState, GaussianState, LatentMoments, LatentPredictions, gaussian_state
+from gp_ensembles.filters.states import FilterState, GaussianState, LatentPredictions, gaussian_state
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.likelihoods.classification import OrdinalLink
@@ -24,11 +26,20 @@ from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
+def _runner(bound: "BoundLaplace", state: FilterState) -> Runner:
+    alone = join_latent([bound])
+    if alone is None or not isinstance(state, GaussianState):
+        return PureRunner(bound, state)
+    return LatentRunner(bound, state, alone)
+
+
 class BoundLaplace(BoundExpert):
     r"""The numbers of an expert with a likelihood.
 
     Shapes: ``prior_variance`` (\*batch).
     """
+
+    plans = Plans(_runner)
 
     def __init__(
         self,
@@ -53,16 +64,18 @@ class BoundLaplace(BoundExpert):
                 density, self.num_latent, prior_variance, known_vector_derivatives(likelihood)
             )
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[GaussianState, LatentPredictions]:
+    def update_block(
+        self, state: FilterState, Phi: Tensor, y: Tensor | Rows
+    ) -> tuple[GaussianState, LatentPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
         after, moments = update_block(state, Phi, y, self.transition, self._rule, prior_variance=self.prior_variance)
-        return after, latent_predictions(self.predictive, self.likelihood, moments, y)
+        return after, latent_predictions(self.predictive, self.likelihood, moments, as_rows(y).y)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> LatentPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> LatentPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
-        moments = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance)
+        moments = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance, steps=steps)
         mean, variance = self.predictive.moments(self.likelihood, *moments)
         one = moments.mean if self.num_latent == 1 else moments.mean[..., 0]
         nothing = torch.full_like(one, torch.nan)
@@ -116,6 +129,8 @@ class LaplaceExpert(Expert):
         >>> (probability.detach() > 0.5).tolist()
         [False, True]
     """
+
+    traits = Traits(is_real=False)
 
     def __init__(
         self,
@@ -181,17 +196,21 @@ def take_likelihood(likelihood: Likelihood, batch_shape: torch.Size, index: Tens
     return take_experts(likelihood, batch_shape, index)
 
 
-def latent_predictions(
-    predictive: Predictive, likelihood: Likelihood, moments: LatentMoments, y: Tensor
-) -> LatentPredictions:
-    r"""Predictions of targets (B,), NaN where missing, from latent values one step ahead (\*batch, B)."""
-    seen = ~torch.isnan(y)
-    if bool(seen.all()):
-        mean, variance, log_prob = predictive.assess(likelihood, *moments, y)
-        return LatentPredictions(mean, variance, log_prob, *moments)
-    filled = torch.where(seen, y, y[seen][0] if bool(seen.any()) else 0.0)
-    mean, variance, log_prob = predictive.assess(likelihood, *moments, filled)
-    return LatentPredictions(mean, variance, torch.where(seen, log_prob, torch.nan), *moments)
+def join_latent(bound: Sequence[BoundExpert]) -> LatentGroup | None:
+    """All experts of an ensemble as one group; ``None`` unless they share a likelihood and the kind of update."""
+    members = [b for b in bound if isinstance(b, BoundLaplace) and b.num_latent == 1]
+    if len(members) < len(bound):
+        return None
+    first = members[0]
+    shapes = [b.prior_variance.shape for b in members]
+    likelihood = join_likelihoods([b.likelihood for b in members], shapes)
+    same = all(b.latent_update == first.latent_update and _same(b.predictive, first.predictive) for b in members)
+    if likelihood is None or not same:
+        return None
+    density, like = partial(log_prob, likelihood), first.prior_variance
+    return LatentGroup(
+        likelihood, first.latent_update.rule(density, like, known_derivatives(likelihood)), first.predictive
+    )
 
 
 def join_likelihoods(likelihoods: Sequence[Likelihood], batch_shapes: Sequence[torch.Size]) -> Likelihood | None:
@@ -218,3 +237,7 @@ def _settings(thing: object) -> object:
         return thing
     values = {name: value for name, value in vars(thing).items() if not name.startswith("_")}
     return type(thing), {name: _settings(value) for name, value in values.items()}
+
+
+def _same(one: Predictive, other: Predictive) -> bool:
+    return type(one) is type(other) and vars(one) == vars(other)

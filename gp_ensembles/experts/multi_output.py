@@ -6,16 +6,53 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits
 from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_real_targets, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.multi_output import MultiOutputNoise, multi_output_state
-from gp_ensembles.filters.states import FilterState, MultiOutputState, StepPredictions
-from gp_ensembles.filters.transitions import Transition
+from gp_ensembles.filters.multi_output import (
+    GroupGain,
+    MultiOutputNoise,
+    apply_gains,
+    apply_gains_,
+    condition_multi_output,
+    multi_output_state,
+    num_groups,
+)
+from gp_ensembles.filters.rows import Rows
+from gp_ensembles.filters.schedule import Schedule
+from gp_ensembles.filters.states import FilterState, MultiOutputState, Predictions, StepPredictions
+from gp_ensembles.filters.transitions import Transition, make_schedule
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.numerics.cholesky import NumericalError
+
+
+class MultiOutputRunner(Runner):
+    """Several outputs: the covariances in use change in place, the memory reserved for others is not touched."""
+
+    def __init__(self, bound: "BoundMultiOutput", state: MultiOutputState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: tuple[list[GroupGain], Schedule] | MultiOutputState | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        bound = self._bound
+        schedule = make_schedule(bound.transition, Phi.shape[-2], bound.prior_variance, rows.ages)
+        gains, predictions = condition_multi_output(self._state, Phi, rows.y, bound.observation, schedule)
+        same = [gain.source for gain in gains] == list(range(num_groups(self._state)))
+        self._staged = (gains, schedule) if same else apply_gains(self._state, gains, schedule)
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if isinstance(self._staged, MultiOutputState):
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+        elif self._staged is not None:
+            apply_gains_(self._state, *self._staged)
+        self._staged = None
 
 
 class BoundMultiOutput(BoundExpert):
@@ -23,6 +60,8 @@ class BoundMultiOutput(BoundExpert):
 
     Shapes: ``prior_variance`` (\*batch), ``noise`` (\*batch), ``scale`` (\*batch, O).
     """
+
+    plans = Plans(MultiOutputRunner)
 
     def __init__(
         self,
@@ -37,15 +76,17 @@ class BoundMultiOutput(BoundExpert):
         self.scale = scale
         self.observation: MultiOutputNoise = MultiOutputNoise(noise, scale)
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[MultiOutputState, StepPredictions]:
+    def update_block(
+        self, state: FilterState, Phi: Tensor, y: Tensor | Rows
+    ) -> tuple[MultiOutputState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`; targets have shape (B, O)."""
         assert isinstance(state, MultiOutputState)
         return update_block(state, Phi, y, self.transition, self.observation, prior_variance=self.prior_variance)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, MultiOutputState)
-        return predict(state, Phi, self.transition, self.observation, prior_variance=self.prior_variance)
+        return predict(state, Phi, self.transition, self.observation, prior_variance=self.prior_variance, steps=steps)
 
     def take(self, index: Tensor) -> "BoundMultiOutput":
         """See :meth:`BoundExpert.take`."""
@@ -99,6 +140,7 @@ class MultiOutputExpert(Expert):
         if num_outputs < 1:
             raise ValueError(f"there must be at least one output, got {num_outputs}")
         self.num_outputs = num_outputs
+        self.traits = Traits(shares_state=True, runs_apart=False, num_outputs=num_outputs)
         self.likelihood = checked_likelihood(features, likelihood)
         self.scale_constraint = log_scale()
         start = features.prior_variance.detach().new_zeros(*features.batch_shape, num_outputs)

@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
@@ -14,9 +14,11 @@ from gp_ensembles.experts.window import Refit, rows_until_refit
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
+from gp_ensembles.filters.rows import Rows, as_rows, widened
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
+    Predictions,
     RefittedState,
     StepPredictions,
     concatenate_steps,
@@ -61,14 +63,16 @@ class RefittedBlock(NamedTuple):
         targets: Targets, NaN where missing or where they count less than others, shape (B,).
         remembered: Targets with gaps filled by the last value before them, shape (B,).
         design: Features, shape (\*batch, B, F).
-        weighted: Targets multiplied as the rows of the design, shape (B,).
+        rows: All targets in double precision, and what counts of them.
+        ages: Steps to each row, shape (B,); ``None`` for one each.
     """
 
     inputs: Tensor
     targets: Tensor
     remembered: Tensor
     design: Tensor
-    weighted: Tensor
+    rows: Rows
+    ages: Tensor | None
 
 
 class _Model(NamedTuple):
@@ -80,9 +84,54 @@ class _Model(NamedTuple):
     noise: Tensor
 
 
+class RefittedRunner(Runner):
+    """In place, except for blocks with a refit, which run on a copy."""
+
+    def __init__(self, bound: "BoundRefitted", state: RefittedState) -> None:
+        self._bound = bound
+        self._state = state
+        self._due = -1
+        self._prepared: dict[int, BlockStream] = {}
+        self._staged: tuple[BlockStream, RefittedBlock] | RefittedState | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its rows (\*batch, B, D + 1); the state is not touched."""
+        self._staged, num_rows = None, Phi.shape[-2]
+        if rows_until_refit(self._state) <= num_rows:
+            self._staged, predictions = self._bound.update_block(self._state, Phi, rows)
+            return predictions
+        block = self._bound.block(self._state, Phi, rows)
+        stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
+        steps = stream.stage(block.design, block.rows, has_gaps)
+        self._staged = stream, block
+        return widened(StepPredictions(*(value.to(rows.y.dtype) for value in steps)), rows)
+
+    def _stream(self, num_rows: int) -> BlockStream:
+        due = int(self._state.due)
+        if due != self._due or len(self._prepared) > 3:  # another model, or too many block lengths
+            self._prepared.clear()
+            self._due = due
+        if num_rows not in self._prepared:
+            self._prepared[num_rows] = self._bound.stream(self._state, num_rows)
+        return self._prepared[num_rows]
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if isinstance(self._staged, RefittedState):
+            for old, new in zip(self._state, self._staged, strict=True):
+                old.copy_(new)
+        elif self._staged is not None:
+            stream, block = self._staged
+            stream.commit()
+            store_(self._state, block)
+        self._staged = None
+
+
 @final
 class BoundRefitted(BoundExpert):
     """The view of a refitted expert for loops; its hyperparameters are in the state."""
+
+    plans = Plans(RefittedRunner)
 
     def __init__(self, expert: "RefittedExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -91,30 +140,29 @@ class BoundRefitted(BoundExpert):
             self._copy = copy.deepcopy(expert.model).double()
         self._latest: _Model | None = None
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[RefittedState, StepPredictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[RefittedState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, RefittedState)
-        parts, start = [], 0
-        while start < y.shape[0]:
-            stop = min(y.shape[0], start + rows_until_refit(state))
-            block = self.block(state, Phi[..., start:stop, :], y[start:stop])
+        given, parts, start, num_rows = as_rows(y), [], 0, Phi.shape[-2]
+        while start < num_rows:
+            stop = min(num_rows, start + rows_until_refit(state))
+            block = self.block(state, Phi[..., start:stop, :], given.part(slice(start, stop)))
             before, model = GaussianState(state.moments), self._model(state)
-            ages = None if self.steps is None else self.steps[start:stop].double().cumsum(0)
             after, steps = update_covariance(
-                before, block.design, block.weighted, model.noise, state.walks[..., None], ages
+                before, block.design, block.rows, model.noise, state.walks[..., None], block.ages
             )
             state = self._stored(state._replace(moments=after.moments), block)
             if rows_until_refit(state) == 0:
                 state = self._refitted(state)
-            parts.append(_in_dtype(steps, y))
+            parts.append(_in_dtype(steps, given.y))
             start = stop
-        return state, concatenate_steps(parts)
+        return state, widened(concatenate_steps(parts), given)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, RefittedState)
         model, design = self._model(state), self._next_design(state, Phi)
-        walk = state.walks[..., None] * (1.0 if self.steps is None else self.steps.double())
+        walk = state.walks[..., None] * (1.0 if steps is None else steps.double())
         mean, variance = predict_covariance(GaussianState(state.moments), design, model.noise, walk)
         return _in_dtype(StepPredictions(mean, variance, torch.full_like(mean, torch.nan)), Phi)
 
@@ -137,29 +185,28 @@ class BoundRefitted(BoundExpert):
 
     def features_at(self, state: RefittedState, Phi: Tensor, past: Tensor) -> Tensor:
         r"""Features of rows (\*batch, N, D + 1) that have these past targets (200, N), each (\*batch, N, F)."""
-        rows, weight = _rows(Phi)
         lagged = torch.where(state.lags[:, None] > 0, past[-state.lags], 0.0).mT
-        return self._design(state, torch.cat([self._own(rows), lagged], dim=-1)) * weight.unsqueeze(-1)
+        return self._design(state, torch.cat([self._own(_rows(Phi)), lagged], dim=-1))
 
     def take(self, index: Tensor) -> "BoundRefitted":
         """See :meth:`BoundExpert.take`."""
         return self._expert.take(index).bind()
 
-    def block(self, state: RefittedState, Phi: Tensor, y: Tensor) -> RefittedBlock:
-        r"""A block of rows (\*batch, B, D + 1) and targets (B,) with the features of the current model."""
-        rows, weight = _rows(Phi)
-        counted = torch.where(weight < 1, torch.nan, y.double())
+    def block(self, state: RefittedState, Phi: Tensor, given: Rows) -> RefittedBlock:
+        r"""A block of rows (\*batch, B, D + 1) with the features of the current model."""
+        rows, y = _rows(Phi), given.y
+        counted = y.double() if given.share is None else torch.where(given.share < 1, torch.nan, y.double())
         number, capacity = state.num_rows, state.targets.shape[0]
         before = state.remembered[(number - 1) % capacity].reshape(1)
         remembered = carried_forward(torch.cat([before, counted]))[1:]
         back = torch.arange(LONGEST_LAG, 0, -1, device=y.device)
         known = torch.cat([state.remembered[(number - back) % capacity], remembered])
         design = self._design(state, torch.cat([self._own(rows), _lagged(known, state.lags, y.shape[0])], dim=-1))
-        return RefittedBlock(self._own(rows), counted, remembered, design * weight.unsqueeze(-1), y.double())
+        ages = None if given.steps is None else given.steps.double().cumsum(0)
+        return RefittedBlock(self._own(rows), counted, remembered, design, Rows(y.double(), given.share), ages)
 
-    def stream(self, state: RefittedState, num_rows: int) -> BlockStream:
+    def stream(self, state: RefittedState, num_rows: int, ages: Tensor | None = None) -> BlockStream:
         """The filter in place, on the state's own memory, until the next refit."""
-        ages = None if self.steps is None else self.steps.double().cumsum(0)
         return BlockStream(state.moments, self._model(state).noise, state.walks[..., None], num_rows, ages)
 
     def _model(self, state: RefittedState) -> _Model:
@@ -184,10 +231,10 @@ class BoundRefitted(BoundExpert):
         return features.reshape(columns.shape[0], -1).expand(*self._expert.batch_shape, -1, -1)
 
     def _next_design(self, state: RefittedState, Phi: Tensor) -> Tensor:
-        rows, weight = _rows(Phi)
+        rows = _rows(Phi)
         past = state.remembered[(state.num_rows - state.lags) % state.targets.shape[0]]
         past = torch.where(state.lags > 0, past, 0.0).expand(rows.shape[0], -1)
-        return self._design(state, torch.cat([self._own(rows), past], dim=-1)) * weight.unsqueeze(-1)
+        return self._design(state, torch.cat([self._own(rows), past], dim=-1))
 
     def _stored(self, state: RefittedState, block: RefittedBlock) -> RefittedState:
         """The state that remembers a block."""
@@ -262,6 +309,7 @@ class RefittedExpert(Expert):
         ValueError: If the model is a batch, has a transition, is not valid everywhere, or lags do not fit.
     """
 
+    traits = Traits(shares_state=True, runs_apart=False)
     model: GaussianExpert
     refit: Refit
     lags: tuple[int, ...]
@@ -376,10 +424,9 @@ def lagged_columns(y: Tensor, lags: Tensor) -> Tensor:
     return _lagged(torch.cat([y.new_zeros(LONGEST_LAG), y]), lags, y.shape[0])
 
 
-def _rows(Phi: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Inputs (B, D) and their weights (B,); all experts of the batch see the same rows (\*batch, B, D + 1)."""
-    rows = Phi[0].double()
-    return rows[:, :-1] / rows[:, -1:], rows[:, -1]
+def _rows(Phi: Tensor) -> Tensor:
+    r"""Inputs (B, D); all experts of the batch see the same rows (\*batch, B, D + 1)."""
+    return Phi[0, :, :-1].double()
 
 
 def _lagged(known: Tensor, lags: Tensor, num_rows: int) -> Tensor:

@@ -11,6 +11,7 @@ from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.rows import Rows, as_rows, widened
 from gp_ensembles.filters.sites import RobustRule
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, gaussian_state
 from gp_ensembles.filters.transitions import Transition, exact_tensor
@@ -44,22 +45,29 @@ class BoundRobust(BoundExpert):
         self.threshold = threshold
         self._rule = RobustRule(noise, threshold)
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[GaussianState, StepPredictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[GaussianState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
+        rows = as_rows(y)
+        targets, roots = rows.y, rows.roots(self.noise)
+        scaled = rows if roots is None else Rows(targets * roots, steps=rows.steps)
+        design = Phi if roots is None else Phi * roots.unsqueeze(-1)
         after, (mean, variance) = update_block(
-            state, Phi, y, self.transition, self._rule, prior_variance=self.prior_variance
+            state, design, scaled, self.transition, self._rule, prior_variance=self.prior_variance
         )
+        if roots is not None:
+            mean, variance = mean / roots, variance / roots.square()
         variance = variance + self.noise.unsqueeze(-1)
-        missing = torch.isnan(y)
-        log_prob = normal.log_prob(torch.where(missing, mean, y), mean, variance)
+        missing = torch.isnan(targets)
+        log_prob = normal.log_prob(torch.where(missing, mean, targets), mean, variance)
         log_prob = torch.where(missing, torch.nan, log_prob)
-        return after, StepPredictions(mean, variance, log_prob)
+        return after, widened(StepPredictions(mean, variance, log_prob), rows)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, GaussianState)
-        mean, variance = predict(state, Phi, self.transition, self._rule, prior_variance=self.prior_variance)
+        prior = self.prior_variance
+        mean, variance = predict(state, Phi, self.transition, self._rule, prior_variance=prior, steps=steps)
         return StepPredictions(mean, variance + self.noise.unsqueeze(-1), torch.full_like(mean, torch.nan))
 
     def take(self, index: Tensor) -> "BoundRobust":

@@ -7,13 +7,15 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, LinearRow, Plans, Season, Slope, Traits
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.experts.slope import WalkingSlope
+from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.linear import ConstantFeatures
 from gp_ensembles.filters.block import apply_gain, condition_joint, joint_moments
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, StructuralState, gaussian_state
-from gp_ensembles.filters.transitions import RandomWalk, Transition, UnevenSteps
+from gp_ensembles.filters.transitions import RandomWalk, Transition
 from gp_ensembles.filters.update import predict, update_block
 
 _MOST_WAVES = 6
@@ -27,9 +29,18 @@ _SEASONAL_STEPS = (0.0, 1e-5, 1e-3)
 _EIGHTHS = tuple(10.0 ** (k / 8) for k in range(-2, 3))
 
 
+def _row(bound: "BoundStructural", state: StructuralState, features: FeatureMap) -> LinearRow | None:
+    if bound.noise.numel() != 1:
+        return None
+    walk = bound.walk.of_each((1, state.moments.shape[-2]))
+    return LinearRow(walk, bound.noise.detach().reshape(-1).numpy(), bound.season(state))
+
+
 @final
 class BoundStructural(BoundExpert):
     """The view of a structural expert for loops."""
+
+    plans = Plans(row=_row)
 
     noise: Tensor
 
@@ -46,39 +57,39 @@ class BoundStructural(BoundExpert):
             self.slope = WalkingSlope(variance / _LEVEL**2, damping)
             scale, steps = [*scale, _LEVEL], [*steps, torch.zeros_like(level)]
         self._scale = level.new_tensor(scale)
-        self._walk = RandomWalk(torch.stack(steps, -1) / self._scale.square())
+        # how level and season walk before every row, but for what the slope does to the level
+        self.walk: RandomWalk = RandomWalk(torch.stack(steps, -1) / self._scale.square())
 
-    @property
-    def walk(self) -> Transition:
-        """How level and season walk before every row, but for what the slope does to the level."""
-        return self._walk if self.steps is None else UnevenSteps(self._walk, self.steps)
-
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[StructuralState, StepPredictions]:
+    def update_block(
+        self, state: FilterState, Phi: Tensor, y: Tensor | Rows
+    ) -> tuple[StructuralState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StructuralState)
+        rows = as_rows(y)
         # Trend and season go on by whole steps.
-        whole = torch.ones_like(y, dtype=torch.int64) if self.steps is None else self.steps.round().long()
-        rows = state.num_rows - 1 + whole.cumsum(0)
-        moments, design = GaussianState(state.moments.double()), self.design(rows) * Phi.double()
+        whole = torch.ones_like(rows.y, dtype=torch.int64) if rows.steps is None else rows.steps.round().long()
+        numbers = state.num_rows - 1 + whole.cumsum(0)
+        moments, design = GaussianState(state.moments.double()), self.design(numbers) * Phi.double()
+        rows = rows._replace(y=rows.y.double())
         if self.slope is None:
-            after, steps = update_block(moments, design, y.double(), self.walk, self.noise)
+            after, steps = update_block(moments, design, rows, self.walk, self.noise)
         else:
-            passed = whole.double() if self.steps is None else self.steps.double()
-            joint = self.slope.joint(moments, design, self._walk.variance, passed.cumsum(0), whole.cumsum(0))
+            passed = whole.double() if rows.steps is None else rows.steps.double()
+            joint = self.slope.joint(moments, design, self.walk.variance, passed.cumsum(0), whole.cumsum(0))
             known = joint.cross, joint.mean, joint.covariance, joint.drift
-            gain, steps = condition_joint(*known, y.double(), self.noise)
+            gain, steps = condition_joint(*known, rows, self.noise)
             after = apply_gain(joint.after, gain)
         return StructuralState(after.moments, state.num_rows + whole.sum()), _in_dtype(steps, Phi)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StructuralState)
-        whole = torch.ones_like(state.num_rows).reshape(1) if self.steps is None else self.steps.round().long()
+        whole = torch.ones_like(state.num_rows).reshape(1) if steps is None else steps.round().long()
         moments = GaussianState(state.moments.double())
         if self.slope is not None:
             moments = self.slope.advance(moments, whole.squeeze(0))
         design = self.design(state.num_rows - 1 + whole) * Phi.double()
-        return _in_dtype(predict(moments, design, self.walk, self.noise), Phi)
+        return _in_dtype(predict(moments, design, self.walk, self.noise, steps=steps), Phi)
 
     def ahead(self, state: StructuralState, num_rows: int) -> tuple[Tensor, Tensor]:
         r"""The joint law of the targets of the rows that come next, double precision.
@@ -87,13 +98,22 @@ class BoundStructural(BoundExpert):
         """
         counts = torch.arange(1, num_rows + 1, device=state.num_rows.device)
         moments, design = GaussianState(state.moments.double()), self.design(state.num_rows - 1 + counts)
-        design, walk = design.expand(*self.noise.shape, *design.shape), self._walk.variance
+        design, walk = design.expand(*self.noise.shape, *design.shape), self.walk.variance
         if self.slope is None:
             _, mean, covariance, _ = joint_moments(moments, design, self.noise, walk, counts.double())
         else:
             joint = self.slope.joint(moments, design, walk, counts.double(), counts)
             mean, covariance = joint.mean, joint.covariance
         return mean, covariance + torch.diag_embed(self.noise.unsqueeze(-1).expand_as(mean))
+
+    def season(self, state: StructuralState) -> Season:
+        """The design of a single series, row by row."""
+        whole = self.design(torch.arange(self.period + 1, device=state.num_rows.device)).numpy()
+        slope = None
+        if self.slope is not None:
+            moments = state.moments.numpy().reshape(state.moments.shape[-2:])
+            slope = Slope(moments, moments.copy(), float(self.slope.variance), float(self.slope.damping))
+        return Season(whole[:1].copy(), state.num_rows.numpy(), float(whole[1, 1]), whole[:-1, 2:].copy(), slope)
 
     def take(self, index: Tensor) -> "BoundStructural":
         """See :meth:`BoundExpert.take`."""
@@ -133,6 +153,7 @@ class StructuralExpert(Expert):
         ValueError: If a number is out of range.
     """
 
+    traits = Traits(shares_state=True)
     season: int | None
     num_warm_up: int
     variances: Tensor

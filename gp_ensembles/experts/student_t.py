@@ -11,6 +11,7 @@ from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output
 from gp_ensembles.features.base import BoundFeatures, FeatureMap, log_scale
 from gp_ensembles.features.rebatch import take_experts
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, StudentTPredictions, StudentTState
 from gp_ensembles.filters.student_t import NoiseDiscount, student_t_state
 from gp_ensembles.filters.transitions import Transition, exact_tensor
@@ -79,15 +80,19 @@ class BoundStudentT(BoundExpert):
         self.discount = discount
         self._noise_discount = None if discount is None else NoiseDiscount(discount, prior.concentration, prior.rate)
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[StudentTState, StudentTPredictions]:
+    def update_block(
+        self, state: FilterState, Phi: Tensor, y: Tensor | Rows
+    ) -> tuple[StudentTState, StudentTPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, StudentTState)
         return update_block(state, Phi, y, self.transition, self._noise_discount, prior_variance=self.prior_variance)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StudentTPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StudentTPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, StudentTState)
-        return predict(state, Phi, self.transition, self._noise_discount, prior_variance=self.prior_variance)
+        return predict(
+            state, Phi, self.transition, self._noise_discount, prior_variance=self.prior_variance, steps=steps
+        )
 
     def take(self, index: Tensor) -> "BoundStudentT":
         """See :meth:`BoundExpert.take`."""

@@ -4,19 +4,30 @@ import copy
 from dataclasses import dataclass
 from typing import TypeVar, final
 
+import numpy as np
 import torch
 from gpytorch.likelihoods import GaussianLikelihood
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.covariance import bind_covariance, bind_mean
 from gp_ensembles.features.linear import InputFeatures
+from gp_ensembles.features.one_row import passed_columns
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.states import FilterState, RefittedState, StepPredictions, WindowState, concatenate_steps
+from gp_ensembles.filters.rows import Rows, as_rows
+from gp_ensembles.filters.states import (
+    FilterState,
+    Predictions,
+    RefittedState,
+    StepPredictions,
+    WindowState,
+    concatenate_steps,
+)
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.filters.update import predict, update_block
 from gp_ensembles.filters.window import (
@@ -31,10 +42,13 @@ from gp_ensembles.filters.window import (
     stage_window,
     window_state,
 )
+from gp_ensembles.filters.window_row import RowWindow
 from gp_ensembles.numerics.autograd import log_marginal
 from gp_ensembles.numerics.cholesky import NumericalError
 from gp_ensembles.numerics.gpytorch_types import GPyTorchModule, Kernel, Mean
 
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
 M = TypeVar("M", bound=nn.Module | GPyTorchModule)
 # Few steps, often: more of them, or steps on the last rows only, overfit. But with twice as many rows as before the
 # search runs to its end, or hyperparameters of few rows would stay (``benchmarks/README.md``).
@@ -69,9 +83,64 @@ class Refit:
                 raise ValueError(f"{name} of Refit must be at least 1, got {value}")
 
 
+class WindowRunner(Runner):
+    """Rows appended and dropped in place; a block in which hyperparameters are refitted runs on a copy."""
+
+    def __init__(self, bound: "BoundWindow", state: WindowState) -> None:
+        self._bound = bound
+        self._state = state
+        self._staged: tuple[WindowChange | WindowState, int] | None = None
+
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
+        r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
+        self._staged = None
+        staged, predictions = self._bound.stage(self._state, Phi, rows)
+        self._staged = staged, Phi.shape[-2]
+        return predictions
+
+    def commit(self) -> None:
+        """Learn the staged block."""
+        if self._staged is not None:
+            self._bound.commit(self._state, *self._staged)
+            self._staged = None
+
+
+@final
+class WindowRow(RowExpert):
+    """A batch of windows at one row."""
+
+    def __init__(self, bound: "BoundWindow", state: WindowState, columns: Places) -> None:
+        self._bound, self._state, self._columns = bound, state, columns
+        self._rows = RowWindow(state)
+
+    def predict(self, x: Numbers) -> tuple[Numbers, Numbers]:
+        """See :meth:`RowExpert.predict`."""
+        return self._rows.predict(self._bound.window_of(self._state), x[self._columns])
+
+    def is_ready(self) -> bool:
+        """See :meth:`RowExpert.is_ready`."""
+        return self._bound.room(self._state) > 0
+
+    def learn(self, y: float) -> None:
+        """See :meth:`RowExpert.learn`."""
+        self._rows.learn(y)
+        self._bound.commit(self._state, WindowChange(None, None), 1)
+
+    def forget(self) -> None:
+        """See :meth:`RowExpert.forget`."""
+        self._rows.forget()
+
+
+def _row(bound: "BoundWindow", state: WindowState, features: FeatureMap) -> WindowRow | None:
+    columns = passed_columns(features)
+    return None if columns is None or state.num_used.ndim > 1 else WindowRow(bound, state, columns)
+
+
 @final
 class BoundWindow(BoundExpert):
     """The view of a window expert for loops; refitted hyperparameters are in the state."""
+
+    plans = Plans(WindowRunner, _row)
 
     def __init__(self, expert: "WindowExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -80,32 +149,33 @@ class BoundWindow(BoundExpert):
         self.noise: Tensor = self._window.noise
         self._refitted: _Refitted | None = None if expert.refit is None else _Refitted(expert, expert.refit)
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[WindowState, StepPredictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[WindowState, StepPredictions]:
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, WindowState)
         if self._refitted is None:
             return update_block(state, Phi, y, None, self._window)
-        parts, start = [], 0
-        while start < y.shape[0]:
-            stop = min(y.shape[0], start + rows_until_refit(state))
+        rows = as_rows(y)
+        parts, start, num_rows = [], 0, Phi.shape[-2]
+        while start < num_rows:
+            stop = min(num_rows, start + rows_until_refit(state))
             state, part = update_block(
-                state, Phi[..., start:stop, :], y[start:stop], None, self._refitted.window(state)
+                state, Phi[..., start:stop, :], rows.part(slice(start, stop)), None, self._refitted.window(state)
             )
             parts.append(part)
             state = self._refitted.counted(state, stop - start)
             start = stop
         return state, concatenate_steps(parts)
 
-    def predict(self, state: FilterState, Phi: Tensor) -> StepPredictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""
         assert isinstance(state, WindowState)
         return predict(state, Phi, None, self.window_of(state))
 
-    def stage(self, state: WindowState, Phi: Tensor, y: Tensor) -> tuple[WindowChange | WindowState, StepPredictions]:
+    def stage(self, state: WindowState, Phi: Tensor, rows: Rows) -> tuple[WindowChange | WindowState, StepPredictions]:
         """Predict a block, and the change for :meth:`commit`: the whole state after it if a refit falls into it."""
-        if self._refitted is not None and y.shape[0] >= rows_until_refit(state):
-            return self.update_block(state, Phi, y)
-        return stage_window(state, Phi, y, self.window_of(state))
+        if self._refitted is not None and Phi.shape[-2] >= rows_until_refit(state):
+            return self.update_block(state, Phi, rows)
+        return stage_window(state, Phi, rows, self.window_of(state))
 
     def room(self, state: WindowState) -> int:
         """Rows that may come before any is dropped or anything is refitted."""
@@ -242,6 +312,8 @@ class WindowExpert(Expert):
         >>> steps.mean.shape, int(state.num_used)
         (torch.Size([40]), 40)
     """
+
+    traits = Traits(shares_state=True, runs_apart=False, stores_rows=True)
 
     def __init__(
         self,

@@ -11,10 +11,11 @@ from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.compose import SelectColumns
 from gp_ensembles.features.fourier import RandomFourierFeatures
 from gp_ensembles.features.hilbert import HilbertAdditiveFeatures
-from gp_ensembles.features.linear import ConstantFeatures, LinearFeatures
+from gp_ensembles.features.linear import ConstantFeatures, InputFeatures, LinearFeatures
 from gp_ensembles.features.rescale import Clamp
 
 Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 class _Map(NamedTuple):
@@ -130,3 +131,13 @@ class RowFeatures:
         cosines = factor.reshape(num_experts, num_features)[:, num_features // 2 :].numpy()
         waves = list(range(len(omega)))
         return _Map(omega.numpy(), columns, np.zeros(len(omega)), waves, waves, [], np.tile(cosines, (1, 2)))
+
+
+def passed_columns(features: FeatureMap) -> Places | None:
+    """Columns that a map passes through; ``None`` for a map that does more."""
+    if isinstance(features, InputFeatures):
+        return np.arange(features.num_inputs)
+    if isinstance(features, SelectColumns) and isinstance(features.features, InputFeatures):
+        places: Places = features.columns.numpy()
+        return places
+    return None

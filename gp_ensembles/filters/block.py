@@ -21,11 +21,12 @@ are one product and one triangular solve, and the update of both moments is
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.schedule import (
     count_steps,
     scale_features,
@@ -63,22 +64,23 @@ class BlockGain(NamedTuple):
 def condition_block(
     state: GaussianState,
     Phi: Tensor,
-    y: Tensor,
+    rows: Tensor | Rows,
     noise: Tensor,
     random_walk_variance: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> tuple[BlockGain, StepPredictions]:
     """Predict a block one step ahead and compute its gain; arguments as in :func:`update_covariance`."""
-    return condition_joint(*joint_moments(state, Phi, noise, random_walk_variance, steps), y, noise)
+    return condition_joint(*joint_moments(state, Phi, noise, random_walk_variance, steps), rows, noise)
 
 
 def condition_joint(
-    cross: Tensor, mean: Tensor, covariance: Tensor, drift: Tensor | None, y: Tensor, noise: Tensor
+    cross: Tensor, mean: Tensor, covariance: Tensor, drift: Tensor | None, rows: Tensor | Rows, noise: Tensor
 ) -> tuple[BlockGain, StepPredictions]:
     """The same from the results of :func:`joint_moments`."""
-    missing = torch.isnan(y)
-    if _any(missing):
-        return _condition_with_gaps(covariance, cross, mean, y, noise, drift)
+    rows = as_rows(rows)
+    y = rows.y
+    if not rows.is_plain or _any(torch.isnan(y)):
+        return _condition_weighted(covariance, cross, mean, rows, noise, drift)
     factor = cholesky(_add_noise(covariance, noise), _WHAT)
     residual = (mean - y).unsqueeze(-1)
     whitened = torch.linalg.solve_triangular(factor, torch.cat([cross, residual], dim=-1), upper=False)
@@ -115,24 +117,28 @@ def joint_covariance(
     return cross, torch.triu(upper) + torch.triu(upper, diagonal=1).mT, drift
 
 
-def _condition_with_gaps(
-    covariance: Tensor, cross: Tensor, mean: Tensor, y: Tensor, noise: Tensor, drift: Tensor | None
+def _condition_weighted(
+    covariance: Tensor, cross: Tensor, mean: Tensor, rows: Rows, noise: Tensor, drift: Tensor | None
 ) -> tuple[BlockGain, StepPredictions]:
-    """The same where some targets are missing: they are predicted, but not learned from."""
+    """The same where some targets are missing or count in part: they are predicted as they are."""
+    y, own = rows.y, noise.unsqueeze(-1)
     seen = (~torch.isnan(y)).to(mean.dtype).expand_as(mean)
+    roots = rows.roots(noise)
+    root = seen if roots is None else seen * roots
     residual = torch.where(seen > 0, mean - y, 0.0)
-    masked = covariance * seen.unsqueeze(-1) * seen.unsqueeze(-2)
+    masked = covariance * root.unsqueeze(-1) * root.unsqueeze(-2)
     factor = cholesky(_add_noise(masked, noise), _WHAT)
-    right = torch.cat([cross, residual.unsqueeze(-1)], dim=-1) * seen.unsqueeze(-1)
+    right = torch.cat([cross, residual.unsqueeze(-1)], dim=-1) * root.unsqueeze(-1)
     whitened = torch.linalg.solve_triangular(factor, right, upper=False)
-    # Column t above the diagonal: how the un-zeroed row t depends on the observed targets before it.
-    past = torch.linalg.solve_triangular(factor, covariance * seen.unsqueeze(-1), upper=False)
+    # Column t above the diagonal: how row t, all of it, depends on what counted of the targets before it.
+    past = torch.linalg.solve_triangular(factor, covariance * root.unsqueeze(-1), upper=False)
     past = torch.triu(past, diagonal=1)
-    variance = covariance.diagonal(dim1=-2, dim2=-1) + noise.unsqueeze(-1) - past.square().sum(-2)
-    variance = torch.where(seen > 0, factor.diagonal(dim1=-2, dim2=-1).square(), variance)
-    scale = variance.sqrt()
+    variance = covariance.diagonal(dim1=-2, dim2=-1) + own - past.square().sum(-2)
+    scale = factor.diagonal(dim1=-2, dim2=-1)
+    variance = torch.where(root == 1, scale.square(), variance if rows.extra is None else variance + rows.extra)
     predicted = mean - torch.triu(past * whitened[..., -1:], diagonal=1).sum(-2)  # infinite ones are of later rows only
-    log_prob = torch.where(seen > 0, _log_prob(whitened[..., -1], scale), torch.nan)
+    error = whitened[..., -1] if roots is None else (y - predicted) / variance.sqrt()
+    log_prob = torch.where(seen > 0, _log_prob(error, variance.sqrt()), torch.nan)
     return BlockGain(whitened[..., :-1], whitened, drift), StepPredictions(predicted, variance, log_prob)
 
 
@@ -149,20 +155,20 @@ def apply_gain(state: GaussianState, gain: BlockGain) -> GaussianState:
 def update_covariance(
     state: GaussianState,
     Phi: Tensor,
-    y: Tensor,
+    rows: Tensor | Rows,
     noise: Tensor,
     random_walk_variance: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> tuple[GaussianState, StepPredictions]:
     r"""Predict and learn a block of targets; equal to single steps to round-off.
 
-    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,) or (\*batch, B), ``noise`` (\*batch), ``random_walk_variance``
-    (\*batch, 1) or (\*batch, F), ``steps`` (B,) or (\*batch, B).
+    Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B,) or (\*batch, B), ``noise`` (\*batch),
+    ``random_walk_variance`` (\*batch, 1) or (\*batch, F), ``steps`` since the state (B,) or (\*batch, B).
 
     Raises:
         NumericalError: If the predictive covariance of the block is not positive definite.
     """
-    gain, predictions = condition_block(state, Phi, y, noise, random_walk_variance, steps)
+    gain, predictions = condition_block(state, Phi, rows, noise, random_walk_variance, steps)
     return apply_gain(state, gain), predictions
 
 
@@ -181,41 +187,57 @@ def predict_covariance(
 
 
 def update_linear(
-    state: LinearState, Phi: Tensor, y: Tensor, noise: Tensor, transition: Transition | None, prior_variance: Tensor
+    state: LinearState,
+    Phi: Tensor,
+    rows: Tensor | Rows,
+    noise: Tensor,
+    transition: Transition | None,
+    prior_variance: Tensor,
 ) -> tuple[LinearState, StepPredictions]:
     r"""Predict and learn a block of targets with weights that change.
 
-    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,) or (\*batch, B), ``noise`` (\*batch), ``prior_variance`` (\*batch);
-    returns (\*batch, B).
+    Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B,) or (\*batch, B), ``noise`` (\*batch),
+    ``prior_variance`` (\*batch); returns (\*batch, B).
     """
     parts = []
-    for rows, targets in split_rows(Phi, y, transition):
-        schedule = make_schedule(transition, rows.shape[-2], prior_variance)
-        design, scaled = scale_features(rows, schedule), scale_targets(targets, schedule)
+    for design, part in split_rows(Phi, as_rows(rows), transition):
+        schedule = make_schedule(transition, design.shape[-2], prior_variance, part.ages)
+        design, scaled = scale_features(design, schedule), part._replace(y=scale_targets(part.y, schedule))
         steps: StepPredictions
         if isinstance(state, GaussianState):
             state, steps = update_covariance(state, design, scaled, noise, schedule.walk, schedule.steps)
         else:
             state, steps = update_square_root(state, design, scaled, noise, schedule.walk, schedule.steps)
         state = scale_state(state, schedule)
-        parts.append(unscale_steps(steps, targets, schedule))
+        parts.append(unscale_steps(steps, part.y, schedule))
     return state, concatenate_steps(parts)
 
 
 def predict_linear(
-    state: LinearState, Phi: Tensor, noise: Tensor, transition: Transition | None, prior_variance: Tensor
+    state: LinearState,
+    Phi: Tensor,
+    noise: Tensor,
+    transition: Transition | None,
+    prior_variance: Tensor,
+    steps: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Predict rows that all come next, each on its own, learning nothing; arguments as in :func:`update_linear`.
 
-    Shapes: ``Phi`` (..., \*batch, N, F), ``noise`` (\*batch), ``prior_variance`` (\*batch).
+    Shapes: ``Phi`` (..., \*batch, N, F), ``noise`` (\*batch), ``prior_variance`` (\*batch), ``steps`` to each (1,).
     """
-    schedule = make_schedule(transition, 1, prior_variance)
+    schedule = make_schedule(transition, 1, prior_variance, steps)
     design, walk = scale_features(Phi, schedule), walk_ahead(schedule)
     if isinstance(state, GaussianState):
         mean, variance = predict_covariance(state, design, noise, walk)
     else:
         mean, variance = predict_square_root(state, design, noise, walk)
     return mean if schedule.target_scale is None else mean * schedule.target_scale, variance
+
+
+def predict_steps(state: LinearState, Phi: Tensor, *arguments: Any) -> StepPredictions:
+    """:func:`predict_linear` as predictions of rows without a target."""
+    mean, variance = predict_linear(state, Phi, *arguments)
+    return StepPredictions(mean, variance, torch.full_like(mean, torch.nan))
 
 
 def predict_joint_linear(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gp_ensembles.filters.block import BlockGain, apply_gain, joint_moments, predict_linear
 from gp_ensembles.filters.plain_sites import logistic_sites
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.schedule import Schedule, scale_features, scale_state
 from gp_ensembles.filters.sites import LaplaceRule, MomentMatchingRule, SiteRule
 from gp_ensembles.filters.states import GaussianState, LatentMoments
@@ -60,19 +61,19 @@ class BlockSites(NamedTuple):
 def update_latent(
     state: GaussianState,
     Phi: Tensor,
-    y: Tensor,
+    rows: Tensor | Rows,
     rule: SiteRule,
     transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[GaussianState, LatentMoments]:
-    r"""Learn a block of targets; equal to single steps to round-off.
+    r"""Learn a block of targets, all of each that is not missing; equal to single steps to round-off.
 
-    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,), ``prior_variance`` (\*batch).
+    Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B,), ``prior_variance`` (\*batch).
     """
     parts = []
-    for rows, targets in split_rows(Phi, y, transition):
-        schedule = make_schedule(transition, rows.shape[-2], prior_variance)
-        gain, latent = condition_latent(state, rows, targets, rule, schedule)
+    for design, part in split_rows(Phi, as_rows(rows), transition):
+        schedule = make_schedule(transition, design.shape[-2], prior_variance, part.ages)
+        gain, latent = condition_latent(state, design, part.y, rule, schedule)
         scaled = scale_state(apply_gain(state, gain), schedule)
         assert isinstance(scaled, GaussianState)
         state = scaled
@@ -83,11 +84,16 @@ def update_latent(
 
 
 def predict_latent(
-    state: GaussianState, Phi: Tensor, transition: Transition | None, prior_variance: Tensor
+    state: GaussianState,
+    Phi: Tensor,
+    rule: SiteRule,
+    transition: Transition | None,
+    prior_variance: Tensor,
+    steps: Tensor | None = None,
 ) -> LatentMoments:
     r"""Latent values of rows (..., \*batch, N, F) that all come next; other arguments as in :func:`update_latent`."""
     noiseless = torch.zeros_like(prior_variance)
-    return LatentMoments(*predict_linear(state, Phi, noiseless, transition, prior_variance))
+    return LatentMoments(*predict_linear(state, Phi, noiseless, transition, prior_variance, steps))
 
 
 def condition_latent(

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.schedule import (
     Schedule,
     as_matrix,
@@ -46,20 +47,21 @@ class _Sites(NamedTuple):
 def update_latent_vector(
     state: GaussianState,
     Phi: Tensor,
-    y: Tensor,
+    rows: Tensor | Rows,
     rule: VectorRule,
     transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[GaussianState, LatentMoments]:
-    r"""Learn a block of targets; equal to single steps to round-off.
+    r"""Learn a block of targets, all of each that is not missing; equal to single steps to round-off.
 
-    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,), ``prior_variance`` (\*batch). Returns: the posterior after the
-    block, and the latent vectors one step ahead, with mean (\*batch, B, C) and covariance (\*batch, B, C, C).
+    Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B,), ``prior_variance`` (\*batch). Returns: the
+    posterior after the block, and the latent vectors one step ahead, with mean (\*batch, B, C) and covariance
+    (\*batch, B, C, C).
     """
     parts = []
-    for rows, targets in split_rows(Phi, y, transition):
-        schedule = make_schedule(transition, rows.shape[-2], prior_variance)
-        state, latent = _update(state, rows, targets, rule, schedule, prior_variance)
+    for design, part in split_rows(Phi, as_rows(rows), transition):
+        schedule = make_schedule(transition, design.shape[-2], prior_variance, part.ages)
+        state, latent = _update(state, design, part.y, rule, schedule, prior_variance)
         parts.append(latent)
     axis = Phi.ndim - 2
     return state, LatentMoments(*(torch.cat(fields, dim=axis) for fields in zip(*parts, strict=True)))
@@ -150,11 +152,16 @@ def _find_sites(
 
 
 def predict_latent_vector(
-    state: GaussianState, Phi: Tensor, transition: Transition | None, prior_variance: Tensor
+    state: GaussianState,
+    Phi: Tensor,
+    rule: VectorRule,
+    transition: Transition | None,
+    prior_variance: Tensor,
+    steps: Tensor | None = None,
 ) -> LatentMoments:
     r"""Latent vectors of rows (\*batch, N, F) that all come next; arguments as in :func:`update_latent_vector`."""
     num_features = Phi.shape[-1]
-    schedule = make_schedule(transition, 1, prior_variance)
+    schedule = make_schedule(transition, 1, prior_variance, steps)
     walk = walk_ahead(schedule)
     design = scale_features(Phi, schedule)
     num_latent = state.mean.shape[-1] // num_features

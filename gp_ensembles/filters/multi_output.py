@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.block import joint_covariance
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.schedule import Schedule, scale_features, walk_ahead, walk_variance
 from gp_ensembles.filters.states import MultiOutputState, StepPredictions, concatenate_steps
 from gp_ensembles.filters.transitions import Transition, make_schedule, split_rows
@@ -83,21 +84,22 @@ def multi_output_state(prior_variance: Tensor, num_features: int, num_outputs: i
 def update_multi_output(
     state: MultiOutputState,
     Phi: Tensor,
-    y: Tensor,
+    rows: Tensor | Rows,
     noise: MultiOutputNoise,
     transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[MultiOutputState, StepPredictions]:
     r"""Predict and learn a block of targets; equal to one filter for each output to round-off.
 
-    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B, O), ``prior_variance`` (\*batch). Returns: the posterior after the
-    block, and the predictions made before each row, mean and variance (\*batch, B, O), joint log density of what
-    was observed (\*batch, B), NaN where nothing was.
+    Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B, O), ``prior_variance`` (\*batch). Returns: the
+    posterior after the block, and the predictions made before each row, mean and variance (\*batch, B, O), joint log
+    density of what was observed (\*batch, B), NaN where nothing was.
     """
     parts = []
-    for rows, targets in split_rows(Phi, y.mT, transition):
-        schedule = make_schedule(transition, rows.shape[-2], prior_variance)
-        gains, steps = condition_multi_output(state, rows, targets.mT, noise, schedule)
+    rows = as_rows(rows)
+    for design, part in split_rows(Phi, rows._replace(y=rows.y.mT), transition):
+        schedule = make_schedule(transition, design.shape[-2], prior_variance, part.ages)
+        gains, steps = condition_multi_output(state, design, part.y.mT, noise, schedule)
         state = apply_gains(state, gains, schedule)
         parts.append(steps)
     return state, concatenate_steps(parts)
@@ -109,9 +111,10 @@ def predict_multi_output(
     noise: MultiOutputNoise,
     transition: Transition | None,
     prior_variance: Tensor,
-) -> tuple[Tensor, Tensor]:
+    steps: Tensor | None = None,
+) -> StepPredictions:
     r"""Mean and variance, each (\*batch, N, O), of rows (\*batch, N, F) that all come next."""
-    schedule = make_schedule(transition, 1, prior_variance)
+    schedule = make_schedule(transition, 1, prior_variance, steps)
     design, walk = scale_features(Phi, schedule), walk_ahead(schedule)
     unit_noise, scale = noise
     mean = design @ state.mean.mT
@@ -124,7 +127,8 @@ def predict_multi_output(
             variance = variance + walk_variance(design, walk, unit_noise)
         columns.append(variance)
     variance = torch.stack(columns, dim=-1)[..., state.group]
-    return mean * scale.unsqueeze(-2), variance * scale.square().unsqueeze(-2)
+    mean, variance = mean * scale.unsqueeze(-2), variance * scale.square().unsqueeze(-2)
+    return StepPredictions(mean, variance, torch.full_like(mean[..., 0], torch.nan))
 
 
 def num_groups(state: MultiOutputState) -> int:

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.schedule import count_steps, total_walk, walk_rows, walk_variance
 from gp_ensembles.filters.states import SquareRootState, StepPredictions, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
@@ -22,18 +23,19 @@ _WHAT = "the predictive covariance of the block"
 def update_square_root(
     state: SquareRootState,
     Phi: Tensor,
-    y: Tensor,
+    rows: Tensor | Rows,
     noise: Tensor,
     random_walk_variance: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> tuple[SquareRootState, StepPredictions]:
     """Predict and learn a block of targets; arguments as in :func:`update_covariance` of the block filter."""
+    rows = as_rows(rows)
     if random_walk_variance is None:
-        return _update_static(state, Phi, y, noise)
+        return _update_static(state, Phi, rows, noise)
     steps = count_steps(Phi) if steps is None else steps
     if _noise_drowns(state.factor, Phi, noise, random_walk_variance, steps):
-        return _update_row_by_row(state, Phi, y, noise, random_walk_variance, steps)
-    return _update_walking(state, Phi, y, noise, random_walk_variance, steps)
+        return _update_row_by_row(state, Phi, rows, noise, random_walk_variance, steps)
+    return _update_walking(state, Phi, rows, noise, random_walk_variance, steps)
 
 
 def predict_square_root(
@@ -47,40 +49,40 @@ def predict_square_root(
 
 
 def _update_static(
-    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor
+    state: SquareRootState, Phi: Tensor, rows: Rows, noise: Tensor
 ) -> tuple[SquareRootState, StepPredictions]:
     mean = (Phi @ state.mean.unsqueeze(-1)).squeeze(-1)
     noises = noise.unsqueeze(-1).expand(mean.shape)
-    seen = _seen(y, mean)
+    root = _roots(rows, mean, noise)
     design = Phi @ state.factor
-    learned = design * seen.unsqueeze(-1)
+    learned = design * root.unsqueeze(-1)
     if _noise_drowns(state.factor, Phi, noise, None, None):
         lower, weights, factor = condition_array(state.factor, learned, noises)
     else:
         lower = cholesky(learned @ learned.mT + torch.diag_embed(noises), _WHAT)
         weights = torch.linalg.solve_triangular(lower, learned @ state.factor.mT, upper=False)
         factor = condition_andrews(state.factor, learned, lower, noises)
-    residual = torch.where(seen > 0, y - mean, 0.0)
+    residual = torch.where(root > 0, rows.y - mean, 0.0) * root
     error = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False)
-    predictions = _predictions(mean, design @ learned.mT, design.square().sum(-1) + noises, lower, error, seen)
+    predictions = _predictions(mean, design @ learned.mT, design.square().sum(-1) + noises, lower, error, root, rows)
     return SquareRootState(state.mean + (weights.mT @ error).squeeze(-1), factor), predictions
 
 
 def _update_walking(
-    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor, walk: Tensor, steps: Tensor
+    state: SquareRootState, Phi: Tensor, rows: Rows, noise: Tensor, walk: Tensor, steps: Tensor
 ) -> tuple[SquareRootState, StepPredictions]:
     mean = (Phi @ state.mean.unsqueeze(-1)).squeeze(-1)
     noises = noise.unsqueeze(-1).expand(mean.shape)
-    seen = _seen(y, mean)
+    root = _roots(rows, mean, noise)
     design = Phi @ state.factor
     walked = walk_rows(Phi, walk, noise)
     both = torch.minimum(steps.unsqueeze(-2), steps.unsqueeze(-1))
     covariance = design @ design.mT + both * (walked @ Phi.mT)
-    masked = covariance * seen.unsqueeze(-1) * seen.unsqueeze(-2)
+    masked = covariance * root.unsqueeze(-1) * root.unsqueeze(-2)
     lower = cholesky(masked + torch.diag_embed(noises), _WHAT)
-    cross = (design @ state.factor.mT + steps.unsqueeze(-1) * walked) * seen.unsqueeze(-1)
+    cross = (design @ state.factor.mT + steps.unsqueeze(-1) * walked) * root.unsqueeze(-1)
     weights = torch.linalg.solve_triangular(lower, cross, upper=False)
-    residual = torch.where(seen > 0, y - mean, 0.0)
+    residual = torch.where(root > 0, rows.y - mean, 0.0) * root
     error = torch.linalg.solve_triangular(lower, residual.unsqueeze(-1), upper=False)
 
     ahead = _add_walk(state.factor, total_walk(walk, steps[..., -1], noise))  # R R' = Σ + B Q, lower triangular
@@ -88,25 +90,26 @@ def _update_walking(
     # I - P P' = L⁻¹ cov(y | θ_B) L⁻ᵀ = T T'; then R (I - P' (I + T)⁻¹ P) is a square root (Andrews).
     inner = share @ share.mT
     identity = torch.diag_embed(inner.new_ones(inner.shape[:-1]))
-    root = cholesky(identity - inner, "the covariance of the block given the weights after it")
-    right = torch.linalg.solve_triangular(identity + root, share, upper=False)
+    inner = cholesky(identity - inner, "the covariance of the block given the weights after it")
+    right = torch.linalg.solve_triangular(identity + inner, share, upper=False)
     factor = ahead - weights.mT @ right
     variance = covariance.diagonal(dim1=-2, dim2=-1) + noises
-    predictions = _predictions(mean, covariance * seen.unsqueeze(-2), variance, lower, error, seen)
+    predictions = _predictions(mean, covariance * root.unsqueeze(-2), variance, lower, error, root, rows)
     return SquareRootState(state.mean + (weights.mT @ error).squeeze(-1), factor), predictions
 
 
 def _update_row_by_row(
-    state: SquareRootState, Phi: Tensor, y: Tensor, noise: Tensor, walk: Tensor, steps: Tensor
+    state: SquareRootState, Phi: Tensor, rows: Rows, noise: Tensor, walk: Tensor, steps: Tensor
 ) -> tuple[SquareRootState, StepPredictions]:
-    rows: list[StepPredictions] = []
+    parts: list[StepPredictions] = []
     walked = torch.zeros_like(steps[..., 0])
     for t in range(Phi.shape[-2]):
         ahead = SquareRootState(state.mean, _add_walk(state.factor, total_walk(walk, steps[..., t] - walked, noise)))
         walked = steps[..., t]
-        state, row = _update_static(ahead, Phi[..., t : t + 1, :], y[..., t : t + 1], noise)
-        rows.append(row)
-    return state, concatenate_steps(rows)
+        here = slice(t, t + 1)
+        state, row = _update_static(ahead, Phi[..., here, :], rows.part(here), noise)
+        parts.append(row)
+    return state, concatenate_steps(parts)
 
 
 def _add_walk(factor: Tensor, drift: Tensor) -> Tensor:
@@ -114,16 +117,17 @@ def _add_walk(factor: Tensor, drift: Tensor) -> Tensor:
 
 
 def _predictions(
-    mean: Tensor, covariance: Tensor, variance: Tensor, lower: Tensor, error: Tensor, seen: Tensor
+    mean: Tensor, covariance: Tensor, variance: Tensor, lower: Tensor, error: Tensor, root: Tensor, rows: Rows
 ) -> StepPredictions:
-    """One-step-ahead predictions of every row, the missing ones included."""
+    """One-step-ahead predictions of every row, those included that are missing or count in part."""
     past = torch.linalg.solve_triangular(lower, covariance.mT, upper=False)
     past = torch.triu(past, diagonal=1)
-    conditional = variance - past.square().sum(-2)
-    conditional = torch.where(seen > 0, lower.diagonal(dim1=-2, dim2=-1).square(), conditional)
+    conditional = (variance if rows.extra is None else variance + rows.extra) - past.square().sum(-2)
+    conditional = torch.where(root == 1, lower.diagonal(dim1=-2, dim2=-1).square(), conditional)
     predicted = mean + torch.triu(past * error, diagonal=1).sum(-2)  # an infinite error is of later rows only
-    log_prob = -0.5 * (error.squeeze(-1).square() + conditional.log() + math.log(2 * math.pi))
-    return StepPredictions(predicted, conditional, torch.where(seen > 0, log_prob, torch.nan))
+    square = error.squeeze(-1).square() if rows.is_plain else (rows.y - predicted).square() / conditional
+    log_prob = -0.5 * (square + conditional.log() + math.log(2 * math.pi))
+    return StepPredictions(predicted, conditional, torch.where(root > 0, log_prob, torch.nan))
 
 
 def _noise_drowns(factor: Tensor, Phi: Tensor, noise: Tensor, walk: Tensor | None, steps: Tensor | None) -> bool:
@@ -138,8 +142,10 @@ def _noise_drowns(factor: Tensor, Phi: Tensor, noise: Tensor, walk: Tensor | Non
         return True
 
 
-def _seen(y: Tensor, like: Tensor) -> Tensor:
-    return (~torch.isnan(y)).to(like.dtype).expand_as(like)
+def _roots(rows: Rows, like: Tensor, noise: Tensor) -> Tensor:
+    """Root of what counts of each row for each expert, zero where its target is missing."""
+    seen, roots = (~torch.isnan(rows.y)).to(like.dtype).expand_as(like), rows.roots(noise)
+    return seen if roots is None else seen * roots
 
 
 def lower_factor(columns: Tensor) -> Tensor:

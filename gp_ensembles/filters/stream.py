@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.block import condition_block
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import is_full
 from gp_ensembles.filters.states import GaussianState, StepPredictions
 from gp_ensembles.numerics.cholesky import cholesky
@@ -74,16 +75,17 @@ class BlockStream:
         covariance = self._state[..., :num_features]
         self._drifting = covariance if self._full_walk is not None else covariance.diagonal(dim1=-2, dim2=-1)
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> StepPredictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> StepPredictions:
         r"""Predict a block one step ahead and keep what it teaches; the state is not touched.
 
-        Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,) or (\*batch, B); returns (\*batch, B).
+        Shapes: ``Phi`` (\*batch, B, F), targets (B,) or (\*batch, B); returns (\*batch, B).
 
         Raises:
             NumericalError: If the predictive covariance of the block is not positive definite.
         """
-        if has_gaps:
-            return self._stage_with_gaps(Phi, y)
+        if has_gaps or not rows.is_plain:
+            return self._stage_weighted(Phi, rows)
+        y = rows.y
         design = Phi if Phi.shape == self._design_shape else Phi.reshape(self._design_shape)
         joint = torch.bmm(design, self._state, out=self._joint)
         if self._walk is not None:
@@ -127,10 +129,10 @@ class BlockStream:
             inverse = torch.linalg.solve_triangular(lower, self._identity, upper=False)
             torch.bmm(inverse, self._joint, out=self._whitened)
 
-    def _stage_with_gaps(self, Phi: Tensor, y: Tensor) -> StepPredictions:
-        """Blocks with missing targets are rare: take the pure path and keep its gain."""
+    def _stage_weighted(self, Phi: Tensor, rows: Rows) -> StepPredictions:
+        """Blocks with targets that are missing or count in part are rare: take the pure path and keep its gain."""
         moments, noise, walk, steps = self._given
-        gain, predictions = condition_block(GaussianState(moments), Phi, y, noise, walk, steps)
+        gain, predictions = condition_block(GaussianState(moments), Phi, rows, noise, walk, steps)
         self._whitened.copy_(gain.right.reshape(self._whitened.shape))
         return predictions
 

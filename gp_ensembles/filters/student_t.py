@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.block import predict_linear, update_linear
+from gp_ensembles.filters.rows import Rows, as_rows, widened
 from gp_ensembles.filters.states import GaussianState, StudentTPredictions, StudentTState, gaussian_state
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.numerics import student_t
@@ -62,27 +63,34 @@ def student_t_state(prior_variance: Tensor, num_features: int, concentration: Te
 def update_student_t(
     state: StudentTState,
     Phi: Tensor,
-    y: Tensor,
+    rows: Tensor | Rows,
     discount: NoiseDiscount | None,
     transition: Transition | None,
     prior_variance: Tensor,
 ) -> tuple[StudentTState, StudentTPredictions]:
     r"""Predict and learn a block of targets; equal to single steps to round-off.
 
-    Shapes: ``Phi`` (\*batch, B, F), ``y`` (B,), ``prior_variance`` (\*batch); returns (\*batch, B).
+    Further noise widens predictions only: how it compares with the noise of the expert is not known.
+
+    Shapes: ``Phi`` (\*batch, B, F), ``rows`` or their targets (B,), ``prior_variance`` (\*batch); returns (\*batch, B).
     """
-    unit = torch.ones_like(state.concentration)
-    linear, steps = update_linear(GaussianState(state.moments), Phi, y, unit, transition, prior_variance)
+    unit, rows = torch.ones_like(state.concentration), as_rows(rows)
+    own = rows._replace(extra=None)
+    linear, steps = update_linear(GaussianState(state.moments), Phi, own, unit, transition, prior_variance)
     assert isinstance(linear, GaussianState)
+    y, share = rows.y, rows.share
     seen = ~torch.isnan(y)
     count = torch.where(seen, 0.5, torch.zeros_like(steps.mean))
     filled = torch.where(seen, y, steps.mean)
     excess = 0.5 * (filled - steps.mean).square() / steps.variance
+    if share is not None:
+        excess = torch.where(share < 1, excess * share * steps.variance / (1 + share * (steps.variance - 1)), excess)
     (concentration, last_concentration), (rate, last_rate) = _accumulate_both(state, count, excess, discount)
     predictions = _predictions(steps.mean, steps.variance, concentration, rate)
     scale = rate / concentration * steps.variance
     log_prob = torch.where(seen, student_t.log_prob(filled, steps.mean, scale, 2 * concentration), torch.nan)
-    return StudentTState(linear.moments, last_concentration, last_rate), predictions._replace(log_prob=log_prob)
+    predictions = widened(predictions._replace(log_prob=log_prob), rows)
+    return StudentTState(linear.moments, last_concentration, last_rate), predictions
 
 
 def predict_student_t(
@@ -91,10 +99,11 @@ def predict_student_t(
     discount: NoiseDiscount | None,
     transition: Transition | None,
     prior_variance: Tensor,
+    steps: Tensor | None = None,
 ) -> StudentTPredictions:
     r"""Predict rows (..., \*batch, N, F) that all come next, each on its own; arguments as in the update."""
     unit = torch.ones_like(state.concentration)
-    mean, variance = predict_linear(GaussianState(state.moments), Phi, unit, transition, prior_variance)
+    mean, variance = predict_linear(GaussianState(state.moments), Phi, unit, transition, prior_variance, steps)
     nothing = torch.zeros_like(unit).unsqueeze(-1)
     (concentration, _), (rate, _) = _accumulate_both(state, nothing, nothing, discount)
     return _predictions(mean, variance, concentration, rate)

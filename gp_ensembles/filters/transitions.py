@@ -7,13 +7,17 @@ coordinates (:class:`~gp_ensembles.filters.schedule.Schedule`), so the exact blo
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, final
+from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import Schedule, walk_ahead
 
+Numbers = NDArray[np.float64]
 _SMALLEST_SCALE = 1e-4  # how far the coordinates of one block may shrink: four digits of sixteen
 
 
@@ -63,50 +67,23 @@ def exact_tensor(value: Tensor | float) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
-def make_schedule(transition: Transition | None, num_rows: int, prior_variance: Tensor) -> Schedule:
-    """The schedule of a block; empty for static weights."""
-    return Schedule() if transition is None else transition.schedule(num_rows, prior_variance)
+def make_schedule(
+    transition: Transition | None, num_rows: int, prior_variance: Tensor, ages: Tensor | None = None
+) -> Schedule:
+    """The schedule of a block whose rows come so many steps after the state, (B,); empty for static weights."""
+    if transition is None:
+        return Schedule()
+    return transition.schedule(num_rows, prior_variance, None if ages is None else ages.to(prior_variance))
 
 
-def split_rows(Phi: Tensor, y: Tensor, transition: Transition | None) -> list[tuple[Tensor, Tensor]]:
-    r"""The block in pieces that are short enough for the transition; Phi (\*batch, B, F), y (..., B)."""
-    limit = None if transition is None else transition.max_rows
-    if limit is None or Phi.shape[-2] <= limit:
-        return [(Phi, y)]
-    return list(zip(Phi.split(limit, dim=-2), y.split(limit, dim=-1), strict=True))
-
-
-@final
-class UnevenSteps(Transition):
-    """A transition over a block whose rows are unevenly spaced: s steps before a row instead of one.
-
-    Shapes: ``steps`` (B,).
-    """
-
-    def __init__(self, transition: Transition, steps: Tensor) -> None:
-        super().__init__()
-        self._transition, self._steps = transition, steps
-
-    def schedule(self, num_rows: int, prior_variance: Tensor, steps: Tensor | None = None) -> Schedule:
-        """See :meth:`Transition.schedule`; of the rows that it was made for."""
-        return self._transition.schedule(num_rows, prior_variance, self._steps[:num_rows].cumsum(0).to(prior_variance))
-
-    @property
-    def max_rows(self) -> int | None:
-        """Any length: the block has been made short enough."""
-        return None
-
-    def slowest_walk(self) -> Tensor | None:
-        """Nothing is sure: steps may be zero."""
-        return None
-
-    def check_shape(self, batch_shape: torch.Size, num_features: int) -> None:
-        """See :meth:`Transition.check_shape`."""
-        self._transition.check_shape(batch_shape, num_features)
-
-    def take(self, batch_shape: torch.Size, index: Tensor) -> "UnevenSteps":
-        """See :meth:`Transition.take`."""
-        return UnevenSteps(self._transition.take(batch_shape, index), self._steps)
+def split_rows(Phi: Tensor, rows: Rows, transition: Transition | None) -> list[tuple[Tensor, Rows]]:
+    r"""The block in pieces that are short enough for the transition; Phi (\*batch, B, F)."""
+    limit = None if transition is None or rows.steps is not None else transition.max_rows
+    num_rows = Phi.shape[-2]
+    if limit is None or num_rows <= limit:
+        return [(Phi, rows)]
+    parts = [slice(start, start + limit) for start in range(0, num_rows, limit)]
+    return [(Phi[..., part, :], rows.part(part)) for part in parts]
 
 
 class RandomWalk(Transition):
@@ -162,6 +139,10 @@ class RandomWalk(Transition):
                 f"a random walk variance of shape {tuple(self.variance.shape)} does not broadcast to {wanted}; give a "
                 f"number, or shape (*batch, 1) or (*batch, F)"
             )
+
+    def of_each(self, shape: tuple[int, int]) -> Numbers:
+        """Variances of a step of each weight of E experts, on plain arrays, (E, F)."""
+        return np.broadcast_to(self.variance.detach().reshape(-1, self.variance.shape[-1]).numpy(), shape)
 
     def take(self, batch_shape: torch.Size, index: Tensor) -> "RandomWalk":
         """See :meth:`Transition.take`."""

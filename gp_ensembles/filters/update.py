@@ -1,14 +1,15 @@
 """One signature for every filter: the types of the state and of the observation choose the algebra."""
 
-from typing import TypeVar, overload
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, overload
 
-import torch
 from torch import Tensor
 
-from gp_ensembles.filters.block import predict_joint_linear, predict_linear, update_linear
+from gp_ensembles.filters.block import predict_joint_linear, predict_steps, update_linear
 from gp_ensembles.filters.latent import predict_latent, update_latent
 from gp_ensembles.filters.latent_vector import predict_latent_vector, update_latent_vector
 from gp_ensembles.filters.multi_output import MultiOutputNoise, predict_multi_output, update_multi_output
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.sites import SiteRule, VectorRule
 from gp_ensembles.filters.states import (
     ExternalState,
@@ -45,11 +46,29 @@ _WANTED = {
 }
 
 
+class _Algebra(NamedTuple):
+    """Filter for states and observations of some types."""
+
+    states: tuple[type, ...]
+    observations: tuple[type, ...]
+    update: Callable[..., Any]
+    predict: Callable[..., Any]
+
+
+_ALGEBRA = (
+    _Algebra((GaussianState, SquareRootState), (Tensor,), update_linear, predict_steps),
+    _Algebra((GaussianState,), (SiteRule,), update_latent, predict_latent),
+    _Algebra((GaussianState,), (VectorRule,), update_latent_vector, predict_latent_vector),
+    _Algebra((StudentTState,), (NoiseDiscount, type(None)), update_student_t, predict_student_t),
+    _Algebra((MultiOutputState,), (MultiOutputNoise,), update_multi_output, predict_multi_output),
+)
+
+
 @overload
 def update_block(
     state: S,
     Phi: Tensor,
-    y: Tensor,
+    y: Tensor | Rows,
     transition: Transition | None = None,
     observation: Tensor | MultiOutputNoise | Window = ...,
     *,
@@ -59,7 +78,7 @@ def update_block(
 def update_block(
     state: GaussianState,
     Phi: Tensor,
-    y: Tensor,
+    y: Tensor | Rows,
     transition: Transition | None = None,
     observation: SiteRule | VectorRule = ...,
     *,
@@ -69,7 +88,7 @@ def update_block(
 def update_block(
     state: StudentTState,
     Phi: Tensor,
-    y: Tensor,
+    y: Tensor | Rows,
     transition: Transition | None = None,
     observation: NoiseDiscount | None = None,
     *,
@@ -78,7 +97,7 @@ def update_block(
 def update_block(
     state: FilterState,
     Phi: Tensor,
-    y: Tensor,
+    y: Tensor | Rows,
     transition: Transition | None = None,
     observation: Observation | None = None,
     *,
@@ -99,7 +118,8 @@ def update_block(
     Args:
         state: Posterior of the weights before the block.
         Phi: Features in the order of time, shape (\*batch, B, F).
-        y: Targets, shape (B,), or (B, O) for several outputs; NaN where missing.
+        y: Targets, shape (B,), or (B, O) for several outputs, NaN where missing; or
+            :class:`~gp_ensembles.filters.rows.Rows`, with what counts of each, further noise and uneven steps.
         transition: How the weights change before every row, such as
             :class:`~gp_ensembles.filters.transitions.RandomWalk`; ``None`` for static weights.
         observation: How targets depend on the weights, by the type of the state as above.
@@ -124,19 +144,16 @@ def update_block(
         >>> steps.mean
         tensor([0.0000, 0.9099, 0.9552], dtype=torch.float64)
     """
+    rows = as_rows(y)
     if isinstance(state, WindowState) and isinstance(observation, Window) and transition is None:
-        return update_window(state, Phi, y, observation)
+        return update_window(state, Phi, rows, observation)
     prior = _prior_variance(state, transition, prior_variance)
-    if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
-        return update_linear(state, Phi, y, observation, transition, prior)
-    if isinstance(state, GaussianState) and isinstance(observation, SiteRule):
-        return update_latent(state, Phi, y, observation, transition, prior)
-    if isinstance(state, GaussianState) and isinstance(observation, VectorRule):
-        return update_latent_vector(state, Phi, y, observation, transition, prior)
-    if isinstance(state, StudentTState) and (observation is None or isinstance(observation, NoiseDiscount)):
-        return update_student_t(state, Phi, y, observation, transition, prior)
-    if isinstance(state, MultiOutputState) and isinstance(observation, MultiOutputNoise):
-        return update_multi_output(state, Phi, y, observation, transition, prior)
+    for kinds, observed, update, _ in _ALGEBRA:
+        if isinstance(state, kinds) and isinstance(observation, observed):
+            found: tuple[FilterState, Predictions | LatentMoments] = update(
+                state, Phi, rows, observation, transition, prior
+            )
+            return found
     raise _wrong_observation(state, observation)
 
 
@@ -148,6 +165,7 @@ def predict(
     observation: Tensor | MultiOutputNoise | Window = ...,
     *,
     prior_variance: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> StepPredictions: ...
 @overload
 def predict(
@@ -157,6 +175,7 @@ def predict(
     observation: SiteRule | VectorRule = ...,
     *,
     prior_variance: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> LatentMoments: ...
 @overload
 def predict(
@@ -166,6 +185,7 @@ def predict(
     observation: NoiseDiscount | None = None,
     *,
     prior_variance: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> StudentTPredictions: ...
 def predict(
     state: FilterState,
@@ -174,6 +194,7 @@ def predict(
     observation: Observation | None = None,
     *,
     prior_variance: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> Predictions | LatentMoments:
     r"""Predict rows that all come next, each on its own, as rows whose targets are missing; learns nothing.
 
@@ -183,6 +204,7 @@ def predict(
         transition: One step of it precedes the prediction; as in :func:`update_block`.
         observation: As in :func:`update_block`.
         prior_variance: As in :func:`update_block`.
+        steps: Steps from the last row to each of these, shape (1,); ``None`` for one.
 
     Returns:
         Predictions as those of :func:`update_block`; log densities are NaN, as there is no target.
@@ -202,18 +224,10 @@ def predict(
     if isinstance(state, WindowState) and isinstance(observation, Window) and transition is None:
         return predict_window(state, Phi, observation)
     prior = _prior_variance(state, transition, prior_variance)
-    if isinstance(state, GaussianState | SquareRootState) and isinstance(observation, Tensor):
-        mean, variance = predict_linear(state, Phi, observation, transition, prior)
-        return StepPredictions(mean, variance, torch.full_like(mean, torch.nan))
-    if isinstance(state, GaussianState) and isinstance(observation, SiteRule):
-        return predict_latent(state, Phi, transition, prior)
-    if isinstance(state, GaussianState) and isinstance(observation, VectorRule):
-        return predict_latent_vector(state, Phi, transition, prior)
-    if isinstance(state, StudentTState) and (observation is None or isinstance(observation, NoiseDiscount)):
-        return predict_student_t(state, Phi, observation, transition, prior)
-    if isinstance(state, MultiOutputState) and isinstance(observation, MultiOutputNoise):
-        mean, variance = predict_multi_output(state, Phi, observation, transition, prior)
-        return StepPredictions(mean, variance, torch.full_like(mean[..., 0], torch.nan))
+    for kinds, observed, _, ahead in _ALGEBRA:
+        if isinstance(state, kinds) and isinstance(observation, observed):
+            found: Predictions | LatentMoments = ahead(state, Phi, observation, transition, prior, steps)
+            return found
     raise _wrong_observation(state, observation)
 
 

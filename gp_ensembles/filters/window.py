@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import StepPredictions, WindowState, concatenate_steps
 from gp_ensembles.numerics.cholesky import cholesky
 
@@ -122,42 +123,46 @@ def own_covariance(covariance: Covariance, X: Tensor, noise: Tensor) -> Tensor:
     return torch.diagonal_scatter(matrix, variances, dim1=-2, dim2=-1)
 
 
-def update_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowState, StepPredictions]:
+def update_window(
+    state: WindowState, Phi: Tensor, rows: Tensor | Rows, window: Window
+) -> tuple[WindowState, StepPredictions]:
     r"""Predict and learn a block of targets, one step ahead each; equal to single rows to round-off.
 
-    Shapes: ``Phi`` (\*batch, B, D + 1), ``y`` (B,).
+    Shapes: ``Phi`` (\*batch, B, D + 1), ``rows`` or their targets (B,).
 
     Raises:
         NumericalError: If a covariance is not positive definite.
     """
-    change, steps = stage_window(state, Phi, y, window)
+    change, steps = stage_window(state, Phi, as_rows(rows), window)
     return changed(state, change), steps
 
 
-def stage_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowChange, StepPredictions]:
+def stage_window(state: WindowState, Phi: Tensor, rows: Rows, window: Window) -> tuple[WindowChange, StepPredictions]:
     """Predict a block, and what :func:`change_` or :func:`changed` makes of it; arguments as in `update_window`."""
-    seen, held = ~torch.isnan(y), state
-    capacity, num_rows = state.targets.shape[-1], y.shape[0]
+    seen, held = ~torch.isnan(rows.y), state
+    capacity, num_rows = state.targets.shape[-1], rows.y.shape[-1]
     change, parts, start = WindowChange(None, None), [], 0
     while start < num_rows:
         stop = _end_of(seen, start, capacity - num_used(held))
-        rows, part = condition_window(held, Phi[..., start:stop, :], y[start:stop], window)
-        if rows.end < capacity:
-            change = change._replace(rows=rows)
+        new, part = condition_window(held, Phi[..., start:stop, :], rows.part(slice(start, stop)), window)
+        if new.end < capacity:
+            change = change._replace(rows=new)
         else:
-            held = _filled(held, window, _last_rows(held, rows, window.keep))
+            held = _filled(held, window, _last_rows(held, new, window.keep))
             change = WindowChange(held, None)
         parts.append(part)
         start = stop
     return change, concatenate_steps(parts)
 
 
-def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window) -> tuple[WindowRows, StepPredictions]:
+def condition_window(
+    state: WindowState, Phi: Tensor, given: Rows, window: Window
+) -> tuple[WindowRows, StepPredictions]:
     """Predict a block whose observed rows fit into the window, and what :func:`append_` writes there."""
-    covariance, seen = window.covariance, ~torch.isnan(y)
-    weight = Phi[..., -1].double()
-    rows, targets = _rows(Phi), y.double() / weight
-    scale = weight.reciprocal().square()
+    covariance, y = window.covariance, given.y
+    rows, targets, seen = _rows(Phi), y.double().expand(Phi.shape[:-1]), ~torch.isnan(y)
+    root = given.roots(window.noise)
+    scale = torch.ones_like(targets) if root is None else root.reciprocal().square().expand(targets.shape)
     noise = window.noise.unsqueeze(-1) * scale
     n = num_used(state)
     cross = _solved(state, rows, covariance, n)  # (*batch, B, n)
@@ -176,13 +181,16 @@ def condition_window(state: WindowState, Phi: Tensor, y: Tensor, window: Window)
         solved = torch.linalg.solve_triangular(factor, right, upper=False)
         whitened = solved[..., -1]
         # Row i of the solution depends on the observed rows up to i only: what is left of each target is causal.
-        place = torch.arange(y.shape[0], device=y.device)
+        place = torch.arange(y.shape[-1], device=y.device)
         causal = torch.where(place[seen].unsqueeze(-1) < place, solved[..., :-1], 0.0)
         mean = before + (causal * whitened.unsqueeze(-1)).sum(-2)
         variance = torch.maximum(joint.diagonal(dim1=-2, dim2=-1) - causal.square().sum(-2), noise)
         found = WindowRows(
             rows[..., seen, :], targets[..., seen], scale[..., seen], cross[..., seen, :], factor, whitened
         )
+    if root is not None:  # all of a target is predicted, whatever counts of it
+        whole = variance - noise + window.noise.unsqueeze(-1) + (0.0 if given.extra is None else given.extra)
+        variance = torch.where(root == 1, variance, whole)
     log_prob = -0.5 * ((targets - mean).square() / variance + (2 * math.pi * variance).log())
     return found, StepPredictions(*(value.to(y.dtype) for value in (mean, variance, log_prob)))
 
@@ -292,8 +300,8 @@ def held_evidence(state: WindowState) -> Tensor:
 
 
 def _rows(Phi: Tensor) -> Tensor:
-    """Inputs, whatever their weight."""
-    return (Phi[..., :-1] / Phi[..., -1:]).double()
+    """Inputs, without the column of ones behind them."""
+    return Phi[..., :-1].double()
 
 
 def _projected(solved: Tensor, projected: Tensor) -> Tensor:

@@ -37,16 +37,7 @@ class FrequencyDraws(ABC):
 
     @abstractmethod
     def draw(self, num_draws: int, num_inputs: int, *, generator: torch.Generator | None = None) -> BaseDraws:
-        """Draw in double precision, on the generator's device.
-
-        Args:
-            num_draws: Number of frequencies R.
-            num_inputs: Dimension D of a frequency.
-            generator: Source of randomness; torch's global one if ``None``.
-
-        Returns:
-            Normals (R, D) and uniforms (R,).
-        """
+        """Normals (R, D) and uniforms (R,) of R frequencies, in double precision on the generator's device."""
 
 
 @final

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.external_report import ExternalReport, external_reports
-from gp_ensembles.engine.input_checks import check_made
+from gp_ensembles.engine.input_checks import check_made, checked_steps
 from gp_ensembles.engine.online import OnlineEnsemble
-from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.files.checkpoint import read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
@@ -200,7 +199,7 @@ class OnlineModel:
             return predicted
         X = self._checked_inputs(X)
         y = checked_targets(y, X, self.config.ensemble.target.num_outputs)
-        steps = RowTiming(steps).checked(X, True).steps
+        steps = checked_steps(X, steps)
         if self.online is not None:
             path, followed = self._inputs
             standard = path.follow(followed, X, self.num_rows + 1)
@@ -248,14 +247,14 @@ class OnlineModel:
         if row is not None and (predicted := row.predict(X, self._inputs[1], self._calibration)) is not None:
             return predicted
         X = self._checked_inputs(X)
-        steps = RowTiming(steps).checked(X, True).steps
+        steps = checked_steps(X, steps)
         if self.online is None:
             y = X.new_zeros(0) if self.warm_y is None else self.warm_y
             return running_distribution(self.config.ensemble.target, y, X.shape[0])
         path, followed = self._inputs
         standard = path.each(followed, X)
         self._refuse(path.illegal(standard, X), 1)
-        mixture = self.online.predict(path.limited(followed, standard, X), RowTiming(steps, standard.extra))
+        mixture = self.online.predict(path.limited(followed, standard, X), steps=steps, extra=standard.extra)
         return calibrate_next(self._calibration, in_units(mixture, self.scales))
 
     def predict_interval(self, X: Tensor, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -427,8 +426,8 @@ class OnlineModel:
         if followed.within is not None:
             within, inputs, moved = followed.within.follow(inputs)
             followed, num_moved = followed._replace(within=within), int(moved.sum())
-        timing = None if steps is None and standard.extra is None else RowTiming(steps, standard.extra)
-        predictions = online.observe(path.with_forecasts(inputs, X), targets.to(self.config.torch_dtype), timing)
+        inputs, times = path.with_forecasts(inputs, X), {"steps": steps, "extra": standard.extra}
+        predictions = online.observe(inputs, targets.to(self.config.torch_dtype), **times)
         num_outliers = num_discounted(predictions.mixture, targets, self.config.ensemble.outlier_threshold)
         num_imputed = int(followed.gaps.num_imputed.sum())
         with uninterrupted():  # the layers around the ensemble learn the rows too

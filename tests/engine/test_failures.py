@@ -9,8 +9,8 @@ import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.access_lock import uninterrupted
-from gp_ensembles.engine.runners import CovarianceRunner
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, MultiOutputExpert
+from gp_ensembles.experts.gaussian import CovarianceRunner
 from gp_ensembles.experts.structural import StructuralExpert
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, gaussian_state

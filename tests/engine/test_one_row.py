@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gp_ensembles.engine.one_row import is_linear
 from gp_ensembles.experts import GaussianExpert
+from gp_ensembles.experts.base import LinearRow
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import ExponentialForgetting, RandomWalk, StabilizedForgetting
 from gp_ensembles.filters.states import GaussianState, gaussian_state, square_root_state
@@ -21,5 +21,6 @@ def test_only_weights_at_rest_or_walking_at_random(transition: Transition | None
     state = gaussian_state(one, 3)
     assert isinstance(state, GaussianState)
     with torch.no_grad():
-        assert is_linear(expert.bind(), state) == takes
-        assert not is_linear(expert.bind(), square_root_state(one, 3))
+        bound, features = expert.bind(), expert.features
+        assert isinstance(bound.plans.row(bound, state, features), LinearRow) == takes
+        assert bound.plans.row(bound, square_root_state(one, 3), features) is None

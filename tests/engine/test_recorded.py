@@ -15,7 +15,6 @@ from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
 from gp_ensembles.engine.recorded import CannotRecordError, check_recordable
-from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.engine.sizes import state_bytes
 from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.ensembles.bases import FourierBasis, LinearBasis
@@ -84,11 +83,11 @@ def test_rows_far_apart_or_less_sure_are_for_the_host(generator, gpu):
     steps, extra = torch.ones(40, dtype=torch.float64), torch.zeros(40, dtype=torch.float64)
     steps[16], extra[17], extra[26] = 3.0, 0.5, 0.2
     experts = [GaussianExpert(linear(), transition=RandomWalk(1e-2)), GaussianExpert(linear())]
-    expected = OnlineEnsemble(Ensemble(experts, FixedShare())).observe(X, y, RowTiming(steps, extra))
+    expected = OnlineEnsemble(Ensemble(experts, FixedShare())).observe(X, y, steps=steps, extra=extra)
     with gpu.here() as graphs:
         online = OnlineEnsemble(Ensemble(experts, FixedShare()).to("cuda"), block_size=8)
-        timing = RowTiming(steps.to("cuda"), extra.to("cuda"))
-        found = online.observe(X.to("cuda"), y.to("cuda"), timing)
+        there = {"steps": steps.to("cuda"), "extra": extra.to("cuda")}
+        found = online.observe(X.to("cuda"), y.to("cuda"), **there)
         torch.testing.assert_close(found.log_prob.cpu(), expected.log_prob, **gpu.close(**CLOSE))
         assert sum(graph.num_replays for graph in graphs) >= 4
 

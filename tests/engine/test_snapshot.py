@@ -5,10 +5,10 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.runners import WindowRunner
 from gp_ensembles.engine.state import named_tensors
-from gp_ensembles.experts.window import Refit, WindowExpert
+from gp_ensembles.experts.window import Refit, WindowExpert, WindowRunner
 from gp_ensembles.filters import update_block
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -54,7 +54,7 @@ def test_a_window_changed_in_place_is_the_one_of_the_pure_update(size):
     for start in range(0, len(y), size):
         Phi, targets = bound.features(X[start : start + size]), y[start : start + size]
         pure, want = update_block(pure, Phi, targets, None, expert.window())
-        got = runner.stage(Phi, targets, False)
+        got = runner.stage(Phi, Rows(targets), False)
         runner.commit()
         for one, two in zip(got[:2], want[:2], strict=True):
             torch.testing.assert_close(one, two)

@@ -27,6 +27,7 @@ from gp_ensembles.experts.model_adapter import ModelAdapter
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters import RandomWalk
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import FixedShare
 from gp_ensembles.streaming import OnlineModel, StreamConfig
 from gp_ensembles.streaming.joint import joint_covariance
@@ -142,9 +143,8 @@ def test_outliers_that_count_less_than_half_are_left_out():
     X, y = rows(330, gaps=(40,))
     shares = torch.ones(330, dtype=torch.float64)
     shares[[50, 51, 52, 150]] = torch.tensor([0.01, 0.25, 0.7, 1e-6], dtype=torch.float64)
-    one, root = expert(), shares.sqrt()
-    Phi = one.features(X) * root.unsqueeze(-1)
-    _, steps = one.bind().update_block(one.init(), Phi, y * root)
+    one = expert()
+    _, steps = one.bind().update_block(one.init(), one.features(X), Rows(y, shares))
     mean, deviation = oracle(X, y, shares=shares.tolist())
     torch.testing.assert_close(steps.mean, mean, rtol=0, atol=1e-6, equal_nan=True)
     torch.testing.assert_close(steps.variance.sqrt(), deviation, rtol=1e-6, atol=0, equal_nan=True)
@@ -321,8 +321,8 @@ def test_forecasts_alone_make_an_ensemble():
     g = torch.Generator().manual_seed(1)
     truth = torch.randn(200, generator=g, dtype=torch.float32).double()
     forecasts = truth.unsqueeze(-1) + torch.tensor([2.0, 0.1]) * torch.randn(200, 2, generator=g).double()
-    features = [InputFeatures(1, torch.ones((), dtype=torch.float64)) for _ in range(2)]
-    experts = [ExternalExpert(ColumnsAdapter(), one, 5, 50, 100, columns=[i]) for i, one in enumerate(features)]
+    one = InputFeatures(1, torch.ones((), dtype=torch.float64))  # one map for both
+    experts = [ExternalExpert(ColumnsAdapter(), one, 5, 50, 100, columns=[place]) for place in range(2)]
     online = OnlineEnsemble(Ensemble(experts, FixedShare()))
     assert online.ensemble.num_inputs == 2
     predicted = online.observe(forecasts, truth)

@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.row_timing import RowTiming
 from gp_ensembles.experts.slope import WalkingSlope
 from gp_ensembles.experts.structural import StructuralExpert
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.meta_learners import BayesianModelAveraging
 from gp_ensembles.streaming.forecasting.paths import FutureRows, sample_paths
 
@@ -101,10 +101,10 @@ def test_steps_at_once_are_as_many_rows_without_targets(slope):
     expert, one = made(6, slope), torch.ones(1, 1, 1, dtype=torch.float64)
     steps = torch.tensor(gaps, dtype=torch.float64)
     Phi = one.expand(1, len(gaps), 1)
-    state, predicted = expert.bind().uneven(steps).update_block(expert.init(), Phi, y)
+    state, predicted = expert.bind().update_block(expert.init(), Phi, Rows(y, steps=steps))
     other = expert.init()
     for number, gap in enumerate(gaps):
-        before = expert.bind().uneven(steps[number : number + 1]).predict(other, one)
+        before = expert.bind().predict(other, one, steps[number : number + 1])
         for _ in range(gap - 1):
             other, _ = expert.bind().update_block(other, one, torch.tensor([torch.nan], dtype=torch.float64))
         now = expert.bind().predict(other, one)
@@ -120,7 +120,7 @@ def test_steps_at_once_are_as_many_rows_without_targets(slope):
 def test_parts_of_a_step_walk_the_level_and_leave_the_slope():
     expert, one = made(None, (0.01, 0.9)), torch.ones(1, 1, 1, dtype=torch.float64)
     state, _ = expert.update(expert.init(), torch.zeros(30, 1, dtype=torch.float64), series(30))
-    rest = expert.bind().uneven(torch.tensor([0.3], dtype=torch.float64)).predict(state, one)
+    rest = expert.bind().predict(state, one, torch.tensor([0.3], dtype=torch.float64))
     level = 2 * state.moments[0, 0, -1] + 4 * state.moments[0, 1, -1] * 29 / WARM_UP
     assert abs(float(rest.mean) - float(level)) < 1e-12
     h = torch.tensor([2.0, 4.0 * 29 / WARM_UP, 0.0], dtype=torch.float64)
@@ -203,12 +203,12 @@ def test_a_row_by_itself_learns_what_a_block_does_and_noisier_rows_too():
     y, X = series(80), torch.zeros(80, 1, dtype=torch.float64)
     extra = torch.zeros(80, dtype=torch.float64)
     extra[[20, 21, 50]] = 0.4
-    for timing in (None, RowTiming(torch.ones(80, dtype=torch.float64), extra)):
+    for noise in (None, extra):
         whole, parts = (OnlineEnsemble(Ensemble([made(5, (0.01, 0.9))], BayesianModelAveraging())) for _ in range(2))
-        predicted = whole.observe(X, y, timing) if timing else whole.observe(X, y)
+        predicted = whole.observe(X, y, extra=noise)
         for t in range(80):
             rows = slice(t, t + 1)
-            one = parts.observe(X[rows], y[rows], timing.rows(rows)) if timing else parts.observe(X[rows], y[rows])
+            one = parts.observe(X[rows], y[rows], extra=None if noise is None else noise[rows])
             torch.testing.assert_close(one.mean[0], predicted.mean[t], rtol=1e-9, atol=1e-9)
             torch.testing.assert_close(one.variance[0], predicted.variance[t], rtol=1e-9, atol=1e-9)
         state, other = whole.state.experts[0], parts.state.experts[0]

@@ -8,13 +8,13 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import ConstantMean, LinearMean
 
-from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.ensembles.expert_records import WarmUp
 from gp_ensembles.ensembles.presets import oebe
 from gp_ensembles.ensembles.windows import WindowGP
 from gp_ensembles.experts import WindowExpert, fit_empirical_bayes
 from gp_ensembles.experts.parameters import get_vectors
 from gp_ensembles.experts.window import Refit
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.numerics import NumericalError
 
 D = 2
@@ -83,9 +83,9 @@ def stream(one, X, y, size):
     """The runner's state after all rows, in blocks of one size, and the predictions."""
     bound, state = one.bind(), one.init()
     state = type(state)(*(field.clone() for field in state))
-    runner, parts, features = make_runner(bound, state), [], bound.features(X)
+    runner, parts, features = bound.runner(state), [], bound.features(X)
     for start in range(0, len(y), size):
-        parts.append(runner.stage(features[start : start + size], y[start : start + size], False))
+        parts.append(runner.stage(features[start : start + size], Rows(y[start : start + size]), False))
         runner.commit()
     return state, type(parts[0])(*(torch.cat(fields, dim=-1) for fields in zip(*parts, strict=True)))
 

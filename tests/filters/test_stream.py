@@ -7,6 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gp_ensembles.filters import RandomWalk, gaussian_state, update_block
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.stream import BlockStream, choose_block_size
 from gp_ensembles.numerics.cholesky import NumericalError
 
@@ -27,7 +28,7 @@ def check(Phi, y, noise, q, size):
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
         state, want = update_block(state, Phi[..., rows, :], y[rows], transition, noise)
-        got = stream.stage(Phi[..., rows, :], y[rows], bool(y[rows].isnan().any()))
+        got = stream.stage(Phi[..., rows, :], Rows(y[rows]), bool(y[rows].isnan().any()))
         stream.commit()
         close = {"rtol": 1e-9, "atol": 1e-11} if Phi.shape[-1] > 100 else {"rtol": 1e-10, "atol": 1e-12}
         torch.testing.assert_close((*got, moments), (*want, state.moments), **close, equal_nan=True)
@@ -53,12 +54,12 @@ def test_staging_does_not_touch_the_state():
     moments = gaussian_state(torch.ones(3, dtype=torch.float64), 5).moments.clone()
     before = moments.clone()
     stream = BlockStream(moments, noise, torch.ones(3, 1, dtype=torch.float64), 8)
-    stream.stage(Phi, y, False)
+    stream.stage(Phi, Rows(y), False)
     assert torch.equal(moments, before)
     for size in (1, 8):
         bad = BlockStream(moments, torch.tensor([0.1, -90.0, 0.1], dtype=torch.float64), None, size)
         with pytest.raises(NumericalError, match="expert 1"):
-            bad.stage(Phi[:, :size], y[:size], False)
+            bad.stage(Phi[:, :size], Rows(y[:size]), False)
         assert torch.equal(moments, before)
 
 
@@ -68,7 +69,7 @@ def test_a_long_stream_stays_exact():
     moments = gaussian_state(torch.ones(2, dtype=torch.float64), 8).moments.clone()
     stream = BlockStream(moments, noise, None, 32)
     for start in range(0, 20_000, 32):
-        stream.stage(Phi[:, start : start + 32], y[start : start + 32], False)
+        stream.stage(Phi[:, start : start + 32], Rows(y[start : start + 32]), False)
         stream.commit()
     precision = Phi.mT @ Phi / noise[:, None, None] + torch.diag_embed(torch.ones(2, 8, dtype=torch.float64))
     mean = torch.linalg.solve(precision, Phi.mT @ y / noise[:, None])
@@ -91,7 +92,7 @@ def count(num_rows, num_experts):
     moments = gaussian_state(torch.ones(num_experts, dtype=torch.float64), 6).moments.clone()
     stream = BlockStream(moments, noise, None, num_rows)
     with CountOperators() as counter:
-        stream.stage(Phi, y, False)
+        stream.stage(Phi, Rows(y), False)
         stream.commit()
     return counter.names
 

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gp_ensembles.engine.shared_basis import make_runner
 from gp_ensembles.experts.gaussian import BoundGaussian
 from gp_ensembles.filters import (
     CorrelatedWalk,
@@ -18,6 +17,7 @@ from gp_ensembles.filters import (
     predict,
     update_block,
 )
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import square_root_state
 from gp_ensembles.filters.update import predict_joint
 from tests.filters.oracles import advance, in_blocks
@@ -103,11 +103,11 @@ def test_the_stream_in_place_is_the_pure_path(name):
     bound = BoundGaussian(lambda X: X, prior, TRANSITIONS[name], noise)
     state = gaussian_state(prior, F)
     live = gaussian_state(prior, F)
-    runner = make_runner(bound, live)
+    runner = bound.runner(live)
     for start in range(0, N, size):
         rows = slice(start, start + size)
         state, want = bound.update_block(state, Phi[:, rows], y[rows])
-        got = runner.stage(Phi[:, rows], y[rows], bool(y[rows].isnan().any()))
+        got = runner.stage(Phi[:, rows], Rows(y[rows]), bool(y[rows].isnan().any()))
         runner.commit()
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11, equal_nan=True)
         torch.testing.assert_close(live.moments, state.moments, rtol=1e-10, atol=1e-11)

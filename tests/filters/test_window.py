@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.filters import RandomWalk, predict, update_block
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.window import Window, joint_window, window_state
 from tests.filters.oracles import in_blocks
 
@@ -27,6 +28,9 @@ def kernel():
 
 
 WINDOW = Window(bind_covariance(kernel()), NOISE, KEEP)
+SHARE, EXTRA = torch.ones(N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
+SHARE[[3, 12]] = torch.tensor([0.25, 1e-6], dtype=torch.float64)
+EXTRA[[4, 12, 17]] = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
 
 
 def problem(missing=MISSING, dtype=torch.float64):
@@ -34,28 +38,29 @@ def problem(missing=MISSING, dtype=torch.float64):
     X = torch.randn(N, D, generator=g, dtype=torch.float64)
     y = torch.randn(N, generator=g, dtype=torch.float64)
     y[list(missing)] = torch.nan
-    roots = torch.ones(N, dtype=torch.float64)
-    roots[[3, 12]] = torch.tensor([0.5, 1e-3], dtype=torch.float64)
-    Phi = torch.cat([X, torch.ones(N, 1)], dim=-1) * roots.unsqueeze(-1)
-    return Phi.expand(M, -1, -1).to(dtype), (y * roots).to(dtype)
+    Phi = torch.cat([X, torch.ones(N, 1)], dim=-1)
+    return Phi.expand(M, -1, -1).to(dtype), y.to(dtype)
 
 
 def run(Phi, y, sizes):
+    given = Rows(y, SHARE, EXTRA)
+
     def learn(state, rows):
-        return update_block(state, Phi[:, rows], y[rows], None, WINDOW)
+        return update_block(state, Phi[:, rows], given.part(rows), None, WINDOW)
 
     return in_blocks(learn, window_state(torch.Size([M]), D, ROOM, Phi), sizes)
 
 
 def by_hand(Phi, y):
     """Moments and log densities of every row given the rows that the window has then: conditioning, row by row."""
-    K, found, held, weight = kernel(), [], [], Phi[0, :, -1]
-    X, targets = Phi[0, :, :-1] / weight.unsqueeze(-1), y / weight
+    K, found, held, X, targets = kernel(), [], [], Phi[0, :, :-1], y
     for t in range(N):
         moments = []
         for m in range(M):
             index = [*held, t]
-            cov = K(X[index], X[index]).to_dense()[m] + torch.diag(NOISE[m] / weight[index] ** 2)
+            noise = (NOISE[m] + EXTRA) / SHARE
+            noise[t] = NOISE[m] + EXTRA[t]  # all of it is predicted, whatever will count of it
+            cov = K(X[index], X[index]).to_dense()[m] + torch.diag(noise[index])
             gain = torch.linalg.solve(cov[:-1, :-1], cov[:-1, -1]) if held else torch.zeros(0, dtype=torch.float64)
             mean = gain @ targets[held]
             variance = cov[-1, -1] - gain @ cov[:-1, -1]
@@ -80,7 +85,7 @@ def test_every_prediction_is_that_of_conditioning_by_hand(sizes):
     state, steps = run(Phi, y, sizes)
     assert_same(steps, want)
     assert state.num_used.tolist() == [len(held)] * M
-    torch.testing.assert_close(state.inputs[0, : len(held)], (Phi[0, :, :-1] / Phi[0, :, -1:])[held])
+    torch.testing.assert_close(state.inputs[0, : len(held)], Phi[0, :, :-1][held])
 
 
 @settings(max_examples=20)
@@ -124,8 +129,7 @@ def test_a_missing_target_keeps_the_state():
 
 def test_joint_covariance_is_that_of_the_conditional():
     Phi, y = problem(missing=())
-    Phi = Phi / Phi[..., -1:]
-    state, _ = run(Phi, y, (6,))
+    state, _ = update_block(window_state(torch.Size([M]), D, ROOM, Phi), Phi[:, :6], y[:6], None, WINDOW)
     X, K = Phi[0, :, :-1], kernel()
     for m in range(M):
         cov = K(X[:10], X[:10]).to_dense()[m] + NOISE[m] * torch.eye(10, dtype=torch.float64)

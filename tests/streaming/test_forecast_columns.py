@@ -54,8 +54,8 @@ def moments(one, X, y, place=-1):
     one.fit(X[:WARM], y[:WARM])
     heard, observe = [], one.online.observe
 
-    def listening(*arguments):
-        heard.append(observe(*arguments))
+    def listening(*arguments, **more):
+        heard.append(observe(*arguments, **more))
         return heard[-1]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -11,6 +11,7 @@ from gp_ensembles.experts.window import BoundWindow, WindowExpert
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.covariance import bind_covariance
 from gp_ensembles.features.inducing import InducingPointFeatures
+from gp_ensembles.filters.rows import Rows, as_rows
 from gp_ensembles.filters.states import FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.numerics.gpytorch_types import Mean
@@ -61,45 +62,42 @@ class BoundFitted(BoundExpert):
         super().__init__(features, prior_variance, inner.transition)
         self._inner = inner
 
-    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, Predictions]:
+    def update_block(self, state: FilterState, Phi: Tensor, y: Tensor | Rows) -> tuple[FilterState, Predictions]:
         """See :meth:`BoundExpert.update_block`."""
+        rows = as_rows(y)
         if Phi.ndim == 2:
-            return self._update_one(state, Phi, y)
-        parts = [self._update_one(_entry(state, index), Phi[index], y) for index in range(Phi.shape[0])]
+            return self._update_one(state, Phi, rows)
+        parts = [self._update_one(_entry(state, index), Phi[index], rows) for index in range(Phi.shape[0])]
         states, steps = zip(*parts, strict=True)
         stacked = type(state)(*(torch.stack(fields) for fields in zip(*states, strict=True)))
         return stacked, StepPredictions(*(torch.stack(fields) for fields in zip(*steps, strict=True)))
 
-    def predict(self, state: FilterState, Phi: Tensor) -> Predictions:
+    def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> Predictions:
         """See :meth:`BoundExpert.predict`."""
         if Phi.ndim == 2:
-            return self._predict_one(state, Phi)
-        parts = [self._predict_one(_entry(state, index), Phi[index]) for index in range(Phi.shape[0])]
+            return self._predict_one(state, Phi, steps)
+        parts = [self._predict_one(_entry(state, index), Phi[index], steps) for index in range(Phi.shape[0])]
         return StepPredictions(*(torch.stack(fields) for fields in zip(*parts, strict=True)))
 
     def take(self, index: Tensor) -> "BoundFitted":
         """Copies of the one expert."""
         return BoundFitted(self.features, self._inner, self.prior_variance.reshape(-1)[index])
 
-    def _update_one(self, state: FilterState, Phi: Tensor, y: Tensor) -> tuple[FilterState, StepPredictions]:
-        inner, root, offset = self._scaled(Phi)
-        after, steps = self._inner.update_block(state, inner, (y - offset) * root)
-        return after, _unscaled(steps, root, offset)
+    def _update_one(self, state: FilterState, Phi: Tensor, rows: Rows) -> tuple[FilterState, StepPredictions]:
+        inner, extra, offset = _split(Phi)
+        weighted = rows._replace(y=rows.y - offset, extra=extra if rows.extra is None else extra + rows.extra)
+        after, steps = self._inner.update_block(state, inner, weighted)
+        return after, steps._replace(mean=steps.mean + offset)
 
-    def _predict_one(self, state: FilterState, Phi: Tensor) -> StepPredictions:
-        inner, root, offset = self._scaled(Phi)
-        return _unscaled(self._inner.predict(state, inner), root, offset)
-
-    def _scaled(self, Phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows whose noise is that of the expert, what they were multiplied by, and their prior means."""
-        inner, spread, offset = Phi[..., :-2], Phi[..., -2], Phi[..., -1]
-        noise = self._inner.noise.to(Phi)
-        root = (noise / (noise + spread.square())).sqrt()
-        return inner * root.unsqueeze(-1), root, offset
+    def _predict_one(self, state: FilterState, Phi: Tensor, steps: Tensor | None) -> StepPredictions:
+        inner, extra, offset = _split(Phi)
+        found = self._inner.predict(state, inner, steps)
+        return found._replace(mean=found.mean + offset, variance=found.variance + extra)
 
 
-def _unscaled(steps: StepPredictions, root: Tensor, offset: Tensor) -> StepPredictions:
-    return StepPredictions(steps.mean / root + offset, steps.variance / root.square(), steps.log_prob + root.log())
+def _split(Phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the expert, their further noise, and their prior means."""
+    return Phi[..., :-2], Phi[..., -2].square(), Phi[..., -1]
 
 
 def _entry(state: FilterState, index: int) -> FilterState:
@@ -118,6 +116,7 @@ class FittedExpert(Expert):
         super().__init__(FittedFeatures(inner.features, mean), None)
         self.inner = inner
         self.mean = mean
+        self.traits = inner.traits
 
     def init(self) -> FilterState:
         """State before any data: the prior, not the fitted posterior."""

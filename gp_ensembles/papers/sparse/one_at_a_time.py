@@ -122,12 +122,7 @@ class KnotProposal(ABC):
 
     @abstractmethod
     def propose(self, model: SparseGP, *, generator: torch.Generator | None = None) -> ProposedRow | None:
-        """The row that was found best, or ``None`` if every row is a knot already.
-
-        Args:
-            model: The model, which is not changed.
-            generator: Source of randomness.
-        """
+        """The row that was found best, or ``None`` if every row is a knot already; the model stays as it is."""
 
 
 @final

@@ -5,23 +5,19 @@ their modes at once, as one batch of numbers, whatever their bases and sizes, in
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.runners import Runner
-from gp_ensembles.experts.base import BoundExpert
-from gp_ensembles.experts.laplace import BoundLaplace, join_likelihoods, latent_predictions
+from gp_ensembles.experts.base import BoundExpert, Runner
 from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, lower_factor
+from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import Schedule, count_steps, is_full, moment_scales, scale_features
 from gp_ensembles.filters.sites import SiteRule
-from gp_ensembles.filters.states import GaussianState, LatentPredictions
+from gp_ensembles.filters.states import GaussianState, LatentMoments, LatentPredictions
 from gp_ensembles.filters.transitions import make_schedule
-from gp_ensembles.likelihoods.derivatives import known_derivatives
 from gp_ensembles.likelihoods.predictive import Predictive
-from gp_ensembles.likelihoods.response import log_prob
 from gp_ensembles.numerics.gpytorch_types import Likelihood
 
 
@@ -39,31 +35,15 @@ class LatentGroup(NamedTuple):
     predictive: Predictive
 
 
-def join_latent(bound: Sequence[BoundExpert]) -> LatentGroup | None:
-    """All experts of an ensemble as one group; ``None`` unless they share a likelihood and the kind of update."""
-    members = [b for b in bound if isinstance(b, BoundLaplace) and b.num_latent == 1]
-    if len(members) < len(bound):
-        return None
-    first = members[0]
-    shapes = [b.prior_variance.shape for b in members]
-    likelihood = join_likelihoods([b.likelihood for b in members], shapes)
-    same = all(b.latent_update == first.latent_update and _same(b.predictive, first.predictive) for b in members)
-    if likelihood is None or not same:
-        return None
-    density, like = partial(log_prob, likelihood), first.prior_variance
-    return LatentGroup(
-        likelihood, first.latent_update.rule(density, like, known_derivatives(likelihood)), first.predictive
-    )
-
-
 def stage_latent(
-    group: LatentGroup, runners: Sequence["LatentRunner"], features: Sequence[Tensor], y: Tensor
+    group: LatentGroup, runners: Sequence["LatentRunner"], features: Sequence[Tensor], rows: Rows
 ) -> LatentPredictions:
     r"""Predict a block with all objects of a group; states are not touched.
 
-    Shapes: ``features`` (\*batch, B, F), ``y`` (B,); returns (M, B).
+    Shapes: ``features`` (\*batch, B, F); returns (M, B).
     """
-    blocks = [runner.look(Phi) for runner, Phi in zip(runners, features, strict=True)]
+    y = rows.y
+    blocks = [runner.look(Phi, rows.ages) for runner, Phi in zip(runners, features, strict=True)]
     mean, covariance = torch.cat([block.mean for block in blocks]), torch.cat([block.covariance for block in blocks])
     scale = None
     if any(block.target_scale is not None for block in blocks):
@@ -72,19 +52,19 @@ def stage_latent(
     lower = lower_factor(sites)
     start = 0
     for runner, block in zip(runners, blocks, strict=True):
-        rows = slice(start, start + block.mean.shape[0])
-        start = rows.stop
-        runner.keep(block, sites, lower, rows)
+        own = slice(start, start + block.mean.shape[0])
+        start = own.stop
+        runner.keep(block, sites, lower, own)
     return latent_predictions(group.predictive, group.likelihood, sites.latent, y)
 
 
 class _Scratch:
     """Schedule and scratch memory of blocks of one length."""
 
-    def __init__(self, bound: BoundLaplace, moments: Tensor, num_rows: int) -> None:
+    def __init__(self, bound: BoundExpert, moments: Tensor, num_rows: int, ages: Tensor | None = None) -> None:
         num_experts, num_features = moments.shape[:2]
         prior_variance = bound.prior_variance.detach()
-        self.schedule: Schedule = make_schedule(bound.transition, num_rows, prior_variance)
+        self.schedule: Schedule = make_schedule(bound.transition, num_rows, prior_variance, ages)
         self.design_shape = torch.Size([num_experts, num_rows, num_features])
         self.joint = moments.new_empty(num_experts, num_rows, num_features + 1)
         self.left = moments.new_empty(num_experts, num_rows + 1, num_features)
@@ -114,7 +94,7 @@ class _Scratch:
 class LatentRunner(Runner):
     """A batch of experts with a likelihood of one latent value, its state changed in place."""
 
-    def __init__(self, bound: BoundLaplace, state: GaussianState, alone: LatentGroup) -> None:
+    def __init__(self, bound: BoundExpert, state: GaussianState, alone: LatentGroup) -> None:
         self._bound = bound
         self._state = state
         self._alone = alone
@@ -123,22 +103,18 @@ class LatentRunner(Runner):
         self._batch_shape = bound.prior_variance.shape
         self._moments = state.moments.view(-1, num_features, num_features + 1)
         self._prepared: dict[int, _Scratch] = {}
+        self._looked: _Scratch | None = None
         self._staged: _Scratch | None = None
 
-    def stage(self, Phi: Tensor, y: Tensor, has_gaps: bool) -> LatentPredictions:
+    def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> LatentPredictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
-        steps = stage_latent(self._alone, [self], [Phi], y)
+        steps = stage_latent(self._alone, [self], [Phi], rows)
         return LatentPredictions(*(part.reshape(*self._batch_shape, *part.shape[1:]) for part in steps))
 
-    def look(self, Phi: Tensor) -> LatentBlock:
+    def look(self, Phi: Tensor, ages: Tensor | None = None) -> LatentBlock:
         r"""Moments of the latent values of a block of features (\*batch, B, F), the batch as one axis."""
-        num_rows = Phi.shape[-2]
-        if num_rows not in self._prepared:
-            if len(self._prepared) > 3:  # streams have few block lengths; odd ones must not pile up
-                self._prepared.clear()
-            self._prepared[num_rows] = _Scratch(self._bound, self._moments, num_rows)
-        scratch = self._prepared[num_rows]
-        self._staged = None
+        scratch = self._scratch(Phi.shape[-2], ages)
+        self._looked, self._staged = scratch, None
         design = scale_features(Phi, scratch.schedule).reshape(scratch.design_shape)
         joint = torch.bmm(design, self._moments, out=scratch.joint)
         cross = joint[..., :-1]
@@ -153,7 +129,8 @@ class LatentRunner(Runner):
     def keep(self, block: LatentBlock, sites: BlockSites, lower: Tensor, rows: slice) -> None:
         """Keep the update of these experts, ``rows`` among the sites and ``lower`` (M, B, B), until :meth:`commit`."""
         num_rows = block.mean.shape[-1]
-        scratch = self._prepared[num_rows]
+        scratch = self._looked
+        assert scratch is not None
         curvature, gradient, cross = sites.curvature[rows].unsqueeze(-1), sites.gradient[rows], block.cross
         if num_rows > 1:  # cov(z_t, θ_B) before target t, for all t
             cross = torch.linalg.solve_triangular(lower[rows], cross, upper=False, unitriangular=True)
@@ -163,9 +140,14 @@ class LatentRunner(Runner):
         left[:, -1:] = gradient.unsqueeze(-2) @ cross
         self._staged = scratch
 
-    def uneven(self, steps: Tensor) -> "LatentRunner":
-        """See :meth:`Runner.uneven`."""
-        return LatentRunner(self._bound.uneven(steps), self._state, self._alone)
+    def _scratch(self, num_rows: int, ages: Tensor | None) -> _Scratch:
+        if ages is not None:
+            return _Scratch(self._bound, self._moments, num_rows, ages)
+        if num_rows not in self._prepared:
+            if len(self._prepared) > 3:  # streams have few block lengths; odd ones must not pile up
+                self._prepared.clear()
+            self._prepared[num_rows] = _Scratch(self._bound, self._moments, num_rows)
+        return self._prepared[num_rows]
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -191,5 +173,14 @@ def _scale(block: LatentBlock) -> Tensor:
     )
 
 
-def _same(one: Predictive, other: Predictive) -> bool:
-    return type(one) is type(other) and vars(one) == vars(other)
+def latent_predictions(
+    predictive: Predictive, likelihood: Likelihood, moments: LatentMoments, y: Tensor
+) -> LatentPredictions:
+    r"""Predictions of targets (B,), NaN where missing, from latent values one step ahead (\*batch, B)."""
+    seen = ~torch.isnan(y)
+    if bool(seen.all()):
+        mean, variance, log_prob = predictive.assess(likelihood, *moments, y)
+        return LatentPredictions(mean, variance, log_prob, *moments)
+    filled = torch.where(seen, y, y[seen][0] if bool(seen.any()) else 0.0)
+    mean, variance, log_prob = predictive.assess(likelihood, *moments, filled)
+    return LatentPredictions(mean, variance, torch.where(seen, log_prob, torch.nan), *moments)

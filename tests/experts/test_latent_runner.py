@@ -8,9 +8,9 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.latent_runner import LatentRunner, join_latent
 from gp_ensembles.engine.shared_basis import RunnerBatches
-from gp_ensembles.experts.laplace import LaplaceExpert
+from gp_ensembles.experts.laplace import LaplaceExpert, join_latent
+from gp_ensembles.experts.latent_runner import LatentRunner
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate
 from gp_ensembles.features import LinearFeatures
 from gp_ensembles.filters import CorrelatedWalk, RandomWalk, StabilizedForgetting
