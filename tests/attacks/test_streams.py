@@ -64,10 +64,10 @@ def test_a_larger_sample_keeps_every_promise(rows):
 def test_rows_are_what_a_stream_takes(expert):
     for kind, dtype in itertools.product(streams.ROWS, ["float64", "float32"]):
         instance = PLAIN._replace(dtype=dtype, expert=expert)
-        X, y, timing = streams.rows_for(instance, PIECE._replace(kind=kind))
+        X, y, steps = streams.rows_for(instance, PIECE._replace(kind=kind))
         assert X.shape == (9, 3 if expert == "forecasts" else 2)
         assert y.shape[0] == 9
-        assert timing.steps.tolist() == [0.5] * 9
+        assert steps.tolist() == [0.5] * 9
         assert bool(X[:, :2].isfinite().all())
         assert not bool(y.isinf().any())
         X, *_ = streams.rows_for(instance, PIECE._replace(kind=kind, spoiled=torch.inf))
@@ -78,8 +78,8 @@ def test_a_stream_that_breaks_a_promise_is_shrunk(monkeypatch):
     """Targets beyond 9 are planted to break one: hypothesis finds the least stream that has one."""
     original = streams.broken_promise
 
-    def planted(online, X, y, timing):
-        return ("planted", False) if bool((y.abs() > 9).any()) else original(online, X, y, timing)
+    def planted(online, X, y, steps):
+        return ("planted", False) if bool((y.abs() > 9).any()) else original(online, X, y, steps)
 
     monkeypatch.setattr(streams, "broken_promise", planted)
     counts, finding = streams.attack(PLAIN, 30, 0)
@@ -96,7 +96,7 @@ def test_a_broken_promise_is_found(monkeypatch):
     observe = online.observe
 
     def spoiled(**changes):
-        return lambda *rows: observe(*rows)._replace(**changes)
+        return lambda *rows, **steps: observe(*rows, **steps)._replace(**changes)
 
     for changes, what in (
         ({"variance": torch.full((9,), torch.nan)}, "a variance is NaN"),
@@ -106,8 +106,8 @@ def test_a_broken_promise_is_found(monkeypatch):
         monkeypatch.setattr(online, "observe", spoiled(**changes))
         assert streams.broken_promise(online, *rows) == (what, False)
 
-    def rejects_late(*rows):
-        observe(*rows)
+    def rejects_late(*rows, **steps):
+        observe(*rows, **steps)
         raise ValueError("too late")
 
     monkeypatch.setattr(online, "observe", rejects_late)
@@ -116,7 +116,7 @@ def test_a_broken_promise_is_found(monkeypatch):
     assert problem.startswith("a rejected call changed ")
     for error, words in ((ValueError(), "without a sentence"), (KeyError("x"), "KeyError")):
 
-        def fails(*rows, error=error):
+        def fails(*rows, error=error, **steps):
             raise error
 
         monkeypatch.setattr(online, "observe", fails)

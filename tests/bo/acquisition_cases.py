@@ -471,7 +471,7 @@ need none. Where weights depend on the input (`FusedModel`), what needs `Weighte
 - **{NONE}**: BoTorch accepts only its own class; the remark says what to use instead.
 
 Several objectives or constraints are outputs of one model (`train_Y` with several columns: they share weights) or,
-where the table says *{MODEL}*, models in a `ModelList` as well (weights of their own).
+where the table says *{MODEL}*, models in a `ModelList` as well (each with its own weights).
 
 Samplers for a `ModelList` are best left to BoTorch, without a seed: it draws independently for every model. Two Sobol
 sequences, or two samplers of one seed, would make the models' draws depend on each other.

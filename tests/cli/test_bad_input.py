@@ -272,11 +272,11 @@ def test_a_rejected_block_is_named_by_its_rows_and_can_be_gone_on_from(place, sm
     small.write(place / "reject.csv", small.rows(220))
     observe, calls = OnlineEnsemble.observe, []
 
-    def reject(self, X, y, *timing):
+    def reject(self, X, y, **timing):
         calls.extend([1] if len(self.names) > 1 else [])
         if len(calls) == 3:  # after the warm-up and one chunk
             raise NumericalError("no")
-        return observe(self, X, y, *timing)
+        return observe(self, X, y, **timing)
 
     monkeypatch.setattr(scored_stream, "CHUNK_ROWS", 32)
     monkeypatch.setattr(OnlineEnsemble, "observe", reject)

@@ -106,7 +106,7 @@ def test_batch_normalization_and_dropout_only_in_evaluation_mode() -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(ValueError, match=r"returned shape .* expect 7 features"):
+    with pytest.raises(ValueError, match=r"returned shape .* expected 7 features"):
         NeuralFeatures(network(0), 2, 7)
     with pytest.raises(ValueError, match="returned shape"):
         NeuralFeatures(nn.Flatten(0), 2, 4, dtype=torch.float64)
