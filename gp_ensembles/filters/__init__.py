@@ -7,6 +7,7 @@ targets depend on them.
 
 =================  ====================================================================================================
 ``update``         the one signature, and which algebra serves which state
+``rows``           targets, how much of each counts, further noise, uneven steps: one record
 ``states``         states, first states and predictions
 ``transitions``    random walks and forgetting
 ``schedule``       a transition over a block as a random walk in rescaled coordinates
