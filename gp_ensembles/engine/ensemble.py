@@ -25,7 +25,7 @@ from gp_ensembles.experts.gaussian import GaussianExpert
 from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.fourier import RandomFourierFeatures
-from gp_ensembles.filters.rows import Rows, ahead
+from gp_ensembles.filters.rows import Rows, add_extra_noise
 from gp_ensembles.filters.states import FilterState, LatentPredictions, Predictions
 from gp_ensembles.innovations import InnovationModel
 from gp_ensembles.innovations.bank import InnovationBank
@@ -292,7 +292,7 @@ def predict_mixture(
     features = evaluate(bound, next_inputs(layers, state, X))
     found = flatten([b.predict(s, Phi, steps) for s, b, Phi in zip(state.experts, bound, features, strict=True)])
     if extra is not None and not isinstance(found, LatentPredictions):
-        found = ahead(found, extra, torch.full_like(extra, torch.nan))
+        found = add_extra_noise(found, extra, torch.full_like(extra, torch.nan))
     absent = find_absent(found, layers.external_models)
     if out:
         absent = torch.zeros_like(found.log_prob, dtype=torch.bool) if absent is None else absent

@@ -126,9 +126,9 @@ class FixedBlock:
             inputs = torch.cat([X, columns], dim=-1)
         parts, learned = [], list[Tensor]()
         for expert, before, Phi in zip(self._experts, state.experts, evaluate(self._bound, inputs), strict=True):
-            part, taught = expert.stage(before, Phi, y)
+            part, updates = expert.stage(before, Phi, y)
             parts.append(part)
-            learned += taught
+            learned += updates
         own = flatten(parts)
         invalid_rows(own)  # an assumption
         missing = y.isnan() if self._has_gaps else None

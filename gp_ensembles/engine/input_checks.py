@@ -84,7 +84,7 @@ def checked_rows(X: Tensor, y: Tensor, steps: Tensor | None, extra: Tensor | Non
         ValueError: If a shape is wrong, a number is negative or not finite, or targets that are not single real
             numbers have further noise.
     """
-    rows = Rows(y, None, _checked(extra, "extra", X), _checked(steps, "steps", X)).usual()
+    rows = Rows(y, None, _checked(extra, "extra", X), _checked(steps, "steps", X)).simplified()
     if rows.extra is None:
         return rows
     if not is_real:

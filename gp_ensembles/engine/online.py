@@ -271,7 +271,7 @@ class OnlineEnsemble(nn.Module):
         layers, state = self.ensemble.layers, bound.state
         rows = checked_rows(X, X[:, 0], steps, extra, self.ensemble.is_real)
         parts: list[AnyMixture] = []
-        for here in rows.alike(_PREDICT_ROWS):
+        for here in rows.equal_steps(_PREDICT_ROWS):
             part, known = rows.block(here), (layers, bound.experts, state, X[here])
             passed = None if part.steps is None else part.steps[:1]
             parts.append(predict_mixture(*known, passed, part.extra, out=bound.out, first_row=here.start))

@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, TypeVar, final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.filters.transitions import Transition
 
 Numbers = NDArray[np.float64]
+P = TypeVar("P")
 
 
 class Traits(NamedTuple):
@@ -48,6 +49,15 @@ class Runner(ABC):
     @abstractmethod
     def commit(self) -> None:
         """Learn the staged block."""
+
+
+def of_length(prepared: dict[int, P], num_rows: int, prepare: Callable[[int], P]) -> P:
+    """What blocks of a length need, prepared once: few lengths recur, and the others must not accumulate."""
+    if num_rows not in prepared:
+        if len(prepared) > 3:
+            prepared.clear()
+        prepared[num_rows] = prepare(num_rows)
+    return prepared[num_rows]
 
 
 class Season(NamedTuple):
@@ -132,7 +142,7 @@ class FixedUpdate(ABC):
         """Predictions, and the updates of the state, as functions of the state ``before``."""
 
     @abstractmethod
-    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+    def learn(self, updates: Iterator[Tensor], keep: Tensor) -> None:
         """Update the state in place, if ``keep`` is set; NaN does not enter it."""
 
 
@@ -148,10 +158,10 @@ class WholeUpdate(FixedUpdate):
         after, steps = self._bound.update_block(before, Phi, y)
         return steps, list(after)
 
-    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+    def learn(self, updates: Iterator[Tensor], keep: Tensor) -> None:
         """See :meth:`FixedUpdate.learn`."""
         for old in self._state:
-            old.copy_(torch.where(keep, next(taught), old))
+            old.copy_(torch.where(keep, next(updates), old))
 
 
 class Plans(NamedTuple):

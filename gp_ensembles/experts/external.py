@@ -27,7 +27,7 @@ from gp_ensembles.experts.model_adapter import ModelAdapter, PredictFunction, Tr
 from gp_ensembles.features.base import FeatureMap
 from gp_ensembles.features.one_row import passed_columns
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.rows import Rows, as_rows, widened
+from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
 from gp_ensembles.filters.states import ExternalState, FilterState, Predictions, StepPredictions
 from gp_ensembles.filters.transitions import Transition
 
@@ -215,7 +215,9 @@ class BoundExternal(BoundExpert):
         mean, variance = (torch.cat(part) for part in ([p.mean for p in parts], [p.variance for p in parts]))
         steps = self._steps(mean, variance, targets, Phi)
         counts = num_seen, stored + int(seen.sum()), due, trained_at, digest, reason
-        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), widened(steps, given)
+        return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), with_extra_noise(
+            steps, given
+        )
 
     def take(self, index: Tensor) -> "BoundExternal":
         """See :meth:`BoundExpert.take`."""

@@ -18,6 +18,7 @@ from gp_ensembles.experts.base import (
     PureRunner,
     Runner,
     WholeUpdate,
+    of_length,
 )
 from gp_ensembles.experts.evidence import batched_log_evidence
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
@@ -61,14 +62,10 @@ class CovarianceRunner(Runner):
     def stage(self, Phi: Tensor, rows: Rows, has_gaps: bool) -> Predictions:
         r"""Predict a block from its features (\*batch, B, F); the state is not touched."""
         num_rows = Phi.shape[-2]
-        if rows.steps is not None:
-            schedule, stream, scales = self._prepare(num_rows, rows.ages)
+        if rows.steps is None:
+            schedule, stream, scales = of_length(self._prepared, num_rows, self._prepare)
         else:
-            if num_rows not in self._prepared:
-                if len(self._prepared) > 3:  # few block lengths recur; the others must not accumulate
-                    self._prepared.clear()
-                self._prepared[num_rows] = self._prepare(num_rows)
-            schedule, stream, scales = self._prepared[num_rows]
+            schedule, stream, scales = self._prepare(num_rows, rows.ages)
         self._staged = None
         design, scaled = scale_features(Phi, schedule), rows._replace(y=scale_targets(rows.y, schedule))
         predictions = unscale_steps(stream.stage(design, scaled, has_gaps), rows.y, schedule)
@@ -113,14 +110,14 @@ class GainUpdate(FixedUpdate):
         gain, steps = condition_block(before, Phi, y, bound.noise, walk)
         return steps, [gain.left, gain.right, *([] if gain.drift is None else [gain.drift])]
 
-    def learn(self, taught: Iterator[Tensor], keep: Tensor) -> None:
+    def learn(self, updates: Iterator[Tensor], keep: Tensor) -> None:
         """See :meth:`FixedUpdate.learn`."""
-        left, right = (torch.where(keep, next(taught), 0.0) for _ in range(2))
+        left, right = (torch.where(keep, next(updates), 0.0) for _ in range(2))
         num = len(self._moments)
         left, right = left.reshape(num, *left.shape[-2:]), right.reshape(num, *right.shape[-2:])
         self._moments.baddbmm_(left.mT, right, alpha=-1)
         if self._bound.transition is not None:
-            self._diagonal.add_(torch.where(keep, next(taught), 0.0))
+            self._diagonal.add_(torch.where(keep, next(updates), 0.0))
 
 
 def _fixed(bound: "BoundGaussian", state: FilterState) -> FixedUpdate:

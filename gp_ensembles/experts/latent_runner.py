@@ -5,12 +5,13 @@ their modes at once, as one batch of numbers, whatever their bases and sizes, in
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Runner
+from gp_ensembles.experts.base import BoundExpert, Runner, of_length
 from gp_ensembles.filters.latent import BlockSites, LatentBlock, find_sites, lower_factor
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.schedule import Schedule, count_steps, is_full, moment_scales, scale_features
@@ -143,11 +144,7 @@ class LatentRunner(Runner):
     def _scratch(self, num_rows: int, ages: Tensor | None) -> _Scratch:
         if ages is not None:
             return _Scratch(self._bound, self._moments, num_rows, ages)
-        if num_rows not in self._prepared:
-            if len(self._prepared) > 3:  # streams have few block lengths; odd ones must not pile up
-                self._prepared.clear()
-            self._prepared[num_rows] = _Scratch(self._bound, self._moments, num_rows)
-        return self._prepared[num_rows]
+        return of_length(self._prepared, num_rows, partial(_Scratch, self._bound, self._moments))
 
     def commit(self) -> None:
         """Learn the staged block."""

@@ -1,12 +1,13 @@
 """Linear experts whose hyperparameters and lags are refitted on a schedule."""
 
 import copy
+from functools import partial
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits, of_length
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
@@ -14,7 +15,7 @@ from gp_ensembles.experts.window import Refit, rows_until_refit
 from gp_ensembles.features.base import BoundFeatures
 from gp_ensembles.features.linear import InputFeatures
 from gp_ensembles.filters.block import predict_covariance, predict_joint_linear, update_covariance
-from gp_ensembles.filters.rows import Rows, as_rows, widened
+from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
 from gp_ensembles.filters.states import (
     FilterState,
     GaussianState,
@@ -104,16 +105,14 @@ class RefittedRunner(Runner):
         stream = self._stream(num_rows) if block.ages is None else self._bound.stream(self._state, num_rows, block.ages)
         steps = stream.stage(block.design, block.rows, has_gaps)
         self._staged = stream, block
-        return widened(StepPredictions(*(value.to(rows.y.dtype) for value in steps)), rows)
+        return with_extra_noise(StepPredictions(*(value.to(rows.y.dtype) for value in steps)), rows)
 
     def _stream(self, num_rows: int) -> BlockStream:
         due = int(self._state.due)
-        if due != self._due or len(self._prepared) > 3:  # another model, or too many block lengths
+        if due != self._due:  # another model
             self._prepared.clear()
             self._due = due
-        if num_rows not in self._prepared:
-            self._prepared[num_rows] = self._bound.stream(self._state, num_rows)
-        return self._prepared[num_rows]
+        return of_length(self._prepared, num_rows, partial(self._bound.stream, self._state))
 
     def commit(self) -> None:
         """Learn the staged block."""
@@ -156,7 +155,7 @@ class BoundRefitted(BoundExpert):
                 state = self._refitted(state)
             parts.append(_in_dtype(steps, given.y))
             start = stop
-        return state, widened(concatenate_steps(parts), given)
+        return state, with_extra_noise(concatenate_steps(parts), given)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""

@@ -11,7 +11,7 @@ from gp_ensembles.experts.evidence import whitened_statistics
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.features.base import BoundFeatures, FeatureMap
 from gp_ensembles.features.rebatch import take_experts
-from gp_ensembles.filters.rows import Rows, as_rows, widened
+from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
 from gp_ensembles.filters.sites import RobustRule
 from gp_ensembles.filters.states import FilterState, GaussianState, StepPredictions, gaussian_state
 from gp_ensembles.filters.transitions import Transition, exact_tensor
@@ -49,7 +49,7 @@ class BoundRobust(BoundExpert):
         """See :meth:`BoundExpert.update_block`."""
         assert isinstance(state, GaussianState)
         rows = as_rows(y)
-        targets, roots = rows.y, rows.roots(self.noise)
+        targets, roots = rows.y, rows.root_weights(self.noise)
         scaled = rows if roots is None else Rows(targets * roots, steps=rows.steps)
         design = Phi if roots is None else Phi * roots.unsqueeze(-1)
         after, (mean, variance) = update_block(
@@ -61,7 +61,7 @@ class BoundRobust(BoundExpert):
         missing = torch.isnan(targets)
         log_prob = normal.log_prob(torch.where(missing, mean, targets), mean, variance)
         log_prob = torch.where(missing, torch.nan, log_prob)
-        return after, widened(StepPredictions(mean, variance, log_prob), rows)
+        return after, with_extra_noise(StepPredictions(mean, variance, log_prob), rows)
 
     def predict(self, state: FilterState, Phi: Tensor, steps: Tensor | None = None) -> StepPredictions:
         """See :meth:`BoundExpert.predict`."""

@@ -123,7 +123,7 @@ def _condition_weighted(
     """The same where some targets are missing or count in part: they are predicted as they are."""
     y, own = rows.y, noise.unsqueeze(-1)
     seen = (~torch.isnan(y)).to(mean.dtype).expand_as(mean)
-    roots = rows.roots(noise)
+    roots = rows.root_weights(noise)
     root = seen if roots is None else seen * roots
     residual = torch.where(seen > 0, mean - y, 0.0)
     masked = covariance * root.unsqueeze(-1) * root.unsqueeze(-2)

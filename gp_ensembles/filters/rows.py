@@ -46,8 +46,8 @@ class Rows(NamedTuple):
         """Steps between the state before the block and each row, (B,); ``None`` for 1, 2, ..., B."""
         return None if self.steps is None else self.steps.cumsum(0)
 
-    def roots(self, noise: Tensor) -> Tensor | None:
-        r"""The root r for experts of these noise variances (\*batch), shape (\*batch, B); ``None`` where all is one."""
+    def root_weights(self, noise: Tensor) -> Tensor | None:
+        r"""The roots r for experts of noise variances (\*batch), shape (\*batch, B); ``None`` where all are one."""
         if self.is_plain:
             return None
         counts = torch.ones_like(self.y) if self.share is None else self.share
@@ -62,9 +62,9 @@ class Rows(NamedTuple):
 
     def block(self, rows: slice) -> "Rows":
         """Some of the rows, of targets (B,) or (B, O); what is usual for all of them is left out."""
-        return self._replace(y=self.y[rows])._with_others(rows).usual()
+        return self._replace(y=self.y[rows])._with_others(rows).simplified()
 
-    def usual(self) -> "Rows":
+    def simplified(self) -> "Rows":
         """The same with steps of one each, or no further noise at all, left out."""
         steps, extra = self.steps, self.extra
         if steps is not None and bool((steps == 1).all()):
@@ -78,7 +78,7 @@ class Rows(NamedTuple):
         flags = [part != usual for part, usual in ((self.steps, 1), (self.extra, 0)) if part is not None]
         return torch.stack(flags).any(0).nonzero().flatten().tolist() if flags else []
 
-    def alike(self, most: int) -> Iterator[slice]:
+    def equal_steps(self, most: int) -> Iterator[slice]:
         """Slices of at most ``most`` consecutive rows with the same number of steps."""
         start = 0
         changes = [] if self.steps is None else (1 + self.steps.diff().nonzero().flatten()).tolist()
@@ -96,12 +96,12 @@ def as_rows(y: Tensor | Rows) -> Rows:
     return y if isinstance(y, Rows) else Rows(y)
 
 
-def widened(steps: P, rows: Rows) -> P:
+def with_extra_noise(steps: P, rows: Rows) -> P:
     """Predictions (..., B) with the further noise of their rows added, and log densities of targets (B,)."""
-    return steps if rows.extra is None else ahead(steps, rows.extra, rows.y)
+    return steps if rows.extra is None else add_extra_noise(steps, rows.extra, rows.y)
 
 
-def ahead(steps: P, extra: Tensor, y: Tensor) -> P:
+def add_extra_noise(steps: P, extra: Tensor, y: Tensor) -> P:
     """Predictions (..., B) with further noise variance (B,) added, and log densities of targets y (B,)."""
     variance, df = steps.variance + extra, getattr(steps, "degrees_of_freedom", None)
     if df is None:

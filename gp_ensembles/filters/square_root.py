@@ -144,7 +144,7 @@ def _noise_drowns(factor: Tensor, Phi: Tensor, noise: Tensor, walk: Tensor | Non
 
 def _roots(rows: Rows, like: Tensor, noise: Tensor) -> Tensor:
     """Root of what counts of each row for each expert, zero where its target is missing."""
-    seen, roots = (~torch.isnan(rows.y)).to(like.dtype).expand_as(like), rows.roots(noise)
+    seen, roots = (~torch.isnan(rows.y)).to(like.dtype).expand_as(like), rows.root_weights(noise)
     return seen if roots is None else seen * roots
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.filters.block import predict_linear, update_linear
-from gp_ensembles.filters.rows import Rows, as_rows, widened
+from gp_ensembles.filters.rows import Rows, as_rows, with_extra_noise
 from gp_ensembles.filters.states import GaussianState, StudentTPredictions, StudentTState, gaussian_state
 from gp_ensembles.filters.transitions import Transition
 from gp_ensembles.numerics import student_t
@@ -89,7 +89,7 @@ def update_student_t(
     predictions = _predictions(steps.mean, steps.variance, concentration, rate)
     scale = rate / concentration * steps.variance
     log_prob = torch.where(seen, student_t.log_prob(filled, steps.mean, scale, 2 * concentration), torch.nan)
-    predictions = widened(predictions._replace(log_prob=log_prob), rows)
+    predictions = with_extra_noise(predictions._replace(log_prob=log_prob), rows)
     return StudentTState(linear.moments, last_concentration, last_rate), predictions
 
 

@@ -161,7 +161,7 @@ def condition_window(
     """Predict a block whose observed rows fit into the window, and what :func:`append_` writes there."""
     covariance, y = window.covariance, given.y
     rows, targets, seen = _rows(Phi), y.double().expand(Phi.shape[:-1]), ~torch.isnan(y)
-    root = given.roots(window.noise)
+    root = given.root_weights(window.noise)
     scale = torch.ones_like(targets) if root is None else root.reciprocal().square().expand(targets.shape)
     noise = window.noise.unsqueeze(-1) * scale
     n = num_used(state)

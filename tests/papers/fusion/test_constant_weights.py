@@ -16,7 +16,7 @@ def some_log_prob(K=3, N=40, seed=0):
 
 
 def test_golden(archive):
-    numbers = archive("stacking")
+    numbers = archive("fusion_stacking")
     log_prob = numbers["lpd"].mT
     log_weights = stacking_weights(log_prob)
     torch.testing.assert_close(log_weights.exp(), numbers["weights"], rtol=0, atol=1e-6)

@@ -26,7 +26,7 @@ def test_numbers_of_arviz(archive):
 
     The numbers are dyadic, so that medians are exact.
     """
-    data = archive("diagnostics")
+    data = archive("fusion_diagnostics")
     for statistic in ALL:
         found = statistic(data["draws"])
         torch.testing.assert_close(found, data[statistic.__name__], rtol=1e-9, atol=0.0)

@@ -95,7 +95,7 @@ KINDS = {
 
 
 def test_golden_expert(archive):
-    numbers = archive("exact_gp_expert")
+    numbers = archive("fusion_exact_gp_expert")
     scales = (numbers[key] for key in ("noise_var", "lengthscale", "outputscale"))
     found = predict_experts([exact(numbers["x"].unsqueeze(-1), numbers["y"], *scales)], numbers["x_star"].unsqueeze(-1))
     close(found.mean[0], numbers["mean"], 1e-8)

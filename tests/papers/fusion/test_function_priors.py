@@ -25,7 +25,7 @@ PRIORS = {
 
 
 def test_golden_features_in_one_and_three_dimensions(archive):
-    features = archive("features")
+    features = archive("fusion_features")
     for name, X in (("1d", features["x_1d"].unsqueeze(-1)), ("3d", features["X_3d"])):
         frequencies = features[f"omega_{name}"].reshape(-1, X.shape[-1])
         basis = FourierPrior(frequencies, features[f"lengthscale_{name}"]).basis(X)
@@ -36,7 +36,7 @@ def test_golden_features_in_one_and_three_dimensions(archive):
 
 
 def test_golden_exact_process(archive):
-    exact = archive("bhs_exact_gp")
+    exact = archive("fusion_bhs_exact_gp")
     X, X_new = exact["x"].unsqueeze(-1), exact["x_star"].unsqueeze(-1)
     kernel = rbf(float(exact["lengthscale"]), float(exact["amplitude"]))
     prior = GPPrior(kernel, jitter=float(exact["jitter"]))

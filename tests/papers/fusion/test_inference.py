@@ -175,7 +175,7 @@ def test_experts_permuted():
 
 @pytest.fixture
 def nuts(archive):
-    return archive("nuts")
+    return archive("fusion_nuts")
 
 
 def frozen(name, nuts):

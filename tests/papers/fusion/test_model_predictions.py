@@ -15,7 +15,7 @@ from tests.papers.fusion.cases import inputs, made_up_experts, rbf, seeded, with
 
 @pytest.fixture
 def averages(archive):
-    return archive("mc_predictive")
+    return archive("fusion_mc_predictive")
 
 
 EXPERTS = made_up_experts(3, 7)

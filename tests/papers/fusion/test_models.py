@@ -21,7 +21,7 @@ KINDS = ["mogpe", "pogpe", "bhs", "pbhs", "het"]
 
 @pytest.fixture
 def joints(archive):
-    return archive("log_joints")
+    return archive("fusion_log_joints")
 
 
 def golden_model(name, joints, prior_stddev=None):
@@ -107,7 +107,7 @@ def test_golden_log_joints_with_sampled_hyperparameters(name, joints):
 
 
 def test_golden_stacking_with_an_exact_process(archive):
-    exact = archive("bhs_exact_gp")
+    exact = archive("fusion_bhs_exact_gp")
     prior = GPPrior(rbf(exact["lengthscale"], exact["amplitude"]), jitter=float(exact["jitter"]))
     predictions = without_noise(exact["fixed_mu"].mT, (2 * exact["fixed_log_sigma"].mT).exp())
     model = BHS(exact["x"].unsqueeze(-1), exact["y"], predictions, prior)

@@ -25,7 +25,7 @@ def some_experts(K=3, N=4, draws=(), seed=0):
 
 
 def test_golden_pools(archive):
-    pools = archive("pools")
+    pools = archive("fusion_pools")
     mean, variance = experts_first(pools)
     pool = linear_pool(mean, variance, pools["logits"].mT)
     close(pool.mean, pools["linear_mean"])
@@ -41,7 +41,7 @@ def test_golden_pools(archive):
 
 
 def test_golden_extremes(archive):
-    numbers = archive("pools_extreme")
+    numbers = archive("fusion_pools_extreme")
     mean, variance = experts_first(numbers)
     linear = linear_pool(mean, variance, numbers["log_w"].mT)
     close(linear.log_prob(numbers["y"]), numbers["linear_logpdf_softmax_weights"], 1e-8)

@@ -15,7 +15,7 @@ from tests.papers.fusion.cases import F64, normal, seeded
 
 
 def test_numbers_of_arviz(archive):
-    frozen = archive("psis")
+    frozen = archive("fusion_psis")
     log_likelihood = frozen["log_lik"].mT
     found = psis_loo(log_likelihood)
     torch.testing.assert_close(found.log_prob, frozen["loo_pointwise"], rtol=1e-11, atol=0.0)

@@ -37,7 +37,7 @@ PRIOR = number(2.0)
 
 
 def test_golden(archive):
-    numbers = archive("fixed_weight_rules")
+    numbers = archive("fusion_fixed_weight_rules")
     for name, rule in RULES.items():
         found = rule.combine(numbers["mu"].mT, numbers["var"].mT, numbers["prior_var"])
         close(found.mean, numbers[f"{name}_mean"])

@@ -1,6 +1,5 @@
 """The surrogate of the golden files, whose kernels are mixtures themselves and not points of a cube."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -32,20 +31,9 @@ def few_nodes(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def archive(golden):
-    """The arrays of a golden file as tensors, by the file's name."""
-
-    def read(name):
-        with np.load(golden / f"maskerade_{name}.npz") as data:
-            return {key: torch.as_tensor(data[key]) for key in data.files if data[key].dtype.kind != "U"}
-
-    return read
-
-
-@pytest.fixture(scope="session")
 def given_values(archive):
     """The arrays of the golden file of the surrogate."""
-    return archive("surrogate")
+    return archive("maskerade_surrogate")
 
 
 @pytest.fixture(scope="session")

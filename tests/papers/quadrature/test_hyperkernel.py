@@ -78,7 +78,7 @@ def kernel_of(num_inputs, dissimilarity, *, root=False, reflected=False):
 
 @each_dimension
 def test_golden_discrepancies_of_pairs(archive, num_inputs):
-    data = archive(f"mmd_D{num_inputs}")
+    data = archive(f"maskerade_mmd_D{num_inputs}")
     first, second = pairs_of(data, num_inputs)
     discrepancy = MaximumMeanDiscrepancy(EnergyDistance())
     np.testing.assert_allclose(discrepancy.prepare(first).self_term, data["self1"], rtol=1e-13)
@@ -95,7 +95,7 @@ def test_golden_discrepancies_of_pairs(archive, num_inputs):
 
 @each_dimension
 def test_golden_derivatives(archive, num_inputs):
-    data = {key: value[:10] for key, value in archive(f"mmd_D{num_inputs}").items() if value.ndim}
+    data = {key: value[:10] for key, value in archive(f"maskerade_mmd_D{num_inputs}").items() if value.ndim}
     theta, expected = data["theta1"].requires_grad_(), data["grad_mmd2_theta1"]
     value = MaximumMeanDiscrepancy(EnergyDistance()).between(*pairs_of(data, num_inputs)).diagonal()
     (slope,) = torch.autograd.grad(value.sum(), theta)
@@ -105,7 +105,7 @@ def test_golden_derivatives(archive, num_inputs):
 
 @each_dimension
 def test_golden_gram_matrices(archive, num_inputs):
-    data = archive(f"mmd_D{num_inputs}")
+    data = archive(f"maskerade_mmd_D{num_inputs}")
     mixtures = SpectralMixtures.unflatten(data["gram_theta"], num_inputs)
     squared = MaximumMeanDiscrepancy(EnergyDistance()).between(mixtures, mixtures)
     torch.testing.assert_close(squared, data["gram_mmd2"], rtol=0, atol=1e-13)
@@ -123,20 +123,20 @@ def test_golden_gram_matrices(archive, num_inputs):
 
 @each_dimension
 def test_golden_other_dissimilarities(archive, num_inputs):
-    first, second = pairs_of(archive(f"mmd_D{num_inputs}"), num_inputs)
+    first, second = pairs_of(archive(f"maskerade_mmd_D{num_inputs}"), num_inputs)
     for name, dissimilarity in [
         ("energy_beta1.5", EnergyDistance(1.5)),
         ("rbf_bandwidth1", GaussianDistance(1.0)),
         ("matern52_bandwidth1", hyperkernel.MaternDistance(1.0)),
     ]:
         value = MaximumMeanDiscrepancy(dissimilarity).between(first, second).diagonal()
-        expected = archive("library_extras")[f"mmd_D{num_inputs}_{name}"]
+        expected = archive("maskerade_library_extras")[f"mmd_D{num_inputs}_{name}"]
         torch.testing.assert_close(value, expected, rtol=0, atol=1e-13)
 
 
 @each_dimension
 def test_golden_reflected_mixtures(archive, num_inputs):
-    data = archive("library_extras")
+    data = archive("maskerade_library_extras")
     mixtures = SpectralMixtures.unflatten(data[f"signed_theta_D{num_inputs}"], num_inputs)
     value = MaximumMeanDiscrepancy(EnergyDistance(), AtomCoordinates(reflected=True)).between(mixtures, mixtures)
     torch.testing.assert_close(value, data[f"signed_mmd2_D{num_inputs}"], rtol=0, atol=1e-13)

@@ -46,7 +46,7 @@ def points(count, num_inputs=1, seed=1):
 
 @pytest.fixture(scope="module")
 def golden_case(archive):
-    values = archive("predictive")
+    values = archive("maskerade_predictive")
     one = torch.ones(12, dtype=torch.float64)
     hyperparameters = KernelHyperparameters(SpectralMixtures.unflatten(values["theta"], 1), one, values["noise"] * one)
     return values, condition(hyperparameters, values["X"].unsqueeze(-1), values["y"]), hyperparameters

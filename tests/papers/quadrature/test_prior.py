@@ -53,7 +53,7 @@ def test_marginals_against_scipy():
 
 
 def test_golden_quantiles_and_values_by_hand(archive):
-    data = archive("prior")
+    data = archive("maskerade_prior")
     u = data["u"].unsqueeze(-1)
     half, log = HalfNormal(tensor(2.0)).icdf(u), LogNormal(tensor(0.0), tensor(0.35)).icdf(u)
     np.testing.assert_allclose(half.squeeze(-1), data["halfnormal_ppf_scale2"], rtol=1e-12, atol=1e-12)
@@ -76,7 +76,7 @@ def test_beta_quantiles_against_scipy():
 
 @pytest.fixture(params=["even", "uneven", "even_0_48", "grid3"])
 def golden_inputs(archive, request):
-    data, name = archive("prior"), request.param
+    data, name = archive("maskerade_prior"), request.param
     X = data[f"x_{name}"]
     return X.reshape(len(X), -1), {key.removesuffix(f"_{name}"): data[key] for key in data if key.endswith(name)}
 
@@ -156,7 +156,7 @@ def test_a_constant_input_is_refused():
 
 
 def test_the_golden_map_from_the_cube(archive):
-    data = archive("library_extras")
+    data = archive("maskerade_library_extras")
     for num_inputs, components in product([1, 3], [1, 2, 3, 5]):
         u, expected = (data[f"{key}_D{num_inputs}_n{components}"] for key in ("u", "theta"))
         loc, width, scale = (data[f"{key}_D{num_inputs}"] for key in ("ln_loc", "ln_scale", "mean_scale"))
@@ -167,7 +167,7 @@ def test_the_golden_map_from_the_cube(archive):
 
 
 def test_the_golden_log_density(archive):
-    data = archive("prior")
+    data = archive("maskerade_prior")
     for case in ["D1_n1", "D1_n4", "D3_n1", "D3_n4"]:
         widths = data[f"prior_scale_means_{case[:2]}"]
         scales = LogNormal(torch.zeros_like(widths), torch.full_like(widths, 0.35))

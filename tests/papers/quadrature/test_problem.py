@@ -35,7 +35,7 @@ def grid(places):
 
 
 def test_golden_log_likelihoods(archive):
-    file = archive("sm_kernel")
+    file = archive("maskerade_sm_kernel")
     for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], REFLECTIONS):
         X, y = file[f"X_{case[:2]}"], file[f"y_{case[:2]}"]
         mixtures = SpectralMixtures.unflatten(file[f"theta_{case}"].unsqueeze(0), X.shape[1])
@@ -44,7 +44,7 @@ def test_golden_log_likelihoods(archive):
 
 
 def test_golden_log_likelihoods_of_mixed_sizes(archive, given_values):
-    file, mixtures = archive("predictive"), SpectralMixtures.unflatten(given_values["theta"], 1)
+    file, mixtures = archive("maskerade_predictive"), SpectralMixtures.unflatten(given_values["theta"], 1)
     assert sorted(set(mixtures.num_components.tolist())) == [1, 2, 3]
     ones = torch.ones_like(given_values["loglik"])
     value = DenseLikelihoods(file["X"].unsqueeze(-1), file["y"])(mixtures, ones, file["noise"] * ones)

@@ -15,7 +15,7 @@ from tests.papers.quadrature.cases import prior_of, seeded, surrogate_for, tenso
 
 
 def test_golden_weights_of_products_of_roots(archive, given_values, golden_surrogate, golden_nodes):
-    values, expected = given_values, archive("predictive")
+    values, expected = given_values, archive("maskerade_predictive")
     matrix = root_weights(golden_surrogate(), golden_nodes)
     torch.testing.assert_close(matrix, expected["W"], rtol=0, atol=1e-12)
     diagonal = matrix.diagonal() / matrix.diagonal().sum()

@@ -46,7 +46,7 @@ def total_log_likelihood(model, X, y):
 
 def test_golden_processes(archive):
     """Gram matrix, log marginal likelihood and prediction of a Gaussian process, all through GPyTorch."""
-    data = archive("sm_kernel")
+    data = archive("maskerade_sm_kernel")
     for case, name in product(["D1_n1", "D1_n3", "D3_n1", "D3_n3"], REFLECTIONS):
         X, Xs, y = (data[f"{key}_{case[:2]}"] for key in ("X", "Xs", "y"))
         gram, log_prob, mean, predicted = (data[f"{key}_{case}_{name}"] for key in ("K", "loglik", "mean", "cov"))
@@ -62,7 +62,7 @@ def test_golden_processes(archive):
 
 
 def test_gpytorchs_kernel_is_another_one_for_several_inputs(archive):
-    data = archive("sm_kernel")
+    data = archive("maskerade_sm_kernel")
     for case in ["D1_n3", "D3_n1", "D3_n3"]:
         X = data[f"X_{case[:2]}"]
         mixture = SpectralMixtures.unflatten(data[f"theta_{case}"], X.shape[1])

@@ -21,7 +21,7 @@ NUM_DESIGNS = 12
 
 @pytest.fixture(scope="module")
 def truth(archive):
-    return archive("truth")
+    return archive("maskerade_truth")
 
 
 @pytest.fixture(scope="module")

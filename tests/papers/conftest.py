@@ -1,4 +1,4 @@
-"""The golden files of the folder."""
+"""The golden files of the papers."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ def archive(golden):
     """The arrays of a golden file as tensors, by the file's name."""
 
     def read(name):
-        with np.load(golden / f"fusion_{name}.npz") as data:
+        with np.load(golden / f"{name}.npz") as data:
             return {key: torch.as_tensor(data[key]) for key in data.files if data[key].dtype.kind != "U"}
 
     return read
