@@ -112,7 +112,7 @@ def run_block(
             after = state._replace(meta=meta, innovations=innovations, history=history, external_models=external_models)
             return after, predictions
         kept = steps
-        start, share, remembered = discounted(layers, *predictions[:2], y, far, share, remembered)
+        start, share, remembered = discounted(layers, *predictions[:2], y, far, remembered, share)
 
 
 def within_reach(layers: Layers, y: Tensor) -> Tensor:
@@ -257,8 +257,8 @@ def discounted(
     variance: Tensor,
     y: Tensor,
     far: Tensor,
-    share: Tensor | None,
     remembered: Tensor,
+    share: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One more outlier of each series: the row after it, (..., 1), shares and targets to remember, (..., B) each."""
     assert layers.outlier_threshold is not None

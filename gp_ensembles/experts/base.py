@@ -200,8 +200,8 @@ class CopiedSeries(SeriesBatch):
         state = self._at(places)
         if self._with_variances is not None:
             axes = [1] * (Phi.ndim - 3)
-            y, *others = (part if part is None else part.reshape(len(part), *axes, -1) for part in rows)
-            each = Rows(y.expand(Phi.shape[:-1]), *others)
+            each = rows.mapped(lambda part: part.reshape(len(part), *axes, -1))
+            each = each._replace(y=each.y.expand(Phi.shape[:-1]))
             after, found = self._with_variances(own).update_block(state, Phi, each)
         else:
             given = {name: part for name, part in rows._asdict().items() if part is not None}

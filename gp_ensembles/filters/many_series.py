@@ -55,7 +55,7 @@ def condition_series(
     for chosen, part, _ in _parts(moments, places):
         experts = slice(chosen.start * num_experts, chosen.stop * num_experts)
         torch.bmm(design[experts], part.flatten(0, 1), out=product[experts])
-    rows = Rows(*(None if value is None else value.unsqueeze(1) for value in rows))
+    rows = rows.mapped(lambda value: value.unsqueeze(1))
     if num_rows == 1:
         return _condition_row(joint, Phi, rows, noise, walk)
     cross, covariance, drift = joint_covariance(joint[..., :width], Phi, noise, walk, None)

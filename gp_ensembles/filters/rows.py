@@ -9,7 +9,7 @@ with variance :math:`v + e` and learns it with noise :math:`\sigma^2 / r^2`,
 and :math:`r = 0` where the target is missing: one weight for each row and expert.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -55,6 +55,15 @@ class Rows(NamedTuple):
             own = noise.to(self.extra).unsqueeze(-1)
             counts = counts * (own / (own + self.extra))
         return counts.sqrt()
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Rows":
+        """The same with each of its tensors changed."""
+        others = (None if value is None else change(value) for value in self[1:])
+        return Rows(change(self.y), *others)
+
+    def at(self, index: Tensor) -> "Rows":
+        """Those of some series, of rows (S, B)."""
+        return self.mapped(lambda value: value[index])
 
     def part(self, rows: slice) -> "Rows":
         """Some of the rows, of single targets."""

@@ -19,7 +19,6 @@ from gp_ensembles.engine.quarantine import QuarantineReport
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances
-from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import GaussianState
 from gp_ensembles.fleet.arrivals import LENGTHS, batches
 from gp_ensembles.fleet.checkpoint import read_about, read_shard, remove_part, save_fleet
@@ -262,8 +261,7 @@ class EnsembleFleet:
         for places_at_once, numbers in batches(places, LENGTHS if given.steps is None else (1,)):
             for part in torch.arange(len(numbers), device=numbers.device).split(step.most_series(numbers.shape[1])):
                 chosen = numbers[part]
-                rows = Rows(*(None if value is None else value[chosen] for value in given))
-                step.observe(Work(places_at_once[part], chosen, X[chosen], rows), predicted)
+                step.observe(Work(places_at_once[part], chosen, X[chosen], given.at(chosen)), predicted)
         if predicted.whole is None:
             raise AllSetAsideError("every series of this call is set aside; see fleet.failures")
         return predicted.whole

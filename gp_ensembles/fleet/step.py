@@ -49,7 +49,7 @@ class Work(NamedTuple):
 
     def take(self, series: Tensor) -> "Work":
         """Some of the series: places among them, or a mask."""
-        return Work(self.places[series], self.numbers[series], self.X[series], _at(self.rows, series))
+        return Work(self.places[series], self.numbers[series], self.X[series], self.rows.at(series))
 
 
 class _Again(NamedTuple):
@@ -177,14 +177,14 @@ class Step:
         for number, place in enumerate(work.places.tolist()):
             if self._store.has_failed(place):
                 continue
-            online, rows = self._alone(place), _at(work.rows, number)
+            online, one = self._alone(place), work.take(torch.tensor(number, dtype=torch.int64))
             try:
-                predictions = online.observe(work.X[number], rows.y, steps=rows.steps, extra=rows.extra)
+                predictions = online.observe(one.X, one.rows.y, steps=one.rows.steps, extra=one.rows.extra)
             except NumericalError:
                 self._store.set_aside(place)
                 continue
             self._store.write(place, online.state)
-            predicted.put(work.numbers[number], predictions)
+            predicted.put(one.numbers, predictions)
 
     def _learn(self, work: Work, predicted: RowBuffer, again: _Again | None = None) -> None:
         """Learn series of which no expert is in quarantine; the outliers of a series are found one after the other."""
@@ -208,10 +208,11 @@ class Step:
         predicted.put(work.numbers[done].flatten(), _take(predictions, is_done))
         if far is not None and bool(is_far.any()):
             chosen = is_far.nonzero().flatten()
-            parts = (part if part is None else part[chosen] for part in (mean, variance, y, far, share, remembered))
+            parts = (part[chosen] for part in (mean, variance, y, far, remembered))
+            found = discounted(layers, *parts, None if share is None else share[chosen])
             kept, rest = type(own)(*(field[chosen] for field in own)), work.take(chosen)
             try:
-                self._learn(rest, predicted, _Again(kept, *discounted(layers, *parts)))
+                self._learn(rest, predicted, _Again(kept, *found))
             except NumericalError:
                 self._observe_alone(rest, predicted)
         if not bool(sound.all()):
@@ -259,11 +260,6 @@ class Step:
         log_weights = output.log_weights.movedim(0, 1).flatten(1)
         predictions = assemble(_flat(steps), log_weights, output.log_prob.flatten())
         return predictions._replace(responses=self._responses)
-
-
-def _at(rows: Rows, series: Tensor | int) -> Rows:
-    """Rows (S, B) of some series."""
-    return Rows(*(None if part is None else part[series] for part in rows))
 
 
 def _flat(steps: Predictions) -> Predictions:
