@@ -1,8 +1,8 @@
-"""Failures of experts within a stream: the row and expert by name, and a retry of the block with it in quarantine."""
+"""Failures of experts within a stream: the row and expert by name, and the row once more with it in quarantine."""
 
 import re
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -14,9 +14,8 @@ from gp_ensembles.engine.input_checks import missing_rows
 from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_predictions, flatten, invalid_rows
 from gp_ensembles.engine.quarantine import Quarantine, let_in_, next_return, places_out, shut_out_
 from gp_ensembles.engine.runners import CompactRunner
-from gp_ensembles.engine.shared_basis import RunnerBatches
 from gp_ensembles.engine.state import EnsembleState, snapshot
-from gp_ensembles.experts.base import Expert, Runner
+from gp_ensembles.experts.base import Expert
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import FilterState, Predictions
 from gp_ensembles.filters.transitions import ExponentialForgetting
@@ -24,160 +23,92 @@ from gp_ensembles.numerics.cholesky import NumericalError
 
 # Steps and experts by their numbers within a block and an expert object mean nothing to the caller.
 _INTERNAL = re.compile(r" at step \d+( of the block)?( of expert \d+)?")
+Run = Callable[[Tensor, Rows, bool], EnsemblePredictions]
 
 
-class ExpertFailureError(Exception):
-    """Failure of an expert of an ensemble, or of all experts of an object that run together.
+class BlockError(NumericalError):
+    """Failure of a block of a call.
+
+    Attributes:
+        rows: Its rows.
+    """
+
+    def __init__(self, rows: range, reason: str) -> None:
+        super().__init__(reason)
+        self.rows = rows
+
+
+class Culprit(NamedTuple):
+    """An expert that fails at a row, or all experts of an object that run together.
 
     Attributes:
         who: The expert in words.
         places: Places of the experts that failed.
-        row: Row of the call.
         reason: Why, a clause.
     """
 
-    def __init__(self, who: str, places: Sequence[int], row: int, reason: str) -> None:
-        super().__init__(f"{who} failed at row {row} of this call: {reason}")
-        self.who = who
-        self.places: tuple[int, ...] = tuple(places)
-        self.row = row
-        self.reason = reason
-
-    def later(self, num_rows: int) -> "ExpertFailureError":
-        """The same failure in a call that began ``num_rows`` rows earlier."""
-        later = ExpertFailureError(self.who, self.places, self.row + num_rows, self.reason)
-        later.__cause__ = self.__cause__
-        return later
+    who: str
+    places: Sequence[int]
+    reason: str
 
 
-def explain(
-    error: NumericalError,
-    ensemble: Ensemble,
-    bound: BoundEnsemble,
-    batches: RunnerBatches,
-    X: Tensor,
-    rows: Rows,
-    *,
-    alive: Tensor | None,
-    first_row: int,
-) -> NumericalError | ExpertFailureError:
-    """The same failure with its row and expert, found by running the block once more; states are not touched.
+def find_culprit(ensemble: Ensemble, bound: BoundEnsemble, X: Tensor, rows: Rows, reason: str) -> Culprit | None:
+    """The first expert that fails at a row X (1, D) by itself; ``None`` if none does. States are not touched.
 
-    Shapes: ``X`` (B, D), targets (B,) or (B, O), ``alive`` (L,) of the experts that were run, if not all were.
+    ``reason`` is why the row failed, if an expert raises.
     """
-    y = rows.y
-    runners = [batches.single(number) for number in range(len(bound.experts))]
-    for runner in runners:
-        if isinstance(runner, CompactRunner):
-            runner.scatter()
-    reason = _INTERNAL.sub("", str(error))
-    parts: list[Predictions] = []
-    start = 0
-    features = evaluate(bound.experts, bound.inputs(X, y))
-    for number, Phi in enumerate(features):
+    layers, start = ensemble.layers, 0
+    runs = ~torch.isneginf(
+        layers.by_expert(layers.rule.log_weights(bound.state.meta))
+    )  # of the others the rest is dead
+    runs[[*bound.out, *layers.external_models]] = False  # of external models NaN means absent
+    for number, Phi in enumerate(evaluate(bound.experts, bound.inputs(X, rows.y))):
         expert = ensemble.experts[number]
-        part = _stage(runners[number], Phi, rows)
-        if part is None:
-            is_run = [alive is None or bool((alive == start + entry).any()) for entry in range(expert.num_experts)]
-            entry, runner = _culprit(bound, expert, number, runners[number], is_run, Phi, rows)
-            row = first_row + _first_failure(runner, Phi, rows)
-            name = _name(ensemble.expert_names, start, expert.num_experts, entry)
-            places = _places(start, expert.num_experts, entry)
-            return ExpertFailureError(name, places, row, f"{reason}{_mend(expert)}")
-        parts.append(part)
+        entries = runs[start : start + expert.num_experts].nonzero().flatten().tolist()
+        failed, symptom = _failure(expert, bound, number, entries, Phi, rows) if entries else ([], None)
+        if failed:
+            names = ensemble.expert_names[start + failed[0]], ensemble.expert_names[start + failed[-1]]
+            who = f"expert {names[0]!r}" if len(failed) == 1 else f"one of the experts {names[0]!r} to {names[1]!r}"
+            why = f"{symptom or reason}{_mend(expert)}"
+            return Culprit(who, [start + entry for entry in failed], why)
         start += expert.num_experts
-    silent = [*ensemble.layers.external_models, *bound.out]
-    steps = flatten(parts)
-    illegal = _illegal(steps, y, silent, alive)
-    if bool(illegal.any()):
-        step = int(illegal.any(0).int().argmax())
-        index = int(illegal[:, step].int().argmax())
-        number, start = _object_of(ensemble.experts, index)
-        step = _first_illegal(runners[number], index - start, features[number], rows, step)
-        why = f"{_symptom(steps, index, step)}{_mend(ensemble.experts[number])}"
-        expert, entry = ensemble.experts[number], index - start
-        one = None if expert.traits.shares_state and expert.num_experts > 1 else entry
-        name = _name(ensemble.expert_names, start, expert.num_experts, one)
-        return ExpertFailureError(name, _places(start, expert.num_experts, one), first_row + step, why)
-    last = first_row + y.shape[0] - 1
-    return NumericalError(f"the weights failed within rows {first_row} to {last} of this call: {reason}")
+    return None
 
 
-def _culprit(
-    bound: BoundEnsemble,
-    expert: Expert,
-    number: int,
-    whole: Runner,
-    is_run: Sequence[bool],
-    Phi: Tensor,
-    rows: Rows,
-) -> tuple[int | None, Runner]:
-    """The expert within an object that fails alone, and its runner; ``None`` and the whole if none does."""
-    state = bound.state.experts[number]
-    if len(is_run) == 1 or expert.traits.shares_state:
-        return (0 if len(is_run) == 1 else None), whole
-    for entry in (entry for entry, run in enumerate(is_run) if run):
-        index = torch.tensor([entry], dtype=torch.int64, device=rows.y.device)
-        single = CompactRunner(bound.experts[number], state, index)
-        if _stage(single, Phi, rows) is None:
-            return entry, single
-    return None, whole
-
-
-def _stage(runner: Runner, Phi: Tensor, rows: Rows) -> Predictions | None:
+def _failure(
+    expert: Expert, bound: BoundEnsemble, number: int, entries: list[int], Phi: Tensor, rows: Rows
+) -> tuple[list[int], str | None]:
+    """Those of some experts of an object that fail at a row, and the symptom where none of them raises."""
+    everyone = list(range(expert.num_experts))
+    as_one = expert.traits.shares_state  # they fail together
+    of_object, state = bound.experts[number], bound.state.experts[number]
+    if as_one or entries == everyone:
+        runner = of_object.runner(state)
+    else:
+        index = torch.tensor(entries, dtype=torch.int64, device=rows.y.device)
+        runner = CompactRunner(of_object, state, index)
     try:
-        return runner.stage(Phi, rows, bool(torch.isnan(rows.y).any()))
+        steps = flatten([runner.stage(Phi, rows, bool(torch.isnan(rows.y).any()))])
     except NumericalError:
-        return None
+        if as_one or len(entries) == 1:
+            return everyone if as_one else entries, None
+        alone = (_failure(expert, bound, number, [entry], Phi, rows) for entry in entries)
+        return next((found for found in alone if found[0]), (everyone, None))
+    illegal = _illegal(steps, rows.y)[entries, 0].nonzero().flatten().tolist()
+    if not illegal:
+        return [], None
+    return everyone if as_one else [entries[illegal[0]]], _symptom(steps, entries[illegal[0]])
 
 
-def _first_failure(runner: Runner, Phi: Tensor, rows: Rows) -> int:
-    """The first step at which a runner fails, given that it fails by the last one."""
-    num_rows = Phi.shape[-2]
-    failed = (n - 1 for n in range(1, num_rows) if _stage(runner, Phi[..., :n, :], rows.block(slice(n))) is None)
-    return next(failed, num_rows - 1)
-
-
-def _places(start: int, num_experts: int, entry: int | None) -> Sequence[int]:
-    return range(start, start + num_experts) if entry is None else (start + entry,)
-
-
-def _name(names: Sequence[str], start: int, num_experts: int, entry: int | None) -> str:
-    if entry is None:
-        return f"one of the experts {names[start]!r} to {names[start + num_experts - 1]!r}"
-    return f"expert {names[start + entry]!r}"
-
-
-def _object_of(experts: Sequence[Expert], index: int) -> tuple[int, int]:
-    """The number of the object of an expert, and the place of its first one."""
-    start = 0
-    for number, expert in enumerate(experts):
-        if index < start + expert.num_experts:
-            return number, start
-        start += expert.num_experts
-    raise IndexError("no such expert")
-
-
-def _illegal(steps: Predictions, y: Tensor, silent: Sequence[int], alive: Tensor | None) -> Tensor:
-    """Mask (M, B) of invalid predictions, or of targets whose log density is not a number below infinity."""
+def _illegal(steps: Predictions, y: Tensor) -> Tensor:
+    """Mask (M, 1) of invalid predictions, or of targets whose log density is not a number below infinity."""
     illegal = ~(steps.log_prob < torch.inf) & ~missing_rows(y)
-    illegal[list(silent)] = False  # for these NaN means absent
-    wrong = invalid_rows(steps, silent, alive)
+    wrong = invalid_rows(steps)
     return illegal if wrong is None else illegal | wrong
 
 
-def _first_illegal(runner: Runner, entry: int, Phi: Tensor, rows: Rows, step: int) -> int:
-    """The first row at which an expert of an object fails without later rows, which may spoil ``step`` before them."""
-    for row in range(step, Phi.shape[-2] - 1):
-        before = rows.block(slice(row + 1))
-        part = _stage(runner, Phi[..., : row + 1, :], before)
-        if part is None or bool(_illegal(flatten([part]), before.y, (), None)[entry, row]):
-            return row
-    return Phi.shape[-2] - 1
-
-
-def _symptom(steps: Predictions, index: int, step: int) -> str:
-    mean, variance, log_prob = (part[index, step] for part in steps[:3])
+def _symptom(steps: Predictions, index: int) -> str:
+    mean, variance, log_prob = (part[index, 0] for part in steps[:3])
     if bool((mean.isfinite() & (variance > 0) & variance.isfinite()).all()):
         return f"the log density of the target is {float(log_prob)}, its predictive variance has vanished"
     return f"its predictive mean is {mean.tolist()} and its variance {variance.tolist()}: an overflow"
@@ -192,15 +123,12 @@ def _mend(expert: Expert) -> str:
     )
 
 
-Run = Callable[[Tensor, Rows, bool], EnsemblePredictions]
-
-
 @final
 class Watch:
     """Runs an ensemble of which an expert is in quarantine or about to be."""
 
     def __init__(
-        self, ensemble: Ensemble, read: Callable[[], EnsembleState], run: Run, renew: Callable[[], None]
+        self, ensemble: Ensemble, read: Callable[[], BoundEnsemble], run: Run, renew: Callable[[], None]
     ) -> None:
         self._ensemble = ensemble
         self._read = read
@@ -208,7 +136,7 @@ class Watch:
         self._renew = renew
         self._prepared: list[tuple[Tensor, Tensor]] = []  # states of restarted experts, and copies from before
 
-    def observe(self, X: Tensor, rows: Rows, has_gaps: bool, failure: ExpertFailureError | None) -> EnsemblePredictions:
+    def observe(self, X: Tensor, rows: Rows, has_gaps: bool, failed: BlockError | None) -> EnsemblePredictions:
         """Predict and learn rows that were checked; all or none.
 
         Shapes: ``X`` (N, D), targets (N,) or (N, O).
@@ -216,10 +144,10 @@ class Watch:
         Raises:
             NumericalError: If no expert that has weight would be left, or the weights fail.
         """
-        restore = snapshot(self._read(), X.shape[0])
+        restore = snapshot(self._read().state, X.shape[0])
         self._prepared.clear()
         try:
-            return self._observe(X, rows, has_gaps, failure)
+            return self._observe(X, rows, has_gaps, range(0) if failed is None else failed.rows)
         except BaseException:
             with uninterrupted():
                 for value, old in reversed(self._prepared):  # a snapshot has only the ends of long windows
@@ -228,31 +156,28 @@ class Watch:
                 self._renew()
             raise
 
-    def _observe(
-        self, X: Tensor, rows: Rows, has_gaps: bool, failure: ExpertFailureError | None
-    ) -> EnsemblePredictions:
-        num_rows, start = X.shape[0], 0
-        limit = num_rows if failure is None else failure.row
-        done: list[EnsemblePredictions] = []
-        while start < num_rows or not done:
-            if failure is not None and start == limit:
-                self._shut_out(failure)
-                failure, limit = None, num_rows
-            stop = min(limit, start + self._rows_until_return())
+    def _observe(self, X: Tensor, rows: Rows, has_gaps: bool, suspect: range) -> EnsemblePredictions:
+        """The rows of a block that failed are learned one by one, up to the one at which an expert fails."""
+        start, done = 0, list[EnsemblePredictions]()
+        while start < X.shape[0] or not done:
+            stop = min(X.shape[0], start + self._rows_until_return())
+            if start < suspect.stop:
+                stop = min(stop, max(start + 1, suspect.start))
             part = rows.block(slice(start, stop))
-            gaps = has_gaps and bool(torch.isnan(part.y).any())
             try:
-                done.append(self._run(X[start:stop], part, gaps))
-            except ExpertFailureError as error:
-                failure = error.later(start)  # an earlier row of the same expert, or a later one
-                limit = failure.row
-            else:
+                done.append(self._run(X[start:stop], part, has_gaps and bool(torch.isnan(part.y).any())))
                 start = stop
+            except BlockError as error:
+                if stop > start + 1:
+                    suspect = range(start + error.rows.start, start + error.rows.stop)
+                else:
+                    self._shut_out(X[start:stop], part, start, error)
+                    suspect = range(0)
         return concatenate_predictions(done)
 
     def _rows_until_return(self) -> int:
         """Rows until the next expert leaves quarantine, after releasing those that are due."""
-        state = self._read()
+        state = self._read().state
         quarantine, num_seen = _of(state), int(state.meta.num_seen)
         if not places_out(quarantine):
             return 1 << 62
@@ -262,22 +187,27 @@ class Watch:
             return self._rows_until_return()
         return next_return(quarantine) - num_seen
 
-    def _shut_out(self, failure: ExpertFailureError) -> None:
-        """Put experts into quarantine from the next row on, with their priors as their states."""
-        state, layers = self._read(), self._ensemble.layers
+    def _shut_out(self, X: Tensor, rows: Rows, row: int, error: BlockError) -> None:
+        """Put the expert that fails at a row X (1, D) into quarantine from there on, with its prior as its state."""
+        bound, layers = self._read(), self._ensemble.layers
+        state = bound.state
+        reason = _INTERNAL.sub("", str(error))
+        found = find_culprit(self._ensemble, bound, X, rows, reason)
+        if found is None:
+            raise NumericalError(f"the weights failed at row {row} of this call: {reason}") from error.__cause__
         quarantine = _of(state)
         weights = layers.by_expert(layers.rule.log_weights(state.meta)).exp()
-        left = weights.index_fill(0, _index(weights, [*failure.places, *places_out(quarantine)]), 0.0)
+        left = weights.index_fill(0, _index(weights, [*found.places, *places_out(quarantine)]), 0.0)
         if not bool((left > 0).any()):
-            raise NumericalError(str(failure)) from failure.__cause__
+            raise NumericalError(f"{found.who} failed at row {row} of this call: {found.reason}") from error.__cause__
         start = 0
         for expert, old in zip(self._ensemble.experts, state.experts, strict=True):
-            own = [place - start for place in failure.places if start <= place < start + expert.num_experts]
+            own = [place - start for place in found.places if start <= place < start + expert.num_experts]
             if own:
                 self._prepared += [(value, value.clone()) for value in old]
                 _restart(old, expert, own)
             start += expert.num_experts
-        shut_out_(quarantine, failure.places, int(state.meta.num_seen), failure.reason)
+        shut_out_(quarantine, found.places, int(state.meta.num_seen), found.reason)
         self._renew()
 
 

@@ -14,7 +14,7 @@ from gp_ensembles.engine.bound import BoundEnsemble
 from gp_ensembles.engine.checkpoint_match import check_shapes
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, predict_mixture
 from gp_ensembles.engine.external_counts import next_weights
-from gp_ensembles.engine.failures import ExpertFailureError, Watch, explain
+from gp_ensembles.engine.failures import BlockError, Watch
 from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, checked_rows, missing_rows
 from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.engine.predictions import (
@@ -197,14 +197,14 @@ class OnlineEnsemble(nn.Module):
 
     def _observe_watched(self, X: Tensor, rows: Rows, has_gaps: bool) -> EnsemblePredictions:
         """Learn rows that were checked, with experts that fail in quarantine; all or none."""
-        bound, first = self._bind(), None
+        bound, failed = self._bind(), None
         if not bound.out:
             try:
                 return self._observe_rows(X, rows, has_gaps, bound)
-            except ExpertFailureError as failure:
-                first = failure
-        watch = Watch(self.ensemble, lambda: self.state, self._observe_rows, self._invalidate)
-        return watch.observe(X, rows, has_gaps, first)
+            except BlockError as error:
+                failed = error
+        watch = Watch(self.ensemble, self._bind, self._observe_rows, self._invalidate)
+        return watch.observe(X, rows, has_gaps, failed)
 
     def _observe_recorded(self, X: Tensor, rows: Rows, has_gaps: bool) -> EnsemblePredictions:
         """The same from recorded blocks."""
@@ -243,7 +243,7 @@ class OnlineEnsemble(nn.Module):
         """Learn rows that were checked, with the experts that are not in quarantine."""
         bound = self._bind() if bound is None else bound
         size = min([self.block_size, *bound.limits]) if rows.steps is None else self._block_of(rows.steps, bound.limits)
-        if X.shape[0] <= size and not bound.out:
+        if X.shape[0] <= size and not bound.out and self._dead_experts() is None:
             return self._observe_block(bound, bound.batches, X, rows, has_gaps)
         restore = snapshot(self.state, X.shape[0])
         try:
@@ -312,7 +312,7 @@ class OnlineEnsemble(nn.Module):
                 self.ensemble.layers, bound.state, X, rows, stage, missing=missing, alive=alive, out=bound.out
             )
         except NumericalError as error:
-            raise explain(error, self.ensemble, bound, batches, X, rows, alive=alive, first_row=first_row) from error
+            raise BlockError(range(first_row, first_row + X.shape[0]), str(error)) from error
         with uninterrupted():  # all learn the block or none; a copy of the state would cost a single row too much
             batches.commit()
             for (_, old), (_, new) in zip(named_layers(bound.state), named_layers(after), strict=True):

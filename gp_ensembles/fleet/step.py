@@ -209,7 +209,9 @@ class Step:
         if far is not None and bool(is_far.any()):
             chosen = is_far.nonzero().flatten()
             given = [part[chosen] for part in (mean, variance, y, far, remembered)]
-            found = discounted(layers, given[0], given[1], given[2], given[3], given[4], None if share is None else share[chosen])
+            found = discounted(
+                layers, given[0], given[1], given[2], given[3], given[4], None if share is None else share[chosen]
+            )
             kept, rest = type(own)(*(field[chosen] for field in own)), work.take(chosen)
             try:
                 self._learn(rest, predicted, _Again(kept, *found))
