@@ -12,7 +12,7 @@ from gp_ensembles.engine.ensemble import Ensemble, responses_of
 from gp_ensembles.engine.one_row import RowEnsemble
 from gp_ensembles.engine.quarantine import places_out
 from gp_ensembles.engine.recorded import Recording
-from gp_ensembles.engine.shared_basis import RunnerBatches, SharedBasisBatch
+from gp_ensembles.engine.runners import RunnerBatches, SharedBasisBatch
 from gp_ensembles.engine.state import EnsembleState, named_tensors
 from gp_ensembles.engine.weighing import with_lags
 from gp_ensembles.experts.base import BoundExpert, Expert

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gp_ensembles.engine.ensemble import Ensemble
 from gp_ensembles.engine.external_counts import count_row
-from gp_ensembles.engine.shared_basis import SharedBasisBatch
+from gp_ensembles.engine.runners import SharedBasisBatch
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import BoundExpert, LinearRow, RowExpert, Season
 from gp_ensembles.features.base import FeatureMap

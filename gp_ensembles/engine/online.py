@@ -12,6 +12,7 @@ from gp_ensembles.distributions.latent_mixture import LatentMixture
 from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.bound import BoundEnsemble
 from gp_ensembles.engine.checkpoint_match import check_shapes
+from gp_ensembles.engine.compatibility import check_answers_fit, check_states_fit, usual_block_size
 from gp_ensembles.engine.ensemble import Ensemble, evaluate, predict_mixture
 from gp_ensembles.engine.external_counts import next_weights
 from gp_ensembles.engine.failures import BlockError, Watch
@@ -31,14 +32,15 @@ from gp_ensembles.engine.quarantine import (
     weights_without,
 )
 from gp_ensembles.engine.recorded import CannotRecordError, Recording, observe_recorded
-from gp_ensembles.engine.runners import CompactRunner, SilentRunner, scatter
-from gp_ensembles.engine.shared_basis import (
+from gp_ensembles.engine.runners import (
+    CompactRunner,
     RunnerBatches,
     SharedBasisBatch,
+    SilentRunner,
     find_shared_bases,
     make_contiguous,
+    scatter,
 )
-from gp_ensembles.engine.sizes import check_answers_fit, check_states_fit, usual_block_size
 from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, snapshot
 from gp_ensembles.engine.weighing import run_block
 from gp_ensembles.experts.base import Runner

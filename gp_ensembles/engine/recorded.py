@@ -1,21 +1,209 @@
-"""Recording of an ensemble's blocks as CUDA graphs, and learning rows by replaying them."""
+"""Recording of an ensemble's blocks as CUDA graphs, and learning rows by replaying them.
+
+A block has a fixed length and fixed memory, and the host reads no number from it. The code of an ensemble reads a few:
+is a prediction valid, is a target possible? A block assumes the usual answers
+(:func:`~gp_ensembles.numerics.reductions.assuming`) and checks them afterwards on the device: if one was wrong, or a
+target is an outlier, nothing is learned from this block and those after it until the host has handled it. Other reads
+fail under ``torch.func.vmap``, where the code takes the branch that is correct for all numbers; therefore the block
+runs there, along an axis of length one.
+"""
 
 import copy
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.fixed_block import FixedBlock, Progress, check_fixed_size, with_tensors
-from gp_ensembles.engine.predictions import EnsemblePredictions, concatenate_predictions
+from gp_ensembles.engine.ensemble import Ensemble, evaluate, responses_of
+from gp_ensembles.engine.predictions import (
+    EnsemblePredictions,
+    assemble,
+    concatenate_predictions,
+    flatten,
+    invalid_rows,
+)
 from gp_ensembles.engine.state import EnsembleState, named_tensors
+from gp_ensembles.engine.weighing import innovate, weigh, within_reach
+from gp_ensembles.experts.laplace import BoundLaplace
 from gp_ensembles.filters.rows import Rows
+from gp_ensembles.filters.states import (
+    GaussianState,
+    Predictions,
+    SquareRootState,
+    StepPredictions,
+    StudentTState,
+)
+from gp_ensembles.innovations.bank import InnovationState
+from gp_ensembles.meta_learners.base import MetaState
+from gp_ensembles.numerics.reductions import assuming
 
 _AHEAD = 32  # blocks that are queued before the host reads how many were learned
 _SHORT = (8, 1)  # more lengths, for the remaining rows
+
+
+class Progress(NamedTuple):
+    """State shared by blocks that run one after the other, which the host reads at the end.
+
+    Attributes:
+        stopped: Whether a block, and with it all later ones, was left to the host, shape ().
+        num_done: Number of blocks that were learned, shape ().
+    """
+
+    stopped: Tensor
+    num_done: Tensor
+
+
+class FixedBlock:
+    r"""Predicts and learns blocks of one length, of a state without external models, in place.
+
+    Attributes:
+        X: Memory of the inputs, shape (B, D).
+        y: Memory of the targets, shape (B,).
+        predicted: Predictions made before each target, for :meth:`predictions`, shape (R, B).
+    """
+
+    y: Tensor
+
+    def __init__(
+        self, ensemble: Ensemble, state: EnsembleState, num_rows: int, has_gaps: bool, progress: Progress
+    ) -> None:
+        like = state.meta.log_weights
+        self._layers, self._bound = ensemble.layers, ensemble.bind()
+        self._experts = [b.plans.fixed(b, part) for b, part in zip(self._bound, state.experts, strict=True)]
+        self._responses = tuple(response.frozen() for response in responses_of(self._bound))
+        self._state, self._has_gaps, self._progress = state, has_gaps, progress
+        self._kind: type[Predictions] = StepPredictions
+        self.X, self.y = like.new_zeros(num_rows, ensemble.num_inputs), like.new_zeros(num_rows)
+        self.predicted: Tensor = torch.empty_like(self._run()[1])
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """Predict the block and, unless it or one before it is left to the host, learn it."""
+        fine, predicted, *learned = self._run()
+        keep = fine & ~self._progress.stopped
+        self._learn(iter(learned), keep)
+        self._progress.num_done.add_(keep)
+        self._progress.stopped.logical_or_(~fine)
+        self.predicted.copy_(predicted)
+
+    def record(self) -> None:
+        """Record :meth:`run` as a CUDA graph for :meth:`replay`, where the block is on a GPU."""
+        if self.y.device.type == "cuda":
+            self._progress.stopped.fill_(True)  # the runs that warm up learn nothing
+            stream = torch.cuda.Stream(self.y.device)
+            stream.wait_stream(torch.cuda.current_stream(self.y.device))
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    self.run()
+            torch.cuda.current_stream(self.y.device).wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=stream):  # on the device of the block, whichever is the current
+                self.run()
+
+    def replay(self) -> None:
+        """Predict and learn what is in the block's memory, from its graph if it has one."""
+        if self._graph is None:
+            self.run()
+        else:
+            self._graph.replay()
+
+    def predictions(self, predicted: Tensor) -> EnsemblePredictions:
+        """Predictions of N rows from ``predicted`` (R, N)."""
+        num = len(self._state.meta.log_weights)
+        mean, variance, log_prob = predicted[:3]
+        log_weights, *steps = predicted[3:].split(num)
+        return EnsemblePredictions(mean, variance, log_prob, log_weights, self._kind(*steps), self._responses)
+
+    @torch.no_grad()
+    def _run(self) -> tuple[Tensor, ...]:
+        """Whether the block is valid, its predictions, and the updates of the state."""
+        tensors = [value for _, value in named_tensors(self._state)]
+        given = [part.unsqueeze(0) for part in (self.X, self.y, *tensors)]
+        results: tuple[Tensor, ...] = torch.func.vmap(self._one)(*given)
+        return tuple(part.squeeze(0) for part in results)
+
+    def _one(self, X: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        with assuming() as asked:
+            rest, predicted, *learned = self._block(X, y, *tensors)
+        return torch.stack([rest, *asked]).all(), predicted, *learned
+
+    def _block(self, X: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        layers, state = self._layers, with_tensors(self._state, iter(tensors))
+        y = within_reach(layers, y)
+        history, inputs = None, X
+        if layers.memory is not None and state.history is not None:
+            history, columns = layers.memory.columns(state.history, y, is_complete=not self._has_gaps)
+            inputs = torch.cat([X, columns], dim=-1)
+        parts, learned = [], list[Tensor]()
+        for expert, before, Phi in zip(self._experts, state.experts, evaluate(self._bound, inputs), strict=True):
+            part, updates = expert.stage(before, Phi, y)
+            parts.append(part)
+            learned += updates
+        own = flatten(parts)
+        invalid_rows(own)  # an assumption
+        missing = y.isnan() if self._has_gaps else None
+        innovations, steps = innovate(layers, state.innovations, own, y, None, missing, None)
+        meta, output = weigh(layers.rule, state.meta, steps.log_prob, None, missing)
+        predicted = assemble(steps, output.log_weights, output.log_prob)
+        fine = self._fine(predicted, y)
+        self._kind = type(steps)
+        rows = torch.cat([torch.stack(list(predicted[:3])), predicted.log_weights, *steps])
+        learned += [*meta, *(innovations or ()), *([] if history is None else [history])]
+        return fine, rows, *learned
+
+    def _fine(self, predicted: EnsemblePredictions, y: Tensor) -> Tensor:
+        """Whether all targets are possible and none is an outlier."""
+        fine = (predicted.log_prob.isfinite() | y.isnan()).all()
+        if self._layers.outlier_threshold is not None:
+            far = (y - predicted.mean).abs() > self._layers.outlier_threshold * predicted.variance.sqrt()
+            fine = fine & ~far.any()
+        return fine
+
+    def _learn(self, learned: Iterator[Tensor], keep: Tensor) -> None:
+        """Update the state of experts and layers in place, if ``keep`` is set."""
+        for expert in self._experts:
+            expert.learn(learned, keep)
+        state = self._state
+        layers = [*state.meta, *(state.innovations or ()), *([] if state.history is None else [state.history])]
+        for old in layers:
+            old.copy_(torch.where(keep, next(learned), old))
+
+
+def with_tensors(like: EnsembleState, tensors: Iterator[Tensor]) -> EnsembleState:
+    """A state of other tensors, in the order of :func:`~gp_ensembles.engine.state.named_tensors`."""
+    experts = tuple(type(part)(*(next(tensors) for _ in part)) for part in like.experts)
+    meta = MetaState(*(next(tensors) for _ in like.meta))
+    innovations = None if like.innovations is None else InnovationState(*(next(tensors) for _ in like.innovations))
+    return EnsembleState(experts, meta, innovations, None if like.history is None else next(tensors))
+
+
+def check_fixed_size(ensemble: Ensemble, start: EnsembleState, what: str) -> None:
+    """Raise unless all states of an ensemble have a fixed size and no number is read while it learns.
+
+    Raises:
+        TypeError: If an expert's state has no fixed size, or the rule reads numbers.
+        ValueError: If there are several targets, or columns of forecasts among the inputs.
+    """
+    if ensemble.num_outputs is not None or ensemble.forecasts:
+        raise ValueError(f"ensembles of {what} have one target and no columns of forecasts among their inputs")
+    try:
+        meta = type(start.meta)(*(part.unsqueeze(0) for part in start.meta))
+        zero = start.meta.log_weights.new_zeros(1, ensemble.num_experts, 1)
+        torch.func.vmap(ensemble.meta_learner.update_block)(meta, zero)
+    except RuntimeError:
+        rule = type(ensemble.meta_learner).__name__
+        raise TypeError(f"{rule} cannot be the rule of {what}; take FixedShare() or another rule") from None
+    for expert, bound, state in zip(ensemble.experts, ensemble.bind(), start.experts, strict=True):
+        if isinstance(bound, BoundLaplace) and bound.num_latent > 1:
+            raise TypeError(f"ensembles of {what} have one latent value: two classes, levels or counts, not classes")
+        if not isinstance(state, GaussianState | SquareRootState | StudentTState):
+            raise TypeError(
+                f"{type(expert).__name__} cannot be an expert of {what}, whose states have a fixed size; leave it "
+                f"out, as the preset light does"
+            )
 
 
 class CannotRecordError(TypeError):

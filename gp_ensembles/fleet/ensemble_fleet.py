@@ -11,11 +11,11 @@ from torch import Tensor
 from gp_ensembles.engine.access_lock import AccessLock, guarded
 from gp_ensembles.engine.checkpoint_match import check_parts, parts_in_words
 from gp_ensembles.engine.ensemble import Ensemble
-from gp_ensembles.engine.fixed_block import check_fixed_size
 from gp_ensembles.engine.input_checks import check_inputs, check_made, check_targets, checked_rows
 from gp_ensembles.engine.online import OnlineEnsemble
 from gp_ensembles.engine.predictions import AnyMixture, EnsemblePredictions, concatenate_mixtures
 from gp_ensembles.engine.quarantine import QuarantineReport
+from gp_ensembles.engine.recorded import check_fixed_size
 from gp_ensembles.engine.state import EnsembleState
 from gp_ensembles.experts.base import Variances
 from gp_ensembles.experts.gaussian import BoundGaussian, sound_variances

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.fixed_block import FixedBlock, Progress
-from gp_ensembles.engine.recorded import check_recordable
+from gp_ensembles.engine.recorded import FixedBlock, Progress, check_recordable
 from gp_ensembles.engine.state import named_tensors
 from gp_ensembles.experts import GaussianExpert, LaplaceExpert, WindowExpert
 from gp_ensembles.features import RandomFourierFeatures

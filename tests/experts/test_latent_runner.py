@@ -8,7 +8,7 @@ import torch
 from gpytorch.likelihoods import BernoulliLikelihood, StudentTLikelihood
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.shared_basis import RunnerBatches
+from gp_ensembles.engine.runners import RunnerBatches
 from gp_ensembles.experts.laplace import LaplaceExpert, join_latent
 from gp_ensembles.experts.latent_runner import LatentRunner
 from gp_ensembles.experts.latent_update import MomentMatchingUpdate

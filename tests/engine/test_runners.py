@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gp_ensembles.engine import Ensemble, OnlineEnsemble
-from gp_ensembles.engine.shared_basis import RunnerBatches, find_shared_bases, make_contiguous
+from gp_ensembles.engine.runners import RunnerBatches, find_shared_bases, make_contiguous
 from gp_ensembles.experts import GaussianExpert, StudentTExpert
 from gp_ensembles.features import AdditivePolynomialFeatures, LinearFeatures
 from gp_ensembles.filters import RandomWalk, StabilizedForgetting
