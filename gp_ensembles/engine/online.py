@@ -33,17 +33,16 @@ from gp_ensembles.engine.quarantine import (
 )
 from gp_ensembles.engine.recorded import CannotRecordError, Recording, observe_recorded
 from gp_ensembles.engine.runners import (
-    CompactRunner,
     RunnerBatches,
     SharedBasisBatch,
-    SilentRunner,
     find_shared_bases,
     make_contiguous,
+    runners_without,
     scatter,
 )
 from gp_ensembles.engine.state import EnsembleState, named_layers, named_tensors, snapshot
+from gp_ensembles.engine.upkeep import UpkeepReport, coming, maintain_
 from gp_ensembles.engine.weighing import run_block
-from gp_ensembles.experts.base import Runner
 from gp_ensembles.filters.rows import Rows
 from gp_ensembles.filters.states import (
     ExternalState,
@@ -63,7 +62,7 @@ from gp_ensembles.numerics.display import ensemble_html, ensemble_text
 _PREDICT_ROWS = 256  # rows predicted at once, so that features of a long table fit in memory
 
 
-@guarded(writes=["observe"], reads=["predict", "condition_on", "state", "log_weights"])
+@guarded(writes=["observe", "maintain"], reads=["predict", "condition_on", "state", "log_weights", "upkeep"])
 class OnlineEnsemble(nn.Module):
     """An ensemble and its state: learns from blocks of any length, predicts, saves and loads.
 
@@ -287,6 +286,29 @@ class OnlineEnsemble(nn.Module):
         return other
 
     @property
+    def upkeep(self) -> tuple[UpkeepReport, ...]:
+        """Refits, trainings and drops that are to come, each of which makes a row take longer, the next ones first."""
+        bound = self._bind()
+        bound.flush()
+        found = coming(bound.experts, bound.state.experts, self.ensemble.expert_names)
+        return tuple(sorted((report for report, *_ in found), key=lambda report: report.rows))
+
+    def maintain(self, rows: int = 1000) -> tuple[UpkeepReport, ...]:
+        """Do now what would come within so many rows, so that none of these rows takes longer than others.
+
+        Experts then learn on from there: they are refitted, trained and shortened a little earlier than otherwise.
+
+        Returns:
+            What was done.
+        """
+        bound = self._bind()
+        bound.flush()
+        with uninterrupted():
+            done = maintain_(bound.experts, bound.state.experts, self.ensemble.expert_names, rows)
+            self._invalidate()
+        return done
+
+    @property
     def one_row(self) -> RowEnsemble | None:
         """The fast path for single rows, in the memory of the state; ``None`` where only blocks can run.
 
@@ -326,7 +348,8 @@ class OnlineEnsemble(nn.Module):
         self, bound: BoundEnsemble, X: Tensor, rows: Rows, has_gaps: bool, size: int
     ) -> EnsemblePredictions:
         batches = bound.batches
-        runners = self._without(self._out_mask(bound), bound)
+        out = self._out_mask(bound)
+        runners = runners_without(self.ensemble.experts, bound.experts, self.state.experts, out, out)
         batches = batches.replaced(runners)
         alive: Tensor | None = None
         num_dead = 0
@@ -338,7 +361,7 @@ class OnlineEnsemble(nn.Module):
             if dead is not None and int(dead.sum()) > num_dead:
                 num_dead, alive = int(dead.sum()), (~dead).nonzero().squeeze(-1)
                 scatter(runners)
-                runners = self._without(dead | self._out_mask(bound), bound)
+                runners = runners_without(self.ensemble.experts, bound.experts, self.state.experts, dead | out, out)
                 batches = bound.batches.replaced(runners)
             gaps = has_gaps and bool(torch.isnan(part.y).any())
             blocks.append(self._observe_block(bound, batches, X[here], part, gaps, alive, start))
@@ -363,21 +386,6 @@ class OnlineEnsemble(nn.Module):
         mask = torch.zeros(len(self.ensemble.expert_names), dtype=torch.bool, device=self.device)
         mask[list(bound.out)] = True
         return mask
-
-    def _without(self, silent: Tensor, bound: BoundEnsemble) -> dict[int, Runner]:
-        """Runners of the expert objects of which some experts are not run: those that are dead or in quarantine."""
-        runners: dict[int, Runner] = {}
-        experts = self.ensemble.experts
-        sizes = [expert.num_experts for expert in experts]
-        of_each = zip(experts, self.state.experts, bound.experts, silent.split(sizes), strict=True)
-        parts = zip(of_each, self._out_mask(bound).split(sizes), strict=True)
-        for number, ((expert, state, b, part), out) in enumerate(parts):
-            traits = expert.traits
-            if bool(part.all()) and bool(out.any()):
-                runners[number] = SilentRunner(b, state)
-            elif bool(part.any()) and traits.runs_apart and (len(part) == 1 or not traits.shares_state):
-                runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
-        return runners
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any) -> Self:
         """Move as any module does, or raise first; states in double precision stay in it."""
@@ -439,17 +447,16 @@ class OnlineEnsemble(nn.Module):
         return value
 
     def __repr__(self) -> str:
-        return ensemble_text("OnlineEnsemble", self.ensemble.expert_names, self._expert_weights(), self._rule_name())
+        return ensemble_text(*self._described())
 
     def _repr_html_(self) -> str:
         """A table of experts with weights as bars, for notebooks."""
-        return ensemble_html("OnlineEnsemble", self.ensemble.expert_names, self._expert_weights(), self._rule_name())
+        return ensemble_html(*self._described())
 
-    def _expert_weights(self) -> Tensor:
-        return self.ensemble.layers.by_expert(self.log_weights).exp()
-
-    def _rule_name(self) -> str:
-        return type(self.ensemble.meta_learner).__name__
+    def _described(self) -> tuple[str, tuple[str, ...], Tensor, str]:
+        ensemble = self.ensemble
+        weights = ensemble.layers.by_expert(self.log_weights).exp()
+        return "OnlineEnsemble", ensemble.expert_names, weights, type(ensemble.meta_learner).__name__
 
     def __getstate__(self) -> dict[str, object]:
         self._flush()

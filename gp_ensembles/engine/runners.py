@@ -93,6 +93,25 @@ def impossible(y: Tensor, num_experts: int) -> Tensor:
     return row.repeat(num_experts, 1)
 
 
+def runners_without(
+    experts: Sequence[Expert], bound: Sequence[BoundExpert], states: Sequence[FilterState], silent: Tensor, out: Tensor
+) -> dict[int, Runner]:
+    """Runners of the expert objects of which some experts are not run: those that are dead or in quarantine.
+
+    Shapes: ``silent`` (L,), and ``out``, of those in quarantine among them.
+    """
+    runners: dict[int, Runner] = {}
+    sizes = [expert.num_experts for expert in experts]
+    parts = zip(experts, bound, states, silent.split(sizes), out.split(sizes), strict=True)
+    for number, (expert, b, state, part, own) in enumerate(parts):
+        traits = expert.traits
+        if bool(part.all()) and bool(own.any()):
+            runners[number] = SilentRunner(b, state)
+        elif bool(part.any()) and traits.runs_apart and (len(part) == 1 or not traits.shares_state):
+            runners[number] = CompactRunner(b, state, (~part).nonzero().squeeze(-1))
+    return runners
+
+
 def scatter(runners: Mapping[int, Runner]) -> None:
     """Write states back of which runners have copies."""
     for runner in runners.values():

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar, final
 
 import numpy as np
@@ -262,6 +262,24 @@ class WholeUpdate(FixedUpdate):
             old.copy_(torch.where(keep, next(updates), old))
 
 
+class Upkeep(NamedTuple):
+    """Work of an expert that falls into some row, which takes longer.
+
+    Attributes:
+        what: A noun, such as ``refit``.
+        rows: Rows with a target until it is done: 1 for within the next one.
+        do: Makes the state after doing it now, so that it does not come within a number of rows.
+    """
+
+    what: str
+    rows: int
+    do: Callable[[int], FilterState]
+
+
+def _none(bound: "BoundExpert", state: FilterState) -> Sequence[Upkeep]:
+    return ()
+
+
 class Plans(NamedTuple):
     """Ways to run a kind of expert in the memory of a state, beside the pure update.
 
@@ -270,12 +288,14 @@ class Plans(NamedTuple):
         row: Makes what runs it at one row on plain arrays, from these and its features; or ``None``.
         fixed: Makes its update in a block that is recorded, from a bound expert and a state.
         series: Makes what runs it on the states of many series.
+        upkeep: Lists the refits, trainings and drops that are to come, from a bound expert and a state.
     """
 
     runner: Callable[[Any, Any], Runner] = PureRunner
     row: Callable[[Any, Any, FeatureMap], LinearRow | RowExpert | None] | None = None
     fixed: Callable[[Any, Any], FixedUpdate] = WholeUpdate
     series: Callable[[Any, Any], SeriesBatch] = CopiedSeries
+    upkeep: Callable[[Any, Any], Sequence[Upkeep]] = _none
 
 
 class BoundExpert(ABC):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits, Upkeep
 from gp_ensembles.experts.failing import (
     FAILED_PREDICTION,
     FAILED_TRAINING,
@@ -93,6 +93,9 @@ class TrainedModels:
         self._kept.move_to_end(digest)
         return self._kept[digest]
 
+    def __contains__(self, digest: int) -> bool:
+        return digest in self._kept
+
     def __deepcopy__(self, memo: object) -> "TrainedModels":
         other = TrainedModels()
         other._kept = self._kept.copy()
@@ -162,11 +165,17 @@ def _row(bound: "BoundExternal", state: ExternalState, features: FeatureMap) -> 
     return None if columns is None or bound.columns else ExternalRow(bound, state, columns)
 
 
+def _upkeep(bound: "BoundExternal", state: ExternalState) -> Sequence[Upkeep]:
+    # A model is trained when it is first asked, in the row after the one that was due.
+    rows = 1 if bound.is_pending(state) else int(state.due) - int(state.num_seen) + 1
+    return [Upkeep("training", rows, lambda rows: bound.trained(state))]
+
+
 @final
 class BoundExternal(BoundExpert):
     """The view of an external expert that loops use."""
 
-    plans = Plans(ExternalRunner, _row)
+    plans = Plans(ExternalRunner, _row, upkeep=_upkeep)
 
     def __init__(self, expert: "ExternalExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -218,6 +227,23 @@ class BoundExternal(BoundExpert):
         return ExternalRows(X[seen], targets[seen], shares[seen], errors[seen], *counts, words), with_extra_noise(
             steps, given
         )
+
+    def is_pending(self, state: ExternalState) -> bool:
+        """Whether the next row trains a model first."""
+        return bool(int(state.digest)) and int(state.digest) not in self._expert.models
+
+    def trained(self, state: ExternalState) -> ExternalState:
+        """The state trained now, in place of the next training."""
+        after = ExternalState(*(field.clone() for field in state))
+        if not self.is_pending(state):
+            after.due.copy_(state.num_seen + state.num_seen.clamp(1, self._expert.every))
+            stored, nothing = int(state.num_stored), _Stored(*(field[:0].double().cpu() for field in state[:4]))
+            rows = _history(state, stored, nothing, self._expert.num_rows)
+            if rows.targets.shape[0] >= _LEAST_ROWS:
+                after.trained_at.fill_(stored)
+                after.digest.fill_(_digest(rows))
+        self._forecast(after, int(after.digest), None)
+        return after
 
     def take(self, index: Tensor) -> "BoundExternal":
         """See :meth:`BoundExpert.take`."""

@@ -1,13 +1,14 @@
 """Linear experts whose hyperparameters and lags are refitted on a schedule."""
 
 import copy
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits, of_length
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, Runner, Traits, Upkeep, of_length
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import GaussianExpert, check_single_output
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_
@@ -126,11 +127,16 @@ class RefittedRunner(Runner):
         self._staged = None
 
 
+def _upkeep(bound: "BoundRefitted", state: RefittedState) -> Sequence[Upkeep]:
+    now = state._replace(due=state.num_rows.clone())
+    return [Upkeep("refit", rows_until_refit(state), lambda rows: bound.refitted(now))]
+
+
 @final
 class BoundRefitted(BoundExpert):
     """The view of a refitted expert for loops; its hyperparameters are in the state."""
 
-    plans = Plans(RefittedRunner)
+    plans = Plans(RefittedRunner, upkeep=_upkeep)
 
     def __init__(self, expert: "RefittedExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -152,7 +158,7 @@ class BoundRefitted(BoundExpert):
             )
             state = self._stored(state._replace(moments=after.moments), block)
             if rows_until_refit(state) == 0:
-                state = self._refitted(state)
+                state = self.refitted(state)
             parts.append(_in_dtype(steps, given.y))
             start = stop
         return state, with_extra_noise(concatenate_steps(parts), given)
@@ -242,7 +248,7 @@ class BoundRefitted(BoundExpert):
         return state
 
     @torch.no_grad()
-    def _refitted(self, state: RefittedState) -> RefittedState:
+    def refitted(self, state: RefittedState) -> RefittedState:
         """The model refitted and conditioned on all stored rows; unchanged after a numerical failure."""
         state = state._replace(due=state.due + state.due.clamp(max=self._expert.refit.every))
         capacity, count = state.targets.shape[0], int(state.num_rows)

@@ -1,6 +1,7 @@
 """Exact Gaussian process of the last rows, with any kernel and mean, and refits of its hyperparameters."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar, final
 
@@ -10,7 +11,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits
+from gp_ensembles.experts.base import BoundExpert, Expert, Plans, RowExpert, Runner, Traits, Upkeep
 from gp_ensembles.experts.empirical_bayes import LBFGS, gradient_ascent
 from gp_ensembles.experts.gaussian import check_single_output, checked_likelihood
 from gp_ensembles.experts.parameters import get_vectors, set_vectors_, trainable
@@ -136,11 +137,24 @@ def _row(bound: "BoundWindow", state: WindowState, features: FeatureMap) -> Wind
     return None if columns is None or state.num_used.ndim > 1 else WindowRow(bound, state, columns)
 
 
+def _upkeep(bound: "BoundWindow", state: WindowState) -> Sequence[Upkeep]:
+    window, capacity, used = bound.window_of(state), state.targets.shape[-1], num_used(state)
+
+    def dropped(rows: int) -> WindowState:
+        """The window with room for so many rows."""
+        return refactored(state, window, max(1, min(window.keep, used, capacity - 1 - rows)))
+
+    found = [Upkeep("drop of its oldest rows", capacity - used, dropped)]
+    if bound.refits:
+        found.append(Upkeep("refit", rows_until_refit(state), lambda rows: bound.refitted(state)))
+    return found
+
+
 @final
 class BoundWindow(BoundExpert):
     """The view of a window expert for loops; refitted hyperparameters are in the state."""
 
-    plans = Plans(WindowRunner, _row)
+    plans = Plans(WindowRunner, _row, upkeep=_upkeep)
 
     def __init__(self, expert: "WindowExpert") -> None:
         super().__init__(expert.features.bind(), expert.features.prior_variance, None)
@@ -176,6 +190,17 @@ class BoundWindow(BoundExpert):
         if self._refitted is not None and Phi.shape[-2] >= rows_until_refit(state):
             return self.update_block(state, Phi, rows)
         return stage_window(state, Phi, rows, self.window_of(state))
+
+    @property
+    def refits(self) -> bool:
+        """Whether hyperparameters are refitted."""
+        return self._refitted is not None
+
+    @torch.no_grad()
+    def refitted(self, state: WindowState) -> WindowState:
+        """The state refitted now, in place of the next refit."""
+        assert self._refitted is not None
+        return self._refitted.counted(state._replace(due=state.num_rows.clone()), 0)
 
     def room(self, state: WindowState) -> int:
         """Rows that may come before any is dropped or anything is refitted."""

@@ -13,6 +13,7 @@ from gp_ensembles.engine.access_lock import AccessLock, guarded, uninterrupted
 from gp_ensembles.engine.external_report import ExternalReport, external_reports
 from gp_ensembles.engine.input_checks import check_made, checked_steps
 from gp_ensembles.engine.online import OnlineEnsemble
+from gp_ensembles.engine.upkeep import UpkeepReport
 from gp_ensembles.files.checkpoint import read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.compiled import IS_COMPILED
 from gp_ensembles.streaming.after_mixture import (
@@ -48,7 +49,7 @@ from gp_ensembles.streaming.scales import Standardizer
 from gp_ensembles.streaming.warm_up_outliers import limit_warm_up, num_far, outliers_in_warm_up, warn_of_outliers
 
 
-@guarded(writes=["fit", "observe"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
+@guarded(writes=["fit", "observe", "maintain"], reads=["predict", "predict_interval", "forecast", "weights", "save"])
 class OnlineModel:
     """An ensemble on a stream of rows in their own units.
 
@@ -126,6 +127,25 @@ class OnlineModel:
         """Reports of the external models, in units of the target; none while the warm-up lasts."""
         reports = () if self.online is None else external_reports(self.online)
         return tuple(report.in_units(float(self.scales.y_scale)) for report in reports)
+
+    @property
+    def upkeep(self) -> tuple[UpkeepReport, ...]:
+        """Refits, trainings and drops of rows that are to come, each of which makes its row take longer."""
+        return () if self.online is None else self.online.upkeep
+
+    def maintain(self, rows: int = 1000) -> tuple[UpkeepReport, ...]:
+        """Do now what would come within so many rows, as in a pause of a robot; see :attr:`upkeep`.
+
+        Called at least once in so many rows, no row of a stream takes longer than the others.
+
+        Returns:
+            What was done.
+
+        Example:
+            >>> OnlineModel().maintain()
+            ()
+        """
+        return () if self.online is None else self.online.maintain(rows)
 
     @property
     def used_features(self) -> tuple[str, ...]:
