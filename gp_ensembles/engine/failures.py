@@ -173,6 +173,7 @@ class Watch:
                 else:
                     self._shut_out(X[start:stop], part, start, error)
                     suspect = range(0)
+        self._rows_until_return()  # an expert that is due is back for whoever asks for the next row
         return concatenate_predictions(done)
 
     def _rows_until_return(self) -> int:

@@ -132,8 +132,9 @@ def _accumulate_both(
 
 def _accumulate(start: Tensor, gains: Tensor) -> _Path:
     r"""A sum before each of B targets, and after them; ``gains`` (\*batch, B) come with the targets."""
-    start, total = start.unsqueeze(-1), gains.cumsum(-1)
-    return start + (total - gains), (start + total)[..., -1]
+    total = start.unsqueeze(-1) + gains.cumsum(-1)
+    # Not the sum less the gain: that of an outlier would leave no digits.
+    return torch.cat([start.unsqueeze(-1).expand_as(total[..., :1]), total[..., :-1]], dim=-1), total[..., -1]
 
 
 def _fade(start: Tensor, prior: Tensor, gains: Tensor, discount: Tensor) -> _Path:
