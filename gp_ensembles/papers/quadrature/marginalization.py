@@ -1,5 +1,6 @@
 """Marginalization over kernels: the loop over rounds of evaluations within a budget."""
 
+import hashlib
 import operator
 import time
 import warnings
@@ -8,16 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.papers.quadrature.evidence import (
-    TARGET_SD,
-    nearest_evidence,
-)
+from gp_ensembles.files import checkpoint as files
+from gp_ensembles.papers.quadrature.evidence import TARGET_SD, EvidenceState
+from gp_ensembles.papers.quadrature.importance import ImportanceDraws
 from gp_ensembles.papers.quadrature.prior import draw_seed
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
+from gp_ensembles.papers.quadrature.proposals import StudentMixture
+from gp_ensembles.papers.quadrature.quadrature import nearest_evidence
 from gp_ensembles.papers.quadrature.result import Marginalization
 from gp_ensembles.papers.quadrature.search import (
+    AscentPath,
     Round,
     Search,
     SearchState,
@@ -25,18 +29,16 @@ from gp_ensembles.papers.quadrature.search import (
     evaluate_batch,
     evaluate_draws,
     evidence_for,
-    fingerprint,
     init_search,
-    load_search,
     nodes_for,
     prior_covers_likelihood,
     sampler_for,
-    save_search,
     surrogate_for,
 )
-from gp_ensembles.papers.quadrature.surrogate import Surrogate
+from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
 
 _FEWEST = 5  # evaluations of a budget
+_KIND = files.Kind("gp_ensembles marginalization", 10, "a marginalization", "remove it or name another file")
 
 
 class Budget(NamedTuple):
@@ -224,12 +226,11 @@ def _record(
     surrogate = surrogate_for(problem, state)
     if prior_covers_likelihood(search, state):
         estimated = evidence_for(problem, surrogate, state)
-        log_evidence, sd = float(estimated.log_evidence), float(estimated.log_evidence_sd)
     else:
-        crude = nearest_evidence(problem, surrogate, nodes_for(problem, state))
-        log_evidence, sd = crude.log_evidence, crude.log_evidence_sd
+        estimated = nearest_evidence(surrogate, nodes_for(problem, state))
     seconds = {**state.seconds, "surrogate": state.seconds["surrogate"] + time.perf_counter() - before}
-    totals = Round(state.num_evaluations, sum(seconds.values()), float(surrogate.log_scale), log_evidence, sd)
+    best, found = float(surrogate.log_scale), (estimated.log_evidence, estimated.log_evidence_sd)
+    totals = Round(state.num_evaluations, sum(seconds.values()), best, *found)
     _show(totals, bar)
     return state._replace(seconds=seconds, history=(*state.history, totals)), surrogate
 
@@ -258,3 +259,65 @@ def _of_the_host(generator: torch.Generator | None) -> torch.Generator:
     if generator is not None and generator.device.type == "cpu":
         return generator
     return torch.Generator().manual_seed(draw_seed(generator))
+
+
+def fingerprint(problem: RegressionProblem, search: Search) -> str:
+    """Hash of the data, the prior's shape and quantiles, and the settings that a checkpoint belongs to."""
+    prior = problem.prior
+    probe = prior.bounds[0].new_tensor([0.1, 0.5, 0.9]).unsqueeze(-1)
+    of_prior = prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components
+    rounded = [f"{value:.9e}" for tensor in of_prior for value in tensor.detach().flatten().tolist()]
+    scalars, ways = (prior.outputscale, prior.noise), (_name(search.policy), _name(problem.likelihood))
+    data = files.fingerprint(problem.X, problem.y)
+    settings = (data, rounded, scalars, problem.reflection, search._replace(policy=None), ways)
+    return hashlib.sha256(repr(settings).encode()).hexdigest()
+
+
+def _name(choice: object) -> str:
+    """A choice's class and settings, without its address in memory."""
+    fields = tuple(choice) if isinstance(choice, tuple) else ()
+    settings = [field.tolist() if isinstance(field, Tensor) else field for field in fields]
+    return f"{type(choice).__module__}.{type(choice).__qualname__}{settings}"
+
+
+def save_search(state: SearchState, path: Path, mark: str) -> None:
+    """Write a search to a file, atomically."""
+    files.write_checkpoint(path, _KIND, {"fingerprint": mark, "state": _plain(state)})
+
+
+def _plain(value: Any) -> Any:
+    """Tuples of tensors and numbers, which files hold, of named ones."""
+    return tuple(_plain(part) for part in value) if isinstance(value, tuple) else value
+
+
+def load_search(path: Path, problem: RegressionProblem, search: Search) -> SearchState:
+    """Read a search of a problem from a file.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If the file is not the checkpoint of a search, or that of another problem or search.
+    """
+    content = files.read_checkpoint(path, _KIND)
+    if content["fingerprint"] != fingerprint(problem, search):
+        raise ValueError(
+            f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
+        )
+    state = SearchState(*content["state"])
+    return state._replace(
+        evaluations=Evaluations(*state.evaluations),
+        ascents=tuple(AscentPath(*one) for one in state.ascents),
+        history=tuple(Round(*one) for one in state.history),
+        importance=None if state.importance is None else _importance(EvidenceState(*state.importance)),
+    )
+
+
+def _importance(plain: EvidenceState) -> EvidenceState:
+    draws, sound = (tuple(map(_draws, some)) for some in (plain.draws, plain.sound))
+    return plain._replace(draws=draws, sound=sound)
+
+
+def _draws(plain: ImportanceDraws | None) -> ImportanceDraws | None:
+    if plain is None:
+        return None
+    draws = ImportanceDraws(*plain)
+    return draws._replace(proposals=tuple(StudentMixture(*one) for one in draws.proposals))

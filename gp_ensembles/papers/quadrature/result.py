@@ -8,9 +8,9 @@ from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.numerics.display import counted, fields_text, record_text
-from gp_ensembles.papers.quadrature.evidence import Evidence, EvidenceSampler, from_quadrature, nearest_evidence
-from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
-from gp_ensembles.papers.quadrature.prediction import (
+from gp_ensembles.papers.quadrature.evidence import EvidenceSampler
+from gp_ensembles.papers.quadrature.kernel_mixture import (
+    KernelMixtureModel,
     Prediction,
     Predictor,
     quadrature_predictor,
@@ -19,8 +19,9 @@ from gp_ensembles.papers.quadrature.prediction import (
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.problem import RegressionProblem, WeightedKernels, affordable_kernels
 from gp_ensembles.papers.quadrature.quadrature import (
-    EvidenceEstimate,
+    Evidence,
     QuadratureNodes,
+    nearest_evidence,
     positive_weights,
     root_weights,
 )
@@ -71,19 +72,19 @@ class Quadrature:
         return surrogate_for(self.problem, self.state)
 
     @cached_property
-    def evidence(self) -> EvidenceEstimate:
-        """Moments of the evidence for each number of components."""
+    def evidence(self) -> Evidence:
+        """The evidence for each number of components."""
         return evidence_for(self.problem, self.surrogate, self.state, FINAL_NODES_PER_SIZE)
 
     @property
     def log_evidence(self) -> float:
         """Log evidence of the targets, in nats."""
-        return float(self.evidence.log_evidence)
+        return self.evidence.log_evidence
 
     @property
     def log_evidence_sd(self) -> float:
         """Its standard deviation, if the surrogate is right: the surrogate's and the jackknife's."""
-        return float(self.evidence.log_evidence_sd)
+        return self.evidence.log_evidence_sd
 
     @cached_property
     def nodes(self) -> QuadratureNodes:
@@ -107,7 +108,7 @@ class Quadrature:
 
     def nearest(self) -> Evidence:
         """A crude evidence by the nearest kernel, never above the largest likelihood, of unknown error."""
-        return nearest_evidence(self.problem, self.surrogate, self.nodes)
+        return nearest_evidence(self.surrogate, self.nodes)
 
 
 class Marginalization:
@@ -182,7 +183,7 @@ class Marginalization:
     def evidence(self) -> Evidence:
         """The evidence in parts for n = 1..N components."""
         if self.is_covered:
-            return from_quadrature(self.quadrature.evidence)
+            return self.quadrature.evidence
         if self._sampler is not None and self.state.importance is not None:
             return self._sampler.evidence(self.state.importance)
         return self.quadrature.nearest()
@@ -215,9 +216,7 @@ class Marginalization:
     @property
     def posterior_components_sd(self) -> Tensor:
         """Standard deviations of those, shape (N,); infinite where in doubt."""
-        if self.doubt:
-            return torch.full_like(self.evidence.log_parts, torch.inf)
-        return self.quadrature.evidence.posterior_sd if self.is_covered else self.evidence.posterior_sd
+        return self.evidence.posterior_sd
 
     @property
     def _is_sampled(self) -> bool:

@@ -7,14 +7,21 @@ import pytest
 import torch
 
 from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
-from gp_ensembles.papers.quadrature.default_priors import default_prior
 from gp_ensembles.papers.quadrature.evidence import EvidenceSampler, best_apart, integrand_for, nested_kernels, rows_of
-from gp_ensembles.papers.quadrature.importance import ImportanceDraws, draw_round, estimate, round_size, start_draws
-from gp_ensembles.papers.quadrature.prediction import weighted_predictor
-from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, Normal, inferred
-from gp_ensembles.papers.quadrature.problem import Evaluations, WeightedKernels
-from gp_ensembles.papers.quadrature.relabeling import Relabeling, log_permanent
+from gp_ensembles.papers.quadrature.importance import (
+    ImportanceDraws,
+    Relabeling,
+    draw_round,
+    estimate,
+    log_permanent,
+    round_size,
+    start_draws,
+)
+from gp_ensembles.papers.quadrature.kernel_mixture import weighted_predictor
+from gp_ensembles.papers.quadrature.prior import EDGE, HalfNormal, LogNormal, Normal, default_prior, inferred
+from gp_ensembles.papers.quadrature.problem import WeightedKernels
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT
+from gp_ensembles.papers.quadrature.surrogate import Evaluations
 from tests.papers.quadrature.cases import F64, Failing, seeded
 
 
@@ -279,7 +286,7 @@ def test_one_component_beside_a_grid():
     generator = seeded(1)
     for _ in range(8):
         draws = draw_round(integrand, draws, round_size(3), generator=generator)
-    found = estimate(draws)
+    found = estimate(integrand, draws)
     assert found.is_trusted
     assert abs(found.log_integral - truth) < 4.0 * found.log_sd + 0.02
 
@@ -313,8 +320,8 @@ def test_what_is_hopeless():
 def test_a_part_that_is_hopeless_ends_the_sampling_with_its_reason(monkeypatch):
     problem = problem_of(2, noise=0.02, num_rows=12)
 
-    def forced(integrand, draws, count, log_share, *, generator):
-        after = draw_round(integrand, draws, count, log_share, generator=generator)
+    def forced(integrand, draws, count, *, generator):
+        after = draw_round(integrand, draws, count, generator=generator)
         return after._replace(effective=(3.0, 0.2)[: len(after.counts)], pareto_k=2.5, is_kept=False)
 
     monkeypatch.setattr("gp_ensembles.papers.quadrature.evidence.draw_round", forced)

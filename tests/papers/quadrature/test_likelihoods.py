@@ -9,11 +9,11 @@ import torch
 from scipy.linalg import toeplitz
 
 from gp_ensembles.numerics import NumericalError
-from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.low_rank import FourierLikelihood, SparseLikelihood
+from gp_ensembles.papers.quadrature.marginalization import fingerprint
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
-from gp_ensembles.papers.quadrature.search import Search, fingerprint
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, SpectralMixtures
 from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood, durbin, grid_of
 from tests.papers.quadrature.cases import one_input_and_two, random_mixtures, seeded, single_precision, uniform

@@ -288,7 +288,7 @@ def test_predictions_fall_back_on_positive_weights(found, monkeypatch):
     def lost(surrogate, nodes, distances):
         return 1e-6 * root_weights(surrogate, nodes, distances)
 
-    monkeypatch.setattr("gp_ensembles.papers.quadrature.prediction.root_weights", lost)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.kernel_mixture.root_weights", lost)
     predicted = invalid_rows.predict(X)
     assert not bool(predicted.from_roots.any())
     expected = invalid_rows.model(0.0).posterior(X.unsqueeze(-2), observation_noise=True)
@@ -322,7 +322,7 @@ def test_groups_of_the_jackknife(size):
 def test_the_jackknife_of_an_average_is_its_standard_error():
     values = torch.tensor(np.random.default_rng(0).normal(size=(10, 3)))
     replicates = [(values.sum(0) - value) / 9 for value in values]
-    torch.testing.assert_close(jackknife_sd(replicates), values.std(0) / 10**0.5, rtol=1e-12, atol=0)
+    torch.testing.assert_close(jackknife_sd(torch.stack(replicates)), values.std(0) / 10**0.5, rtol=1e-12, atol=0)
 
 
 @pytest.mark.slow
