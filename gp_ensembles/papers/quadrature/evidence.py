@@ -55,16 +55,11 @@ def integrand_for(problem: RegressionProblem, components: int) -> Integrand:
     prior, relabeling = problem.prior, Relabeling(problem.prior, components, problem.reflection)
 
     def log_likelihood(points: Tensor) -> Tensor:
-        return problem.likelihoods(*prior.hyperparameters(rows_of(prior, points, components)))
+        return problem.likelihoods(*prior.hyperparameters(prior.embed_normal(points, components)))
 
     chunk = max(1, CHUNK_BYTES // (_TABLES * problem.likelihoods.bytes_each))
     dimension = len(prior.active_columns(components))
     return Integrand(log_likelihood, dimension, chunk, relabeling.log_share, relabeling.num_copies)
-
-
-def rows_of(prior: Hyperprior, points: Tensor, components: int) -> Tensor:
-    """Rows of the cube, (S, C), of normal quantiles of the columns that n components use, (S, d)."""
-    return prior.embed(torch.special.ndtr(points).clamp(EDGE, 1.0 - EDGE), components)
 
 
 def nested_kernels(prior: Hyperprior, row: Tensor, count: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -97,18 +92,12 @@ def best_apart(evaluations: Evaluations, columns: Tensor, count: int) -> Tensor:
 
 
 class EvidenceState(NamedTuple):
-    """Importance sampling of every number of components.
+    """Importance sampling of n = 1..N components."""
 
-    Args:
-        draws: Draws for n = 1..N, ``None`` where there are none yet.
-        num_evaluations: Likelihoods evaluated, those of candidates for starts included.
-        clean: Searches for modes since the last that found a new one, for n = 1..N.
-        sound: The latest draws of which nothing but missing modes was in doubt: predictions are made with them.
-    """
-
-    draws: tuple[ImportanceDraws | None, ...]
-    num_evaluations: int
-    clean: tuple[int, ...]
+    draws: tuple[ImportanceDraws | None, ...]  # ``None`` where there are none yet
+    num_evaluations: int  # likelihoods, those of candidates for starts included
+    clean: tuple[int, ...]  # searches for modes since the last that found a new one
+    # the latest draws of which nothing but missing modes was in doubt: predictions are made with them
     sound: tuple[ImportanceDraws | None, ...] = ()
 
 
@@ -254,7 +243,7 @@ class EvidenceSampler:
             values = draws.log_likelihood[-len(one.log_weights) :]
             log_weights = one.log_weights - math.log(len(one.log_weights)) + log_prior[n - 1]
             used = log_weights > -torch.inf
-            rows = rows_of(self.problem.prior, points[used], n)
+            rows = self.problem.prior.embed_normal(points[used], n)
             parts.append(WeightedKernels(rows, values[used], log_weights[used]))
         if not parts:
             return None
@@ -317,19 +306,19 @@ class EvidenceSampler:
             level = torch.rand(drawn.shape, generator=generator, dtype=torch.float64, device=generator.device)
             candidates.append(torch.where(level.to(drawn) < _KEPT, best, drawn))
         chosen = [self._likeliest(cube, _SEARCH_STARTS) for cube in candidates]
-        return self._points(torch.cat(chosen), components), sum(map(len, candidates))
+        return prior.normal_quantiles(torch.cat(chosen), components), sum(map(len, candidates))
 
     def _starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """Points to ascend from, and the likelihoods spent on finding them."""
-        evaluations = self.evaluations
+        evaluations, prior = self.evaluations, self.problem.prior
         candidates = self._drawn_starts(state, components, generator)
         chosen = [self._likeliest(cube, count) for cube, count in zip(candidates, (_DRAWN, _NESTED), strict=False)]
-        mine = self.problem.prior.num_components(evaluations.cube) == components
+        mine = prior.num_components(evaluations.cube) == components
         ends = [row for row in self.ends if bool(mine[row])]
         chosen.append(Evaluations(evaluations.cube[ends], evaluations.log_likelihood[ends]).best(_ENDS).cube)
         others = Evaluations(evaluations.cube[mine], evaluations.log_likelihood[mine])
-        chosen.append(best_apart(others, self.problem.prior.active_columns(components), _OTHERS))
-        return self._points(torch.cat(chosen).unique(dim=0), components), sum(map(len, candidates))
+        chosen.append(best_apart(others, prior.active_columns(components), _OTHERS))
+        return prior.normal_quantiles(torch.cat(chosen).unique(dim=0), components), sum(map(len, candidates))
 
     def _drawn_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> list[Tensor]:
         """Draws of the prior and, if there are draws of one component less, kernels nested around the best of them."""
@@ -345,16 +334,10 @@ class EvidenceSampler:
         if draws is None or not len(draws.points):
             return None
         row = int(draws.log_likelihood.nan_to_num(nan=-torch.inf).argmax())
-        return rows_of(self.problem.prior, draws.points[row].unsqueeze(0), components)[0]
+        return self.problem.prior.embed_normal(draws.points[row], components)
 
     def _likeliest(self, cube: Tensor, count: int) -> Tensor:
         return Evaluations(cube, self.problem.evaluate(cube)).best(count).cube
-
-    def _points(self, rows: Tensor, components: int) -> Tensor:
-        """Normal quantiles of the columns that n components use."""
-        columns = self.problem.prior.active_columns(components)
-        quantiles: Tensor = torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE))
-        return quantiles
 
 
 def _nothing(like: Tensor) -> ImportanceDraws:

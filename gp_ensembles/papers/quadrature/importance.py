@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.pareto import smooth_weights
-from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior
+from gp_ensembles.papers.quadrature.prior import Hyperprior
 from gp_ensembles.papers.quadrature.proposals import (
     DEGREES_OF_FREEDOM,
     EVALUATIONS_PER_AXIS,
@@ -40,27 +40,16 @@ _CHUNK = 2**22  # numbers of a table of subsets in memory
 
 
 class ImportanceDraws(NamedTuple):
-    """Draws of several rounds: those that proposals were refitted to, and fresh ones of a proposal that is kept.
+    """Draws of several rounds: those that proposals were refitted to, and fresh ones of a proposal that is kept."""
 
-    Args:
-        points: Shape (S, d), fresh ones last.
-        log_likelihood: Shape (S,); NaN where there is none.
-        counts: Draws of each round that a refit followed.
-        proposals: Their proposals, and that of the fresh draws and of those to come.
-        is_kept: Whether the last proposal is kept.
-        num_evaluations: Likelihoods evaluated, those of ascents and Hessians included.
-        effective: Effective draws that each refit was made with.
-        pareto_k: Shape of the tail of the weights that the last refit was made with.
-    """
-
-    points: Tensor
-    log_likelihood: Tensor
-    counts: tuple[int, ...]
-    proposals: tuple[StudentMixture, ...]
-    is_kept: bool
-    num_evaluations: int
-    effective: tuple[float, ...] = ()
-    pareto_k: float = math.inf
+    points: Tensor  # (S, d), fresh ones last
+    log_likelihood: Tensor  # (S,); NaN where there is none
+    counts: tuple[int, ...]  # draws of each round that a refit followed
+    proposals: tuple[StudentMixture, ...]  # theirs, and that of the fresh draws and of those to come
+    is_kept: bool  # the last proposal
+    num_evaluations: int  # likelihoods, those of ascents and Hessians included
+    effective: tuple[float, ...] = ()  # effective draws that each refit was made with
+    pareto_k: float = math.inf  # shape of the tail of the weights that the last refit was made with
 
     @property
     def is_suspect(self) -> bool:
@@ -83,21 +72,13 @@ class ImportanceDraws(NamedTuple):
 
 
 class ImportanceEstimate(NamedTuple):
-    """An integral by importance sampling.
+    """An integral by importance sampling."""
 
-    Args:
-        log_weights: Log weights of the draws, their mean the integral, shape (S,).
-        log_integral: Logarithm of the integral.
-        log_sd: Standard deviation of that, from the effective number of draws; not to be trusted where k is above 0.7.
-        effective_draws: Square of the weights' sum over the sum of their squares.
-        pareto_k: Shape of the tail of the weights.
-    """
-
-    log_weights: Tensor
+    log_weights: Tensor  # of the draws, (S,); the mean of the weights is the integral
     log_integral: float
-    log_sd: float
-    effective_draws: float
-    pareto_k: float
+    log_sd: float  # from the effective number of draws; not to be trusted where k is above 0.7
+    effective_draws: float  # square of the weights' sum over the sum of their squares
+    pareto_k: float  # shape of the tail of the weights
 
     @property
     def is_trusted(self) -> bool:
@@ -246,7 +227,7 @@ class Relabeling:
     def features(self, points: Tensor) -> Tensor:
         r"""Every component's means and scales in normal quantiles, and its log weight: (S, n, 2 D + 1)."""
         n, num_inputs = self.components, self.prior.num_inputs
-        cube = self.prior.embed(torch.special.ndtr(points).clamp(EDGE, 1.0 - EDGE), n)
+        cube = self.prior.embed_normal(points, n)
         weights = self.prior.mixtures(cube).weights[..., :n]
         means, scales = points[..., n - 1 :].split([n * num_inputs, points.shape[-1] - n + 1 - n * num_inputs], -1)
         parts = [means.unflatten(-1, (n, num_inputs)), scales[..., : n * num_inputs].unflatten(-1, (n, num_inputs))]

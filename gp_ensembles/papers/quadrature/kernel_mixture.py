@@ -49,20 +49,13 @@ class RootMixture(NamedTuple):
 
     .. math:: p(y) \propto \sum_{ij} W_{ij} \sqrt{N_i(y) N_j(y)}
               = \sum_{ij} W_{ij} B_{ij} N(y; c_{ij}, V_{ij})
-
-    Args:
-        weights: :math:`W_{ij} B_{ij}` over their sum, shape (P, M), pairs first.
-        mean: Means c, shape (P, M).
-        variance: Variances V, shape (P, M).
-        mass: Sum of W B before normalization, shape (M,): one if the surrogate were exact (and alpha zero).
-        complete: Whether the kept kernels' weights have the sum of all, shape ().
     """
 
-    weights: Tensor
-    mean: Tensor
-    variance: Tensor
-    mass: Tensor
-    complete: Tensor
+    weights: Tensor  # W B over their sum, (P, M), pairs first
+    mean: Tensor  # c, (P, M)
+    variance: Tensor  # V, (P, M)
+    mass: Tensor  # sum of W B before normalization, (M,): one if the surrogate were exact (and alpha zero)
+    complete: Tensor  # whether the kept kernels' weights have the sum of all, ()
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance at each point, shapes (M,)."""
@@ -319,34 +312,29 @@ def _forget(model: KernelMixtureModel, *_: object) -> None:
 
 
 class Prediction(NamedTuple):
-    """Predictions of targets at points, each separately, with the standard errors of the quadrature.
+    """Predictions of targets at M points, each separately, with the standard errors of the quadrature; (M,) each.
 
-    Args:
-        mean: Means, shape (M,).
-        variance: Variances of the targets, noise included, shape (M,).
-        mean_sd: Standard errors of the means as estimates of those under the exact posterior over kernels, shape (M,):
-            by a delete-a-group jackknife over the evaluations.
-        mass: Mass of the products of roots before normalization, shape (M,); one if the surrogate were exact.
-        from_roots: Where products of roots were used, shape (M,); elsewhere positive weights were.
+    Standard errors of the means are those of estimates of the means under the exact posterior over kernels, by a
+    delete-a-group jackknife over the evaluations.
     """
 
     mean: Tensor
-    variance: Tensor
+    variance: Tensor  # of the targets, noise included
     mean_sd: Tensor
-    mass: Tensor
-    from_roots: Tensor
+    mass: Tensor  # of the products of roots before normalization; one if the surrogate were exact
+    from_roots: Tensor  # where products of roots were used; elsewhere positive weights were
 
     def __repr__(self) -> str:
         return record_text(self)
 
 
 class _Weights(NamedTuple):
-    """Weights of some of the kept kernels, their places among those; of roots, if any, and the sum of all of them."""
+    """Weights of some of the kept kernels."""
 
-    places: Tensor
+    places: Tensor  # among the kept
     log_weights: Tensor
-    roots: Tensor | None
-    total: Tensor | None
+    roots: Tensor | None = None  # of products of roots, if any
+    total: Tensor | None = None  # sum of those of all kernels
 
 
 class Predictor:
@@ -357,19 +345,19 @@ class Predictor:
         self._mean = problem.mean
         with torch.no_grad():
             hyperparameters = problem.prior.hyperparameters(cube)
-        self._model = KernelMixtureModel(problem, hyperparameters, parts[0].log_weights, parts[0].roots, parts[0].total)
+        self._noise = hyperparameters.noise.unsqueeze(-1)
+        self._processes = problem.likelihoods.condition(hyperparameters)
 
     def predict(self, X: Tensor) -> Prediction:
         """Moments at points (M, D), chunk by chunk."""
-        size = max(1, _CHUNK // self._model.num_experts**2)
+        size = max(1, _CHUNK // len(self._noise) ** 2)
         chunks = [self._predict(some) for some in X.split(size)]
         return Prediction(*(torch.cat(columns) for columns in zip(*chunks, strict=True)))
 
     def _predict(self, X: Tensor) -> Prediction:
-        mean, variance = self._model.marginals(X)
-        mean = mean - self._mean  # so that targets with a large mean lose no digits
-        full = _mixed(self._parts[0], mean, variance, None)
-        replicates = [_mixed(part, mean, variance, full.from_roots).mean for part in self._parts[1:]]
+        mean, variance = self._processes.marginals(X)  # without the prior mean: a large one would cost digits
+        full = _mixed(self._parts[0], mean, variance + self._noise, None)
+        replicates = [_mixed(part, mean, variance + self._noise, full.from_roots).mean for part in self._parts[1:]]
         return full._replace(mean=full.mean + self._mean, mean_sd=jackknife_sd(torch.stack(replicates)))
 
 
@@ -394,7 +382,7 @@ def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes
 def weighted_predictor(problem: RegressionProblem, cube: Tensor, log_weights: Tensor) -> Predictor:
     """Predictions by a mixture of kernels (R, C) with log weights (R,); each replicate leaves out a group."""
     groups = [torch.arange(len(cube), device=cube.device), *rows_without_each_group(log_weights)]
-    parts = [_Weights(rows, log_weights[rows].log_softmax(-1), None, None) for rows in groups]
+    parts = [_Weights(rows, log_weights[rows].log_softmax(-1)) for rows in groups]
     return Predictor(problem, cube, parts)
 
 

@@ -18,24 +18,21 @@ from gp_ensembles.papers.quadrature.importance import ImportanceDraws
 from gp_ensembles.papers.quadrature.prior import draw_seed
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
 from gp_ensembles.papers.quadrature.proposals import StudentMixture
-from gp_ensembles.papers.quadrature.quadrature import nearest_evidence
 from gp_ensembles.papers.quadrature.result import Marginalization
 from gp_ensembles.papers.quadrature.search import (
     AscentPath,
+    Quadrature,
     Round,
     Search,
     SearchState,
     evaluate_ascent,
     evaluate_batch,
     evaluate_draws,
-    evidence_for,
     init_search,
-    nodes_for,
     prior_covers_likelihood,
     sampler_for,
-    surrogate_for,
 )
-from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
+from gp_ensembles.papers.quadrature.surrogate import Evaluations
 
 _FEWEST = 5  # evaluations of a budget
 _KIND = files.Kind("gp_ensembles marginalization", 10, "a marginalization", "remove it or name another file")
@@ -117,13 +114,13 @@ def marginalize(
                 state = evaluate_draws(problem, search, state, budget.evaluations)
                 _save(state, path, mark)
             if is_new or not state.history:
-                state, surrogate = _record(problem, search, state, bar)
+                state, quadrature = _record(problem, search, state, bar)
                 _save(state, path, mark)
             else:
-                surrogate = surrogate_for(problem, state)
+                quadrature = Quadrature(problem, state)
             while not _is_over(state, budget, clock):
-                state = _round(problem, search, state, surrogate, budget.evaluations)
-                state, surrogate = _record(problem, search, state, bar)
+                state = _round(problem, search, state, quadrature, budget.evaluations)
+                state, quadrature = _record(problem, search, state, bar)
                 _save(state, path, mark)
             if not prior_covers_likelihood(search, state):
                 bar.total = budget.evaluations + budget.draws
@@ -175,13 +172,11 @@ def _check_search(search: Search) -> None:
 
 
 def _round(
-    problem: RegressionProblem, search: Search, state: SearchState, surrogate: Surrogate, evaluations: int
+    problem: RegressionProblem, search: Search, state: SearchState, quadrature: Quadrature, evaluations: int
 ) -> SearchState:
     """A batch of the policy's and, where prior draws do not cover the likelihood, part of an ascent."""
     before = state.num_evaluations
-    state = evaluate_batch(
-        problem, search, state, surrogate, min(search.batch_size, evaluations - state.num_evaluations)
-    )
+    state = evaluate_batch(search, state, quadrature, min(search.batch_size, evaluations - before))
     if state.num_evaluations == before:
         raise ValueError(f"{search.policy} selected no kernel to evaluate; a policy must select at least one")
     left = evaluations - state.num_evaluations
@@ -220,19 +215,17 @@ def _is_sampled(problem: RegressionProblem, state: SearchState, budget: Budget, 
 
 def _record(
     problem: RegressionProblem, search: Search, state: SearchState, bar: "tqdm[Any]"
-) -> tuple[SearchState, Surrogate]:
-    """The state with a further round in its history, and its surrogate."""
+) -> tuple[SearchState, Quadrature]:
+    """The state with a further round in its history, and its quadrature."""
     before = time.perf_counter()
-    surrogate = surrogate_for(problem, state)
-    if prior_covers_likelihood(search, state):
-        estimated = evidence_for(problem, surrogate, state)
-    else:
-        estimated = nearest_evidence(surrogate, nodes_for(problem, state))
+    quadrature = Quadrature(problem, state)
+    covered = prior_covers_likelihood(search, state)
+    evidence = quadrature.estimate(quadrature.nodes) if covered else quadrature.nearest()
     seconds = {**state.seconds, "surrogate": state.seconds["surrogate"] + time.perf_counter() - before}
-    best, found = float(surrogate.log_scale), (estimated.log_evidence, estimated.log_evidence_sd)
-    totals = Round(state.num_evaluations, sum(seconds.values()), best, *found)
+    best = float(quadrature.surrogate.log_scale)
+    totals = Round(state.num_evaluations, sum(seconds.values()), best, evidence.log_evidence, evidence.log_evidence_sd)
     _show(totals, bar)
-    return state._replace(seconds=seconds, history=(*state.history, totals)), surrogate
+    return state._replace(seconds=seconds, history=(*state.history, totals)), quadrature
 
 
 def _show(totals: Round, bar: "tqdm[Any]") -> None:

@@ -84,29 +84,18 @@ def sobol_points(dimension: int, count: int, seed: int) -> Tensor:
 
 
 class KernelHyperparameters(NamedTuple):
-    r"""Hyperparameters of spectral mixture kernels with an output scale and noise.
-
-    Args:
-        mixtures: Spectral mixtures of batch shape (\*batch).
-        outputscale: Prior variance of the function, shape (\*batch).
-        noise: Variance of the observations' noise, shape (\*batch).
-    """
+    """Hyperparameters of spectral mixture kernels with an output scale and noise, of shape (*batch)."""
 
     mixtures: SpectralMixtures
-    outputscale: Tensor
-    noise: Tensor
+    outputscale: Tensor  # prior variance of the function
+    noise: Tensor  # variance of the observations' noise
 
 
 class ScalarPrior(NamedTuple):
-    """Prior of a positive number that is either fixed or log-normal.
+    """Prior of a positive number that is either fixed or log-normal."""
 
-    Args:
-        location: Logarithm of the median, or of the fixed value.
-        scale: Standard deviation of the logarithm; 0 fixes the value.
-    """
-
-    location: float
-    scale: float
+    location: float  # logarithm of the median, or of the fixed value
+    scale: float  # standard deviation of the logarithm; 0 fixes the value
 
     @property
     def is_inferred(self) -> bool:
@@ -151,8 +140,7 @@ def inferred(median: float, log_sd: float) -> ScalarPrior:
     return ScalarPrior(math.log(median), log_sd)
 
 
-UNIT = fixed(1.0)
-SMALL = fixed(1e-3)
+_UNIT, _SMALL = fixed(1.0), fixed(1e-3)
 
 
 class Hyperprior:
@@ -175,8 +163,8 @@ class Hyperprior:
         log_prob_components: Log p(n) for n = 1..N, shape (N,), up to a constant; uniform if ``None``.
 
     Raises:
-        ValueError: If N is not positive, the two priors are over different inputs, or p(n) is no
-            distribution over N values.
+        ValueError: If N is not positive, the two priors are over different inputs, or p(n) is no distribution over N
+            values.
 
     Example:
         >>> import torch
@@ -199,8 +187,8 @@ class Hyperprior:
         scales: Marginal,
         max_components: int,
         *,
-        outputscale: ScalarPrior = UNIT,
-        noise: ScalarPrior = SMALL,
+        outputscale: ScalarPrior = _UNIT,
+        noise: ScalarPrior = _SMALL,
         log_prob_components: Tensor | None = None,
     ) -> None:
         if max_components < 1:
@@ -259,11 +247,7 @@ class Hyperprior:
         return {0: float(components), **rest}
 
     def draw(self, count: int, components: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Low-discrepancy draws of kernels with n components: scrambled Sobol points, shape (count, C).
-
-        Raises:
-            ValueError: If n is not in 1..N, or the number of draws is below 1.
-        """
+        """Low-discrepancy draws of kernels with n components: scrambled Sobol points, shape (count, C)."""
         if not 1 <= components <= self.max_components:
             raise ValueError(f"the prior has 1 to {self.max_components} components, not {components}")
         if count < 1:
@@ -277,6 +261,15 @@ class Hyperprior:
         rows = points.new_full((*points.shape[:-1], self.num_columns), 0.5)
         rows[..., 0] = components
         return rows.index_copy(-1, self.active_columns(components), points)
+
+    def embed_normal(self, points: Tensor, components: int) -> Tensor:
+        r"""Rows (\*batch, C) of normal quantiles of the columns that n components use, (\*batch, d)."""
+        return self.embed(torch.special.ndtr(points).clamp(EDGE, 1.0 - EDGE), components)
+
+    def normal_quantiles(self, cube: Tensor, components: int) -> Tensor:
+        r"""The inverse of :meth:`embed_normal`: (\*batch, d) of rows (\*batch, C)."""
+        value: Tensor = torch.special.ndtri(cube[..., self.active_columns(components)].clamp(EDGE, 1.0 - EDGE))
+        return value
 
     def num_components(self, cube: Tensor) -> Tensor:
         r"""The numbers of components n of rows, shape (\*batch)."""
@@ -409,30 +402,18 @@ def _variance(y: Tensor) -> float:
 
 
 def mean_spacing_nyquist(X: Tensor) -> Tensor:
-    """Nyquist frequency of each input from its mean spacing, (N - 1) / (2 range), shape (D,).
-
-    Raises:
-        ValueError: If an input is constant.
-    """
+    """Nyquist frequency of each input from its mean spacing, (N - 1) / (2 range), shape (D,)."""
     return 0.5 * (X.shape[0] - 1) / input_range(X)
 
 
 def grid_nyquist(X: Tensor) -> Tensor:
-    """Nyquist frequency of the grid that each input lies on, gaps or not, shape (D,); from the mean spacing off grids.
-
-    Raises:
-        ValueError: If an input is constant.
-    """
+    """Nyquist frequency of the grid that each input lies on, gaps or not, (D,); from the mean spacing off grids."""
     mean = mean_spacing_nyquist(X)
     return torch.stack([_grid_or(X[:, d], mean[d]) for d in range(X.shape[1])])
 
 
 def smallest_gap_nyquist(X: Tensor) -> Tensor:
-    """Nyquist frequency of each input from its smallest gap, at least one Nth of its range, shape (D,).
-
-    Raises:
-        ValueError: If an input is constant.
-    """
+    """Nyquist frequency of each input from its smallest gap, at least one Nth of its range, shape (D,)."""
     extent = input_range(X)
     gaps = torch.stack([X[:, d].unique().diff().min() for d in range(X.shape[1])])
     return 0.5 / torch.maximum(gaps, extent / X.shape[0])

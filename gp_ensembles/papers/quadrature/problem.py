@@ -97,17 +97,11 @@ class RegressionProblem:
 
 
 class WeightedKernels(NamedTuple):
-    """Kernels with posterior weights, heaviest first, of equal weights the likeliest first.
+    """Kernels with posterior weights."""
 
-    Args:
-        cube: Rows of the prior's cube, shape (R, C).
-        log_likelihood: Their log marginal likelihoods, shape (R,).
-        log_weights: Logarithms of their weights, which have the sum one, shape (R,).
-    """
-
-    cube: Tensor
-    log_likelihood: Tensor
-    log_weights: Tensor
+    cube: Tensor  # rows of the prior's cube, (R, C)
+    log_likelihood: Tensor  # (R,)
+    log_weights: Tensor  # (R,); the weights have the sum one
 
     def __repr__(self) -> str:
         return record_text(self)

@@ -27,17 +27,11 @@ _LEAST_EIGENVALUE = 1e-10  # of a scale matrix, over its largest
 
 
 class StudentMixture(NamedTuple):
-    r"""Proposal :math:`0.9 \sum_k \pi_k\, t_5(v; \mu_k, L_k L_k^\top) + 0.1\, N(v; 0, I)` in d dimensions.
+    r"""Proposal :math:`0.9 \sum_k \pi_k\, t_5(v; \mu_k, L_k L_k^\top) + 0.1\, N(v; 0, I)` in d dimensions."""
 
-    Args:
-        log_weights: Logarithms of the weights, shape (K,).
-        means: Locations, shape (K, d).
-        factors: Cholesky factors of the scale matrices, shape (K, d, d).
-    """
-
-    log_weights: Tensor
-    means: Tensor
-    factors: Tensor
+    log_weights: Tensor  # (K,)
+    means: Tensor  # locations, (K, d)
+    factors: Tensor  # Cholesky factors of the scale matrices, (K, d, d)
 
     @property
     def num_components(self) -> int:
@@ -155,22 +149,15 @@ def no_share(points: Tensor, mixture: StudentMixture) -> Tensor:
 
 
 class Integrand(NamedTuple):
-    """A likelihood L(v) under the prior N(0, I) of d dimensions, evaluated in batches.
+    """A likelihood L(v) under the prior N(0, I) of d dimensions, evaluated in batches."""
 
-    Args:
-        log_likelihood: Takes points (S, d) to log likelihoods (S,), differentiable; NaN where there is none.
-        dimension: d.
-        chunk: Points that are differentiated at a time.
-        log_share: Logarithm of a(v) at points (S, d) drawn from a proposal, (S,), by which symmetries of the likelihood
-            are counted: a L has the integral of L, and only one copy of each mode.
-        num_copies: Copies of a mode.
-    """
-
-    log_likelihood: Callable[[Tensor], Tensor]
-    dimension: int
-    chunk: int = 64
+    log_likelihood: Callable[[Tensor], Tensor]  # of points (S, d), (S,), differentiable; NaN where there is none
+    dimension: int  # d
+    chunk: int = 64  # points that are differentiated at a time
+    # log a(v) at points (S, d) drawn from a proposal, (S,), by which symmetries of the likelihood are counted: a L has
+    # the integral of L, and only one copy of each mode
     log_share: Callable[[Tensor, StudentMixture], Tensor] = no_share
-    num_copies: int = 1
+    num_copies: int = 1  # of a mode
 
     def evaluate(self, points: Tensor) -> Tensor:
         """Log likelihoods of points (S, d), shape (S,); NaN where there is none."""

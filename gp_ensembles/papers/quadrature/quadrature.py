@@ -19,17 +19,11 @@ _MAX_GROUPS = 10  # of the jackknife
 
 
 class QuadratureNodes(NamedTuple):
-    """Nodes and weights of a quadrature rule for the prior, the same for every integral.
+    """Nodes and weights of a quadrature rule for the prior, the same for every integral."""
 
-    Args:
-        cube: Rows of the prior's cube, shape (S, C).
-        weights: Shares of the prior, shape (S,), their sum is one.
-        components: Number of components n of each, shape (S,).
-    """
-
-    cube: Tensor
-    weights: Tensor
-    components: Tensor
+    cube: Tensor  # rows of the prior's cube, (S, C)
+    weights: Tensor  # shares of the prior, (S,), their sum is one
+    components: Tensor  # number of components n of each, (S,)
 
     def first(self, count: int) -> "QuadratureNodes":
         """The first ``count`` nodes of every n, with the same share of the prior for each n."""
@@ -64,8 +58,8 @@ def _with_centers(
 ) -> tuple[Tensor, Tensor]:
     columns = prior.active_columns(size)
     num_local = count // _EVERY
-    local = torch.special.ndtri(centers[:, columns])  # (K, d)
-    drawn = torch.special.ndtri(prior.draw(count - num_local, size, generator=generator)[:, columns])
+    local = prior.normal_quantiles(centers, size)  # (K, d)
+    drawn = prior.normal_quantiles(prior.draw(count - num_local, size, generator=generator), size)
     widths = local.new_tensor(_WIDTHS)
     points = sobol_points(len(columns) + 1, num_local, draw_seed(generator)).to(local)
     pick = (points[:, 0] * (len(widths) * local.shape[0])).long().clamp_max(len(widths) * local.shape[0] - 1)
@@ -80,8 +74,7 @@ def _with_centers(
     around = _log_normal(everything, local, widths).logsumexp(-1) - math.log(len(widths) * local.shape[0])
     mixture = torch.logaddexp(log_prior + math.log(count - num_local), around + math.log(max(num_local, 1)))
     shares = (log_prior - mixture).exp()
-    cube = torch.special.ndtr(everything).clamp(EDGE, 1.0 - EDGE)
-    return prior.embed(cube, size), shares / shares.sum()
+    return prior.embed_normal(everything, size), shares / shares.sum()
 
 
 def _log_normal(points: Tensor, centers: Tensor, widths: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,16 @@ from gp_ensembles.papers.quadrature.importance import TRUSTED_K
 from gp_ensembles.papers.quadrature.likelihoods import LogMarginalLikelihoods
 from gp_ensembles.papers.quadrature.policies import InformationPolicy, Policy, PriorPolicy
 from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior, draw_seed, draw_stratified, stick_levels
-from gp_ensembles.papers.quadrature.problem import RegressionProblem
-from gp_ensembles.papers.quadrature.quadrature import Evidence, QuadratureNodes, draw_nodes, estimate_evidence
+from gp_ensembles.papers.quadrature.problem import RegressionProblem, WeightedKernels
+from gp_ensembles.papers.quadrature.quadrature import (
+    Evidence,
+    QuadratureNodes,
+    draw_nodes,
+    estimate_evidence,
+    nearest_evidence,
+    positive_weights,
+    root_weights,
+)
 from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
 
 NODES_PER_SIZE = 256
@@ -60,7 +69,7 @@ class Search(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Totals after a round: evaluations, seconds, best log-likelihood, log evidence and its standard deviation."""
+    """Totals after a round."""
 
     evaluations: int
     seconds: float
@@ -78,29 +87,17 @@ class AscentPath(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """State of a search, all that a checkpoint holds.
-
-    Args:
-        evaluations: Evaluated kernels.
-        origins: Where each came from: 0 prior, 1 periodogram, 2 ascent, 3 policy; shape (h,).
-        ascents: The ascents so far.
-        seconds: Time spent on likelihoods, ascents, the surrogate and the policy.
-        random: State of the generator.
-        nodes_seed: Seed of the nodes of all integrals.
-        pending: Draws from the prior that are yet to be evaluated, shape (p, C).
-        history: Totals after each round.
-        importance: Importance sampling of the evidence, once the search is over.
-    """
+    """State of a search, all that a checkpoint holds."""
 
     evaluations: Evaluations
-    origins: Tensor
+    origins: Tensor  # where each came from: 0 prior, 1 periodogram, 2 ascent, 3 policy; (h,)
     ascents: tuple[AscentPath, ...]
-    seconds: dict[str, float]
-    random: Tensor
-    nodes_seed: int
-    pending: Tensor
+    seconds: dict[str, float]  # spent on likelihoods, ascents, the surrogate and the policy
+    random: Tensor  # state of the generator
+    nodes_seed: int  # of all integrals
+    pending: Tensor  # draws from the prior that are yet to be evaluated, (p, C)
     history: tuple[Round, ...] = ()
-    importance: EvidenceState | None = None
+    importance: EvidenceState | None = None  # once the search is over
 
     @property
     def num_evaluations(self) -> int:
@@ -170,42 +167,83 @@ def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
     return light and effective >= max(_FEWEST_EFFECTIVE, search.coverage_threshold * weights.numel())
 
 
-def evaluate_batch(
-    problem: RegressionProblem, search: Search, state: SearchState, surrogate: Surrogate, limit: int
-) -> SearchState:
-    """Evaluate a batch selected by the policy."""
+def evaluate_batch(search: Search, state: SearchState, quadrature: "Quadrature", limit: int) -> SearchState:
+    """Evaluate a batch that the policy selects by the quadrature so far."""
     generator = torch.Generator()
     generator.set_state(state.random)
     clock = time.perf_counter()
     policy = search.policy
     if policy is None:
         policy = InformationPolicy() if prior_covers_likelihood(search, state) else PriorPolicy()
-    cube = policy.select(surrogate, nodes_for(problem, state), limit, generator=generator).detach()
+    cube = policy.select(quadrature.surrogate, quadrature.nodes, limit, generator=generator).detach()
     state = _add_seconds(state, "policy", clock)
     clock = time.perf_counter()
-    state = _append(state, cube, problem.evaluate(cube), _POLICY)._replace(random=generator.get_state())
+    state = _append(state, cube, quadrature.problem.evaluate(cube), _POLICY)._replace(random=generator.get_state())
     return _add_seconds(state, "likelihoods", clock)
 
 
-def surrogate_for(problem: RegressionProblem, state: SearchState) -> Surrogate:
-    """The surrogate fitted to everything evaluated so far."""
-    return Surrogate(state.evaluations, problem.kernel_distance)
+class Quadrature:
+    """The evidence and the weights of Bayesian quadrature (Hamid et al., 2022), by the surrogate of the likelihood."""
 
+    def __init__(self, problem: RegressionProblem, state: SearchState) -> None:
+        self.problem = problem
+        self.state = state
 
-def nodes_for(problem: RegressionProblem, state: SearchState, per_size: int = NODES_PER_SIZE) -> QuadratureNodes:
-    """The nodes of all integrals of this search, some of them around the best kernels."""
-    best = state.evaluations.best(1).cube
-    ends = state.evaluations.cube[[ascent.row for ascent in state.ascents]]
-    generator = torch.Generator().manual_seed(state.nodes_seed)
-    return draw_nodes(problem.prior, per_size, around=torch.cat([best, ends]), generator=generator)
+    @cached_property
+    def surrogate(self) -> Surrogate:
+        """The surrogate fitted to everything evaluated so far."""
+        return Surrogate(self.state.evaluations, self.problem.kernel_distance)
 
+    @cached_property
+    def nodes(self) -> QuadratureNodes:
+        """Nodes of the weights and of what the policy sees."""
+        return self._draw_nodes(NODES_PER_SIZE)
 
-def evidence_for(
-    problem: RegressionProblem, surrogate: Surrogate, state: SearchState, per_size: int = NODES_PER_SIZE
-) -> Evidence:
-    """The evidence under the surrogate."""
-    nodes = nodes_for(problem, state, per_size)
-    return estimate_evidence(surrogate, nodes, nodes.first(COVARIANCE_NODES))
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The evidence for each number of components, by more nodes."""
+        return self.estimate(self._draw_nodes(FINAL_NODES_PER_SIZE))
+
+    @property
+    def log_evidence(self) -> float:
+        """Log evidence of the targets, in nats."""
+        return self.evidence.log_evidence
+
+    @property
+    def log_evidence_sd(self) -> float:
+        """Its standard deviation, if the surrogate is right: the surrogate's and the jackknife's."""
+        return self.evidence.log_evidence_sd
+
+    @cached_property
+    def log_weights(self) -> Tensor:
+        """Log weights of the evaluated kernels, shape (h,), those without a likelihood left out."""
+        return positive_weights(self.surrogate, self.nodes)
+
+    @cached_property
+    def root_weights(self) -> Tensor:
+        """Weights of the paper's mixture of products of roots, shape (h, h)."""
+        return root_weights(self.surrogate, self.nodes)
+
+    @property
+    def kernels(self) -> WeightedKernels:
+        """The evaluated kernels with positive weights."""
+        return WeightedKernels(*self.surrogate.evaluations, self.log_weights)
+
+    def estimate(self, nodes: QuadratureNodes) -> Evidence:
+        """The evidence by some nodes."""
+        return estimate_evidence(self.surrogate, nodes, nodes.first(COVARIANCE_NODES))
+
+    def nearest(self) -> Evidence:
+        """A crude evidence by the nearest kernel, never above the largest likelihood, of unknown error."""
+        return nearest_evidence(self.surrogate, self.nodes)
+
+    def _draw_nodes(self, per_size: int) -> QuadratureNodes:
+        """The first nodes of all integrals of this search, some of them around the best kernels."""
+        evaluations = self.state.evaluations
+        ends = evaluations.cube[[ascent.row for ascent in self.state.ascents]]
+        around = torch.cat([evaluations.best(1).cube, ends])
+        generator = torch.Generator().manual_seed(self.state.nodes_seed)
+        return draw_nodes(self.problem.prior, per_size, around=around, generator=generator)
 
 
 def sampler_for(problem: RegressionProblem, state: SearchState) -> EvidenceSampler:
@@ -322,35 +360,30 @@ def _probability(icdf: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     return 0.5 * (lower + upper)
 
 
-class _Stop(Exception):  # noqa: N818 (not an error)
-    """The evaluations of an ascent are used up, or a likelihood failed."""
-
-
 def gradient_ascent(
     likelihoods: LogMarginalLikelihoods, prior: Hyperprior, start: Tensor, max_evaluations: int
 ) -> Evaluations:
     r"""L-BFGS from a kernel (C,) towards larger :math:`\log L + \log N(v; 0, I)`, every evaluation kept."""
     components = int(prior.num_components(start))
-    columns = prior.active_columns(components)
     cubes: list[Tensor] = []
     values: list[Tensor] = []
 
     def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
         if len(values) >= max_evaluations:
-            raise _Stop
+            raise StopIteration
         v = torch.as_tensor(point).to(start).requires_grad_()
-        cube = prior.embed(torch.special.ndtr(v).clamp(EDGE, 1.0 - EDGE), components).unsqueeze(0)
+        cube = prior.embed_normal(v, components).unsqueeze(0)
         value = likelihoods(*prior.hyperparameters(cube)).squeeze(0)
         cubes.append(cube.detach().squeeze(0))
         values.append(value.detach())
         if not bool(value.isfinite()):
-            raise _Stop
+            raise StopIteration
         target = 0.5 * v.square().sum() - value
         (gradient,) = torch.autograd.grad(target, v)
         return float(target.detach()), gradient.cpu().double().numpy()
 
-    first = torch.special.ndtri(start[columns]).cpu().double().numpy()
+    first = prior.normal_quantiles(start, components).cpu().double().numpy()
     limit = float(torch.special.ndtri(start.new_tensor(1.0 - EDGE)))
-    with suppress(_Stop):
+    with suppress(StopIteration):  # evaluations are used up, or a likelihood failed
         minimize(objective, first, jac=True, method="L-BFGS-B", bounds=[(-limit, limit)] * len(first))
     return Evaluations(torch.stack(cubes), torch.stack(values))

@@ -25,15 +25,10 @@ Dissimilarity = Callable[[Tensor], Tensor]
 
 
 class Evaluations(NamedTuple):
-    """Kernels and their log marginal likelihoods.
+    """Kernels and their log marginal likelihoods."""
 
-    Args:
-        cube: Kernels as rows of the prior's cube, shape (h, C).
-        log_likelihood: Their log marginal likelihoods, shape (h,); NaN where a covariance could not be factorized.
-    """
-
-    cube: Tensor
-    log_likelihood: Tensor
+    cube: Tensor  # rows of the prior's cube, (h, C)
+    log_likelihood: Tensor  # (h,); NaN where a covariance could not be factorized
 
     def append(self, cube: Tensor, log_likelihood: Tensor) -> "Evaluations":
         """These evaluations followed by further ones."""
@@ -69,49 +64,31 @@ def matern_distance(distance: Tensor, bandwidth: float = 1.0) -> Tensor:
 
 
 class PreparedKernels(NamedTuple):
-    r"""Kernels as weighted atoms, with what all distances from them share.
+    r"""Kernels as weighted atoms, with what all distances from them share."""
 
-    Args:
-        weights: Weights of their components, shape (\*batch, A, Q).
-        atoms: Coordinates of the components, shape (\*batch, A, Q, 2 D), zero where one is absent.
-        self_term: Mean dissimilarity of a kernel's components from one another, E(p, p), shape (\*batch, A).
-        scalars: Standardized output scale and noise, those that are inferred, shape (\*batch, A, E).
-    """
-
-    weights: Tensor
-    atoms: Tensor
-    self_term: Tensor
-    scalars: Tensor
+    weights: Tensor  # of their components, (*batch, A, Q)
+    atoms: Tensor  # coordinates of the components, (*batch, A, Q, 2 D), zero where one is absent
+    self_term: Tensor  # mean dissimilarity of a kernel's components from one another, E(p, p), (*batch, A)
+    scalars: Tensor  # standardized output scale and noise, those that are inferred, (*batch, A, E)
 
 
 class Distances(NamedTuple):
-    r"""Distances of A kernels from B kernels.
+    """Distances of A kernels from B kernels."""
 
-    Args:
-        mixtures: Discrepancies of their mixtures, shape (\*batch, A, B).
-        scalars: Half squared distances of standardized output scales and noises, likewise; zero if both are fixed.
-    """
-
-    mixtures: Tensor
-    scalars: Tensor
+    mixtures: Tensor  # discrepancies of their mixtures, (*batch, A, B)
+    scalars: Tensor  # half squared distances of standardized output scales and noises, likewise; zero if both are fixed
 
 
 class SurrogateParameters(NamedTuple):
     r"""Hyper-parameters of the surrogate, tensors of shape ().
 
     .. math:: \kappa = \lambda^2 \exp(-d / \ell - |e - e'|^2 / (2 \ell_e^2))
-
-    Args:
-        outputscale: Variance :math:`\lambda^2`.
-        lengthscale: Scale :math:`\ell` of the discrepancy.
-        scalars_lengthscale: Scale :math:`\ell_e` of the standardized output scale and noise, e.
-        noise: Noise variance of the observed roots; a small share of the output scale keeps near-duplicates apart.
     """
 
-    outputscale: Tensor
-    lengthscale: Tensor
-    scalars_lengthscale: Tensor
-    noise: Tensor
+    outputscale: Tensor  # lambda^2
+    lengthscale: Tensor  # l, of the discrepancy
+    scalars_lengthscale: Tensor  # l_e, of the standardized output scale and noise, e
+    noise: Tensor  # variance at the observed roots; a small share of the output scale keeps near-duplicates apart
 
 
 class KernelDistance:

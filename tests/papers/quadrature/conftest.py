@@ -19,7 +19,7 @@ from tests.papers.quadrature.cases import MixturesAsRows
 def few_nodes(monkeypatch):
     """Small integrals, where how exact they are is not what is tested."""
     monkeypatch.setattr("gp_ensembles.papers.quadrature.search.COVARIANCE_NODES", 16)
-    monkeypatch.setattr("gp_ensembles.papers.quadrature.result.FINAL_NODES_PER_SIZE", 64)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.search.FINAL_NODES_PER_SIZE", 64)
 
 
 @pytest.fixture(scope="session")

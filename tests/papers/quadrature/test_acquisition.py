@@ -99,31 +99,6 @@ def test_the_share_explained_is_what_refitting_takes_from_the_variance(seed, q, 
     assert 0.0 <= found.item() <= 1.0
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 40), q=st.integers(1, 5))
-def test_more_points_never_explain_less(seed, q):
-    explained = InformationGain(*case_of(seed))
-    rows = mixed_rows(explained.surrogate.kernel_distance.prior, 3, seed + 7)
-    with torch.no_grad():
-        shares = torch.stack([explained.share(rows[: k + 1]) for k in range(q)])
-    assert bool((shares.diff() >= -1e-10).all())
-    assert bool(((shares >= 0) & (shares < 1)).all())
-
-
-def test_observing_every_node_explains_everything():
-    surrogate, nodes = case_of(noise=1e-8, per_size=4)
-    assert InformationGain(surrogate, nodes).share(nodes.cube).item() > 1.0 - 1e-4
-
-
-def test_values_of_the_acquisitions_follow_from_the_share():
-    surrogate, nodes = case_of()
-    acquisition = InformationGain(surrogate, nodes)
-    rows = mixed_rows(surrogate.kernel_distance.prior, 4, 3).reshape(6, 2, -1)
-    share = acquisition.share(rows)
-    torch.testing.assert_close(acquisition(rows), -0.5 * (1.0 - share).log(), rtol=1e-12, atol=0)
-    torch.testing.assert_close(InformationGain(surrogate, nodes, log=True)(rows), share.log(), rtol=1e-12, atol=0)
-
-
 def test_uncertainty_written_out():
     surrogate, _ = case_of(noise=1e-3)
     prior = surrogate.kernel_distance.prior
@@ -151,17 +126,6 @@ def test_derivatives_in_the_cube(name, sizes):
         return acquisition(torch.stack([prior.embed(part, n) for part, n in zip(parts, sizes, strict=True)]))
 
     assert torch.autograd.gradcheck(value, tuple(points), eps=1e-6, atol=1e-6, rtol=1e-4)
-
-
-def test_columns_that_are_not_used_do_not_matter():
-    case = case_of()
-    prior = case[0].kernel_distance.prior
-    rows = prior.draw(4, 1, generator=seeded(2)).unsqueeze(-2)
-    other = rows.clone()
-    other[..., [column for column in prior.fixed_features(1) if column != 0]] = 0.123
-    for make in ACQUISITIONS.values():
-        acquisition = make(*case)
-        assert torch.equal(acquisition(rows), acquisition(other))
 
 
 def test_pending_points_are_part_of_every_batch():
@@ -200,13 +164,6 @@ def test_coinciding_points_have_a_value_and_a_gradient():
             value = make(*case)(batch)
             (slope,) = torch.autograd.grad(value.sum(), batch)
             assert bool(value.isfinite().all() & slope.isfinite().all())
-
-
-def test_a_known_kernel_tells_next_to_nothing():
-    explained = InformationGain(*case_of(noise=1e-8))
-    known = explained.share(explained.surrogate.evaluations.cube.unsqueeze(-2))
-    fresh = explained.share(explained.surrogate.kernel_distance.prior.draw(8, 2).unsqueeze(-2))
-    assert known.max() < 1e-3 * fresh.max()
 
 
 @every_acquisition

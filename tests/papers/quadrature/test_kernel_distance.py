@@ -296,15 +296,6 @@ def test_atoms_are_standardized_by_their_priors():
     np.testing.assert_allclose(distance_of(2).atoms(mixture), [[3.0, 4.0, 1.0, 2.0], [0.0] * 4])
 
 
-def test_standardized_discrepancies_do_not_depend_on_the_unit():
-    one, mixtures, values = torch.ones(2).double(), random_mixtures(0, 2, (6,)), []
-    for unit in (1.0, 365.25):
-        scales = LogNormal(np.log(0.5 * unit) * one, 0.35 * one)
-        scaled = mixtures._replace(means=unit * mixtures.means, scales=unit * mixtures.scales)
-        values.append(between(scaled, scaled, distance_of(2, means=2.0 * unit * one, scales=scales)))
-    torch.testing.assert_close(*values, rtol=1e-11, atol=1e-12)
-
-
 def test_single_precision():
     mixtures = single_precision(random_mixtures(0, 2, (8,)))
     double = SpectralMixtures(*(part.double() for part in tuple(mixtures)))

@@ -117,14 +117,6 @@ def test_starts_stand_at_planted_frequencies():
         assert 2.5 < weights[first, 0] / weights[first, 1] < 6.0
 
 
-def test_starts_are_likelier_than_draws():
-    X, y = two_sinusoids(5)
-    problem = RegressionProblem(X, y)
-    generator = seeded(0)
-    drawn = problem.evaluate(draw_stratified(problem.prior, 100, generator=generator))
-    assert problem.evaluate(periodogram_starts(problem.X, problem.y, problem.prior)).max() > drawn.max()
-
-
 def test_starts_of_several_inputs_and_of_a_few_rows():
     X = uniform(20, 2)
     prior = default_prior(X, X.sum(-1))

@@ -1,6 +1,5 @@
 """The prior by its cube: quantiles, densities, Nyquist frequencies, stick breaking, draws, misuse."""
 
-import itertools
 from itertools import product
 
 import numpy as np
@@ -189,24 +188,6 @@ def test_the_map_from_the_cube_has_the_prior_for_its_density(components):
         jacobian = torch.autograd.functional.jacobian(free, row[columns])
         expected = log_density(prior.mixtures(row), [2.0, 3.0], [0.0, -0.5], [0.35, 0.2])
         assert -torch.linalg.slogdet(jacobian).logabsdet.item() == pytest.approx(expected, abs=1e-8)
-
-
-def test_broken_sticks_are_dirichlet():
-    """Every weight has a beta distribution, and so have sums of two."""
-    for components in [2, 3, 5]:
-        prior = prior_of(1, 6)
-        weights = prior.mixtures(cube_of(prior, components, 4000, 20240502)).weights.numpy()
-        for q in range(components):
-            expected = stats.beta(1, components - 1)
-            assert stats.kstest(weights[:, q], expected.cdf).pvalue > 0.01
-        if components > 2:
-            for i, j in itertools.combinations(range(components), 2):
-                expected = stats.beta(2, components - 2)
-                assert stats.kstest(weights[:, i] + weights[:, j], expected.cdf).pvalue > 0.001
-        covariance = np.cov(weights[:, :components].T)
-        exact = -np.full((components, components), 1 / components**2 / (components + 1))
-        exact += np.eye(components) / components / (components + 1)
-        np.testing.assert_allclose(covariance, exact, rtol=0, atol=0.01)
 
 
 CHOICES = {

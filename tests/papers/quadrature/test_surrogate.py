@@ -26,7 +26,6 @@ from gp_ensembles.papers.quadrature.surrogate import (
     SurrogateParameters,
     fit_parameters,
     log_correlations,
-    square_root_transform,
 )
 from tests.papers.quadrature.cases import (
     SMOOTH_ENERGY,
@@ -97,18 +96,6 @@ def test_integrals_written_out():
     np.testing.assert_allclose(found.log_parts_sd, np.sqrt(np.diag(covariance)) / mean, rtol=1e-6)
 
 
-@settings(max_examples=20)
-@given(seed=st.integers(0, 10**6))
-def test_the_covariance_of_the_integrals_is_one(seed):
-    surrogate = surrogate_for(seed % 50)
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 8, generator=seeded(seed))
-    eigenvalues = torch.linalg.eigvalsh(integral_covariance(surrogate, nodes))
-    assert eigenvalues[0] > -1e-12 * eigenvalues[-1]
-    integral = estimate_evidence(surrogate, nodes, nodes)
-    assert integral.posterior.sum().item() == pytest.approx(1.0, abs=1e-13)
-    assert bool((integral.posterior > 0).all())
-
-
 def test_posterior_and_evidence_deviations_by_differentiation():
     covariance = tensor([4.0, 1.0, -1.0], [1.0, 2.0, 0.5], [-1.0, 0.5, 3.0]) * 1e-4
     mean = tensor(0.2, 0.3, 0.1)
@@ -164,17 +151,6 @@ def test_integrals_of_a_few_likelihoods():
         assert not bool(integral.posterior_sd.isnan().any())
 
 
-def test_only_ratios_of_likelihoods_count():
-    one = surrogate_for()
-    for shift in (-1e4, 1e4):
-        evaluations = one.evaluations._replace(log_likelihood=one.evaluations.log_likelihood + shift)
-        other = Surrogate(evaluations, one.kernel_distance, one.parameters)
-        cube = one.kernel_distance.prior.draw(3, 2, generator=seeded(9))
-        for a, b in zip(one.likelihood(cube), other.likelihood(cube), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
-        assert (other.log_scale - one.log_scale).item() == pytest.approx(shift)
-
-
 def test_failed_likelihoods_are_left_out():
     one = surrogate_for()
     cube = torch.cat([one.evaluations.cube, one.kernel_distance.prior.draw(3, 1)])
@@ -193,23 +169,6 @@ def test_best_kernels_and_appending():
     longer = evaluations.append(torch.tensor([[7.0]]), torch.tensor([9.0]))
     assert longer.best(1).cube.item() == 7.0
     assert evaluations.log_likelihood.numel() == 4
-
-
-def test_roots_of_likelihoods():
-    roots, alpha = square_root_transform(tensor(-5.0, -6.0, -900.0), alpha_share=0.5)
-    assert alpha.item() == pytest.approx(0.0, abs=1e-300)
-    roots, alpha = square_root_transform(tensor(-5.0, -6.0), alpha_share=0.5)
-    likelihood = np.exp([0.0, -1.0])
-    assert alpha.item() == pytest.approx(0.5 * likelihood.min(), rel=1e-14)
-    np.testing.assert_allclose(alpha + roots.square() / 2, likelihood, rtol=1e-14)
-
-
-def test_the_surrogate_passes_through_its_observations():
-    surrogate = surrogate_for(nugget=1e-10)
-    mean, covariance = surrogate.likelihood(surrogate.evaluations.cube)
-    expected = (surrogate.evaluations.log_likelihood - surrogate.log_scale).exp()
-    torch.testing.assert_close(mean, expected, rtol=0, atol=1e-6)
-    assert covariance.diagonal().abs().max() < 1e-6
 
 
 def test_the_output_scale_is_the_best_for_the_length_scale_found():
