@@ -16,7 +16,7 @@ from gp_ensembles.cli.lines.protocol import LineError, read_line
 from gp_ensembles.cli.lines.session import LineSession
 from gp_ensembles.files.checkpoint import Kind, read_checkpoint
 from gp_ensembles.papers.quadrature import RegressionProblem, Search
-from gp_ensembles.papers.quadrature.search import load_search
+from gp_ensembles.papers.quadrature.marginalization import load_search
 from gp_ensembles.streaming import OnlineModel
 from gp_ensembles.tables import open_rows
 

@@ -31,7 +31,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gp_ensembles import plots
 from gp_ensembles.data import airline_passengers
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
-from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature.prior import default_prior
 from gp_ensembles.plots.canvas import ALARM, FAINT, draw_band, label, new_figure
 
 # matrices this small are fastest with one

@@ -9,7 +9,7 @@ from torch import Tensor
 from gp_ensembles.bo import EnsembleModel
 from gp_ensembles.papers import fusion
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
-from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature.prior import default_prior
 from gp_ensembles.papers.sparse import GreedyBlocks, select_knots
 
 

@@ -166,7 +166,7 @@ def _marginalized(evaluations: int, draws: int, likelihood: Any = None, series: 
     if series:
         t = torch.arange(40, dtype=torch.float64)[:, None]
     given = {} if likelihood is None else {"likelihood": likelihood}
-    prior = _package(gpe.marginalize, "default_priors").default_prior(t, y, 2)
+    prior = _package(gpe.marginalize, "prior").default_prior(t, y, 2)
     problem = quadrature.RegressionProblem(t, y, prior, **given)
     budget = quadrature.Budget(evaluations, draws=draws)
     found = gpe.marginalize(problem, budget, generator=seeded(36))

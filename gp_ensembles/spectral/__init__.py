@@ -4,9 +4,7 @@
   kernel of your own joins by ``stationary_form.register``.
 - :mod:`~gp_ensembles.spectral.frequencies`: draws of frequencies, for random Fourier features: independent
   (:class:`IIDDraws`), orthogonal (:class:`OrthogonalDraws`) or quasi-random (:class:`SobolDraws`), turned into those of
-  a kernel; a kernel of your own joins by ``spectral_components.register``.
-- :mod:`~gp_ensembles.spectral.quantiles`: the differentiable quantiles of gamma distributions and mixtures of normals
-  that the draws go through.
+  a kernel by differentiable quantiles; a kernel of your own joins by ``spectral_components.register``.
 """
 
 from gp_ensembles.spectral.frequencies import IIDDraws, OrthogonalDraws, SobolDraws

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from gp_ensembles.bo.posterior import MixturePosterior
 from gp_ensembles.papers.quadrature import KernelMixtureModel, RegressionProblem
-from gp_ensembles.papers.quadrature.ascent import gradient_ascent
 from gp_ensembles.papers.quadrature.prior import draw_stratified
+from gp_ensembles.papers.quadrature.search import gradient_ascent
 from studies.maskerade.predictions import Answer, asked
 from studies.maskerade.problems import problem_of, published_problem_of
 from studies.maskerade.sets import Split

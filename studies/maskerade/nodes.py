@@ -20,9 +20,8 @@ from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.files.checkpoint import fingerprint
 from gp_ensembles.papers.quadrature import RegressionProblem
 from gp_ensembles.papers.quadrature.prior import Hyperprior, draw_stratified
-from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import QuadratureNodes, draw_nodes
-from gp_ensembles.papers.quadrature.surrogate import Surrogate, fit_surrogate
+from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
 from studies.harness.comparison import Estimate, estimate
 from studies.harness.experiment import Choices, found_sets
 from studies.harness.parts import Record, Results, kept_or_made, running
@@ -126,7 +125,7 @@ def run(choices: Choices, observations: Sequence[int], nodes: Sequence[int]) -> 
         everything = _evaluated(problem, plan, folder, mark)
         for count in plan.observations:
             known = Evaluations(everything.cube[:count], everything.log_likelihood[:count])
-            surrogate = fit_surrogate(known, problem.kernel_distance)
+            surrogate = Surrogate(known, problem.kernel_distance)
             for size in plan.nodes:
                 for rule in plan.rules:
                     for trial in range(plan.trials):

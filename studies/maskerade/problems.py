@@ -4,9 +4,9 @@ import torch
 
 from gp_ensembles.numerics.kmeans import kmeans
 from gp_ensembles.papers.quadrature import Hyperprior, RegressionProblem, paper_prior
-from gp_ensembles.papers.quadrature.hyperkernel import EnergyDistance, KernelDistance
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Likelihood
 from gp_ensembles.papers.quadrature.low_rank import SparseLikelihood
+from gp_ensembles.papers.quadrature.surrogate import KernelDistance, energy_distance
 from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood, grid_of
 from studies.maskerade.sets import Split
 
@@ -30,7 +30,7 @@ class PublishedProblem(RegressionProblem):
     @property
     def kernel_distance(self) -> KernelDistance:
         """The paper's distances, between atoms standardized by the prior."""
-        return KernelDistance(self.prior, EnergyDistance())
+        return KernelDistance(self.prior, energy_distance)
 
 
 def published_problem_of(split: Split, max_components: int = 5) -> RegressionProblem:

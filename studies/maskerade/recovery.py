@@ -17,7 +17,7 @@ from torch import Tensor
 from gp_ensembles.cli.text_tables import aligned
 from gp_ensembles.data import Table
 from gp_ensembles.papers.quadrature import InformationPolicy, KernelMixtureModel, RegressionProblem, Search
-from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature.prior import default_prior
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures, covariance
 from studies.harness.comparison import paired
 from studies.harness.experiment import Choices

@@ -5,7 +5,7 @@ import torch
 from scipy.special import gammaincinv
 from torch.autograd import gradcheck, gradgradcheck
 
-from gp_ensembles.spectral.quantiles import log_gamma_quantile
+from gp_ensembles.spectral.frequencies import log_gamma_quantile
 
 U = torch.tensor([1e-6, 1e-3, 0.1, 0.3, 0.5, 0.9, 0.99, 0.9999], dtype=torch.float64)
 

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from gp_ensembles.spectral.quantiles import mixture_quantile
+from gp_ensembles.spectral.frequencies import mixture_quantile
 
 Z = torch.tensor([-6.0, -2.5, -0.7, -1e-3, 0.0, 0.4, 1.3, 3.0, 8.0], dtype=torch.float64)
 WEIGHTS = torch.tensor([0.1, 0.25, 0.65], dtype=torch.float64)

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from gp_ensembles.papers.quadrature import RegressionProblem
-from gp_ensembles.papers.quadrature.default_priors import default_prior
-from gp_ensembles.papers.quadrature.problem import Evaluations
+from gp_ensembles.papers.quadrature.prior import default_prior
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
-from gp_ensembles.papers.quadrature.surrogate import fit_surrogate
+from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
 from studies.harness.experiment import Choices
 from studies.harness.sources import Sources
 from studies.maskerade import carbon, nodes, recovery
@@ -24,11 +23,11 @@ def test_nodes_integrate_the_surrogate_they_are_given():
     problem = RegressionProblem(X, X.squeeze(-1).sin(), default_prior(X, X.squeeze(-1).sin(), 2))
     generator = torch.Generator().manual_seed(0)
     cube = problem.prior.draw(8, 1, generator=generator)
-    surrogate = fit_surrogate(Evaluations(cube, problem.evaluate(cube)), problem.kernel_distance)
+    surrogate = Surrogate(Evaluations(cube, problem.evaluate(cube)), problem.kernel_distance)
     drawn = nodes.random_nodes(problem.prior, 5, generator)
     assert drawn.components.tolist() == [1] * 5 + [2] * 5
     assert float(drawn.weights.sum()) == pytest.approx(1.0)
-    mean = surrogate.likelihood(drawn.cube).mean
+    mean, _ = surrogate.likelihood(drawn.cube)
     expected = float(surrogate.log_scale + (drawn.weights * mean).sum().log())
     assert nodes.log_evidence(surrogate, drawn) == pytest.approx(expected)
 

@@ -7,25 +7,28 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gp_ensembles.numerics.display import record_text
-from gp_ensembles.papers.quadrature.ascent import stick_levels
 from gp_ensembles.papers.quadrature.importance import (
     TRUSTED_K,
     ImportanceDraws,
     ImportanceEstimate,
+    Relabeling,
     draw_round,
     estimate,
     round_size,
     start_draws,
 )
 from gp_ensembles.papers.quadrature.likelihoods import CHUNK_BYTES
-from gp_ensembles.papers.quadrature.modes import EVALUATIONS_PER_AXIS, Integrand, ascend, laplace_modes
-from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior
-from gp_ensembles.papers.quadrature.problem import Evaluations, RegressionProblem, WeightedKernels
-from gp_ensembles.papers.quadrature.quadrature import EvidenceEstimate, QuadratureNodes, log_masses
-from gp_ensembles.papers.quadrature.relabeling import Relabeling
-from gp_ensembles.papers.quadrature.student_mixture import StudentMixture
-from gp_ensembles.papers.quadrature.surrogate import Surrogate
+from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior, stick_levels
+from gp_ensembles.papers.quadrature.problem import RegressionProblem, WeightedKernels
+from gp_ensembles.papers.quadrature.proposals import (
+    EVALUATIONS_PER_AXIS,
+    Integrand,
+    StudentMixture,
+    ascend,
+    laplace_modes,
+)
+from gp_ensembles.papers.quadrature.quadrature import Evidence
+from gp_ensembles.papers.quadrature.surrogate import Evaluations
 
 TARGET_SD = 0.2  # of the log evidence, unless a budget asks for less
 _NEGLIGIBLE = 1e-3  # share of the evidence that a part cannot exceed to be left out of account
@@ -47,72 +50,16 @@ _NEW_SHARE = 0.3  # of the weight for modes that are added
 _TABLES = 6  # of the size of a covariance, alive while it is differentiated
 
 
-class Evidence(NamedTuple):
-    r"""Evidence of the data, in parts for n = 1..N components.
-
-    Args:
-        log_parts: :math:`\log p(n) Z_n`, shape (N,).
-        log_parts_sd: Their standard deviations, shape (N,), infinite where the part is not to be trusted.
-        log_evidence: Log evidence, in nats.
-        log_evidence_sd: Its standard deviation; infinite if the evidence cannot be trusted.
-        doubt: Why not, in words; empty if it can.
-    """
-
-    log_parts: Tensor
-    log_parts_sd: Tensor
-    log_evidence: float
-    log_evidence_sd: float
-    doubt: str
-
-    def __repr__(self) -> str:
-        return record_text(self)
-
-    @property
-    def posterior(self) -> Tensor:
-        """Posterior probabilities of n = 1..N, shape (N,)."""
-        return self.log_parts.softmax(-1)
-
-    @property
-    def posterior_sd(self) -> Tensor:
-        """Their standard deviations, to first order, with what parts left out of account may add, shape (N,)."""
-        posterior = self.posterior
-        slopes = torch.diag_embed(posterior) - posterior.unsqueeze(-1) * posterior
-        known = self.log_parts_sd.isfinite()
-        own = (slopes * self.log_parts_sd.where(known, 0.0)).square().sum(-1).sqrt()
-        return own if bool(known.all()) else own + _NEGLIGIBLE
-
-
-def from_quadrature(estimate: EvidenceEstimate) -> Evidence:
-    """The evidence of a quadrature whose surrogate is trusted."""
-    parts = estimate.log_scale + estimate.mean.log()
-    deviations = estimate.covariance.diagonal().clamp_min(0.0).sqrt() / estimate.mean
-    return Evidence(parts, deviations, float(estimate.log_evidence), float(estimate.log_evidence_sd), "")
-
-
-def nearest_evidence(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Evidence:
-    """An integral by the nearest evaluated kernel: never above the largest likelihood, and not to be trusted."""
-    masses = log_masses(surrogate, nodes)
-    components = problem.prior.num_components(surrogate.evaluations.cube)
-    sizes = range(1, problem.prior.max_components + 1)
-    parts = torch.stack([torch.where(components == n, masses, -torch.inf).logsumexp(-1) for n in sizes])
-    doubt = "draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling"
-    return Evidence(parts, torch.full_like(parts, torch.inf), float(parts.logsumexp(-1)), math.inf, doubt)
-
-
 def integrand_for(problem: RegressionProblem, components: int) -> Integrand:
     """The likelihood of kernels with n components, as a function of the normal quantiles of their columns."""
-    prior = problem.prior
+    prior, relabeling = problem.prior, Relabeling(problem.prior, components, problem.reflection)
 
     def log_likelihood(points: Tensor) -> Tensor:
-        return problem.likelihoods(*prior.hyperparameters(rows_of(prior, points, components)))
+        return problem.likelihoods(*prior.hyperparameters(prior.embed_normal(points, components)))
 
     chunk = max(1, CHUNK_BYTES // (_TABLES * problem.likelihoods.bytes_each))
-    return Integrand(log_likelihood, len(prior.active_columns(components)), chunk)
-
-
-def rows_of(prior: Hyperprior, points: Tensor, components: int) -> Tensor:
-    """Rows of the cube, (S, C), of normal quantiles of the columns that n components use, (S, d)."""
-    return prior.embed(torch.special.ndtr(points).clamp(EDGE, 1.0 - EDGE), components)
+    dimension = len(prior.active_columns(components))
+    return Integrand(log_likelihood, dimension, chunk, relabeling.log_share, relabeling.num_copies)
 
 
 def nested_kernels(prior: Hyperprior, row: Tensor, count: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -145,18 +92,12 @@ def best_apart(evaluations: Evaluations, columns: Tensor, count: int) -> Tensor:
 
 
 class EvidenceState(NamedTuple):
-    """Importance sampling of every number of components.
+    """Importance sampling of n = 1..N components."""
 
-    Args:
-        draws: Draws for n = 1..N, ``None`` where there are none yet.
-        num_evaluations: Likelihoods evaluated, those of candidates for starts included.
-        clean: Searches for modes since the last that found a new one, for n = 1..N.
-        sound: The latest draws of which nothing but missing modes was in doubt: predictions are made with them.
-    """
-
-    draws: tuple[ImportanceDraws | None, ...]
-    num_evaluations: int
-    clean: tuple[int, ...]
+    draws: tuple[ImportanceDraws | None, ...]  # ``None`` where there are none yet
+    num_evaluations: int  # likelihoods, those of candidates for starts included
+    clean: tuple[int, ...]  # searches for modes since the last that found a new one
+    # the latest draws of which nothing but missing modes was in doubt: predictions are made with them
     sound: tuple[ImportanceDraws | None, ...] = ()
 
 
@@ -168,7 +109,6 @@ class EvidenceSampler:
         self.evaluations = evaluations
         self.ends: list[int] = list(ends)
         sizes = range(1, problem.prior.max_components + 1)
-        self.relabelings: list[Relabeling] = [Relabeling(problem.prior, n, problem.reflection) for n in sizes]
         self.integrands: list[Integrand] = [integrand_for(problem, n) for n in sizes]
 
     def init(self) -> EvidenceState:
@@ -192,8 +132,7 @@ class EvidenceSampler:
             used += draws.num_evaluations
         if draws.proposals:
             before = draws.num_evaluations
-            size, share = round_size(integrand.dimension), self.relabelings[index].log_share
-            draws = draw_round(integrand, draws, size, share, generator=generator)
+            draws = draw_round(integrand, draws, round_size(integrand.dimension), generator=generator)
             used += draws.num_evaluations - before
         both = (*state.draws[:index], draws, *state.draws[index + 1 :])
         return EvidenceState(both, state.num_evaluations + used, state.clean, state.sound)
@@ -204,35 +143,29 @@ class EvidenceSampler:
         draws, integrand = state.draws[index], self.integrands[index]
         assert draws is not None
         starts, used = self._other_starts(state, index + 1, generator)
-        ascents = ascend(integrand, starts, _SEARCH_ITERATIONS)
-        used += ascents.num_evaluations
-        found, news = ascents.points, ascents.points.new_zeros(len(ascents.points), dtype=torch.bool)
-        if len(found) and draws.proposals:
-            relabeling, proposal = self.relabelings[index], draws.proposals[-1]
-            integral = estimate(draws, relabeling.log_share).log_integral
-            height = ascents.log_density + relabeling.log_share(found, proposal) - proposal.log_density(found)
+        points, log_density, spent = ascend(integrand, starts, _SEARCH_ITERATIONS)
+        used, clean = used + spent, state.clean[index] + 1
+        if len(points) and draws.proposals:
+            proposal, integral = draws.proposals[-1], estimate(integrand, draws).log_integral
+            height = log_density + integrand.log_share(points, proposal) - proposal.log_density(points)
             news = ~(height < integral + _NEW_HEIGHT)
-        if bool(news.any()):
-            points, log_density = found[news], ascents.log_density[news]
-            added, mass = laplace_modes(integrand, points, log_density)
-            used += EVALUATIONS_PER_AXIS * integrand.dimension * len(points)
-            heavy = mass + math.log(relabeling.num_copies) > integral + _NEW_MASS
-            if bool(heavy.any()):
-                added = StudentMixture(*(part[heavy] for part in added))
-                added = added._replace(log_weights=added.log_weights.log_softmax(-1))
-                counts = (*draws.counts, draws.num_fresh)
-                draws = draws._replace(
-                    counts=counts, proposals=(*draws.proposals, proposal.join(added, _NEW_SHARE)), is_kept=False
-                )
-                draws = draw_round(
-                    integrand, draws, round_size(integrand.dimension), relabeling.log_share, generator=generator
-                )
-                used += round_size(integrand.dimension)
-                clean = (*state.clean[:index], 0, *state.clean[index + 1 :])
-                both = (*state.draws[:index], draws, *state.draws[index + 1 :])
-                return EvidenceState(both, state.num_evaluations + used, clean, state.sound)
-        clean = (*state.clean[:index], state.clean[index] + 1, *state.clean[index + 1 :])
-        return EvidenceState(state.draws, state.num_evaluations + used, clean, state.sound)
+            if bool(news.any()):
+                added, mass = laplace_modes(integrand, points[news], log_density[news])
+                used += EVALUATIONS_PER_AXIS * integrand.dimension * int(news.sum())
+                heavy = mass + math.log(integrand.num_copies) > integral + _NEW_MASS
+                if bool(heavy.any()):
+                    added = StudentMixture(*(part[heavy] for part in added))
+                    added = added._replace(log_weights=added.log_weights.log_softmax(-1))
+                    proposals = (*draws.proposals, proposal.join(added, _NEW_SHARE))
+                    draws = draws._replace(counts=(*draws.counts, draws.num_fresh), proposals=proposals, is_kept=False)
+                    size, clean = round_size(integrand.dimension), 0
+                    draws, used = draw_round(integrand, draws, size, generator=generator), used + size
+        return EvidenceState(
+            (*state.draws[:index], draws, *state.draws[index + 1 :]),
+            state.num_evaluations + used,
+            (*state.clean[:index], clean, *state.clean[index + 1 :]),
+            state.sound,
+        )
 
     def is_hopeless(self, state: EvidenceState) -> bool:
         """Whether a part that counts is given up, so that further draws would be spent in vain."""
@@ -240,15 +173,13 @@ class EvidenceSampler:
         if not any(given_up):
             return False
         total = self._drawn_evidence(state).log_evidence
-        return any(
-            gone and not self._bound(state, n) < total + math.log(_NEGLIGIBLE) for n, gone in enumerate(given_up, 1)
-        )
+        return any(gone and not self._is_negligible(state, n, total) for n, gone in enumerate(given_up, 1))
 
     def estimates(self, state: EvidenceState) -> list[ImportanceEstimate | None]:
         """An estimate for each number of components."""
         return [
-            estimate(draws, relabeling.log_share) if draws is not None and len(draws.points) else None
-            for draws, relabeling in zip(state.draws, self.relabelings, strict=True)
+            estimate(integrand, draws) if draws is not None and len(draws.points) else None
+            for draws, integrand in zip(state.draws, self.integrands, strict=True)
         ]
 
     def evidence(self, state: EvidenceState) -> Evidence:
@@ -264,7 +195,8 @@ class EvidenceSampler:
         )
         deviations = drawn.log_parts_sd.clone()
         deviations[[n - 1 for n in unsearched]] = torch.inf
-        return drawn._replace(log_parts_sd=deviations, log_evidence_sd=math.inf, doubt=doubt)
+        unknown = torch.full_like(deviations, torch.inf)
+        return drawn._replace(log_parts_sd=deviations, log_evidence_sd=math.inf, posterior_sd=unknown, doubt=doubt)
 
     def _drawn_evidence(self, state: EvidenceState) -> Evidence:
         """The evidence if all modes are among those found."""
@@ -274,17 +206,16 @@ class EvidenceSampler:
         parts = log_prior + log_prior.new_tensor(logs)
         deviations = [one.log_sd if one is not None and one.is_trusted else math.inf for one in found]
         total = float(parts.logsumexp(-1))
-        largest = [self._bound(state, n) for n in range(1, len(found) + 1)]
         doubts = []
-        for n, (one, sd, bound) in enumerate(zip(found, deviations, largest, strict=True), 1):
-            if math.isinf(sd) and (state.draws[n - 1] is None or not bound < total + math.log(_NEGLIGIBLE)):
+        for n, (one, sd) in enumerate(zip(found, deviations, strict=True), 1):
+            if math.isinf(sd) and (state.draws[n - 1] is None or not self._is_negligible(state, n, total)):
                 doubts.append(f"n = {n} ({self._trouble(state, n, one)})")
         variance = sum(
             (math.exp(part - total) * sd) ** 2
             for part, sd in zip(parts.tolist(), deviations, strict=True)
             if math.isfinite(sd)
         )
-        doubt = ""
+        parts_sd, doubt = parts.new_tensor(deviations), ""
         if doubts:
             given_up = any(draws is not None and draws.is_hopeless for draws in state.draws)
             remedy = "" if given_up else "a larger budget, or "
@@ -293,7 +224,8 @@ class EvidenceSampler:
                 f"sampling: {', '.join(doubts)}; give {remedy}the prior fewer components"
             )
         sd = math.inf if doubts or not math.isfinite(total) else math.sqrt(variance)
-        return Evidence(parts, parts.new_tensor(deviations), total, sd, doubt)
+        posterior_sd = torch.full_like(parts, torch.inf) if doubts else _posterior_sd(parts, parts_sd)
+        return Evidence(parts, parts_sd, total, sd, posterior_sd, doubt)
 
     def kernels(self, state: EvidenceState) -> WeightedKernels | None:
         """The latest sound draws with their posterior weights, ``None`` if there are none."""
@@ -311,7 +243,7 @@ class EvidenceSampler:
             values = draws.log_likelihood[-len(one.log_weights) :]
             log_weights = one.log_weights - math.log(len(one.log_weights)) + log_prior[n - 1]
             used = log_weights > -torch.inf
-            rows = rows_of(self.problem.prior, points[used], n)
+            rows = self.problem.prior.embed_normal(points[used], n)
             parts.append(WeightedKernels(rows, values[used], log_weights[used]))
         if not parts:
             return None
@@ -334,8 +266,8 @@ class EvidenceSampler:
             return "its proposal is still being adapted"
         return f"the weights' Pareto k is {found.pareto_k:.2f}, above {TRUSTED_K}"
 
-    def _bound(self, state: EvidenceState, components: int) -> float:
-        """An upper limit of the part of n components: log p(n) and the largest log likelihood found."""
+    def _is_negligible(self, state: EvidenceState, components: int, log_evidence: float) -> bool:
+        """Whether log p(n) and the largest log likelihood found limit the part of n components to a thousandth."""
         mine = self.problem.prior.num_components(self.evaluations.cube) == components
         values = self.evaluations.log_likelihood[mine]
         draws = state.draws[components - 1]
@@ -343,7 +275,8 @@ class EvidenceSampler:
             values = torch.cat([values, draws.log_likelihood])
         values = values[values.isfinite()]
         largest = float(values.max()) if len(values) else -math.inf
-        return float(self.problem.prior.log_prob_components[components - 1]) + largest
+        bound = float(self.problem.prior.log_prob_components[components - 1]) + largest
+        return bound < log_evidence + math.log(_NEGLIGIBLE)
 
     def _neediest(self, state: EvidenceState) -> int:
         """The number of components whose part is not trusted and largest; or whose deviation counts most."""
@@ -355,8 +288,7 @@ class EvidenceSampler:
         ):
             draws = state.draws[n - 1]
             assert draws is not None
-            bound = self._bound(state, n)
-            if not draws.proposals or (math.isinf(sd) and bound < total + math.log(_NEGLIGIBLE)):
+            if not draws.proposals or (math.isinf(sd) and self._is_negligible(state, n, total)):
                 needs.append((0.0, -math.inf))
             elif math.isinf(sd):  # the fewest draws first, so that none starves the others
                 needs.append((1.0, -float(len(draws.points)) / round_size(self.integrands[n - 1].dimension)))
@@ -374,19 +306,19 @@ class EvidenceSampler:
             level = torch.rand(drawn.shape, generator=generator, dtype=torch.float64, device=generator.device)
             candidates.append(torch.where(level.to(drawn) < _KEPT, best, drawn))
         chosen = [self._likeliest(cube, _SEARCH_STARTS) for cube in candidates]
-        return self._points(torch.cat(chosen), components), sum(map(len, candidates))
+        return prior.normal_quantiles(torch.cat(chosen), components), sum(map(len, candidates))
 
     def _starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """Points to ascend from, and the likelihoods spent on finding them."""
-        evaluations = self.evaluations
+        evaluations, prior = self.evaluations, self.problem.prior
         candidates = self._drawn_starts(state, components, generator)
         chosen = [self._likeliest(cube, count) for cube, count in zip(candidates, (_DRAWN, _NESTED), strict=False)]
-        mine = self.problem.prior.num_components(evaluations.cube) == components
+        mine = prior.num_components(evaluations.cube) == components
         ends = [row for row in self.ends if bool(mine[row])]
         chosen.append(Evaluations(evaluations.cube[ends], evaluations.log_likelihood[ends]).best(_ENDS).cube)
         others = Evaluations(evaluations.cube[mine], evaluations.log_likelihood[mine])
-        chosen.append(best_apart(others, self.problem.prior.active_columns(components), _OTHERS))
-        return self._points(torch.cat(chosen).unique(dim=0), components), sum(map(len, candidates))
+        chosen.append(best_apart(others, prior.active_columns(components), _OTHERS))
+        return prior.normal_quantiles(torch.cat(chosen).unique(dim=0), components), sum(map(len, candidates))
 
     def _drawn_starts(self, state: EvidenceState, components: int, generator: torch.Generator) -> list[Tensor]:
         """Draws of the prior and, if there are draws of one component less, kernels nested around the best of them."""
@@ -402,18 +334,20 @@ class EvidenceSampler:
         if draws is None or not len(draws.points):
             return None
         row = int(draws.log_likelihood.nan_to_num(nan=-torch.inf).argmax())
-        return rows_of(self.problem.prior, draws.points[row].unsqueeze(0), components)[0]
+        return self.problem.prior.embed_normal(draws.points[row], components)
 
     def _likeliest(self, cube: Tensor, count: int) -> Tensor:
         return Evaluations(cube, self.problem.evaluate(cube)).best(count).cube
-
-    def _points(self, rows: Tensor, components: int) -> Tensor:
-        """Normal quantiles of the columns that n components use."""
-        columns = self.problem.prior.active_columns(components)
-        quantiles: Tensor = torch.special.ndtri(rows[:, columns].clamp(EDGE, 1.0 - EDGE))
-        return quantiles
 
 
 def _nothing(like: Tensor) -> ImportanceDraws:
     """No draws, for a number of components of which no start has a likelihood."""
     return ImportanceDraws(like[:0], like[:0, 0], (), (), False, len(like))
+
+
+def _posterior_sd(log_parts: Tensor, log_parts_sd: Tensor) -> Tensor:
+    """Deviations of posterior probabilities, to first order, with what parts left out of account may add, (N,)."""
+    posterior, known = log_parts.softmax(-1), log_parts_sd.isfinite()
+    slopes = torch.diag_embed(posterior) - posterior.unsqueeze(-1) * posterior
+    own = (slopes * log_parts_sd.where(known, 0.0)).square().sum(-1).sqrt()
+    return own if bool(known.all()) else own + _NEGLIGIBLE

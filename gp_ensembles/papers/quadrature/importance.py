@@ -1,20 +1,24 @@
-"""Integrals by importance sampling from mixtures of Student-t distributions that are refitted to what was drawn."""
+"""Integrals by importance sampling from proposals refitted to what was drawn, with the symmetries of kernels."""
 
+import itertools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gp_ensembles.numerics.pareto import smooth_weights
-from gp_ensembles.papers.quadrature.modes import (
+from gp_ensembles.papers.quadrature.prior import Hyperprior
+from gp_ensembles.papers.quadrature.proposals import (
+    DEGREES_OF_FREEDOM,
     EVALUATIONS_PER_AXIS,
     Integrand,
+    StudentMixture,
     ascend,
     laplace_mixture,
+    log_standard_normal,
 )
-from gp_ensembles.papers.quadrature.student_mixture import StudentMixture, log_standard_normal
+from gp_ensembles.papers.quadrature.spectral_mixture import Reflection
 
 TRUSTED_K = 0.7  # Pareto k above which importance weights are not trusted (Vehtari et al., 2024)
 _FEWEST = 500  # draws of a round
@@ -31,32 +35,21 @@ _FEWEST_REFITS = 2  # after which a proposal may be given up
 _SUSPECT_K = 0.9
 _HOPELESS_K, _HOPELESS_SHARE = 1.0, 0.25  # where k is larger, and effective draws per dimension are fewer and falling
 _DRAWS_TO_REFIT = 5.0  # effective draws per dimension that a refit is made with, by tempering
-
-LogShare = Callable[[Tensor, StudentMixture], Tensor]
+_LEAST_SD = 1e-6  # of the features of a component
+_CHUNK = 2**22  # numbers of a table of subsets in memory
 
 
 class ImportanceDraws(NamedTuple):
-    """Draws of several rounds: those that proposals were refitted to, and fresh ones of a proposal that is kept.
+    """Draws of several rounds: those that proposals were refitted to, and fresh ones of a proposal that is kept."""
 
-    Args:
-        points: Shape (S, d), fresh ones last.
-        log_likelihood: Shape (S,); NaN where there is none.
-        counts: Draws of each round that a refit followed.
-        proposals: Their proposals, and that of the fresh draws and of those to come.
-        is_kept: Whether the last proposal is kept.
-        num_evaluations: Likelihoods evaluated, those of ascents and Hessians included.
-        effective: Effective draws that each refit was made with.
-        pareto_k: Shape of the tail of the weights that the last refit was made with.
-    """
-
-    points: Tensor
-    log_likelihood: Tensor
-    counts: tuple[int, ...]
-    proposals: tuple[StudentMixture, ...]
-    is_kept: bool
-    num_evaluations: int
-    effective: tuple[float, ...] = ()
-    pareto_k: float = math.inf
+    points: Tensor  # (S, d), fresh ones last
+    log_likelihood: Tensor  # (S,); NaN where there is none
+    counts: tuple[int, ...]  # draws of each round that a refit followed
+    proposals: tuple[StudentMixture, ...]  # theirs, and that of the fresh draws and of those to come
+    is_kept: bool  # the last proposal
+    num_evaluations: int  # likelihoods, those of ascents and Hessians included
+    effective: tuple[float, ...] = ()  # effective draws that each refit was made with
+    pareto_k: float = math.inf  # shape of the tail of the weights that the last refit was made with
 
     @property
     def is_suspect(self) -> bool:
@@ -79,21 +72,13 @@ class ImportanceDraws(NamedTuple):
 
 
 class ImportanceEstimate(NamedTuple):
-    """An integral by importance sampling.
+    """An integral by importance sampling."""
 
-    Args:
-        log_weights: Log weights of the draws, their mean the integral, shape (S,).
-        log_integral: Logarithm of the integral.
-        log_sd: Standard deviation of that, from the effective number of draws; not to be trusted where k is above 0.7.
-        effective_draws: Square of the weights' sum over the sum of their squares.
-        pareto_k: Shape of the tail of the weights.
-    """
-
-    log_weights: Tensor
+    log_weights: Tensor  # of the draws, (S,); the mean of the weights is the integral
     log_integral: float
-    log_sd: float
-    effective_draws: float
-    pareto_k: float
+    log_sd: float  # from the effective number of draws; not to be trusted where k is above 0.7
+    effective_draws: float  # square of the weights' sum over the sum of their squares
+    pareto_k: float  # shape of the tail of the weights
 
     @property
     def is_trusted(self) -> bool:
@@ -101,18 +86,13 @@ class ImportanceEstimate(NamedTuple):
         return self.pareto_k <= TRUSTED_K
 
 
-def no_share(points: Tensor, mixture: StudentMixture) -> Tensor:
-    """The logarithm of one: no symmetries are known."""
-    return points.new_zeros(len(points))
-
-
 def start_draws(integrand: Integrand, starts: Tensor, max_iterations: int = 60) -> ImportanceDraws | None:
     """No draws yet, and a proposal made of Laplace's approximations where ascents from starts (M, d) end."""
-    ascents = ascend(integrand, starts, max_iterations)
-    if not len(ascents.points):
+    points, log_density, used = ascend(integrand, starts, max_iterations)
+    if not len(points):
         return None
-    mixture = laplace_mixture(integrand, ascents.points, ascents.log_density)
-    used = ascents.num_evaluations + EVALUATIONS_PER_AXIS * integrand.dimension * len(ascents.points)
+    mixture = laplace_mixture(integrand, points, log_density)
+    used += EVALUATIONS_PER_AXIS * integrand.dimension * len(points)
     return ImportanceDraws(starts[:0], starts[:0, 0], (), (mixture,), False, used)
 
 
@@ -122,12 +102,7 @@ def round_size(dimension: int) -> int:
 
 
 def draw_round(
-    integrand: Integrand,
-    draws: ImportanceDraws,
-    count: int,
-    log_share: LogShare = no_share,
-    *,
-    generator: torch.Generator | None = None,
+    integrand: Integrand, draws: ImportanceDraws, count: int, *, generator: torch.Generator | None = None
 ) -> ImportanceDraws:
     """A further round of draws."""
     points = draws.proposals[-1].draw(count, generator=generator)
@@ -136,10 +111,10 @@ def draw_round(
         log_likelihood=torch.cat([draws.log_likelihood, integrand.evaluate(points)]),
         num_evaluations=draws.num_evaluations + count,
     )
-    if draws.is_kept and (draws.num_fresh < _CHECKED * count or estimate(draws, log_share).is_trusted):
+    if draws.is_kept and (draws.num_fresh < _CHECKED * count or estimate(integrand, draws).is_trusted):
         return draws
     used = draws._replace(counts=(*draws.counts, draws.num_fresh))
-    weighed = _training_estimate(used, log_share)
+    weighed = _training_estimate(integrand, used)
     used = used._replace(effective=(*used.effective, weighed.effective_draws), pareto_k=weighed.pareto_k)
     if not math.isfinite(weighed.log_integral):
         return used._replace(proposals=(*draws.proposals, draws.proposals[-1]), is_kept=False)
@@ -152,25 +127,25 @@ def draw_round(
     )
 
 
-def estimate(draws: ImportanceDraws, log_share: LogShare = no_share) -> ImportanceEstimate:
+def estimate(integrand: Integrand, draws: ImportanceDraws) -> ImportanceEstimate:
     r"""The integral of a L under the prior from the fresh draws.
 
     .. math:: w_s = \frac{a(v_s)\, L(v_s)\, N(v_s; 0, I)}{q(v_s)}, \quad \hat Z = \frac1S \sum_s w_s
     """
     if not draws.num_fresh:
-        return _training_estimate(draws, log_share)._replace(pareto_k=math.inf)
+        return _training_estimate(integrand, draws)._replace(pareto_k=math.inf)
     points, values = draws.points[-draws.num_fresh :], draws.log_likelihood[-draws.num_fresh :]
     proposal = draws.proposals[-1]
-    return _estimate(points, values + log_share(points, proposal), proposal.log_density(points))
+    return _estimate(points, values + integrand.log_share(points, proposal), proposal.log_density(points))
 
 
-def _training_estimate(draws: ImportanceDraws, log_share: LogShare) -> ImportanceEstimate:
+def _training_estimate(integrand: Integrand, draws: ImportanceDraws) -> ImportanceEstimate:
     """From all draws, weighed as draws of the mixture of their proposals (Owen and Zhou, 2000): biased downwards."""
     if not draws.counts:
         return _estimate(draws.points, draws.log_likelihood, draws.log_likelihood)
     counts = draws.points.new_tensor(draws.counts)
     each = torch.stack([one.log_density(draws.points) for one in draws.proposals[: len(draws.counts)]], -1)
-    share = log_share(draws.points, draws.proposals[-1])
+    share = integrand.log_share(draws.points, draws.proposals[-1])
     return _estimate(draws.points, draws.log_likelihood + share, (each + (counts / counts.sum()).log()).logsumexp(-1))
 
 
@@ -196,9 +171,7 @@ def _improved(integrand: Integrand, draws: ImportanceDraws, weighed: ImportanceE
     heavy = heavy[normalized[heavy] > math.log(_DOMINANT)]
     if not len(heavy) or refitted.num_components >= _MOST:
         return refitted, 0
-    ascents = ascend(integrand, draws.points[heavy], _POLISH)
-    used = ascents.num_evaluations
-    places, log_density = ascents.points, ascents.log_density
+    places, log_density, used = ascend(integrand, draws.points[heavy], _POLISH)
     if len(places) == len(heavy):
         # where an ascent ends in a mode that is known, the draw itself is on a ridge or a bend of it
         near = refitted.squared_distances(places).amin(-1) < _NEAR * dimension
@@ -224,3 +197,100 @@ def _tempered(normalized: Tensor, wanted: float) -> Tensor:
         low, high = (power, high) if enough else (low, power)
         power = 0.5 * (low + high)
     return torch.where(normalized > -torch.inf, low * normalized, -torch.inf).log_softmax(0)
+
+
+class Relabeling:
+    r"""The group G of permutations and reflections that change no kernel with n components, nor its prior density.
+
+    With any positive function h the share :math:`a(v) = |G|\, h(v) / \sum_{g \in G} h(g v)` has the mean one over the
+    copies of a point, so that
+
+    .. math:: \int L(v)\, \pi(v)\, dv = \int a(v)\, L(v)\, \pi(v)\, dv,
+
+    and the integrand on the right is close to zero except at one copy of each mode. Here h is a mixture, over the
+    proposal's components, of products of Student-t densities of one kernel component each.
+    """
+
+    def __init__(self, prior: Hyperprior, components: int, reflection: Reflection) -> None:
+        self.prior = prior
+        self.components = components
+        self.each_input: bool = reflection.each_input and prior.num_inputs > 1
+        median = prior.means.icdf(prior.means.scale.new_full((1,), 0.5))
+        self.signed: bool = prior.has_signed_means and bool((median == 0).all())
+
+    @property
+    def num_copies(self) -> int:
+        """The order of the group."""
+        signs = self.components * (self.prior.num_inputs if self.each_input else 1) if self.signed else 0
+        return math.factorial(self.components) * (1 << signs)
+
+    def features(self, points: Tensor) -> Tensor:
+        r"""Every component's means and scales in normal quantiles, and its log weight: (S, n, 2 D + 1)."""
+        n, num_inputs = self.components, self.prior.num_inputs
+        cube = self.prior.embed_normal(points, n)
+        weights = self.prior.mixtures(cube).weights[..., :n]
+        means, scales = points[..., n - 1 :].split([n * num_inputs, points.shape[-1] - n + 1 - n * num_inputs], -1)
+        parts = [means.unflatten(-1, (n, num_inputs)), scales[..., : n * num_inputs].unflatten(-1, (n, num_inputs))]
+        return torch.cat([*parts, weights.log().unsqueeze(-1)], -1)
+
+    def slots(self, mixture: StudentMixture) -> tuple[Tensor, Tensor, Tensor]:
+        """Log weights (K,) of the components of a proposal, their features and the spread of those to first order."""
+        shifts = mixture.factors.mT  # (K, d, d): axes of the scale matrix in rows
+        center = mixture.means.unsqueeze(-2)
+        ahead, behind = self.features(center + shifts), self.features(center - shifts)
+        scale = (0.5 * (ahead - behind)).square().sum(-3).sqrt().clamp_min(_LEAST_SD)
+        return mixture.log_weights.log_softmax(-1), self.features(mixture.means), scale
+
+    def log_share(self, points: Tensor, mixture: StudentMixture) -> Tensor:
+        """Log a(v) of points (S, d), shape (S,): at most the logarithm of the number of copies."""
+        if self.num_copies == 1:
+            return points.new_zeros(len(points))
+        log_weights, location, scale = self.slots(mixture)
+        widest = math.comb(self.components, self.components // 2) * self.components
+        parts = []
+        for part in points.split(max(1, _CHUNK // (widest * len(log_weights)))):
+            own, copies = self._log_tables(self.features(part), location, scale)  # (S, K, n, n)
+            identity = own.diagonal(dim1=-2, dim2=-1).sum(-1) + log_weights
+            every = log_permanent(copies) + log_weights
+            parts.append(identity.logsumexp(-1) - every.logsumexp(-1) + math.log(self.num_copies))
+        return torch.cat(parts)
+
+    def _log_tables(self, features: Tensor, location: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Log densities of every component in every slot: as it is, and summed over its reflections."""
+        x = features[:, None, :, None, :]
+        location, scale = location[:, None], scale[:, None]
+        squares = ((x - location) / scale).square()
+        log_volume = scale.log().sum(-1)
+        half = 0.5 * (DEGREES_OF_FREEDOM + features.shape[-1])
+
+        def log_density(distance: Tensor) -> Tensor:
+            return -half * torch.log1p(distance / DEGREES_OF_FREEDOM) - log_volume
+
+        own = log_density(squares.sum(-1))
+        if not self.signed:
+            return own, own
+        num_inputs = self.prior.num_inputs
+        mirrored = ((x + location) / scale).square()[..., :num_inputs]
+        rest = squares[..., num_inputs:].sum(-1)
+        if not self.each_input:
+            return own, torch.logaddexp(own, log_density(mirrored.sum(-1) + rest))
+        copies = []
+        for signs in itertools.product((False, True), repeat=num_inputs):
+            flipped = torch.tensor(signs, dtype=torch.bool, device=features.device)
+            distance = torch.where(flipped, mirrored, squares[..., :num_inputs]).sum(-1)
+            copies.append(log_density(distance + rest))
+        return own, torch.stack(copies).logsumexp(0)
+
+
+def log_permanent(logs: Tensor) -> Tensor:
+    r"""Logarithm of the permanent, :math:`\log \sum_\pi \prod_i e^{a_{i \pi(i)}}`, of matrices (\*batch, n, n)."""
+    size = logs.shape[-1]
+    before: dict[tuple[int, ...], int] = {(): 0}
+    total = logs.new_zeros(*logs.shape[:-2], 1)
+    for row in range(size):
+        subsets = list(itertools.combinations(range(size), row + 1))
+        rest = [[before[tuple(c for c in subset if c != column)] for column in subset] for subset in subsets]
+        total = (total[..., rest] + logs[..., row, :][..., [list(subset) for subset in subsets]]).logsumexp(-1)
+        before = {subset: place for place, subset in enumerate(subsets)}
+    value: Tensor = total.squeeze(-1)
+    return value

@@ -1,4 +1,4 @@
-"""A mixture of Gaussian processes with different kernels as a BoTorch model, and the paper's products of roots."""
+"""Predictions by mixtures of Gaussian processes with different kernels, also as a BoTorch model."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,12 +23,25 @@ from gp_ensembles.bo.data import (
 from gp_ensembles.bo.mixture_model import MixtureModel
 from gp_ensembles.bo.outcomes import MixtureOutcomeTransform
 from gp_ensembles.bo.posterior import MixturePosterior
+from gp_ensembles.numerics import mixtures
+from gp_ensembles.numerics.display import record_text
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Processes
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
+from gp_ensembles.papers.quadrature.quadrature import (
+    QuadratureNodes,
+    jackknife_sd,
+    node_distances,
+    positive_weights,
+    root_weights,
+    rows_without_each_group,
+)
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
+from gp_ensembles.papers.quadrature.surrogate import Distances, Surrogate
 
 _MISSING = 0.05  # largest share of the weights of products of roots that may be left out
+_LEAST_WEIGHT = 1e-4  # of a kernel that predictions are made with
+_CHUNK = 2**21  # pairs of kernels times points per chunk
 
 
 class RootMixture(NamedTuple):
@@ -36,20 +49,13 @@ class RootMixture(NamedTuple):
 
     .. math:: p(y) \propto \sum_{ij} W_{ij} \sqrt{N_i(y) N_j(y)}
               = \sum_{ij} W_{ij} B_{ij} N(y; c_{ij}, V_{ij})
-
-    Args:
-        weights: :math:`W_{ij} B_{ij}` over their sum, shape (P, M), pairs first.
-        mean: Means c, shape (P, M).
-        variance: Variances V, shape (P, M).
-        mass: Sum of W B before normalization, shape (M,): one if the surrogate were exact (and alpha zero).
-        complete: Whether the kept kernels' weights have the sum of all, shape ().
     """
 
-    weights: Tensor
-    mean: Tensor
-    variance: Tensor
-    mass: Tensor
-    complete: Tensor
+    weights: Tensor  # W B over their sum, (P, M), pairs first
+    mean: Tensor  # c, (P, M)
+    variance: Tensor  # V, (P, M)
+    mass: Tensor  # sum of W B before normalization, (M,): one if the surrogate were exact (and alpha zero)
+    complete: Tensor  # whether the kept kernels' weights have the sum of all, ()
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance at each point, shapes (M,)."""
@@ -303,3 +309,96 @@ class KernelMixtureModel(MixtureModel):
 def _forget(model: KernelMixtureModel, *_: object) -> None:
     """After parameters were loaded or moved: the rows are learned again with them."""
     model._cache = None
+
+
+class Prediction(NamedTuple):
+    """Predictions of targets at M points, each separately, with the standard errors of the quadrature; (M,) each.
+
+    Standard errors of the means are those of estimates of the means under the exact posterior over kernels, by a
+    delete-a-group jackknife over the evaluations.
+    """
+
+    mean: Tensor
+    variance: Tensor  # of the targets, noise included
+    mean_sd: Tensor
+    mass: Tensor  # of the products of roots before normalization; one if the surrogate were exact
+    from_roots: Tensor  # where products of roots were used; elsewhere positive weights were
+
+    def __repr__(self) -> str:
+        return record_text(self)
+
+
+class _Weights(NamedTuple):
+    """Weights of some of the kept kernels."""
+
+    places: Tensor  # among the kept
+    log_weights: Tensor
+    roots: Tensor | None = None  # of products of roots, if any
+    total: Tensor | None = None  # sum of those of all kernels
+
+
+class Predictor:
+    """Kernels, conditioned on the data once, with their weights and those of every jackknife replicate."""
+
+    def __init__(self, problem: RegressionProblem, cube: Tensor, parts: list[_Weights]) -> None:
+        self._parts = parts
+        self._mean = problem.mean
+        with torch.no_grad():
+            hyperparameters = problem.prior.hyperparameters(cube)
+        self._noise = hyperparameters.noise.unsqueeze(-1)
+        self._processes = problem.likelihoods.condition(hyperparameters)
+
+    def predict(self, X: Tensor) -> Prediction:
+        """Moments at points (M, D), chunk by chunk."""
+        size = max(1, _CHUNK // len(self._noise) ** 2)
+        chunks = [self._predict(some) for some in X.split(size)]
+        return Prediction(*(torch.cat(columns) for columns in zip(*chunks, strict=True)))
+
+    def _predict(self, X: Tensor) -> Prediction:
+        mean, variance = self._processes.marginals(X)  # without the prior mean: a large one would cost digits
+        full = _mixed(self._parts[0], mean, variance + self._noise, None)
+        replicates = [_mixed(part, mean, variance + self._noise, full.from_roots).mean for part in self._parts[1:]]
+        return full._replace(mean=full.mean + self._mean, mean_sd=jackknife_sd(torch.stack(replicates)))
+
+
+def quadrature_predictor(problem: RegressionProblem, surrogate: Surrogate, nodes: QuadratureNodes) -> Predictor:
+    """Predictions by the quadrature's weights; each replicate leaves out a group of the evaluations."""
+    distances = node_distances(surrogate, nodes)
+    everything = torch.ones_like(surrogate.roots).cumsum(0).long() - 1
+    parts = []
+    for rows in [everything, *rows_without_each_group(surrogate.roots)]:
+        part = surrogate.only(rows)
+        near = Distances(*(table[:, rows] for table in distances))
+        parts.append((rows, positive_weights(part, nodes, near), root_weights(part, nodes, near)))
+    largest = torch.full_like(surrogate.roots, -torch.inf)
+    for rows, log_weights, _ in parts:  # kept: kernels with weight in any of them
+        largest[rows] = torch.maximum(largest[rows], log_weights)
+    kept = (largest > math.log(_LEAST_WEIGHT)).nonzero().squeeze(-1)
+    place = torch.full_like(everything, -1).index_copy(0, kept, everything[: len(kept)])
+    among = [_among(place[rows], log_weights, roots) for rows, log_weights, roots in parts]
+    return Predictor(problem, surrogate.evaluations.cube[kept], among)
+
+
+def weighted_predictor(problem: RegressionProblem, cube: Tensor, log_weights: Tensor) -> Predictor:
+    """Predictions by a mixture of kernels (R, C) with log weights (R,); each replicate leaves out a group."""
+    groups = [torch.arange(len(cube), device=cube.device), *rows_without_each_group(log_weights)]
+    parts = [_Weights(rows, log_weights[rows].log_softmax(-1)) for rows in groups]
+    return Predictor(problem, cube, parts)
+
+
+def _among(places: Tensor, log_weights: Tensor, roots: Tensor) -> _Weights:
+    here = places >= 0
+    return _Weights(places[here], log_weights[here].log_softmax(-1), roots[here][:, here], roots.sum())
+
+
+def _mixed(weights: _Weights, mean: Tensor, variance: Tensor, from_roots: Tensor | None) -> Prediction:
+    """Moments at each point by products of roots where usable (or as given), else by positive weights."""
+    mean, variance = mean[weights.places], variance[weights.places]
+    if weights.roots is None:
+        first, second = mixtures.moments(weights.log_weights.unsqueeze(-1), mean, variance)
+        return Prediction(first, second, torch.zeros_like(first), torch.ones_like(first), first != first)
+    mixture = root_mixture(weights.roots, mean, variance, weights.total)
+    positive = mixtures.moments(weights.log_weights.unsqueeze(-1), mean, variance)
+    use = mixture.usable if from_roots is None else from_roots
+    first, second = (torch.where(use, a, b) for a, b in zip(mixture.moments(), positive, strict=True))
+    return Prediction(first, second, torch.zeros_like(first), mixture.mass, use)

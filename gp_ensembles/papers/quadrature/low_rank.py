@@ -9,7 +9,9 @@ With features :math:`\Phi` (N, F) of which :math:`Q = \Phi\Phi^\top` is the cova
 in O(N F^2) operations and O(N F) memory (Rasmussen and Williams, 2006, appendix A.3).
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple, final
 
 import torch
@@ -24,88 +26,50 @@ from gp_ensembles.spectral.frequencies import SobolDraws
 _TABLES = 2  # of features at a time, less than of covariances: they are multiplied once
 
 
-@final
-class KnotFeatures(NamedTuple):
-    r"""Features :math:`L^{-1} k(Z, x)` of knots Z, with :math:`L L^\top` the covariance of u(Z).
+# Features of rows (N, D) under B kernels, shape (B, N, F).
+Features = Callable[[SpectralMixtures, Tensor, Tensor], Tensor]
 
-    Args:
-        knots: Z, shape (K, D).
-        nugget: Variance of the inducing variables that is not the function's, as a share of the output scale.
-        reflection: How components are made symmetric.
+
+def knot_features(
+    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, knots: Tensor, nugget: float, reflection: Reflection
+) -> Tensor:
+    r"""Features :math:`L^{-1} k(Z, x)` of knots Z (K, D), with :math:`L L^\top` the covariance of u(Z): (B, N, K).
+
+    The nugget is the variance of u(Z) that is not the function's, as a share of the output scale. Shapes:
+    ``outputscale`` (B,), ``X`` (N, D).
     """
-
-    knots: Tensor
-    nugget: float
-    reflection: Reflection
-
-    @property
-    def keeps_rest(self) -> bool:
-        """Yes."""
-        return True
-
-    def count(self, num_components: int) -> int:
-        """Number of knots."""
-        return len(self.knots)
-
-    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor) -> Tensor:
-        """Features of rows (N, D), shape (B, N, K)."""
-        scale = outputscale[:, None, None]
-        own = scale * (covariance(mixtures, self.knots, self.knots, self.reflection) + self.nugget * _eye(self.knots))
-        factor, good = _factor(own)
-        cross = scale * covariance(mixtures, self.knots, X, self.reflection)
-        features = torch.linalg.solve_triangular(factor, cross, upper=False).mT
-        return torch.where(good[:, None, None], features, torch.nan)
+    scale = outputscale[:, None, None]
+    factor, good = _factor(scale * (covariance(mixtures, knots, knots, reflection) + nugget * _eye(knots)))
+    cross = scale * covariance(mixtures, knots, X, reflection)
+    features = torch.linalg.solve_triangular(factor, cross, upper=False).mT
+    return torch.where(good[:, None, None], features, torch.nan)
 
 
-@final
-class FourierFeatures(NamedTuple):
-    r"""Cosines and sines at frequencies :math:`m_q \circ \epsilon_r + s_q \circ z_r` of every component.
+def fourier_features(
+    mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor, *, normals: Tensor, signs: Tensor, center: Tensor
+) -> Tensor:
+    r"""Cosines and sines at frequencies :math:`m_q \circ \epsilon_r + s_q \circ z_r` of Q components: (B, N, 2 R Q).
 
     .. math:: k(\tau) \approx \sum_q \frac{w_q}{R} \sum_{r=1}^R \cos(2\pi\, \omega_{qr}^\top \tau)
 
-    Args:
-        normals: z, shape (R, D).
-        signs: Signs :math:`\epsilon`, shape (R, D): ones under reflection at the origin.
-        center: Where phases are zero, shape (D,): only rounding depends on it.
+    Shapes: ``outputscale`` (B,), ``X`` (N, D), ``normals`` z (R, D), ``signs`` (R, D), ones under reflection at the
+    origin, ``center`` (D,), on which only rounding depends.
     """
-
-    normals: Tensor
-    signs: Tensor
-    center: Tensor
-
-    @property
-    def keeps_rest(self) -> bool:
-        """No."""
-        return False
-
-    def count(self, num_components: int) -> int:
-        """Twice the frequencies of all components."""
-        return 2 * len(self.normals) * num_components
-
-    def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, X: Tensor) -> Tensor:
-        """Features of rows (N, D), shape (B, N, 2 R Q)."""
-        means, scales = mixtures.means.unsqueeze(-2), mixtures.scales.unsqueeze(-2)  # (B, Q, 1, D)
-        frequencies = (means * self.signs + scales * self.normals).flatten(-3, -2)  # (B, Q R, D)
-        angles = 2.0 * math.pi * (X - self.center) @ frequencies.mT
-        weights = outputscale.unsqueeze(-1) * mixtures.weights / len(self.normals)
-        present = weights > 0  # the root of an absent component's weight has no derivative
-        size = torch.where(present, weights.where(present, 1.0).sqrt(), 0.0)
-        size = size.repeat_interleave(len(self.normals), -1).unsqueeze(-2)
-        return torch.cat([size * angles.cos(), size * angles.sin()], -1)
+    means, scales = mixtures.means.unsqueeze(-2), mixtures.scales.unsqueeze(-2)  # (B, Q, 1, D)
+    frequencies = (means * signs + scales * normals).flatten(-3, -2)  # (B, Q R, D)
+    angles = 2.0 * math.pi * (X - center) @ frequencies.mT
+    weights = outputscale.unsqueeze(-1) * mixtures.weights / len(normals)
+    present = weights > 0  # the root of an absent component's weight has no derivative
+    size = torch.where(present, weights.where(present, 1.0).sqrt(), 0.0)
+    size = size.repeat_interleave(len(normals), -1).unsqueeze(-2)
+    return torch.cat([size * angles.cos(), size * angles.sin()], -1)
 
 
-KernelFeatures = KnotFeatures | FourierFeatures
-
-
-def _gram_factor(features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Cholesky factors of A, (B, F, F), and which kernels have them, (B,)."""
+def _solved(features: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cholesky factors of A, (B, F, F), the coefficients A^{-1} b, (B, F), and which kernels have them, (B,)."""
     gram = features.mT @ features
-    return _factor(gram + noise[:, None, None] * _eye(gram))
-
-
-def _coefficients(factor: Tensor, features: Tensor, y: Tensor) -> Tensor:
-    """A^{-1} b, (B, F)."""
-    return torch.cholesky_solve(features.mT @ y.unsqueeze(-1), factor).squeeze(-1)
+    factor, good = _factor(gram + noise[:, None, None] * _eye(gram))
+    return factor, torch.cholesky_solve(features.mT @ y.unsqueeze(-1), factor).squeeze(-1), good
 
 
 def _factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,23 +85,17 @@ def _eye(like: Tensor) -> Tensor:
 
 
 class LowRankProcesses(NamedTuple):
-    r"""Gaussian processes with R kernels by their features, conditioned on the data.
+    """Gaussian processes with R kernels by their features, conditioned on the data."""
 
-    Args:
-        hyperparameters: The kernels, of batch shape (R,).
-        X: Training inputs, shape (N, D).
-        features: The features.
-        factor: Cholesky factors of A, shape (R, F, F).
-        coefficients: Means of the features' coefficients, shape (R, F).
-        reflection: How components are made symmetric.
-    """
+    hyperparameters: KernelHyperparameters  # of batch shape (R,)
+    likelihoods: "LowRankLikelihoods"
+    factor: Tensor  # Cholesky factors of A, (R, F, F)
+    coefficients: Tensor  # means of the features' coefficients, (R, F)
 
-    hyperparameters: KernelHyperparameters
-    X: Tensor
-    features: KernelFeatures
-    factor: Tensor
-    coefficients: Tensor
-    reflection: Reflection
+    @property
+    def X(self) -> Tensor:
+        """Training inputs, shape (N, D)."""
+        return self.likelihoods.X
 
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint predictions of the function at points (\*batch, q, D): (\*batch, R, q) and (\*batch, R, q, q)."""
@@ -147,10 +105,10 @@ class LowRankProcesses(NamedTuple):
         mean = (features @ self.coefficients.unsqueeze(-1)).squeeze(-1).unflatten(-1, (*batch, q)).movedim(0, -2)
         features, white = (part.unflatten(-2, (*batch, q)).movedim(0, -3) for part in (features, white))
         value = noise[:, None, None] * (white @ white.mT)
-        if not self.features.keeps_rest:
+        if not self.likelihoods.keeps_rest:
             return mean, value
         points = X.unsqueeze(-3)
-        own = scale[:, None, None] * covariance(kernels, points, points, self.reflection)
+        own = scale[:, None, None] * covariance(kernels, points, points, self.likelihoods.reflection)
         return mean, value + own - features @ features.mT
 
     def marginals(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,35 +116,40 @@ class LowRankProcesses(NamedTuple):
         kernels, scale, noise = self.hyperparameters
         features, white = self._of(X)
         variance = noise.unsqueeze(-1) * white.square().sum(-1)
-        if self.features.keeps_rest:
+        if self.likelihoods.keeps_rest:
             prior = (scale * kernels.weights.sum(-1)).unsqueeze(-1)
             variance = variance + (prior - features.square().sum(-1)).clamp_min(0.0)
         return (features @ self.coefficients.unsqueeze(-1)).squeeze(-1), variance
 
     def _of(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Features of points (M, D), (R, M, F), and those whitened by A."""
-        features = self.features(self.hyperparameters.mixtures, self.hyperparameters.outputscale, X)
+        features = self.likelihoods.features(self.hyperparameters.mixtures, self.hyperparameters.outputscale, X)
         return features, torch.linalg.solve_triangular(self.factor, features.mT, upper=False).mT
 
 
 @final
 class LowRankLikelihoods:
-    """Log marginal likelihoods of one data set under many kernels, by their features.
+    """Log marginal likelihoods of one data set under many kernels, by ``num_features`` of a component.
 
+    Features may keep the rest of the covariance, that of the functions they leave out, as independent for each row.
     Shapes: ``X`` (N, D), ``y`` (N,).
     """
 
-    def __init__(self, X: Tensor, y: Tensor, reflection: Reflection, features: KernelFeatures) -> None:
+    def __init__(
+        self, X: Tensor, y: Tensor, reflection: Reflection, features: Features, num_features: int, *, keeps_rest: bool
+    ) -> None:
         check_data(X, y)
         self.X = X
         self.y = y
         self.reflection = reflection
         self.features = features
+        self.num_features = num_features
+        self.keeps_rest = keeps_rest
 
     @property
     def bytes_each(self) -> int:
         """Bytes of the features of a kernel with one component."""
-        return _TABLES * self.y.element_size() * len(self.y) * self.features.count(1)
+        return _TABLES * self.y.element_size() * len(self.y) * self.num_features
 
     def __call__(self, mixtures: SpectralMixtures, outputscale: Tensor, noise: Tensor) -> Tensor:
         """Log marginal likelihoods of B mixtures, or lower bounds of them, shape (B,); NaN where there is none."""
@@ -204,28 +167,26 @@ class LowRankLikelihoods:
         for r in range(len(kernels.noise)):
             one = slice(r, r + 1)
             features = self.features(kernels.mixtures.take(one), kernels.outputscale[one], self.X)
-            factor, good = _gram_factor(features, kernels.noise[one])
+            factor, mean, good = _solved(features, kernels.noise[one], self.y)
             if not bool(good.all()):
                 raise NumericalError(f"the covariance of the features of kernel {r} is not positive definite")
             factors.append(factor)
-            coefficients.append(_coefficients(factor, features, self.y))
-        parts = torch.cat(factors), torch.cat(coefficients)
-        return LowRankProcesses(kernels, self.X, self.features, *parts, self.reflection)
+            coefficients.append(mean)
+        return LowRankProcesses(kernels, self, torch.cat(factors), torch.cat(coefficients))
 
     def _values(self, kernels: KernelHyperparameters) -> Tensor:
         mixtures, outputscale, noise = kernels
         features, y = self.features(mixtures, outputscale, self.X), self.y
         known = features.detach().isfinite().all(-1).all(-1)
         features = torch.where(known[:, None, None], features, 0.0)
-        factor, good = _gram_factor(features, noise)
-        coefficients = _coefficients(factor, features, y)
+        factor, coefficients, good = _solved(features, noise, y)
         # (y'y - b'A^{-1}b) / noise as a sum of two squares, which loses no digits to a difference
         rest = y - (features @ coefficients.unsqueeze(-1)).squeeze(-1)
         square = rest.square().sum(-1) / noise + coefficients.square().sum(-1)
         log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         log_determinant = log_determinant + (len(y) - features.shape[-1]) * noise.log()
         value = -0.5 * (square + log_determinant + len(y) * math.log(2.0 * math.pi))
-        if self.features.keeps_rest:
+        if self.keeps_rest:
             prior = len(y) * outputscale * mixtures.weights.sum(-1)
             value = value - 0.5 * (prior - features.square().sum((-2, -1))) / noise
         return torch.where(good & known & value.isfinite(), value, torch.nan)
@@ -262,7 +223,8 @@ class SparseLikelihood(NamedTuple):
             raise ValueError("knots must be finite")
         if not self.nugget > 0:
             raise ValueError(f"the nugget of the knots must be positive, got {self.nugget}")
-        return LowRankLikelihoods(X, y, reflection, KnotFeatures(knots.to(X.device), self.nugget, reflection))
+        features = functools.partial(knot_features, knots=knots.to(X.device), nugget=self.nugget, reflection=reflection)
+        return LowRankLikelihoods(X, y, reflection, features, len(knots), keeps_rest=True)
 
 
 @final
@@ -289,4 +251,5 @@ class FourierLikelihood(NamedTuple):
         draws = SobolDraws().draw(self.num_frequencies, 2 * num_inputs, generator=generator).normals.to(X)
         normals, signs = draws.split(num_inputs, -1)
         signs = signs.sign() if reflection.each_input and num_inputs > 1 else torch.ones_like(signs)
-        return LowRankLikelihoods(X, y, reflection, FourierFeatures(normals, signs, X.mean(0)))
+        features = functools.partial(fourier_features, normals=normals, signs=signs, center=X.mean(0))
+        return LowRankLikelihoods(X, y, reflection, features, 2 * self.num_frequencies, keeps_rest=False)

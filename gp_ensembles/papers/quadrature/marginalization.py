@@ -1,5 +1,6 @@
 """Marginalization over kernels: the loop over rounds of evaluations within a budget."""
 
+import hashlib
 import operator
 import time
 import warnings
@@ -8,35 +9,33 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from gp_ensembles.papers.quadrature.evidence import (
-    TARGET_SD,
-    nearest_evidence,
-)
+from gp_ensembles.files import checkpoint as files
+from gp_ensembles.papers.quadrature.evidence import TARGET_SD, EvidenceState
+from gp_ensembles.papers.quadrature.importance import ImportanceDraws
 from gp_ensembles.papers.quadrature.prior import draw_seed
 from gp_ensembles.papers.quadrature.problem import RegressionProblem
+from gp_ensembles.papers.quadrature.proposals import StudentMixture
 from gp_ensembles.papers.quadrature.result import Marginalization
 from gp_ensembles.papers.quadrature.search import (
+    AscentPath,
+    Quadrature,
     Round,
     Search,
     SearchState,
     evaluate_ascent,
     evaluate_batch,
     evaluate_draws,
-    evidence_for,
-    fingerprint,
     init_search,
-    load_search,
-    nodes_for,
     prior_covers_likelihood,
     sampler_for,
-    save_search,
-    surrogate_for,
 )
-from gp_ensembles.papers.quadrature.surrogate import Surrogate
+from gp_ensembles.papers.quadrature.surrogate import Evaluations
 
 _FEWEST = 5  # evaluations of a budget
+_KIND = files.Kind("gp_ensembles marginalization", 10, "a marginalization", "remove it or name another file")
 
 
 class Budget(NamedTuple):
@@ -115,13 +114,13 @@ def marginalize(
                 state = evaluate_draws(problem, search, state, budget.evaluations)
                 _save(state, path, mark)
             if is_new or not state.history:
-                state, surrogate = _record(problem, search, state, bar)
+                state, quadrature = _record(problem, search, state, bar)
                 _save(state, path, mark)
             else:
-                surrogate = surrogate_for(problem, state)
+                quadrature = Quadrature(problem, state)
             while not _is_over(state, budget, clock):
-                state = _round(problem, search, state, surrogate, budget.evaluations)
-                state, surrogate = _record(problem, search, state, bar)
+                state = _round(problem, search, state, quadrature, budget.evaluations)
+                state, quadrature = _record(problem, search, state, bar)
                 _save(state, path, mark)
             if not prior_covers_likelihood(search, state):
                 bar.total = budget.evaluations + budget.draws
@@ -173,13 +172,11 @@ def _check_search(search: Search) -> None:
 
 
 def _round(
-    problem: RegressionProblem, search: Search, state: SearchState, surrogate: Surrogate, evaluations: int
+    problem: RegressionProblem, search: Search, state: SearchState, quadrature: Quadrature, evaluations: int
 ) -> SearchState:
     """A batch of the policy's and, where prior draws do not cover the likelihood, part of an ascent."""
     before = state.num_evaluations
-    state = evaluate_batch(
-        problem, search, state, surrogate, min(search.batch_size, evaluations - state.num_evaluations)
-    )
+    state = evaluate_batch(search, state, quadrature, min(search.batch_size, evaluations - before))
     if state.num_evaluations == before:
         raise ValueError(f"{search.policy} selected no kernel to evaluate; a policy must select at least one")
     left = evaluations - state.num_evaluations
@@ -218,20 +215,17 @@ def _is_sampled(problem: RegressionProblem, state: SearchState, budget: Budget, 
 
 def _record(
     problem: RegressionProblem, search: Search, state: SearchState, bar: "tqdm[Any]"
-) -> tuple[SearchState, Surrogate]:
-    """The state with a further round in its history, and its surrogate."""
+) -> tuple[SearchState, Quadrature]:
+    """The state with a further round in its history, and its quadrature."""
     before = time.perf_counter()
-    surrogate = surrogate_for(problem, state)
-    if prior_covers_likelihood(search, state):
-        estimated = evidence_for(problem, surrogate, state)
-        log_evidence, sd = float(estimated.log_evidence), float(estimated.log_evidence_sd)
-    else:
-        crude = nearest_evidence(problem, surrogate, nodes_for(problem, state))
-        log_evidence, sd = crude.log_evidence, crude.log_evidence_sd
+    quadrature = Quadrature(problem, state)
+    covered = prior_covers_likelihood(search, state)
+    evidence = quadrature.estimate(quadrature.nodes) if covered else quadrature.nearest()
     seconds = {**state.seconds, "surrogate": state.seconds["surrogate"] + time.perf_counter() - before}
-    totals = Round(state.num_evaluations, sum(seconds.values()), float(surrogate.log_scale), log_evidence, sd)
+    best = float(quadrature.surrogate.log_scale)
+    totals = Round(state.num_evaluations, sum(seconds.values()), best, evidence.log_evidence, evidence.log_evidence_sd)
     _show(totals, bar)
-    return state._replace(seconds=seconds, history=(*state.history, totals)), surrogate
+    return state._replace(seconds=seconds, history=(*state.history, totals)), quadrature
 
 
 def _show(totals: Round, bar: "tqdm[Any]") -> None:
@@ -258,3 +252,65 @@ def _of_the_host(generator: torch.Generator | None) -> torch.Generator:
     if generator is not None and generator.device.type == "cpu":
         return generator
     return torch.Generator().manual_seed(draw_seed(generator))
+
+
+def fingerprint(problem: RegressionProblem, search: Search) -> str:
+    """Hash of the data, the prior's shape and quantiles, and the settings that a checkpoint belongs to."""
+    prior = problem.prior
+    probe = prior.bounds[0].new_tensor([0.1, 0.5, 0.9]).unsqueeze(-1)
+    of_prior = prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components
+    rounded = [f"{value:.9e}" for tensor in of_prior for value in tensor.detach().flatten().tolist()]
+    scalars, ways = (prior.outputscale, prior.noise), (_name(search.policy), _name(problem.likelihood))
+    data = files.fingerprint(problem.X, problem.y)
+    settings = (data, rounded, scalars, problem.reflection, search._replace(policy=None), ways)
+    return hashlib.sha256(repr(settings).encode()).hexdigest()
+
+
+def _name(choice: object) -> str:
+    """A choice's class and settings, without its address in memory."""
+    fields = tuple(choice) if isinstance(choice, tuple) else ()
+    settings = [field.tolist() if isinstance(field, Tensor) else field for field in fields]
+    return f"{type(choice).__module__}.{type(choice).__qualname__}{settings}"
+
+
+def save_search(state: SearchState, path: Path, mark: str) -> None:
+    """Write a search to a file, atomically."""
+    files.write_checkpoint(path, _KIND, {"fingerprint": mark, "state": _plain(state)})
+
+
+def _plain(value: Any) -> Any:
+    """Tuples of tensors and numbers, which files hold, of named ones."""
+    return tuple(_plain(part) for part in value) if isinstance(value, tuple) else value
+
+
+def load_search(path: Path, problem: RegressionProblem, search: Search) -> SearchState:
+    """Read a search of a problem from a file.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If the file is not the checkpoint of a search, or that of another problem or search.
+    """
+    content = files.read_checkpoint(path, _KIND)
+    if content["fingerprint"] != fingerprint(problem, search):
+        raise ValueError(
+            f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
+        )
+    state = SearchState(*content["state"])
+    return state._replace(
+        evaluations=Evaluations(*state.evaluations),
+        ascents=tuple(AscentPath(*one) for one in state.ascents),
+        history=tuple(Round(*one) for one in state.history),
+        importance=None if state.importance is None else _importance(EvidenceState(*state.importance)),
+    )
+
+
+def _importance(plain: EvidenceState) -> EvidenceState:
+    draws, sound = (tuple(map(_draws, some)) for some in (plain.draws, plain.sound))
+    return plain._replace(draws=draws, sound=sound)
+
+
+def _draws(plain: ImportanceDraws | None) -> ImportanceDraws | None:
+    if plain is None:
+        return None
+    draws = ImportanceDraws(*plain)
+    return draws._replace(proposals=tuple(StudentMixture(*one) for one in draws.proposals))

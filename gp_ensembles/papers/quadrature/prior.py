@@ -1,10 +1,9 @@
 """The prior over spectral mixtures, their number of components, output scale and noise: a map from the unit cube."""
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
-from scipy import special
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -13,23 +12,11 @@ from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
 
 _LEAST = 1e-6  # smallest share of the remaining stick on either side of a break
 EDGE = 1e-6  # cube coordinates stay this far from the faces, where quantiles are infinite
-
-
-class Marginal(Protocol):
-    """Prior of one positive (or signed) number for each input; any class with these methods will do."""
-
-    @property
-    def scale(self) -> Tensor:
-        """A width for each input, shape (D,); its length, dtype and device are those of the prior."""
-
-    def icdf(self, probability: Tensor) -> Tensor:
-        """Quantiles, of the shape of the probabilities."""
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density, of the shape of the values."""
-
-    def standardize(self, value: Tensor) -> Tensor:
-        """Values on a scale where the prior's width is about one."""
+_SHARE = 5.0  # Nyquist frequency in standard deviations of the prior of the means
+_UNIT_LOG_SD = 0.35
+_NOISE_SHARE, _NOISE_LOG_SD = 1e-2, 1.5
+_OUTPUT_LOG_SD = 0.5
+_ON_GRID = 1e-3  # gaps that differ from whole multiples of the smallest by less than this share are on a grid
 
 
 class HalfNormal(NamedTuple):
@@ -41,11 +28,6 @@ class HalfNormal(NamedTuple):
         """Quantiles."""
         value: Tensor = self.scale * math.sqrt(2.0) * torch.special.erfinv(probability)
         return value
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density."""
-        inside = 0.5 * math.log(2.0 / math.pi) - self.scale.log() - 0.5 * (value / self.scale).square()
-        return torch.where(value >= 0, inside, -torch.inf)
 
     def standardize(self, value: Tensor) -> Tensor:
         """Values in units of the scale."""
@@ -63,11 +45,6 @@ class Normal(NamedTuple):
         value: Tensor = self.location + self.scale * torch.special.ndtri(probability)
         return value
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density."""
-        z = (value - self.location) / self.scale
-        return -0.5 * (z.square() + math.log(2.0 * math.pi)) - self.scale.log()
-
     def standardize(self, value: Tensor) -> Tensor:
         """Values in units of the scale, from the location."""
         return (value - self.location) / self.scale
@@ -84,37 +61,12 @@ class LogNormal(NamedTuple):
         value: Tensor = (self.location + self.scale * torch.special.ndtri(probability)).exp()
         return value
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density."""
-        z = (value.log() - self.location) / self.scale
-        return -0.5 * (z.square() + math.log(2.0 * math.pi)) - self.scale.log() - value.log()
-
     def standardize(self, value: Tensor) -> Tensor:
         """Logarithms in units of the scale, from the location."""
         return (value.log() - self.location) / self.scale
 
 
-class _BetaQuantile(torch.autograd.Function):
-    """Quantiles of Beta(a, b) with the slope one over the density; the shapes are constants."""
-
-    @staticmethod
-    def forward(ctx: Any, probability: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        value = special.betaincinv(*(t.detach().cpu().double().numpy() for t in (a, b, probability)))
-        quantile = torch.as_tensor(value).to(probability)
-        ctx.save_for_backward(quantile, a, b)
-        return quantile
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        quantile, a, b = ctx.saved_tensors
-        log_density = torch.distributions.Beta(a, b, validate_args=False).log_prob(quantile)
-        return gradient * (-log_density).exp(), None, None
-
-
-def beta_quantile(probability: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Quantiles of the beta distribution, differentiable in the probability (shapes broadcast)."""
-    value: Tensor = _BetaQuantile.apply(*torch.broadcast_tensors(probability, a, b))  # type: ignore[no-untyped-call]
-    return value
+Marginal = HalfNormal | Normal | LogNormal
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
@@ -132,29 +84,18 @@ def sobol_points(dimension: int, count: int, seed: int) -> Tensor:
 
 
 class KernelHyperparameters(NamedTuple):
-    r"""KernelHyperparameters of spectral mixture kernels with an output scale and noise.
-
-    Args:
-        mixtures: Spectral mixtures of batch shape (\*batch).
-        outputscale: Prior variance of the function, shape (\*batch).
-        noise: Variance of the observations' noise, shape (\*batch).
-    """
+    """Hyperparameters of spectral mixture kernels with an output scale and noise, of shape (*batch)."""
 
     mixtures: SpectralMixtures
-    outputscale: Tensor
-    noise: Tensor
+    outputscale: Tensor  # prior variance of the function
+    noise: Tensor  # variance of the observations' noise
 
 
 class ScalarPrior(NamedTuple):
-    """Prior of a positive number that is either fixed or log-normal.
+    """Prior of a positive number that is either fixed or log-normal."""
 
-    Args:
-        location: Logarithm of the median, or of the fixed value.
-        scale: Standard deviation of the logarithm; 0 fixes the value.
-    """
-
-    location: float
-    scale: float
+    location: float  # logarithm of the median, or of the fixed value
+    scale: float  # standard deviation of the logarithm; 0 fixes the value
 
     @property
     def is_inferred(self) -> bool:
@@ -199,15 +140,14 @@ def inferred(median: float, log_sd: float) -> ScalarPrior:
     return ScalarPrior(math.log(median), log_sd)
 
 
-UNIT = fixed(1.0)
-SMALL = fixed(1e-3)
+_UNIT, _SMALL = fixed(1.0), fixed(1e-3)
 
 
 class Hyperprior:
     r"""Prior over n, the weights, means and scales of n components, the output scale and the noise.
 
     .. math::
-        n \sim p(n), \quad w \mid n \sim \mathrm{Dirichlet}(\alpha), \quad
+        n \sim p(n), \quad w \mid n \sim \mathrm{Dirichlet}(1), \quad
         m_{qd} \sim \mathrm{HalfNormal}, \quad s_{qd} \sim \mathrm{LogNormal}
 
     (Hamid et al., 2022, section 3.1.1). A kernel is a point of a cube: column 0 holds n itself, then come N - 1 broken
@@ -220,12 +160,11 @@ class Hyperprior:
         max_components: Largest number of components N.
         outputscale: Prior variance of the function: fixed or inferred.
         noise: Variance of the noise: fixed or inferred.
-        concentration: Parameter of the symmetric Dirichlet distribution of the weights.
         log_prob_components: Log p(n) for n = 1..N, shape (N,), up to a constant; uniform if ``None``.
 
     Raises:
-        ValueError: If N or the concentration is not positive, the two priors are over different inputs, or p(n) is no
-            distribution over N values.
+        ValueError: If N is not positive, the two priors are over different inputs, or p(n) is no distribution over N
+            values.
 
     Example:
         >>> import torch
@@ -248,9 +187,8 @@ class Hyperprior:
         scales: Marginal,
         max_components: int,
         *,
-        outputscale: ScalarPrior = UNIT,
-        noise: ScalarPrior = SMALL,
-        concentration: float = 1.0,
+        outputscale: ScalarPrior = _UNIT,
+        noise: ScalarPrior = _SMALL,
         log_prob_components: Tensor | None = None,
     ) -> None:
         if max_components < 1:
@@ -260,15 +198,12 @@ class Hyperprior:
                 f"the priors of means and scales must have one number for each input, got shapes "
                 f"{tuple(means.scale.shape)} and {tuple(scales.scale.shape)}"
             )
-        if not concentration > 0:
-            raise ValueError(f"the concentration of the weights must be positive, got {concentration}")
         self.means = means
         self.scales = scales
         self.num_inputs: int = means.scale.shape[0]
         self.max_components = max_components
         self.outputscale = outputscale
         self.noise = noise
-        self.concentration = concentration
         given = means.scale.new_zeros(max_components) if log_prob_components is None else log_prob_components
         self.log_prob_components: Tensor = given.to(means.scale).log_softmax(-1)
         if self.log_prob_components.shape != (max_components,) or not bool(self.log_prob_components.isfinite().all()):
@@ -312,11 +247,7 @@ class Hyperprior:
         return {0: float(components), **rest}
 
     def draw(self, count: int, components: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Low-discrepancy draws of kernels with n components: scrambled Sobol points, shape (count, C).
-
-        Raises:
-            ValueError: If n is not in 1..N, or the number of draws is below 1.
-        """
+        """Low-discrepancy draws of kernels with n components: scrambled Sobol points, shape (count, C)."""
         if not 1 <= components <= self.max_components:
             raise ValueError(f"the prior has 1 to {self.max_components} components, not {components}")
         if count < 1:
@@ -330,6 +261,15 @@ class Hyperprior:
         rows = points.new_full((*points.shape[:-1], self.num_columns), 0.5)
         rows[..., 0] = components
         return rows.index_copy(-1, self.active_columns(components), points)
+
+    def embed_normal(self, points: Tensor, components: int) -> Tensor:
+        r"""Rows (\*batch, C) of normal quantiles of the columns that n components use, (\*batch, d)."""
+        return self.embed(torch.special.ndtr(points).clamp(EDGE, 1.0 - EDGE), components)
+
+    def normal_quantiles(self, cube: Tensor, components: int) -> Tensor:
+        r"""The inverse of :meth:`embed_normal`: (\*batch, d) of rows (\*batch, C)."""
+        value: Tensor = torch.special.ndtri(cube[..., self.active_columns(components)].clamp(EDGE, 1.0 - EDGE))
+        return value
 
     def num_components(self, cube: Tensor) -> Tensor:
         r"""The numbers of components n of rows, shape (\*batch)."""
@@ -363,27 +303,11 @@ class Hyperprior:
             values.append((scalar.location + scalar.scale * z).exp())
         return KernelHyperparameters(self.mixtures(cube), *values)
 
-    def log_prob(self, mixtures: SpectralMixtures) -> Tensor:
-        r"""Log density of mixtures given their number of components (p(n) is left out), shape (\*batch)."""
-        present = mixtures.weights != 0
-        count = present.sum(-1).to(mixtures.weights)
-        alpha = torch.as_tensor(self.concentration).to(mixtures.weights)
-        dirichlet = (alpha * count).lgamma() - count * alpha.lgamma()
-        dirichlet = dirichlet + (alpha - 1.0) * mixtures.weights.where(present, 1.0).log().sum(-1)
-        each = self.means.log_prob(mixtures.means) + self.scales.log_prob(
-            mixtures.scales.where(present.unsqueeze(-1), mixtures.scales.new_ones(()))
-        )
-        return dirichlet + each.where(present.unsqueeze(-1), each.new_zeros(())).sum((-2, -1))
-
     def _weights(self, sticks: Tensor, components: Tensor) -> Tensor:
         """Stick-breaking: the stick that is left after k pieces is shared by n - k components."""
         index = torch.arange(1, self.max_components, device=self.means.scale.device)
         rest = (components.unsqueeze(-1) - index).to(sticks)
-        if self.concentration == 1.0:
-            share = -torch.expm1(torch.log1p(-sticks) / rest.clamp_min(1.0))
-        else:
-            alpha = torch.full_like(rest, self.concentration)
-            share = beta_quantile(sticks, alpha, alpha * rest.clamp_min(1.0))
+        share = -torch.expm1(torch.log1p(-sticks) / rest.clamp_min(1.0))
         share = share.clamp(_LEAST, 1.0 - _LEAST)  # a piece that rounds to zero or one would make later pieces zero
         share = torch.where(rest > 0, share, (rest == 0).to(sticks))
         share = torch.cat([share, (components == self.max_components).to(sticks).unsqueeze(-1)], -1)
@@ -399,3 +323,132 @@ def draw_stratified(prior: Hyperprior, count: int, *, generator: torch.Generator
     counts[rest] += 1
     parts = [prior.draw(int(k), n, generator=generator) for n, k in enumerate(counts.tolist(), 1) if k]
     return torch.cat(parts) if parts else prior.bounds.new_zeros(0, prior.num_columns)
+
+
+def stick_levels(weights: Tensor) -> Tensor:
+    """Columns of the broken sticks that give weights (n,) under a Dirichlet prior of concentration one, (n - 1,)."""
+    left = torch.cat([weights.new_ones(1), 1.0 - weights.cumsum(0)[:-1]])
+    rest = torch.arange(len(weights) - 1, -1, -1, device=weights.device, dtype=weights.dtype)
+    return (1.0 - (1.0 - (weights / left).clamp(EDGE, 1.0 - EDGE)) ** rest)[:-1]
+
+
+def paper_prior(X: Tensor, y: Tensor, max_components: int = 5, noise: float = 1e-3) -> Hyperprior:
+    r"""The prior of Hamid et al. (2022): section 3.1.1 for one input; for more, scales as in the authors' code.
+
+    Means are half-normal with a fifth of the Nyquist frequency. Scales are log-normal: for one input, one over the
+    range and the Nyquist frequency are five deviations from the median; for several, the median is one cycle over each
+    input's range and the deviation 0.35. The output scale is fixed at the targets' variance, the noise at a share of it
+    (their code fixes 0.001; the paper does not say).
+
+    Args:
+        X: Inputs, shape (N, D).
+        y: Targets, shape (N,).
+        max_components: Largest number of components.
+        noise: Noise variance as a share of the targets' variance.
+
+    Raises:
+        ValueError: If an input or the targets are constant.
+
+    Example:
+        >>> import torch
+        >>> X = torch.arange(50.0, dtype=torch.float64).unsqueeze(-1) / 49.0
+        >>> paper_prior(X, X.squeeze(-1).sin()).means.scale
+        tensor([4.9000], dtype=torch.float64)
+    """
+    variance = _variance(y)
+    if X.shape[1] == 1:
+        nyquist = mean_spacing_nyquist(X)
+        scales = nyquist_scales(X, nyquist)
+    else:
+        nyquist, scales = smallest_gap_nyquist(X), unit_scales(X)
+    return Hyperprior(
+        nyquist_means(nyquist), scales, max_components, outputscale=fixed(variance), noise=fixed(noise * variance)
+    )
+
+
+def default_prior(X: Tensor, y: Tensor, max_components: int = 5) -> Hyperprior:
+    """A broader prior than the paper's, with the output scale and the noise inferred.
+
+    Shapes: ``X`` (N, D), ``y`` (N,).
+
+    Raises:
+        ValueError: If an input or the targets are constant.
+    """
+    variance = _variance(y)
+    means: Marginal
+    if X.shape[1] == 1:
+        nyquist = grid_nyquist(X)
+        narrow = nyquist_scales(X, nyquist)
+        means, scales = nyquist_means(nyquist), LogNormal(narrow.location - 1.0, 3.0 * narrow.scale)
+    else:
+        extent = input_range(X)
+        width = torch.minimum(nyquist_means(smallest_gap_nyquist(X)).scale, 0.25 / extent)
+        means = Normal(torch.zeros_like(width), width)
+        scales = LogNormal(-extent.log() - 1.0, torch.ones_like(extent))
+    return Hyperprior(
+        means,
+        scales,
+        max_components,
+        outputscale=inferred(variance, _OUTPUT_LOG_SD),
+        noise=inferred(_NOISE_SHARE * variance, _NOISE_LOG_SD),
+    )
+
+
+def _variance(y: Tensor) -> float:
+    variance = float(y.var(unbiased=False))
+    if not variance > 0:
+        raise ValueError("the targets are constant, so no prior can be scaled by their variance")
+    return variance
+
+
+def mean_spacing_nyquist(X: Tensor) -> Tensor:
+    """Nyquist frequency of each input from its mean spacing, (N - 1) / (2 range), shape (D,)."""
+    return 0.5 * (X.shape[0] - 1) / input_range(X)
+
+
+def grid_nyquist(X: Tensor) -> Tensor:
+    """Nyquist frequency of the grid that each input lies on, gaps or not, (D,); from the mean spacing off grids."""
+    mean = mean_spacing_nyquist(X)
+    return torch.stack([_grid_or(X[:, d], mean[d]) for d in range(X.shape[1])])
+
+
+def smallest_gap_nyquist(X: Tensor) -> Tensor:
+    """Nyquist frequency of each input from its smallest gap, at least one Nth of its range, shape (D,)."""
+    extent = input_range(X)
+    gaps = torch.stack([X[:, d].unique().diff().min() for d in range(X.shape[1])])
+    return 0.5 / torch.maximum(gaps, extent / X.shape[0])
+
+
+def nyquist_scales(X: Tensor, nyquist: Tensor) -> LogNormal:
+    """Prior of the scales in which one over the range and the Nyquist frequency are five deviations from the median."""
+    lower, upper = -input_range(X).log(), nyquist.log()
+    return LogNormal(0.5 * (lower + upper), (upper - lower).abs().clamp_min(1e-3) / (2.0 * _SHARE))
+
+
+def unit_scales(X: Tensor, log_sd: float = _UNIT_LOG_SD) -> LogNormal:
+    """Prior of the scales whose median is one cycle over the range of each input."""
+    location = -input_range(X).log()
+    return LogNormal(location, torch.full_like(location, log_sd))
+
+
+def nyquist_means(nyquist: Tensor) -> HalfNormal:
+    """Prior of the mean frequencies: half-normal, its scale a fifth of the Nyquist frequency."""
+    return HalfNormal(nyquist / _SHARE)
+
+
+def input_range(X: Tensor) -> Tensor:
+    """Range of each input, shape (D,)."""
+    extent = X.amax(0) - X.amin(0)
+    constant = (extent <= 0).nonzero()
+    if constant.numel():
+        raise ValueError(f"input {int(constant[0])} is constant and has no frequencies; leave it out")
+    return extent
+
+
+def _grid_or(x: Tensor, mean: Tensor) -> Tensor:
+    gaps = x.unique().diff()
+    step = gaps.min()
+    multiples = gaps / step
+    on_grid = bool(((multiples - multiples.round()).abs() < _ON_GRID * multiples).all())
+    fine_enough = bool(0.5 / step < 10.0 * mean)  # a step far below the mean spacing is a coincidence, not a grid
+    return 0.5 / step if on_grid and fine_enough else mean

@@ -1,5 +1,6 @@
-"""The regression problem: data, a prior over kernels, a likelihood; and records of evaluated and weighted kernels."""
+"""The regression problem: data, a prior over kernels and a likelihood; and the kernels with their posterior weights."""
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -7,11 +8,10 @@ from torch import Tensor
 
 from gp_ensembles.numerics.display import record_text
 from gp_ensembles.numerics.draws import generator_device
-from gp_ensembles.papers.quadrature.default_priors import default_prior
-from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, MaternDistance
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood, Likelihood, LogMarginalLikelihoods, check_data
-from gp_ensembles.papers.quadrature.prior import Hyperprior
+from gp_ensembles.papers.quadrature.prior import Hyperprior, default_prior
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, Reflection
+from gp_ensembles.papers.quadrature.surrogate import KernelDistance, matern_distance
 
 _BANDWIDTH = 2.0  # of the discrepancy's kernel between standardized atoms, for one input
 _MOST = 64  # kernels that many draws are thinned to
@@ -86,7 +86,9 @@ class RegressionProblem:
         Maximum mean discrepancies of a Matern-5/2 kernel of bandwidth :math:`2 \sqrt{D}` between atoms standardized by
         the prior.
         """
-        return KernelDistance(self.prior, MaternDistance(_BANDWIDTH * self.prior.num_inputs**0.5))
+        return KernelDistance(
+            self.prior, functools.partial(matern_distance, bandwidth=_BANDWIDTH * self.prior.num_inputs**0.5)
+        )
 
     @torch.no_grad()
     def evaluate(self, cube: Tensor) -> Tensor:
@@ -94,50 +96,12 @@ class RegressionProblem:
         return self.likelihoods(*self.prior.hyperparameters(cube))
 
 
-class Evaluations(NamedTuple):
-    """Kernels and their log marginal likelihoods.
-
-    Args:
-        cube: Kernels as rows of the prior's cube, shape (h, C).
-        log_likelihood: Their log marginal likelihoods, shape (h,); NaN where a covariance could not be factorized.
-    """
-
-    cube: Tensor
-    log_likelihood: Tensor
-
-    def append(self, cube: Tensor, log_likelihood: Tensor) -> "Evaluations":
-        """These evaluations followed by further ones."""
-        return Evaluations(torch.cat([self.cube, cube]), torch.cat([self.log_likelihood, log_likelihood]))
-
-    @property
-    def num_failed(self) -> int:
-        """Kernels whose covariance could not be factorized."""
-        return int(self.log_likelihood.isnan().sum())
-
-    def usable(self) -> "Evaluations":
-        """The evaluations with a finite log-likelihood."""
-        good = self.log_likelihood.isfinite()
-        return Evaluations(self.cube[good], self.log_likelihood[good])
-
-    def best(self, count: int) -> "Evaluations":
-        """The ``count`` most likely kernels, best first."""
-        usable = self.usable()
-        order = usable.log_likelihood.argsort(descending=True, stable=True)[:count]
-        return Evaluations(usable.cube[order], usable.log_likelihood[order])
-
-
 class WeightedKernels(NamedTuple):
-    """Kernels with posterior weights, heaviest first, of equal weights the likeliest first.
+    """Kernels with posterior weights."""
 
-    Args:
-        cube: Rows of the prior's cube, shape (R, C).
-        log_likelihood: Their log marginal likelihoods, shape (R,).
-        log_weights: Logarithms of their weights, which have the sum one, shape (R,).
-    """
-
-    cube: Tensor
-    log_likelihood: Tensor
-    log_weights: Tensor
+    cube: Tensor  # rows of the prior's cube, (R, C)
+    log_likelihood: Tensor  # (R,)
+    log_weights: Tensor  # (R,); the weights have the sum one
 
     def __repr__(self) -> str:
         return record_text(self)

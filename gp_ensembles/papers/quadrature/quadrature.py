@@ -8,9 +8,8 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from gp_ensembles.numerics.display import record_text
-from gp_ensembles.papers.quadrature.hyperkernel import Distances, correlations, log_correlations
 from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior, draw_seed, sobol_points
-from gp_ensembles.papers.quadrature.surrogate import Surrogate
+from gp_ensembles.papers.quadrature.surrogate import Distances, Surrogate, log_correlations
 
 _WIDTHS = (0.1, 0.3, 1.0)  # standard deviations of draws around a kernel, in normal quantiles of the cube
 _EVERY = 3  # one node in three is drawn around a center
@@ -20,17 +19,11 @@ _MAX_GROUPS = 10  # of the jackknife
 
 
 class QuadratureNodes(NamedTuple):
-    """Nodes and weights of a quadrature rule for the prior, the same for every integral.
+    """Nodes and weights of a quadrature rule for the prior, the same for every integral."""
 
-    Args:
-        cube: Rows of the prior's cube, shape (S, C).
-        weights: Shares of the prior, shape (S,), their sum is one.
-        components: Number of components n of each, shape (S,).
-    """
-
-    cube: Tensor
-    weights: Tensor
-    components: Tensor
+    cube: Tensor  # rows of the prior's cube, (S, C)
+    weights: Tensor  # shares of the prior, (S,), their sum is one
+    components: Tensor  # number of components n of each, (S,)
 
     def first(self, count: int) -> "QuadratureNodes":
         """The first ``count`` nodes of every n, with the same share of the prior for each n."""
@@ -65,8 +58,8 @@ def _with_centers(
 ) -> tuple[Tensor, Tensor]:
     columns = prior.active_columns(size)
     num_local = count // _EVERY
-    local = torch.special.ndtri(centers[:, columns])  # (K, d)
-    drawn = torch.special.ndtri(prior.draw(count - num_local, size, generator=generator)[:, columns])
+    local = prior.normal_quantiles(centers, size)  # (K, d)
+    drawn = prior.normal_quantiles(prior.draw(count - num_local, size, generator=generator), size)
     widths = local.new_tensor(_WIDTHS)
     points = sobol_points(len(columns) + 1, num_local, draw_seed(generator)).to(local)
     pick = (points[:, 0] * (len(widths) * local.shape[0])).long().clamp_max(len(widths) * local.shape[0] - 1)
@@ -81,8 +74,7 @@ def _with_centers(
     around = _log_normal(everything, local, widths).logsumexp(-1) - math.log(len(widths) * local.shape[0])
     mixture = torch.logaddexp(log_prior + math.log(count - num_local), around + math.log(max(num_local, 1)))
     shares = (log_prior - mixture).exp()
-    cube = torch.special.ndtr(everything).clamp(EDGE, 1.0 - EDGE)
-    return prior.embed(cube, size), shares / shares.sum()
+    return prior.embed_normal(everything, size), shares / shares.sum()
 
 
 def _log_normal(points: Tensor, centers: Tensor, widths: Tensor) -> Tensor:
@@ -98,93 +90,108 @@ def rows_without_each_group(values: Tensor) -> list[Tensor]:
     return [index[index % groups != group] for group in range(groups)] if groups > 1 else [index]
 
 
-def jackknife_sd(replicates: list[Tensor]) -> Tensor:
-    r"""Standard error from estimates that each leave out one of G groups (Tukey, 1958).
+def jackknife_sd(replicates: Tensor) -> Tensor:
+    r"""Standard errors from estimates (G, ...) that each leave out one of G groups (Tukey, 1958).
 
     .. math:: \sqrt{\frac{G - 1}{G} \sum_g (t_g - \bar t)^2}
     """
-    stacked = torch.stack(replicates)
-    return (stacked.var(0, unbiased=False) * (len(replicates) - 1)).sqrt()
+    return (replicates.var(0, unbiased=False) * (len(replicates) - 1)).sqrt()
 
 
-class EvidenceEstimate(NamedTuple):
-    r"""Moments of the integrals :math:`\int L\, d\pi(\theta \mid n)\, p(n)` for n = 1..N, likelihoods over the largest.
+class Evidence(NamedTuple):
+    r"""Evidence of the data, in parts for n = 1..N components.
 
     Args:
-        mean: Shape (N,).
-        covariance: Shape (N, N).
-        log_scale: Logarithm of the largest likelihood, by which the others are divided.
-        replicates: Means of surrogates that each leave out a tenth of the evaluations, shape (G, N), for a jackknife:
-            the surrogate's own covariance presumes that the surrogate is right.
+        log_parts: :math:`\log p(n) Z_n`, shape (N,).
+        log_parts_sd: Their standard deviations, shape (N,), infinite where the part is not to be trusted.
+        log_evidence: Log evidence, in nats.
+        log_evidence_sd: Its standard deviation; infinite if the evidence cannot be trusted.
+        posterior_sd: Standard deviations of the posterior probabilities, shape (N,); infinite if in doubt.
+        doubt: Why it cannot be trusted, in words; empty if it can.
     """
 
-    mean: Tensor
-    covariance: Tensor
-    log_scale: Tensor
-    replicates: Tensor
+    log_parts: Tensor
+    log_parts_sd: Tensor
+    log_evidence: float
+    log_evidence_sd: float
+    posterior_sd: Tensor
+    doubt: str = ""
 
     def __repr__(self) -> str:
         return record_text(self)
 
     @property
-    def _positive_replicates(self) -> Tensor:
-        """The replicates, positive even where one leaves out the only kernel with any likelihood."""
-        return self.replicates.clamp_min(_NEXT_TO_NOTHING * float(self.mean.sum()))
-
-    @property
-    def log_evidence(self) -> Tensor:
-        """Log evidence of the data under all kernels, shape ()."""
-        return self.log_scale + self.mean.sum().log()
-
-    @property
-    def log_evidence_sd(self) -> Tensor:
-        """Its standard deviation: of a log-normal evidence with these moments, and the jackknife's, as independent."""
-        own = torch.log1p(self.covariance.sum().clamp_min(0.0) / self.mean.sum().square())
-        return (own + jackknife_sd(list(self._positive_replicates.sum(-1).log())).square()).sqrt()
-
-    @property
     def posterior(self) -> Tensor:
-        """Posterior probabilities of n = 1..N."""
-        return self.mean / self.mean.sum()
-
-    @property
-    def posterior_sd(self) -> Tensor:
-        """Their standard deviations: by linearizing the ratio, and the jackknife's, as independent."""
-        total, size = self.mean.sum(), self.mean.shape[0]
-        slope = (torch.diag_embed(self.mean.new_ones(size)) - self.posterior.unsqueeze(-1)) / total
-        own = (slope @ self.covariance @ slope.mT).diagonal().clamp_min(0.0)
-        jackknife = jackknife_sd(list(self._positive_replicates / self._positive_replicates.sum(-1, keepdim=True)))
-        return (own + jackknife.square()).sqrt()
+        """Posterior probabilities of n = 1..N, shape (N,)."""
+        return self.log_parts.softmax(-1)
 
 
-def estimate_evidence(
-    surrogate: Surrogate, nodes: QuadratureNodes, covariance_nodes: QuadratureNodes
-) -> EvidenceEstimate:
-    """Mean and covariance of the integrals for each number of components."""
-    sizes = surrogate.kernel_distance.prior.max_components
+def estimate_evidence(surrogate: Surrogate, nodes: QuadratureNodes, covariance_nodes: QuadratureNodes) -> Evidence:
+    """The evidence for each number of components under a surrogate that is trusted."""
+    covariance = integral_covariance(surrogate, covariance_nodes)
+    return evidence_of(surrogate.log_scale, *integrals(surrogate, nodes), covariance)
+
+
+def evidence_of(log_scale: Tensor, mean: Tensor, replicates: Tensor, covariance: Tensor) -> Evidence:
+    """The evidence from moments of its integrals, see :func:`integrals`, relative to the largest likelihood.
+
+    Deviations are those of the surrogate (of a log-normal evidence with these moments, and by linearizing the posterior
+    probabilities) and the jackknife's, as independent: the surrogate's own presume that the surrogate is right.
+    """
+    total, posterior = mean.sum(), mean / mean.sum()
+    replicates = replicates.clamp_min(_NEXT_TO_NOTHING * float(total))  # one may leave out all the likelihood there is
+    own = torch.log1p(covariance.sum().clamp_min(0.0) / total.square())
+    log_evidence_sd = (own + jackknife_sd(replicates.sum(-1).log()).square()).sqrt()
+    slope = (torch.diag_embed(torch.ones_like(mean)) - posterior.unsqueeze(-1)) / total
+    own = (slope @ covariance @ slope.mT).diagonal().clamp_min(0.0)
+    posterior_sd = (own + jackknife_sd(replicates / replicates.sum(-1, keepdim=True)).square()).sqrt()
+    parts_sd = covariance.diagonal().clamp_min(0.0).sqrt() / mean
+    log_evidence = float(log_scale + total.log())
+    return Evidence(log_scale + mean.log(), parts_sd, log_evidence, float(log_evidence_sd), posterior_sd)
+
+
+def nearest_evidence(surrogate: Surrogate, nodes: QuadratureNodes) -> Evidence:
+    """An integral by the nearest evaluated kernel: never above the largest likelihood, and not to be trusted."""
+    masses, prior = log_masses(surrogate, nodes), surrogate.kernel_distance.prior
+    components = prior.num_components(surrogate.evaluations.cube)
+    sizes = range(1, prior.max_components + 1)
+    parts = torch.stack([torch.where(components == n, masses, -torch.inf).logsumexp(-1) for n in sizes])
+    doubt = "draws of the prior do not cover the likelihood, and the budget left no draws for importance sampling"
+    unknown = torch.full_like(parts, torch.inf)
+    return Evidence(parts, unknown, float(parts.logsumexp(-1)), math.inf, unknown, doubt)
+
+
+def integrals(surrogate: Surrogate, nodes: QuadratureNodes) -> tuple[Tensor, Tensor]:
+    r"""Means of :math:`\int L\, d\pi(\theta \mid n)\, p(n)` for n = 1..N, likelihoods over the largest, (N,).
+
+    And those from all but one group of the evaluations, for every group, (G, N), for a jackknife.
+    """
     cross = surrogate.cross(surrogate.kernel_distance.prepare(nodes.cube))
-    mean = nodes.weights * (surrogate.alpha + 0.5 * (cross @ surrogate.solved).square())
-    shares = mean.new_zeros(sizes).index_add(0, nodes.components - 1, mean)
-    few = covariance_nodes
-    covariance = surrogate.likelihood(few.cube).covariance
-    covariance = few.weights.unsqueeze(-1) * covariance * few.weights
-    index = few.components - 1
-    blocks = covariance.new_zeros(sizes, covariance.shape[-1]).index_add(0, index, covariance)
-    blocks = blocks.new_zeros(sizes, sizes).index_add(1, index, blocks)
-    covariance = 0.5 * (blocks + blocks.mT)
-    return EvidenceEstimate(shares, covariance, surrogate.log_scale, _replicates(surrogate, nodes, cross))
 
+    def integrate(cross: Tensor, solved: Tensor) -> Tensor:
+        mean = nodes.weights * (surrogate.alpha + 0.5 * (cross @ solved).square())
+        return mean.new_zeros(_sizes(surrogate)).index_add(0, nodes.components - 1, mean)
 
-def _replicates(surrogate: Surrogate, nodes: QuadratureNodes, cross: Tensor) -> Tensor:
-    """Integrals from all but one group of the evaluations, for every group: (G, N)."""
-    sizes = surrogate.kernel_distance.prior.max_components
     replicates = []
     for rows in rows_without_each_group(surrogate.roots):
         factor = psd_safe_cholesky(surrogate.gram[rows][:, rows])
         solved = torch.cholesky_solve(surrogate.roots[rows].unsqueeze(-1), factor).squeeze(-1)
-        value = nodes.weights * (surrogate.alpha + 0.5 * (cross[:, rows] @ solved).square())
-        replicates.append(value.new_zeros(sizes).index_add(0, nodes.components - 1, value))
-    return torch.stack(replicates)
+        replicates.append(integrate(cross[:, rows], solved))
+    return integrate(cross, surrogate.solved), torch.stack(replicates)
+
+
+def integral_covariance(surrogate: Surrogate, nodes: QuadratureNodes) -> Tensor:
+    """Covariance of these integrals under the surrogate, shape (N, N)."""
+    _, covariance = surrogate.likelihood(nodes.cube)
+    covariance = nodes.weights.unsqueeze(-1) * covariance * nodes.weights
+    index, sizes = nodes.components - 1, _sizes(surrogate)
+    blocks = covariance.new_zeros(sizes, covariance.shape[-1]).index_add(0, index, covariance)
+    blocks = blocks.new_zeros(sizes, sizes).index_add(1, index, blocks)
+    return 0.5 * (blocks + blocks.mT)
+
+
+def _sizes(surrogate: Surrogate) -> int:
+    return surrogate.kernel_distance.prior.max_components
 
 
 def root_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distances | None = None) -> Tensor:
@@ -196,8 +203,7 @@ def root_weights(surrogate: Surrogate, nodes: QuadratureNodes, distances: Distan
     Returns shape (h, h).
     """
     distances = node_distances(surrogate, nodes) if distances is None else distances
-    cross = surrogate.parameters.outputscale * correlations(distances, surrogate.parameters)
-    solved = surrogate.solve(cross.mT)  # (h, S)
+    solved = surrogate.solve(surrogate.covariance(distances).mT)  # (h, S)
     quadratic = 0.5 * (solved * nodes.weights) @ solved.mT
     roots = (0.5 * surrogate.evaluations.log_likelihood - 0.5 * surrogate.log_scale).exp()
     mean = surrogate.roots @ quadratic @ surrogate.roots  # of roots with alpha, as the paper has it

@@ -8,9 +8,9 @@ from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
 from gp_ensembles.numerics.display import counted, fields_text, record_text
-from gp_ensembles.papers.quadrature.evidence import Evidence, EvidenceSampler, from_quadrature, nearest_evidence
-from gp_ensembles.papers.quadrature.kernel_mixture import KernelMixtureModel
-from gp_ensembles.papers.quadrature.prediction import (
+from gp_ensembles.papers.quadrature.evidence import EvidenceSampler
+from gp_ensembles.papers.quadrature.kernel_mixture import (
+    KernelMixtureModel,
     Prediction,
     Predictor,
     quadrature_predictor,
@@ -18,96 +18,28 @@ from gp_ensembles.papers.quadrature.prediction import (
 )
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
 from gp_ensembles.papers.quadrature.problem import RegressionProblem, WeightedKernels, affordable_kernels
-from gp_ensembles.papers.quadrature.quadrature import (
-    EvidenceEstimate,
-    QuadratureNodes,
-    positive_weights,
-    root_weights,
-)
+from gp_ensembles.papers.quadrature.quadrature import Evidence
 from gp_ensembles.papers.quadrature.search import (
-    FINAL_NODES_PER_SIZE,
+    Quadrature,
     Round,
     Search,
     SearchState,
-    evidence_for,
-    nodes_for,
     prior_covers_likelihood,
     sampler_for,
-    surrogate_for,
 )
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel
-from gp_ensembles.papers.quadrature.surrogate import Surrogate
 
 
 class TopKernels(NamedTuple):
-    """The heaviest kernels as GPyTorch kernels, for an online ensemble for instance.
+    """The heaviest kernels as GPyTorch kernels, for an online ensemble for instance."""
 
-    Args:
-        kernels: ``ScaleKernel`` of :class:`SpectralMixtureKernel`, heaviest first.
-        noise: Their noise variances, shape (K,).
-        weights: Their weights, of sum one, shape (K,).
-        mean: Prior mean of the targets, to be subtracted from them first, shape ().
-    """
-
-    kernels: list[ScaleKernel]
-    noise: Tensor
-    weights: Tensor
-    mean: Tensor
+    kernels: list[ScaleKernel]  # of :class:`SpectralMixtureKernel`, heaviest first
+    noise: Tensor  # their noise variances, (K,)
+    weights: Tensor  # of sum one, (K,)
+    mean: Tensor  # prior mean of the targets, to be subtracted from them first, ()
 
     def __repr__(self) -> str:
         return record_text(self)
-
-
-class Quadrature:
-    """The evidence and the weights of Bayesian quadrature (Hamid et al., 2022), by the surrogate of the likelihood."""
-
-    def __init__(self, problem: RegressionProblem, state: SearchState) -> None:
-        self.problem = problem
-        self.state = state
-
-    @cached_property
-    def surrogate(self) -> Surrogate:
-        """Surrogate of the likelihood over kernels."""
-        return surrogate_for(self.problem, self.state)
-
-    @cached_property
-    def evidence(self) -> EvidenceEstimate:
-        """Moments of the evidence for each number of components."""
-        return evidence_for(self.problem, self.surrogate, self.state, FINAL_NODES_PER_SIZE)
-
-    @property
-    def log_evidence(self) -> float:
-        """Log evidence of the targets, in nats."""
-        return float(self.evidence.log_evidence)
-
-    @property
-    def log_evidence_sd(self) -> float:
-        """Its standard deviation, if the surrogate is right: the surrogate's and the jackknife's."""
-        return float(self.evidence.log_evidence_sd)
-
-    @cached_property
-    def nodes(self) -> QuadratureNodes:
-        """Nodes of the weights."""
-        return nodes_for(self.problem, self.state)
-
-    @cached_property
-    def log_weights(self) -> Tensor:
-        """Log weights of the evaluated kernels, shape (h,), those without a likelihood left out."""
-        return positive_weights(self.surrogate, self.nodes)
-
-    @cached_property
-    def root_weights(self) -> Tensor:
-        """Weights of the paper's mixture of products of roots, shape (h, h)."""
-        return root_weights(self.surrogate, self.nodes)
-
-    @property
-    def kernels(self) -> WeightedKernels:
-        """The evaluated kernels with positive weights."""
-        return WeightedKernels(*self.surrogate.evaluations, self.log_weights)
-
-    def nearest(self) -> Evidence:
-        """A crude evidence by the nearest kernel, never above the largest likelihood, of unknown error."""
-        return nearest_evidence(self.problem, self.surrogate, self.nodes)
 
 
 class Marginalization:
@@ -182,7 +114,7 @@ class Marginalization:
     def evidence(self) -> Evidence:
         """The evidence in parts for n = 1..N components."""
         if self.is_covered:
-            return from_quadrature(self.quadrature.evidence)
+            return self.quadrature.evidence
         if self._sampler is not None and self.state.importance is not None:
             return self._sampler.evidence(self.state.importance)
         return self.quadrature.nearest()
@@ -215,14 +147,7 @@ class Marginalization:
     @property
     def posterior_components_sd(self) -> Tensor:
         """Standard deviations of those, shape (N,); infinite where in doubt."""
-        if self.doubt:
-            return torch.full_like(self.evidence.log_parts, torch.inf)
-        return self.quadrature.evidence.posterior_sd if self.is_covered else self.evidence.posterior_sd
-
-    @property
-    def _is_sampled(self) -> bool:
-        """Whether the kernels are those of importance sampling."""
-        return self._drawn is not None
+        return self.evidence.posterior_sd
 
     @cached_property
     def _drawn(self) -> WeightedKernels | None:
@@ -280,7 +205,7 @@ class Marginalization:
         """
         rows, log_weights = self.top(tolerance)
         kernels = self.hyperparameters(rows)
-        if self._is_sampled:
+        if self._drawn is not None:
             return KernelMixtureModel(self.problem, kernels, log_weights)
         roots = self.quadrature.root_weights
         return KernelMixtureModel(self.problem, kernels, log_weights, roots[rows][:, rows], roots.sum())
@@ -314,7 +239,7 @@ class Marginalization:
         kernels_of, outputscale, noise = self.hyperparameters(rows)
         kernels = []
         for k in range(len(rows)):
-            one = SpectralMixtureKernel.from_mixtures(kernels_of.take(k), self.problem.reflection)
+            one = SpectralMixtureKernel(kernels_of.take(k), self.problem.reflection)
             kernel = ScaleKernel(one).to(noise)
             kernel.outputscale = outputscale[k]
             kernels.append(kernel)
@@ -341,6 +266,6 @@ class Marginalization:
 
     @cached_property
     def _predictor(self) -> Predictor:
-        if self._is_sampled:
+        if self._drawn is not None:
             return weighted_predictor(self.problem, self.kernels.cube, self.kernels.log_weights)
         return quadrature_predictor(self.problem, self.quadrature.surrogate, self.quadrature.nodes)

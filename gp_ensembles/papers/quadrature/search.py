@@ -1,30 +1,34 @@
-"""The search for kernels: prior draws, periodogram peaks, gradient ascents and a policy's batches; its checkpoints."""
+"""The search for kernels: prior draws, peaks of the periodogram, gradient ascents and a policy's batches."""
 
-import hashlib
+import math
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
-from gp_ensembles.files.checkpoint import Kind, read_checkpoint, write_checkpoint
 from gp_ensembles.numerics.pareto import smooth_weights
-from gp_ensembles.papers.quadrature.ascent import gradient_ascent, periodogram_starts
 from gp_ensembles.papers.quadrature.evidence import EvidenceSampler, EvidenceState
-from gp_ensembles.papers.quadrature.importance import TRUSTED_K, ImportanceDraws
+from gp_ensembles.papers.quadrature.importance import TRUSTED_K
+from gp_ensembles.papers.quadrature.likelihoods import LogMarginalLikelihoods
 from gp_ensembles.papers.quadrature.policies import InformationPolicy, Policy, PriorPolicy
-from gp_ensembles.papers.quadrature.prior import draw_seed, draw_stratified
-from gp_ensembles.papers.quadrature.problem import Evaluations, RegressionProblem
+from gp_ensembles.papers.quadrature.prior import EDGE, Hyperprior, draw_seed, draw_stratified, stick_levels
+from gp_ensembles.papers.quadrature.problem import RegressionProblem, WeightedKernels
 from gp_ensembles.papers.quadrature.quadrature import (
-    EvidenceEstimate,
+    Evidence,
     QuadratureNodes,
     draw_nodes,
     estimate_evidence,
+    nearest_evidence,
+    positive_weights,
+    root_weights,
 )
-from gp_ensembles.papers.quadrature.student_mixture import StudentMixture
-from gp_ensembles.papers.quadrature.surrogate import Surrogate, fit_surrogate
+from gp_ensembles.papers.quadrature.surrogate import Evaluations, Surrogate
 
 NODES_PER_SIZE = 256
 FINAL_NODES_PER_SIZE = 1024
@@ -33,7 +37,9 @@ _FEWEST_EFFECTIVE = 3.0  # smallest effective number of draws that counts as cov
 _CHUNK = 32  # draws evaluated at a time: between two of these a search can be stopped and saved
 _GAIN = 1.0  # nats that the last part of an ascent must have gained for the ascent to be continued
 _PRIOR, _PERIODOGRAM, _ASCENT, _POLICY = range(4)  # origins of evaluations
-_KIND = Kind("gp_ensembles marginalization", 9, "a marginalization", "remove it or name another file")
+_OVERSAMPLING = 5  # frequencies per cycle over the range
+_MAX_FREQUENCIES = 5_000
+_TREND_SHARE = 0.5  # weight of a component at (almost) zero frequency, for a trend
 
 
 class Search(NamedTuple):
@@ -63,7 +69,7 @@ class Search(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Totals after a round: evaluations, seconds, best log-likelihood, log evidence and its standard deviation."""
+    """Totals after a round."""
 
     evaluations: int
     seconds: float
@@ -81,29 +87,17 @@ class AscentPath(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """State of a search, all that a checkpoint holds.
-
-    Args:
-        evaluations: Evaluated kernels.
-        origins: Where each came from: 0 prior, 1 periodogram, 2 ascent, 3 policy; shape (h,).
-        ascents: The ascents so far.
-        seconds: Time spent on likelihoods, ascents, the surrogate and the policy.
-        random: State of the generator.
-        nodes_seed: Seed of the nodes of all integrals.
-        pending: Draws from the prior that are yet to be evaluated, shape (p, C).
-        history: Totals after each round.
-        importance: Importance sampling of the evidence, once the search is over.
-    """
+    """State of a search, all that a checkpoint holds."""
 
     evaluations: Evaluations
-    origins: Tensor
+    origins: Tensor  # where each came from: 0 prior, 1 periodogram, 2 ascent, 3 policy; (h,)
     ascents: tuple[AscentPath, ...]
-    seconds: dict[str, float]
-    random: Tensor
-    nodes_seed: int
-    pending: Tensor
+    seconds: dict[str, float]  # spent on likelihoods, ascents, the surrogate and the policy
+    random: Tensor  # state of the generator
+    nodes_seed: int  # of all integrals
+    pending: Tensor  # draws from the prior that are yet to be evaluated, (p, C)
     history: tuple[Round, ...] = ()
-    importance: EvidenceState | None = None
+    importance: EvidenceState | None = None  # once the search is over
 
     @property
     def num_evaluations(self) -> int:
@@ -173,42 +167,83 @@ def prior_covers_likelihood(search: Search, state: SearchState) -> bool:
     return light and effective >= max(_FEWEST_EFFECTIVE, search.coverage_threshold * weights.numel())
 
 
-def evaluate_batch(
-    problem: RegressionProblem, search: Search, state: SearchState, surrogate: Surrogate, limit: int
-) -> SearchState:
-    """Evaluate a batch selected by the policy."""
+def evaluate_batch(search: Search, state: SearchState, quadrature: "Quadrature", limit: int) -> SearchState:
+    """Evaluate a batch that the policy selects by the quadrature so far."""
     generator = torch.Generator()
     generator.set_state(state.random)
     clock = time.perf_counter()
     policy = search.policy
     if policy is None:
         policy = InformationPolicy() if prior_covers_likelihood(search, state) else PriorPolicy()
-    cube = policy.select(surrogate, nodes_for(problem, state), limit, generator=generator).detach()
+    cube = policy.select(quadrature.surrogate, quadrature.nodes, limit, generator=generator).detach()
     state = _add_seconds(state, "policy", clock)
     clock = time.perf_counter()
-    state = _append(state, cube, problem.evaluate(cube), _POLICY)._replace(random=generator.get_state())
+    state = _append(state, cube, quadrature.problem.evaluate(cube), _POLICY)._replace(random=generator.get_state())
     return _add_seconds(state, "likelihoods", clock)
 
 
-def surrogate_for(problem: RegressionProblem, state: SearchState) -> Surrogate:
-    """The surrogate fitted to everything evaluated so far."""
-    return fit_surrogate(state.evaluations, problem.kernel_distance)
+class Quadrature:
+    """The evidence and the weights of Bayesian quadrature (Hamid et al., 2022), by the surrogate of the likelihood."""
 
+    def __init__(self, problem: RegressionProblem, state: SearchState) -> None:
+        self.problem = problem
+        self.state = state
 
-def nodes_for(problem: RegressionProblem, state: SearchState, per_size: int = NODES_PER_SIZE) -> QuadratureNodes:
-    """The nodes of all integrals of this search, some of them around the best kernels."""
-    best = state.evaluations.best(1).cube
-    ends = state.evaluations.cube[[ascent.row for ascent in state.ascents]]
-    generator = torch.Generator().manual_seed(state.nodes_seed)
-    return draw_nodes(problem.prior, per_size, around=torch.cat([best, ends]), generator=generator)
+    @cached_property
+    def surrogate(self) -> Surrogate:
+        """The surrogate fitted to everything evaluated so far."""
+        return Surrogate(self.state.evaluations, self.problem.kernel_distance)
 
+    @cached_property
+    def nodes(self) -> QuadratureNodes:
+        """Nodes of the weights and of what the policy sees."""
+        return self._draw_nodes(NODES_PER_SIZE)
 
-def evidence_for(
-    problem: RegressionProblem, surrogate: Surrogate, state: SearchState, per_size: int = NODES_PER_SIZE
-) -> EvidenceEstimate:
-    """Moments of the evidence under the surrogate."""
-    nodes = nodes_for(problem, state, per_size)
-    return estimate_evidence(surrogate, nodes, nodes.first(COVARIANCE_NODES))
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The evidence for each number of components, by more nodes."""
+        return self.estimate(self._draw_nodes(FINAL_NODES_PER_SIZE))
+
+    @property
+    def log_evidence(self) -> float:
+        """Log evidence of the targets, in nats."""
+        return self.evidence.log_evidence
+
+    @property
+    def log_evidence_sd(self) -> float:
+        """Its standard deviation, if the surrogate is right: the surrogate's and the jackknife's."""
+        return self.evidence.log_evidence_sd
+
+    @cached_property
+    def log_weights(self) -> Tensor:
+        """Log weights of the evaluated kernels, shape (h,), those without a likelihood left out."""
+        return positive_weights(self.surrogate, self.nodes)
+
+    @cached_property
+    def root_weights(self) -> Tensor:
+        """Weights of the paper's mixture of products of roots, shape (h, h)."""
+        return root_weights(self.surrogate, self.nodes)
+
+    @property
+    def kernels(self) -> WeightedKernels:
+        """The evaluated kernels with positive weights."""
+        return WeightedKernels(*self.surrogate.evaluations, self.log_weights)
+
+    def estimate(self, nodes: QuadratureNodes) -> Evidence:
+        """The evidence by some nodes."""
+        return estimate_evidence(self.surrogate, nodes, nodes.first(COVARIANCE_NODES))
+
+    def nearest(self) -> Evidence:
+        """A crude evidence by the nearest kernel, never above the largest likelihood, of unknown error."""
+        return nearest_evidence(self.surrogate, self.nodes)
+
+    def _draw_nodes(self, per_size: int) -> QuadratureNodes:
+        """The first nodes of all integrals of this search, some of them around the best kernels."""
+        evaluations = self.state.evaluations
+        ends = evaluations.cube[[ascent.row for ascent in self.state.ascents]]
+        around = torch.cat([evaluations.best(1).cube, ends])
+        generator = torch.Generator().manual_seed(self.state.nodes_seed)
+        return draw_nodes(self.problem.prior, per_size, around=around, generator=generator)
 
 
 def sampler_for(problem: RegressionProblem, state: SearchState) -> EvidenceSampler:
@@ -249,96 +284,106 @@ def _add_seconds(state: SearchState, part: str, since: float) -> SearchState:
     return state._replace(seconds={**state.seconds, part: state.seconds[part] + time.perf_counter() - since})
 
 
-def fingerprint(problem: RegressionProblem, search: Search) -> str:
-    """Hash of the data, the prior's shape and quantiles, and the search settings that a checkpoint belongs to."""
-    digest, prior = hashlib.sha256(), problem.prior
-    probe = prior.bounds[0].new_tensor([0.1, 0.5, 0.9]).unsqueeze(-1)
-    of_prior = prior.means.icdf(probe), prior.scales.icdf(probe), prior.log_prob_components
-    rounded = [f"{value:.9e}" for tensor in of_prior for value in tensor.detach().flatten().tolist()]
-    for tensor in (problem.X, problem.y):
-        digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
-    digest.update(repr(rounded).encode())
-    digest.update(repr((prior.outputscale, prior.noise, prior.concentration, problem.reflection)).encode())
-    digest.update(_name(search.policy).encode())
-    digest.update(repr(search._replace(policy=None)).encode())
-    digest.update(_name(problem.likelihood).encode())
-    return digest.hexdigest()
+def periodogram_starts(X: Tensor, y: Tensor, prior: Hyperprior) -> Tensor:
+    """For each number of components, kernels at the largest peaks of a periodogram of data X (N, 1), y (N,).
 
-
-def _name(choice: object) -> str:
-    """A choice's class and settings, without its address in memory."""
-    fields = tuple(choice) if isinstance(choice, tuple) else ()
-    settings = [field.tolist() if isinstance(field, Tensor) else field for field in fields]
-    return f"{type(choice).__module__}.{type(choice).__qualname__}{settings}"
-
-
-def save_search(state: SearchState, path: Path, mark: str) -> None:
-    """Write a search to a file, atomically."""
-    content = {
-        "fingerprint": mark,
-        "cube": state.evaluations.cube,
-        "log_likelihood": state.evaluations.log_likelihood,
-        "origins": state.origins,
-        "ascents": [tuple(ascent) for ascent in state.ascents],
-        "seconds": state.seconds,
-        "random": state.random,
-        "nodes_seed": state.nodes_seed,
-        "pending": state.pending,
-        "history": [tuple(totals) for totals in state.history],
-        "importance": None if state.importance is None else _plain(state.importance),
-    }
-    write_checkpoint(path, _KIND, content)
-
-
-def load_search(path: Path, problem: RegressionProblem, search: Search) -> SearchState:
-    """Read a search of a problem from a file.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If the file is not the checkpoint of a search, or that of another problem or search.
+    Returns rows of the cube, shape (4 N_max, C), or (0, C) for several inputs and for constant data.
     """
-    content = read_checkpoint(path, _KIND)
-    if content["fingerprint"] != fingerprint(problem, search):
-        raise ValueError(
-            f"{path} belongs to another data set, prior or search; remove it to start afresh, or name another file"
-        )
-    return SearchState(
-        Evaluations(content["cube"], content["log_likelihood"]),
-        content["origins"],
-        tuple(AscentPath(*ascent) for ascent in content["ascents"]),
-        content["seconds"],
-        content["random"],
-        content["nodes_seed"],
-        content["pending"],
-        tuple(Round(*totals) for totals in content["history"]),
-        None if content["importance"] is None else _importance(*content["importance"]),
-    )
+    flat = bool((X.amax(0) <= X.amin(0)).any()) or bool(y.amax() <= y.amin())
+    if X.shape[1] != 1 or flat:
+        return X.new_zeros(0, prior.num_columns)
+    x = X.squeeze(-1) - X.mean()
+    nyquist = float(prior.means.icdf(X.new_full((1,), 1.0 - EDGE)))  # the largest frequency under the prior
+    peaks, power = _peaks(x, y, prior.max_components, nyquist)
+    median = prior.scales.icdf(X.new_full((1,), 0.5))
+    narrow = (0.25 / (x.max() - x.min())).reshape(1)
+    rows = []
+    for scale in (median, narrow):
+        for count in range(1, prior.max_components + 1):
+            trend = (
+                torch.cat([peaks.new_zeros(1), peaks[: count - 1]]),
+                _shares(torch.cat([power.new_full((1,), _TREND_SHARE), power[: count - 1]])),
+            )
+            for means, weights in (trend, (peaks[:count], _shares(power[:count]))):
+                rows.append(_row(prior, weights, means, scale.expand(count)))
+    return torch.stack(rows)
 
 
-def _plain(importance: EvidenceState) -> tuple[object, ...]:
-    """Tuples of tensors and numbers, which files hold."""
-    draws, sound = (
-        [
-            None if one is None else (*one._replace(proposals=()), [tuple(mixture) for mixture in one.proposals])
-            for one in some
-        ]
-        for some in (importance.draws, importance.sound)
-    )
-    return draws, importance.num_evaluations, importance.clean, sound
+def _shares(power: Tensor) -> Tensor:
+    return power / power.sum()
 
 
-def _importance(draws: list[Any], num_evaluations: int, clean: Sequence[int], sound: list[Any]) -> EvidenceState:
-    found, kept = ([_draws(one) for one in some] for some in (draws, sound))
-    return EvidenceState(tuple(found), num_evaluations, tuple(clean), tuple(kept))
+def _peaks(x: Tensor, y: Tensor, count: int, nyquist: float) -> tuple[Tensor, Tensor]:
+    """Frequencies and their shares of the variance, largest first."""
+    extent = float(x.max() - x.min())
+    size = min(max(int(nyquist * extent * _OVERSAMPLING), 1), _MAX_FREQUENCIES)
+    grid = torch.arange(1, size + 1, device=x.device, dtype=x.dtype) * (nyquist / size)
+    columns = [torch.ones_like(x), x / extent]
+    residual = _residual(columns, y)
+    total = y.square().sum()
+    frequencies, shares = [], []
+    angles = 2.0 * math.pi * grid.unsqueeze(-1) * x
+    cosines, sines = angles.cos(), angles.sin()
+    for _ in range(count):
+        power = (cosines @ residual).square() + (sines @ residual).square()
+        frequencies.append(grid[power.argmax()])
+        angle = 2.0 * math.pi * frequencies[-1] * x
+        columns += [angle.cos(), angle.sin()]
+        rest = _residual(columns, y)
+        shares.append(((residual.square().sum() - rest.square().sum()) / total).clamp_min(1e-3))
+        residual = rest
+    return torch.stack(frequencies), torch.stack(shares)
 
 
-def _draws(one: Any) -> ImportanceDraws | None:
-    return (
-        None
-        if one is None
-        else ImportanceDraws(*one[:-1])._replace(
-            counts=tuple(one[2]),
-            proposals=tuple(StudentMixture(*mixture) for mixture in one[-1]),
-            effective=tuple(one[6]),
-        )
-    )
+def _residual(columns: list[Tensor], y: Tensor) -> Tensor:
+    design = torch.stack(columns, -1)
+    # singular for few rows, where this is the least-norm solution
+    value: Tensor = y - design @ torch.linalg.pinv(design) @ y
+    return value
+
+
+def _row(prior: Hyperprior, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
+    """Inverse of the prior's map: sticks from weights, probabilities from means and scales by bisection."""
+    count = weights.numel()
+    levels = [stick_levels(weights), _probability(prior.means.icdf, means), _probability(prior.scales.icdf, scales)]
+    levels.append(weights.new_full((prior.num_scalars,), 0.5))
+    return prior.embed(torch.cat(levels).clamp(EDGE, 1.0 - EDGE), count)
+
+
+def _probability(icdf: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Probabilities of values by bisection of the quantile function, which every prior has."""
+    lower, upper = torch.full_like(values, EDGE), torch.full_like(values, 1.0 - EDGE)
+    for _ in range(50):
+        middle = 0.5 * (lower + upper)
+        below = icdf(middle.unsqueeze(-1)).squeeze(-1) < values
+        lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+    return 0.5 * (lower + upper)
+
+
+def gradient_ascent(
+    likelihoods: LogMarginalLikelihoods, prior: Hyperprior, start: Tensor, max_evaluations: int
+) -> Evaluations:
+    r"""L-BFGS from a kernel (C,) towards larger :math:`\log L + \log N(v; 0, I)`, every evaluation kept."""
+    components = int(prior.num_components(start))
+    cubes: list[Tensor] = []
+    values: list[Tensor] = []
+
+    def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
+        if len(values) >= max_evaluations:
+            raise StopIteration
+        v = torch.as_tensor(point).to(start).requires_grad_()
+        cube = prior.embed_normal(v, components).unsqueeze(0)
+        value = likelihoods(*prior.hyperparameters(cube)).squeeze(0)
+        cubes.append(cube.detach().squeeze(0))
+        values.append(value.detach())
+        if not bool(value.isfinite()):
+            raise StopIteration
+        target = 0.5 * v.square().sum() - value
+        (gradient,) = torch.autograd.grad(target, v)
+        return float(target.detach()), gradient.cpu().double().numpy()
+
+    first = prior.normal_quantiles(start, components).cpu().double().numpy()
+    limit = float(torch.special.ndtri(start.new_tensor(1.0 - EDGE)))
+    with suppress(StopIteration):  # evaluations are used up, or a likelihood failed
+        minimize(objective, first, jac=True, method="L-BFGS-B", bounds=[(-limit, limit)] * len(first))
+    return Evaluations(torch.stack(cubes), torch.stack(values))

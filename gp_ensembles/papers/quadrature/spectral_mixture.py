@@ -2,15 +2,20 @@
 
 import functools
 import math
-from typing import NamedTuple, Self, final
+from typing import NamedTuple, final
 
 import gpytorch
 import torch
 from gpytorch.constraints import Positive
 from torch import Tensor
 
-from gp_ensembles.spectral.frequencies import BaseDraws, Components, SpectralComponent, spectral_components
-from gp_ensembles.spectral.quantiles import mixture_quantile
+from gp_ensembles.spectral.frequencies import (
+    BaseDraws,
+    Components,
+    SpectralComponent,
+    mixture_quantile,
+    spectral_components,
+)
 
 
 class SpectralMixtures(NamedTuple):
@@ -153,80 +158,54 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
     .. math:: k(\tau) = \sum_q w_q \exp(-2\pi^2 \|s_q \circ \tau\|^2) \cos(2\pi\, m_q^\top \tau)
 
-    Args:
-        weights: Weights, shape (\*batch, Q); where zero, the component is absent and stays so in training.
-        means: Mean frequencies in cycles per unit of the inputs, shape (\*batch, Q, D).
-        scales: Standard deviations of the frequencies in the same unit, shape (\*batch, Q, D).
-        reflection: How components are made symmetric.
-        active_dims: Columns of the inputs that the kernel sees; all if ``None``.
+    Components that no mixture has are dropped; the others must be there in all of them. Columns that the kernel sees
+    are ``active_dims``, all if ``None``.
 
     Raises:
-        ValueError: If shapes do not fit, a mixture has no component, a weight is negative, a scale of a component is
-            not positive, or a value is not finite.
+        ValueError: If shapes do not fit, a weight or scale of a component is not positive, or a value is not finite.
     """
 
     is_stationary = True
-    present: Tensor | None
 
     def __init__(
         self,
-        weights: Tensor,
-        means: Tensor,
-        scales: Tensor,
-        reflection: Reflection = AT_ORIGIN,
-        *,
-        active_dims: tuple[int, ...] | None = None,
-    ) -> None:
-        present = _checked(weights, means, scales)
-        super().__init__(ard_num_dims=means.shape[-1], batch_shape=weights.shape[:-1], active_dims=active_dims)
-        self.reflection = reflection
-        # kernels with all components have no mask, so that they can be stacked and indexed like other kernels
-        self.register_buffer("present", None if bool(present.all()) else present)
-        for name, value in (("weights", weights), ("means", means), ("scales", scales)):
-            self.register_parameter(f"raw_mixture_{name}", torch.nn.Parameter(torch.empty_like(value)))
-        self.register_constraint("raw_mixture_weights", Positive())
-        self.register_constraint("raw_mixture_scales", Positive())
-        self.mixture_weights = weights.detach()
-        self.mixture_means = means.detach()
-        self.mixture_scales = scales.detach()
-
-    @classmethod
-    def from_mixtures(
-        cls,
         mixtures: SpectralMixtures,
         reflection: Reflection = AT_ORIGIN,
         *,
         active_dims: tuple[int, ...] | None = None,
-    ) -> Self:
-        """Kernel of one mixture or, with the mixtures' batch shape, of several.
-
-        Raises:
-            ValueError: See the class.
-        """
-        used = (mixtures.weights != 0).reshape(-1, mixtures.weights.shape[-1]).any(0)
-        used = used if bool(used.any()) else torch.ones_like(used)  # the check names the mixture without components
-        return cls(
-            mixtures.weights[..., used],
-            mixtures.means[..., used, :],
-            mixtures.scales[..., used, :],
-            reflection,
-            active_dims=active_dims,
-        )
+    ) -> None:
+        weights, means, scales = (value.detach() for value in mixtures)
+        if means.ndim < 2 or means.shape != scales.shape or means.shape[:-1] != weights.shape or not means.numel():
+            raise ValueError(
+                f"weights (*batch, Q), means (*batch, Q, D) and scales (*batch, Q, D) do not fit: "
+                f"{tuple(weights.shape)}, {tuple(means.shape)} and {tuple(scales.shape)}"
+            )
+        used = (weights != 0).reshape(-1, weights.shape[-1]).any(0)
+        if not bool(used.any()):
+            raise ValueError("a mixture has no component: all weights are zero")
+        super().__init__(ard_num_dims=means.shape[-1], batch_shape=weights.shape[:-1], active_dims=active_dims)
+        self.reflection = reflection
+        parts = {"weights": weights[..., used], "means": means[..., used, :], "scales": scales[..., used, :]}
+        for name, value in parts.items():
+            self.register_parameter(f"raw_mixture_{name}", torch.nn.Parameter(torch.empty_like(value)))
+        self.register_constraint("raw_mixture_weights", Positive())
+        self.register_constraint("raw_mixture_scales", Positive())
+        self.mixture_weights, self.mixture_means, self.mixture_scales = parts.values()
 
     @property
     def num_components(self) -> int:
-        """Number of components Q, the largest of a batch."""
+        """Number of components Q."""
         return int(self.raw_mixture_weights.shape[-1])
 
     @property
     def mixture_weights(self) -> Tensor:
-        r"""Weights, shape (\*batch, Q), zero where a component is absent; values assigned there are ignored."""
+        r"""Weights, shape (\*batch, Q), positive."""
         value: Tensor = self.raw_mixture_weights_constraint.transform(self.raw_mixture_weights)
-        return value if self.present is None else value.where(self.present, value.new_zeros(()))
+        return value
 
     @mixture_weights.setter
     def mixture_weights(self, value: Tensor | float) -> None:
-        self._set_positive("raw_mixture_weights", value, self.present)
+        self._set_positive("raw_mixture_weights", value)
 
     @property
     def mixture_means(self) -> Tensor:
@@ -249,7 +228,7 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
     @mixture_scales.setter
     def mixture_scales(self, value: Tensor | float) -> None:
-        self._set_positive("raw_mixture_scales", value, None if self.present is None else self.present.unsqueeze(-1))
+        self._set_positive("raw_mixture_scales", value)
 
     @property
     def mixtures(self) -> SpectralMixtures:
@@ -272,30 +251,12 @@ class SpectralMixtureKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         each = SpectralMixtures(*(value.unsqueeze(depth) for value, depth in zip(mixtures, (-2, -3, -3), strict=True)))
         return covariance(each, x1.unsqueeze(-2), x2.unsqueeze(-2), self.reflection)[..., 0, 0]
 
-    def _set_positive(self, name: str, value: Tensor | float, present: Tensor | None) -> None:
-        raw = self.get_parameter(name)
-        given = _like(raw, value)
-        given = given if present is None else given.where(present, given.new_ones(()))
+    def _set_positive(self, name: str, value: Tensor | float) -> None:
+        given = _like(self.get_parameter(name), value)
         if not bool(((given > 0) & given.isfinite()).all()):
             raise ValueError(f"{name.removeprefix('raw_').replace('_', ' ')} must be positive and finite")
         constraint = self.constraint_for_parameter_name(name)
         self.initialize(**{name: constraint.inverse_transform(given)})
-
-
-def _checked(weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
-    """Which components are present, shape (*batch, Q), of values that make a kernel."""
-    if means.ndim < 2 or means.shape != scales.shape or means.shape[:-1] != weights.shape or not means.numel():
-        raise ValueError(
-            f"weights (*batch, Q), means (*batch, Q, D) and scales (*batch, Q, D) do not fit: {tuple(weights.shape)}, "
-            f"{tuple(means.shape)} and {tuple(scales.shape)}"
-        )
-    if not bool((weights >= 0).all() & weights.isfinite().all()):
-        raise ValueError("mixture weights must be finite and not negative (zero for an absent component)")
-    present = weights != 0
-    empty = (~present.any(-1)).reshape(-1).nonzero()
-    if empty.numel():
-        raise ValueError(f"mixture {int(empty[0])} has no component: all its weights are zero")
-    return present.detach().clone()
 
 
 def _like(parameter: Tensor, value: Tensor | float) -> Tensor:
@@ -316,11 +277,6 @@ def _components(kernel: SpectralMixtureKernel, num_inputs: int) -> Components:
     weights, means, scales = kernel.mixtures
     if means.shape[-1] != num_inputs:
         raise ValueError(_misfit(means.shape[-1], num_inputs))
-    if kernel.present is not None:
-        raise TypeError(
-            "a batch of spectral mixtures with different numbers of components shares no random frequencies; make one "
-            "kernel for each number of components"
-        )
 
     def component(q: int) -> SpectralComponent:
         mean, scale = means[..., q, None, :], scales[..., q, None, :]  # (*batch, 1, D)

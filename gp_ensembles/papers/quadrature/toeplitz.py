@@ -35,19 +35,12 @@ COLUMNS = 64  # right-hand sides at a time
 
 
 class Grid(NamedTuple):
-    """An equally spaced grid and the rows on it.
+    """An equally spaced grid of n cells and the rows on it."""
 
-    Args:
-        step: Distance of neighboring cells, shape ().
-        size: Number of cells n.
-        cells: Cell of each row, shape (N,).
-        empty: Cells without a row, shape (m,).
-    """
-
-    step: Tensor
-    size: int
-    cells: Tensor
-    empty: Tensor
+    step: Tensor  # distance of neighboring cells, ()
+    size: int  # n
+    cells: Tensor  # cell of each row, (N,)
+    empty: Tensor  # cells without a row, (m,)
 
 
 def grid_of(X: Tensor) -> Grid:
@@ -93,24 +86,11 @@ def grid_of(X: Tensor) -> Grid:
     return Grid(step, size, cells, (~taken).nonzero().squeeze(-1))
 
 
-class Recursion(NamedTuple):
-    """What Durbin's recursion finds of B Toeplitz matrices of size n.
-
-    Args:
-        first: First columns x of the inverses, shape (B, n).
-        log_determinant: Shape (B,); NaN where a matrix is not positive definite.
-        square: The quadratic forms of the inverses in the right-hand side, shape (B,).
-    """
-
-    first: Tensor
-    log_determinant: Tensor
-    square: Tensor
-
-
-def durbin(column: Tensor, y: Tensor) -> Recursion:
+def durbin(column: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Durbin's recursion for symmetric Toeplitz matrices: O(n^2) operations and O(n) memory for each.
 
-    Shapes: ``column`` (B, n), ``y`` (n,).
+    Returns first columns x of the inverses, (B, n), log determinants, (B,), NaN where a matrix is not positive
+    definite, and quadratic forms of the inverses in the right-hand side, (B,). Shapes: ``column`` (B, n), ``y`` (n,).
     """
     size = column.shape[-1]
     predictor = torch.zeros_like(column)
@@ -126,7 +106,7 @@ def durbin(column: Tensor, y: Tensor) -> Recursion:
         innovation = predictor[:, : k + 1] @ backwards[size - 1 - k :]
         log_determinant = log_determinant + error.log()  # NaN from the first negative error on
         square = square + innovation.square() / error
-    return Recursion(predictor / error.unsqueeze(-1), log_determinant, square)
+    return predictor / error.unsqueeze(-1), log_determinant, square
 
 
 def _spectrum(v: Tensor) -> Tensor:
@@ -152,21 +132,13 @@ def _times(column: Tensor, v: Tensor) -> Tensor:
 
 
 class Inverse(NamedTuple):
-    """The inverses of the covariances of the rows of a grid with m empty cells, under B kernels.
+    """The inverses of the covariances of the rows of a grid with m empty cells, under B kernels."""
 
-    Args:
-        column: First columns of the covariances of all cells, noise included, shape (B, n).
-        first: First columns of their inverses P, shape (B, n).
-        rows: Rows of P at the empty cells, shape (B, m, n).
-        factor: Cholesky factors of P's blocks of the empty cells, shape (B, m, m).
-        log_determinant: Of the covariances of the rows, shape (B,); NaN where one is not positive definite.
-    """
-
-    column: Tensor
-    first: Tensor
-    rows: Tensor
-    factor: Tensor
-    log_determinant: Tensor
+    column: Tensor  # first columns of the covariances of all cells, noise included, (B, n)
+    first: Tensor  # first columns of their inverses P, (B, n)
+    rows: Tensor  # rows of P at the empty cells, (B, m, n)
+    factor: Tensor  # Cholesky factors of P's blocks of the empty cells, (B, m, m)
+    log_determinant: Tensor  # of the covariances of the rows, (B,); NaN where one is not positive definite
 
     def solve(self, grid: Grid, right: Tensor) -> Tensor:
         """The inverses times vectors (B, k, N) on the rows of the grid, with a step of refinement, (B, k, N)."""
@@ -262,21 +234,13 @@ class _LogMarginal(torch.autograd.Function):
 
 
 class ToeplitzProcesses(NamedTuple):
-    r"""Gaussian processes with R kernels, conditioned on the rows of a grid.
+    """Gaussian processes with R kernels, conditioned on the rows of a grid."""
 
-    Args:
-        hyperparameters: The kernels, of batch shape (R,).
-        X: Training inputs, shape (N, 1).
-        grid: Their grid.
-        inverse: Inverses of their covariances.
-        solved: Those times the targets, shape (R, N).
-    """
-
-    hyperparameters: KernelHyperparameters
-    X: Tensor
+    hyperparameters: KernelHyperparameters  # of batch shape (R,)
+    X: Tensor  # training inputs, (N, 1)
     grid: Grid
-    inverse: Inverse
-    solved: Tensor
+    inverse: Inverse  # of their covariances
+    solved: Tensor  # those times the targets, (R, N)
 
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""Joint predictions of the function at points (\*batch, q, 1): (\*batch, R, q) and (\*batch, R, q, q)."""
@@ -303,13 +267,7 @@ class ToeplitzProcesses(NamedTuple):
 
 @final
 class ToeplitzLikelihoods:
-    """Log marginal likelihoods of the rows of a grid under many kernels: what :class:`ToeplitzLikelihood` makes.
-
-    Shapes: ``X`` (N, 1), ``y`` (N,).
-
-    Raises:
-        ValueError: If the rows are not on an equally spaced grid; the spacing found is named.
-    """
+    """Log marginal likelihoods of the rows of a grid under many kernels; shapes: ``X`` (N, 1), ``y`` (N,)."""
 
     def __init__(self, X: Tensor, y: Tensor, reflection: Reflection) -> None:
         check_data(X, y)

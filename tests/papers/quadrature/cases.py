@@ -1,5 +1,7 @@
 """Mixtures, priors, likelihoods and surrogates that the tests share."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -9,14 +11,19 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ZeroMean
 
 from gp_ensembles.papers.quadrature import Hyperprior
-from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
-from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, IN_EACH_INPUT, SpectralMixtures
-from gp_ensembles.papers.quadrature.surrogate import Surrogate
+from gp_ensembles.papers.quadrature.surrogate import (
+    Evaluations,
+    KernelDistance,
+    Surrogate,
+    SurrogateParameters,
+    energy_distance,
+)
 
 F64 = torch.float64
+SMOOTH_ENERGY = functools.partial(energy_distance, power=1.5)
 REFLECTIONS = {"paper": AT_ORIGIN, "sum_of_products": IN_EACH_INPUT}  # by their names in the golden files
 one_input_and_two = pytest.mark.parametrize(
     ("num_inputs", "reflection"), [(1, AT_ORIGIN), (2, IN_EACH_INPUT)], ids=["1", "2"]
@@ -59,6 +66,16 @@ def prior_of(max_components=3, num_inputs=1, *, scale=0.6, location=-1.0, width=
     return Hyperprior(HalfNormal(scale * one), LogNormal(location * one, width * one), max_components, **choices)
 
 
+class MixturesAsRows(Hyperprior):
+    """A prior whose rows are padded mixtures (w, m, s) themselves, as the golden files have them."""
+
+    def mixtures(self, cube):
+        return SpectralMixtures.unflatten(cube, self.num_inputs)
+
+    def num_components(self, cube):
+        return self.mixtures(cube).num_components
+
+
 def draws_of_every_size(prior, each, generator):
     return torch.cat([prior.draw(each, n, generator=generator) for n in range(1, prior.max_components + 1)])
 
@@ -69,7 +86,7 @@ def surrogate_for(seed=0, each=4, nugget=1e-4, spread=2.0, **choices):
     cube = draws_of_every_size(prior, each, seeded(seed))
     values = -40.0 + spread * torch.sin(7.0 * cube[:, prior.max_components]) - cube[:, -1]
     parameters = SurrogateParameters(*tensor(1.3, 0.6, 1.2, nugget))
-    return Surrogate(Evaluations(cube, values), KernelDistance(prior), parameters)
+    return Surrogate(Evaluations(cube, values), KernelDistance(prior, SMOOTH_ENERGY), parameters)
 
 
 class Failing(DenseLikelihoods):

@@ -3,31 +3,23 @@
 import pytest
 import torch
 
-from gp_ensembles.papers.quadrature import Hyperprior
-from gp_ensembles.papers.quadrature.hyperkernel import AtomCoordinates as Atoms
-from gp_ensembles.papers.quadrature.hyperkernel import EnergyDistance, KernelDistance, SurrogateParameters
 from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal
-from gp_ensembles.papers.quadrature.problem import Evaluations
 from gp_ensembles.papers.quadrature.quadrature import QuadratureNodes
-from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtures
-from gp_ensembles.papers.quadrature.surrogate import Surrogate
-
-
-class MixturesAsRows(Hyperprior):
-    """A prior whose rows are padded mixtures (w, m, s) themselves, as the golden files have them."""
-
-    def mixtures(self, cube):
-        return SpectralMixtures.unflatten(cube, 1)
-
-    def num_components(self, cube):
-        return self.mixtures(cube).num_components
+from gp_ensembles.papers.quadrature.surrogate import (
+    Evaluations,
+    KernelDistance,
+    Surrogate,
+    SurrogateParameters,
+    energy_distance,
+)
+from tests.papers.quadrature.cases import MixturesAsRows
 
 
 @pytest.fixture
 def few_nodes(monkeypatch):
     """Small integrals, where how exact they are is not what is tested."""
     monkeypatch.setattr("gp_ensembles.papers.quadrature.search.COVARIANCE_NODES", 16)
-    monkeypatch.setattr("gp_ensembles.papers.quadrature.result.FINAL_NODES_PER_SIZE", 64)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.search.FINAL_NODES_PER_SIZE", 64)
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +37,7 @@ def golden_surrogate(given_values):
         LogNormal(values["prior_scales_loc"].reshape(1), values["prior_scales_scale"].reshape(1)),
         3,
     )
-    kernel_distance = KernelDistance(prior, EnergyDistance(), Atoms())
+    kernel_distance = KernelDistance(prior, energy_distance, is_standardized=False)
 
     def make(noise=0.0):
         parameters = SurrogateParameters(values["lam2"], values["ell"], one, noise * one)

@@ -6,12 +6,8 @@ import pytest
 import torch
 
 from gp_ensembles.papers.quadrature import Budget, Hyperprior, PriorPolicy, RegressionProblem, Search, marginalize
-from gp_ensembles.papers.quadrature.default_priors import default_prior, paper_prior
-from gp_ensembles.papers.quadrature.hyperkernel import KernelDistance, SurrogateParameters
 from gp_ensembles.papers.quadrature.likelihoods import check_matrix_memory
-from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, fixed, inferred
-from gp_ensembles.papers.quadrature.problem import Evaluations
-from gp_ensembles.papers.quadrature.surrogate import Surrogate
+from gp_ensembles.papers.quadrature.prior import HalfNormal, LogNormal, default_prior, fixed, inferred, paper_prior
 from tests.papers.quadrature.cases import prior_of, seeded, tensor
 
 pytestmark = pytest.mark.usefixtures("few_nodes")
@@ -154,11 +150,3 @@ def test_priors_that_do_not_fit():
     for value in [float("nan"), float("inf")]:
         with pytest.raises(ValueError, match="targets must be finite"):
             RegressionProblem(X, y, mean=value)
-
-
-def test_a_surrogate_of_kernels_that_are_all_one():
-    prior = prior_of(2)
-    cube = prior.draw(1, 2).expand(5, -1)
-    evaluations, parameters = Evaluations(cube, tensor(*[-3.0] * 5)), SurrogateParameters(*tensor(1.0, 1.0, 1.0, 1e-6))
-    surrogate = Surrogate(evaluations, KernelDistance(prior), parameters)
-    assert surrogate.likelihood(cube[:1]).mean.item() == pytest.approx(1.0, abs=1e-3)

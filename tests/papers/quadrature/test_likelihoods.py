@@ -9,11 +9,11 @@ import torch
 from scipy.linalg import toeplitz
 
 from gp_ensembles.numerics import NumericalError
-from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
+from gp_ensembles.papers.quadrature import Budget, RegressionProblem, Search, marginalize
 from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihood
 from gp_ensembles.papers.quadrature.low_rank import FourierLikelihood, SparseLikelihood
+from gp_ensembles.papers.quadrature.marginalization import fingerprint
 from gp_ensembles.papers.quadrature.prior import KernelHyperparameters
-from gp_ensembles.papers.quadrature.search import Search, fingerprint
 from gp_ensembles.papers.quadrature.spectral_mixture import AT_ORIGIN, SpectralMixtures
 from gp_ensembles.papers.quadrature.toeplitz import ToeplitzLikelihood, durbin, grid_of
 from tests.papers.quadrature.cases import one_input_and_two, random_mixtures, seeded, single_precision, uniform
@@ -97,10 +97,10 @@ def test_toeplitz_chunks_change_nothing(monkeypatch):
 def test_durbin_is_what_linear_algebra_says():
     column = torch.tensor(np.exp(-0.3 * np.arange(9.0)) * np.cos(np.arange(9.0)))
     y = torch.linspace(-1.0, 1.0, 9, dtype=torch.float64)
-    found, matrix = durbin(column.unsqueeze(0), y), toeplitz(column.numpy())
-    np.testing.assert_allclose(found.first[0], np.linalg.inv(matrix)[0], atol=1e-12)
-    np.testing.assert_allclose(found.log_determinant[0], np.linalg.slogdet(matrix)[1], atol=1e-12)
-    np.testing.assert_allclose(found.square[0], y.numpy() @ np.linalg.solve(matrix, y.numpy()), atol=1e-12)
+    (first, log_determinant, square), matrix = durbin(column.unsqueeze(0), y), toeplitz(column.numpy())
+    np.testing.assert_allclose(first[0], np.linalg.inv(matrix)[0], atol=1e-12)
+    np.testing.assert_allclose(log_determinant[0], np.linalg.slogdet(matrix)[1], atol=1e-12)
+    np.testing.assert_allclose(square[0], y.numpy() @ np.linalg.solve(matrix, y.numpy()), atol=1e-12)
 
 
 @pytest.mark.parametrize("places", [GRIDS["whole"], GRIDS["gaps"]], ids=["whole", "gaps"])

@@ -103,12 +103,6 @@ def test_time_stops_it(monkeypatch):
     assert [step.seconds for step in found.history] == [count / 64 for count in (30, 35, 40, 45, 50)]
 
 
-def test_no_time_at_all_leaves_the_first_draws():
-    found = run(problem_of(), Budget(20, seconds=0.0, draws=0))
-    assert len(found.history) == 1
-    assert found.num_evaluations == 6 + 8  # draws, and kernels at the peaks of the spectrum
-
-
 def test_the_first_draws_keep_to_the_time_too():
     """Who means seconds gives evaluations without end; a third of them must not come before a look at the clock."""
     problem = RegressionProblem(tensor([0.0], [0.7]), tensor(0.1, -0.4), prior_of(1))
@@ -166,14 +160,6 @@ def test_draws_of_which_one_has_all_the_mass_do_not_cover_it():
         values[0] = 0.0
         state = state._replace(evaluations=state.evaluations._replace(log_likelihood=values))
         assert not prior_covers_likelihood(Search(), state)
-
-
-def test_the_first_draws_do_not_depend_on_the_policy():
-    problem = problem_of()
-    states = [init_search(problem, search, 40, seeded(3)) for search in (INFORMATION, DRAWS)]
-    assert [state.pending.shape[0] for state in states] == [12, 12]
-    assert torch.equal(states[0].pending, states[1].pending)
-    assert states[0].nodes_seed == states[1].nodes_seed
 
 
 @pytest.mark.slow
@@ -265,23 +251,6 @@ def test_an_interruption_before_there_is_anything_is_one(monkeypatch):
         run(problem_of(), 20)
 
 
-def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
-    file = tmp_path / "search.pt"
-    run(problem_of(), 20, DRAWS, checkpoint=file)
-    before = file.read_bytes()
-
-    def broken(content, file):
-        file.write(b"half of it")
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", broken)
-        with pytest.raises(OSError, match="no space"):
-            run(problem_of(), 40, DRAWS, checkpoint=file)
-    assert file.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["search.pt"]
-
-
 def other_problems():
     X, y = problem_of().X, problem_of().y + problem_of().mean
     return {
@@ -307,20 +276,6 @@ def test_the_checkpoint_of_another_problem_is_refused(tmp_path):
         assert file.read_bytes() == before
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path):
-    file = tmp_path / "search.pt"
-    run(problem_of(), 12, DRAWS, checkpoint=file)
-    contents = [b"", b"no checkpoint", file.read_bytes()[:-200]]
-    for content in ([1, 2, 3], {"weights": torch.zeros(3)}):
-        torch.save(content, file)
-        contents.append(file.read_bytes())
-    reasons = r"search\.pt is not a (checkpoint of a marginalization; remove it|readable checkpoint: it is damaged)"
-    for content in contents:
-        file.write_bytes(content)
-        with pytest.raises(ValueError, match=reasons):
-            run(problem_of(), 12, DRAWS, checkpoint=file)
-
-
 @every_search
 def test_failed_likelihoods_are_recorded_and_not_fatal(search):
     problem = problem_of()
@@ -333,14 +288,6 @@ def test_failed_likelihoods_are_recorded_and_not_fatal(search):
     assert found.log_weights.numel() == 18 - found.num_failed
     assert bool((found.hyperparameters(torch.arange(18 - found.num_failed)).noise < 1e-2).all())
     assert bool(found.predict(problem.X[:3] + 0.01).mean.isfinite().all())
-
-
-def test_failed_likelihoods_survive_a_checkpoint(tmp_path):
-    problem = problem_of()
-    problem.likelihoods = Failing(problem.likelihoods, 1e-2)
-    whole = run(problem, 30, DRAWS)
-    run(problem, Budget(30, seconds=0.0, draws=0), DRAWS, checkpoint=tmp_path / "s")
-    assert_same(run(problem, 30, DRAWS, checkpoint=tmp_path / "s"), whole)
 
 
 def test_if_all_fail_it_says_so_and_what_to_do():

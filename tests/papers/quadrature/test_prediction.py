@@ -92,35 +92,6 @@ def test_golden_mixture_of_positive_weights(golden_case):
     np.testing.assert_allclose(each, values["test_loglik_components"], rtol=0, atol=1e-6)
 
 
-def assert_density(density, y, mean, variance):
-    """It integrates to one, and has this mean and variance."""
-    assert bool((density >= 0).all())
-    assert torch.trapezoid(density, y).item() == pytest.approx(1.0, abs=1e-6)
-    assert torch.trapezoid(density * y, y).item() == pytest.approx(mean.item(), abs=1e-5)
-    assert torch.trapezoid(density * (y - mean) ** 2, y).item() == pytest.approx(variance.item(), rel=1e-4)
-
-
-def grid_around(mean, variance):
-    return mean + variance.sqrt() * torch.linspace(-30.0, 30.0, 6001, dtype=torch.float64)
-
-
-def test_the_density_of_the_mixture_integrates_to_one(model):
-    for x in torch.cat([points(6), model.data.X[:2]]):
-        posterior = model.posterior(x.unsqueeze(0), observation_noise=True)
-        mean, variance = posterior.mean.detach().squeeze(), posterior.variance.detach().squeeze()
-        y = grid_around(mean, variance)
-        assert_density(posterior.density(y.reshape(-1, 1, 1)).squeeze(), y, mean, variance)
-
-
-def test_the_density_of_products_of_roots_integrates_to_one(found):
-    model = found.model(0.05)  # a few kernels: their pairs at all places of the grid fit into memory
-    for x in torch.cat([points(4), model.data.X[:1]]):
-        mixture = model.root_mixture(x.unsqueeze(0))
-        mean, variance = (moment.squeeze() for moment in mixture.moments())
-        y = grid_around(mean, variance)
-        assert_density(mixture.density(y.unsqueeze(-1)).squeeze(-1), y, mean, variance)
-
-
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
 def test_products_of_roots_are_what_they_say(seed, count):
@@ -191,28 +162,6 @@ def test_each_kernel_predicts_as_a_gaussian_process(found, model):
         covariance = k(Xs, Xs) - k(Xs, X) @ inverse @ k(X, Xs)
         np.testing.assert_allclose(posterior.component_mean[r, :, 0], mean, rtol=1e-6, atol=1e-8)
         np.testing.assert_allclose(posterior.component_covariance[r, 0], covariance, rtol=1e-6, atol=1e-8)
-
-
-def test_noise_of_the_observations(model):
-    X = points(4)
-    function, targets = model.posterior(X), model.posterior(X, observation_noise=True)
-    torch.testing.assert_close(function.mean, targets.mean, rtol=0, atol=0)
-    added = targets.component_covariance - function.component_covariance
-    noise = model.hyperparameters.noise
-    expected = noise[:, None, None, None] * torch.eye(4)
-    torch.testing.assert_close(added, expected, rtol=1e-9, atol=1e-12)
-    average = (model.log_weights.exp() * noise).sum()
-    torch.testing.assert_close(targets.variance - function.variance, average.expand(4, 1), rtol=1e-9, atol=1e-12)
-
-
-def test_the_prior_mean_is_added_again():
-    X = points(5)
-    plain, lifted = found_of(), found_of(offset=100.0)
-    for a, b in zip(plain.predict(X)[:2], lifted.predict(X)[:2], strict=True):
-        assert (b - a).abs().max() in (pytest.approx(100.0, abs=1e-6), pytest.approx(0.0, abs=1e-6))
-    torch.testing.assert_close(plain.model().posterior(X).mean + 100.0, lifted.model().posterior(X).mean)
-    roots = (found.model().root_mixture(X).moments()[0] for found in (plain, lifted))
-    torch.testing.assert_close(next(roots) + 100.0, next(roots))
 
 
 @pytest.mark.parametrize("num_inputs", [1, 2])
@@ -288,7 +237,7 @@ def test_predictions_fall_back_on_positive_weights(found, monkeypatch):
     def lost(surrogate, nodes, distances):
         return 1e-6 * root_weights(surrogate, nodes, distances)
 
-    monkeypatch.setattr("gp_ensembles.papers.quadrature.prediction.root_weights", lost)
+    monkeypatch.setattr("gp_ensembles.papers.quadrature.kernel_mixture.root_weights", lost)
     predicted = invalid_rows.predict(X)
     assert not bool(predicted.from_roots.any())
     expected = invalid_rows.model(0.0).posterior(X.unsqueeze(-2), observation_noise=True)
@@ -322,7 +271,7 @@ def test_groups_of_the_jackknife(size):
 def test_the_jackknife_of_an_average_is_its_standard_error():
     values = torch.tensor(np.random.default_rng(0).normal(size=(10, 3)))
     replicates = [(values.sum(0) - value) / 9 for value in values]
-    torch.testing.assert_close(jackknife_sd(replicates), values.std(0) / 10**0.5, rtol=1e-12, atol=0)
+    torch.testing.assert_close(jackknife_sd(torch.stack(replicates)), values.std(0) / 10**0.5, rtol=1e-12, atol=0)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gp_ensembles.papers.quadrature.prior import EDGE, inferred
 from gp_ensembles.papers.quadrature.quadrature import draw_nodes, positive_weights, root_weights
-from gp_ensembles.papers.quadrature.surrogate import Surrogate
 from tests.papers.quadrature.cases import prior_of, seeded, surrogate_for, tensor
 
 
@@ -64,31 +63,6 @@ def test_positive_weights_are_a_distribution(seed, spread):
     assert log_weights.shape == (12,)
     assert not bool(log_weights.isnan().any())
     assert log_weights.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
-
-
-def test_equally_likely_kernels_share_the_prior():
-    """With equal likelihoods the weights are the shares of the prior, whatever the level."""
-    surrogate = surrogate_for()
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=seeded(1))
-    found = []
-    for level in (-1e5, 0.0):
-        evaluations = surrogate.evaluations._replace(log_likelihood=torch.full((12,), level, dtype=torch.float64))
-        found.append(positive_weights(Surrogate(evaluations, surrogate.kernel_distance, surrogate.parameters), nodes))
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
-    assert found[0].exp().max() < 0.5
-
-
-def test_kernels_that_crowd_share_what_one_of_them_would_have():
-    surrogate = surrogate_for()
-    nodes = draw_nodes(surrogate.kernel_distance.prior, 30, generator=seeded(1))
-    alone = positive_weights(surrogate, nodes)
-    first = surrogate.evaluations.cube[:1], surrogate.evaluations.log_likelihood[:1]
-    crowd = surrogate.evaluations.append(first[0].expand(4, -1), first[1].expand(4))
-    together = positive_weights(Surrogate(crowd, surrogate.kernel_distance, surrogate.parameters), nodes)
-    crowded = torch.cat([together[:1], together[12:]])
-    torch.testing.assert_close(crowded, crowded[:1].expand(5), rtol=0, atol=1e-9)
-    gain = (crowded.logsumexp(0) - alone[0]).item()
-    assert 0.0 <= gain < 0.3 * math.log(5.0), "copies win a little at the borders of their cell, not five times as much"
 
 
 def centers_of(prior, seed, sizes=(1, 2, 2)):
@@ -180,22 +154,6 @@ def test_weights_around_centers_by_the_balance_heuristic():
         expected.append(own / (20 / 30 * own + 10 / 30 * near))
     np.testing.assert_allclose(nodes.weights, np.array(expected) / np.sum(expected), rtol=1e-6)
     assert max(expected) <= 1.5 + 1e-9
-
-
-def test_nodes_stand_near_their_center():
-    """However narrow a spike of the likelihood is, some nodes see it."""
-    prior = prior_of(1)
-    center = prior.draw(1, 1, generator=seeded(3))
-    columns = prior.active_columns(1)
-
-    def num_near(nodes):
-        far = torch.special.ndtri(nodes.cube[:, columns]) - torch.special.ndtri(center[:, columns])
-        return int((far.norm(dim=-1) < 0.3).sum())
-
-    nodes = draw_nodes(prior, 300, around=center, generator=seeded(4))
-    assert num_near(nodes) > 25
-    assert num_near(draw_nodes(prior, 300, generator=seeded(4))) < 25
-    assert num_near(nodes.first(60)) > 4, "the first few nodes are a fair sample of all"
 
 
 def test_few_nodes_and_centers_at_the_edge_of_the_cube():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gp_ensembles.papers.quadrature import Budget, RegressionProblem, marginalize
-from gp_ensembles.papers.quadrature.default_priors import default_prior
+from gp_ensembles.papers.quadrature.prior import default_prior
 
 pytestmark = pytest.mark.slow
 

@@ -79,31 +79,6 @@ def test_order_splitting_and_padding_change_nothing(seed, num_inputs, name):
         torch.testing.assert_close(covariance(other, x1, x2, reflection), value, rtol=0, atol=1e-13)
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 10**6), st.sampled_from([1, 2, 4]), st.sampled_from(list(REFLECTIONS)))
-def test_a_covariance_is_stationary_and_positive_definite(seed, num_inputs, name):
-    reflection = REFLECTIONS[name]
-    mixture, x = random_mixtures(seed, num_inputs, signed=True), inputs(seed, 8, num_inputs)
-    value = covariance(mixture, x, x, reflection)
-    torch.testing.assert_close(value, value.mT, rtol=0, atol=1e-13)
-    torch.testing.assert_close(value.diagonal(), torch.ones(8).double() * mixture.weights.sum(), rtol=0, atol=1e-13)
-    assert torch.linalg.eigvalsh(value)[0] > -1e-12
-    moved = x + 100.0
-    torch.testing.assert_close(covariance(mixture, moved, moved, reflection), value, rtol=0, atol=1e-10)
-
-
-def test_signs_of_means():
-    """At the origin the sign of a whole mean is immaterial; in each input, the sign of each of its entries."""
-    mixture, x = random_mixtures(5, 3, size=1), inputs(0, 6, 3)
-    mirrored = mixture._replace(means=-mixture.means)
-    one_sign = mixture._replace(means=mixture.means * torch.tensor([-1.0, 1.0, 1.0]).double())
-    for reflection in REFLECTIONS.values():
-        value = covariance(mixture, x, x, reflection)
-        torch.testing.assert_close(covariance(mirrored, x, x, reflection), value, rtol=0, atol=1e-14)
-        same = torch.allclose(covariance(one_sign, x, x, reflection), value, rtol=0, atol=1e-14)
-        assert same == reflection.each_input
-
-
 @one_input_and_two
 def test_derivatives(num_inputs, reflection):
     mixtures = random_mixtures(1, num_inputs, (2,), size=2, signed=True)
@@ -124,17 +99,6 @@ def test_single_precision():
         value = covariance(single_precision(mixtures), x.float(), x.float(), reflection)
         assert value.dtype == torch.float32
         torch.testing.assert_close(value.double(), covariance(mixtures, x, x, reflection), rtol=0, atol=2e-5)
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 5), st.integers(1, 4), st.lists(st.integers(1, 3), max_size=2))
-def test_rows_and_mixtures_are_the_same(size, num_inputs, batch):
-    theta = torch.rand(*batch, size * (1 + 2 * num_inputs), generator=torch.Generator().manual_seed(0)).double()
-    mixtures = SpectralMixtures.unflatten(theta, num_inputs)
-    assert mixtures.weights.shape == (*batch, size)
-    assert mixtures.means.shape == mixtures.scales.shape == (*batch, size, num_inputs)
-    assert mixtures.num_inputs == num_inputs
-    assert torch.equal(mixtures.flatten(), theta)
 
 
 def test_the_layout_of_a_row():

@@ -13,20 +13,18 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from gp_ensembles.features import RandomFourierFeatures
 from gp_ensembles.features.stacking import stack_kernels
-from gp_ensembles.papers.quadrature.likelihoods import DenseLikelihoods
 from gp_ensembles.papers.quadrature.spectral_mixture import SpectralMixtureKernel, SpectralMixtures, covariance
-from gp_ensembles.spectral import IIDDraws, OrthogonalDraws, SobolDraws
+from gp_ensembles.spectral import SobolDraws
 from gp_ensembles.spectral.frequencies import BaseDraws, components_of
 from tests.papers.quadrature import cases
 from tests.papers.quadrature.cases import REFLECTIONS, process_of, seeded, single_precision, uniform
 
-from_mixtures = SpectralMixtureKernel.from_mixtures
 AT_ORIGIN, IN_EACH_INPUT = REFLECTIONS.values()
 
 
-def random_mixtures(seed, num_inputs, shape=(), size=3, ragged=False):
+def random_mixtures(seed, num_inputs, shape=(), size=3):
     """Wider spectra, and signs of the means."""
-    mixtures = cases.random_mixtures(seed, num_inputs, shape, size, signed=True, ragged=ragged)
+    mixtures = cases.random_mixtures(seed, num_inputs, shape, size, signed=True, ragged=False)
     return mixtures._replace(means=0.5 * mixtures.means, scales=0.6 * mixtures.scales)
 
 
@@ -51,7 +49,7 @@ def test_golden_processes(archive):
         X, Xs, y = (data[f"{key}_{case[:2]}"] for key in ("X", "Xs", "y"))
         gram, log_prob, mean, predicted = (data[f"{key}_{case}_{name}"] for key in ("K", "loglik", "mean", "cov"))
         mixture = SpectralMixtures.unflatten(data[f"theta_{case}"], X.shape[1])
-        kernel = from_mixtures(mixture, REFLECTIONS[name])
+        kernel = SpectralMixtureKernel(mixture, REFLECTIONS[name])
         model = process_of(X, y, kernel, data["noise"])
         with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
             torch.testing.assert_close(kernel(X).to_dense(), gram, rtol=0, atol=1e-13)
@@ -72,15 +70,15 @@ def test_gpytorchs_kernel_is_another_one_for_several_inputs(archive):
         their_value = theirs(X).to_dense().detach()
         torch.testing.assert_close(their_value, data[f"K_{case}_product_of_sums"], rtol=0, atol=1e-12)
         for reflection in REFLECTIONS.values():
-            ours = from_mixtures(mixture, reflection)(X).to_dense().detach()
+            ours = SpectralMixtureKernel(mixture, reflection)(X).to_dense().detach()
             agree = case == "D1_n3" or (case == "D3_n1" and reflection.each_input)
             assert torch.allclose(ours, their_value, rtol=0, atol=1e-12) == agree
 
 
 def test_values_of_one_mixture_and_of_batches():
     for shape, num_inputs, reflection in product([(), (4,), (2, 3)], (1, 3), REFLECTIONS.values()):
-        mixtures = random_mixtures(0, num_inputs, shape, ragged=bool(shape))
-        kernel = from_mixtures(mixtures, reflection)
+        mixtures = random_mixtures(0, num_inputs, shape)
+        kernel = SpectralMixtureKernel(mixtures, reflection)
         assert kernel.batch_shape == shape
         assert kernel.dtype == torch.float64
         x1, x2 = inputs(1, 5, num_inputs), inputs(2, 7, num_inputs)
@@ -110,7 +108,7 @@ def test_values_of_one_mixture_and_of_batches():
 def test_scaling_and_active_columns():
     for reflection in REFLECTIONS.values():
         mixture, X = random_mixtures(0, 2), inputs(1, 6, 4)
-        kernel = from_mixtures(mixture, reflection, active_dims=(3, 1))
+        kernel = SpectralMixtureKernel(mixture, reflection, active_dims=(3, 1))
         expected, larger = covariance(mixture, X[:, [3, 1]], X[:, [3, 1]], reflection), scaled(kernel, 2.5)
         with torch.no_grad():
             torch.testing.assert_close(kernel(X).to_dense(), expected, rtol=0, atol=1e-14)
@@ -124,32 +122,26 @@ def test_scaling_and_active_columns():
 def test_absent_components_of_one_mixture_are_dropped():
     mixture = random_mixtures(0, 2, size=5)
     weights = mixture.weights * torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0])
-    kernel = from_mixtures(mixture._replace(weights=weights))
+    kernel = SpectralMixtureKernel(mixture._replace(weights=weights))
     assert kernel.num_components == 2
-    assert kernel.present is None
     torch.testing.assert_close(kernel.mixtures.means, mixture.means[[0, 2]])
-    ragged = from_mixtures(random_mixtures(1, 2, (6,), size=5, ragged=True))
-    counts = (ragged.mixture_weights != 0).sum(-1)
-    assert ragged.num_components == int(counts.max())
-    assert ragged.present is not None
 
 
 def test_parameters_are_read_as_they_were_given():
-    mixtures = random_mixtures(0, 2, (3,), ragged=True)
-    kernel = from_mixtures(mixtures)
-    present = mixtures.weights != 0
+    mixtures = random_mixtures(0, 2, (3,))
+    kernel = SpectralMixtureKernel(mixtures)
     names = {f"raw_mixture_{part}" for part in ("weights", "means", "scales")}
     assert {name for name, _ in kernel.named_parameters()} == names
     torch.testing.assert_close(kernel.mixture_weights, mixtures.weights, rtol=1e-14, atol=0)
     torch.testing.assert_close(kernel.mixture_means, mixtures.means, rtol=0, atol=0, check_stride=False)
-    torch.testing.assert_close(kernel.mixture_scales[present], mixtures.scales[present], rtol=1e-13, atol=0)
+    torch.testing.assert_close(kernel.mixture_scales, mixtures.scales, rtol=1e-13, atol=0)
     kernel.mixture_weights = 2.0 * kernel.mixture_weights
     torch.testing.assert_close(kernel.mixture_weights, 2.0 * mixtures.weights, rtol=1e-14, atol=0)
     kernel.mixture_weights = 0.3
-    torch.testing.assert_close(kernel.mixture_weights, 0.3 * present.double(), rtol=1e-14, atol=0)
+    torch.testing.assert_close(kernel.mixture_weights, torch.full_like(mixtures.weights, 0.3), rtol=1e-14, atol=0)
     kernel.mixture_scales, kernel.mixture_means = 0.1, -0.7
     assert kernel.mixture_means.unique().tolist() == [-0.7]
-    torch.testing.assert_close(kernel.mixture_scales[present], torch.full_like(mixtures.scales[present], 0.1))
+    torch.testing.assert_close(kernel.mixture_scales, torch.full_like(mixtures.scales, 0.1))
     kernel.initialize(mixture_means=torch.zeros(2).double())
     assert not kernel.mixture_means.any()
 
@@ -157,7 +149,7 @@ def test_parameters_are_read_as_they_were_given():
 def test_the_mixtures_given_are_copied():
     mixture = random_mixtures(0, 1)
     theta = mixture.flatten().requires_grad_()
-    kernel = from_mixtures(SpectralMixtures.unflatten(theta, 1))
+    kernel = SpectralMixtureKernel(SpectralMixtures.unflatten(theta, 1))
     assert all(parameter.is_leaf and parameter.requires_grad for parameter in kernel.parameters())
     with torch.no_grad():
         kernel.raw_mixture_means += 1.0
@@ -166,7 +158,7 @@ def test_the_mixtures_given_are_copied():
 
 @cases.one_input_and_two
 def test_derivatives(num_inputs, reflection):
-    kernel = from_mixtures(random_mixtures(0, num_inputs, (2,), 2, ragged=True), reflection)
+    kernel = SpectralMixtureKernel(random_mixtures(0, num_inputs, (2,), 2), reflection)
     names = [name for name, _ in kernel.named_parameters()]
     x1, x2 = inputs(1, 3, num_inputs), inputs(2, 2, num_inputs)
 
@@ -185,38 +177,10 @@ def test_derivatives(num_inputs, reflection):
     assert torch.autograd.gradcheck(lambda *v: function(False)(x1.detach(), x1.detach(), *v), tuple(values))
 
 
-def test_absent_components_stay_absent_in_training():
-    mixtures = random_mixtures(4, 1, (4,), ragged=True)
-    kernel = from_mixtures(mixtures)
-    absent = mixtures.weights == 0
-    assert absent.any()
-    optimizer = torch.optim.Adam(kernel.parameters(), lr=0.3)
-    X = inputs(0, 6, 1)
-    for _ in range(5):
-        optimizer.zero_grad()
-        (kernel(X).to_dense() - 2.0).square().sum().backward()
-        assert all(bool(parameter.grad.isfinite().all()) for parameter in kernel.parameters())
-        assert not kernel.raw_mixture_weights.grad[absent].any()
-        optimizer.step()
-    assert not kernel.mixture_weights[absent].any()
-    assert bool((kernel.mixture_weights[~absent] > 0).all())
-    assert not torch.allclose(kernel.mixture_weights, mixtures.weights)
-
-
-def test_log_likelihoods_are_those_of_the_batched_ones():
-    mixtures = random_mixtures(5, 2, (4,), ragged=True)
-    X, y = inputs(1, 12, 2), inputs(2, 12)
-    ones = torch.ones(4).double()
-    expected = DenseLikelihoods(X, y)(mixtures, 1.7 * ones, 0.01 * ones)
-    for b in range(4):
-        model = process_of(X, y, scaled(from_mixtures(mixtures.take(b)), 1.7), 0.01)
-        assert total_log_likelihood(model, X, y) == pytest.approx(expected[b].item(), abs=1e-5)
-
-
 def test_copies_states_and_precisions():
     for shape in [(), (3,)]:
         X = inputs(0, 5, 2)
-        kernel = from_mixtures(random_mixtures(0, 2, shape, ragged=bool(shape)), IN_EACH_INPUT)
+        kernel = SpectralMixtureKernel(random_mixtures(0, 2, shape), IN_EACH_INPUT)
         value = kernel(X).to_dense().detach()
         other = copy.deepcopy(kernel)
         assert torch.equal(other(X).to_dense(), value)
@@ -224,7 +188,7 @@ def test_copies_states_and_precisions():
             other.raw_mixture_weights += 1.0
         assert torch.equal(kernel(X).to_dense(), value)
         weights = kernel.mixture_weights.detach()
-        other = from_mixtures(random_mixtures(1, 2, shape, weights.shape[-1])._replace(weights=weights), IN_EACH_INPUT)
+        other = SpectralMixtureKernel(random_mixtures(1, 2, shape)._replace(weights=weights), IN_EACH_INPUT)
         assert not torch.allclose(other(X).to_dense(), value)
         other.load_state_dict(kernel.state_dict())
         assert torch.equal(other(X).to_dense(), value)
@@ -232,11 +196,11 @@ def test_copies_states_and_precisions():
         result = single(X.float()).to_dense()
         assert single.dtype == result.dtype == torch.float32
         torch.testing.assert_close(result.double(), value, rtol=0, atol=1e-5)
-        assert from_mixtures(single_precision(kernel.mixtures)).dtype == torch.float32
+        assert SpectralMixtureKernel(single_precision(kernel.mixtures)).dtype == torch.float32
 
 
 def test_numbers_keep_their_digits_in_double_precision(wrong_default_dtype):
-    kernel = from_mixtures(random_mixtures(0, 1))
+    kernel = SpectralMixtureKernel(random_mixtures(0, 1))
     kernel.mixture_weights, kernel.mixture_means, kernel.mixture_scales = 0.1, 0.7, 0.3
     assert kernel.mixture_means[0].item() == 0.7
     assert kernel.mixture_weights[0].item() == pytest.approx(0.1, rel=1e-14)
@@ -246,22 +210,22 @@ def test_numbers_keep_their_digits_in_double_precision(wrong_default_dtype):
 
 def test_kernels_of_one_size_can_be_stacked():
     mixtures = random_mixtures(0, 2, (3,))
-    parts = [ScaleKernel(from_mixtures(mixtures.take(b))).double() for b in range(3)]
+    parts = [ScaleKernel(SpectralMixtureKernel(mixtures.take(b))).double() for b in range(3)]
     stacked, X = stack_kernels(parts), inputs(0, 5, 2)
     assert stacked.batch_shape == (3,)
     for b, part in enumerate(parts):
         torch.testing.assert_close(stacked(X).to_dense()[b], part(X).to_dense(), rtol=0, atol=1e-14)
         torch.testing.assert_close(stacked[b](X).to_dense(), part(X).to_dense(), rtol=0, atol=1e-14)
     with pytest.raises(ValueError, match="differs in structure"):
-        stack_kernels([parts[0], ScaleKernel(from_mixtures(random_mixtures(0, 2, size=2)))])
+        stack_kernels([parts[0], ScaleKernel(SpectralMixtureKernel(random_mixtures(0, 2, size=2)))])
 
 
 def test_the_gram_matrix_of_random_features_is_the_kernel(generator):
     kernels = [
-        (num_inputs, scaled(from_mixtures(random_mixtures(1, num_inputs), reflection), 2.5))
+        (num_inputs, scaled(SpectralMixtureKernel(random_mixtures(1, num_inputs), reflection), 2.5))
         for num_inputs, reflection in product((1, 3), REFLECTIONS.values())
     ]
-    kernels.append((3, from_mixtures(random_mixtures(0, 1), active_dims=(1,)) + RBFKernel().double()))
+    kernels.append((3, SpectralMixtureKernel(random_mixtures(0, 1), active_dims=(1,)) + RBFKernel().double()))
     for num_inputs, kernel in kernels:
         X = inputs(0, 8, num_inputs)
         features = RandomFourierFeatures.from_kernel(kernel, num_inputs, 2**15, draws=SobolDraws(), generator=generator)
@@ -271,29 +235,11 @@ def test_the_gram_matrix_of_random_features_is_the_kernel(generator):
             torch.testing.assert_close(features.prior_variance, exact[0, 0])
 
 
-@pytest.mark.parametrize(
-    ("draws", "reflection"),
-    [(IIDDraws(), AT_ORIGIN), (OrthogonalDraws(), IN_EACH_INPUT), (SobolDraws(), AT_ORIGIN)],
-    ids=["independent", "orthogonal", "Sobol"],
-)
-def test_random_features_are_without_bias(draws, reflection):
-    kernel, X = from_mixtures(random_mixtures(1, 3), reflection), inputs(0, 6, 3)
-    exact, grams = kernel(X).to_dense().detach(), []
-    for seed in range(40):
-        features = RandomFourierFeatures.from_kernel(kernel, 3, 96, draws=draws, generator=seeded(seed))
-        with torch.no_grad():
-            Phi = features(X)
-            grams.append(features.prior_variance * Phi @ Phi.mT)
-    stacked = torch.stack(grams)
-    spread = stacked.std(0) / math.sqrt(40)
-    assert bool(((stacked.mean(0) - exact).abs() <= 5 * spread + 1e-9).all())
-
-
 def test_frequencies_are_normal_around_the_means():
     """Each component by itself: its frequencies, over 2 pi, have the mixture's means (or mirrored) and scales."""
     for reflection in REFLECTIONS.values():
         mixture = random_mixtures(2, 2)
-        kernel = from_mixtures(mixture, reflection)
+        kernel = SpectralMixtureKernel(mixture, reflection)
         parts = components_of(kernel, 2)
         assert len(parts) == 3
         normals = torch.randn(20000, 2, dtype=torch.float64, generator=seeded())
@@ -311,7 +257,7 @@ def test_frequencies_are_normal_around_the_means():
 
 @pytest.mark.parametrize("reflection", REFLECTIONS.values(), ids=REFLECTIONS)
 def test_random_features_are_trained_like_other_kernels(reflection, generator):
-    kernel = stack_kernels([from_mixtures(random_mixtures(b, 2, size=2), reflection) for b in (0, 1)])
+    kernel = stack_kernels([SpectralMixtureKernel(random_mixtures(b, 2, size=2), reflection) for b in (0, 1)])
     X, names = inputs(0, 4, 2), [name for name, _ in kernel.named_parameters()]
     features = RandomFourierFeatures.from_kernel(kernel, 2, 12, generator=generator)
     assert features(X).shape == (2, 4, 12)
@@ -324,20 +270,17 @@ def test_random_features_are_trained_like_other_kernels(reflection, generator):
     assert torch.autograd.gradcheck(function, values)
 
 
-def test_a_batch_of_several_sizes_has_no_common_frequencies():
-    kernel = from_mixtures(random_mixtures(1, 2, (6,), ragged=True))
-    with pytest.raises(TypeError, match="one kernel for each number of components"):
-        components_of(ScaleKernel(kernel), 2)
+def test_frequencies_of_another_number_of_columns_are_refused():
     with pytest.raises(ValueError, match="means for 2 column"):
-        components_of(from_mixtures(random_mixtures(1, 2)), 3)
+        components_of(SpectralMixtureKernel(random_mixtures(1, 2)), 3)
 
 
 GOOD, ONE = random_mixtures(0, 2, (4,)), torch.ones(4, 3).double()
 BAD_MIXTURES = {
-    "no component": (GOOD._replace(weights=ONE * torch.tensor([1.0, 1, 0, 1]).unsqueeze(-1)), "mixture 2 has no"),
-    "no component at all": (GOOD._replace(weights=0 * ONE), "mixture 0 has no component"),
-    "negative weight": (GOOD._replace(weights=-ONE), "finite and not negative"),
-    "missing weight": (GOOD._replace(weights=torch.nan * ONE), "finite and not negative"),
+    "several sizes": (cases.random_mixtures(1, 2, (6,)), "mixture weights must be positive and finite"),
+    "no component": (GOOD._replace(weights=0 * ONE), "a mixture has no component"),
+    "negative weight": (GOOD._replace(weights=-ONE), "mixture weights must be positive"),
+    "missing weight": (GOOD._replace(weights=torch.nan * ONE), "mixture weights must be positive"),
     "zero scale": (GOOD._replace(scales=0 * GOOD.scales), "mixture scales must be positive and finite"),
     "infinite scale": (GOOD._replace(scales=torch.inf * GOOD.scales), "mixture scales must be positive"),
     "missing mean": (GOOD._replace(means=torch.nan * GOOD.means), "mean frequencies must be finite"),
@@ -348,13 +291,13 @@ BAD_MIXTURES = {
 def test_bad_mixtures_are_refused():
     for mixtures, message in BAD_MIXTURES.values():
         with pytest.raises(ValueError, match=re.escape(message)):
-            from_mixtures(mixtures)
+            SpectralMixtureKernel(mixtures)
 
 
 def test_bad_values_are_refused_and_change_nothing():
     cases = [("weights", -0.1), ("weights", 0.0), ("weights", math.nan), ("scales", 0.0), ("means", math.inf)]
     for name, value in cases:
-        kernel = from_mixtures(random_mixtures(0, 2))
+        kernel = SpectralMixtureKernel(random_mixtures(0, 2))
         before = copy.deepcopy(kernel.state_dict())
         with pytest.raises(ValueError, match="finite"):
             setattr(kernel, f"mixture_{name}", value)
@@ -362,7 +305,7 @@ def test_bad_values_are_refused_and_change_nothing():
 
 
 def test_inputs_of_another_number_of_columns_are_refused():
-    kernel = from_mixtures(random_mixtures(0, 1))
+    kernel = SpectralMixtureKernel(random_mixtures(0, 1))
     X = inputs(0, 4, 2)
     for call in (lambda: ScaleKernel(kernel).double()(X).to_dense(), lambda: kernel.forward(X, X)):
         with pytest.raises(ValueError, match=re.escape("has means for 1 column(s) but sees 2 input column(s)")):
